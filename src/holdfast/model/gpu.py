@@ -1,0 +1,144 @@
+"""GPUs as one reading saw them: cards, MIG slices, the processes on them, and where the reading came from.
+
+A reading (`Inventory`) is an observation, never a promise: it carries its source, what could not be read, and nothing
+is filled in. `None` means "could not be read", which is not zero. Cards are named by UUID; the index is for people.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class InventorySource(str, Enum):
+    """Where an inventory came from. Anything but NVML must be marked as such wherever it is shown."""
+
+    NVML = "nvml"
+    SIMULATED = "simulated"
+    NONE = "none"
+
+
+class HolderKind(str, Enum):
+    """What a process on a card is to us.
+
+    `GHOST` is claimed only when the process table is complete for us (initial PID namespace, no hidepid) and the pid
+    is absent; otherwise an absent pid is `OTHER_NAMESPACE` or `UNKNOWN` (LEASE-12, bug B-19).
+    """
+
+    MANAGED = "managed"
+    UNMANAGED = "unmanaged"
+    OTHER_NAMESPACE = "other_namespace"
+    GHOST = "ghost"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """One process that NVML lists on a card.
+
+    `used_bytes` is None where NVML answers N/A. `user`, `command`, `age_s` (seconds since its start) and `run_id`
+    are None where /proc did not tell us.
+    """
+
+    pid: int
+    kind: HolderKind
+    used_bytes: int | None = None
+    user: str | None = None
+    command: str | None = None
+    age_s: float | None = None
+    run_id: str | None = None
+    start_ticks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MigSlice:
+    """One MIG instance: leasable by its own UUID (``MIG-...``). Memory in bytes."""
+
+    uuid: str
+    profile: str
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    processes: tuple[GpuProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One physical card as one reading saw it.
+
+    Memory in bytes, temperature in Celsius, power in watts, utilisation in percent 0..100. `faults` are hard reasons
+    not to use the card (``lost``, ``ecc_uncorrectable``, ``remap_failed``, ``unresponsive``, ``unreadable``, ...),
+    each as ``code: what was seen``; `throttle` are the active clock-limiting reasons by name.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    pci_bus_id: str | None = None
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    utilisation_pct: int | None = None
+    temperature_c: int | None = None
+    power_w: float | None = None
+    numa_node: int | None = None
+    throttle: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    ecc_uncorrectable: int | None = None
+    mig_enabled: bool = False
+    mig_slices: tuple[MigSlice, ...] = ()
+    processes: tuple[GpuProcess, ...] | None = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All cards of this box in one reading.
+
+    `reason` says why there are none or why the reading is partial (library absent, driver stuck, deadline passed).
+    `complete` is False when a card or the driver did not answer in time: absence of a card from an incomplete reading
+    proves nothing.
+    """
+
+    source: InventorySource
+    cards: tuple[Card, ...] = ()
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    complete: bool = True
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRequest:
+    """What a job asks for: `count` cards of the box's choice, or exactly `devices` (indexes as digits, or UUIDs).
+
+    Written ``0``, ``2``, ``any:2``, ``0,1`` (in a list, `[0, 1]`), ``GPU-...``, ``MIG-...``. A bare number is a count.
+    """
+
+    count: int = 0
+    devices: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> int:
+        """How many devices this asks for."""
+        return len(self.devices) or self.count
+
+
+@dataclass(frozen=True, slots=True)
+class CardRules:
+    """The limits by which a card is judged fit for a new run. Bytes and percent."""
+
+    min_free_bytes: int = 10 * 1000**3
+    max_utilisation_pct: int = 10
+    max_used_bytes: int = 1024**3
+    share: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The outcome of choosing cards: `devices` (UUIDs, in PCI order), or none and `rejected` says why.
+
+    `rejected` has one (card or slice UUID, reason) pair for every candidate that was looked at and not taken.
+    """
+
+    devices: tuple[str, ...] = ()
+    rejected: tuple[tuple[str, str], ...] = ()
+    problem: str | None = None
