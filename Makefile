@@ -1,0 +1,91 @@
+# holdfast: what a person types. Everything happens inside .venv, from locked and hashed requirements.
+# PYTHON=/path/to/python picks another interpreter (3.10 or newer) for a fresh .venv; K='-k lease' narrows `make test`.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+# No question is ever asked, and no source distribution is ever built: each locked package has a wheel.
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
+INSTALL := $(PIP) install --quiet --require-hashes --only-binary :all:
+LOCKS_RUN := -r requirements/runtime.txt -r requirements/build.txt -r requirements/examples.txt
+LOCKS_DEV := -r requirements/dev.txt
+K :=
+
+export PYTHON
+
+.PHONY: help setup demo check lint format types layers spelling documents test bench soak fix requirements lock clean
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
+
+$(VENV)/.made: | scripts/make_venv.sh
+	@scripts/make_venv.sh $(VENV)
+	@touch $@
+
+# What running needs: the runtime, the build tool (for the editable install) and what the examples import.
+$(VENV)/.run: $(VENV)/.made requirements/runtime.txt requirements/build.txt requirements/examples.txt pyproject.toml
+	@echo "setup: installing the locked requirements into $(VENV)"
+	@$(INSTALL) $(LOCKS_RUN)
+	@$(PIP) install --quiet --no-deps --no-build-isolation --no-index --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.run requirements/dev.txt
+	@echo "setup: installing the locked development requirements into $(VENV)"
+	@$(INSTALL) $(LOCKS_DEV)
+	@touch $@
+
+$(VENV)/.system: $(VENV)/.made scripts/system-packages.txt scripts/install_system_packages.sh
+	@scripts/install_system_packages.sh
+	@if [ "$${SYSTEM_PACKAGES:-install}" != skip ]; then touch $@; fi
+
+setup: $(VENV)/.dev ## make .venv with everything that checks and tests import
+
+demo: $(VENV)/.run ## run the main job: a small network learns handwritten digits, under holdfast
+	@PATH="$(CURDIR)/$(BIN):$$PATH" holdfast run examples/digits/job.yaml
+
+check: lint format types layers spelling documents ## lint, format, types, layers, spelling, documents (`make -k check`: all of them)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check --quiet .
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format --check --quiet .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy --no-error-summary
+
+layers: $(VENV)/.dev
+	$(BIN)/lint-imports --no-cache --no-logo
+
+spelling: $(VENV)/.dev
+	$(BIN)/typos
+
+documents: $(VENV)/.dev
+	$(BIN)/python scripts/check_docs.py
+
+test: $(VENV)/.dev $(VENV)/.system ## install what the tests need, system packages too, and run them all
+	$(BIN)/python -m pytest -m "not soak and not cluster" $(K) </dev/null
+
+bench: $(VENV)/.dev ## measure, with peers side by side
+	@if [ -e benchmarks/run.py ]; then $(BIN)/python benchmarks/run.py; else echo "bench: there is no benchmarks/run.py yet" >&2; exit 1; fi
+
+soak: $(VENV)/.dev $(VENV)/.system ## the long tests
+	$(BIN)/python -m pytest -m soak $(K) </dev/null
+
+fix: $(VENV)/.dev ## let ruff repair and format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+requirements: ## list every requirement of docs/requirements.tsv as covered by a test or not
+	@$${PYTHON:-python3} scripts/requirements_coverage.py
+
+lock: ## write the lock files anew (needs uv)
+	@scripts/lock.sh
+
+clean: ## remove .venv and caches
+	rm -rf -- $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist .coverage htmlcov
+	find . -path ./.git -prune -o -name __pycache__ -type d -prune -exec rm -rf -- {} +

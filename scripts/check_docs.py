@@ -1,0 +1,85 @@
+"""Check what no other tool checks: the changelog's form, links between documents, and the lock files.
+
+Prints one line for each fault, `file:line: what is wrong`, and exits 1 when there is one.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+SKIPPED = {".git", ".venv", "build", "dist", "_vendor", "node_modules"}
+
+VERSION_HEADING = re.compile(r"## \[(Unreleased|\d+\.\d+\.\d+)\](?: - \d{4}-\d{2}-\d{2})?")
+# Source: keepachangelog.com 1.1.0, "Types of changes".
+CHANGE_KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^\s*(```|~~~)")
+
+LOCKED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==\S+( ;.*)? \\")
+HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
+
+
+def check_changelog(path: Path) -> Iterator[str]:
+    """The first version is Unreleased and says something; headings are those of Keep a Changelog."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    versions = [(n, line) for n, line in enumerate(lines, start=1) if line.startswith("## ")]
+    for number, line in versions:
+        if not VERSION_HEADING.fullmatch(line):
+            yield f"{path}:{number}: not '## [Unreleased]' or '## [x.y.z] - date': {line}"
+    for number, line in enumerate(lines, start=1):
+        if line.startswith("### ") and line[4:] not in CHANGE_KINDS:
+            yield f"{path}:{number}: {line[4:]!r} is not one of {', '.join(sorted(CHANGE_KINDS))}"
+    if not versions or versions[0][1] != "## [Unreleased]":
+        yield f"{path}:1: the first version must be '## [Unreleased]'"
+
+
+def check_links(path: Path) -> Iterator[str]:
+    """Each link to a file of the project leads somewhere."""
+    fenced = False
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if FENCE.match(line):
+            fenced = not fenced
+        if fenced:
+            continue
+        for target in LINK.findall(line):
+            name = target.partition("#")[0]
+            if "://" in target or target.startswith("mailto:") or not name:
+                continue
+            if not (path.parent / name).exists():
+                yield f"{path}:{number}: the link leads nowhere: {target}"
+
+
+def check_lock(path: Path) -> Iterator[str]:
+    """Exact versions and hashes, and nothing else: no index host, no option, no path."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        if not (line.startswith("#") or LOCKED.fullmatch(line) or HASH.fullmatch(line)):
+            yield f"{path}:{number}: not a locked requirement or its hash: {line.strip()[:80]}"
+
+
+def find_faults(root: Path) -> Iterator[str]:
+    """Every fault under `root`."""
+    changelog = root / "CHANGELOG.md"
+    if changelog.exists():
+        yield from check_changelog(changelog)
+    else:
+        yield f"{changelog}:1: there is no changelog"
+    for path in sorted(root.rglob("*.md")):
+        if not SKIPPED.intersection(path.relative_to(root).parts):
+            yield from check_links(path)
+    for path in sorted((root / "requirements").glob("*.txt")):
+        yield from check_lock(path)
+
+
+if __name__ == "__main__":
+    FAULTS = list(find_faults(ROOT))
+    for fault in FAULTS:
+        print(fault)
+    sys.exit(1 if FAULTS else 0)

@@ -1,0 +1,3 @@
+"""What stands beside a job: observe, decide, commit, act."""
+
+from __future__ import annotations

@@ -1,0 +1,177 @@
+"""The end of an attempt: look at the results, write the exit record, complete the manifest, tell people."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ..core.events import ResultsChecked
+from ..host.clock import parse_utc, utc_now
+from ..host.offload import Offload, OffloadFailed
+from ..model import wire
+from ..model.finding import Finding, Level
+from ..model.run import Ended, Finalizing, Outcome, State
+from . import manifest
+
+if TYPE_CHECKING:
+    from ..model.gpu import Inventory
+    from .context import Context
+    from .job_control import JobControl
+    from .leasing import CardLease
+
+EMPTY_RETRY_S = 0.05
+EMPTY_PATIENCE_S = 10.0
+"""How long the driver gets to give a dead job's memory back; after that the leftover is named and the cards are let go."""
+
+
+class Closing:
+    """Postflight and the exit record of one attempt."""
+
+    def __init__(self, context: Context, job: JobControl, lease: CardLease) -> None:
+        """Nothing is looked at before `check`."""
+        self._context, self._job, self._lease = context, job, lease
+        self._work: Offload | None = None
+        self._findings: tuple[Finding, ...] = ()
+        self._usage: dict[str, object] = {}
+        self._waited_s = 0.0
+
+    def check(self, state: State) -> None:
+        """Check the results in a disposable child; a job that never ran has none."""
+        assert isinstance(state, Finalizing)
+        if state.job is None or state.started_at is None:
+            self._finish(())
+            return
+        spec = self._context.spec
+        if self._work is not None:
+            self._context.loop.remove(self._work.fileno())
+            self._work.abandon()
+        started = parse_utc(state.started_at)
+        from .postflight import check_results, needs_look
+
+        if not needs_look(spec):
+            self._finish(check_results(spec, self._context.run_dir, self._context.attempt, started_epoch_s=started, status=state.status))
+            return
+        self._work = Offload(
+            lambda: wire.encode(
+                check_results(
+                    spec, self._context.run_dir, self._context.attempt, started_epoch_s=started, status=state.status
+                )
+            )
+        )
+        self._context.loop.add(self._work.fileno(), self._take)
+
+    def _take(self) -> None:
+        assert self._work is not None
+        if not self._work.is_done():
+            return
+        self._context.loop.remove(self._work.fileno())
+        try:
+            findings = tuple(wire.decode(Finding, value) for value in self._work.result())
+        except OffloadFailed as error:
+            findings = (Finding("postflight", Level.UNKNOWN, "results", str(error), "look at them yourself"),)
+        self._work = None
+        self._finish(findings)
+
+    def _finish(self, findings: tuple[Finding, ...]) -> None:
+        self._findings = findings
+        self._check_cards()
+
+    def _check_cards(self) -> None:
+        """The cards must be empty of our own before they are handed on (POST-04)."""
+        inventory = self._lease.read_again()
+        left = () if inventory is None else _own_leftovers(inventory, self._lease.leased_cards, self._context.run_id)
+        if left and self._waited_s < EMPTY_PATIENCE_S:
+            self._waited_s += EMPTY_RETRY_S
+            self._context.loop.timers.arm("cards_empty", EMPTY_RETRY_S, self._check_cards)
+            return
+        if inventory is not None:
+            level = Level.WARN if left else Level.PASS
+            words = f"still held by {', '.join(left)}" if left else "no process of this run is on its cards"
+            remedy = "the driver has not let go; see `holdfast gpus`" if left else ""
+            self._findings = (*self._findings, Finding("cards.empty", level, "leased cards", words, remedy))
+        self._context.recorder.findings(wire.POSTFLIGHT, self._findings)
+        self._context.emit(ResultsChecked(self._findings))
+
+    def write(self, ended: Ended) -> None:
+        """Exit record, completed manifest, failure note, handbook; then tell people. May be done twice."""
+        context = self._context
+        self._usage = self._job.close() or self._usage
+        duration_s = None
+        if ended.started_at is not None:
+            ended_at = ended.status.ended_at if ended.status is not None and ended.status.ended_at else ended.at
+            duration_s = round(max(0.0, parse_utc(ended_at) - parse_utc(ended.started_at)), 3)
+        inventory = self._lease.inventory
+        facts = {
+            "ended_at": ended.at,
+            "outcome": ended.outcome,
+            "exit_code": ended.exit_code,
+            "reason": ended.evidence,
+            "duration_s": duration_s,
+            # The keeper adds the resource usage a moment after the bare status.
+            "status": context.recorder.read_status() or ended.status,
+            "usage": self._usage,
+            "checkpoints": _list_directory(context.shared(wire.CHECKPOINTS)),
+            "artifacts": _list_directory(context.shared(wire.ARTIFACTS)),
+        }
+        cards = {"cards": inventory.cards, "source": inventory.source} if inventory.cards else {}
+        context.recorder.commit(wire.EXIT, wire.to_bytes({**wire.encode(ended), **facts, "final_cards": cards}))
+        manifest.amend(context, **facts)
+        self._write_notes(ended)
+        context.recorder.event("exit_recorded", outcome=ended.outcome, exit_code=ended.exit_code)
+        context.recorder.restore()
+        self._tell(ended)
+
+    def _write_notes(self, ended: Ended) -> None:
+        from .failure import write_failure
+        from .handbook import write_handbook
+
+        try:
+            if ended.outcome is not Outcome.SUCCEEDED:
+                write_failure(self._context.run_dir, self._context.attempt, ended, self._findings)
+            write_handbook(self._context.run_dir, self._context.attempt, self._context.spec)
+        except OSError as error:
+            self._context.recorder.log(f"failure note or handbook could not be written: {error}")
+
+    def _tell(self, ended: Ended) -> None:
+        if "ended" not in self._context.spec.notify.on:
+            return
+        from .notify import send
+
+        message: dict[str, object] = {
+            "run_id": self._context.run_id,
+            "attempt": self._context.attempt,
+            "state": "ended",
+            "outcome": ended.outcome.value,
+            "exit_code": ended.exit_code,
+            "reason": ended.evidence,
+            "run_dir": self._context.run_dir,
+            "at": utc_now(),
+        }
+        send(self._context.spec.notify, message, self._context.recorder)
+
+
+def _own_leftovers(inventory: Inventory, leased: frozenset[str], run_id: str) -> tuple[str, ...]:
+    """Processes of this run that NVML still lists on its cards."""
+    return tuple(
+        f"pid {process.pid} on card {card.index}"
+        for card in inventory.cards
+        if card.uuid in leased
+        for process in card.processes or ()
+        if process.run_id == run_id
+    )
+
+
+def _list_directory(path: str) -> list[dict[str, object]]:
+    """What lies in a directory: name, bytes, modification time (epoch seconds); the first thousand entries."""
+    try:
+        entries = sorted(os.scandir(path), key=lambda entry: entry.name)[:1000]
+    except OSError:
+        return []
+    found = []
+    for entry in entries:
+        try:
+            facts = entry.stat(follow_symlinks=False)
+        except OSError:
+            continue
+        found.append({"name": entry.name, "bytes": facts.st_size, "modified": round(facts.st_mtime, 3)})
+    return found

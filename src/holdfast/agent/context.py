@@ -1,0 +1,87 @@
+"""What the parts of one supervisor share: where they are, what is wanted, and how they say that something happened."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ..core.rules import Rules
+from ..host.rulesfile import read_rules
+from ..model import wire
+from ..model.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..core.events import Event
+    from ..model.job import JobSpec
+    from ..model.run import Desired
+    from .loop import Loop
+    from .record import Recorder
+
+
+class Context:
+    """Shared by the parts of a supervisor; owns nothing but small counters.
+
+    `rules` are those in force when the supervisor came up; `rules_problem` is set when they exist and cannot be read: no run
+    starts under rules that nobody can see.
+    """
+
+    def __init__(  # noqa: PLR0913 - the one place where everything meets
+        self,
+        run_dir: str,
+        attempt: int,
+        spec: JobSpec,
+        recorder: Recorder,
+        loop: Loop,
+        emit: Callable[[Event], None],
+        reason: str,
+    ) -> None:
+        """Put the shared things together."""
+        self.run_dir, self.attempt, self.spec, self.reason = run_dir, attempt, spec, reason
+        self.run_id = recorder.run_id
+        self.recorder, self.loop, self.emit = recorder, loop, emit
+        self.environ = dict(os.environ)
+        self.rules_problem: HoldfastError | None = None
+        try:
+            self.rules = read_rules(self.environ)
+        except HoldfastError as error:
+            self.rules, self.rules_problem = Rules(), error
+        self._seen: Desired | None = None
+        self._interrupts = 0
+        self._announcing: list[int] = []
+
+    @property
+    def directory(self) -> str:
+        """The attempt's directory."""
+        return self.recorder.directory
+
+    def shared(self, name: str) -> str:
+        """The path of a directory that all attempts share."""
+        return f"{self.run_dir}/{name}"
+
+    def seen_before(self, desired: Desired) -> bool:
+        """Whether this very wish was already acted on."""
+        before, self._seen = self._seen, desired
+        return before == desired
+
+    def note_interrupt(self) -> int:
+        """Count an interrupt; the second one means business."""
+        self._interrupts += 1
+        return self._interrupts
+
+    def notify(self, event: str) -> None:
+        """Tell whoever asked to be told; never waits, never fails the run."""
+        if event in self.spec.notify.on and event != "ended":
+            from .notify import send
+
+            send(self.spec.notify, {"run_id": self.run_id, "attempt": self.attempt, "state": event}, self.recorder)
+
+    def heartbeat(self) -> dict[str, object]:
+        """The job's last heartbeat; empty when there is none that can be read."""
+        from ..host import files
+
+        try:
+            return wire.parse_object(files.read_bytes(self.recorder.path(wire.HEARTBEAT)), wire.HEARTBEAT)
+        except (OSError, wire.WireError):
+            return {}

@@ -1,0 +1,557 @@
+"""The job's processes under one supervisor: start, watch, end, and prove that nothing is left.
+
+The keeper's exit is the normal proof that the tree is empty. Where the keeper itself was killed, the supervisor (a child
+subreaper) inherits its children and finds the rest by cgroup, namespace, descent and marker.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..core.events import (
+    JobExited,
+    JobReported,
+    JobStarted,
+    JobVanished,
+    Resumed,
+    StartFailed,
+    StopWanted,
+    TreeEmptied,
+    TreeStuck,
+)
+from ..core.limits import Mechanism
+from ..host import containment, libc, limits, members, namespaces
+from ..host.cgroups import create, open_group
+from ..host.clock import monotonic_s, utc_now
+from ..host.keeper import describe_status, wait_briefly, write_status
+from ..host.output import OutputFile
+from ..host.processes import is_alive, open_pidfd, read_environ
+from ..host.spawn import Launch, SpawnFailed, spawn
+from ..model import wire
+from ..model.errors import PreflightFailed
+from ..model.identity import WaitStatus
+from ..model.job import Orphan, Rung, Unenforced
+from ..model.run import Ended, Finalizing, Refusal, Running, Starting, State, StopCause, Stopping, StopRequest
+from . import manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..host.cgroups import Group
+    from ..host.limits import LimitPlan
+    from ..host.spawn import Started
+    from ..model.identity import JobProcess, ProcessId
+    from .context import Context
+    from .leasing import CardLease
+
+STATUS_PATIENCE_S = 2.0
+"""The keeper commits the status within milliseconds of the leader's end; after this it is taken as missing."""
+FIRST_LOOK_S = 0.01
+"""A tree normally empties by itself right after its leader: no search through /proc before this."""
+KILL_PATIENCE_S = 5.0
+"""How long KILL is repeated in one go before the survivors are named."""
+WATCHDOG_EVERY_S = 1.0
+
+
+@dataclass(slots=True)
+class Gear:
+    """What holds the job: rung, control group, limits. Built before the start, rebuilt from the manifest on adoption."""
+
+    rung: Rung
+    rung_words: str
+    group: Group | None
+    plan: LimitPlan
+
+
+class JobControl:
+    """One attempt's job. Emits the events of its life."""
+
+    def __init__(self, context: Context, lease: CardLease) -> None:
+        """Nothing exists before `start` or `observe`."""
+        self._context, self._lease = context, lease
+        self._started: Started | None = None
+        self._gear: Gear | None = None
+        self._keeper: ProcessId | None = None
+        self._job: JobProcess | None = None
+        self._keeper_fd: int | None = None
+        self._job_fd: int | None = None
+        self._output: OutputFile | None = None
+        self._told_status = False
+        self._progress: tuple[int, int] = (0, 0)
+
+    @property
+    def gear(self) -> Gear | None:
+        """What holds the job; None before it was prepared."""
+        return self._gear
+
+    # --- start -----------------------------------------------------------------------------------------------------
+
+    def start(self, state: Starting) -> None:
+        """Prepare everything, write the manifest, bring keeper and job up to the point before exec.
+
+        Raises:
+            PreflightFailed: a limit or the wanted containment cannot be had.
+        """
+        context = self._context
+        gear = self._gear = self._prepare_gear()
+        self._lease.note_cgroup(gear.group.witness if gear.group else None)
+        environment, argv = manifest.build_job(context, state.devices)
+        manifest.write_before(context, state.devices, gear, environment, argv, self._lease.inventory)
+        manifest.write_baseline(context)
+        spec = context.spec
+        in_namespace = gear.rung is Rung.PID_NAMESPACE
+        entered: list[namespaces.Entered] = []
+        launch = Launch(
+            run_id=context.run_id,
+            attempt=context.attempt,
+            argv=argv,
+            environ=environment.values,
+            workdir=spec.workdir,
+            status_path=context.recorder.path(wire.STATUS),
+            output_path=context.recorder.path(wire.OUTPUT),
+            output_max_bytes=spec.output_max_bytes,
+            inherited_fds=self._lease.fds,
+            kill_on_supervisor_death=spec.on_supervisor_death is Orphan.KILL,
+            pty=spec.pty,
+            signal_rest=self._build_signal_rest(gear, in_namespace=in_namespace),
+            prepare=lambda: _prepare_job(gear),
+            enter=(lambda: entered.append(namespaces.enter_pid_namespace())) if in_namespace else None,
+            settle=(
+                lambda: namespaces.finish_namespace(entered[0], read_only=spec.data, writable=(context.run_dir,))
+            )
+            if in_namespace
+            else None,
+        )
+        try:
+            self._started = spawn(launch)
+        except SpawnFailed as error:
+            self._discard_group()
+            hint = "see supervisor.log; another --containment may work here"
+            self._emit_start_failure("spawn", 71, f"the job could not be started: {error}", hint)
+            return
+        self._keeper, self._job = self._started.keeper, self._started.job
+        context.emit(JobReported(self._started.keeper, self._started.job))
+
+    def _emit_start_failure(self, code: str, exit_code: int, message: str, hint: str) -> None:
+        self._context.emit(StartFailed(Refusal(code, exit_code, message, hint)))
+
+    def _prepare_gear(self) -> Gear:
+        spec = self._context.spec
+        chosen = containment.choose(spec.containment)
+        if chosen.rung is None:
+            raise PreflightFailed(f"containment {chosen.describe()}", hint="use --containment auto")
+        group = create(f"{self._context.run_id}.{self._context.attempt}", spec.limits)
+        plan = limits.plan_limits(spec.limits, group, priority=spec.priority, spread=self._context.run_id)
+        if plan.unenforceable and spec.limits.unenforced is Unenforced.FAIL:
+            names = "; ".join(f"{limit.name} {limit.asked}: {limit.detail}" for limit in plan.unenforceable)
+            if group is not None:
+                group.remove()
+            raise PreflightFailed(f"limits that nothing here can hold: {names}", hint="drop them, or say unenforced: warn")
+        return Gear(chosen.rung, chosen.describe(), group, plan)
+
+    def _build_signal_rest(self, gear: Gear, *, in_namespace: bool) -> Callable[[int], int]:
+        """What a keeper without a supervisor ends the tree with."""
+        run_id, attempt = self._context.run_id, self._context.attempt
+
+        def signal_namespace(number: int) -> int:
+            # From process 1 of a PID namespace: everything in it and nothing else. Source: kill(2), pid -1.
+            try:
+                os.kill(-1, number)
+            except ProcessLookupError:
+                return 0
+            return 1
+
+        def signal_tree(number: int) -> int:
+            from ..host.processes import identify_self
+
+            tree = members.Tree(run_id, attempt, group=gear.group, keeper=identify_self())
+            found = [member for member in members.find_members(tree) if member.process.pid != os.getpid()]
+            members.signal_members(found, number)
+            return len(found)
+
+        return signal_namespace if in_namespace else signal_tree
+
+    def let_go(self) -> None:
+        """The ids are committed: the job may exec. The answer comes over the error pipe."""
+        if self._started is None or self._started.error_fd < 0:
+            return
+        manifest.note_started(self._context, self._started.keeper, self._started.job)
+        self._context.loop.add(self._started.error_fd, self._on_exec)
+        self._open_pidfds()
+        self._started.go()
+
+    def _on_exec(self) -> None:
+        assert self._started is not None
+        self._context.loop.remove(self._started.error_fd)
+        error = self._started.read_error()
+        if error is None:
+            self._context.recorder.event("exec", pid=self._started.job.process.pid)
+            self._context.emit(JobStarted())
+            return
+        command = self._context.spec.command[0]
+        words = f"{command}: {error.message} (at {error.step})"
+        self._emit_start_failure("exec", error.exit_code, words, "check the command, its interpreter line and its rights")
+
+    # --- watch -----------------------------------------------------------------------------------------------------
+
+    def observe(self, state: State, *, rebooted: bool) -> Resumed:
+        """What is left of a job that another supervisor started."""
+        if isinstance(state, Ended) or rebooted:
+            return Resumed(job_alive=False, members_alive=False, status=self._context.recorder.read_status(), rebooted=rebooted)
+        if isinstance(state, (Starting, Running, Stopping, Finalizing)) and state.job is not None:
+            self._keeper, self._job = state.keeper, state.job
+            self._gear = self._reopen_gear()
+            self._open_pidfds()
+            wait_briefly(lambda: self._has_execed() or not self._job_lives(), STATUS_PATIENCE_S)
+        keeper_alive = self._keeper is not None and is_alive(self._keeper)
+        status = self._context.recorder.read_status() or self._read_kernel_record()
+        job_alive = self._job_lives() and status is None
+        members_alive = keeper_alive or bool(self._job is not None and members.find_members(self._tree()))
+        return Resumed(job_alive=job_alive, members_alive=members_alive, status=status)
+
+    def _job_lives(self) -> bool:
+        return self._job is not None and is_alive(self._job.process)
+
+    def _has_execed(self) -> bool:
+        """Only the exec'd image carries this attempt's marker in its environment; before, it is a copy of a supervisor."""
+        environ = None if self._job is None else read_environ(self._job.process.pid)
+        return environ is not None and (
+            environ.get("HOLDFAST_ATTEMPT") == str(self._context.attempt)
+            and environ.get("HOLDFAST_RUN_ID") == self._context.run_id
+        )
+
+    def _reopen_gear(self) -> Gear:
+        facts = manifest.read(self._context)
+        found = facts.get("cgroup")
+        group = None
+        if isinstance(found, dict):
+            group = open_group(
+                str(found.get("name", "")),
+                found.get("unified"),
+                dict(found.get("v1") or {}),
+                tuple(found.get("controllers") or ()),
+            )
+        rung = Rung(facts.get("containment", {}).get("rung", Rung.SUBREAPER.value))
+        plan = limits.plan_limits(self._context.spec.limits, group, priority=self._context.spec.priority)
+        return Gear(rung, rung.value, group, plan)
+
+    def watch(self, state: State) -> None:
+        """Listen to keeper and job; done again after adoption."""
+        if not isinstance(state, (Running, Stopping)):
+            return
+        self._open_pidfds()
+        if self._keeper_fd is None:
+            self._on_keeper_gone()
+        if self._gear is not None and self._gear.plan.watched:
+            self._context.loop.timers.arm("watchdog", WATCHDOG_EVERY_S, self._watchdog)
+        self.on_status()
+
+    def _open_pidfds(self) -> None:
+        if self._keeper_fd is None and self._keeper is not None:
+            self._keeper_fd = open_pidfd(self._keeper)
+            if self._keeper_fd is not None:
+                self._context.loop.add(self._keeper_fd, self._on_keeper_gone)
+        if self._job_fd is None and self._job is not None:
+            self._job_fd = open_pidfd(self._job.process)
+
+    def on_status(self) -> None:
+        """The leader's status is on file, perhaps."""
+        if self._told_status:
+            return
+        status = self._context.recorder.read_status()
+        if status is not None:
+            self._told_status = True
+            self._context.emit(JobExited(status))
+
+    def _on_keeper_gone(self) -> None:
+        """Normally the tree is empty now. If the keeper was killed, take its place."""
+        if self._keeper_fd is not None:
+            self._context.loop.remove(self._keeper_fd)
+            os.close(self._keeper_fd)
+            self._keeper_fd = None
+        self.reap()
+        self.on_status()
+        if self._job is None:
+            return
+        if self._told_status and not members.find_members(self._tree()):
+            self._empty()
+        elif self._job_lives():
+            self._context.recorder.event("keeper_lost")
+            self._take_over()
+        else:
+            self._settle_unwitnessed()
+
+    def _take_over(self) -> None:
+        """The keeper was killed under a living job: drain its output, learn of its end from the pidfd."""
+        assert self._job is not None
+        descriptor = self._open_output()
+        if descriptor is not None:
+            self._output = OutputFile(self._context.recorder.path(wire.OUTPUT), self._context.spec.output_max_bytes)
+            os.set_blocking(descriptor, False)
+            self._context.loop.add(descriptor, lambda: self._pump(descriptor))
+        if self._job_fd is not None:
+            self._context.loop.add(self._job_fd, self._on_job_gone)
+
+    def _open_output(self) -> int | None:
+        if self._started is not None and self._started.output_fd >= 0:
+            return self._started.output_fd
+        assert self._job is not None
+        try:
+            return os.open(f"/proc/{self._job.process.pid}/fd/1", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return None
+
+    def _pump(self, descriptor: int) -> None:
+        assert self._output is not None
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if data:
+            self._output.write(data)
+        else:
+            self._context.loop.remove(descriptor)
+
+    def _on_job_gone(self) -> None:
+        if self._job_fd is not None:
+            self._context.loop.remove(self._job_fd)
+        self.reap()
+        self.on_status()
+        if not self._told_status:
+            self._settle_unwitnessed()
+        elif not members.find_members(self._tree()):
+            self._empty()
+
+    def _settle_unwitnessed(self) -> None:
+        """The leader is gone and nobody wrote its status: ask the kernel, else say so."""
+        if self._told_status:
+            return
+        status = self._read_kernel_record()
+        if status is None and self._gear is not None and self._gear.rung is Rung.PID_NAMESPACE and self._job_fd is not None:
+            # Source: pid_namespaces(7): when process 1 of a namespace ends, the kernel sends KILL to all others in it.
+            status = WaitStatus(None, int(signal.SIGKILL), ended_at=utc_now(), source="namespace")
+        if status is not None:
+            write_status((self._context.run_id, self._context.attempt), self._context.recorder.path(wire.STATUS), status)
+            self.on_status()
+            return
+        self._told_status = True
+        self._context.emit(JobVanished())
+
+    def _read_kernel_record(self) -> WaitStatus | None:
+        """The exit status that a pidfd keeps (Linux 6.15); we need not be the parent."""
+        if self._job_fd is None or self._job_lives():
+            return None
+        found: list[WaitStatus] = []
+
+        def look() -> bool:
+            info = libc.read_pidfd_info(self._job_fd) if self._job_fd is not None else None
+            raw = None if info is None else info.wait_status
+            if raw is not None:
+                code = os.WEXITSTATUS(raw) if os.WIFEXITED(raw) else None
+                number = os.WTERMSIG(raw) if os.WIFSIGNALED(raw) else None
+                found.append(WaitStatus(code, number, os.WCOREDUMP(raw), ended_at=utc_now(), source="pidfd"))
+            return bool(found) or info is None
+
+        wait_briefly(look, 0.2)
+        return found[0] if found else None
+
+    def reap(self) -> None:
+        """Take the status of every child of ours that has ended; the job's own is written down before it is reaped."""
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None:
+                return
+            if self._job is not None and found.si_pid == self._job.process.pid:
+                code, number, dumped = describe_status(found.si_code, found.si_status)
+                status = WaitStatus(code, number, dumped, ended_at=utc_now(), source="supervisor")
+                path = self._context.recorder.path(wire.STATUS)
+                if self._context.recorder.read_status() is None:
+                    write_status((self._context.run_id, self._context.attempt), path, status)
+            try:
+                os.waitpid(found.si_pid, 0)
+            except ChildProcessError:
+                continue
+
+    # --- end -------------------------------------------------------------------------------------------------------
+
+    def _tree(self) -> members.Tree:
+        keeper_alive = self._keeper is not None and is_alive(self._keeper)
+        probe_pid = self._lease.probe_pid
+        return members.Tree(
+            self._context.run_id,
+            self._context.attempt,
+            group=self._gear.group if self._gear else None,
+            keeper=self._keeper,
+            roots=() if self._job is None else (self._job.process,),
+            adopter=None if keeper_alive else os.getpid(),
+            bystanders=frozenset(() if probe_pid is None else (probe_pid,)),
+        )
+
+    def list_pids(self) -> list[int]:
+        """The pids of the tree as it is now."""
+        return [member.process.pid for member in members.find_members(self._tree())]
+
+    def terminate(self, state: State) -> None:
+        """TERM every process of the tree, and CONT after it for those that are stopped."""
+        found = members.find_members(self._tree())
+        refused = members.signal_members(found, signal.SIGTERM)
+        self._progress = self._measure_progress()
+        self._context.recorder.event(
+            "term_sent", processes=len(found), refused=[item.why for item in refused], state=type(state).__name__.lower()
+        )
+
+    def is_progressing(self) -> bool:
+        """Whether the job's shutdown wrote anything into the run directory since this was asked last."""
+        before, self._progress = self._progress, self._measure_progress()
+        return self._progress != before
+
+    def _measure_progress(self) -> tuple[int, int]:
+        """Total bytes and newest change below checkpoints and artifacts; bounded."""
+        total, newest, left = 0, 0, 20_000
+        pending = [self._context.shared(wire.CHECKPOINTS), self._context.shared(wire.ARTIFACTS)]
+        while pending and left > 0:
+            try:
+                entries = list(os.scandir(pending.pop()))
+            except OSError:
+                continue
+            for entry in entries:
+                left -= 1
+                try:
+                    facts = entry.stat(follow_symlinks=False)
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                except OSError:
+                    continue
+                total += facts.st_size
+                newest = max(newest, facts.st_mtime_ns)
+        return total, newest
+
+    def kill(self, state: State) -> None:
+        """KILL until nothing is left, or name what survives."""
+        self._kill_now(type(state).__name__.lower())
+
+    def _kill_now(self, why: str) -> None:
+        began = monotonic_s()
+        in_namespace = self._gear is not None and self._gear.rung is Rung.PID_NAMESPACE
+        emptied = members.empty_tree(self._tree(), deadline_s=KILL_PATIENCE_S, end_keeper=in_namespace)
+        self._context.recorder.event(
+            "kill_sent",
+            processes=emptied.killed,
+            survivors=len(emptied.survivors),
+            elapsed_s=round(monotonic_s() - began, 4),
+            state=why,
+        )
+        self.reap()
+        if not emptied.empty:
+            words = [members.describe_blocked(member.process.pid) for member in emptied.survivors]
+            self._context.emit(TreeStuck(tuple(item.describe() for item in words if item is not None)))
+            return
+        if self._keeper is not None and self._keeper_fd is not None:
+            # The keeper leaves by itself once it has written the status and drained the output: its exit is the proof.
+            self._context.loop.timers.arm("keeper", STATUS_PATIENCE_S, self._on_keeper_late)
+            return
+        self._empty()
+
+    def _on_keeper_late(self) -> None:
+        """Everything else is gone but the keeper hangs on (its disk?): it goes too, it has nothing left to keep."""
+        if self._keeper is None or self._keeper_fd is None:
+            return
+        self._context.recorder.log("the keeper does not leave though its tree is empty; ending it")
+        try:
+            signal.pidfd_send_signal(self._keeper_fd, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def empty(self, state: State, gentle_s: float) -> None:
+        """Prove the tree empty; TERM and later KILL what is left of it."""
+        if self._job is None:
+            if self._started is not None:
+                self._started.close()
+            self._empty()
+            return
+        if not self._may_linger():
+            self._empty()
+        elif gentle_s <= 0:
+            self._kill_now(type(state).__name__.lower())
+        else:
+            self._context.loop.timers.arm("leftovers", FIRST_LOOK_S, lambda: self._look_at_leftovers(gentle_s))
+
+    def _may_linger(self) -> bool:
+        return self._keeper_fd is not None or bool(members.find_members(self._tree()))
+
+    def _look_at_leftovers(self, gentle_s: float) -> None:
+        found = members.find_members(self._tree())
+        if found:
+            names = [f"{member.name} (pid {member.process.pid})" for member in found[:20]]
+            self._context.recorder.event("leftovers", count=len(found), processes=names)
+            members.signal_members(found, signal.SIGTERM)
+        elif self._keeper_fd is None:
+            self._empty()
+            return
+        self._context.loop.timers.arm("leftovers", gentle_s, lambda: self._kill_now("finalizing"))
+
+    def _empty(self) -> None:
+        for key in ("leftovers", "keeper", "watchdog"):
+            self._context.loop.timers.disarm(key)
+        self.reap()
+        if self._output is not None:
+            self._output.close()
+            self._output = None
+        self._context.emit(TreeEmptied())
+
+    def close(self) -> dict[str, object]:
+        """After the end: read the group's last counters, remove it, close what is open. Answers the counters."""
+        usage: dict[str, object] = {}
+        if self._gear is not None and self._gear.group is not None:
+            usage = wire.encode(self._gear.group.usage())
+        self._discard_group()
+        if self._started is not None:
+            self._started.close()
+            self._started = None
+        return usage
+
+    def _discard_group(self) -> None:
+        group = self._gear.group if self._gear else None
+        if group is not None and not wait_briefly(group.remove, 0.5):
+            self._context.recorder.log(f"control group {group.witness} could not be removed")
+
+    # --- limits that only a watchdog holds --------------------------------------------------------------------------
+
+    def _watchdog(self) -> None:
+        assert self._gear is not None
+        found = [member.process.pid for member in members.find_members(self._tree())]
+        asked = self._context.spec.limits
+        over = _judge_watchdog(found, asked.memory_bytes, asked.tasks, self._gear.plan)
+        if over is not None:
+            self._context.recorder.event("limit_exceeded", what=over)
+            self._context.emit(StopWanted(StopRequest(StopCause.MEMORY, "holdfast", force=True, detail=over)))
+            return
+        self._context.loop.timers.arm("watchdog", WATCHDOG_EVERY_S, self._watchdog)
+
+
+def _judge_watchdog(pids: list[int], memory_bytes: int | None, tasks: int | None, plan: LimitPlan) -> str | None:
+    if memory_bytes is not None and plan.mechanism_of("memory") is Mechanism.WATCHDOG:
+        used = limits.read_tree_memory(pids).memory_bytes
+        if used > memory_bytes:
+            return f"the tree uses {used} bytes of memory, the limit is {memory_bytes}"
+    if tasks is not None and plan.mechanism_of("tasks") is Mechanism.WATCHDOG and len(pids) > tasks:
+        return f"the tree has {len(pids)} processes, the limit is {tasks}"
+    return None
+
+
+def _prepare_job(gear: Gear) -> None:
+    """In the job's process before it reports: into the group, under the limits."""
+    if gear.group is not None:
+        gear.group.add()
+    for problem in limits.apply_in_child(gear.plan):
+        sys.stderr.write(f"[holdfast: {problem}]\n")
+    sys.stderr.flush()

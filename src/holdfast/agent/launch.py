@@ -1,0 +1,102 @@
+"""From outside: start a supervisor for an attempt, and tell it what is wanted. Both are files and a detached process.
+
+Nothing here waits for the job. A supervisor gets a session of its own, no terminal, and no parent that could take it
+along; it runs with this interpreter but without site-packages, because it needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from ..host import files
+from ..model import wire
+from ..model.errors import NotPermitted, StorageError
+from ..model.run import Desired, Wish
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def build_supervisor_command(run_dir: str, attempt: int, reason: str) -> tuple[str, ...]:
+    """The argument vector of a supervisor: isolated interpreter, no site-packages."""
+    entry = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
+    return (sys.executable, "-I", "-S", entry, run_dir, str(attempt), reason)
+
+
+def start_supervisor(run_dir: str, attempt: int, *, environ: Mapping[str, str], reason: str = "start") -> None:
+    """Start a detached supervisor; returns when it has been forked off, not when it has done anything.
+
+    `environ` is what the job's environment is made from: it is handed over in memory and never stored. `reason` is
+    ``start``, ``restart`` or ``adopt``.
+
+    Raises:
+        StorageError: its log cannot be opened, or no process can be had.
+    """
+    command = build_supervisor_command(run_dir, attempt, reason)
+    log_path = f"{wire.attempt_dir(run_dir, attempt)}/{wire.SUPERVISOR_LOG}"
+    log = _open_log(log_path)
+    try:
+        first = os.fork()
+    except OSError as error:
+        raise StorageError(f"no supervisor could be started: {error.strerror}", hint="see `ulimit -u`") from error
+    if first == 0:
+        _detach(command, dict(environ), log)
+    os.close(log)
+    os.waitpid(first, 0)
+
+
+def _open_log(path: str) -> int:
+    """The supervisor's log; /dev/null when the run directory takes no file (the run goes on without)."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError as error:
+        raise StorageError(f"{os.path.dirname(path)} does not exist", hint="the run directory has gone") from error
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+
+def _detach(command: tuple[str, ...], environ: dict[str, str], log: int) -> None:
+    """In the child: own session, no terminal, no stray descriptors, exec. Never returns."""
+    try:
+        os.setsid()
+        if os.fork() != 0:
+            os._exit(0)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.closerange(3, 256)
+        os.chdir("/")
+        os.umask(0o077)
+        os.execve(command[0], command, environ)
+    finally:
+        os._exit(70)
+
+
+def ask(run_dir: str, attempt: int, desired: Desired) -> None:
+    """Write a wish where the supervisor, this one or a later one, will see it. A wish for force is not taken back.
+
+    Raises:
+        NotPermitted: the run belongs to somebody else.
+        StorageError: it cannot be written.
+    """
+    path = f"{wire.attempt_dir(run_dir, attempt)}/{wire.DESIRED}"
+    try:
+        if os.stat(run_dir).st_uid != os.getuid():
+            raise NotPermitted(f"{run_dir} belongs to another account", hint="ask its owner, or an administrator")
+        if desired.wish is not Wish.STOP_NOW and _already_forced(path):
+            return
+        files.commit(path, wire.to_bytes(desired))
+    except PermissionError as error:
+        raise NotPermitted(f"{path}: {error.strerror}", hint="the run belongs to another account") from error
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}", hint="see whether the disk is full or gone") from error
+
+
+def _already_forced(path: str) -> bool:
+    try:
+        return wire.from_bytes(Desired, files.read_bytes(path), path).wish is Wish.STOP_NOW
+    except (OSError, wire.WireError):
+        return False

@@ -1,0 +1,425 @@
+"""Cards for one run: choose, lock, look again under the lock, wait in line, keep the record true, give back.
+
+The order that keeps two runs apart: survey and choose (a guess), lock all or nothing (the truth among holdfast's users), read
+the cards once more (the truth about everybody else). A refusal at any point gives everything back.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..core import cards
+from ..core.events import LeaseBlocked, LeaseFailed, LeaseGranted
+from ..core.rules import card_rules
+from ..host.clock import utc_now
+from ..host.offload import Offload, OffloadFailed
+from ..host.processes import identify_self, user_name
+from ..model import wire
+from ..model.errors import HoldfastError
+from ..model.gpu import Inventory, InventorySource
+from ..model.lease import Busy, LeasedDevice, LeaseRecord, Phase, Witness
+from ..model.run import Finalizing, Refusal, Running, Starting, State, Stopping, Waiting
+
+if TYPE_CHECKING:
+    from ..host.lease_area import Area
+    from ..host.lease_waiting import Waiter
+    from ..host.leases import Held
+    from ..host.nvml import Probe
+    from ..model.gpu import CardRules
+    from .context import Context
+
+FIRST_READING_S = 20.0
+"""nvmlInit takes seconds on a box without persistence mode; the first reading is worth waiting for."""
+RECHECK_S = 0.8
+RELEASE_PATIENCE_S = 10.0
+"""How long the driver gets to hand a dead job's memory back before the cards are let go anyway."""
+HARD_REASONS = (
+    "no_such_device",
+    "not_visible",
+    "named_twice",
+    "mig:",
+    "lost",
+    "unresponsive",
+    "unreadable",
+    "ecc_uncorrectable",
+    "remap_failed",
+    "remap_pending",
+    "reset_required",
+)
+"""Why waiting for a card is no use."""
+_PHASES = {Starting: Phase.PREFLIGHT, Running: Phase.RUN, Stopping: Phase.STOPPING, Finalizing: Phase.POSTFLIGHT}
+
+
+class CardLease:
+    """The lease of one run. Emits LeaseGranted, LeaseBlocked or LeaseFailed; `fds` is for the job tree to inherit."""
+
+    def __init__(self, context: Context) -> None:
+        """Nothing is leased before `begin`."""
+        self._context = context
+        self._held: Held | None = None
+        self._waiter: Waiter | None = None
+        self._work: Offload | None = None
+        self._inventory = Inventory(InventorySource.NONE)
+        self._probe: Probe | None = None
+        self._area: Area | None = None
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The lock descriptors that keeper and job must inherit; empty without a lease."""
+        return () if self._held is None else self._held.fds
+
+    @property
+    def inventory(self) -> Inventory:
+        """The last reading of the cards."""
+        return self._inventory
+
+    def probe(self) -> Probe:
+        """The probe that is kept warm while this run has to do with cards."""
+        if self._probe is None:
+            from ..host.nvml import Probe
+
+            self._probe = Probe()
+        return self._probe
+
+    @property
+    def leased_cards(self) -> frozenset[str]:
+        """The UUIDs of the cards of this lease."""
+        return frozenset() if self._held is None else frozenset(d.card_uuid for d in self._held.record.devices)
+
+    @property
+    def probe_pid(self) -> int | None:
+        """The pid of the probe child, which is no part of the job."""
+        return None if self._probe is None else self._probe.pid
+
+    def begin(self) -> None:
+        """Read the cards in a child (the driver may hang, utilisation is sampled over seconds), then choose."""
+        context = self._context
+        if self._work is not None:
+            context.loop.remove(self._work.fileno())
+            self._work.abandon()
+        window_s = context.spec.gpu.idle_window_s
+        self._work = Offload(lambda: _read_and_sample(window_s))
+        context.loop.add(self._work.fileno(), self._take_reading)
+
+    def _take_reading(self) -> None:
+        assert self._work is not None
+        if not self._work.is_done():
+            return
+        self._context.loop.remove(self._work.fileno())
+        work, self._work = self._work, None
+        try:
+            self._inventory = wire.decode(Inventory, work.result())
+            self._choose_first()
+        except OffloadFailed as error:
+            self._fail("gpu_unreadable", 78, f"the cards could not be read: {error}", "see `holdfast gpus`")
+        except HoldfastError as error:
+            self._fail(error.code, error.exit_code, str(error), error.hint)
+
+    def _fail(self, code: str, exit_code: int, message: str, hint: str) -> None:
+        self._context.emit(LeaseFailed(Refusal(code, exit_code, message, hint)))
+
+    # --- choosing --------------------------------------------------------------------------------------------------
+
+    def _rules(self) -> CardRules:
+        return card_rules(self._context.spec, self._context.rules)
+
+    def _choose_first(self) -> None:
+        from ..host import lease_area
+        from ..host.allocation import imposed_allocation
+        from ..host.lease_survey import survey as look_around
+
+        context, spec = self._context, self._context.spec
+        if imposed_allocation(context.environ) is not None:
+            self._take_imposed()
+            return
+        self._area = lease_area.open_area(context.rules.lease_dir, environ=context.environ)
+        everything = _all_devices(self._inventory)
+        survey = look_around(self._area, everything)
+        leased = {uuid: _phrase(busy[0]) for uuid, busy in survey.busy.items() if busy}
+        busy_now = tuple(busy for reasons in survey.busy.values() for busy in reasons)
+        choice = cards.choose(
+            spec.gpus,
+            self._inventory,
+            leased={} if spec.gpu.share else leased,
+            rules=self._rules(),
+            imposed=context.environ.get("CUDA_VISIBLE_DEVICES"),
+            device_order=context.environ.get("CUDA_DEVICE_ORDER"),
+        )
+        if choice.devices:
+            context.recorder.event("cards_chosen", devices=choice.devices, rejected=choice.rejected)
+            self._try_lock(choice.devices)
+            return
+        soft = [uuid for uuid, why in choice.rejected if not why.startswith(HARD_REASONS)]
+        if not soft or len(soft) < spec.gpus.wanted:
+            words = choice.problem or "no card fits"
+            self._fail("no_card", 78, words, "see `holdfast gpus`, or ask for fewer or other cards")
+            return
+        named = tuple(item for item in busy_now if item.device in soft)
+        rest = tuple(
+            Busy(uuid, Witness.CARD, why) for uuid, why in choice.rejected if uuid not in {item.device for item in named}
+        )
+        self._block((*named, *rest))
+
+    def _take_imposed(self) -> None:
+        """Inside Slurm or Kubernetes the allocation is given: verify it, lock nothing (LEASE-17)."""
+        value = self._context.environ.get("CUDA_VISIBLE_DEVICES")
+        allowed = cards.resolve_imposed(value, self._inventory, device_order="PCI_BUS_ID")
+        devices = tuple(d for d in _all_devices(self._inventory) if allowed is not None and d.uuid in allowed)
+        whole = tuple(d for d in devices if d.slice_uuid is None)
+        if len(whole) < self._context.spec.gpus.wanted:
+            words = f"the scheduler gave CUDA_VISIBLE_DEVICES={value!r}, the job wants {self._context.spec.gpus.wanted}"
+            self._fail("allocation_mismatch", 78, words, "ask the scheduler for as many cards as the job wants")
+            return
+        self._context.emit(LeaseGranted(whole))
+
+    # --- locking ---------------------------------------------------------------------------------------------------
+
+    def _try_lock(self, uuids: tuple[str, ...]) -> None:
+        from ..host import leases
+
+        assert self._area is not None
+        outcome = leases.acquire(self._area, self._record(self._resolve(uuids)))
+        if isinstance(outcome, tuple):
+            self._block(outcome)
+            return
+        self._held = outcome
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Read the cards under the lock; a card that turned busy meanwhile is given back (LEASE-10)."""
+        from ..host.gpus import read_inventory
+
+        assert self._held is not None
+        devices = self._held.record.devices
+        # A probe that is already warm answers in milliseconds; a cold one has to initialise the driver first.
+        limit_s = RECHECK_S if self._probe is not None else FIRST_READING_S
+        self._inventory = read_inventory(limit_s, probe=self.probe())
+        busy = self._judge(devices)
+        if busy:
+            self._held.release()
+            self._held = None
+            if self._waiter is not None:
+                self._waiter.refused(busy)
+            self._block(busy)
+            return
+        self._end_wait()
+        self._context.emit(LeaseGranted(devices))
+
+    def _judge(self, devices: tuple[LeasedDevice, ...]) -> tuple[Busy, ...]:
+        rules, found = self._rules(), []
+        for device in devices:
+            card = next((card for card in self._inventory.cards if card.uuid == device.card_uuid), None)
+            if card is None:
+                found.append(Busy(device.uuid, Witness.CARD, f"not in the last reading ({self._inventory.reason})"))
+                continue
+            part = next((part for part in card.mig_slices if part.uuid == device.slice_uuid), None)
+            run_id = self._context.run_id
+            if part is None:
+                reasons = cards.judge_card(card, rules, own_run_id=run_id)
+            else:
+                reasons = cards.judge_slice(card, part, rules, own_run_id=run_id)
+            if reasons:
+                pids = tuple(process.pid for process in card.processes or ())
+                found.append(Busy(device.uuid, Witness.CARD, "; ".join(reasons), pids=pids))
+        return tuple(found)
+
+    # --- waiting ---------------------------------------------------------------------------------------------------
+
+    def _block(self, busy: tuple[Busy, ...]) -> None:
+        context = self._context
+        waits = context.spec.gpu.wait_s > 0
+        context.emit(LeaseBlocked(busy, final=not waits))
+        if waits and self._waiter is None:
+            self._wait()
+        elif self._waiter is not None:
+            self._rearm()
+
+    def _wait(self) -> None:
+        from ..host.lease_waiting import Waiter
+
+        assert self._area is not None
+        allowed = cards.resolve_imposed(
+            self._context.environ.get("CUDA_VISIBLE_DEVICES"),
+            self._inventory,
+            device_order=self._context.environ.get("CUDA_DEVICE_ORDER"),
+        )
+        wanted = self._context.spec.gpus.devices
+        everything = [d for d in _all_devices(self._inventory) if allowed is None or d.uuid in allowed]
+        candidates = tuple(d for d in everything if _is_wanted(d, wanted))
+        self._waiter = Waiter(self._area, self._record(()), candidates, self._context.spec.gpus.wanted)
+        self._warm_up()
+        if self._waiter.fileno() >= 0:
+            self._context.loop.add(self._waiter.fileno(), self._on_wake)
+        self._on_wake()
+
+    def _warm_up(self) -> None:
+        """Have the driver initialised while we wait, so that the look under the lock costs nothing at hand-over."""
+        from ..host.gpus import read_inventory
+
+        if self._inventory.source is InventorySource.NVML:
+            self._inventory = read_inventory(FIRST_READING_S, probe=self.probe())
+
+    def _on_wake(self) -> None:
+        assert self._waiter is not None
+        if not self._waiter.ready():
+            self._rearm()
+            return
+        wanted = self._context.spec.gpus.wanted
+        free = {device.uuid for device in self._waiter.free}
+        # Whole cards first, in PCI order; what the card itself says is asked under the lock.
+        devices = tuple(device for device in _all_devices(self._inventory) if device.uuid in free)[:wanted]
+        outcome = self._waiter.acquire(self._record(devices))
+        if isinstance(outcome, tuple):
+            self._rearm()
+            return
+        self._held = outcome
+        self._look_again()
+
+    def _rearm(self) -> None:
+        if self._waiter is not None and self._waiter.next_retry_s is not None:
+            self._context.loop.timers.arm("lease", self._waiter.next_retry_s, self._on_wake)
+
+    def _end_wait(self) -> None:
+        self._context.loop.timers.disarm("lease")
+        if self._waiter is not None:
+            if self._waiter.fileno() >= 0:
+                self._context.loop.remove(self._waiter.fileno())
+            self._waiter.close()
+            self._waiter = None
+
+    # --- record ----------------------------------------------------------------------------------------------------
+
+    def _resolve(self, uuids: tuple[str, ...]) -> tuple[LeasedDevice, ...]:
+        known = {device.uuid: device for device in _all_devices(self._inventory)}
+        return tuple(known[uuid] for uuid in uuids)
+
+    def _record(self, devices: tuple[LeasedDevice, ...]) -> LeaseRecord:
+        context = self._context
+        from ..core.redact import redact_argv
+
+        words, _ = redact_argv(context.spec.command)
+        return LeaseRecord(
+            run_id=context.run_id,
+            attempt=context.attempt,
+            user=user_name(os.getuid()),
+            uid=os.getuid(),
+            host=os.uname().nodename,
+            since=utc_now(),
+            phase=Phase.PREFLIGHT,
+            devices=devices,
+            supervisor=identify_self(),
+            command=" ".join(words)[:200],
+            config=context.spec.config,
+            run_dir=context.run_dir,
+            share=context.spec.gpu.share,
+            simulated=self._inventory.source is InventorySource.SIMULATED,
+        )
+
+    def on_state(self, state: State) -> None:
+        """Keep the public record true: phase and the processes by which the lease lives."""
+        if not isinstance(state, Waiting) and self._waiter is not None and self._held is None:
+            self._end_wait()
+        phase = _PHASES.get(type(state))
+        if self._held is None or phase is None or not isinstance(state, (Starting, Running, Stopping, Finalizing)):
+            return
+        members = tuple(process for process in (state.keeper, state.job and state.job.process) if process is not None)
+        record = replace(self._held.record, phase=phase, members=members, supervisor=identify_self())
+        self._publish(record)
+
+    def note_cgroup(self, path: str | None) -> None:
+        """Name the job's cgroup in the record: a witness that every user can read."""
+        if self._held is not None:
+            self._publish(replace(self._held.record, cgroup=path))
+
+    def _publish(self, record: LeaseRecord) -> None:
+        assert self._held is not None
+        if record == self._held.record:
+            return
+        try:
+            self._held.update(record)
+        except HoldfastError as error:
+            self._context.recorder.log(f"the lease's record could not be renewed: {error}")
+
+    def resume(self, state: State) -> None:
+        """Take the lease over from a supervisor that was killed; the keeper's descriptors hold it meanwhile."""
+        if not isinstance(state, (Starting, Running, Stopping, Finalizing)) or not state.devices:
+            return
+        from ..host import lease_area, leases
+        from ..host.allocation import imposed_allocation
+
+        try:
+            self._area = lease_area.open_area(self._context.rules.lease_dir, environ=self._context.environ)
+            holders = [process for process in (state.keeper, state.job and state.job.process) if process is not None]
+            record = replace(self._record(state.devices), phase=_PHASES[type(state)], members=tuple(holders))
+            if imposed_allocation(self._context.environ) is None:
+                self._held = leases.adopt(self._area, record, holders)
+        except HoldfastError as error:
+            self._context.recorder.log(f"the lease could not be taken over: {error}")
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def read_again(self) -> Inventory | None:
+        """A fresh reading of the leased cards for the exit record; None when no card is leased."""
+        if self._held is None:
+            return None
+        from ..host.gpus import read_inventory
+
+        self._inventory = read_inventory(RECHECK_S, probe=self.probe())
+        return self._inventory
+
+    def release(self) -> None:
+        """Give everything back; harmless when there is nothing."""
+        if self._work is not None:
+            self._context.loop.remove(self._work.fileno())
+            self._work.abandon()
+            self._work = None
+        self._end_wait()
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+            self._context.recorder.event("lease_released")
+        if self._probe is not None:
+            self._probe.close()
+            self._probe = None
+
+
+def _read_and_sample(window_s: float) -> object:
+    """The child's work: one full reading, then the utilisation of every card over a window; the highest sample counts."""
+    from ..host.gpus import read_inventory, sample_utilisation
+
+    inventory = read_inventory(FIRST_READING_S)
+    if inventory.cards and window_s > 0:
+        samples = sample_utilisation([card.uuid for card in inventory.cards], window_s)
+        inventory = replace(
+            inventory,
+            cards=tuple(
+                replace(card, utilisation_pct=max((s for s in samples[card.uuid] if s is not None), default=None))
+                if any(s is not None for s in samples[card.uuid])
+                else card
+                for card in inventory.cards
+            ),
+        )
+    return wire.encode(inventory)
+
+
+def _all_devices(inventory: Inventory) -> tuple[LeasedDevice, ...]:
+    """Every leasable device: whole cards first, then slices, in PCI order."""
+    ordered = sorted(inventory.cards, key=lambda card: card.index)
+    whole = tuple(LeasedDevice(card.uuid, card.index, card.name) for card in ordered)
+    parts = tuple(LeasedDevice(card.uuid, card.index, card.name, part.uuid) for card in ordered for part in card.mig_slices)
+    return whole + parts
+
+
+def _is_wanted(device: LeasedDevice, wanted: tuple[str, ...]) -> bool:
+    if not wanted:
+        return device.slice_uuid is None
+    return any(
+        device.uuid.startswith(name) if not name.isdigit() else device.slice_uuid is None and device.index == int(name)
+        for name in wanted
+    )
+
+
+def _phrase(busy: Busy) -> str:
+    return busy.holder + (f", since {busy.since}" if busy.since else "")

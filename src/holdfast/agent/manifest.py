@@ -1,0 +1,156 @@
+"""The manifest: what is about to run, where, on which cards, under which limits; written before the job exists (OBS-01).
+
+Completed at the end (OBS-02) by `closing`. Environment values go in by allow-list only and never when they look like secrets
+(OBS-04).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from ..core.environment import JobEnvironment, Placement, build_environment
+from ..core.limits import bound_workers, cap_threads
+from ..core.redact import redact_argv, redact_env
+from ..host import fallback
+from ..host.clock import boot_id, utc_now
+from ..model import wire
+from ..model.gpu import InventorySource
+
+if TYPE_CHECKING:
+    from ..model.gpu import Inventory
+    from ..model.identity import JobProcess, ProcessId
+    from ..model.lease import LeasedDevice
+    from .context import Context
+    from .job_control import Gear
+
+
+def build_job(context: Context, devices: tuple[LeasedDevice, ...]) -> tuple[JobEnvironment, tuple[str, ...]]:
+    """The job's whole environment and the argument vector that is exec'd."""
+    from ..host.cgroups import read_effective
+    from ..host.packages import find_torch
+
+    spec = context.spec
+    effective = read_effective()
+    cpus = spec.limits.cpus or effective.cpus or float(os.cpu_count() or 1)
+    memory = spec.limits.memory_bytes or effective.memory_bytes
+    limit_s = min(
+        (value for value in (spec.timeouts.run_s, spec.timeouts.total_s) if value is not None),
+        default=None,
+    )
+    placement = Placement(
+        run_dir=context.run_dir,
+        run_id=context.run_id,
+        attempt=context.attempt,
+        reason=context.reason,
+        checkpoint_dir=context.shared(wire.CHECKPOINTS),
+        artifact_dir=context.shared(wire.ARTIFACTS),
+        heartbeat=context.recorder.path(wire.HEARTBEAT),
+        devices=devices,
+        deadline_epoch_s=None if limit_s is None else time.time() + limit_s,
+        threads=spec.threads or cap_threads(cpus, processes=max(1, len(devices))),
+        workers=bound_workers(cpus, memory, processes=max(1, len(devices))),
+        torch_version=find_torch(spec.command, context.environ, spec.workdir).version,
+    )
+    environment = build_environment(context.environ, spec, placement)
+    for finding in environment.findings:
+        context.recorder.event("environment", finding=finding)
+    return environment, _wrap_command(context, spec.command)
+
+
+def _wrap_command(context: Context, command: tuple[str, ...]) -> tuple[str, ...]:
+    """Through a login shell when asked for: the shell's files may change anything, so the devices are verified after them."""
+    if not context.spec.login_shell:
+        return command
+    import sys
+
+    shell = context.environ.get("SHELL") or "/bin/sh"
+    verify = os.path.join(os.path.dirname(os.path.abspath(__file__)), "verify.py")
+    return (shell, "-l", "-c", 'exec "$@"', "holdfast", sys.executable, "-I", "-S", verify, "--", *command)
+
+
+def write_before(
+    context: Context,
+    devices: tuple[LeasedDevice, ...],
+    gear: Gear,
+    environment: JobEnvironment,
+    argv: tuple[str, ...],
+    inventory: Inventory,
+) -> None:
+    """Commit the manifest; the job does not exist yet."""
+    leased = {device.card_uuid for device in devices}
+    group = gear.group
+    redacted, _ = redact_argv(argv)
+    body: dict[str, Any] = {
+        "run_id": context.run_id,
+        "attempt": context.attempt,
+        "reason": context.reason,
+        "written_at": utc_now(),
+        "host": os.uname().nodename,
+        "kernel": os.uname().release,
+        "boot_id": boot_id(),
+        "uid": os.getuid(),
+        "command": redacted,
+        "workdir": context.spec.workdir,
+        "image": context.spec.image,
+        "seed": context.spec.seed if context.spec.seed is not None else "not stated",
+        "gpu_source": inventory.source if devices else None,
+        "simulated": bool(devices) and inventory.source is InventorySource.SIMULATED,
+        "driver": inventory.driver_version if devices else None,
+        "devices": devices,
+        "share": context.spec.gpu.share,
+        "cards": [card for card in inventory.cards if card.uuid in leased],
+        "containment": {"rung": gear.rung, "why": gear.rung_words},
+        "cgroup": None
+        if group is None
+        else {"name": group.name, "unified": group.unified, "v1": group.v1, "controllers": group.controllers},
+        "limits": gear.plan.limits,
+        "nice": gear.plan.nice,
+        "io_level": gear.plan.io_level,
+        "cpus": gear.plan.cpus,
+        "rules": context.rules.sources,
+        "environment": redact_env(environment.values),
+        "environment_added": environment.added,
+        "baseline": _baseline(),
+    }
+    context.recorder.commit(wire.MANIFEST, wire.to_bytes(body))
+
+
+def _baseline() -> dict[str, object]:
+    """What the box had counted at launch; a later difference is evidence, a later absolute number is not."""
+    from ..host import files
+
+    counters = files.read_text_or_none("/proc/vmstat") or ""
+    kills = [line.split()[1] for line in counters.splitlines() if line.startswith("oom_kill ")]
+    return {"oom_kills_since_boot": int(kills[0]) if kills else None}
+
+
+def read(context: Context) -> dict[str, Any]:
+    """The manifest as it is; empty when there is none that can be read."""
+    try:
+        path = context.recorder.path(wire.MANIFEST)
+        return wire.parse_object(fallback.read(context.run_id, context.attempt, path), wire.MANIFEST)
+    except (OSError, wire.WireError):
+        return {}
+
+
+def amend(context: Context, **facts: object) -> None:
+    """Commit the manifest with more facts in it."""
+    body = read(context)
+    body.pop("schema", None)
+    context.recorder.commit(wire.MANIFEST, wire.to_bytes({**body, **wire.encode(facts)}))
+
+
+def note_started(context: Context, keeper: ProcessId, job: JobProcess) -> None:
+    """Add who keeps and who runs, before the word to go."""
+    amend(context, keeper=keeper, job=job)
+
+
+def write_baseline(context: Context) -> None:
+    """Remember what the declared data look like, to see afterwards whether the job wrote to them (RAIL-07)."""
+    if not context.spec.data:
+        return
+    from .postflight import write_data_baseline
+
+    write_data_baseline(context.spec, context.run_dir, context.attempt)

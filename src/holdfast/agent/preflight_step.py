@@ -1,0 +1,60 @@
+"""Preflight as the supervisor runs it: in a disposable child, because a check may touch a disk that hangs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..core.events import ChecksDone
+from ..host.offload import Offload, OffloadFailed
+from ..model import wire
+from ..model.finding import Finding, Level
+
+if TYPE_CHECKING:
+    from .context import Context
+
+
+class PreflightStep:
+    """Runs the checks once; emits `ChecksDone`."""
+
+    def __init__(self, context: Context) -> None:
+        """Nothing runs before `begin`."""
+        self._context = context
+        self._work: Offload | None = None
+
+    def begin(self) -> None:
+        """Start the checks; a run that is taken up again checks again."""
+        context = self._context
+        if context.rules_problem is not None:
+            words = str(context.rules_problem)
+            self._done((Finding("rules", Level.FAIL, "rules file", words, context.rules_problem.hint),))
+            return
+        if self._work is not None:
+            context.loop.remove(self._work.fileno())
+            self._work.abandon()
+        from .preflight import run_checks
+
+        def work() -> object:
+            return wire.encode(
+                run_checks(context.spec, context.rules, environ=context.environ, run_dir=context.run_dir)
+            )
+
+        self._work = Offload(work)
+        context.loop.add(self._work.fileno(), self._take)
+
+    def _take(self) -> None:
+        assert self._work is not None
+        if not self._work.is_done():
+            return
+        self._context.loop.remove(self._work.fileno())
+        try:
+            findings = tuple(wire.decode(Finding, value) for value in self._work.result())
+        except OffloadFailed as error:
+            findings = (Finding("preflight.internal", Level.FAIL, "preflight", str(error), "see supervisor.log"),)
+        self._work = None
+        self._done(findings)
+
+    def _done(self, findings: tuple[Finding, ...]) -> None:
+        self._context.recorder.findings(wire.PREFLIGHT, findings)
+        self._context.emit(ChecksDone(findings))
+
+

@@ -1,0 +1,311 @@
+"""The supervisor of one attempt: observe, decide, commit, act.
+
+One process, one thread, no sockets. `core.lifecycle.decide` says what follows from an event; this module commits the new state
+and has the actions carried out; what they bring about comes back as events. A supervisor that is killed anywhere is replaced by
+another that begins with `Resumed`: it reads the same files and goes on. Only one at a time: the attempt's supervisor lock.
+
+It must not know how cards are chosen, how a tree is contained or what a check looks at: `CardLease`, `JobControl`, `Closing`
+and the preflight do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..core.events import (
+    Arm,
+    Began,
+    ChecksDone,
+    Disarm,
+    Do,
+    EmptyTree,
+    LeaseFailed,
+    Now,
+    Resumed,
+    StartFailed,
+    StopWanted,
+    Timer,
+    TimerFired,
+)
+from ..core.lifecycle import decide
+from ..host import files, libc
+from ..host.clock import boot_id, parse_utc, utc_now
+from ..host.inotify import MOVED_TO, Inotify
+from ..host.processes import identify_self
+from ..model import wire
+from ..model.errors import HoldfastError
+from ..model.finding import Finding, Level
+from ..model.job import JobSpec
+from ..model.run import (
+    Created,
+    Ended,
+    Refusal,
+    RunState,
+    Starting,
+    State,
+    StopCause,
+    StopRequest,
+    Waiting,
+    Wish,
+)
+from .closing import Closing
+from .context import Context
+from .health import HealthSampler
+from .job_control import JobControl
+from .leasing import CardLease
+from .loop import Loop
+from .plan import build_plan, measure_grace
+from .preflight_step import PreflightStep
+from .record import Recorder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..core.events import Action, Event
+
+POLL_WITHOUT_INOTIFY_S = 0.5
+"""How often files are looked at when the account's inotify instances are used up."""
+LOCK_NAME = "supervisor.lock"
+
+
+class Supervisor:
+    """Drives one attempt from whatever state it is in to `ended`."""
+
+    def __init__(self, run_dir: str, attempt: int, spec: JobSpec, recorder: Recorder, state: RunState, reason: str) -> None:
+        """Take the attempt up; nothing is done before `run`."""
+        self._state = state
+        self._recorder = recorder
+        self._events: deque[Event] = deque()
+        self._leaving = False
+        self._loop = Loop(self._on_signal)
+        context = Context(run_dir, attempt, spec, recorder, self._loop, self._emit, reason)
+        self._context = context
+        self._plan = build_plan(context, parse_utc(state.created_at))
+        self._preflight = PreflightStep(context)
+        self._lease = CardLease(context)
+        self._job = JobControl(context, self._lease)
+        self._health = HealthSampler(context, self._job, self._lease)
+        self._closing = Closing(context, self._job, self._lease)
+
+    def run(self) -> int:
+        """Supervise until the run has ended; the exit code of this process is always 0."""
+        libc.set_child_subreaper()
+        self._watch_directory()
+        me = identify_self()
+        resumed = not isinstance(self._state.state, Created) or self._state.supervisor is not None
+        self._state = replace(self._state, supervisor=me, boot_id=self._state.boot_id, version=self._state.version + 1)
+        self._recorder.commit_state(self._state)
+        if resumed:
+            self._recorder.event("supervisor_resumed", pid=me.pid, state=type(self._state.state).__name__.lower())
+            self._emit(self._observe())
+        else:
+            self._recorder.event("supervisor_started", pid=me.pid)
+            self._emit(Began())
+        self._read_desired()
+        while True:
+            while self._events:
+                self._dispatch(self._events.popleft())
+            if self._leaving:
+                return 0
+            self._loop.run_once()
+
+    def _emit(self, event: Event) -> None:
+        self._events.append(event)
+
+    def _dispatch(self, event: Event) -> None:
+        """Decide, commit, act."""
+        if isinstance(event, StopWanted):
+            self._plan = measure_grace(self._plan, self._context)
+        before = self._state
+        after, actions = decide(before, event, Now(utc_now(), time.time()), self._plan)
+        if after is not before:
+            self._state = after
+            self._recorder.commit_state(after)
+            self._announce(before.state, after.state)
+        for action in actions:
+            self._perform(action)
+
+    def _announce(self, before: State, after: State) -> None:
+        if type(before) is not type(after):
+            name = type(after).__name__.lower()
+            self._recorder.event(name, **_headline(after))
+            self._context.notify(name)
+        elif isinstance(after, Waiting):
+            self._recorder.event("blocked", busy=after.blocked_by)
+        self._lease.on_state(after)
+
+    def _perform(self, action: Action) -> None:
+        if isinstance(action, Arm):
+            self._loop.timers.arm(action.timer, action.delay_s, lambda: self._emit(self._fire(action.timer)))
+        elif isinstance(action, Disarm):
+            self._loop.timers.disarm(action.timer)
+        elif isinstance(action, EmptyTree):
+            self._job.empty(self._state.state, action.gentle_s)
+        else:
+            self._orders()[action]()
+
+    def _orders(self) -> dict[Do, Callable[[], None]]:
+        return {
+            Do.RUN_CHECKS: self._run_checks,
+            Do.TAKE_LEASE: self._take_lease,
+            Do.START_JOB: self._start_job,
+            Do.LET_GO: self._job.let_go,
+            Do.WATCH_JOB: self._watch_job,
+            Do.TERM_TREE: lambda: self._job.terminate(self._state.state),
+            Do.KILL_TREE: lambda: self._job.kill(self._state.state),
+            Do.CHECK_RESULTS: lambda: self._closing.check(self._state.state),
+            Do.RELEASE_LEASE: self._release,
+            Do.WRITE_EXIT: self._write_exit,
+            Do.LEAVE: self._leave,
+        }
+
+    def _fire(self, timer: Timer) -> TimerFired:
+        self._recorder.event("timer", timer=timer.value)
+        return TimerFired(timer, progressing=timer is Timer.GRACE and self._job.is_progressing())
+
+    def _run_checks(self) -> None:
+        try:
+            self._preflight.begin()
+        except Exception as error:  # noqa: BLE001 - supervision barrier: a broken check must not take the run along
+            self._report_bug(error)
+            finding = Finding("preflight.internal", Level.FAIL, "preflight", f"{type(error).__name__}: {error}")
+            self._emit(ChecksDone((finding,)))
+
+    def _take_lease(self) -> None:
+        try:
+            self._lease.begin()
+        except HoldfastError as error:
+            self._emit(LeaseFailed(Refusal(error.code, error.exit_code, str(error), error.hint)))
+        except Exception as error:  # noqa: BLE001 - supervision barrier, as above
+            self._report_bug(error)
+            self._emit(LeaseFailed(Refusal("internal", 70, f"{type(error).__name__}: {error}", "see supervisor.log")))
+
+    def _start_job(self) -> None:
+        state = self._state.state
+        assert isinstance(state, Starting)
+        try:
+            self._job.start(state)
+        except HoldfastError as error:
+            self._emit(StartFailed(Refusal(error.code, error.exit_code, str(error), error.hint)))
+        except Exception as error:  # noqa: BLE001 - supervision barrier, as above
+            self._report_bug(error)
+            self._emit(StartFailed(Refusal("internal", 70, f"{type(error).__name__}: {error}", "see supervisor.log")))
+
+    def _watch_job(self) -> None:
+        self._job.watch(self._state.state)
+        self._health.begin(self._state.state)
+
+    def _release(self) -> None:
+        self._health.end()
+        self._lease.release()
+
+    def _write_exit(self) -> None:
+        assert isinstance(self._state.state, Ended)
+        self._closing.write(self._state.state)
+
+    def _leave(self) -> None:
+        self._leaving = True
+
+    def _report_bug(self, error: Exception) -> None:
+        import traceback
+
+        self._recorder.log("".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip())
+
+    def _observe(self) -> Resumed:
+        """What is left of a run that another supervisor began."""
+        rebooted = self._state.boot_id != boot_id()
+        self._lease.resume(self._state.state)
+        return self._job.observe(self._state.state, rebooted=rebooted)
+
+    # --- the outside world -----------------------------------------------------------------------------------------
+
+    def _on_signal(self, number: int) -> None:
+        if number == signal.SIGCHLD:
+            self._job.reap()
+            return
+        name = signal.Signals(number).name
+        forced = number == signal.SIGINT and self._context.note_interrupt() > 1
+        request = StopRequest(StopCause.SIGNAL, f"{name} to the supervisor", force=forced)
+        self._recorder.event("stop_requested", by=request.by, force=forced)
+        self._emit(StopWanted(request))
+
+    def _watch_directory(self) -> None:
+        try:
+            queue = Inotify()
+            queue.add(self._recorder.directory, MOVED_TO)
+        except OSError as error:
+            self._recorder.log(f"no inotify ({error}); looking every {POLL_WITHOUT_INOTIFY_S} s instead")
+            self._poll_directory()
+            return
+
+        def take() -> None:
+            for event in queue.read():
+                self._on_file(event.name)
+
+        self._loop.add(queue.fileno(), take)
+
+    def _poll_directory(self) -> None:
+        for name in (wire.DESIRED, wire.STATUS):
+            self._on_file(name)
+        self._loop.timers.arm("poll", POLL_WITHOUT_INOTIFY_S, self._poll_directory)
+
+    def _on_file(self, name: str) -> None:
+        if name == wire.DESIRED:
+            self._read_desired()
+        elif name == wire.STATUS:
+            self._job.on_status()
+
+    def _read_desired(self) -> None:
+        desired = self._recorder.read_desired()
+        if desired is None or self._context.seen_before(desired):
+            return
+        force = desired.wish is Wish.STOP_NOW
+        self._recorder.event("stop_requested", by=desired.by, force=force, reason=desired.reason)
+        self._emit(StopWanted(StopRequest(StopCause.OPERATOR, desired.by, force=force, detail=desired.reason)))
+
+
+def _headline(state: State) -> dict[str, object]:
+    """What of a state is worth a word in the event stream."""
+    skip = {"kind", "devices", "keeper"}
+    return {key: value for key, value in wire.encode(state).items() if key not in skip and value not in (None, [], "")}
+
+
+def main(argv: list[str]) -> int:
+    """``RUN_DIR ATTEMPT REASON``: supervise one attempt until it has ended."""
+    run_dir, attempt, reason = argv[0], int(argv[1]), argv[2]
+    try:
+        spec = wire.decode(JobSpec, wire.parse_object(files.read_bytes(f"{run_dir}/{wire.RUN}"), wire.RUN)["job"])
+        recorder = Recorder(run_dir, os.path.basename(run_dir), attempt)
+        lock = _take_lock(recorder.directory)
+        if lock is None:
+            recorder.log("another supervisor is at work; leaving")
+            return 0
+        state = recorder.read_state()
+        return Supervisor(run_dir, attempt, spec, recorder, state, reason).run()
+    except (OSError, ValueError, KeyError) as error:
+        sys.stderr.write(f"{utc_now()} cannot supervise {run_dir} attempt {attempt}: {error}\n")
+        return 74
+
+
+def _take_lock(directory: str) -> int | None:
+    """The attempt's supervisor lock: None when another supervisor holds it. A disk without locks does not stop a run."""
+    import fcntl
+
+    try:
+        descriptor = os.open(f"{directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return -1
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:
+        return -1
+    return descriptor

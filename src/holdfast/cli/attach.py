@@ -1,0 +1,281 @@
+"""Following a live run in a terminal: its output as it comes, what it waits for, and how it ended.
+
+Owns nothing of the run: it reads files and may die at any time. Losing the terminal or being terminated only detaches. Ctrl-C
+once asks the run to stop, twice asks for KILL, a third time leaves it alone with that. The job's bytes go to standard
+output untouched; everything that holdfast says goes to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, BinaryIO
+
+from holdfast.agent import acting, observe
+from holdfast.agent.changes import EVERYTHING, Changes
+from holdfast.agent.observe import Presence, Reach
+from holdfast.agent.tail import Follower
+from holdfast.host.clock import monotonic_s, parse_utc
+from holdfast.model import wire
+from holdfast.model.errors import EXIT_STOPPED, HoldfastError
+from holdfast.model.lease import Witness
+from holdfast.model.run import Created, Finalizing, Running, Stopping, Waiting, Wish
+from holdfast.model.units import format_duration
+
+from .render import note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.agent.observe import RunView
+
+EXIT_UNKNOWN = 69
+"""The run can no longer be observed from here, and how it ended is not known."""
+EXIT_BROKEN_PIPE = 141
+UNSTARTED_S = 20.0
+"""How long a run may stay without any supervisor before following it is given up."""
+_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+_STATE_FILES = frozenset({wire.STATE, wire.EXIT, wire.STATUS})
+
+
+def follow(
+    run_dir: str, attempt: int, *, stdout: BinaryIO | None = None, quiet: bool = False, offset: int = 0
+) -> int:
+    """Follow one attempt until it is over; the exit code is the job's, or holdfast's own for it.
+
+    Args:
+        run_dir: the run's directory.
+        attempt: which attempt.
+        stdout: where the job's bytes go (default: standard output).
+        quiet: show no output and no summary (for ``--json``); notices still go to standard error.
+        offset: where in the output to begin, in bytes.
+    """
+    with _listening() as (wake_fd, heard):
+        following = _Following(run_dir, attempt, stdout or sys.stdout.buffer, offset=offset, quiet=quiet)
+        try:
+            return following.run(wake_fd, heard)
+        except BrokenPipeError:
+            note(f"standard output was closed; {following.run_id} goes on: holdfast attach {following.run_id}")
+            return EXIT_BROKEN_PIPE
+        finally:
+            following.close()
+
+
+@contextmanager
+def _listening() -> Iterator[tuple[int, list[int]]]:
+    """Turn INT, HUP and TERM into numbers in a list and a readable descriptor; put everything back afterwards."""
+    heard: list[int] = []
+    wake_fd, write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    previous = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
+    for number in _SIGNALS:
+        signal.signal(number, lambda seen, _frame: heard.append(seen))
+    try:
+        yield wake_fd, heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(previous)
+        os.close(wake_fd)
+        os.close(write_fd)
+
+
+class _Following:
+    """One attempt being followed."""
+
+    def __init__(self, run_dir: str, attempt: int, stdout: BinaryIO, *, offset: int, quiet: bool) -> None:
+        self.run_dir, self.attempt = run_dir, attempt
+        self.run_id = os.path.basename(run_dir)
+        self._stdout = stdout
+        self._quiet = quiet
+        self._output = Follower(f"{wire.attempt_dir(run_dir, attempt)}/{wire.OUTPUT}", offset)
+        self._notices: set[str] = set()
+        self._interrupts = 0
+        self._settled = False
+        self._began = monotonic_s()
+
+    def close(self) -> None:
+        self._output.close()
+
+    def run(self, wake_fd: int, heard: list[int]) -> int:
+        view = observe.observe(self.run_dir, attempt=self.attempt)
+        local = view.reach is Reach.HERE
+        with Changes(view.attempt_dir, wake_fd=wake_fd, local=local) as changes:
+            while True:
+                view = observe.observe(self.run_dir, attempt=self.attempt)
+                self._tell(view)
+                self._pump(last=False)
+                code = self._judge(view)
+                if code is not None:
+                    return code
+                acting.watch_processes(changes, view)
+                code = self._wait(changes, view, wake_fd, heard)
+                if code is not None:
+                    return code
+
+    def _wait(self, changes: Changes, view: RunView, wake_fd: int, heard: list[int]) -> int | None:
+        """Show output until something else than output changes; an exit code ends the following."""
+        # Whatever was written between the look and the watch is seen because the watch is older than the look.
+        patience_s = UNSTARTED_S if _is_unstarted(view) else None
+        while True:
+            if heard:
+                _drain(wake_fd)
+                while heard:
+                    code = self._on_signal(heard.pop(0), view)
+                    if code is not None:
+                        return code
+            changed = changes.wait(patience_s)
+            self._pump(last=False)
+            if not heard and (changed == EVERYTHING or changed & _STATE_FILES or not changed):
+                return None
+
+    def _judge(self, view: RunView) -> int | None:
+        if view.over or (view.ended and not view.supervised and self._settled):
+            self._pump(last=True)
+            if not self._quiet:
+                print_summary(view)
+            return view.exit_code if view.exit_code is not None else EXIT_UNKNOWN
+        if view.vanished and not self._settled:
+            self._settled = True
+            self._notice(f"{self.run_id} has lost its supervisor and its job ({view.note}); finishing its record")
+            if not acting.settle(view):
+                return self._give_up("its record could not be finished from here")
+        if _is_unstarted(view) and monotonic_s() - self._began > UNSTARTED_S:
+            return self._give_up(f"no supervisor took it up; see {view.attempt_dir}/{wire.SUPERVISOR_LOG}")
+        if view.condition == observe.UNREADABLE and view.state is None:
+            return self._give_up(view.note)
+        return None
+
+    def _give_up(self, why: str) -> int:
+        self._pump(last=True)
+        note(f"{self.run_id}: {why}\nlook at it with: holdfast show {self.run_id}")
+        return EXIT_UNKNOWN
+
+    def _pump(self, *, last: bool) -> None:
+        if self._quiet:
+            return
+        for data in self._output.read_rest() if last else self._output.read():
+            write_fully(self._stdout, data)
+
+    def _on_signal(self, number: int, view: RunView) -> int | None:
+        if number == signal.SIGHUP:
+            return 128 + number
+        if number == signal.SIGTERM:
+            note(f"detached by SIGTERM; {self.run_id} goes on: holdfast attach {self.run_id}")
+            return 128 + number
+        self._interrupts += 1
+        if self._interrupts > 2:
+            note(f"detached; the stop of {self.run_id} goes on: holdfast show {self.run_id}")
+            return EXIT_STOPPED
+        wish = Wish.STOP if self._interrupts == 1 else Wish.STOP_NOW
+        try:
+            acting.ask_stop(view, wish, by=f"{acting.describe_caller()}, Ctrl-C")
+        except HoldfastError as error:
+            note(f"{error}; detached, {self.run_id} goes on")
+            return EXIT_STOPPED
+        if wish is Wish.STOP:
+            grace = format_duration(acting.grace_of(view))
+            note(f"asked {self.run_id} to stop; it has {grace} to save. Ctrl-C again kills it at once")
+        else:
+            note(f"asked for KILL. Ctrl-C again leaves {self.run_id} to its supervisor")
+        return None
+
+    def _tell(self, view: RunView) -> None:
+        """Say once what is new and not in the job's own output."""
+        state = view.state.state if view.state is not None else None
+        if isinstance(state, Waiting):
+            for busy in state.blocked_by:
+                since = f" since {busy.since}" if busy.since else ""
+                place = "waits in line before you" if busy.witness is Witness.QUEUE else "holds it"
+                doing = f" ({busy.command})" if busy.command else ""
+                self._notice(f"waiting for card {busy.device}: {busy.holder} {place}{since}{doing}")
+        elif isinstance(state, Running) and self._notices:
+            self._notice(f"running since {state.since}" + _name_cards(view))
+        elif isinstance(state, Stopping):
+            self._notice(f"stopping ({state.request.cause.value} by {state.request.by}): {state.rung.value} sent")
+        elif isinstance(state, Finalizing) and state.stuck:
+            self._notice("survived KILL so far: " + "; ".join(state.stuck))
+        if view.supervisor is Presence.GONE and view.job_lives:
+            self._notice(f"its supervisor is gone, the job goes on unsupervised: holdfast adopt {self.run_id}")
+        for item in view.unreadable:
+            self._notice(f"{item.path} cannot be read: {item.reason}")
+
+    def _notice(self, text: str) -> None:
+        if text not in self._notices:
+            self._notices.add(text)
+            note(text)
+
+
+def _is_unstarted(view: RunView) -> bool:
+    return view.state is not None and isinstance(view.state.state, Created) and view.state.supervisor is None
+
+
+def _drain(descriptor: int) -> None:
+    try:
+        while os.read(descriptor, 512):
+            pass
+    except BlockingIOError:
+        return
+
+
+def write_fully(stdout: BinaryIO, data: bytes) -> None:
+    """Write bytes at once, also to a terminal that somebody made non-blocking.
+
+    Raises:
+        BrokenPipeError: nobody reads any more.
+    """
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(stdout.fileno(), view) :]
+        except BlockingIOError:
+            select.select([], [stdout.fileno()], [])
+
+
+def print_summary(view: RunView) -> None:
+    """Three lines on standard error: how it ended, what it used and left, where everything is."""
+    for line in build_summary(view):
+        print(line, file=sys.stderr)
+    sys.stderr.flush()
+
+
+def build_summary(view: RunView) -> list[str]:
+    """The three lines of `print_summary`, a fourth with the remedy when the run was refused."""
+    end = view.end
+    duration = _duration(view)
+    took = f" after {duration}" if duration else ""
+    reason = end.evidence if end is not None else view.note
+    lines = [f"holdfast: {view.name} {view.condition}{took} (exit {view.exit_code}): {reason}"]
+    lines.append(f"  attempt {view.attempt}, {_count_artifacts(view)}{_name_cards(view)}")
+    lines.append(f"  {view.run_dir}  (holdfast show {view.run_id})")
+    if end is not None and end.refusal is not None and end.refusal.hint:
+        lines.append(f"  {end.refusal.hint}")
+    elif os.path.exists(f"{view.attempt_dir}/{wire.FAILURE}"):
+        lines.append(f"  why: {view.attempt_dir}/{wire.FAILURE}")
+    return lines
+
+
+def _duration(view: RunView) -> str:
+    end = view.end
+    if end is None or not end.started_at:
+        return ""
+    try:
+        return format_duration(parse_utc(end.at) - parse_utc(end.started_at))
+    except ValueError:
+        return ""
+
+
+def _count_artifacts(view: RunView) -> str:
+    directory = f"{view.run_dir}/{wire.ARTIFACTS}"
+    count = sum(len(names) for _, _, names in os.walk(directory))
+    return f"{count} file{'s' if count != 1 else ''} in {directory}" if count else "no artifacts"
+
+
+def _name_cards(view: RunView) -> str:
+    from .cards import name_cards
+
+    names = name_cards(view)
+    return f", {names}" if names else ""

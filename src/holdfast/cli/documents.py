@@ -1,0 +1,340 @@
+"""A YAML or TOML file as a tree that remembers where each value was written.
+
+YAML is read from libyaml's events, with bounds on size, depth, nodes and aliases, and with a strict idea of scalars:
+null, true/false (also YAML 1.1's yes/no/on/off, so that they can be told from text), decimal numbers, and else text.
+No tags, no merge keys, no second document. Dates, octal and base-60 numbers stay text: nothing turns silently into
+something that was not written.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import JobFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_BYTES = 1024 * 1024
+MAX_NODES = 20_000
+MAX_DEPTH = 32
+MAX_ALIASES = 100
+
+Value = str | int | float | bool | None | list["Node"] | dict[str, "Node"]
+
+_INT = re.compile(r"[-+]?(?:0|[1-9][0-9]*)", re.ASCII)
+_FLOAT = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?", re.ASCII)
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOLS = {
+    **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
+    **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One value with its place.
+
+    `where` is for people (``job.yaml:12``, ``--timeout``), `line` 1-based or 0 where there is none, `text` what was
+    written (scalars only). `duplicates` are (key, line) pairs of a mapping that were written a second time.
+    """
+
+    value: Value
+    where: str
+    line: int = 0
+    text: str = ""
+    duplicates: tuple[tuple[str, int], ...] = ()
+
+
+def load_document(path: str) -> Node:
+    """The tree of a job file; by its ending TOML, else YAML (of which JSON is a subset).
+
+    Raises:
+        JobFileError: it is missing, unreadable, not text, too large, or not well-formed; file and line are named.
+    """
+    text = read_text(path)
+    return parse_toml(text, path) if path.lower().endswith(".toml") else parse_yaml(text, path)
+
+
+def read_text(path: str) -> str:
+    """The text of a job file: UTF-8 (a byte order mark is fine), at most 1 MiB.
+
+    Raises:
+        JobFileError: there is no such text.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise JobFileError(f"{path}: no such job file", hint=_suggest_file(path)) from error
+    except IsADirectoryError as error:
+        raise JobFileError(f"{path}: is a directory, not a job file", hint=_suggest_inside(path)) from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise JobFileError(f"{path}: cannot be read: {reason}") from error
+    if len(data) > MAX_BYTES:
+        raise JobFileError(f"{path}: is larger than 1 MiB, which no job file is")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise JobFileError(f"{path}: is UTF-16 text", hint="save it as UTF-8")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise JobFileError(f"{path}:{line}: is not UTF-8 text (byte 0x{data[error.start]:02x})") from error
+    if "\0" in text:
+        raise JobFileError(f"{path}: is not a text file (it contains a zero byte)")
+    return text
+
+
+def _suggest_file(path: str) -> str:
+    directory, name = os.path.split(path)
+    try:
+        names = [entry for entry in os.listdir(directory or ".") if entry.endswith((".yaml", ".yml", ".toml"))]
+    except OSError:
+        return f"there is no directory {directory}" if directory else ""
+    import difflib
+
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if near:
+        return f"did you mean {os.path.join(directory, near[0])}?"
+    return "to run a command instead of a job file, write `--` before it"
+
+
+def _suggest_inside(path: str) -> str:
+    try:
+        names = sorted(entry for entry in os.listdir(path) if entry.endswith((".yaml", ".yml", ".toml")))
+    except OSError:
+        return ""
+    return f"did you mean {os.path.join(path, names[0])}?" if names else ""
+
+
+def resolve_plain(text: str) -> str | int | float | bool | None:
+    """The value of an unquoted scalar."""
+    if text in _NULLS:
+        return None
+    if text in _BOOLS:
+        return _BOOLS[text]
+    if len(text) <= 32:
+        if _INT.fullmatch(text):
+            return int(text)
+        if _FLOAT.fullmatch(text):
+            return float(text)
+    return text
+
+
+# ------------------------------------------------------------------------------------------------------------- YAML
+
+
+def parse_yaml(text: str, path: str) -> Node:
+    """The tree of a YAML text; an empty one is an empty mapping.
+
+    Raises:
+        JobFileError: it is not well-formed, or uses what job files do without.
+    """
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return _YamlReader(yaml.parse(text, Loader=loader), path).read_stream()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{path}:{mark.line + 1}" if mark is not None else path
+        problem = error.problem or error.context or "it cannot be parsed"
+        hint = "indent with spaces, not tabs" if "\\t" in problem or "'\t'" in problem else ""
+        raise JobFileError(f"{place}: not valid YAML: {problem}", hint=hint) from error
+    except yaml.YAMLError as error:
+        raise JobFileError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from error
+
+
+class _YamlReader:
+    """Builds the tree from parse events, iteratively bounded."""
+
+    def __init__(self, events: Iterator[object], path: str) -> None:
+        self._events = events
+        self._path = path
+        self._anchors: dict[str, Node | None] = {}
+        self._nodes = 0
+        self._aliases = 0
+
+    def read_stream(self) -> Node:
+        import yaml
+
+        root: Node | None = None
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                if root is not None:
+                    raise self._error(event, "a second document begins here; a job file holds one job")
+                root = self._read_node(next(self._events), 0)
+        return root if root is not None else Node({}, self._path)
+
+    def _read_node(self, event: object, depth: int) -> Node:
+        import yaml
+
+        self._nodes += 1
+        if self._nodes > MAX_NODES or depth > MAX_DEPTH:
+            raise self._error(event, f"more than {MAX_NODES} values or {MAX_DEPTH} levels, which no job file has")
+        if isinstance(event, yaml.AliasEvent):
+            return self._follow_alias(event)
+        assert isinstance(event, yaml.ScalarEvent | yaml.SequenceStartEvent | yaml.MappingStartEvent)
+        if event.tag is not None:
+            raise self._error(event, f"the tag {event.tag} is not used here; write the value plainly or in quotes")
+        if event.anchor is not None:
+            self._anchors[event.anchor] = None
+        if isinstance(event, yaml.ScalarEvent):
+            value = resolve_plain(event.value) if event.implicit[0] else event.value
+            node = self._node(event, value, text=event.value)
+        elif isinstance(event, yaml.SequenceStartEvent):
+            node = self._node(event, self._read_items(depth))
+        else:
+            values, duplicates = self._read_entries(depth)
+            node = self._node(event, values, duplicates=duplicates)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _read_items(self, depth: int) -> list[Node]:
+        import yaml
+
+        items = []
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            items.append(self._read_node(event, depth + 1))
+        return items
+
+    def _read_entries(self, depth: int) -> tuple[dict[str, Node], tuple[tuple[str, int], ...]]:
+        import yaml
+
+        entries: dict[str, Node] = {}
+        duplicates: list[tuple[str, int]] = []
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            if not isinstance(event, yaml.ScalarEvent):
+                raise self._error(event, "a key must be plain text")
+            if event.value == "<<" and event.implicit[0]:
+                raise self._error(event, "merge keys (<<) are not used here; repeat the keys")
+            line = self._line(event)
+            node = self._read_node(next(self._events), depth + 1)
+            if event.value in entries:
+                duplicates.append((event.value, line))
+                continue
+            # The key's line, not the value's: that is where a person looks.
+            entries[event.value] = Node(node.value, f"{self._path}:{line}", line, node.text, node.duplicates)
+        return entries, tuple(duplicates)
+
+    def _follow_alias(self, event: object) -> Node:
+        anchor = getattr(event, "anchor", None)
+        self._aliases += 1
+        if self._aliases > MAX_ALIASES:
+            raise self._error(event, f"more than {MAX_ALIASES} aliases, which no job file has")
+        node = self._anchors.get(str(anchor))
+        if node is None:
+            problem = "contains itself" if anchor in self._anchors else "is not defined"
+            raise self._error(event, f"the alias *{anchor} {problem}")
+        return node
+
+    def _node(
+        self, event: object, value: Value, *, text: str = "", duplicates: tuple[tuple[str, int], ...] = ()
+    ) -> Node:
+        line = self._line(event)
+        return Node(value, f"{self._path}:{line}", line, text, duplicates)
+
+    def _line(self, event: object) -> int:
+        mark = getattr(event, "start_mark", None)
+        return int(mark.line) + 1 if mark is not None else 1
+
+    def _error(self, event: object, problem: str) -> JobFileError:
+        return JobFileError(f"{self._path}:{self._line(event)}: {problem}")
+
+
+# ------------------------------------------------------------------------------------------------------------- TOML
+
+
+class _WrittenFloat(float):
+    """A float that remembers how it was written."""
+
+    __slots__ = ("text",)
+    text: str
+
+
+def _keep_text(text: str) -> _WrittenFloat:
+    number = _WrittenFloat(text)
+    number.text = text
+    return number
+
+
+def parse_toml(text: str, path: str) -> Node:
+    """The tree of a TOML text.
+
+    Raises:
+        JobFileError: it is not well-formed.
+    """
+    import sys
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        # Source: TOML 1.0, "Newline means LF or CRLF"; the parser wants LF or CRLF, never CR alone.
+        tree = tomllib.loads(text, parse_float=_keep_text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\(at line (\d+), column \d+\)$", str(error))
+        place = f"{path}:{found[1]}" if found else path
+        problem = str(error)[: found.start()].rstrip() if found else str(error)
+        raise JobFileError(f"{place}: not valid TOML: {problem}") from error
+    except RecursionError as error:
+        raise JobFileError(f"{path}: nested deeper than any job file") from error
+    return _TomlTree(path, _find_toml_lines(text)).build(tree, (), 1)
+
+
+_TABLE_LINE = re.compile(r"\s*\[\[?\s*([^\]\[]+?)\s*\]\]?\s*(?:#.*)?")
+_KEY_LINE = re.compile(
+    r"\s*((?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*'))*)\s*="
+)
+
+
+def _find_toml_lines(text: str) -> dict[tuple[str, ...], int]:
+    """Key path to the line it is written on, by looking for ``[table]`` and ``key =`` lines.
+
+    tomllib does not tell. Inside multi-line strings a line may look like a key; the first finding counts, so that a
+    real key before it keeps its line.
+    """
+    lines: dict[tuple[str, ...], int] = {}
+    table: tuple[str, ...] = ()
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := _TABLE_LINE.fullmatch(line):
+            table = _split_key(header[1])
+            lines.setdefault(table, number)
+        elif entry := _KEY_LINE.match(line):
+            path = (*table, *_split_key(entry[1]))
+            for length in range(len(table) + 1, len(path) + 1):
+                lines.setdefault(path[:length], number)
+    return lines
+
+
+def _split_key(key: str) -> tuple[str, ...]:
+    return tuple(part.strip().strip("\"'") for part in key.split("."))
+
+
+class _TomlTree:
+    """Wraps plain values in nodes, with the nearest line that is known."""
+
+    def __init__(self, path: str, lines: dict[tuple[str, ...], int]) -> None:
+        self._path = path
+        self._lines = lines
+
+    def build(self, value: object, key: tuple[str, ...], line: int) -> Node:
+        line = self._lines.get(key, line)
+        where = f"{self._path}:{line}"
+        if isinstance(value, dict):
+            return Node(
+                {str(name): self.build(item, (*key, str(name)), line) for name, item in value.items()}, where, line
+            )
+        if isinstance(value, list):
+            return Node([self.build(item, key, line) for item in value], where, line)
+        if isinstance(value, _WrittenFloat):
+            return Node(float(value), where, line, value.text)
+        if isinstance(value, (bool, int, str)):
+            return Node(value, where, line, str(value))
+        return Node(str(value), where, line, str(value))

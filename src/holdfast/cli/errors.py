@@ -1,0 +1,180 @@
+"""From exceptions to what a person reads and the exit code that a program sees.
+
+One table of reactions: our own errors say what they are; click's usage errors are 64; an operating system's refusal is
+74; a broken pipe is silence; anything else is a bug, whose traceback goes to a file and never to the terminal.
+With ``--json`` among the arguments the error is an object on standard output, for programs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from holdfast.model.errors import EXIT_STOPPED, HoldfastError, InternalError, StorageError, UsageError
+
+from .render import clean, print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+EXIT_BROKEN_PIPE = 141
+"""As a shell reports SIGPIPE: the reader has left, and wants no more words."""
+
+_ENVIRONMENT_ERRORS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
+)
+
+
+def guard(call: Callable[[], int], argv: Sequence[str]) -> int:
+    """Run `call`; return its exit code, or the code of the error that it raised, which has then been reported."""
+    as_json = wants_json(argv)
+    try:
+        _soften(sys.stdout)
+        code = call()
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        return _silence()
+    except KeyboardInterrupt:
+        return EXIT_STOPPED
+    except Exception as error:  # noqa: BLE001 - the outermost barrier: it reports everything and hides nothing
+        return _report_safely(_translate(error, argv), as_json=as_json)
+
+
+def wants_json(argv: Sequence[str]) -> bool:
+    """Whether ``--json`` stands among holdfast's own arguments (not behind ``--``)."""
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    return "--json" in own
+
+
+def report(error: HoldfastError, *, as_json: bool) -> int:
+    """Tell a person, or with `as_json` a program, about `error`; returns its exit code."""
+    if as_json:
+        body = {
+            "code": error.code,
+            "message": str(error),
+            "hint": error.hint,
+            "exit_code": error.exit_code,
+            "blame": error.blame.value,
+            "transient": error.transient,
+            **error.details,
+        }
+        print_json({"error": body})
+        sys.stdout.flush()
+    elif sys.stderr is not None:
+        lines = [f"holdfast: {clean(str(error), keep_newlines=True)}"]
+        if error.hint:
+            lines.append(f"  {clean(error.hint, keep_newlines=True)}")
+        print("\n".join(lines), file=sys.stderr, flush=True)
+    return error.exit_code
+
+
+def _report_safely(error: HoldfastError, *, as_json: bool) -> int:
+    try:
+        return report(error, as_json=as_json)
+    except BrokenPipeError:
+        return _silence()
+    except OSError:
+        return error.exit_code
+
+
+def _translate(error: Exception, argv: Sequence[str]) -> HoldfastError:
+    if isinstance(error, HoldfastError):
+        return error
+    import click
+
+    if isinstance(error, click.exceptions.Abort):
+        return UsageError("nothing was done: the question was not answered")
+    if isinstance(error, click.FileError):
+        return StorageError(error.format_message())
+    if isinstance(error, click.ClickException):
+        return _from_click(error)
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in _ENVIRONMENT_ERRORS):
+        subject = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+        return StorageError(f"{subject}{error.strerror or error}", hint="see that it exists, has room and is yours")
+    return _record_crash(error, argv)
+
+
+def _from_click(error: Exception) -> UsageError:
+    import click
+
+    assert isinstance(error, click.ClickException)
+    context = getattr(error, "ctx", None)
+    message = error.format_message().rstrip(".")
+    where = context.command_path if context is not None else "holdfast"
+    return UsageError(message[:1].lower() + message[1:], hint=f"`{where} --help` shows what it takes")
+
+
+def _record_crash(error: Exception, argv: Sequence[str]) -> InternalError:
+    """Write the traceback where the user can find it, and say so."""
+    what = f"{type(error).__name__}: {error}"
+    try:
+        path = _write_crash(error, argv)
+    except OSError as problem:
+        place = error.__traceback__
+        while place is not None and place.tb_next is not None:
+            place = place.tb_next
+        where = f"{place.tb_frame.f_code.co_filename}:{place.tb_lineno}" if place is not None else "an unknown place"
+        return InternalError(
+            f"this is a bug in holdfast: {what} (at {where}; the traceback could not be written: {problem})",
+            hint="please report it with the command that you typed; running jobs are not affected",
+        )
+    return InternalError(
+        f"this is a bug in holdfast: {what}",
+        hint=f"please report it with the file {path}; running jobs are not affected",
+        details={"crash_file": path},
+    )
+
+
+def _write_crash(error: Exception, argv: Sequence[str]) -> str:
+    import platform
+    import time
+    import traceback
+
+    from holdfast import __version__
+    from holdfast.core import redact
+
+    directory = os.path.join(state_home(), "holdfast")
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    path = f"{directory}/crash-{stamp}-{os.getpid()}.log"
+    arguments, _ = redact.redact_argv(tuple(argv))
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    head = f"holdfast {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+    body = f"{head}arguments: {list(arguments)!r}\n\n{redact.redact_text(text)}"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(body)
+    return path
+
+
+def state_home() -> str:
+    """Where programs keep state of this user: ``XDG_STATE_HOME`` if absolute, else ``~/.local/state``.
+
+    Source: XDG Base Directory Specification 0.8 (relative values are to be ignored).
+    """
+    stated = os.environ.get("XDG_STATE_HOME", "")
+    return stated if os.path.isabs(stated) else os.path.expanduser("~/.local/state")
+
+
+def _soften(stream: object) -> None:
+    """Let names that are not valid UTF-8 be printed with escapes instead of ending the program."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+
+
+def _silence() -> int:
+    """Keep the interpreter's last flush from complaining about a reader that has gone."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            os.dup2(null, stream.fileno())
+    os.close(null)
+    return EXIT_BROKEN_PIPE

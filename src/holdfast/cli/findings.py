@@ -1,0 +1,61 @@
+"""Findings for people: the table of checks, gravest last, with evidence and remedy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.model.finding import Level, worst
+
+from .render import clean, paint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.model.finding import Finding
+    from holdfast.model.job import JobSpec
+
+
+def check_job(spec: JobSpec, environ: Mapping[str, str]) -> tuple[Finding, ...]:
+    """Every preflight check of `spec` on this box, under its rules.
+
+    Raises:
+        StorageError: the rules file cannot be trusted or read.
+    """
+    from holdfast.agent.preflight import run_checks
+    from holdfast.core.rules import apply_rules
+    from holdfast.host.rulesfile import read_rules
+
+    rules = read_rules(environ)
+    allowed, cut = apply_rules(spec, rules)
+    found = run_checks(allowed, rules, environ=environ)
+    known = {(finding.id, finding.subject) for finding in found}
+    return (*(finding for finding in cut if (finding.id, finding.subject) not in known), *found)
+
+
+def rank(findings: Sequence[Finding], *, strict: bool) -> Level:
+    """The gravest level; with `strict` a warning counts as a failure."""
+    grave = worst(list(findings))
+    return Level.FAIL if strict and grave is Level.WARN else grave
+
+
+def print_findings(findings: Sequence[Finding], *, verbose: bool = False, strict: bool = False) -> None:
+    """One line per check; under it the remedy. Mild ones first, so that the last line is the gravest."""
+    order = list(Level)
+    for finding in sorted(findings, key=lambda finding: order.index(finding.level)):
+        level = finding.level.value
+        word = paint(level) + " " * (7 - len(level))
+        subject = f" {clean(finding.subject)}" if finding.subject else ""
+        quiet = finding.level is Level.PASS and not verbose
+        evidence = "" if quiet or not finding.evidence else f": {clean(finding.evidence)}"
+        print(f"{word}  {finding.id}{subject}{evidence}")
+        if finding.remedy:
+            print(f"         do: {clean(finding.remedy)}")
+    print(_summarise(findings, strict=strict))
+
+
+def _summarise(findings: Sequence[Finding], *, strict: bool) -> str:
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    words = ", ".join(f"{count} {level.value}" for level, count in counts.items() if count) or "no checks"
+    grave = rank(findings, strict=strict)
+    verdict = "would not start" if grave is Level.FAIL else "would start"
+    return f"{words}: the job {verdict}"

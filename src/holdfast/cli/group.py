@@ -1,0 +1,91 @@
+"""The command group: verbs are found by their file's name and imported only when used.
+
+Listing, suggesting and completing verbs work from `verbs.SUMMARIES` alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast import __version__
+from holdfast.model.errors import UsageError
+
+from .verbs import HIDDEN, SUMMARIES
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+EPILOG = """\b
+holdfast run job.yaml                                run a job file and follow it
+holdfast run --gpus 1 --timeout 4h -- python train.py   run a command
+holdfast run -d job.yaml                             start it and return
+
+The job's own exit code passes through. holdfast's own: 64 usage, 65 bad job file, 66 no such run, 70 internal,
+73 result missing, 74 input/output, 75 busy, 76 still alive, 77 not permitted, 78 preflight failed, 124 timed out,
+130 stopped."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in `holdfast.cli.verbs`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The verbs of the help page, in its order."""
+        return [verb for verb in SUMMARIES if verb not in HIDDEN]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        """The verb's command, imported now; None when there is no such verb."""
+        if cmd_name not in SUMMARIES:
+            return None
+        command = importlib.import_module(f"holdfast.cli.verbs.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with a suggestion for a misspelt verb."""
+        if args[0] not in SUMMARIES and not args[0].startswith("-"):
+            raise UsageError(f"there is no verb {args[0]!r}", hint=suggest_verb(args[0]))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table of verbs, from their summaries."""
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, SUMMARIES[verb]) for verb in self.list_commands(ctx)])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Verbs that begin with `incomplete`, then the group's own options."""
+        from click.shell_completion import CompletionItem
+
+        verbs = [verb for verb in self.list_commands(ctx) if verb.startswith(incomplete)]
+        found = [CompletionItem(verb, help=SUMMARIES[verb]) for verb in verbs]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def suggest_verb(word: str) -> str:
+    """What to do about an unknown verb: the nearest ones, and where the list is."""
+    import difflib
+
+    near = difflib.get_close_matches(word, list(SUMMARIES), n=2, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(near)}? `holdfast --help` lists the verbs"
+    return "`holdfast --help` lists the verbs; to run a command write `holdfast run -- COMMAND`"
+
+
+@click.group(
+    cls=LazyGroup,
+    invoke_without_command=True,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(__version__, "-V", "--version", prog_name="holdfast", message="%(prog)s %(version)s")
+@click.pass_context
+def holdfast(ctx: click.Context) -> int:
+    """Run training jobs on GPUs that people share or rent, and lose nothing."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help(), err=True)
+        ctx.exit(UsageError.exit_code)
+    return 0

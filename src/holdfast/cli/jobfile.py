@@ -1,0 +1,259 @@
+"""From a job file and options to a `JobSpec`: strict, with every mistake named at once and in its place.
+
+Layers: what the command line says stands over the job file; where both are silent `JobSpec`'s default holds. A mapping
+is layered key by key, a list is replaced as a whole. Relative paths count from the job file's directory when written
+there, and from the current directory when given as an option.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.core.redact import is_secret_name, is_secret_value
+from holdfast.model.errors import HoldfastError, JobFileError, UsageError
+from holdfast.model.ids import clean_name
+from holdfast.model.job import JobSpec
+
+from . import values
+from .documents import Node, load_document
+from .schema import BY_PATH, GROUPS, KEYS, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAX_PROBLEMS = 10
+"""So many mistakes are listed; more are only counted."""
+
+INTERPRETERS = ("python", "bash", "sh", "dash", "zsh", "perl", "ruby", "Rscript", "julia", "node", "uv")
+"""Commands whose script, not themselves, names the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake: where (``job.yaml:12``, ``--timeout``), in which key, what is wrong.
+
+    `line` is 0 for the command line.
+    """
+
+    where: str
+    key: str
+    message: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        """As a compiler would say it."""
+        return f"{self.where}: {self.key}: {self.message}" if self.key else f"{self.where}: {self.message}"
+
+
+def read_job(
+    path: str | None, options: Mapping[str, Node], *, command: Sequence[str] = (), cwd: str | None = None
+) -> JobSpec:
+    """The job that a file, options (by key path) and a command on the command line describe together.
+
+    Raises:
+        JobFileError: the file is wrong; all mistakes (up to ten) are in the message and in ``details``.
+        UsageError: the mistakes are all on the command line.
+    """
+    here = cwd or os.getcwd()
+    problems: list[Problem] = []
+    base = here
+    stated: dict[str, Node] = {}
+    if path is not None:
+        tree = load_document(path)
+        base = os.path.dirname(os.path.abspath(os.path.join(here, path)))
+        stated = _flatten(tree, path, problems)
+    fields: dict[str, object] = {}
+    _convert(stated, base, fields, problems)
+    _convert(options, here, fields, problems)
+    _take_command(path, stated, command, fields, problems)
+    fields.setdefault("workdir", base)
+    _check_together(path or "the command line", fields, problems)
+    if problems:
+        raise _summarise(problems, from_file=path is not None)
+    return _assemble(fields)
+
+
+def _flatten(tree: Node, path: str, problems: list[Problem]) -> dict[str, Node]:
+    """Key path to node, for the keys that exist; the others are problems."""
+    if tree.value is None or tree.value == {}:
+        problems.append(Problem(path, "", "is empty; a job file needs at least `command: [...]`"))
+        return {}
+    if not isinstance(tree.value, dict):
+        problems.append(Problem(tree.where, "", f"a job file is a mapping of keys, this is {values.describe(tree)}"))
+        return {}
+    found: dict[str, Node] = {}
+    _note_duplicates(path, "", tree, problems)
+    for name, node in tree.value.items():
+        if name in BY_PATH:
+            found[name] = node
+        elif name in GROUPS:
+            _flatten_group(path, name, node, found, problems)
+        else:
+            candidates = [key.path for key in GROUPS[""]] + [group for group in GROUPS if group]
+            problems.append(Problem(node.where, name, _unknown_key(name, candidates), node.line))
+    return found
+
+
+def _flatten_group(path: str, group: str, node: Node, found: dict[str, Node], problems: list[Problem]) -> None:
+    names = [key.path.removeprefix(f"{group}.") for key in GROUPS[group]]
+    if node.value is None:
+        return
+    if not isinstance(node.value, dict):
+        message = f"expected a mapping with {', '.join(names)}, found {values.describe(node)}"
+        problems.append(Problem(node.where, group, message, node.line))
+        return
+    _note_duplicates(path, f"{group}.", node, problems)
+    for name, inner in node.value.items():
+        if name in names:
+            found[f"{group}.{name}"] = inner
+        else:
+            problems.append(Problem(inner.where, f"{group}.{name}", _unknown_key(name, names), inner.line))
+
+
+def _note_duplicates(path: str, prefix: str, node: Node, problems: list[Problem]) -> None:
+    for name, line in node.duplicates:
+        first = node.value[name].line if isinstance(node.value, dict) else 0
+        problems.append(Problem(f"{path}:{line}", prefix + name, f"written twice; the first is in line {first}", line))
+
+
+def _unknown_key(name: str, candidates: Sequence[str]) -> str:
+    """Words for a key that does not exist, with the nearest one that does, in this mapping or another."""
+    import difflib
+
+    near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
+    if near:
+        return f"unknown key; did you mean {near[0]}?"
+    elsewhere = [
+        key.path for key in KEYS if key.path.rpartition(".")[2] == name or key.option == name.replace("_", "-")
+    ]
+    if elsewhere:
+        return f"unknown key here; did you mean {elsewhere[0]}?"
+    return f"unknown key; there are {', '.join(candidates)}"
+
+
+def _convert(stated: Mapping[str, Node], base: str, fields: dict[str, object], problems: list[Problem]) -> None:
+    """One layer over what `fields` has: a layer below is checked too, even where it is overruled."""
+    for path, node in stated.items():
+        key = BY_PATH[path]
+        if key.kind is Kind.ENV:
+            _convert_env(node, fields, problems)
+            continue
+        try:
+            value = values.convert(key, node, base)
+        except values.WrongValueError as error:
+            problems.append(Problem(error.where or node.where, path, str(error), node.line))
+            continue
+        if value is not values.UNSTATED:
+            fields[key.field] = value
+        else:
+            fields.pop(key.field, None)
+
+
+def _convert_env(node: Node, fields: dict[str, object], problems: list[Problem]) -> None:
+    """Variables one by one: a layer adds to the one below it."""
+    if node.value is None:
+        return
+    if not isinstance(node.value, dict):
+        message = f"expected a mapping NAME: value, found {values.describe(node)}"
+        problems.append(Problem(node.where, "env", message, node.line))
+        return
+    known = fields.get("env", {})
+    env: dict[str, str] = dict(known) if isinstance(known, dict) else {}
+    for name, line in node.duplicates:
+        problems.append(Problem(f"{node.where.rpartition(':')[0]}:{line}", f"env.{name}", "written twice", line))
+    for name, inner in node.value.items():
+        try:
+            text = values.read_variable(name, inner)
+        except values.WrongValueError as error:
+            problems.append(Problem(inner.where, f"env.{name}", str(error), inner.line))
+            continue
+        if is_secret_name(name) or is_secret_value(text):
+            message = f"looks like a secret, which would be stored; leave it out and `export {name}=...` before the run"
+            problems.append(Problem(inner.where, f"env.{name}", message, inner.line))
+            continue
+        env[name] = text
+    fields["env"] = env
+
+
+def _take_command(
+    path: str | None,
+    stated: Mapping[str, Node],
+    command: Sequence[str],
+    fields: dict[str, object],
+    problems: list[Problem],
+) -> None:
+    """Exactly one source of the command."""
+    if command and "command" in stated:
+        message = f"{stated['command'].where} has a command, and there is another one behind `--`; leave one out"
+        problems.append(Problem("the command line", "", message))
+    elif command:
+        fields["command"] = tuple(command)
+    elif "command" not in stated and not problems:
+        where = path or "the command line"
+        problems.append(Problem(where, "command" if path else "", "no command; say what to run"))
+
+
+def _check_together(where: str, fields: dict[str, object], problems: list[Problem]) -> None:
+    """What no key can say alone."""
+    memory, high = fields.get("limits.memory_bytes"), fields.get("limits.memory_high_bytes")
+    if isinstance(memory, int) and isinstance(high, int) and high > memory:
+        problems.append(Problem(where, "limits.memory_high", "is above limits.memory, so it would never act"))
+    run, total = fields.get("timeouts.run_s"), fields.get("timeouts.total_s")
+    if isinstance(run, float) and isinstance(total, float) and run > total:
+        problems.append(Problem(where, "timeouts.run", "is longer than timeout, the deadline of the whole run"))
+    grace, most = fields.get("grace_s"), fields.get("grace_max_s", JobSpec.__dataclass_fields__["grace_max_s"].default)
+    if isinstance(grace, float) and isinstance(most, float) and grace > most:
+        problems.append(Problem(where, "grace", f"is longer than grace_max ({most:g} s)"))
+
+
+def _summarise(problems: list[Problem], *, from_file: bool) -> HoldfastError:
+    problems = sorted(problems, key=lambda problem: problem.line)
+    shown = [str(problem) for problem in problems[:MAX_PROBLEMS]]
+    if len(problems) > MAX_PROBLEMS:
+        shown.append(f"and {len(problems) - MAX_PROBLEMS} more")
+    details: dict[str, object] = {"problems": [dataclasses.asdict(problem) for problem in problems]}
+    on_line = all(problem.where.startswith(("--", "the command line")) for problem in problems)
+    text = "\n".join(shown)
+    if on_line or not from_file:
+        hint = "`holdfast run --help` lists the options; write `--` before a command"
+        return UsageError(text, hint=hint, details=details)
+    return JobFileError(text, hint="nothing was started; docs/job-file.md describes every key", details=details)
+
+
+def _assemble(fields: dict[str, object]) -> JobSpec:
+    """The nested dataclasses from dotted field names."""
+    flat: dict[str, object] = {}
+    nested: dict[str, dict[str, object]] = {}
+    for name, value in fields.items():
+        group, _, leaf = name.rpartition(".")
+        if group:
+            nested.setdefault(group, {})[leaf] = value
+        else:
+            flat[name] = value
+    command = flat["command"]
+    assert isinstance(command, tuple)
+    flat.setdefault("name", name_from_command(command))
+    spec = JobSpec(**flat)  # type: ignore[arg-type]  # each value was converted for its own field
+    groups = {group: dataclasses.replace(getattr(spec, group), **leaves) for group, leaves in nested.items()}
+    return dataclasses.replace(spec, **groups)
+
+
+def name_from_command(command: Sequence[str]) -> str:
+    """A name for people: ``train`` for ``python3 -u train.py``, the module for ``-m``, else the program's own."""
+    program = os.path.basename(command[0])
+    if not program.rstrip("0123456789.").startswith(INTERPRETERS):
+        return clean_name(program)
+    rest = list(command[1:])
+    for index, word in enumerate(rest):
+        if word == "-m" and index + 1 < len(rest):
+            return clean_name(rest[index + 1])
+        if word in {"-c", "-e"}:
+            break
+        if not word.startswith("-"):
+            stem, ending = os.path.splitext(os.path.basename(word))
+            if ending in {".py", ".sh", ".bash", ".pl", ".rb", ".R", ".jl", ".js"}:
+                return clean_name(stem)
+    return clean_name(program)

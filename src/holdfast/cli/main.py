@@ -1,0 +1,55 @@
+"""The `holdfast` command: from the argument vector to an exit code.
+
+The only place where errors become text. ``--version`` is answered before anything is imported; everything else goes
+through `errors.guard`, so that no traceback ever reaches a person.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from holdfast import __version__
+
+COMPLETE_VARIABLE = "_HOLDFAST_COMPLETE"
+"""Set by the completion scripts when they ask what may come next."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line `argv` (default: this process's) and return its exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments in (["--version"], ["-V"]):
+        return _print_version()
+    from .errors import guard
+
+    return guard(lambda: _dispatch(arguments), arguments)
+
+
+def _print_version() -> int:
+    try:
+        print(f"holdfast {__version__}", flush=True)
+    except OSError:
+        return 74
+    return 0
+
+
+def _dispatch(arguments: list[str]) -> int:
+    """Invoke the group; its `main` is not used because that has answers of its own to Ctrl-C and broken pipes."""
+    from click.exceptions import Exit
+
+    from .group import holdfast
+
+    if (instruction := os.environ.get(COMPLETE_VARIABLE)) is not None:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(holdfast, {}, "holdfast", COMPLETE_VARIABLE, instruction)
+    try:
+        with holdfast.make_context("holdfast", list(arguments)) as context:
+            result = holdfast.invoke(context)
+    except Exit as leaving:
+        return leaving.exit_code
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

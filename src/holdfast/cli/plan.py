@@ -1,0 +1,149 @@
+"""What `run --dry-run` says: the resolved job, the cards, the environment and the checks; it starts nothing.
+
+The same functions decide here as in a real run; a card that is free now may be taken a second later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.model import wire
+from holdfast.model.errors import PreflightFailed
+from holdfast.model.finding import Finding, Level, worst
+from holdfast.model.gpu import Choice
+from holdfast.model.job import JobSpec
+
+from . import render
+from .findings import check_job, print_findings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from holdfast.core.rules import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run would do. `added` are the variables that holdfast sets; the findings say what holds each limit."""
+
+    job: JobSpec
+    choice: Choice
+    added: dict[str, str]
+    findings: tuple[Finding, ...]
+    simulated: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """What the run's start would be answered with: 0, or 78 when a check fails."""
+        return PreflightFailed.exit_code if worst(self.findings) is Level.FAIL else 0
+
+
+def build_plan(spec: JobSpec, environ: Mapping[str, str]) -> Plan:
+    """Everything that a start would decide, decided now.
+
+    Raises:
+        StorageError: the rules file cannot be trusted or read.
+    """
+    from holdfast.core.rules import apply_rules
+    from holdfast.host.rulesfile import read_rules
+
+    rules = read_rules(environ)
+    allowed, _ = apply_rules(spec, rules)
+    choice, simulated = _choose(allowed, rules, environ)
+    return Plan(
+        job=allowed,
+        choice=choice,
+        added=_preview_environment(allowed, choice, environ),
+        findings=check_job(spec, environ),
+        simulated=simulated,
+    )
+
+
+def _choose(spec: JobSpec, rules: Rules, environ: Mapping[str, str]) -> tuple[Choice, bool]:
+    if not spec.gpus.wanted:
+        return Choice(), False
+    from holdfast.core.cards import choose
+    from holdfast.core.rules import card_rules
+    from holdfast.host.gpus import read_inventory
+    from holdfast.model.gpu import InventorySource
+
+    inventory = read_inventory(0.8)
+    choice = choose(
+        spec.gpus,
+        inventory,
+        leased={},
+        rules=card_rules(spec, rules),
+        imposed=environ.get("CUDA_VISIBLE_DEVICES"),
+        device_order=environ.get("CUDA_DEVICE_ORDER"),
+    )
+    return choice, inventory.source is InventorySource.SIMULATED
+
+
+def _preview_environment(spec: JobSpec, choice: Choice, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that would be added; the parts of paths that only a start decides are in angle brackets."""
+    from holdfast.core.cards import visible_devices
+    from holdfast.core.environment import Placement, build_environment
+
+    run_dir = "<runs>/<run-id>"
+    placement = Placement(
+        run_dir=run_dir,
+        run_id="<run-id>",
+        attempt=1,
+        reason="start",
+        checkpoint_dir=f"{run_dir}/{wire.CHECKPOINTS}",
+        artifact_dir=f"{run_dir}/{wire.ARTIFACTS}",
+        heartbeat=f"{wire.attempt_dir(run_dir, 1)}/{wire.HEARTBEAT}",
+        threads=spec.threads,
+    )
+    built = build_environment(environ, spec, placement)
+    added = {name: built.values[name] for name in built.added}
+    return {**added, **visible_devices(choice.devices)} if choice.devices else added
+
+
+def print_plan(plan: Plan) -> None:
+    """The plan for people."""
+    render.heading("job")
+    render.pairs(_list_job(plan.job), indent=2)
+    render.heading("cards")
+    _print_cards(plan)
+    render.heading("added to the environment")
+    render.pairs(sorted(plan.added.items()), indent=2)
+    render.heading("checks")
+    print_findings(plan.findings)
+    print("nothing was started (dry run)")
+
+
+def _print_cards(plan: Plan) -> None:
+    mark = " (simulated)" if plan.simulated else ""
+    if not plan.job.gpus.wanted:
+        print("  none asked for")
+    elif plan.choice.problem:
+        print(f"  none{mark}: {render.clean(plan.choice.problem)}")
+    for uuid in plan.choice.devices:
+        print(f"  take  {uuid}{mark}")
+    for uuid, reason in plan.choice.rejected:
+        print(f"  leave {uuid}{mark}: {render.clean(reason)}")
+
+
+def _list_job(spec: JobSpec) -> Iterator[tuple[str, object]]:
+    """The job's fields that differ from their defaults, with the command as a shell would take it."""
+    import shlex
+    from dataclasses import fields
+
+    yield "name", spec.name
+    yield "command", shlex.join(spec.command)
+    yield "workdir", spec.workdir
+    plain = JobSpec(spec.name, spec.command, spec.workdir)
+    for field in fields(JobSpec):
+        value, default = getattr(spec, field.name), getattr(plain, field.name)
+        if value == default:
+            continue
+        encoded = wire.encode(value)
+        if isinstance(encoded, dict):
+            before: dict[str, Any] = wire.encode(default)
+            for name, inner in encoded.items():
+                if inner != before.get(name):
+                    yield f"{field.name}.{name}", inner
+        else:
+            yield field.name, encoded

@@ -1,0 +1,176 @@
+"""Finding runs: from what a person typed to a run directory.
+
+A run answers to its id, to a unique beginning of it, to its human name (the newest of several, with a notice) and to the path
+of its directory. Only directory names are read for it: no database but the list of remembered roots, no run file.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.model.errors import NoSuchRun, NotPermitted, UsageError
+from holdfast.model.ids import is_run_id, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Found(NamedTuple):
+    """A run that was found: where it is, its id, and a sentence about how, when that needs one."""
+
+    run_dir: str
+    run_id: str
+    root: str
+    notice: str | None = None
+
+
+def default_root() -> str:
+    """The runs root without ``--runs``: ``$HOLDFAST_RUNS``, else ``~/.local/share/holdfast/runs``."""
+    return os.path.abspath(os.environ.get("HOLDFAST_RUNS") or os.path.expanduser("~/.local/share/holdfast/runs"))
+
+
+def list_roots(chosen: str | None = None) -> list[str]:
+    """Where runs may be: `chosen` alone when given, else the default root and every remembered one."""
+    if chosen is not None:
+        return [os.path.abspath(chosen)]
+    from holdfast.store.index import Index
+
+    with Index() as index:
+        return list(dict.fromkeys([default_root(), *index.roots()]))
+
+
+def find(text: str, *, root: str | None = None) -> Found:
+    """The run that `text` names; `root` restricts the search to one runs root.
+
+    Raises:
+        NoSuchRun: nothing answers to it.
+        NotPermitted: it is another account's.
+        UsageError: it is the beginning of several ids.
+    """
+    if "/" in text:
+        return _find_path(text)
+    roots = list_roots(root)
+    if is_run_id(text):
+        for place in roots:
+            if _is_directory(f"{place}/{text}"):
+                return Found(f"{place}/{text}", text, place)
+    runs = sorted(_list_runs(roots), reverse=True)
+    if is_run_id(text):
+        raise _missing(text, roots, runs)
+    named = [(run_id, place) for run_id, place in runs if name_of(run_id) == text]
+    if named:
+        return _newest(text, named)
+    begun = [(run_id, place) for run_id, place in runs if run_id.startswith(text)] if text else []
+    if len(begun) > 1:
+        shown = ", ".join(run_id for run_id, _ in begun[:5]) + (", ..." if len(begun) > 5 else "")
+        raise UsageError(f"{len(begun)} runs begin with {text!r}: {shown}", hint="type more of the id, or its name")
+    if not begun:
+        raise _missing(text, roots, runs)
+    run_id, place = begun[0]
+    return Found(f"{place}/{run_id}", run_id, place)
+
+
+def require_own(found: Found) -> None:
+    """Refuse to act on a run of another account, also for root: its owner acts, nobody else.
+
+    Raises:
+        NotPermitted: it belongs to somebody else.
+    """
+    owner = os.stat(found.run_dir).st_uid
+    if owner != os.geteuid():
+        raise _foreign(found.run_id, owner)
+
+
+def complete(incomplete: str) -> list[tuple[str, str]]:
+    """Ids and names that begin with `incomplete`, newest first, as (word, help): for shell completion."""
+    words: dict[str, str] = {}
+    for run_id, _ in sorted(_list_runs(list_roots()), reverse=True):
+        for word, about in ((name_of(run_id), f"newest: {run_id}"), (run_id, "")):
+            if word.startswith(incomplete) and (word != name_of(run_id) or incomplete[:1] not in "0123456789"):
+                words.setdefault(word, about)
+    return list(words.items())[:50]
+
+
+def _newest(text: str, named: list[tuple[str, str]]) -> Found:
+    run_id, place = named[0]
+    notice = None
+    if len(named) > 1:
+        notice = f"{len(named)} runs are named {text!r}; this is the newest, {run_id}"
+    return Found(f"{place}/{run_id}", run_id, place, notice)
+
+
+def _find_path(text: str) -> Found:
+    path = os.path.abspath(text)
+    root, run_id = os.path.split(path)
+    if not is_run_id(run_id):
+        raise NoSuchRun(f"{path} is not a run directory: its name is no run id", hint="holdfast ls lists the runs")
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        raise NoSuchRun(f"there is no {path}", hint="holdfast ls lists the runs") from None
+    except PermissionError as error:
+        raise NotPermitted(f"{path} is not open to this account", hint="ask its owner") from error
+    return Found(path, run_id, root)
+
+
+def _list_runs(roots: Iterable[str]) -> list[tuple[str, str]]:
+    found = []
+    for root in roots:
+        try:
+            names = os.listdir(root)
+        except OSError:
+            continue
+        found += [(name, root) for name in names if is_run_id(name)]
+    return found
+
+
+def _is_directory(path: str) -> bool:
+    import stat
+
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _missing(text: str, roots: list[str], runs: list[tuple[str, str]]) -> NoSuchRun | NotPermitted:
+    stranger = _owner_by_lease(text)
+    if stranger is not None:
+        return _foreign(*stranger)
+    import difflib
+
+    names = list(dict.fromkeys(name_of(run_id) for run_id, _ in runs))
+    near = difflib.get_close_matches(text, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else "holdfast ls lists the runs; --runs DIR looks elsewhere"
+    return NoSuchRun(f"no run answers to {text!r} under {', '.join(roots)}", hint=hint)
+
+
+def _owner_by_lease(text: str) -> tuple[str, int] | None:
+    """A live run of another account is known by its public lease record, though its directory is closed to us."""
+    from holdfast.host import lease_records
+    from holdfast.model.errors import HoldfastError
+
+    from .cards import open_existing_area
+
+    try:
+        area = open_existing_area()
+        records = () if area is None else lease_records.read_records(area)[0]
+    except (HoldfastError, OSError):
+        # It only makes a refusal more precise; the plain one stands without it.
+        return None
+    for found in records:
+        if found.record.run_id == text and found.record.uid != os.geteuid():
+            return found.record.run_id, found.record.uid
+    return None
+
+
+def _foreign(run_id: str, uid: int) -> NotPermitted:
+    from holdfast.host.processes import user_name
+
+    owner, me = user_name(uid), user_name(os.geteuid())
+    return NotPermitted(
+        f"{run_id} belongs to {owner}; you are {me}",
+        hint=f"ask {owner}: only the owner of a run may act on it",
+        details={"owner": owner, "run_id": run_id},
+    )

@@ -1,0 +1,266 @@
+"""Every key of a job file, once: the table behind the reader, the options, the JSON Schema and the documentation.
+
+A key has a path as written (``gpu.min_free``), a kind that says how it is read, the field of `JobSpec` that it fills,
+and the option that says the same on the command line. Defaults are `JobSpec`'s own; `default` only words them, and a
+test holds the two together. What a key's value means is said in its `help`, nowhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+SCHEMA_ID = "holdfast-job-1"
+"""Name and version of the job file's form."""
+
+
+class Kind(str, Enum):
+    """How a value is written and read."""
+
+    TEXT = "text"
+    NAME = "name"
+    COMMAND = "command"
+    PATH = "path"
+    PATHS = "paths"
+    IMAGE = "image"
+    ARTIFACTS = "artifacts"
+    WORDS = "words"
+    INT = "int"
+    NUMBER = "number"
+    BOOL = "bool"
+    CHOICE = "choice"
+    DURATION = "duration"
+    SIZE = "size"
+    GPUS = "gpus"
+    CPUS = "cpus"
+    ENV = "env"
+    URL = "url"
+
+
+LIST_KINDS = frozenset({Kind.PATHS, Kind.ARTIFACTS, Kind.WORDS})
+"""Kinds whose option may be given several times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key: `path` as written, `field` in `JobSpec` (dotted), `option` without dashes (empty: none).
+
+    `absent` is the word which means "not stated" (``none``, ``auto``) where the field may be None; such a key may also
+    be null. `least` is the smallest number allowed, `most` the largest.
+    """
+
+    path: str
+    kind: Kind
+    field: str
+    option: str
+    section: str
+    help: str
+    default: str = ""
+    choices: tuple[str, ...] = ()
+    absent: str = ""
+    least: float | None = None
+    most: float | None = None
+
+    @property
+    def group(self) -> str:
+        """The mapping that the key stands in; empty for the top level."""
+        return self.path.rpartition(".")[0]
+
+
+_JOB, _CARDS, _TIME = "The job", "Cards", "Time"
+_LIMITS, _DATA, _RECORD = "Limits and containment", "Data, results, disk", "Record and surroundings"
+
+KEYS: tuple[Key, ...] = (
+    Key("name", Kind.NAME, "name", "name", _JOB,
+        "Name of the run: letters, digits, dots, dashes, underscores; usable in every verb.", "from the command"),
+    Key("command", Kind.COMMAND, "command", "", _JOB,
+        "Argument vector. A plain string is split as a shell would, and never given to a shell."),
+    Key("workdir", Kind.PATH, "workdir", "workdir", _JOB, "Directory to run in.", "that of the job file, else here"),
+    Key("env", Kind.ENV, "env", "env", _JOB,
+        "Variables added to the environment of `holdfast run`. Secrets do not belong here: export them instead.",
+        "nothing"),
+    Key("seed", Kind.INT, "seed", "seed", _JOB, "The random seed that the job will use, for the record.",
+        "not stated", absent="none"),
+    Key("priority", Kind.CHOICE, "priority", "priority", _JOB, "CPU and disk priority; low is nice 10.",
+        "low", ("low", "normal")),
+    Key("gpus", Kind.GPUS, "gpus", "gpus", _CARDS,
+        "Cards: a count, any:N, indexes (0,1), or UUIDs of cards or MIG slices.", "0"),
+    Key("gpu.min_free", Kind.SIZE, "gpu.min_free_bytes", "min-free", _CARDS,
+        "Memory that each card must have free.", "10GB, or the box's rule", absent="none"),
+    Key("gpu.wait", Kind.DURATION, "gpu.wait_s", "wait", _CARDS,
+        "How long to stand in line for busy cards; 0 fails at once and names the holder.", "0s"),
+    Key("gpu.share", Kind.BOOL, "gpu.share", "share", _CARDS,
+        "Share the cards with other runs that say the same.", "false"),
+    Key("gpu.max_hold", Kind.DURATION, "gpu.max_hold_s", "max-hold", _CARDS,
+        "Give the cards back after this long, by stopping the job.", "no limit", absent="none"),
+    Key("gpu.idle_window", Kind.DURATION, "gpu.idle_window_s", "idle-window", _CARDS,
+        "How long a card is watched to be idle before it is taken.", "2s"),
+    Key("timeout", Kind.DURATION, "timeouts.total_s", "timeout", _TIME,
+        "Deadline of the whole run, from its start (waiting for cards included).", "no limit", absent="none"),
+    Key("timeouts.preflight", Kind.DURATION, "timeouts.preflight_s", "timeout-preflight", _TIME,
+        "Deadline of the checks before the start.", "2m"),
+    Key("timeouts.run", Kind.DURATION, "timeouts.run_s", "timeout-run", _TIME,
+        "Deadline of the job itself.", "no limit", absent="none"),
+    Key("timeouts.postflight", Kind.DURATION, "timeouts.postflight_s", "timeout-postflight", _TIME,
+        "Deadline of the checks after the end.", "5m"),
+    Key("grace", Kind.DURATION, "grace_s", "grace", _TIME,
+        "Time between the gentle and the hard stop; auto is twice the measured checkpoint time, at least 30 s.",
+        "auto", absent="auto"),
+    Key("grace_max", Kind.DURATION, "grace_max_s", "grace-max", _TIME,
+        "Longest grace, also while a save still makes progress.", "10m"),
+    Key("expected", Kind.DURATION, "expected_s", "expected", _TIME,
+        "How long the job should take; a finish in under half of it is flagged.", "not stated", absent="none"),
+    Key("limits.memory", Kind.SIZE, "limits.memory_bytes", "limit-memory", _LIMITS,
+        "Memory of the whole process tree; above it the kernel kills.", "no limit", absent="none"),
+    Key("limits.memory_high", Kind.SIZE, "limits.memory_high_bytes", "limit-memory-high", _LIMITS,
+        "Memory above which the job is slowed down, before it is killed.", "no limit", absent="none"),
+    Key("limits.cpus", Kind.NUMBER, "limits.cpus", "limit-cpus", _LIMITS,
+        "CPU time in cores: 0.5 is half of one core.", "no limit", absent="none", least=0.01),
+    Key("limits.cpu_weight", Kind.INT, "limits.cpu_weight", "limit-cpu-weight", _LIMITS,
+        "Share of CPU under contention, 1 to 10000 (100 is everybody's).", "unchanged", absent="none",
+        least=1, most=10000),
+    Key("limits.affinity", Kind.CPUS, "limits.affinity", "limit-affinity", _LIMITS,
+        "CPUs to run on, like 0-3,6.", "all"),
+    Key("limits.tasks", Kind.INT, "limits.tasks", "limit-tasks", _LIMITS,
+        "Processes and threads in the whole tree.", "no limit", absent="none", least=1),
+    Key("limits.open_files", Kind.INT, "limits.open_files", "limit-open-files", _LIMITS,
+        "Open files of each process.", "unchanged", absent="none", least=16),
+    Key("limits.unenforced", Kind.CHOICE, "limits.unenforced", "limit-unenforced", _LIMITS,
+        "What to do about a limit that nothing on this box can enforce.", "fail", ("fail", "warn")),
+    Key("containment", Kind.CHOICE, "containment", "containment", _LIMITS,
+        "How the job is kept together; auto takes the first of these that works here.", "auto",
+        ("auto", "pid_namespace", "cgroup_v2", "cgroup_v1", "subreaper", "process_group")),
+    Key("on_supervisor_death", Kind.CHOICE, "on_supervisor_death", "on-supervisor-death", _LIMITS,
+        "What becomes of the job when its supervisor is killed.", "keep", ("keep", "kill")),
+    Key("inputs", Kind.PATHS, "inputs", "input", _DATA,
+        "Files that must exist and be readable before the start.", "none"),
+    Key("config", Kind.PATH, "config", "config", _DATA,
+        "The job's configuration: copied and hashed; must parse when it is YAML, JSON or TOML.", "none",
+        absent="none"),
+    Key("data", Kind.PATHS, "data", "data", _DATA, "Data sets: read-only for the job, proven unchanged after it.",
+        "none"),
+    Key("artifacts", Kind.ARTIFACTS, "artifacts", "artifact", _DATA,
+        "Results, relative to the run directory, that must be fresh and not empty for success.", "none"),
+    Key("disk.min_free", Kind.SIZE, "disk.min_free_bytes", "disk-min-free", _DATA,
+        "Space that must stay free on every disk in use.", "1GB"),
+    Key("disk.min_free_inodes", Kind.INT, "disk.min_free_inodes", "disk-min-free-inodes", _DATA,
+        "Inodes that must stay free on every disk in use.", "1000", least=0),
+    Key("disk.checkpoint_size", Kind.SIZE, "disk.checkpoint_bytes", "checkpoint-size", _DATA,
+        "Size of one checkpoint, optimizer state included; room for all that are kept is checked.", "0"),
+    Key("disk.keep", Kind.INT, "disk.keep", "checkpoint-keep", _DATA, "How many checkpoints are kept.", "1", least=1),
+    Key("disk.paths", Kind.PATHS, "disk.paths", "disk-path", _DATA,
+        "Further directories whose disks must have room.", "none"),
+    Key("output.max", Kind.SIZE, "output_max_bytes", "output-max", _RECORD,
+        "Size of the output log; beyond it the middle is cut, head and tail stay.", "200MiB", least=65536),
+    Key("health_every", Kind.DURATION, "health_every_s", "health-every", _RECORD,
+        "Time between health samples; 0 takes none.", "30s"),
+    Key("tracker", Kind.CHOICE, "tracker", "tracker", _RECORD,
+        "Experiment tracker mode for the job; none leaves its environment alone.", "offline",
+        ("offline", "online", "none")),
+    Key("threads", Kind.INT, "threads", "threads", _RECORD,
+        "Threads for each process's numeric libraries; auto derives them from the CPU quota.", "auto",
+        absent="auto", least=1),
+    Key("image", Kind.IMAGE, "image", "image", _RECORD, "Container image or SIF file that must exist.", "none",
+        absent="none"),
+    Key("login_shell", Kind.BOOL, "login_shell", "login-shell", _RECORD,
+        "Start through a login shell; the devices are verified after it.", "false"),
+    Key("pty", Kind.BOOL, "pty", "pty", _RECORD, "Give the job a terminal for its output.", "false"),
+    Key("allow_install", Kind.BOOL, "allow_install", "allow-install", _RECORD,
+        "Allow commands that install packages.", "false"),
+    Key("notify.command", Kind.COMMAND, "notify.command", "notify-command", _RECORD,
+        "Command that gets each message as JSON on its standard input.", "none"),
+    Key("notify.webhook", Kind.URL, "notify.webhook", "notify-webhook", _RECORD,
+        "URL that gets each message by POST.", "none", absent="none"),
+    Key("notify.on", Kind.WORDS, "notify.on", "notify-on", _RECORD, "Which moments are told.", "ended",
+        ("waiting", "starting", "running", "stopping", "ended")),
+)  # fmt: skip
+"""All keys, in the order of the documentation."""
+
+BY_PATH: dict[str, Key] = {key.path: key for key in KEYS}
+"""Path to key."""
+
+GROUPS: dict[str, tuple[Key, ...]] = {}
+"""Group name to its keys; the top level's name is empty."""
+for _key in KEYS:
+    GROUPS[_key.group] = (*GROUPS.get(_key.group, ()), _key)
+
+SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(key.section for key in KEYS))
+"""Section titles of help and documentation, in order."""
+
+_DURATION_PATTERN = r"^\s*(\d+(\.\d+)?|(\d+(\.\d+)?\s*(ms|min|[smhdwSMHDW])\s*)+)\s*$"
+_SIZE_PATTERN = r"^\s*\d+(\.\d+)?\s*([kKmMgGtTpP]([iI]?[bB]?)?|[bB])?\s*$"
+_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,47}$"
+_STRINGS: dict[str, object] = {"type": "array", "items": {"type": "string"}}
+
+
+def build_json_schema() -> dict[str, object]:
+    """The JSON Schema (draft 2020-12) of a job file, for editors and other programs."""
+    properties = {key.path: _describe(key) for key in GROUPS[""]}
+    for group, keys in GROUPS.items():
+        if group:
+            inner = {key.path.removeprefix(f"{group}."): _describe(key) for key in keys}
+            properties[group] = {"type": "object", "additionalProperties": False, "properties": inner}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{SCHEMA_ID}",
+        "title": "holdfast job file",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["command"],
+        "properties": properties,
+    }
+
+
+def _describe(key: Key) -> dict[str, object]:
+    form = _form(key)
+    if key.absent:
+        words = [key.absent, None]
+        form = {"anyOf": [form, {"enum": words}]}
+    if key.default:
+        return {"description": f"{key.help} Default: {key.default}.", **form}
+    return {"description": key.help, **form}
+
+
+def _form(key: Key) -> dict[str, object]:
+    bounds = {word: bound for word, bound in (("minimum", key.least), ("maximum", key.most)) if bound is not None}
+    match key.kind:
+        case Kind.BOOL:
+            return {"type": "boolean"}
+        case Kind.INT:
+            return {"type": "integer", **bounds}
+        case Kind.NUMBER:
+            return {"type": "number", **bounds}
+        case Kind.CHOICE:
+            return {"enum": list(key.choices)}
+        case Kind.NAME:
+            return {"type": "string", "pattern": _NAME_PATTERN}
+        case Kind.URL:
+            return {"type": "string", "pattern": "^https?://"}
+        case Kind.TEXT | Kind.PATH | Kind.IMAGE:
+            return {"type": "string", "minLength": 1}
+        case _:
+            return _form_of_many(key)
+
+
+def _form_of_many(key: Key) -> dict[str, object]:
+    """The forms that may be written in more than one way."""
+    match key.kind:
+        case Kind.DURATION:
+            return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": _DURATION_PATTERN}]}
+        case Kind.SIZE:
+            return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": _SIZE_PATTERN}]}
+        case Kind.GPUS:
+            item = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^(GPU-|MIG-|[0-9]+$)"}]}
+            many = {"type": "array", "items": item, "minItems": 1, "uniqueItems": True}
+            return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}, many]}
+        case Kind.CPUS:
+            numbers = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+            return {"anyOf": [numbers, {"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^[0-9, -]+$"}]}
+        case Kind.ENV:
+            return {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
+        case Kind.WORDS:
+            return {"type": "array", "items": {"enum": list(key.choices)}}
+        case Kind.COMMAND:
+            return {"anyOf": [{"type": "string", "minLength": 1}, {**_STRINGS, "minItems": 1}]}
+        case _:
+            return {"anyOf": [_STRINGS, {"type": "string", "minLength": 1}]}

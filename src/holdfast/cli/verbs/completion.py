@@ -1,0 +1,29 @@
+"""``holdfast completion``: a script which makes a shell complete verbs, options and runs."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli.completion import INSTALL, SHELLS, build_script
+from holdfast.cli.render import print_json
+
+from . import SUMMARIES
+
+
+@click.command(short_help=SUMMARIES["completion"])
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.option("--json", "as_json", is_flag=True, help="Print an object with the script in it.")
+def command(shell: str, as_json: bool) -> int:  # noqa: FBT001 - a flag of the command line
+    """Print the completion script for SHELL.
+
+    \b
+    bash  holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast
+    zsh   holdfast completion zsh > "${fpath[1]}/_holdfast"
+    fish  holdfast completion fish > ~/.config/fish/completions/holdfast.fish
+    """  # noqa: D301 - \b is click's mark for lines that are not to be joined
+    script = build_script(shell)
+    if as_json:
+        print_json({"shell": shell, "script": script, "install": INSTALL[shell]})
+    else:
+        print(script)
+    return 0

@@ -1,0 +1,80 @@
+"""How a run ended, judged from what is proven (POST-05, POST-09, B-50).
+
+In this order: it never ran; its end was not witnessed; somebody or a deadline ended it; its own status; its results.
+Exit code 0 is not success until the declared results are there, and a job that left with 0 because it was asked to leave
+was stopped, not finished.
+"""
+
+from __future__ import annotations
+
+from ..model.errors import EXIT_STOPPED, EXIT_TIMED_OUT, ResultMissing
+from ..model.finding import Finding, Level
+from ..model.run import Ended, Finalizing, Outcome, StopCause
+
+EXIT_LOST = 71
+"""The end was not witnessed (EX_OSERR of sysexits.h: the operating system took it)."""
+STOPPED_BY_TIME = (StopCause.DEADLINE, StopCause.MAX_HOLD)
+
+
+def judge_outcome(final: Finalizing, findings: tuple[Finding, ...], at: str) -> Ended:
+    """The end of a run whose tree is empty and whose results were looked at."""
+    outcome, exit_code, evidence = _judge(final, findings)
+    mild = (Level.WARN, Level.UNKNOWN) if outcome is Outcome.SUCCEEDED else (Level.WARN, Level.UNKNOWN, Level.FAIL)
+    return Ended(
+        at=at,
+        outcome=outcome,
+        exit_code=exit_code,
+        evidence=evidence,
+        status=final.status,
+        refusal=final.refusal,
+        request=final.request,
+        started_at=final.started_at,
+        warnings=tuple(f"{item.id}: {item.evidence}" for item in findings if item.level in mild),
+    )
+
+
+def _judge(final: Finalizing, findings: tuple[Finding, ...]) -> tuple[Outcome, int, str]:
+    if final.refusal is not None:
+        outcome = Outcome.TIMED_OUT if final.refusal.exit_code == EXIT_TIMED_OUT else Outcome.FAILED
+        return outcome, final.refusal.exit_code, f"never ran: {final.refusal.message}"
+    if final.request is not None:
+        return _judge_stopped(final)
+    if final.status is None:
+        return Outcome.LOST, EXIT_LOST, _describe_loss(final)
+    if final.status.code != 0:
+        return Outcome.FAILED, final.status.exit_code, f"the job ended with {final.status.describe()}"
+    failed = [finding for finding in findings if finding.level is Level.FAIL]
+    if failed:
+        words = "; ".join(f"{item.id} {item.subject}: {item.evidence}" for item in failed)
+        return Outcome.FAILED, ResultMissing.exit_code, f"exit code 0, but {words}"
+    return Outcome.SUCCEEDED, 0, "exit code 0 and every declared result is in place"
+
+
+def _judge_stopped(final: Finalizing) -> tuple[Outcome, int, str]:
+    request = final.request
+    assert request is not None
+    ending = _describe_end(final)
+    detail = f" ({request.detail})" if request.detail else ""
+    words = f"{request.cause.value} by {request.by}{detail}; {ending}"
+    if request.cause in STOPPED_BY_TIME:
+        return Outcome.TIMED_OUT, EXIT_TIMED_OUT, words
+    if request.cause is StopCause.PREEMPTION:
+        return Outcome.PREEMPTED, 143, words
+    if request.cause in (StopCause.OPERATOR, StopCause.SIGNAL):
+        return Outcome.STOPPED, EXIT_STOPPED, words
+    return Outcome.FAILED, final.status.exit_code or 1 if final.status else 1, words
+
+
+def _describe_end(final: Finalizing) -> str:
+    if final.status is not None:
+        return f"the job ended with {final.status.describe()}"
+    return "the job had not started" if final.job is None else "the job is gone, its status was not witnessed"
+
+
+def _describe_loss(final: Finalizing) -> str:
+    if final.job is None:
+        return "the run was given up before its job started (the box was restarted)"
+    return (
+        f"the job (pid {final.job.process.pid}) is gone and nobody witnessed its end: "
+        "supervisor and keeper had both been killed, or the box was restarted"
+    )

@@ -1,0 +1,254 @@
+"""A control group for one run: made beside our own place, limited, joined by the job, read, killed, removed.
+
+Theory. Groups are named ``holdfast/<run-id>.<attempt>`` and made below the *nearest* ancestor of our own cgroup that can
+give the controllers we want, so that every limit above us keeps holding for the job. On v2 a cgroup that has processes
+cannot hand controllers to children (the "no internal processes" rule; the real root is exempt), so that ancestor is usually
+our parent: the job becomes our sibling, and no process but the job is ever moved. The one exception: when we are the only
+process of our cgroup (a delegated scope or service made for us, see `build_scope_command`), we step down into a leaf
+``supervisor`` ourselves. Where v2 offers no controllers (hybrid boxes), a bare v2 group is made for its kill and empty
+events, and v1 groups for limits and accounts. The supervisor and the keeper stay outside of the group: killing it never
+kills those who must report it.
+
+Each limit is written, read back, and put down as enforced by a mechanism or refused with a reason; nothing is assumed. All
+reads answer None for "cannot tell". Membership is the kernel's word: whoever is in the group was started by the job.
+
+Source: cgroups(7), Documentation/admin-guide/cgroup-v2.rst; ``cgroup.kill`` since Linux 5.14, ``memory.peak`` since 5.19.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ..core.limits import Mechanism
+from ..model.job import Limits
+from .cgroup_group import TOP, Group, Usage, is_populated, read_text, remove_tree, try_write
+from .cgroup_tree import EffectiveLimits, Hierarchies, Place, discover, read_effective
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = [
+    "EffectiveLimits", "Group", "Hierarchies", "Usage", "build_scope_command", "create", "discover", "has_user_systemd",
+    "is_populated", "open_group", "read_effective",
+]  # fmt: skip
+
+PERIOD_US = 100_000
+"""The kernel's own default period: half a core is 50000 of 100000 (LIM-05)."""
+LEAST_QUOTA_US = 1000
+"""The kernel refuses less. Source: kernel/sched/core.c, min_cfs_quota_period."""
+WANTED = ("memory", "cpu", "pids")
+V1_WANTED = ("memory", "cpu", "cpuacct", "pids", "freezer")
+
+
+def create(name: str, limits: Limits | None = None, *, hierarchies: Hierarchies | None = None) -> Group | None:
+    """Make the group `name` (``<run-id>.<attempt>``) near our own place and set `limits` on it.
+
+    Returns:
+        None when no hierarchy lets us make one. Every limit asked for is in `enforced` or `refused` of a group.
+
+    Raises:
+        FileExistsError: a group of that name exists and has processes.
+        ValueError: the name cannot be one directory.
+    """
+    if not name or "/" in name or name.startswith(".") or "\n" in name:
+        raise ValueError(f"{name!r} cannot name a control group")
+    places = hierarchies or discover()
+    made: list[str] = []
+    try:
+        unified, controllers = _create_unified(places.unified, name)
+        made += [unified] if unified else []
+        v1: dict[str, str] = {}
+        for controller in V1_WANTED:
+            place = places.v1_place(controller)
+            if place is None or controller in controllers:
+                continue
+            # Controllers mounted together share one directory.
+            shared = next((v1[other] for other in place.controllers if other in v1), None)
+            directory = shared or _create_v1(place, name)
+            if directory is not None:
+                v1[controller] = directory
+                made.append(directory)
+    except FileExistsError:
+        for directory in made:
+            remove_tree(directory)
+        raise
+    if not made:
+        return None
+    group = Group(name, unified, v1, controllers)
+    _set_limits(group, limits or Limits())
+    return group
+
+
+def open_group(name: str, unified: str | None, v1: dict[str, str], controllers: tuple[str, ...] = ()) -> Group | None:
+    """The group that was written down earlier, for adoption; None when none of its directories is there any more."""
+    alive = unified if unified is not None and os.path.isdir(unified) else None
+    trees = {controller: path for controller, path in v1.items() if os.path.isdir(path)}
+    return Group(name, alive, trees, controllers if alive else ()) if alive or trees else None
+
+
+def _create_unified(place: Place | None, name: str) -> tuple[str | None, tuple[str, ...]]:
+    if place is None:
+        return None, ()
+    offered = [c for c in WANTED if c in (read_text(f"{place.mount}/cgroup.controllers") or "").split()]
+    parent = _choose_parent(place, offered)
+    if parent is None:
+        return None, ()
+    top = f"{parent}/{TOP}"
+
+    def prepare() -> None:
+        _hand_down(parent, offered)
+        _hand_down(top, offered)
+
+    directory = _make_directory(top, name, prepare=prepare)
+    if directory is None:
+        return None, ()
+    return directory, tuple(c for c in WANTED if c in (read_text(f"{directory}/cgroup.controllers") or "").split())
+
+
+def _choose_parent(place: Place, offered: list[str]) -> str | None:
+    """The nearest ancestor that hands down everything offered, else the one that hands down most, else None.
+
+    Moving the job there needs its ``cgroup.procs``: it is the common ancestor of the job's old and new place.
+    """
+    best: tuple[int, str] | None = None
+    for parent in place.ancestors():
+        if not (os.access(parent, os.W_OK) and os.access(f"{parent}/cgroup.procs", os.W_OK)):
+            continue
+        given = len(_hand_down(parent, offered))
+        if given == len(offered):
+            return parent
+        if best is None or given > best[0]:
+            best = (given, parent)
+    if offered and _step_down(place.path):
+        return place.path
+    return None if best is None else best[1]
+
+
+def _hand_down(parent: str, offered: list[str]) -> list[str]:
+    """Enable what can be enabled for the children of `parent`; one by one, since one refusal refuses a whole write."""
+    control = f"{parent}/cgroup.subtree_control"
+    enabled = (read_text(control) or "").split()
+    return [name for name in offered if name in enabled or try_write(control, f"+{name}") is None]
+
+
+def _step_down(directory: str) -> bool:
+    """Move ourselves into a leaf when we are alone in our cgroup, which then may hand its controllers down."""
+    if read_text(f"{directory}/cgroup.procs") != str(os.getpid()):
+        return False
+    leaf = f"{directory}/supervisor"
+    try:
+        os.mkdir(leaf, 0o755)
+    except FileExistsError:
+        pass
+    except OSError:
+        return False
+    return try_write(f"{leaf}/cgroup.procs", "0") is None
+
+
+def _create_v1(place: Place, name: str) -> str | None:
+    if not os.access(place.path, os.W_OK):
+        return None
+    return _make_directory(f"{place.path}/{TOP}", name)
+
+
+def _make_directory(top: str, name: str, *, prepare: Callable[[], None] | None = None) -> str | None:
+    """``top/name``, exclusively ours; `prepare` runs once `top` exists. None when it cannot be made."""
+    directory = f"{top}/{name}"
+    for _ in range(5):
+        try:
+            if not os.path.isdir(top):
+                os.mkdir(top, 0o755)
+        except FileExistsError:
+            pass
+        except OSError:
+            return None
+        if prepare is not None:
+            prepare()
+        try:
+            os.mkdir(directory, 0o755)
+        except FileNotFoundError:
+            continue  # another run's end removed the empty top between our two steps
+        except FileExistsError:
+            if is_populated(directory) is not False or not remove_tree(directory):
+                raise
+            continue
+        except OSError:
+            return None
+        return directory
+    return None
+
+
+# ------------------------------------------------------------------------------------------------------- setting limits
+def _set_limits(group: Group, asked: Limits) -> None:
+    wishes: list[tuple[str, str, list[tuple[str, str]], list[tuple[str, str]]]] = []
+    if asked.memory_bytes is not None:
+        value = str(asked.memory_bytes)
+        wishes.append(("memory", "memory", [("memory.max", value)], [("memory.limit_in_bytes", value)]))
+    if asked.memory_high_bytes is not None:
+        wishes.append(("memory_high", "memory", [("memory.high", str(asked.memory_high_bytes))], []))
+    if asked.cpus is not None:
+        quota = str(max(LEAST_QUOTA_US, round(asked.cpus * PERIOD_US)))
+        v1 = [("cpu.cfs_period_us", str(PERIOD_US)), ("cpu.cfs_quota_us", quota)]
+        wishes.append(("cpus", "cpu", [("cpu.max", f"{quota} {PERIOD_US}")], v1))
+    if asked.cpu_weight is not None:
+        shares = str(min(262144, max(2, asked.cpu_weight * 1024 // 100)))
+        wishes.append(("cpu_weight", "cpu", [("cpu.weight", str(asked.cpu_weight))], [("cpu.shares", shares)]))
+    if asked.tasks is not None:
+        wishes.append(("tasks", "pids", [("pids.max", str(asked.tasks))], [("pids.max", str(asked.tasks))]))
+    in_scope = group.unified is not None and ".scope/" in group.unified and f"/{TOP}-" in group.unified
+    for limit, controller, unified, v1 in wishes:
+        if controller in group.controllers and group.unified is not None:
+            why = _write_and_check(group.unified, unified)
+            mechanism = Mechanism.SYSTEMD_SCOPE if in_scope else Mechanism.CGROUP_V2
+        elif controller in group.v1 and v1:
+            why, mechanism = _write_and_check(group.v1[controller], v1), Mechanism.CGROUP_V1
+        else:
+            why, mechanism = f"no {controller} controller that can hold it is given to us here", Mechanism.NONE
+        if why is None:
+            group.enforced[limit] = mechanism.value
+        else:
+            group.refused[limit] = why
+    if "memory" in group.enforced:
+        _bar_swap(group, asked.memory_bytes or 0)
+
+
+def _bar_swap(group: Group, memory_bytes: int) -> None:
+    # A memory limit that spills into swap is none. Kernels without swap accounting lack these files: nothing to bar then.
+    if "memory" in group.controllers:
+        try_write(f"{group.unified}/memory.swap.max", "0")
+    elif "memory" in group.v1:
+        try_write(f"{group.v1['memory']}/memory.memsw.limit_in_bytes", str(memory_bytes))
+
+
+def _write_and_check(directory: str, files: list[tuple[str, str]]) -> str | None:
+    """Write values, read them back; None when they stand, else why not. The kernel rounds bytes down to whole pages."""
+    for name, value in files:
+        failure = try_write(f"{directory}/{name}", value)
+        if failure is not None:
+            return f"{directory}/{name}: {failure}"
+        got = read_text(f"{directory}/{name}")
+        if got == value:
+            continue
+        page = os.sysconf("SC_PAGE_SIZE")
+        if got is None or not got.isdigit() or not value.isdigit() or not 0 <= int(value) - int(got) < page:
+            return f"{directory}/{name}: wrote {value}, reads {got}"
+    return None
+
+
+def build_scope_command(unit: str, command: tuple[str, ...], *, user: bool = True) -> tuple[str, ...]:
+    """The argument vector that runs `command` (a supervisor) alone in a delegated scope of its own.
+
+    systemd-run registers its own pid and then becomes the command, so pid and descriptors stay. The scope belongs to the
+    user, who may make groups with limits inside it. Works where systemd is PID 1 and the user manager runs; `unit` gets the
+    ending ``.scope``. Source: systemd-run(1), systemd.resource-control(5) "Delegate=".
+    """
+    manager = ("--user",) if user else ()
+    options = ("--scope", "--quiet", "--collect", f"--unit={unit}.scope", "--property=Delegate=yes")
+    return ("systemd-run", *manager, *options, "--", *command)
+
+
+def has_user_systemd(environ: dict[str, str], *, root: str = "") -> bool:
+    """Whether systemd is PID 1 here and this user's manager can be asked for a scope. Source: sd_booted(3)."""
+    runtime = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
+    return os.path.isdir(f"{root}/run/systemd/system") and os.path.exists(f"{root}{runtime}/systemd/private")

@@ -1,0 +1,93 @@
+"""Where records go when the run directory cannot take them (full, read-only, gone): a private directory in memory.
+
+`commit` never raises for a storage fault, because a supervisor that dies of a full disk loses more than a record
+(OBS-11). `read` prefers whichever copy is newer, so readers need not know which case they are in.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from . import files
+
+ROOTS = ("/dev/shm", "/run/shm", "/tmp")  # noqa: S108 - a private 0700 directory of ours is made inside, links refused
+
+
+def directory(run_id: str, attempt: int) -> str | None:
+    """The fallback directory of one attempt, or None when even that cannot be had."""
+    base = _base()
+    return None if base is None else f"{base}/{run_id}.{attempt}"
+
+
+def commit(run_id: str, attempt: int, path: str, data: bytes) -> bool:
+    """Commit a record; True when it is where it belongs, False when it went to the fallback place or nowhere."""
+    try:
+        files.commit(path, data)
+    except OSError:
+        _commit_aside(run_id, attempt, os.path.basename(path), data)
+        return False
+    return True
+
+
+def _commit_aside(run_id: str, attempt: int, name: str, data: bytes) -> None:
+    aside = directory(run_id, attempt)
+    if aside is None:
+        return
+    try:
+        os.makedirs(aside, mode=0o700, exist_ok=True)
+        files.commit(f"{aside}/{name}", data)
+    except OSError:
+        return
+
+
+def read(run_id: str, attempt: int, path: str) -> bytes:
+    """The newest copy of a record.
+
+    Raises:
+        OSError: neither place has a readable one.
+    """
+    aside = directory(run_id, attempt)
+    other = None if aside is None else f"{aside}/{os.path.basename(path)}"
+    if other is not None and _mtime(other) > _mtime(path):
+        path = other
+    return files.read_bytes(path)
+
+
+def clear(run_id: str, attempt: int) -> None:
+    """Remove the fallback directory of an attempt, once its records are where they belong."""
+    aside = directory(run_id, attempt)
+    if aside is None or not os.path.isdir(aside):
+        return
+    for name in os.listdir(aside):
+        files.remove_quietly(f"{aside}/{name}")
+    try:
+        os.rmdir(aside)
+    except OSError:
+        return
+
+
+def _mtime(path: str) -> int:
+    try:
+        return os.lstat(path).st_mtime_ns
+    except OSError:
+        return -1
+
+
+def _base() -> str | None:
+    """Our own 0700 directory under the first usable root; a planted link or a stranger's directory is refused."""
+    for root in ROOTS:
+        path = f"{root}/holdfast-{os.getuid()}"
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        except OSError:
+            continue
+        try:
+            found = os.lstat(path)
+        except OSError:
+            continue
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+            return path
+    return None

@@ -1,0 +1,241 @@
+"""Waiting for cards: first come, first served, asleep until a card is let go.
+
+A `Waiter` stands in line with a ticket and is meant to sit in somebody's poll loop: poll `fileno()` for reading and
+`next_retry_s` as the timeout, then ask `ready()`. It watches exactly one thing at a time. While somebody before it
+wants one of its cards, it watches that one's ticket and nothing else, so each end wakes one waiter, not all of them.
+When it is the first, it watches the lock files of its candidates: the last close of a lock file is an event, after
+SIGKILL too.
+
+Invariants: looking makes no events for others (descriptors stay open across tries); every watch is set before the
+look that it guards, so nothing is missed in between. Where inotify is not to be had, it polls.
+It must not know how cards are chosen: `free` says which could be had, the caller chooses and calls `acquire`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..model.errors import StorageError
+from ..model.lease import Busy, Ticket, Witness
+from . import clock, foreign_locks, inotify, lease_area, lease_records, leases, lock_files, tickets
+
+if TYPE_CHECKING:
+    from ..model.lease import LeasedDevice, LeaseRecord
+    from .lease_area import Area
+
+# The kernel tells of a close just before it drops the lock (fs/file_table.c, __fput: fsnotify_close comes before
+# locks_remove_file), so a try straight after the event may come too early.
+FIRST_RETRY_S = 0.001
+LAST_RETRY_S = 0.064
+# A draining card or a hand-written lock file is let go without any event that we could watch.
+SLOW_POLL_S = 0.5
+# Without inotify (the account's instances are used up) looking is all that is left.
+BLIND_POLL_S = 0.25
+
+_LOCK_FILE_EVENTS = (
+    inotify.CLOSE_WRITE | inotify.CLOSE_NOWRITE | inotify.ATTRIB | inotify.DELETE_SELF | inotify.MOVE_SELF
+)
+_TICKET_EVENTS = inotify.CLOSE_WRITE | inotify.ATTRIB | inotify.DELETE_SELF | inotify.MOVE_SELF
+
+
+class Waiter:
+    """A place in the line for `count` of `candidates`, for the run in `record` (whose devices do not matter yet).
+
+    Close it when the lease was had or the wait is over. `wakeups` counts the events that made it look.
+
+    Raises:
+        StorageError, NotPermitted: the area cannot be trusted or written.
+    """
+
+    def __init__(self, area: Area, record: LeaseRecord, candidates: tuple[LeasedDevice, ...], count: int) -> None:
+        self.area = lease_area.refresh(area)
+        self.free: tuple[LeasedDevice, ...] = ()
+        self.next_retry_s: float | None = None
+        self.wakeups = 0
+        self._record = record
+        self._candidates = candidates
+        self._count = count
+        self._cards = frozenset(device.card_uuid for device in candidates)
+        self._files = lock_files.LockFiles()
+        self._blocked: tuple[Busy, ...] = ()
+        self._watches: dict[str, int] = {}
+        self._back_off_s = FIRST_RETRY_S
+        try:
+            self._events: inotify.Inotify | None = inotify.Inotify()
+        except OSError:
+            self._events = None
+        ticket = Ticket(
+            order=clock.boottime_ns(),
+            run_id=record.run_id,
+            user=record.user,
+            candidates=tuple(device.uuid for device in candidates),
+            count=count,
+        )
+        try:
+            self._ticket = tickets.OwnTicket(self.area, ticket, candidates)
+        except OSError as error:
+            if self._events is not None:
+                self._events.close()
+            where = ", ".join(self.area.directories)
+            raise StorageError(
+                f"a place in the line cannot be written in {where}: {error.strerror}", hint="Make room there."
+            ) from error
+
+    def fileno(self) -> int:
+        """The descriptor to poll for reading; -1 where inotify is not to be had: then `next_retry_s` is always set."""
+        return -1 if self._events is None else self._events.fileno()
+
+    def ready(self) -> bool:
+        """Look: True when it is our turn and at least `count` candidates could be had (`free`). Never blocks."""
+        if self._drain():
+            self._back_off_s = FIRST_RETRY_S
+        self.free, self.next_retry_s, self._blocked = (), None, ()
+        ahead = self._find_ahead()
+        if ahead is not None:
+            wanted = (device for device in self._candidates if device.card_uuid in ahead.cards)
+            self._blocked = tuple(tickets.busy_from(ahead, device) for device in wanted)
+            self._rest()
+            return False
+        self._watch_locks()
+        self.free, lock_held, slow = self._probe()
+        if len(self.free) >= self._count:
+            return True
+        if lock_held and self._back_off_s <= LAST_RETRY_S:
+            self.next_retry_s = self._back_off_s
+            self._back_off_s *= 2
+        elif slow:
+            self.next_retry_s = SLOW_POLL_S
+        self._rest()
+        return False
+
+    def acquire(self, record: LeaseRecord) -> leases.Held | tuple[Busy, ...]:
+        """Try for ``record.devices`` from our place in the line. After success, close the waiter.
+
+        Raises:
+            StorageError, NotPermitted: as `leases.acquire`.
+        """
+        outcome = leases.acquire(self.area, record, ticket=self._ticket, files=self._files, patient=False)
+        if not isinstance(outcome, leases.Held):
+            self.refused(outcome)
+        return outcome
+
+    def refused(self, busy: tuple[Busy, ...]) -> None:
+        """Say that free cards were not to be had after all (the card itself is busy): look again a little later.
+
+        Release what was held before: the events of one's own release are swallowed here.
+        """
+        self._drain()
+        self._blocked = busy
+        passing = all(reason.witness is Witness.LOCK for reason in busy)
+        self.next_retry_s = FIRST_RETRY_S if passing else SLOW_POLL_S
+
+    def blocked_by(self) -> tuple[Busy, ...]:
+        """Why the last `ready` or `acquire` said no, naming the holders; reads records, so not for a tight loop."""
+        if self._blocked:
+            return self._blocked
+        found: list[Busy] = []
+        for device in self._candidates:
+            if device not in self.free:
+                found.extend(leases.explain(self.area, self._record, device))
+        return tuple(found)
+
+    def close(self) -> None:
+        """Leave the line and close everything; a second call does nothing."""
+        self._ticket.close()
+        self._files.close()
+        if self._events is not None:
+            self._events.close()
+
+    def _rest(self) -> None:
+        if self._events is None and self.next_retry_s is None:
+            self.next_retry_s = BLIND_POLL_S
+
+    def _drain(self) -> bool:
+        """Take the events that are there; a watch whose file is gone is forgotten, so that it is set anew."""
+        events = () if self._events is None else self._events.read()
+        watched = set(self._watches.values())
+        told = [e for e in events if (e.watch in watched and e.mask != inotify.IGNORED) or e.mask & inotify.OVERFLOW]
+        stale = {e.watch for e in events if e.mask & (inotify.IGNORED | inotify.MOVE_SELF | inotify.ATTRIB)}
+        self._watches = {path: watch for path, watch in self._watches.items() if watch not in stale}
+        self.wakeups += bool(told)
+        return bool(told)
+
+    def _find_ahead(self) -> tickets.SeenTicket | None:
+        """The last living one before us, watched; checked again after the watch is set."""
+        while True:
+            ahead = tickets.find_ahead(self.area, self._cards, self._ticket.key, last=True)
+            if ahead is None:
+                return None
+            if self._watch_only({ahead.path: _TICKET_EVENTS}) or self._events is None:
+                return ahead
+            if tickets.read_living(ahead.path, self._cards) is not None:
+                return ahead
+
+    def _watch_locks(self) -> None:
+        """Watch the lock files of all candidates, opened before so that they exist."""
+        plan = lock_files.plan_locks(self.area, self._candidates, share=self._record.share)
+        wanted = {}
+        for path, _ in plan:
+            self._files.open_current(path)
+            wanted[path] = _LOCK_FILE_EVENTS
+        self._watch_only(wanted)
+
+    def _watch_only(self, wanted: dict[str, int]) -> bool:
+        """Watch these paths and no others; True when all of them were being watched already."""
+        if self._events is None:
+            return True
+        for path in [path for path in self._watches if path not in wanted]:
+            self._events.remove(self._watches.pop(path))
+        complete = True
+        for path, mask in wanted.items():
+            if path in self._watches:
+                continue
+            complete = False
+            try:
+                self._watches[path] = self._events.add(path, mask | inotify.DONT_FOLLOW)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                # No watch to be had: from here on we look instead.
+                self._events.close()
+                self._events, self._watches = None, {}
+                return True
+        return complete
+
+    def _probe(self) -> tuple[tuple[LeasedDevice, ...], bool, bool]:
+        """Which candidates could be had now; whether a lock is in the way; whether something without events is.
+
+        Takes each lock for a moment: we are the first in line, so nobody who may have the card is disturbed for
+        longer than a passing try, which others outlast.
+        """
+        free: list[LeasedDevice] = []
+        lock_held = slow = False
+        for device in self._candidates:
+            plan = lock_files.plan_locks(self.area, (device,), share=self._record.share)
+            try:
+                locked = all(self._files.try_lock(path, exclusive=exclusive) for path, exclusive in plan)
+            finally:
+                self._files.unlock()
+            if not locked:
+                lock_held = True
+                continue
+            lock = foreign_locks.read_lock(self.area.hand_written, device.index)
+            if (lock is not None and lock.run_id is None) or self._is_recorded(device):
+                slow = True
+                continue
+            free.append(device)
+        return tuple(free), lock_held, slow
+
+    def _is_recorded(self, device: LeasedDevice) -> bool:
+        seen_records, _ = lease_records.read_records(self.area, about=frozenset((device.card_uuid,)))
+        return any(
+            lease_records.conflicts(seen.record, device, share=self._record.share) and lease_records.judge(seen).holds
+            for seen in seen_records
+            if seen.record.run_id != self._record.run_id or seen.record.attempt != self._record.attempt
+        )
+
+
+def wait_s(waiter: Waiter, deadline_s: float) -> float:
+    """How long to poll at most, in seconds from now: until the next retry or `deadline_s` (`clock.monotonic_s`)."""
+    left = max(0.0, deadline_s - clock.monotonic_s())
+    return left if waiter.next_retry_s is None else min(left, waiter.next_retry_s)

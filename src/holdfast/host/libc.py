@@ -1,0 +1,272 @@
+"""The Linux calls that Python 3.10 does not wrap, one function each; failures are OSError with the call's name.
+
+Owns the only use of ctypes below the desk. ctypes is imported at the first call, so importing this module is free, and
+a process that needs no such call never pays for it. Everything here may be called between fork and exec of a
+single-threaded process.
+
+It must not know holdfast: no policy, no paths.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import ctypes
+
+# Source: include/uapi/linux/sched.h
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+# Source: include/uapi/linux/mount.h
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_NOATIME = 1024
+MS_NODIRATIME = 2048
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
+MS_RELATIME = 1 << 21
+MNT_DETACH = 2
+# Source: include/uapi/linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2
+_PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
+_PR_SET_NAME = 15
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+_PR_SET_NO_NEW_PRIVS = 38
+# Source: include/uapi/linux/falloc.h
+FALLOC_FL_KEEP_SIZE = 1
+# Source: include/uapi/linux/ioprio.h
+IOPRIO_BEST_EFFORT = 2
+IOPRIO_IDLE = 3
+_IOPRIO_WHO_PROCESS = 1
+_IOPRIO_CLASS_SHIFT = 13
+# Source: the kernel's syscall tables; asm-generic (30, 31) holds for every architecture that is not listed.
+_IOPRIO_SET = {"x86_64": 251, "i686": 289, "i386": 289, "ppc64le": 273, "ppc64": 273, "s390x": 282}
+_IOPRIO_GET = {"x86_64": 252, "i686": 290, "i386": 290, "ppc64le": 274, "ppc64": 274, "s390x": 283}
+# The same number on every architecture, being newer than Linux 5.0.
+_SYS_PIDFD_GETFD = 438
+# Source: include/uapi/linux/pidfd.h: _IOWR(0xFF, 11, struct pidfd_info), 64 bytes in its first version (Linux 6.13).
+_PIDFD_GET_INFO = 0xC0000000 | (64 << 16) | (0xFF << 8) | 11
+_PIDFD_INFO_EXIT = 1 << 3
+
+_loaded: ctypes.CDLL | None = None
+
+
+def _library() -> ctypes.CDLL:
+    global _loaded  # noqa: PLW0603 - loaded once per process, at the first call that needs it
+    if _loaded is None:
+        import ctypes
+
+        _loaded = ctypes.CDLL(None, use_errno=True)
+    return _loaded
+
+
+def _fail(what: str) -> OSError:
+    import ctypes
+
+    code = ctypes.get_errno()
+    return OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def _prctl(option: int, value: int, what: str) -> None:
+    # Every argument as unsigned long: the kernel reads all five and refuses garbage in the unused ones.
+    import ctypes
+
+    long = ctypes.c_ulong
+    if _library().prctl(ctypes.c_int(option), long(value), long(0), long(0), long(0)) != 0:
+        raise _fail(what)
+
+
+def _prctl_read(option: int, what: str) -> int:
+    import ctypes
+
+    long, answer = ctypes.c_ulong, ctypes.c_int(0)
+    if _library().prctl(ctypes.c_int(option), ctypes.byref(answer), long(0), long(0), long(0)) != 0:
+        raise _fail(what)
+    return answer.value
+
+
+def set_child_subreaper(enabled: bool = True) -> None:  # noqa: FBT001, FBT002 - mirrors the call: on or off
+    """Make orphans among our descendants our children. Not inherited by children; kept across exec.
+
+    Source: PR_SET_CHILD_SUBREAPER(2const), since Linux 3.4.
+    """
+    _prctl(_PR_SET_CHILD_SUBREAPER, int(enabled), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def is_child_subreaper() -> bool:
+    """Whether orphans among our descendants become our children."""
+    return bool(_prctl_read(_PR_GET_CHILD_SUBREAPER, "prctl(PR_GET_CHILD_SUBREAPER)"))
+
+
+def set_parent_death_signal(number: int) -> None:
+    """Ask for signal `number` when our parent dies; 0 asks for none.
+
+    The kernel sends it when the *thread* that forked us ends (PROC-22), and forgets it at fork and at exec of a set-user-id
+    program. The parent may be gone already: compare ``os.getppid()`` afterwards. Source: PR_SET_PDEATHSIG(2const).
+    """
+    _prctl(_PR_SET_PDEATHSIG, number, "prctl(PR_SET_PDEATHSIG)")
+
+
+def get_parent_death_signal() -> int:
+    """The signal that our parent's death sends us; 0 for none."""
+    return _prctl_read(_PR_GET_PDEATHSIG, "prctl(PR_GET_PDEATHSIG)")
+
+
+def set_dumpable(enabled: bool) -> None:  # noqa: FBT001 - mirrors the call: on or off
+    """Let our own user read our /proc entries and write our user-namespace maps, or not. Source: PR_SET_DUMPABLE(2const)."""
+    _prctl(_PR_SET_DUMPABLE, int(enabled), "prctl(PR_SET_DUMPABLE)")
+
+
+def is_dumpable() -> bool:
+    """Whether our own user may read our /proc entries."""
+    import ctypes
+
+    long = ctypes.c_ulong
+    return bool(_library().prctl(ctypes.c_int(_PR_GET_DUMPABLE), long(0), long(0), long(0), long(0)) == 1)
+
+
+def set_name(name: str) -> None:
+    """Name the calling thread as ps and /proc show it; the kernel keeps 15 bytes. Source: PR_SET_NAME(2const)."""
+    import ctypes
+
+    long, text = ctypes.c_ulong, ctypes.c_char_p(os.fsencode(name)[:15])
+    if _library().prctl(ctypes.c_int(_PR_SET_NAME), text, long(0), long(0), long(0)) != 0:
+        raise _fail("prctl(PR_SET_NAME)")
+
+
+def set_no_new_privileges() -> None:
+    """Give up gaining privileges by exec, for ever and for all descendants. Source: PR_SET_NO_NEW_PRIVS(2const)."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1, "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def unshare(flags: int) -> None:
+    """Leave namespaces for new ones; with CLONE_NEWPID it is the next child that is in the new one. Source: unshare(2)."""
+    import ctypes
+
+    if _library().unshare(ctypes.c_int(flags)) != 0:
+        raise _fail(f"unshare({flags:#x})")
+
+
+def setns(descriptor: int, flags: int) -> None:
+    """Enter the namespace behind an open ``/proc/PID/ns/*`` file (or a pidfd). Source: setns(2)."""
+    import ctypes
+
+    if _library().setns(ctypes.c_int(descriptor), ctypes.c_int(flags)) != 0:
+        raise _fail(f"setns({flags:#x})")
+
+
+def mount(source: str, target: str, *, kind: str | None = None, flags: int = 0, options: str | None = None) -> None:
+    """Mount, bind, remount or change propagation, as `flags` say. Source: mount(2)."""
+    import ctypes
+
+    failed = _library().mount(
+        os.fsencode(source),
+        os.fsencode(target),
+        None if kind is None else kind.encode(),
+        ctypes.c_ulong(flags),
+        None if options is None else options.encode(),
+    )
+    if failed:
+        raise _fail(f"mount {kind or source} on {target} (flags {flags:#x})")
+
+
+def umount(target: str, *, flags: int = 0) -> None:
+    """Unmount `target`; MNT_DETACH leaves it to those who still use it. Source: umount2(2)."""
+    import ctypes
+
+    if _library().umount2(os.fsencode(target), ctypes.c_int(flags)) != 0:
+        raise _fail(f"umount {target}")
+
+
+def fallocate(descriptor: int, offset: int, length: int, *, mode: int = 0) -> None:
+    """Reserve `length` bytes of disk for an open file, or fail with ENOSPC or EOPNOTSUPP.
+
+    Unlike ``os.posix_fallocate`` this never falls back to writing zeros. Source: fallocate(2), posix_fallocate(3).
+    """
+    import ctypes
+
+    library, wide = _library(), ctypes.c_int64
+    # fallocate64 takes 64-bit offsets on 32-bit machines too; musl has only fallocate, which always does.
+    call = getattr(library, "fallocate64", None) or library.fallocate
+    while call(ctypes.c_int(descriptor), ctypes.c_int(mode), wide(offset), wide(length)) != 0:
+        if ctypes.get_errno() != errno.EINTR:
+            raise _fail(f"fallocate({length} bytes)")
+
+
+def _syscall(number: int, *arguments: int, what: str) -> int:
+    import ctypes
+
+    answer = int(_library().syscall(ctypes.c_long(number), *(ctypes.c_long(value) for value in arguments)))
+    if answer < 0:
+        raise _fail(what)
+    return answer
+
+
+def set_io_priority(kind: int, level: int, *, pid: int = 0) -> None:
+    """Set the I/O class (IOPRIO_BEST_EFFORT, IOPRIO_IDLE) and level 0 (high) to 7 (low) of a process; 0 is ourselves.
+
+    Source: ioprio_set(2). Schedulers without priorities (none, mq-deadline before 5.14) accept and ignore it.
+    """
+    number = _IOPRIO_SET.get(os.uname().machine, 30)
+    _syscall(
+        number, _IOPRIO_WHO_PROCESS, pid, (kind << _IOPRIO_CLASS_SHIFT) | level, what=f"ioprio_set({kind}, {level})"
+    )
+
+
+def get_io_priority(*, pid: int = 0) -> tuple[int, int]:
+    """The I/O class and level of a process; class 0 means derived from its nice value. Source: ioprio_get(2)."""
+    number = _IOPRIO_GET.get(os.uname().machine, 31)
+    value = _syscall(number, _IOPRIO_WHO_PROCESS, pid, what="ioprio_get")
+    return value >> _IOPRIO_CLASS_SHIFT, value & ((1 << _IOPRIO_CLASS_SHIFT) - 1)
+
+
+def pidfd_getfd(pidfd: int, descriptor: int) -> int:
+    """A copy (close-on-exec) of another process's open descriptor: the same open file description, locks included.
+
+    Needs the right to ptrace that process: EPERM otherwise, for instance under Yama scope 1 when it is no descendant of
+    ours. Source: pidfd_getfd(2), since Linux 5.6.
+    """
+    return _syscall(_SYS_PIDFD_GETFD, pidfd, descriptor, 0, what=f"pidfd_getfd(descriptor {descriptor})")
+
+
+@dataclass(frozen=True, slots=True)
+class PidfdInfo:
+    """What the kernel still knows of a process behind a pidfd.
+
+    `pid` is None once it was reaped. `wait_status` is the raw status as wait(2) has it, None while the process lives, while
+    it is a zombie, and where the kernel does not tell.
+    """
+
+    pid: int | None
+    wait_status: int | None
+
+
+def read_pidfd_info(pidfd: int) -> PidfdInfo | None:
+    """Ask a pidfd for pid and exit status, also after somebody else has reaped the process.
+
+    Returns:
+        None where the kernel cannot say: before Linux 6.13, in a sandbox, or when the process is gone and its exit
+        status was not kept (before 6.15, or no pidfd was open when it ended).
+    """
+    import fcntl
+    import struct
+
+    data = bytearray(64)
+    struct.pack_into("=Q", data, 0, _PIDFD_INFO_EXIT)
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, data)
+    except OSError:
+        return None
+    mask, _cgroup, pid = struct.unpack_from("=QQI", data)
+    exited = bool(mask & _PIDFD_INFO_EXIT)
+    return PidfdInfo(pid=pid or None, wait_status=struct.unpack_from("=i", data, 60)[0] if exited else None)

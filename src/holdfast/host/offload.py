@@ -1,0 +1,135 @@
+"""Work that may hang, done in a disposable child: a stuck disk or driver costs a deadline, never the supervisor.
+
+The child is forked, runs one function, and sends its JSON result back through a pipe. It drops every descriptor that it
+does not need first (a hung child must not hold a lease), and is killed, not waited for, when it is given up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+from typing import TYPE_CHECKING, Any
+
+from .clock import monotonic_s
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+
+class OffloadFailed(Exception):
+    """The work did not come back; the message says whether it raised, was killed, or ran out of time."""
+
+
+class Offload:
+    """One piece of work under way. Poll `fileno`, then call `result`; or `wait`."""
+
+    def __init__(self, work: Callable[[], Any], *, keep: Iterable[int] = ()) -> None:
+        """Fork and begin; `keep` are descriptors that the work needs besides the standard ones."""
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        self._pid = os.fork()
+        if self._pid == 0:
+            _run_child(work, write_end, {0, 1, 2, write_end, *keep})
+        os.close(write_end)
+        os.set_blocking(read_end, False)
+        self._fd = read_end
+        self._data = bytearray()
+        self._reaped = False
+
+    def fileno(self) -> int:
+        """Readable when the result, or a part of it, is there."""
+        return self._fd
+
+    def is_done(self) -> bool:
+        """Take what has come; True when the child has said all it will say."""
+        while True:
+            try:
+                chunk = os.read(self._fd, 1 << 16)
+            except BlockingIOError:
+                return False
+            if not chunk:
+                return True
+            self._data += chunk
+
+    def result(self) -> Any:  # noqa: ANN401 - whatever JSON value the work returned
+        """The JSON value that the work returned; call once `is_done`.
+
+        Raises:
+            OffloadFailed: it raised or was killed.
+        """
+        self._finish()
+        if not self._data:
+            raise OffloadFailed("the check's process ended without a word (killed?)")
+        answer = json.loads(self._data)
+        if "error" in answer:
+            raise OffloadFailed(answer["error"])
+        return answer["result"]
+
+    def wait(self, limit_s: float) -> Any:  # noqa: ANN401 - as above
+        """Block until the result is there.
+
+        Raises:
+            OffloadFailed: it raised, was killed, or took longer than `limit_s` seconds.
+        """
+        deadline = monotonic_s() + limit_s
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)
+        while not self.is_done():
+            left_ms = int((deadline - monotonic_s()) * 1000)
+            if left_ms <= 0:
+                self.abandon()
+                raise OffloadFailed(f"no answer within {limit_s:g} s")
+            poller.poll(left_ms)
+        return self.result()
+
+    def abandon(self) -> None:
+        """Kill the child and forget it; a child in uninterruptible sleep dies when the kernel lets it."""
+        if not self._reaped:
+            try:
+                os.kill(self._pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self._finish(block=False)
+
+    def _finish(self, *, block: bool = True) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if not self._reaped:
+            try:
+                pid, _ = os.waitpid(self._pid, 0 if block else os.WNOHANG)
+            except ChildProcessError:
+                pid = self._pid
+            self._reaped = pid != 0
+
+
+def close_all_except(keep: set[int]) -> None:
+    """Close every descriptor of this process that is not in `keep`; for children that are not to hold what is not theirs."""
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        if descriptor not in keep:
+            try:
+                os.close(descriptor)
+            except OSError:
+                continue
+
+
+def _run_child(work: Callable[[], Any], write_end: int, keep: set[int]) -> None:
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        close_all_except(keep)
+        answer = {"result": work()}
+        code = 0
+    except BaseException as error:  # noqa: BLE001 - the last barrier of a forked child
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    try:
+        data = memoryview(json.dumps(answer).encode())
+        while data:
+            data = data[os.write(write_end, data) :]
+    except BaseException:  # noqa: BLE001 - nobody listens any more
+        code = 1
+    os._exit(code)

@@ -1,0 +1,98 @@
+"""The job's output on disk: its own bytes, bounded, and never a reason for the job to fail.
+
+Up to the cap the file is exactly what the job wrote. Beyond it the head and the newest tail are kept and the middle goes,
+with one line that says how much; the first Python traceback of the removed part is kept in ``first_error.txt``. A disk that is
+full costs output, which is counted and said, never the job (OBS-11, OBS-13).
+"""
+
+from __future__ import annotations
+
+import os
+
+HEAD_SHARE = 4
+"""The head keeps one part in this many of the cap, the tail half of it; the rest is slack between two cuts."""
+TRACEBACK = b"Traceback (most recent call last)"
+FIRST_ERROR_BYTES = 16 * 1024
+
+
+class OutputFile:
+    """An append-only log with one writer. Writes never raise for storage faults."""
+
+    def __init__(self, path: str, max_bytes: int) -> None:
+        """Open (or go on with) the log at `path`, to be kept under `max_bytes`."""
+        self._path = path
+        self._max_bytes = max(max_bytes, 64 * 1024)
+        self._dropped = 0
+        self._cut_bytes = 0
+        self._descriptor = self._open()
+
+    def _open(self) -> int | None:
+        try:
+            return os.open(
+                self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+            )
+        except OSError:
+            return None
+
+    def write(self, data: bytes) -> None:
+        """Append the job's bytes; what the disk refuses is dropped and counted."""
+        if self._descriptor is None:
+            self._descriptor = self._open()
+        if self._descriptor is None:
+            self._dropped += len(data)
+            return
+        try:
+            if self._dropped:
+                note = f"\n[holdfast: {self._dropped} bytes of output were lost here, the disk refused them]\n"
+                self._append(note.encode())
+                self._dropped = 0
+            self._append(data)
+            if os.fstat(self._descriptor).st_size > self._max_bytes:
+                self._cut()
+        except OSError:
+            self._dropped += len(data)
+
+    def _append(self, data: bytes) -> None:
+        assert self._descriptor is not None
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def _cut(self) -> None:
+        """Keep head and tail, in place: the descriptor stays, so nobody who follows the file loses it."""
+        assert self._descriptor is not None
+        size = os.fstat(self._descriptor).st_size
+        head, tail = self._max_bytes // HEAD_SHARE, self._max_bytes // 2
+        self._save_first_error(head, size - tail)
+        kept = os.pread(self._descriptor, tail, size - tail)
+        kept = kept[kept.find(b"\n") + 1 :] if b"\n" in kept[:4096] else kept
+        self._cut_bytes += size - head - len(kept)
+        os.ftruncate(self._descriptor, head)
+        self._append(f"\n[holdfast: {self._cut_bytes} bytes were cut here, output is capped]\n".encode())
+        self._append(kept)
+
+    def _save_first_error(self, start: int, end: int) -> None:
+        """Keep the first traceback of the part that is about to go."""
+        assert self._descriptor is not None
+        target = os.path.join(os.path.dirname(self._path), "first_error.txt")
+        if os.path.exists(target):
+            return
+        position, overlap = start, len(TRACEBACK)
+        while position < end:
+            chunk = os.pread(self._descriptor, min(1 << 20, end - position + overlap), position)
+            found = chunk.find(TRACEBACK)
+            if found >= 0:
+                text = os.pread(self._descriptor, FIRST_ERROR_BYTES, position + found)
+                descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(text)
+                return
+            position += 1 << 20
+
+    def close(self) -> None:
+        """Say what was lost, if anything, and close."""
+        if self._dropped:
+            self.write(b"")
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,319 @@
+"""Starting a job: supervisor -> (launcher ->) keeper -> job, with ids reported by the child itself before exec.
+
+The channel is a SEQPACKET socketpair on which the kernel attaches each sender's pid, translated into our PID namespace
+(SO_PASSCRED; Source: unix(7), pid_namespaces(7)): no ``ps``, no guess, no race (PROC-03, B-03). The job then waits for one byte
+on the go pipe. End of file there means that the supervisor died before it had committed the ids: the job leaves without
+having run. The error pipe is close-on-exec: end of file means that exec succeeded, a record says at which step it failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..model.identity import JobProcess, ProcessId
+from . import libc
+from .clock import monotonic_s
+from .keeper import Keeper, Keeping, settle_signals
+from .processes import identify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+HANDSHAKE_S = 10.0
+"""Keeper and job report within milliseconds; more than this is a box in trouble."""
+EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE, EXIT_ABANDONED = 127, 126, 125
+"""127 and 126 as shells use them; 125: the job was never told to go."""
+_NO_SUCH_COMMAND = (2, 20)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """All that a start needs, prepared before the fork.
+
+    `enter` runs in the launcher before the keeper is forked (unshare) or is None; `settle` in the keeper (mounts inside
+    the namespace); `prepare` in the job before it reports (cgroup, limits, priority); `signal_rest` as in `Keeping`.
+    `inherited_fds` (the lease's locks) stay open in keeper and job across exec.
+    """
+
+    run_id: str
+    attempt: int
+    argv: tuple[str, ...]
+    environ: dict[str, str]
+    workdir: str
+    status_path: str
+    output_path: str
+    output_max_bytes: int
+    inherited_fds: tuple[int, ...]
+    kill_on_supervisor_death: bool
+    pty: bool
+    signal_rest: Callable[[int], int]
+    prepare: Callable[[], None]
+    enter: Callable[[], None] | None = None
+    settle: Callable[[], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartError:
+    """Why exec did not happen: at which step, the errno, and the words."""
+
+    step: str
+    number: int
+    message: str
+
+    @property
+    def exit_code(self) -> int:
+        """127 when the command does not exist, 126 for everything else, as shells do."""
+        return EXIT_NOT_FOUND if self.step == "exec" and self.number in _NO_SUCH_COMMAND else EXIT_NOT_EXECUTABLE
+
+
+@dataclass(slots=True)
+class Started:
+    """Keeper and job exist and wait for `go`. Owns four descriptors; `close` gives them back."""
+
+    keeper: ProcessId
+    job: JobProcess
+    channel: socket.socket
+    go_fd: int
+    error_fd: int
+    output_fd: int
+
+    def go(self) -> None:
+        """Let the job exec. To be called once its ids are committed; harmless when it is gone."""
+        if self.go_fd >= 0:
+            try:
+                os.write(self.go_fd, b"g")
+            except BrokenPipeError:
+                pass
+            os.close(self.go_fd)
+            self.go_fd = -1
+
+    def read_error(self) -> StartError | None:
+        """What the job wrote before it gave up; None when exec succeeded. Call when `error_fd` is readable."""
+        data = os.read(self.error_fd, 4096)
+        os.close(self.error_fd)
+        self.error_fd = -1
+        if not data:
+            return None
+        step, number, message = data.decode("utf-8", "replace").split("\0", 2)
+        return StartError(step, int(number), message)
+
+    def close(self) -> None:
+        """Close what is still open; to a job that was not let go this says: do not run."""
+        for descriptor in (self.go_fd, self.error_fd, self.output_fd):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.go_fd = self.error_fd = self.output_fd = -1
+        self.channel.close()
+
+
+class SpawnFailed(Exception):
+    """Keeper or job did not come up; nothing of them is left to run. The message says at which step."""
+
+
+def spawn(launch: Launch) -> Started:
+    """Bring keeper and job up to the point before exec.
+
+    Raises:
+        SpawnFailed: a step failed or took longer than `HANDSHAKE_S`.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    go_read, go_write = os.pipe2(os.O_CLOEXEC)
+    error_read, error_write = os.pipe2(os.O_CLOEXEC)
+    output_read, output_write = os.openpty() if launch.pty else os.pipe2(os.O_CLOEXEC)
+    if not launch.pty:
+        _grow_pipe(output_read)
+    child = os.fork()
+    if child == 0:
+        _become_keeper(launch, theirs, (ours.fileno(), go_write, error_read), go_read, error_write, (output_read, output_write))
+    theirs.close()
+    for descriptor in (go_read, error_write, output_write):
+        os.close(descriptor)
+    try:
+        keeper, job = _hear_reports(ours)
+    except SpawnFailed:
+        for descriptor in (go_write, error_read, output_read):
+            os.close(descriptor)
+        ours.close()
+        raise
+    os.set_blocking(error_read, False)
+    return Started(keeper, job, ours, go_write, error_read, output_read)
+
+
+def _grow_pipe(descriptor: int) -> None:
+    """A larger pipe lets a job run on through a short absence of its reader. Source: fcntl(2), F_SETPIPE_SZ = 1031."""
+    import fcntl
+
+    try:
+        fcntl.fcntl(descriptor, 1031, 1 << 20)
+    except OSError:
+        return
+
+
+def _hear_reports(channel: socket.socket) -> tuple[ProcessId, JobProcess]:
+    keeper: ProcessId | None = None
+    deadline = monotonic_s() + HANDSHAKE_S
+    poller = select.poll()
+    poller.register(channel.fileno(), select.POLLIN)
+    while True:
+        left_ms = int((deadline - monotonic_s()) * 1000)
+        if left_ms <= 0 or not poller.poll(left_ms):
+            raise SpawnFailed(f"keeper and job did not report within {HANDSHAKE_S:.0f} s")
+        data, pid = _receive(channel)
+        if not data:
+            raise SpawnFailed("the keeper went away before it reported")
+        report = json.loads(data)
+        if "error" in report:
+            raise SpawnFailed(f"{report['step']}: {report['error']}")
+        process = identify(pid)
+        if process is None:
+            raise SpawnFailed(f"{report['role']} (pid {pid}) was gone right after its report")
+        if report["role"] == "keeper":
+            keeper = process
+            continue
+        if keeper is None:
+            raise SpawnFailed("the job reported before its keeper")
+        inner = report["pid"]
+        same = inner == pid
+        return keeper, JobProcess(process, report["sid"] if same else pid, report["pgid"] if same else pid, inner)
+
+
+def _receive(channel: socket.socket) -> tuple[bytes, int]:
+    """One message and its sender's pid in our namespace. Source: unix(7), SCM_CREDENTIALS: struct ucred {pid, uid, gid}."""
+    data, ancillary, _flags, _address = channel.recvmsg(4096, socket.CMSG_SPACE(struct.calcsize("iii")))
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
+            return data, int(struct.unpack("iii", payload[:12])[0])
+    return data, 0
+
+
+def _report(channel: socket.socket, **fields: object) -> None:
+    channel.send(json.dumps(fields).encode())
+
+
+def _become_keeper(
+    launch: Launch,
+    channel: socket.socket,
+    foreign_fds: tuple[int, ...],
+    go_read: int,
+    error_write: int,
+    output: tuple[int, int],
+) -> None:
+    """The forked child's whole life; never returns."""
+    step = "fork"
+    try:
+        settle_signals()
+        for descriptor in foreign_fds:
+            os.close(descriptor)
+        os.setsid()
+        if launch.enter is not None:
+            step = "containment"
+            launch.enter()
+            if os.fork() != 0:
+                os._exit(0)
+        else:
+            libc.set_child_subreaper()
+        step = "containment"
+        if launch.settle is not None:
+            launch.settle()
+        libc.set_name("holdfast-keeper")
+        _report(channel, role="keeper", pid=os.getpid())
+        step = "fork of the job"
+        job_pid = os.fork()
+        if job_pid == 0:
+            _become_job(launch, channel, go_read, error_write, output[1], foreign=output[0])
+        for descriptor in (go_read, error_write, output[1]):
+            os.close(descriptor)
+        Keeper(
+            Keeping(
+                run_id=launch.run_id,
+                attempt=launch.attempt,
+                status_path=launch.status_path,
+                output_path=launch.output_path,
+                output_max_bytes=launch.output_max_bytes,
+                job_pid=job_pid,
+                output_fd=output[0],
+                supervisor_fd=channel.fileno(),
+                kill_on_supervisor_death=launch.kill_on_supervisor_death,
+                signal_rest=launch.signal_rest,
+            )
+        ).run()
+    except BaseException as error:  # noqa: BLE001 - the last barrier of a forked child: nothing may unwind into our caller
+        _report_failure(channel, step, error)
+        os._exit(EXIT_NOT_EXECUTABLE)
+    os._exit(0)
+
+
+def _report_failure(channel: socket.socket, step: str, error: BaseException) -> None:
+    try:
+        _report(channel, error=f"{type(error).__name__}: {error}", step=step)
+    except OSError:
+        return
+
+
+def _become_job(
+    launch: Launch, channel: socket.socket, go_read: int, error_write: int, output_write: int, *, foreign: int
+) -> None:
+    """From fork to exec in the job's own process; never returns."""
+    step = "session"
+    try:
+        os.close(foreign)
+        os.setsid()
+        step = "standard streams"
+        _connect_streams(output_write, pty=launch.pty)
+        step = "limits"
+        launch.prepare()
+        step = "workdir"
+        os.chdir(launch.workdir)
+        _report(channel, role="job", pid=os.getpid(), sid=os.getsid(0), pgid=os.getpgid(0))
+        channel.close()
+        if os.read(go_read, 1) != b"g":
+            os._exit(EXIT_ABANDONED)
+        step = "exec"
+        for descriptor in launch.inherited_fds:
+            os.set_inheritable(descriptor, True)
+        _restore_signals()
+        os.execvpe(launch.argv[0], launch.argv, launch.environ)
+    except BaseException as error:  # noqa: BLE001 - as above
+        number = error.errno if isinstance(error, OSError) and error.errno else 0
+        words = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
+        os.write(error_write, f"{step}\0{number}\0{words}".encode())
+        _report_failure(channel, step, error)
+        os._exit(EXIT_NOT_FOUND if number in _NO_SUCH_COMMAND and step == "exec" else EXIT_NOT_EXECUTABLE)
+
+
+def _connect_streams(output_write: int, *, pty: bool) -> None:
+    """stdin from /dev/null, stdout and stderr into the output pipe, opened for reading too: no SIGPIPE, ever."""
+    if pty:
+        import fcntl
+        import termios
+
+        fcntl.ioctl(output_write, termios.TIOCSCTTY, 0)
+        for number in (0, 1, 2):
+            os.dup2(output_write, number)
+        return
+    null = os.open("/dev/null", os.O_RDONLY)
+    both_ways = os.open(f"/proc/self/fd/{output_write}", os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(both_ways, 1)
+    os.dup2(both_ways, 2)
+    for descriptor in {null, both_ways, output_write} - {0, 1, 2}:
+        os.close(descriptor)
+
+
+def _restore_signals() -> None:
+    """The job starts with default dispositions and an empty mask, whatever we ignore ourselves."""
+    for number in signal.valid_signals():
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            try:
+                signal.signal(number, signal.SIG_DFL)
+            except (OSError, ValueError):
+                continue
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())

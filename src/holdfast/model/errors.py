@@ -1,0 +1,113 @@
+"""The errors a person can meet, one class per different reaction.
+
+    HoldfastError
+    ├── UsageError          64  the command line is wrong
+    ├── JobFileError        65  the job file is wrong (file, line, key)
+    ├── NoSuchRun           66  no run answers to that name
+    ├── ResultMissing       73  the job ended well but its declared artifacts are not there
+    ├── StorageError        74  a file or directory cannot be read or written
+    ├── ResourceBusy        75  a card is taken (who, since when, what)
+    ├── StillAlive          76  KILL was sent and something is still there
+    ├── NotPermitted        77  not yours
+    ├── PreflightFailed     78  a check said no before anything started
+    └── InternalError       70  our own invariant is broken
+
+Each has a stable `code`, an `exit_code` after sysexits.h, `blame`, and `hint`: what to do next. The message says what
+failed, on what, and what was seen.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Blame(str, Enum):
+    """Who can mend it."""
+
+    USER = "user"
+    ENVIRONMENT = "environment"
+    BUG = "bug"
+
+
+class HoldfastError(Exception):
+    """Root of every error that holdfast raises on purpose.
+
+    `hint` is one sentence that begins with a verb; `details` is for ``--json``.
+    """
+
+    code = "error"
+    exit_code = 70
+    blame = Blame.BUG
+    transient = False
+
+    def __init__(self, message: str, *, hint: str = "", details: dict[str, object] | None = None) -> None:
+        """Say what failed, on what, and what was seen; `hint` what to do."""
+        super().__init__(message)
+        self.hint = hint
+        self.details = details or {}
+
+
+class UsageError(HoldfastError):
+    """The command line is wrong."""
+
+    code, exit_code, blame = "usage", 64, Blame.USER
+
+
+class JobFileError(HoldfastError):
+    """The job file is wrong: the message begins with file, line and key."""
+
+    code, exit_code, blame = "job_file", 65, Blame.USER
+
+
+class NoSuchRun(HoldfastError):
+    """No run answers to that id or name."""
+
+    code, exit_code, blame = "no_such_run", 66, Blame.USER
+
+
+class ResultMissing(HoldfastError):
+    """The job ended with exit code 0 and its declared artifacts are missing, stale or empty."""
+
+    code, exit_code, blame = "result_missing", 73, Blame.USER
+
+
+class StorageError(HoldfastError):
+    """A file or directory that holdfast needs cannot be read or written."""
+
+    code, exit_code, blame = "storage", 74, Blame.ENVIRONMENT
+
+
+class ResourceBusy(HoldfastError):
+    """A card, or all of them, is taken; the message names the holder."""
+
+    code, exit_code, blame, transient = "busy", 75, Blame.ENVIRONMENT, True
+
+
+class StillAlive(HoldfastError):
+    """A process survived KILL so far (uninterruptible sleep): the lease stays held."""
+
+    code, exit_code, blame, transient = "still_alive", 76, Blame.ENVIRONMENT, True
+
+
+class NotPermitted(HoldfastError):
+    """The run, the lease or the process belongs to somebody else."""
+
+    code, exit_code, blame = "not_permitted", 77, Blame.USER
+
+
+class PreflightFailed(HoldfastError):
+    """A check failed before anything was started; nothing is left behind."""
+
+    code, exit_code, blame = "preflight", 78, Blame.USER
+
+
+class InternalError(HoldfastError):
+    """Our own invariant is broken: please report it with the supervisor's log."""
+
+    code, exit_code, blame = "internal", 70, Blame.BUG
+
+
+EXIT_TIMED_OUT = 124
+"""As timeout(1)."""
+EXIT_STOPPED = 130
+"""A run ended because somebody asked: as a shell reports SIGINT."""

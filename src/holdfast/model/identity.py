@@ -1,0 +1,60 @@
+"""Naming a process so that nothing else can answer to the name: pid, start time and boot.
+
+A bare pid is reused (the limit is 32768 on many boxes); pid plus start time plus boot id is not (PROC-08, B-69).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """One process for all time on this host.
+
+    `start_ticks` is field 22 of ``/proc/PID/stat`` (clock ticks since boot; Source: proc(5)), `boot_id` the content of
+    ``/proc/sys/kernel/random/boot_id``. `pid` is as seen in the PID namespace of whoever recorded it.
+    """
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobProcess:
+    """The job's leader as it reported itself before exec: session and group are its own (sid = pgid = pid)."""
+
+    process: ProcessId
+    sid: int
+    pgid: int
+    inner_pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitStatus:
+    """What the kernel said when the job's leader ended: exactly one of `code` (0..255) and `signal` is set.
+
+    Resource usage is that of the leader and its reaped descendants: seconds of CPU, peak resident bytes of the
+    largest process. `source` says who was told: the keeper, the supervisor, or the kernel's pidfd record.
+    """
+
+    code: int | None
+    signal: int | None
+    core_dumped: bool = False
+    ended_at: str = ""
+    user_s: float = 0.0
+    system_s: float = 0.0
+    max_rss_bytes: int = 0
+    source: str = "keeper"
+
+    @property
+    def exit_code(self) -> int:
+        """The shell's convention: the code itself, or 128 + the signal's number."""
+        return self.code if self.code is not None else 128 + (self.signal or 0)
+
+    def describe(self) -> str:
+        """For people: ``exit code 3`` or ``signal 9 (core dumped)``."""
+        if self.code is not None:
+            return f"exit code {self.code}"
+        return f"signal {self.signal}" + (" (core dumped)" if self.core_dumped else "")

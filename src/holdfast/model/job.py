@@ -1,0 +1,152 @@
+"""JobSpec: everything a person can say about a run, resolved, with units made plain.
+
+This is what a job file or the command line decodes into, what `run.json` stores, and all that the supervisor knows of
+the wish. Seconds and bytes are numbers here; their notation lives in `units`. Defaults are the documented ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from .gpu import GpuRequest
+
+
+class Priority(str, Enum):
+    """CPU and I/O priority of the job: LOW is nice 10 and best-effort level 7 (ETIQ-01)."""
+
+    LOW = "low"
+    NORMAL = "normal"
+
+
+class Rung(str, Enum):
+    """How a job is contained, best first; AUTO takes the first that works here."""
+
+    AUTO = "auto"
+    PID_NAMESPACE = "pid_namespace"
+    CGROUP_V2 = "cgroup_v2"
+    CGROUP_V1 = "cgroup_v1"
+    SUBREAPER = "subreaper"
+    PROCESS_GROUP = "process_group"
+
+
+class Orphan(str, Enum):
+    """What becomes of the job when its supervisor dies (PROC-23)."""
+
+    KEEP = "keep"
+    KILL = "kill"
+
+
+class Unenforced(str, Enum):
+    """What to do about a limit that nothing on this box can enforce."""
+
+    FAIL = "fail"
+    WARN = "warn"
+
+
+class Tracker(str, Enum):
+    """Experiment tracker mode given to the job; NONE leaves its environment alone."""
+
+    OFFLINE = "offline"
+    ONLINE = "online"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuOptions:
+    """How cards are chosen and waited for. Bytes and seconds; None is "no limit stated"."""
+
+    min_free_bytes: int | None = None
+    wait_s: float = 0.0
+    share: bool = False
+    max_hold_s: float | None = None
+    idle_window_s: float = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """Deadlines of the phases in seconds; `total_s` covers everything from the start of the attempt."""
+
+    preflight_s: float = 120.0
+    run_s: float | None = None
+    postflight_s: float = 300.0
+    total_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Resource limits of the whole job tree. Bytes; `cpus` in cores (0.5 is half of one core, LIM-05).
+
+    `affinity` lists CPU numbers; `cpu_weight` is cgroup v2's scale 1..10000 (100 is the default).
+    """
+
+    memory_bytes: int | None = None
+    memory_high_bytes: int | None = None
+    cpus: float | None = None
+    cpu_weight: int | None = None
+    affinity: tuple[int, ...] = ()
+    tasks: int | None = None
+    open_files: int | None = None
+    unenforced: Unenforced = Unenforced.FAIL
+
+
+@dataclass(frozen=True, slots=True)
+class DiskNeeds:
+    """The disk gate. `min_free_bytes` and `min_free_inodes` must remain on every mount in use.
+
+    `checkpoint_bytes` x (`keep` + 1 for the one being written) is the checkpoint budget (PRE-07).
+    """
+
+    min_free_bytes: int = 1_000_000_000
+    min_free_inodes: int = 1000
+    checkpoint_bytes: int = 0
+    keep: int = 1
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Whom to tell: an argument vector that gets the message as JSON on stdin, and a URL that gets it by POST."""
+
+    command: tuple[str, ...] = ()
+    webhook: str | None = None
+    on: tuple[str, ...] = ("ended",)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One job, resolved. Paths are absolute; `command` is an argument vector and never meets a shell.
+
+    `grace_s` None means derived from the measured checkpoint time; `threads` None means derived from the CPU quota;
+    `nice_default` in rules may change what Priority.LOW means.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    workdir: str
+    env: dict[str, str] = field(default_factory=dict)
+    gpus: GpuRequest = GpuRequest()
+    gpu: GpuOptions = GpuOptions()
+    timeouts: Timeouts = Timeouts()
+    grace_s: float | None = None
+    grace_max_s: float = 600.0
+    limits: Limits = Limits()
+    priority: Priority = Priority.LOW
+    containment: Rung = Rung.AUTO
+    on_supervisor_death: Orphan = Orphan.KEEP
+    inputs: tuple[str, ...] = ()
+    config: str | None = None
+    data: tuple[str, ...] = ()
+    artifacts: tuple[str, ...] = ()
+    disk: DiskNeeds = DiskNeeds()
+    expected_s: float | None = None
+    output_max_bytes: int = 200 * 1024**2
+    health_every_s: float = 30.0
+    tracker: Tracker = Tracker.OFFLINE
+    threads: int | None = None
+    image: str | None = None
+    login_shell: bool = False
+    pty: bool = False
+    allow_install: bool = False
+    notify: Notify = Notify()
+    seed: int | None = None

@@ -1,0 +1,103 @@
+"""Leases: who may use a card, and every reason why somebody else may not.
+
+A lease is a kernel lock; everything here is what is written or read beside it so that people and other programs can
+see who, since when and what for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from .identity import ProcessId
+
+
+class Phase(str, Enum):
+    """What the lessee is doing with its cards."""
+
+    PREFLIGHT = "preflight"
+    RUN = "run"
+    STOPPING = "stopping"
+    POSTFLIGHT = "postflight"
+    DRAINING = "draining"
+
+
+class Witness(str, Enum):
+    """What says that a card is busy."""
+
+    LOCK = "lock"
+    RECORD = "record"
+    MARKER = "marker"
+    CARD = "card"
+    FOREIGN_LOCK = "foreign_lock"
+    QUEUE = "queue"
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedDevice:
+    """One device of a lease: the card's UUID, and the slice's when only a slice is leased."""
+
+    card_uuid: str
+    index: int
+    name: str
+    slice_uuid: str | None = None
+
+    @property
+    def uuid(self) -> str:
+        """What CUDA is told: the slice when there is one."""
+        return self.slice_uuid or self.card_uuid
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """The public record of a lease (LEASE-04). Times are ISO 8601 UTC; `share` is the opt-in to share cards.
+
+    `members` are the processes by which the lease lives: supervisor, keeper and the job's leader as they become known;
+    `cgroup` is the job's cgroup directory, readable by every user.
+    """
+
+    run_id: str
+    attempt: int
+    user: str
+    uid: int
+    host: str
+    since: str
+    phase: Phase
+    devices: tuple[LeasedDevice, ...]
+    supervisor: ProcessId
+    members: tuple[ProcessId, ...] = ()
+    cgroup: str | None = None
+    command: str = ""
+    config: str | None = None
+    run_dir: str = ""
+    share: bool = False
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """One reason why one device is not to be had, with its witness.
+
+    `holder` is a phrase for people (``anna, run 2026...-resnet-1f2e, pid 4242``), `since` ISO UTC when known,
+    `pids` the processes that hold on, `draining` True when the run is over but something of it is left.
+    """
+
+    device: str
+    witness: Witness
+    holder: str
+    since: str | None = None
+    run_id: str | None = None
+    command: str | None = None
+    pids: tuple[int, ...] = ()
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A waiter's place in the line. `order` is CLOCK_BOOTTIME nanoseconds at arrival; `candidates` device UUIDs."""
+
+    order: int
+    run_id: str
+    user: str
+    candidates: tuple[str, ...]
+    count: int

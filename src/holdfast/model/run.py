@@ -1,0 +1,204 @@
+"""A run's life as data: the lifecycle states, the outcome, the facts that are kept apart.
+
+A state carries exactly what is true in it. The outcome is a second type, set once, with its evidence. What somebody
+wants (`Desired`) and what was seen (`RunState`) are different files with different writers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from .finding import Finding
+from .identity import JobProcess, ProcessId, WaitStatus
+from .lease import Busy, LeasedDevice
+
+SCHEMA = 1
+"""Version of every file in a run directory."""
+
+
+class StopCause(str, Enum):
+    """Why a run is being ended before its time."""
+
+    OPERATOR = "operator"
+    SIGNAL = "signal"
+    PREEMPTION = "preemption"
+    DEADLINE = "deadline"
+    DISK_FULL = "disk_full"
+    LEASE_MISMATCH = "lease_mismatch"
+    MEMORY = "memory"
+    MAX_HOLD = "max_hold"
+
+
+class StopRung(str, Enum):
+    """Where the stop ladder stands: TERM and the grace that follows, or KILL."""
+
+    TERM = "term"
+    KILL = "kill"
+
+
+class Outcome(str, Enum):
+    """How a run ended; set exactly once."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+    PREEMPTED = "preempted"
+    TIMED_OUT = "timed_out"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequest:
+    """Why the run is being stopped, by whom (a phrase for people), and whether to skip straight to KILL."""
+
+    cause: StopCause
+    by: str
+    force: bool = False
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the job never ran: a stable `code`, holdfast's `exit_code` for it, and the words.
+
+    For a busy card `busy` names the holders; for failed checks `findings` has them.
+    """
+
+    code: str
+    exit_code: int
+    message: str
+    hint: str = ""
+    busy: tuple[Busy, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The run directory exists; nothing has been done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """Checks are running since `since` (ISO UTC)."""
+
+    since: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Cards are being leased, at once or in line; `blocked_by` says who is in the way."""
+
+    since: str
+    blocked_by: tuple[Busy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """Leases are held; keeper and job are coming up. `job` is committed before the job may exec."""
+
+    since: str
+    devices: tuple[LeasedDevice, ...] = ()
+    keeper: ProcessId | None = None
+    job: JobProcess | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The job's exec was seen to succeed."""
+
+    since: str
+    devices: tuple[LeasedDevice, ...]
+    keeper: ProcessId
+    job: JobProcess
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """The stop ladder is at `rung`; the whole stop began at `began` (epoch seconds).
+
+    `status` is set when the leader has left while others of its tree are still at work within the grace.
+    """
+
+    since: str
+    devices: tuple[LeasedDevice, ...]
+    keeper: ProcessId
+    job: JobProcess
+    request: StopRequest
+    rung: StopRung
+    began: float
+    status: WaitStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finalizing:
+    """The leader is gone or never was: empty the tree, check the results, give the cards back.
+
+    At most one of `status` and `refusal` is set, or neither when the job's end was not witnessed. `emptied` turns True
+    when the tree was proven empty; `stuck` lists what survived KILL so far.
+    """
+
+    since: str
+    devices: tuple[LeasedDevice, ...] = ()
+    keeper: ProcessId | None = None
+    job: JobProcess | None = None
+    started_at: str | None = None
+    status: WaitStatus | None = None
+    refusal: Refusal | None = None
+    request: StopRequest | None = None
+    emptied: bool = False
+    stuck: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Over. `exit_code` is what `holdfast run` returns; `evidence` proves the outcome."""
+
+    at: str
+    outcome: Outcome
+    exit_code: int
+    evidence: str
+    status: WaitStatus | None = None
+    refusal: Refusal | None = None
+    request: StopRequest | None = None
+    started_at: str | None = None
+    warnings: tuple[str, ...] = ()
+
+
+State = Created | Preflight | Waiting | Starting | Running | Stopping | Finalizing | Ended
+STATES: tuple[type, ...] = (Created, Preflight, Waiting, Starting, Running, Stopping, Finalizing, Ended)
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """The content of ``state.json``: who supervises, and where the run stands.
+
+    `version` grows by one with every commit; a supervisor that finds a newer version than its own has been replaced
+    and must stop writing.
+    """
+
+    run_id: str
+    attempt: int
+    version: int
+    boot_id: str
+    created_at: str
+    supervisor: ProcessId | None
+    state: State
+    updated_at: str = ""
+
+
+class Wish(str, Enum):
+    """What somebody may want of a live run."""
+
+    STOP = "stop"
+    STOP_NOW = "stop_now"
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """The content of ``desired.json``: a durable wish, seen by the supervisor whenever it looks."""
+
+    wish: Wish
+    by: str
+    at: str
+    reason: str = ""

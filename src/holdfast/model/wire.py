@@ -1,0 +1,183 @@
+"""The run directory's files: their names, and dataclasses to and from JSON values.
+
+Encoding is structural: a dataclass becomes an object with its fields, an enum its value, a tuple an array; members of
+the lifecycle union carry their class as ``kind``. Decoding is driven by the annotations, ignores fields that it does
+not know (a newer holdfast wrote them) and fills absent ones from defaults (an older one did not).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+
+from .run import SCHEMA, STATES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
+
+RUN = "run.json"
+HANDBOOK = "handbook.md"
+ATTEMPTS = "attempts"
+SNAPSHOT = "snapshot"
+ARTIFACTS = "artifacts"
+CHECKPOINTS = "checkpoints"
+MANIFEST = "manifest.json"
+STATE = "state.json"
+DESIRED = "desired.json"
+STATUS = "status.json"
+EVENTS = "events.jsonl"
+OUTPUT = "output.log"
+SUPERVISOR_LOG = "supervisor.log"
+HEALTH = "health.jsonl"
+HEARTBEAT = "heartbeat.json"
+PREFLIGHT = "preflight.json"
+POSTFLIGHT = "postflight.json"
+EXIT = "exit.json"
+FAILURE = "failure.md"
+
+_HINTS: dict[type, dict[str, object]] = {}
+_BY_KIND = {cls.__name__.lower(): cls for cls in STATES}
+
+
+class WireError(ValueError):
+    """A stored value does not have the form that its type asks for; the message names the place."""
+
+
+def attempt_dir(run_dir: str, attempt: int) -> str:
+    """The directory of one attempt."""
+    return f"{run_dir}/{ATTEMPTS}/{attempt}"
+
+
+def encode(value: object) -> Any:  # noqa: ANN401 - a JSON value
+    """The JSON value of a model object (dataclass, enum, tuple, mapping or plain value)."""
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        cls = type(value)
+        encoded = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(cls)}
+        return {"kind": cls.__name__.lower(), **encoded} if cls in STATES else encoded
+    if isinstance(value, (list, tuple)):
+        return [encode(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): encode(item) for key, item in value.items()}
+    return value
+
+
+def decode(cls: type[T], value: object, where: str = "") -> T:
+    """The model object of type `cls` in a JSON value.
+
+    Raises:
+        WireError: a field is missing or has the wrong form.
+    """
+    result = _decode(cls, value, where or cls.__name__)
+    assert isinstance(result, cls)
+    return result
+
+
+def to_bytes(value: object, **extra: object) -> bytes:
+    """A whole file: the encoded object with ``schema`` first, indented for people, newline at the end."""
+    body = encode(value)
+    return (json.dumps({"schema": SCHEMA, **extra, **body}, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def from_bytes(cls: type[T], data: bytes, where: str) -> T:
+    """The object that `to_bytes` wrote.
+
+    Raises:
+        WireError: not JSON, not an object, or not of that form.
+    """
+    return decode(cls, parse_object(data, where), where)
+
+
+def parse_object(data: bytes, where: str) -> dict[str, Any]:
+    """The JSON object in `data`.
+
+    Raises:
+        WireError: it is not valid JSON, or not an object.
+    """
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"{where} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise WireError(f"{where} holds {type(value).__name__}, not a JSON object")
+    return value
+
+
+def _hints_of(cls: type) -> dict[str, object]:
+    if cls not in _HINTS:
+        _HINTS[cls] = get_type_hints(cls)
+    return _HINTS[cls]
+
+
+def _decode(hint: object, value: object, where: str) -> object:  # noqa: PLR0911 - one branch for each form of type
+    origin = get_origin(hint)
+    if origin is types.UnionType:
+        return _decode_union(get_args(hint), value, where)
+    if origin is tuple:
+        return _decode_tuple(get_args(hint), value, where)
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise WireError(f"{where}: expected an object, found {value!r}")
+        item_hint = get_args(hint)[1]
+        return {key: _decode(item_hint, item, f"{where}.{key}") for key, item in value.items()}
+    if hint is object:
+        return value
+    assert isinstance(hint, type)
+    if issubclass(hint, Enum):
+        try:
+            return hint(value)
+        except ValueError as error:
+            raise WireError(f"{where}: {value!r} is none of {', '.join(m.value for m in hint)}") from error
+    if dataclasses.is_dataclass(hint):
+        return _decode_fields(hint, value, where)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
+        raise WireError(f"{where}: expected {hint.__name__}, found {value!r}")
+    return value
+
+
+def _decode_union(options: tuple[object, ...], value: object, where: str) -> object:
+    if value is None and type(None) in options:
+        return None
+    if isinstance(value, dict) and "kind" in value:
+        kind = value["kind"]
+        if kind not in _BY_KIND:
+            raise WireError(f"{where}: unknown kind {kind!r}")
+        return _decode_fields(_BY_KIND[kind], value, where)
+    rest = [option for option in options if option is not type(None)]
+    for option in rest[:-1]:
+        try:
+            return _decode(option, value, where)
+        except WireError:
+            continue
+    return _decode(rest[-1], value, where)
+
+
+def _decode_tuple(args: tuple[object, ...], value: object, where: str) -> tuple[object, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise WireError(f"{where}: expected an array, found {value!r}")
+    if len(args) == 2 and args[1] is Ellipsis:
+        return tuple(_decode(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if len(args) != len(value):
+        raise WireError(f"{where}: expected {len(args)} items, found {len(value)}")
+    return tuple(_decode(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(args, value, strict=True)))
+
+
+def _decode_fields(cls: type, value: object, where: str) -> object:
+    if not isinstance(value, dict):
+        raise WireError(f"{where}: expected an object, found {value!r}")
+    data: Mapping[str, object] = value
+    hints, arguments = _hints_of(cls), {}
+    for field in dataclasses.fields(cls):
+        if field.name in data:
+            arguments[field.name] = _decode(hints[field.name], data[field.name], f"{where}.{field.name}")
+        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            raise WireError(f"{where}: {field.name} is missing")
+    return cls(**arguments)

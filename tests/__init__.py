@@ -1,0 +1,1 @@
+"""The tests mirror src/holdfast: tests/<package>/test_<module>.py."""

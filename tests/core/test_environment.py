@@ -1,0 +1,169 @@
+"""What the job's environment holds: ours always, defaults where a person was silent, the rest untouched."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.core.environment import (
+    ALLOCATOR_PAIR,
+    NO_CARDS,
+    Placement,
+    build_environment,
+    choose_allocator,
+    choose_nccl,
+    correct_allocator,
+)
+from holdfast.core.limits import THREAD_VARIABLES
+from holdfast.core.redact import REDACTED
+from holdfast.model.finding import Level
+from holdfast.model.job import JobSpec, Tracker
+from holdfast.model.lease import LeasedDevice
+
+pytestmark = pytest.mark.pure
+
+SPEC = JobSpec("t", ("true",), "/w")
+PLACE = Placement(
+    "/r", "20261120-104501-t-3fa2", 2, "start", "/r/checkpoints", "/r/artifacts", "/r/attempts/2/heartbeat.json"
+)
+CARDS = (LeasedDevice("GPU-b", 1, "H"), LeasedDevice("GPU-a", 0, "H", "MIG-x"))
+
+
+def test_the_run_names_itself() -> None:
+    made = build_environment({"PATH": "/bin"}, SPEC, replace(PLACE, deadline_epoch_s=1234.9, workers=3))
+    assert made.values["HOLDFAST_RUN_ID"] == PLACE.run_id
+    assert made.values["HOLDFAST_ATTEMPT"] == "2"
+    assert made.values["HOLDFAST_DEADLINE"] == "1234"
+    assert made.values["HOLDFAST_WORKERS"] == "3"
+    assert made.values["PATH"] == "/bin"
+    assert "PATH" not in made.added
+    assert "HOLDFAST_RUN_DIR" in made.added
+
+
+def test_an_enclosing_runs_variables_do_not_leak_in() -> None:
+    base = {"HOLDFAST_DEADLINE": "1", "HOLDFAST_WORKERS": "64", "HOLDFAST_RUN_ID": "outer"}
+    made = build_environment(base, SPEC, PLACE)
+    assert made.values["HOLDFAST_DEADLINE"] == ""
+    assert made.values["HOLDFAST_WORKERS"] == ""
+    assert made.values["HOLDFAST_RUN_ID"] == PLACE.run_id
+
+
+@pytest.mark.requirement("B-14", "B-15", "LEASE-08")
+def test_B_15_the_job_sees_the_leased_devices_only() -> None:
+    made = build_environment({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, SPEC, replace(PLACE, devices=CARDS))
+    assert made.values["CUDA_VISIBLE_DEVICES"] == "GPU-b,MIG-x"
+    assert made.values["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+    assert build_environment({}, SPEC, PLACE).values["CUDA_VISIBLE_DEVICES"] == NO_CARDS
+
+
+def test_a_job_file_cannot_name_the_devices() -> None:
+    made = build_environment({}, replace(SPEC, env={"CUDA_VISIBLE_DEVICES": "7"}), PLACE)
+    assert made.values["CUDA_VISIBLE_DEVICES"] == NO_CARDS
+    assert [finding.id for finding in made.findings] == ["environment.own"]
+
+
+@pytest.mark.requirement("RAIL-03", "B-11")
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        (None, {"PYTORCH_ALLOC_CONF": ALLOCATOR_PAIR, "PYTORCH_CUDA_ALLOC_CONF": ALLOCATOR_PAIR}),
+        ("2.9.0", {"PYTORCH_ALLOC_CONF": ALLOCATOR_PAIR}),
+        ("2.10.0+cu130", {"PYTORCH_ALLOC_CONF": ALLOCATOR_PAIR}),
+        ("2.5.1+cu121", {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True,max_split_size_mb:512"}),
+        ("2.4.1", {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+        ("2.0.1", {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"}),
+        ("1.13.1", {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"}),
+    ],
+)
+def test_RAIL_03_allocator_by_torch_version(version: str | None, expected: dict[str, str]) -> None:
+    assert choose_allocator({}, version) == expected
+
+
+@pytest.mark.requirement("RAIL-03")
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_RAIL_03_the_users_allocator_wins_and_is_reported(name: str) -> None:
+    made = build_environment({name: "garbage_collection_threshold:0.8"}, SPEC, PLACE)
+    others = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"} - {name}
+    assert made.values[name] == "garbage_collection_threshold:0.8"
+    assert others.isdisjoint(made.values)
+    assert "yours is used" in made.findings[0].evidence
+
+
+@pytest.mark.requirement("RAIL-03", "B-11")
+@pytest.mark.parametrize(
+    ("value", "corrected"),
+    [
+        ("expandable_segments:True,max_split_size_mb:512", None),
+        ("max_split_size_mb=512", "max_split_size_mb:512"),
+        ("expandable_segments=True, max_split_size_mb=512", "expandable_segments:True,max_split_size_mb:512"),
+        ("expandable_segments:True;max_split_size_mb:512", "expandable_segments:True,max_split_size_mb:512"),
+        ("expandable_segments:True max_split_size_mb:512", "expandable_segments:True,max_split_size_mb:512"),
+        ("roundup_power2_divisions:[256:1,512:2,>:4]", None),
+        ("", None),
+    ],
+)
+def test_RAIL_03_allocator_syntax(value: str, corrected: str | None) -> None:
+    assert correct_allocator(value) == corrected
+
+
+def test_an_allocator_name_that_torch_does_not_read_is_reported() -> None:
+    made = build_environment({"PYTORCH_ALLOC_CONF": ALLOCATOR_PAIR}, SPEC, replace(PLACE, torch_version="2.4.0"))
+    assert [(item.id, item.level) for item in made.findings] == [("environment.allocator", Level.WARN)]
+
+
+@pytest.mark.requirement("RAIL-04", "B-13")
+@pytest.mark.parametrize(
+    ("user", "version", "expected"),
+    [
+        ({}, None, {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "NCCL_ASYNC_ERROR_HANDLING": "1"}),
+        ({}, "2.2.0", {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"}),
+        ({}, "2.1.2", {"NCCL_ASYNC_ERROR_HANDLING": "1"}),
+        ({"NCCL_ASYNC_ERROR_HANDLING": "2"}, "2.6.0", {}),
+        ({"TORCH_NCCL_BLOCKING_WAIT": "1"}, None, {}),
+    ],
+)
+def test_RAIL_04_nccl_by_torch_version(user: dict[str, str], version: str | None, expected: dict[str, str]) -> None:
+    assert choose_nccl(user, version) == expected
+
+
+@pytest.mark.requirement("B-12")
+def test_B_12_no_variable_that_torch_does_not_read() -> None:
+    assert "TORCH_CUDA_MEMORY_FRACTION" not in build_environment({}, SPEC, PLACE).values
+
+
+@pytest.mark.requirement("RAIL-06")
+def test_RAIL_06_thread_caps_reach_every_pool() -> None:
+    made = build_environment({}, SPEC, replace(PLACE, threads=2))
+    assert {made.values[name] for name in THREAD_VARIABLES} == {"2"}
+    assert "OMP_NUM_THREADS" not in build_environment({}, SPEC, PLACE).values
+
+
+@pytest.mark.requirement("RAIL-06")
+def test_RAIL_06_the_users_thread_count_wins_in_every_pool() -> None:
+    made = build_environment({"OMP_NUM_THREADS": "5", "MKL_NUM_THREADS": "6"}, SPEC, replace(PLACE, threads=2))
+    assert made.values["OMP_NUM_THREADS"] == "5"
+    assert made.values["MKL_NUM_THREADS"] == "6"
+    assert made.values["OPENBLAS_NUM_THREADS"] == "5"
+    assert [item.id for item in made.findings] == ["environment.threads"]
+
+
+@pytest.mark.requirement("RAIL-11")
+def test_RAIL_11_tracker_mode() -> None:
+    assert build_environment({}, SPEC, PLACE).values["WANDB_MODE"] == "offline"
+    assert build_environment({}, replace(SPEC, tracker=Tracker.ONLINE), PLACE).values["WANDB_MODE"] == "online"
+    assert "WANDB_MODE" not in build_environment({}, replace(SPEC, tracker=Tracker.NONE), PLACE).values
+    made = build_environment({"WANDB_MODE": "disabled"}, SPEC, PLACE)
+    assert made.values["WANDB_MODE"] == "disabled"
+    assert [item.id for item in made.findings] == ["environment.tracker"]
+
+
+@pytest.mark.requirement("RAIL-12")
+def test_RAIL_12_python_output_is_unbuffered() -> None:
+    assert build_environment({}, SPEC, PLACE).values["PYTHONUNBUFFERED"] == "1"
+
+
+def test_a_value_redacted_in_the_record_is_not_given_to_the_job() -> None:
+    made = build_environment({"HF_TOKEN": "real"}, replace(SPEC, env={"HF_TOKEN": REDACTED, "A": "1"}), PLACE)
+    assert made.values["HF_TOKEN"] == "real"
+    assert made.values["A"] == "1"

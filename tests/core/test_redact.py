@@ -1,0 +1,163 @@
+"""Secrets are told from names and shapes, and nothing that only resembles one is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.redact import (
+    REDACTED,
+    is_secret_name,
+    is_secret_value,
+    redact_argv,
+    redact_code,
+    redact_env,
+    redact_text,
+    secret_values,
+)
+
+pytestmark = pytest.mark.pure
+
+# Put together at run time, so that no scanner takes this file for a leak.
+GITHUB = "ghp_" + "a1B2" * 9
+HUGGING = "hf_" + "abCD" * 9
+OPENAI = "sk-" + "proj-" + "x9" * 20
+AMAZON = "AKIA" + "ABCDEFGH12345678"
+TOKEN = "eyJ" + "hbGciOiJI" + ".eyJ" + "zdWIiOiIx" + "." + "SflKxwRJSM"
+KEY_BLOCK = "-----BEGIN OPENSSH PRIVATE" + " KEY-----\nabc\n-----END OPENSSH PRIVATE" + " KEY-----"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "HF_TOKEN",
+        "WANDB_API_KEY",
+        "--api-key",
+        "db.password",
+        "githubToken",
+        "AWS_SECRET_ACCESS_KEY",
+        "PGPASSWORD_SECRET",
+        "MYSQL_PWD",
+        "hub_token",
+        "client_secret",
+        "SSH_PRIVATE_KEY",
+        "Authorization",
+        "OPENAI_KEY",
+        "apiKey",
+        "--hub-token",
+    ],
+)
+def test_secret_names(name: str) -> None:
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PWD",
+        "OLDPWD",
+        "TOKENIZERS_PARALLELISM",
+        "--max-tokens",
+        "max_token",
+        "pad_token_id",
+        "sort_key",
+        "--key-dim",
+        "KEYBOARD",
+        "SSH_AUTH_SOCK",
+        "PATH",
+        "--num-heads",
+        "HF_TOKEN_PATH",
+        "tokenizer",
+        "monkey",
+        "password_file",
+        "",
+        "n_token",
+    ],
+)
+def test_innocent_names(name: str) -> None:
+    assert not is_secret_name(name)
+
+
+@pytest.mark.parametrize("value", [GITHUB, HUGGING, OPENAI, AMAZON, TOKEN, KEY_BLOCK, "postgres://me:pw123@db/x"])
+def test_secret_values_by_shape(value: str) -> None:
+    assert is_secret_value(value)
+    assert value not in redact_text(f"before {value} after")
+    assert redact_text(f"before {value} after").startswith("before ")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "resnet50", "a" * 40, "0123456789abcdef" * 2, "https://host:8080/x", "git@host:repo", "postgres://u:$PW@db"],
+)
+def test_innocent_values(value: str) -> None:
+    assert not is_secret_value(value)
+    assert redact_text(value) == value
+
+
+def test_a_hex_key_counts_only_where_its_name_hints() -> None:
+    key = "0123456789abcdef0123456789abcdef01234567"
+    assert is_secret_value(key, "WANDB_API_KEY")
+    assert is_secret_value(key, "kaggle_key")
+    assert not is_secret_value(key, "GIT_COMMIT")
+
+
+@pytest.mark.requirement("OBS-04")
+def test_OBS_04_the_environment_is_recorded_by_allow_list() -> None:
+    environ = {"PATH": "/bin", "HF_TOKEN": "xyz", "WANDB_API_KEY": "abc", "MY_THING": "1", "OMP_NUM_THREADS": "4"}
+    environ |= {"HOLDFAST_RUN_ID": "r", "TORCH_TOKEN": "abc", "CUDA_CACHE_PATH": "https://u:" + "pw@h/", "LC_ALL": "C"}
+    kept = redact_env(environ, ("MY_THING",))
+    assert kept["PATH"] == "/bin"
+    assert kept["MY_THING"] == "1"
+    assert kept["TORCH_TOKEN"] == kept["CUDA_CACHE_PATH"] == REDACTED
+    assert "HF_TOKEN" not in kept
+    assert "WANDB_API_KEY" not in kept
+    assert list(kept) == sorted(kept)
+
+
+@pytest.mark.requirement("OBS-04")
+@pytest.mark.parametrize(
+    ("argv", "expected", "hits"),
+    [
+        (["python", "t.py", "--api-key", "verysecret"], ["python", "t.py", "--api-key", REDACTED], 1),
+        (["t", "--api-key=verysecret", "--lr=0.1"], ["t", f"--api-key={REDACTED}", "--lr=0.1"], 1),
+        (["env", "WANDB_API_KEY=abcdef", "t"], ["env", f"WANDB_API_KEY={REDACTED}", "t"], 1),
+        (["bash", "-c", "export HF_TOKEN=xyz1; run"], ["bash", "-c", f"export HF_TOKEN={REDACTED}; run"], 1),
+        (["bash", "-c", "t --password pw12 -x"], ["bash", "-c", f"t --password {REDACTED} -x"], 1),
+        (["bash", "-c", 'HF_TOKEN="$TOKEN" t --api-key $K'], ["bash", "-c", 'HF_TOKEN="$TOKEN" t --api-key $K'], 0),
+        (["t", "--api-key", "EMPTY", "--max-tokens", "512"], ["t", "--api-key", "EMPTY", "--max-tokens", "512"], 0),
+        (["t", "--token", "--verbose"], ["t", "--token", "--verbose"], 0),
+        (["t", HUGGING], ["t", REDACTED], 1),
+        (["t", "+wandb.api_key=qqqqqq", "x=y"], ["t", f"+wandb.api_key={REDACTED}", "x=y"], 1),
+    ],
+)
+def test_OBS_04_argument_vectors(argv: list[str], expected: list[str], hits: int) -> None:
+    cleaned, found = redact_argv(argv)
+    assert list(cleaned) == expected
+    assert len(found) == hits
+    assert not any("verysecret" in text or HUGGING in text for text in found)
+
+
+def test_what_is_redacted_stays_redacted() -> None:
+    once = redact_text(
+        '{"api_key": "qwertyuiop", "lr": 0.1}\npassword: hunter22\nAuthorization: Bearer abcdefghijklmnop'
+    )
+    assert "qwertyuiop" not in once
+    assert "hunter22" not in once
+    assert "abcdefghijklmnop" not in once
+    assert '"lr": 0.1' in once
+    assert redact_text(once) == once
+
+
+def test_values_known_to_be_secret_are_found_anywhere() -> None:
+    secrets = secret_values({"HF_TOKEN": "plainword", "PATH": "/bin", "WANDB_API_KEY": ""})
+    assert secrets == ("plainword",)
+    assert redact_text("log: plainword!", secrets) == f"log: {REDACTED}!"
+
+
+def test_programs_keep_their_variables_and_lose_their_literals() -> None:
+    code = "token = tokenizer.next()\nf(token=token, password=args.password)\nmax_token = 5\n"
+    assert redact_code(code) == code
+    bad = f'api_key = "qwertyuiop"\n+export HF_TOKEN=abcdef\nclient({{"password": "hunter22"}})\nx = "{GITHUB}"\n'
+    cleaned = redact_code(bad)
+    for secret in ("qwertyuiop", "abcdef", "hunter22", GITHUB):
+        assert secret not in cleaned
+    assert redact_code("export HF_TOKEN=$(cat ~/.token)\n") == "export HF_TOKEN=$(cat ~/.token)\n"

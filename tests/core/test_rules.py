@@ -1,0 +1,161 @@
+"""Rules of the house: read strictly, and no job exceeds them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.core.rules import Rules, RulesError, apply_rules, card_rules, combine_rules, judge_hours, parse_rules
+from holdfast.model.finding import Level
+from holdfast.model.gpu import GpuRequest
+from holdfast.model.job import GpuOptions, JobSpec, Priority, Timeouts
+
+pytestmark = pytest.mark.pure
+
+SPEC = JobSpec("t", ("true",), "/w", gpus=GpuRequest(count=1))
+TEXT = """\
+# agreed on in June
+lease_dir = "/var/lib/holdfast"   # local disk
+min_free = "4GB"
+max_hold = '24h'
+grace_max = "5m"
+max_wait = 3600
+max_cards = 2
+nice = 15
+allow_normal_priority = false
+allowed_hours = ["20:00-08:00", "12:00-13:00"]
+
+[idle]
+max_utilisation = 5
+max_used = "500MiB"
+"""
+RULES = parse_rules(TEXT, "/etc/r.toml")
+
+
+def test_every_rule_is_read() -> None:
+    expected = Rules(
+        *("/var/lib/holdfast", 4_000_000_000, 86400.0, 300.0, 3600.0, 2, 15, False, ((1200, 480), (720, 780))),
+        idle_utilisation_pct=5,
+        idle_used_bytes=500 * 1024**2,
+        sources=("/etc/r.toml",),
+    )
+    assert expected == RULES
+
+
+def test_json_says_the_same() -> None:
+    text = """{"lease_dir": "/var/lib/holdfast", "min_free": "4GB", "max_hold": "24h", "grace_max": "5m", "max_wait": 3600,
+    "max_cards": 2, "nice": 15, "allow_normal_priority": false, "allowed_hours": ["20:00-08:00", "12:00-13:00"],
+    "idle": {"max_utilisation": 5, "max_used": "500MiB"}}"""
+    assert parse_rules(text, "/etc/r.toml") == RULES
+
+
+def test_an_empty_file_has_the_defaults() -> None:
+    assert parse_rules("\n# nothing yet\n", "r") == Rules(sources=("r",))
+
+
+def test_strings_with_hashes_and_escapes() -> None:
+    assert parse_rules(r'lease_dir = "/a#b\"c"  # why', "r").lease_dir == '/a#b"c'
+    assert parse_rules(r"lease_dir = '/a\b'", "r").lease_dir == r"/a\b"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_hodl = '1h'", "r:1: unknown rule 'max_hodl'; did you mean max_hold?"),
+        ("\nmax_hold 24h", "r:2: expected `key = value`"),
+        ("max_hold = 24h", "r:1: '24h' is not a number"),
+        ("max_hold = '1h'\nmax_hold = '2h'", "r:2: 'max_hold' is given twice"),
+        ("max_hold = true", "r:1: max_hold: expected a duration"),
+        ("max_hold = 'soon'", "r:1: max_hold: 'soon' is not a duration"),
+        ("max_hold =", "r:1: expected `key = value`"),
+        ("nice = 20", "r:1: nice: expected a whole number from 0 to 19"),
+        ("nice = 1.5", "r:1: nice: expected a whole number"),
+        ("nice = -5", "r:1: nice: expected a whole number"),
+        ("allowed_hours = '25:00-08:00'", "r:1: allowed_hours: expected hours"),
+        ("allowed_hours = 'night'", "r:1: allowed_hours: expected hours"),
+        ("allowed_hours = ['20:00-08:00' '1:00-2:00']", "r:1: expected one value or a list"),
+        ("allowed_hours = ['20:00-08:00'", "r:1: expected one value or a list"),
+        ("lease_dir = 'relative'", "r:1: lease_dir: expected an absolute path"),
+        ('lease_dir = "unclosed', "r:1: cannot read the value"),
+        ('lease_dir = "\\q"', "r:1: unknown escape"),
+        ("max_cards = 0", "r:1: max_cards: expected a whole number"),
+        ("allow_normal_priority = 'no'", "r:1: allow_normal_priority: expected true or false"),
+        ("[idle]\nusage = 3", "r:2: unknown rule 'idle.usage'"),
+        ('{"nice": 3, "nice": 4}', "r: 'nice' is given twice"),
+        ('{"nice": }', "r: "),
+        ("{" * 5, "r: "),
+    ],
+)
+def test_a_malformed_file_names_the_line(text: str, message: str) -> None:
+    with pytest.raises(RulesError) as caught:
+        parse_rules(text, "r")
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.requirement("ETIQ-09")
+def test_ETIQ_09_a_job_cannot_exceed_the_maximum_hold() -> None:
+    asked = replace(SPEC, gpu=GpuOptions(max_hold_s=48 * 3600.0, wait_s=7200.0), timeouts=Timeouts(run_s=30 * 3600.0))
+    allowed, findings = apply_rules(asked, RULES)
+    assert allowed.gpu.max_hold_s == 86400.0
+    assert allowed.gpu.wait_s == 3600.0
+    assert [item.id for item in findings] == ["rules.max_hold", "rules.max_hold", "rules.max_wait"]
+    assert "asks for 2d00h; /etc/r.toml allows 1d00h (max_hold)" in findings[0].evidence
+    assert apply_rules(SPEC, RULES)[0].gpu.max_hold_s == 86400.0
+    assert apply_rules(replace(SPEC, gpu=GpuOptions(max_hold_s=60.0)), RULES)[0].gpu.max_hold_s == 60.0
+
+
+@pytest.mark.requirement("ETIQ-09")
+def test_ETIQ_09_the_file_lowers_min_free_and_a_job_may_only_ask_for_more() -> None:
+    assert card_rules(SPEC, Rules()).min_free_bytes == 10_000_000_000
+    assert card_rules(SPEC, RULES).min_free_bytes == 4_000_000_000
+    more = replace(SPEC, gpu=GpuOptions(min_free_bytes=8_000_000_000))
+    less = replace(SPEC, gpu=GpuOptions(min_free_bytes=1_000_000_000))
+    assert card_rules(more, RULES).min_free_bytes == 8_000_000_000
+    assert card_rules(less, RULES).min_free_bytes == 4_000_000_000
+    assert card_rules(less, Rules()).min_free_bytes == 1_000_000_000
+    allowed, findings = apply_rules(less, RULES)
+    assert allowed.gpu.min_free_bytes == 4_000_000_000
+    assert [item.id for item in findings] == ["rules.min_free"]
+    assert card_rules(SPEC, RULES).max_used_bytes == 500 * 1024**2
+
+
+@pytest.mark.requirement("ETIQ-09")
+def test_ETIQ_09_grace_priority_and_cards() -> None:
+    asked = replace(SPEC, gpus=GpuRequest(count=3), grace_s=900.0, priority=Priority.NORMAL)
+    allowed, findings = apply_rules(asked, RULES)
+    assert (allowed.grace_s, allowed.grace_max_s, allowed.priority) == (300.0, 300.0, Priority.LOW)
+    assert [(item.id, item.level) for item in findings] == [
+        ("rules.max_cards", Level.FAIL),
+        ("rules.grace_max", Level.WARN),
+        ("rules.priority", Level.WARN),
+    ]
+
+
+def test_without_rules_a_job_is_left_alone() -> None:
+    assert apply_rules(SPEC, Rules()) == (SPEC, ())
+
+
+@pytest.mark.requirement("ETIQ-09")
+@pytest.mark.parametrize(
+    ("minute", "allowed"), [(1199, False), (1200, True), (0, True), (479, True), (480, False), (720, True)]
+)
+def test_ETIQ_09_allowed_hours(minute: int, allowed: bool) -> None:
+    finding = judge_hours(RULES, minute)
+    assert (finding is None) is allowed
+
+
+def test_a_refusal_by_the_clock_says_when() -> None:
+    finding = judge_hours(RULES, 13 * 60 + 30)
+    assert finding is not None
+    assert finding.level is Level.FAIL
+    assert "it is 13:30" in finding.evidence
+    assert "20:00" in finding.remedy
+    assert judge_hours(Rules(), 5) is None
+
+
+def test_two_files_give_the_stricter_of_each() -> None:
+    both = combine_rules(RULES, Rules(max_hold_s=60.0, nice=3, max_cards=9, lease_dir="/x", sources=("own",)))
+    assert (both.max_hold_s, both.nice, both.max_cards, both.lease_dir) == (60.0, 15, 2, "/var/lib/holdfast")
+    assert both.allow_normal_priority is False
+    assert both.sources == ("/etc/r.toml", "own")

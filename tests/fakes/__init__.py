@@ -1,0 +1,1 @@
+"""Fakes: real programs and libraries that stand in for hardware and services."""

@@ -1,0 +1,156 @@
+"""Starting a family of hard-to-end processes under each rung, the way a supervisor and its keeper do, and watching it end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.host import libc
+from holdfast.host.cgroups import create
+from holdfast.host.members import Tree
+from holdfast.host.namespaces import enter_pid_namespace, finish_namespace
+from holdfast.host.processes import identify
+from holdfast.model.job import Rung
+from tests.host.payloads import family
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from holdfast.host.cgroups import Group
+
+FAMILY = os.path.realpath(family.__file__)
+RUN_ID = "20261120-104501-family-3fa2"
+
+
+@dataclass(slots=True)
+class Raised:
+    """A family in place: its tree, the descriptor that reports its end, and our own child above it."""
+
+    tree: Tree
+    reader: int
+    child: int
+
+    def is_gone(self, timeout_s: float = 10.0) -> bool:
+        """Whether no process of the family holds its descriptor any more: the kernel's word, waited for."""
+        poll = select.poll()
+        poll.register(self.reader, select.POLLHUP)
+        return bool(poll.poll(timeout_s * 1000)) and os.read(self.reader, 4096) == b""
+
+
+def become(attempt: Callable[[], object]) -> int:
+    """A child of ours that does `attempt` and leaves without a word to the test runner."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        attempt()
+    except BaseException as error:  # noqa: BLE001 - a forked child must not go on as a second test runner
+        os.write(2, f"{error!r}\n".encode())
+        os._exit(1)
+    os._exit(0)
+
+
+def _reap_all() -> None:
+    while True:
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+@contextlib.contextmanager
+def raised(rung: Rung, kinds: list[str], directory: str, *, execute: bool = True) -> Iterator[Raised]:
+    """A family of `kinds` under one rung; ends it by brute force if the test did not."""
+    reader, writer = os.pipe()
+    os.set_inheritable(writer, True)
+    v2, v1 = rung is Rung.CGROUP_V2, rung is Rung.CGROUP_V1
+    group = make_group(rung) if v1 or v2 else None
+
+    def job() -> None:
+        os.close(reader)
+        os.setsid()
+        os.chdir(directory)
+        if group is not None:
+            group.add()
+        if not execute:
+            family.raise_family(writer, kinds)
+        environ = {"HOLDFAST_RUN_ID": RUN_ID, "HOLDFAST_ATTEMPT": "1"}
+        os.execve(sys.executable, [sys.executable, "-I", "-S", FAMILY, str(writer), *kinds], environ)
+
+    def keep() -> None:
+        os.setsid()
+        if rung is Rung.PID_NAMESPACE:
+            entered = enter_pid_namespace()
+
+            def first() -> None:
+                finish_namespace(entered)
+                become(job)
+                os.close(writer)
+                _reap_all()
+
+            become(first)
+        else:
+            if rung is Rung.SUBREAPER:
+                libc.set_child_subreaper()
+            become(job)
+        os.close(writer)
+        _reap_all()
+
+    child = become(job if rung is Rung.PROCESS_GROUP else keep)
+    os.close(writer)
+    try:
+        yield Raised(_wait_ready(rung, reader, child, kinds, group), reader, child)
+    finally:
+        _end(child, group)
+        os.close(reader)
+
+
+def make_group(rung: Rung, name: str = "") -> Group | None:
+    """A group with directories in one version only."""
+    from holdfast.host.cgroup_tree import Hierarchies, discover
+
+    places = discover()
+    only = Hierarchies(places.unified, ()) if rung is Rung.CGROUP_V2 else Hierarchies(None, places.v1)
+    group = create(name or f"test-{os.getpid()}-{os.urandom(4).hex()}", hierarchies=only)
+    assert group is not None, "this machine lets root make groups"
+    return group
+
+
+def _wait_ready(rung: Rung, reader: int, child: int, kinds: list[str], group: Group | None) -> Tree:
+    expected, got = family.count_members(kinds), b""
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    while len(got) < expected:
+        assert poll.poll(10_000), f"{len(got)} of {expected} members came"
+        chunk = os.read(reader, 4096)
+        assert chunk, "the family ended before it was complete"
+        got += chunk
+    job = identify(child)
+    assert job is not None
+    if rung is Rung.PROCESS_GROUP:
+        return Tree(RUN_ID, 1, None, None, (job,))
+    keeper = identify(children_of(child)[0]) if rung is Rung.PID_NAMESPACE else job
+    return Tree(RUN_ID, 1, group, keeper)
+
+
+def children_of(pid: int) -> list[int]:
+    """The living children of a process's main thread."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def _end(child: int, group: Group | None) -> None:
+    if group is not None:
+        group.kill()
+    for pid in (*children_of(child), child):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    os.waitpid(child, 0)
+    if group is not None:
+        wait_until(group.remove, what="the group is empty")

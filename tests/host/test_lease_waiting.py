@@ -1,0 +1,280 @@
+"""Waiting in line: order, waking, and the waiters that die."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.host import clock, leases, tickets
+from holdfast.host.lease_area import Area, open_area
+from holdfast.host.lease_waiting import SLOW_POLL_S, Waiter, wait_s
+from holdfast.model.lease import LeasedDevice, Witness
+from tests.host.lease_support import CARDS, Child, Line, hold, record, refused, take
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def area(tmp_path: Path, isolated_environment: dict[str, str]) -> Area:
+    return open_area(hand_written=str(tmp_path / "gpu_locks"))
+
+
+@contextlib.contextmanager
+def waiting(area: Area, number: int, *candidates: LeasedDevice, count: int = 1) -> Iterator[Waiter]:
+    waiter = Waiter(area, record(number, *candidates), candidates, count)
+    try:
+        yield waiter
+    finally:
+        waiter.close()
+
+
+def poll_until_ready(waiter: Waiter, deadline_s: float) -> bool:
+    """The loop that a supervisor has."""
+    while not waiter.ready():
+        if clock.monotonic_s() >= deadline_s:
+            return False
+        select.select([waiter] if waiter.fileno() >= 0 else [], [], [], wait_s(waiter, deadline_s))
+    return True
+
+
+def wait_and_hold(area: Area, number: int, *candidates: LeasedDevice, count: int = 1) -> Child:
+    """A process that waits, takes what is free, and gives back when told."""
+
+    def work(line: Line) -> None:
+        with waiting(area, number, *candidates, count=count) as waiter:
+            line.send("waiting")
+            while poll_until_ready(waiter, clock.monotonic_s() + 60):
+                outcome = waiter.acquire(record(number, *waiter.free[:count]))
+                if isinstance(outcome, leases.Held):
+                    break
+            wakeups = waiter.wakeups
+        assert isinstance(outcome, leases.Held)
+        line.send({"held": [device.uuid for device in outcome.record.devices], "wakeups": wakeups})
+        line.receive(600)
+        outcome.release()
+        line.send("released")
+        line.receive(600)
+
+    return Child(work)
+
+
+def test_a_free_card_is_ready_at_once(area: Area) -> None:
+    with waiting(area, 1, CARDS[0], CARDS[1]) as waiter:
+        assert waiter.ready()
+        assert waiter.free == (CARDS[0], CARDS[1])
+        held = waiter.acquire(record(1, CARDS[1]))
+        assert isinstance(held, leases.Held)
+    held.release()
+    assert not [name for name in os.listdir(area.directories[0]) if name.startswith(("ticket", "lease", "."))]
+
+
+@pytest.mark.requirement("LEASE-14")
+def test_LEASE_14_waiters_start_in_order_of_arrival_and_each_release_wakes_one(area: Area) -> None:
+    held = take(area, record(0, CARDS[0]))
+    with contextlib.ExitStack() as stack:
+        line = []
+        for number in range(1, 6):
+            waiter = stack.enter_context(wait_and_hold(area, number, CARDS[0]))
+            assert waiter.receive() == "waiting"
+            line.append(waiter)
+        held.release()
+        for place, waiter in enumerate(line):
+            got = waiter.receive()
+            assert got["held"] == [CARDS[0].uuid]
+            # Woken when the one before had the card, and when it let go; the first was there already. A close and
+            # the removal of a ticket may come as two events each, never one for every waiter in the line.
+            assert got["wakeups"] <= 6, f"place {place}"
+            waiter.send()
+            assert waiter.receive() == "released"
+
+
+@pytest.mark.requirement("LEASE-14", "LEASE-02")
+def test_LEASE_14_a_killed_holder_wakes_the_waiter_without_polling(area: Area) -> None:
+    with hold(area, 1, CARDS[0]) as holder, waiting(area, 2, CARDS[0]) as waiter:
+        assert holder.receive() == "held"
+        assert not waiter.ready()
+        assert waiter.blocked_by()[0].run_id == record(1).run_id
+        wait_until(lambda: not waiter.ready() and waiter.next_retry_s is None, what="it rests on events alone")
+        os.kill(holder.pid, signal.SIGKILL)
+        assert select.select([waiter], [], [], 10)[0]
+        assert poll_until_ready(waiter, clock.monotonic_s() + 10)
+        assert waiter.next_retry_s is None
+
+
+@pytest.mark.requirement("LEASE-14")
+def test_LEASE_14_a_killed_waiter_holds_nobody_up(area: Area) -> None:
+    held = take(area, record(0, CARDS[0]))
+    with wait_and_hold(area, 1, CARDS[0]) as first, waiting(area, 2, CARDS[0]) as second:
+        assert first.receive() == "waiting"
+        assert not second.ready()
+        assert second.blocked_by()[0].witness is Witness.QUEUE
+        first.kill()
+        assert select.select([second], [], [], 10)[0]
+        assert not second.ready()
+        assert second.blocked_by()[0].run_id == held.record.run_id
+        held.release()
+        assert poll_until_ready(second, clock.monotonic_s() + 10)
+
+
+@pytest.mark.requirement("LEASE-14")
+def test_LEASE_14_who_does_not_wait_does_not_overtake(area: Area) -> None:
+    with waiting(area, 1, CARDS[0], CARDS[1]) as waiter:
+        (busy,) = refused(area, record(2, CARDS[1]))
+        assert busy.witness is Witness.QUEUE
+        assert busy.run_id == record(1).run_id
+        take(area, record(3, CARDS[2])).release()
+        assert waiter.ready()
+    take(area, record(2, CARDS[1])).release()
+
+
+@pytest.mark.requirement("LEASE-14")
+def test_LEASE_14_requests_that_do_not_overlap_do_not_wait_for_each_other(area: Area) -> None:
+    held = take(area, record(0, CARDS[0]))
+    with waiting(area, 1, CARDS[0]) as blocked, waiting(area, 2, CARDS[1]) as other, waiting(area, 3, *CARDS[:2]) as both:
+        assert not blocked.ready()
+        assert other.ready()
+        assert not both.ready()
+        assert both.blocked_by()[0].run_id == record(2).run_id
+    held.release()
+
+
+def test_looking_makes_no_events_for_others_nor_for_oneself(area: Area) -> None:
+    held = take(area, record(0, CARDS[0]))
+    with waiting(area, 1, CARDS[0]) as first, waiting(area, 2, CARDS[0]) as second, waiting(area, 3, CARDS[0]) as third:
+        for _ in range(20):
+            assert not first.ready()
+            assert not second.ready()
+            assert not third.ready()
+        assert (first.wakeups, second.wakeups, third.wakeups) == (0, 0, 0)
+        assert not select.select([first, second, third], [], [], 0)[0]
+        # The front leaving is news for the next only.
+        first.close()
+        assert select.select([second, third], [], [], 5)[0] == [second]
+        assert not second.ready()
+        assert third.ready() is False
+        assert third.wakeups == 0
+    held.release()
+
+
+def test_enough_cards_are_needed(area: Area) -> None:
+    held = take(area, record(0, CARDS[1]))
+    with waiting(area, 1, *CARDS[:3], count=3) as waiter:
+        assert not waiter.ready()
+        assert waiter.free == (CARDS[0], CARDS[2])
+        assert {busy.device for busy in waiter.blocked_by()} == {CARDS[1].uuid}
+        held.release()
+        assert poll_until_ready(waiter, clock.monotonic_s() + 10)
+        assert waiter.free == CARDS[:3]
+
+
+def test_a_hand_written_lock_is_looked_at_slowly(area: Area, tmp_path: Path) -> None:
+    (tmp_path / "gpu_locks").mkdir()
+    lock = tmp_path / "gpu_locks" / "gpu_0.lock"
+    lock.write_text("anna\n")
+    with waiting(area, 1, CARDS[0]) as waiter:
+        assert not waiter.ready()
+        assert waiter.next_retry_s == SLOW_POLL_S
+        assert waiter.blocked_by()[0].witness is Witness.FOREIGN_LOCK
+        lock.unlink()
+        assert waiter.ready()
+
+
+def test_a_card_that_says_no_is_tried_again_slowly_and_not_at_once(area: Area) -> None:
+    with waiting(area, 1, CARDS[0]) as waiter:
+        assert waiter.ready()
+        held = waiter.acquire(record(1, CARDS[0]))
+        assert isinstance(held, leases.Held)
+        held.release()
+        waiter.refused(())
+        waiter.refused(refusal := (tickets.Busy(CARDS[0].uuid, Witness.CARD, "anna, pid 7"),))
+        assert waiter.next_retry_s == SLOW_POLL_S
+        assert waiter.blocked_by() == refusal
+        assert not select.select([waiter], [], [], 0)[0]
+        assert waiter.ready()
+
+
+def test_a_replaced_lock_file_is_watched_anew(area: Area) -> None:
+    with hold(area, 1, CARDS[0]) as holder, waiting(area, 2, CARDS[0]) as waiter:
+        assert holder.receive() == "held"
+        assert not waiter.ready()
+        os.unlink(f"{area.directories[0]}/gpu-{CARDS[0].card_uuid}.lock")
+        assert select.select([waiter], [], [], 10)[0]
+        # The record still says busy, and now nothing but looking tells when that ends.
+        assert not waiter.ready()
+        assert waiter.next_retry_s == SLOW_POLL_S
+        holder.send()
+        assert holder.receive() == "released"
+        assert poll_until_ready(waiter, clock.monotonic_s() + 10)
+
+
+def test_the_deadline_bounds_the_wait(area: Area) -> None:
+    held = take(area, record(0, CARDS[0]))
+    with waiting(area, 1, CARDS[0]) as waiter:
+        assert not poll_until_ready(waiter, clock.monotonic_s())
+        waiter.next_retry_s = None
+        assert wait_s(waiter, clock.monotonic_s() - 5) == 0
+        waiter.next_retry_s = 0.25
+        assert wait_s(waiter, clock.monotonic_s() + 60) == 0.25
+    held.release()
+
+
+def test_a_ticket_is_readable_for_everybody_and_forged_ones_hold_nobody_up(area: Area) -> None:
+    with waiting(area, 5, CARDS[0]):
+        (name,) = [name for name in os.listdir(area.directories[0]) if name.startswith("ticket-")]
+        path = f"{area.directories[0]}/{name}"
+        assert os.stat(path).st_mode & 0o777 == 0o644
+        found = tickets.read_living(path)
+        assert found is not None
+        assert found.cards == (CARDS[0].card_uuid,)
+    # Nobody holds its lock: void, whatever it says.
+    with open(f"{area.directories[0]}/ticket-{0:020d}-x.json", "w") as file:
+        file.write('{"cards": ["' + CARDS[0].card_uuid + '"], "order": 0, "run_id": "x", "user": "root"}')
+    take(area, record(1, CARDS[0])).release()
+
+
+@pytest.mark.requirement("LEASE-14")
+def test_LEASE_14_without_inotify_it_polls(area: Area) -> None:
+    """The account's inotify instances are used up."""
+    with open("/proc/sys/fs/inotify/max_user_instances") as file:
+        most = int(file.read())
+    from holdfast.host.inotify import Inotify
+
+    def work(line: Line) -> None:
+        queues = []
+        with contextlib.suppress(OSError):
+            queues.extend(Inotify() for _ in range(most + 1))
+        # The account is a throw-away one: nobody else's instances are used up.
+        with waiting(area, 1, CARDS[0]) as waiter:
+            line.send([waiter.fileno(), waiter.ready(), waiter.next_retry_s])
+            line.receive()
+            line.send(poll_until_ready(waiter, clock.monotonic_s() + 10))
+
+    if os.geteuid() != 0 or most > 4096:
+        pytest.skip("needs root for an account of its own, and a limit that can be reached")
+    os.chmod(os.path.dirname(area.directories[0]), 0o755)
+    held = take(area, record(0, CARDS[0]))
+    open_paths(area.directories[0])
+    with Child(work, uid=54321) as waiter:
+        descriptor, ready, retry_s = waiter.receive()
+        assert (descriptor, ready) == (-1, False)
+        assert retry_s is not None
+        held.release()
+        waiter.send()
+        assert waiter.receive() is True
+
+
+def open_paths(path: str) -> None:
+    """Let other accounts reach a directory under pytest's own."""
+    while path not in ("/", "/tmp"):
+        os.chmod(path, os.stat(path).st_mode | 0o011)
+        path = os.path.dirname(path)
