@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,12 +20,9 @@ from holdfast.model.job import JobSpec, Notify
 from holdfast.model.origin import RunOrigin
 from holdfast.model.run import Created, RunState
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 pytestmark = pytest.mark.process
 
-Make = Callable[..., str] if TYPE_CHECKING else object
+Make = Callable[..., str]
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from holdfast.host import clock, leases, processes
 from holdfast.model.lease import Busy, LeasedDevice, LeaseRecord, Phase
 
@@ -60,7 +62,7 @@ def refused(area: Area, wanted: LeaseRecord) -> tuple[Busy, ...]:
     outcome = leases.acquire(area, wanted)
     if isinstance(outcome, leases.Held):
         outcome.release()
-        raise AssertionError(f"granted: {wanted.run_id}")
+        pytest.fail(f"granted: {wanted.run_id}")
     return outcome
 
 
@@ -101,18 +103,20 @@ class Child:
         down, up = os.pipe(), os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            self._run(work, Line(down[0], up[1]), (down[1], up[0]), uid)
+            self._run(work, Line(down[0], up[1]), uid)
         os.close(down[0])
         os.close(up[1])
         self.line = Line(up[0], down[1])
         self._reaped = False
 
-    def _run(self, work: Callable[[Line], None], line: Line, unused: tuple[int, int], uid: int | None) -> None:
+    def _run(self, work: Callable[[Line], None], line: Line, uid: int | None) -> None:
         code = 1
         try:
-            for descriptor in unused:
-                os.close(descriptor)
-            # Whoever forked us may die by SIGKILL: then we end too.
+            # A copy of the test's own lock descriptors would hold its cards.
+            for name in os.listdir("/proc/self/fd"):
+                if int(name) not in (0, 1, 2, line.reader, line.writer):
+                    with contextlib.suppress(OSError):
+                        os.close(int(name))
             if uid is not None:
                 os.setgroups([])
                 os.setresgid(uid, uid, uid)
@@ -145,7 +149,7 @@ class Child:
             os.waitpid(self.pid, 0)
             self._reaped = True
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> Child:  # noqa: PYI034 - typing.Self came with 3.11
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +11,9 @@ from holdfast.host import lease_area
 from holdfast.host.lease_area import open_area, refresh
 from holdfast.model.errors import HoldfastError, NotPermitted, StorageError
 from tests.host.lease_support import NOBODY, Child, Line
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
@@ -107,12 +110,12 @@ def test_a_directory_for_us_alone_works_with_a_warning(tmp_path: Path) -> None:
     assert "not open to other accounts" in " ".join(open_area(str(path), environ={}).warnings)
 
 
-def open_as_nobody(path: Path | str, **options: tuple[str, ...]) -> list[str]:
+def open_as_nobody(path: Path) -> list[str]:
     """What another account gets: ["ok", warnings...] or the error's class, message and hint."""
 
     def work(line: Line) -> None:
         try:
-            area = open_area(environ={}, **options) if options else open_area(str(path), environ={})
+            area = open_area(str(path), environ={})
         except HoldfastError as error:
             line.send([type(error).__name__, str(error), error.hint])
         else:

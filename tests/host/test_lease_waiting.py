@@ -13,7 +13,7 @@ import pytest
 from holdfast.host import clock, leases, tickets
 from holdfast.host.lease_area import Area, open_area
 from holdfast.host.lease_waiting import SLOW_POLL_S, Waiter, wait_s
-from holdfast.model.lease import LeasedDevice, Witness
+from holdfast.model.lease import Busy, LeasedDevice, Witness
 from tests.host.lease_support import CARDS, Child, Line, hold, record, refused, take
 from tests.waiting import wait_until
 
@@ -68,6 +68,22 @@ def wait_and_hold(area: Area, number: int, *candidates: LeasedDevice, count: int
     return Child(work)
 
 
+@contextlib.contextmanager
+def in_line(area: Area, number: int, *candidates: LeasedDevice) -> Iterator[Child]:
+    """A waiting process that has its place already."""
+    with wait_and_hold(area, number, *candidates) as child:
+        assert child.receive() == "waiting"
+        yield child
+
+
+@contextlib.contextmanager
+def holding(area: Area, number: int, *devices: LeasedDevice) -> Iterator[Child]:
+    """A process that has its lease already."""
+    with hold(area, number, *devices) as child:
+        assert child.receive() == "held"
+        yield child
+
+
 def test_a_free_card_is_ready_at_once(area: Area) -> None:
     with waiting(area, 1, CARDS[0], CARDS[1]) as waiter:
         assert waiter.ready()
@@ -82,11 +98,7 @@ def test_a_free_card_is_ready_at_once(area: Area) -> None:
 def test_LEASE_14_waiters_start_in_order_of_arrival_and_each_release_wakes_one(area: Area) -> None:
     held = take(area, record(0, CARDS[0]))
     with contextlib.ExitStack() as stack:
-        line = []
-        for number in range(1, 6):
-            waiter = stack.enter_context(wait_and_hold(area, number, CARDS[0]))
-            assert waiter.receive() == "waiting"
-            line.append(waiter)
+        line = [stack.enter_context(in_line(area, number, CARDS[0])) for number in range(1, 6)]
         held.release()
         for place, waiter in enumerate(line):
             got = waiter.receive()
@@ -100,8 +112,7 @@ def test_LEASE_14_waiters_start_in_order_of_arrival_and_each_release_wakes_one(a
 
 @pytest.mark.requirement("LEASE-14", "LEASE-02")
 def test_LEASE_14_a_killed_holder_wakes_the_waiter_without_polling(area: Area) -> None:
-    with hold(area, 1, CARDS[0]) as holder, waiting(area, 2, CARDS[0]) as waiter:
-        assert holder.receive() == "held"
+    with holding(area, 1, CARDS[0]) as holder, waiting(area, 2, CARDS[0]) as waiter:
         assert not waiter.ready()
         assert waiter.blocked_by()[0].run_id == record(1).run_id
         wait_until(lambda: not waiter.ready() and waiter.next_retry_s is None, what="it rests on events alone")
@@ -114,8 +125,7 @@ def test_LEASE_14_a_killed_holder_wakes_the_waiter_without_polling(area: Area) -
 @pytest.mark.requirement("LEASE-14")
 def test_LEASE_14_a_killed_waiter_holds_nobody_up(area: Area) -> None:
     held = take(area, record(0, CARDS[0]))
-    with wait_and_hold(area, 1, CARDS[0]) as first, waiting(area, 2, CARDS[0]) as second:
-        assert first.receive() == "waiting"
+    with in_line(area, 1, CARDS[0]) as first, waiting(area, 2, CARDS[0]) as second:
         assert not second.ready()
         assert second.blocked_by()[0].witness is Witness.QUEUE
         first.kill()
@@ -140,7 +150,11 @@ def test_LEASE_14_who_does_not_wait_does_not_overtake(area: Area) -> None:
 @pytest.mark.requirement("LEASE-14")
 def test_LEASE_14_requests_that_do_not_overlap_do_not_wait_for_each_other(area: Area) -> None:
     held = take(area, record(0, CARDS[0]))
-    with waiting(area, 1, CARDS[0]) as blocked, waiting(area, 2, CARDS[1]) as other, waiting(area, 3, *CARDS[:2]) as both:
+    with (
+        waiting(area, 1, CARDS[0]) as blocked,
+        waiting(area, 2, CARDS[1]) as other,
+        waiting(area, 3, *CARDS[:2]) as both,
+    ):
         assert not blocked.ready()
         assert other.ready()
         assert not both.ready()
@@ -196,7 +210,7 @@ def test_a_card_that_says_no_is_tried_again_slowly_and_not_at_once(area: Area) -
         assert isinstance(held, leases.Held)
         held.release()
         waiter.refused(())
-        waiter.refused(refusal := (tickets.Busy(CARDS[0].uuid, Witness.CARD, "anna, pid 7"),))
+        waiter.refused(refusal := (Busy(CARDS[0].uuid, Witness.CARD, "anna, pid 7"),))
         assert waiter.next_retry_s == SLOW_POLL_S
         assert waiter.blocked_by() == refusal
         assert not select.select([waiter], [], [], 0)[0]
@@ -204,8 +218,7 @@ def test_a_card_that_says_no_is_tried_again_slowly_and_not_at_once(area: Area) -
 
 
 def test_a_replaced_lock_file_is_watched_anew(area: Area) -> None:
-    with hold(area, 1, CARDS[0]) as holder, waiting(area, 2, CARDS[0]) as waiter:
-        assert holder.receive() == "held"
+    with holding(area, 1, CARDS[0]) as holder, waiting(area, 2, CARDS[0]) as waiter:
         assert not waiter.ready()
         os.unlink(f"{area.directories[0]}/gpu-{CARDS[0].card_uuid}.lock")
         assert select.select([waiter], [], [], 10)[0]
@@ -250,7 +263,7 @@ def test_LEASE_14_without_inotify_it_polls(area: Area) -> None:
     from holdfast.host.inotify import Inotify
 
     def work(line: Line) -> None:
-        queues = []
+        queues: list[Inotify] = []
         with contextlib.suppress(OSError):
             queues.extend(Inotify() for _ in range(most + 1))
         # The account is a throw-away one: nobody else's instances are used up.

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from holdfast.model.identity import ProcessId
+    from holdfast.model.lease import LeasedDevice, LeaseRecord
+
 pytestmark = pytest.mark.process
 
 
@@ -46,7 +49,7 @@ def sleeper(*, inherit: tuple[int, ...] = (), marker: str | None = None) -> Iter
             process.kill()
 
 
-def dead_supervisor() -> processes.ProcessId:
+def dead_supervisor() -> ProcessId:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         found = processes.identify(process.pid)
     assert found is not None
@@ -109,13 +112,13 @@ def test_LEASE_01_all_or_nothing(area: Area) -> None:
     second.release()
 
 
-def compete(area: Area, number: int, rounds: int, *devices: object) -> Child:
+def compete(area: Area, number: int, rounds: int, *devices: LeasedDevice, share: bool = False) -> Child:
     """A process that tries in each round when told; says whether it won and gives back when told."""
 
     def work(line: Line) -> None:
         for _ in range(rounds):
             line.receive(120)
-            outcome = leases.acquire(area, record(number, *devices))  # type: ignore[arg-type]
+            outcome = leases.acquire(area, record(number, *devices, share=share))
             line.send("won" if isinstance(outcome, leases.Held) else [reason.run_id for reason in outcome])
             line.receive(120)
             if isinstance(outcome, leases.Held):
@@ -206,13 +209,15 @@ def test_LEASE_03_an_inherited_descriptor_keeps_the_card_after_the_supervisor_is
             assert busy.draining
         finally:
             os.kill(survivor, 9)
-        held = wait_until(lambda: grant(area, record(2, CARDS[0])), what="the survivor's end frees the card")
-        held.release()
+        wait_until(lambda: is_granted(area, record(2, CARDS[0])), what="the survivor's end frees the card")
 
 
-def grant(area: Area, wanted: lease_records.LeaseRecord) -> leases.Held | None:
+def is_granted(area: Area, wanted: LeaseRecord) -> bool:
     outcome = leases.acquire(area, wanted)
-    return outcome if isinstance(outcome, leases.Held) else None
+    if isinstance(outcome, leases.Held):
+        outcome.release()
+        return True
+    return False
 
 
 @pytest.mark.requirement("LEASE-03")
@@ -276,7 +281,11 @@ def test_LEASE_06_a_planted_symlink_is_refused_and_nothing_is_left_locked(area: 
     os.symlink(tmp_path / "target", f"{area.directories[0]}/{lock_files.lock_name(CARDS[1].uuid)}")
     with pytest.raises(StorageError, match="symbolic link"):
         leases.acquire(area, record(1, CARDS[0], CARDS[1]))
+    kept = lock_files.LockFiles()
+    with pytest.raises(StorageError, match="symbolic link"):
+        leases.acquire(area, record(1, CARDS[0], CARDS[1]), files=kept)
     take(area, record(1, CARDS[0])).release()
+    kept.close()
 
 
 def test_a_lock_of_a_program_that_is_not_holdfast_is_named_by_its_process(area: Area) -> None:
@@ -326,6 +335,26 @@ def test_LEASE_19_slices_are_leased_apart_and_exclude_their_card(area: Area) -> 
     both = take(area, record(4, one, two))
     assert len(both.fds) == 3
     both.release()
+
+
+@pytest.mark.requirement("LEASE-18", "LEASE-19")
+def test_LEASE_19_slices_and_sharing_runs_that_start_together_still_exclude_each_other(area: Area) -> None:
+    rounds = 25
+    with contextlib.ExitStack() as stack:
+        sharing = [stack.enter_context(compete(area, number, rounds, CARDS[0], share=True)) for number in range(8)]
+        sliced = [
+            stack.enter_context(compete(area, 100 + number, rounds, slice_of(CARDS[0], number))) for number in range(8)
+        ]
+        everybody = [starter for pair in zip(sharing, sliced, strict=True) for starter in pair]
+        for _ in range(rounds):
+            for starter in everybody:
+                starter.send()
+            won = {starter.pid for starter in everybody if starter.receive() == "won"}
+            assert won
+            assert won.isdisjoint(s.pid for s in sharing) or won.isdisjoint(s.pid for s in sliced)
+            for starter in everybody:
+                starter.send()
+            assert [starter.receive() for starter in everybody] == ["done"] * len(everybody)
 
 
 @pytest.mark.requirement("B-02")

@@ -1,10 +1,11 @@
 """What a person may do to a run from outside: stop it, start it again, give it a new supervisor.
 
-Everything goes through the run directory and a supervisor; nothing here signals a process. A run without a supervisor gets
-one first, and that one does the work, so there is one way to end a tree. Restart and adopt hold a lock on the run
+Everything goes through the run directory and a supervisor; nothing here signals a process. A run without a supervisor
+gets one first, and that one does the work, so there is one way to end a tree. Restart and adopt hold a lock on the run
 directory from the look to the start: two people who restart at once do not get two trees.
 
-Waiting is on events (`Changes`), bounded by the caller; running out of time changes nothing about the wish, which is durable.
+Waiting is on events (`Changes`), bounded by the caller; running out of time changes nothing about the wish, which is
+durable.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ def stop(
 ) -> RunView:
     """Stop a run and wait until it is over, or until time is up; answers the last look.
 
-    `wait_s` None is the run's grace and `WAIT_MARGIN_S`. `tell` hears every look on the way. A run that is over stays as
-    it is, so that asking again is harmless.
+    `wait_s` None is the run's grace and `WAIT_MARGIN_S`. `tell` hears every look on the way. A run that is over stays
+    as it is, so that asking again is harmless.
 
     Raises:
         NoSuchRun: there is no attempt yet.
@@ -110,9 +111,7 @@ def require_actionable(view: RunView) -> None:
         )
 
 
-def wait_over(
-    run_dir: str, attempt: int, *, wait_s: float, tell: Callable[[RunView], None] | None = None
-) -> RunView:
+def wait_over(run_dir: str, attempt: int, *, wait_s: float, tell: Callable[[RunView], None] | None = None) -> RunView:
     """Wait until an attempt is over, something of it is stuck, or `wait_s` seconds have passed; the last look."""
     deadline = clock.monotonic_s() + wait_s
     settled = False
@@ -211,7 +210,9 @@ def restart(
         members = processes.find_marked(view.run_id)
         if members:
             pids = ", ".join(str(member.pid) for member in members)
-            raise StillAlive(f"{view.run_id} was not restarted: processes of it live: {pids}", hint="look at them with ps")
+            raise StillAlive(
+                f"{view.run_id} was not restarted: processes of it live: {pids}", hint="look at them with ps"
+            )
         attempt = next_attempt(run_dir, "restart")
         launch.start_supervisor(run_dir, attempt, environ=environ, reason="restart")
         return attempt

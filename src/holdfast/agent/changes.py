@@ -50,7 +50,7 @@ class Changes:
         self._queue = queue
         self._poller.register(queue.fileno(), select.POLLIN)
 
-    def __enter__(self) -> Changes:
+    def __enter__(self) -> Changes:  # noqa: PYI034 - typing.Self is newer than Python 3.10
         """Answer itself."""
         return self
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ..core.rules import Rules
-from ..host.rulesfile import read_rules
+from ..host import files
 from ..model import wire
-from ..model.errors import HoldfastError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..core.events import Event
+    from ..core.rules import Rules
+    from ..model.errors import HoldfastError
     from ..model.job import JobSpec
     from ..model.run import Desired
     from .loop import Loop
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Context:
     """Shared by the parts of a supervisor; owns nothing but small counters.
 
-    `rules` are those in force when the supervisor came up; `rules_problem` is set when they exist and cannot be read: no run
-    starts under rules that nobody can see.
+    `rules` are read when first asked for; `rules_problem` is set when they exist and cannot be read: no run starts under
+    rules that nobody can see.
     """
 
     def __init__(  # noqa: PLR0913 - the one place where everything meets
@@ -42,14 +42,32 @@ class Context:
         self.run_id = recorder.run_id
         self.recorder, self.loop, self.emit = recorder, loop, emit
         self.environ = dict(os.environ)
-        self.rules_problem: HoldfastError | None = None
-        try:
-            self.rules = read_rules(self.environ)
-        except HoldfastError as error:
-            self.rules, self.rules_problem = Rules(), error
+        self._rules: tuple[Rules, HoldfastError | None] | None = None
+        self.created_epoch_s = 0.0
         self._seen: Desired | None = None
         self._interrupts = 0
-        self._announcing: list[int] = []
+
+    @property
+    def rules(self) -> Rules:
+        """The box's rules."""
+        return self._read_rules()[0]
+
+    @property
+    def rules_problem(self) -> HoldfastError | None:
+        """Why the rules could not be read; None when they were, or when there are none."""
+        return self._read_rules()[1]
+
+    def _read_rules(self) -> tuple[Rules, HoldfastError | None]:
+        if self._rules is None:
+            from ..core.rules import Rules
+            from ..host.rulesfile import read_rules
+            from ..model.errors import HoldfastError
+
+            try:
+                self._rules = read_rules(self.environ), None
+            except HoldfastError as error:
+                self._rules = Rules(), error
+        return self._rules
 
     @property
     def directory(self) -> str:
@@ -79,8 +97,6 @@ class Context:
 
     def heartbeat(self) -> dict[str, object]:
         """The job's last heartbeat; empty when there is none that can be read."""
-        from ..host import files
-
         try:
             return wire.parse_object(files.read_bytes(self.recorder.path(wire.HEARTBEAT)), wire.HEARTBEAT)
         except (OSError, wire.WireError):

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..core.events import (
@@ -23,26 +21,19 @@ from ..core.events import (
     TreeEmptied,
     TreeStuck,
 )
-from ..core.limits import Mechanism
-from ..host import containment, libc, limits, members, namespaces
-from ..host.cgroups import create, open_group
+from ..host import libc, members
 from ..host.clock import monotonic_s, utc_now
 from ..host.keeper import describe_status, wait_briefly, write_status
-from ..host.output import OutputFile
 from ..host.processes import is_alive, open_pidfd, read_environ
-from ..host.spawn import Launch, SpawnFailed, spawn
 from ..model import wire
-from ..model.errors import PreflightFailed
 from ..model.identity import WaitStatus
-from ..model.job import Orphan, Rung, Unenforced
+from ..model.job import Rung
 from ..model.run import Ended, Finalizing, Refusal, Running, Starting, State, StopCause, Stopping, StopRequest
-from . import manifest
+from .gear import Gear, reopen_gear
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..host.cgroups import Group
     from ..host.limits import LimitPlan
+    from ..host.output import OutputFile
     from ..host.spawn import Started
     from ..model.identity import JobProcess, ProcessId
     from .context import Context
@@ -55,16 +46,6 @@ FIRST_LOOK_S = 0.01
 KILL_PATIENCE_S = 5.0
 """How long KILL is repeated in one go before the survivors are named."""
 WATCHDOG_EVERY_S = 1.0
-
-
-@dataclass(slots=True)
-class Gear:
-    """What holds the job: rung, control group, limits. Built before the start, rebuilt from the manifest on adoption."""
-
-    rung: Rung
-    rung_words: str
-    group: Group | None
-    plan: LimitPlan
 
 
 class JobControl:
@@ -88,6 +69,13 @@ class JobControl:
         """What holds the job; None before it was prepared."""
         return self._gear
 
+    @property
+    def kept_fds(self) -> dict[str, int]:
+        """What must outlive a change of image: the keeper's channel says that we live, the output end is for its death."""
+        if self._started is None:
+            return {}
+        return {"channel": self._started.channel.fileno(), "output": self._started.output_fd}
+
     # --- start -----------------------------------------------------------------------------------------------------
 
     def start(self, state: Starting) -> None:
@@ -96,89 +84,29 @@ class JobControl:
         Raises:
             PreflightFailed: a limit or the wanted containment cannot be had.
         """
-        context = self._context
-        gear = self._gear = self._prepare_gear()
-        self._lease.note_cgroup(gear.group.witness if gear.group else None)
-        environment, argv = manifest.build_job(context, state.devices)
-        manifest.write_before(context, state.devices, gear, environment, argv, self._lease.inventory)
-        manifest.write_baseline(context)
-        spec = context.spec
-        in_namespace = gear.rung is Rung.PID_NAMESPACE
-        entered: list[namespaces.Entered] = []
-        launch = Launch(
-            run_id=context.run_id,
-            attempt=context.attempt,
-            argv=argv,
-            environ=environment.values,
-            workdir=spec.workdir,
-            status_path=context.recorder.path(wire.STATUS),
-            output_path=context.recorder.path(wire.OUTPUT),
-            output_max_bytes=spec.output_max_bytes,
-            inherited_fds=self._lease.fds,
-            kill_on_supervisor_death=spec.on_supervisor_death is Orphan.KILL,
-            pty=spec.pty,
-            signal_rest=self._build_signal_rest(gear, in_namespace=in_namespace),
-            prepare=lambda: _prepare_job(gear),
-            enter=(lambda: entered.append(namespaces.enter_pid_namespace())) if in_namespace else None,
-            settle=(
-                lambda: namespaces.finish_namespace(entered[0], read_only=spec.data, writable=(context.run_dir,))
-            )
-            if in_namespace
-            else None,
-        )
+        from ..host.spawn import SpawnFailed
+        from .starting import bring_up, prepare_gear
+
+        self._gear = prepare_gear(self._context)
         try:
-            self._started = spawn(launch)
+            self._started = bring_up(self._context, self._lease, self._gear, state.devices)
         except SpawnFailed as error:
             self._discard_group()
             hint = "see supervisor.log; another --containment may work here"
             self._emit_start_failure("spawn", 71, f"the job could not be started: {error}", hint)
             return
         self._keeper, self._job = self._started.keeper, self._started.job
-        context.emit(JobReported(self._started.keeper, self._started.job))
+        self._context.emit(JobReported(self._keeper, self._job))
 
     def _emit_start_failure(self, code: str, exit_code: int, message: str, hint: str) -> None:
         self._context.emit(StartFailed(Refusal(code, exit_code, message, hint)))
-
-    def _prepare_gear(self) -> Gear:
-        spec = self._context.spec
-        chosen = containment.choose(spec.containment)
-        if chosen.rung is None:
-            raise PreflightFailed(f"containment {chosen.describe()}", hint="use --containment auto")
-        group = create(f"{self._context.run_id}.{self._context.attempt}", spec.limits)
-        plan = limits.plan_limits(spec.limits, group, priority=spec.priority, spread=self._context.run_id)
-        if plan.unenforceable and spec.limits.unenforced is Unenforced.FAIL:
-            names = "; ".join(f"{limit.name} {limit.asked}: {limit.detail}" for limit in plan.unenforceable)
-            if group is not None:
-                group.remove()
-            raise PreflightFailed(f"limits that nothing here can hold: {names}", hint="drop them, or say unenforced: warn")
-        return Gear(chosen.rung, chosen.describe(), group, plan)
-
-    def _build_signal_rest(self, gear: Gear, *, in_namespace: bool) -> Callable[[int], int]:
-        """What a keeper without a supervisor ends the tree with."""
-        run_id, attempt = self._context.run_id, self._context.attempt
-
-        def signal_namespace(number: int) -> int:
-            # From process 1 of a PID namespace: everything in it and nothing else. Source: kill(2), pid -1.
-            try:
-                os.kill(-1, number)
-            except ProcessLookupError:
-                return 0
-            return 1
-
-        def signal_tree(number: int) -> int:
-            from ..host.processes import identify_self
-
-            tree = members.Tree(run_id, attempt, group=gear.group, keeper=identify_self())
-            found = [member for member in members.find_members(tree) if member.process.pid != os.getpid()]
-            members.signal_members(found, number)
-            return len(found)
-
-        return signal_namespace if in_namespace else signal_tree
 
     def let_go(self) -> None:
         """The ids are committed: the job may exec. The answer comes over the error pipe."""
         if self._started is None or self._started.error_fd < 0:
             return
+        from . import manifest
+
         manifest.note_started(self._context, self._started.keeper, self._started.job)
         self._context.loop.add(self._started.error_fd, self._on_exec)
         self._open_pidfds()
@@ -204,7 +132,7 @@ class JobControl:
             return Resumed(job_alive=False, members_alive=False, status=self._context.recorder.read_status(), rebooted=rebooted)
         if isinstance(state, (Starting, Running, Stopping, Finalizing)) and state.job is not None:
             self._keeper, self._job = state.keeper, state.job
-            self._gear = self._reopen_gear()
+            self._gear = reopen_gear(self._context)
             self._open_pidfds()
             wait_briefly(lambda: self._has_execed() or not self._job_lives(), STATUS_PATIENCE_S)
         keeper_alive = self._keeper is not None and is_alive(self._keeper)
@@ -223,21 +151,6 @@ class JobControl:
             environ.get("HOLDFAST_ATTEMPT") == str(self._context.attempt)
             and environ.get("HOLDFAST_RUN_ID") == self._context.run_id
         )
-
-    def _reopen_gear(self) -> Gear:
-        facts = manifest.read(self._context)
-        found = facts.get("cgroup")
-        group = None
-        if isinstance(found, dict):
-            group = open_group(
-                str(found.get("name", "")),
-                found.get("unified"),
-                dict(found.get("v1") or {}),
-                tuple(found.get("controllers") or ()),
-            )
-        rung = Rung(facts.get("containment", {}).get("rung", Rung.SUBREAPER.value))
-        plan = limits.plan_limits(self._context.spec.limits, group, priority=self._context.spec.priority)
-        return Gear(rung, rung.value, group, plan)
 
     def watch(self, state: State) -> None:
         """Listen to keeper and job; done again after adoption."""
@@ -290,6 +203,8 @@ class JobControl:
         assert self._job is not None
         descriptor = self._open_output()
         if descriptor is not None:
+            from ..host.output import OutputFile
+
             self._output = OutputFile(self._context.recorder.path(wire.OUTPUT), self._context.spec.output_max_bytes)
             os.set_blocking(descriptor, False)
             self._context.loop.add(descriptor, lambda: self._pump(descriptor))
@@ -539,6 +454,9 @@ class JobControl:
 
 
 def _judge_watchdog(pids: list[int], memory_bytes: int | None, tasks: int | None, plan: LimitPlan) -> str | None:
+    from ..core.limits import Mechanism
+    from ..host import limits
+
     if memory_bytes is not None and plan.mechanism_of("memory") is Mechanism.WATCHDOG:
         used = limits.read_tree_memory(pids).memory_bytes
         if used > memory_bytes:
@@ -546,12 +464,3 @@ def _judge_watchdog(pids: list[int], memory_bytes: int | None, tasks: int | None
     if tasks is not None and plan.mechanism_of("tasks") is Mechanism.WATCHDOG and len(pids) > tasks:
         return f"the tree has {len(pids)} processes, the limit is {tasks}"
     return None
-
-
-def _prepare_job(gear: Gear) -> None:
-    """In the job's process before it reports: into the group, under the limits."""
-    if gear.group is not None:
-        gear.group.add()
-    for problem in limits.apply_in_child(gear.plan):
-        sys.stderr.write(f"[holdfast: {problem}]\n")
-    sys.stderr.flush()

@@ -1,7 +1,8 @@
 """From outside: start a supervisor for an attempt, and tell it what is wanted. Both are files and a detached process.
 
 Nothing here waits for the job. A supervisor gets a session of its own, no terminal, and no parent that could take it
-along; it runs with this interpreter but without site-packages, because it needs the standard library only.
+along. It begins as a fork of whoever starts it, because what that process has loaded is what a start needs; once its job
+runs it replaces its image by a small one (isolated interpreter, no site-packages: it needs the standard library only).
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def build_supervisor_command(run_dir: str, attempt: int, reason: str) -> tuple[str, ...]:
-    """The argument vector of a supervisor: isolated interpreter, no site-packages."""
+def build_supervisor_command(run_dir: str, attempt: int, reason: str, *, keep: Mapping[str, int] | None = None) -> tuple[str, ...]:
+    """The argument vector of a supervisor: isolated interpreter, no site-packages.
+
+    `keep` names the descriptors that it takes over from its former image (``lock``, ``inotify``, ``channel``, ``output``).
+    """
     entry = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
-    return (sys.executable, "-I", "-S", entry, run_dir, str(attempt), reason)
+    kept = ("--keep", ",".join(f"{name}={descriptor}" for name, descriptor in keep.items())) if keep else ()
+    return (sys.executable, "-I", "-S", entry, run_dir, str(attempt), reason, *kept)
 
 
 def start_supervisor(run_dir: str, attempt: int, *, environ: Mapping[str, str], reason: str = "start") -> None:
@@ -34,7 +39,6 @@ def start_supervisor(run_dir: str, attempt: int, *, environ: Mapping[str, str], 
     Raises:
         StorageError: its log cannot be opened, or no process can be had.
     """
-    command = build_supervisor_command(run_dir, attempt, reason)
     log_path = f"{wire.attempt_dir(run_dir, attempt)}/{wire.SUPERVISOR_LOG}"
     log = _open_log(log_path)
     try:
@@ -42,7 +46,7 @@ def start_supervisor(run_dir: str, attempt: int, *, environ: Mapping[str, str], 
     except OSError as error:
         raise StorageError(f"no supervisor could be started: {error.strerror}", hint="see `ulimit -u`") from error
     if first == 0:
-        _detach(command, dict(environ), log)
+        _detach((run_dir, str(attempt), reason), dict(environ), log)
     os.close(log)
     os.waitpid(first, 0)
 
@@ -57,8 +61,9 @@ def _open_log(path: str) -> int:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
-def _detach(command: tuple[str, ...], environ: dict[str, str], log: int) -> None:
-    """In the child: own session, no terminal, no stray descriptors, exec. Never returns."""
+def _detach(arguments: tuple[str, ...], environ: dict[str, str], log: int) -> None:
+    """In the child: own session, no terminal, no stray descriptors, supervise. Never returns."""
+    code = 70
     try:
         os.setsid()
         if os.fork() != 0:
@@ -67,12 +72,20 @@ def _detach(command: tuple[str, ...], environ: dict[str, str], log: int) -> None
         os.dup2(null, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        os.closerange(3, 256)
+        os.closerange(3, 1024)
         os.chdir("/")
         os.umask(0o077)
-        os.execve(command[0], command, environ)
+        os.environ.clear()
+        os.environ.update(environ)
+        from .supervisor import main
+
+        code = main(list(arguments))
+    except BaseException:  # noqa: BLE001 - the last barrier of a forked child: nothing may unwind into our caller
+        import traceback
+
+        files.write_all(2, traceback.format_exc().encode())
     finally:
-        os._exit(70)
+        os._exit(code)
 
 
 def ask(run_dir: str, attempt: int, desired: Desired) -> None:

@@ -10,9 +10,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core import cards
 from ..core.events import LeaseBlocked, LeaseFailed, LeaseGranted
-from ..core.rules import card_rules
 from ..host.clock import utc_now
 from ..host.offload import Offload, OffloadFailed
 from ..host.processes import identify_self, user_name
@@ -123,9 +121,12 @@ class CardLease:
     # --- choosing --------------------------------------------------------------------------------------------------
 
     def _rules(self) -> CardRules:
+        from ..core.rules import card_rules
+
         return card_rules(self._context.spec, self._context.rules)
 
     def _choose_first(self) -> None:
+        from ..core import cards
         from ..host import lease_area
         from ..host.allocation import imposed_allocation
         from ..host.lease_survey import survey as look_around
@@ -164,6 +165,8 @@ class CardLease:
 
     def _take_imposed(self) -> None:
         """Inside Slurm or Kubernetes the allocation is given: verify it, lock nothing (LEASE-17)."""
+        from ..core import cards
+
         value = self._context.environ.get("CUDA_VISIBLE_DEVICES")
         allowed = cards.resolve_imposed(value, self._inventory, device_order="PCI_BUS_ID")
         devices = tuple(d for d in _all_devices(self._inventory) if allowed is not None and d.uuid in allowed)
@@ -208,6 +211,8 @@ class CardLease:
         self._context.emit(LeaseGranted(devices))
 
     def _judge(self, devices: tuple[LeasedDevice, ...]) -> tuple[Busy, ...]:
+        from ..core import cards
+
         rules, found = self._rules(), []
         for device in devices:
             card = next((card for card in self._inventory.cards if card.uuid == device.card_uuid), None)
@@ -237,6 +242,7 @@ class CardLease:
             self._rearm()
 
     def _wait(self) -> None:
+        from ..core import cards
         from ..host.lease_waiting import Waiter
 
         assert self._area is not None

@@ -1,6 +1,7 @@
 """Runs as rows of a list: ended ones from the index, the others from their files, vanished ones finished first.
 
-Reads and, for runs that vanished, has a supervisor finish their record (PROC-15); waits for that only a short time in all.
+Reads and, for runs that vanished, has a supervisor finish their record (PROC-15); waits for that only a short time in
+all.
 """
 
 from __future__ import annotations

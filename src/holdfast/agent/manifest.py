@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from ..core.environment import JobEnvironment, Placement, build_environment
 from ..core.limits import bound_workers, cap_threads
 from ..core.redact import redact_argv, redact_env
-from ..host import fallback
 from ..host.clock import boot_id, utc_now
 from ..model import wire
 from ..model.gpu import InventorySource
+from .plan import build_plan
 
 if TYPE_CHECKING:
     from ..model.gpu import Inventory
@@ -110,6 +110,7 @@ def write_before(
         "io_level": gear.plan.io_level,
         "cpus": gear.plan.cpus,
         "rules": context.rules.sources,
+        "plan": build_plan(context, context.created_epoch_s),
         "environment": redact_env(environment.values),
         "environment_added": environment.added,
         "baseline": _baseline(),
@@ -126,18 +127,9 @@ def _baseline() -> dict[str, object]:
     return {"oom_kills_since_boot": int(kills[0]) if kills else None}
 
 
-def read(context: Context) -> dict[str, Any]:
-    """The manifest as it is; empty when there is none that can be read."""
-    try:
-        path = context.recorder.path(wire.MANIFEST)
-        return wire.parse_object(fallback.read(context.run_id, context.attempt, path), wire.MANIFEST)
-    except (OSError, wire.WireError):
-        return {}
-
-
 def amend(context: Context, **facts: object) -> None:
     """Commit the manifest with more facts in it."""
-    body = read(context)
+    body = context.recorder.read_manifest()
     body.pop("schema", None)
     context.recorder.commit(wire.MANIFEST, wire.to_bytes({**body, **wire.encode(facts)}))
 

@@ -4,7 +4,8 @@ A reader: it writes nothing, signals nothing, starts nothing, and never raises f
 Three facts are kept apart: what somebody *desires* (``desired.json``), what the run's supervisor *last committed*
 (``state.json``), and what *this look* could reach (`Reach`, `Presence`). Invariants:
 
-- A file that cannot be read or parsed is named in `RunView.unreadable`; the view then falls back to the exit record, the
+- A file that cannot be read or parsed is named in `RunView.unreadable`; the view then falls back to the exit record,
+  the
   status file, the event stream and the process table, and says which it used.
 - `lost` needs positive evidence: the box was rebooted since, or every recorded process is gone, nothing carries the
   run's marker, and no status was left. A run of another host is only "last seen": its boot id proves nothing here.
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from ..host import clock, fallback, files, processes
 from ..model import wire
 from ..model.ids import name_of
-from ..model.run import Created, Desired, Ended, Finalizing, Outcome, RunState, Running, Starting, Stopping, Waiting
+from ..model.run import Created, Desired, Ended, Finalizing, Outcome, Running, RunState, Starting, Stopping, Waiting
 
 if TYPE_CHECKING:
     from ..model.identity import ProcessId
@@ -64,10 +65,11 @@ class Unreadable:
 class RunView:
     """One attempt of one run as this look saw it.
 
-    `condition` is a lifecycle state, ``<state>, unsupervised``, an outcome, ``lost`` or ``unreadable``; `note` says in one
-    sentence what it rests on, or what to do. `attempts` are the numbers of all attempts, `attempt` the one looked at (0:
-    there is none yet). `record`, `manifest`, `status`, `exit` and `heartbeat` are the files' JSON objects, empty when absent or
-    unreadable. `members` are living processes found by the run's marker, looked for only when nothing recorded lives.
+    `condition` is a lifecycle state, ``<state>, unsupervised``, an outcome, ``lost`` or ``unreadable``; `note` says
+    in one sentence what it rests on, or what to do. `attempts` are the numbers of all attempts, `attempt` the one
+    looked at (0: there is none yet). `record`, `manifest`, `status`, `exit` and `heartbeat` are the files' JSON
+    objects, empty when absent or unreadable. `members` are living processes found by the run's marker, looked for
+    only when nothing recorded lives.
     """
 
     run_dir: str
@@ -346,7 +348,10 @@ def _judge_without_state(view: RunView) -> tuple[str, str]:
         pids = ", ".join(str(member.pid) for member in view.members)
         return UNREADABLE, f"{broken.path}: {broken.reason}; processes with the run's marker live: {pids}"
     last = _last_event(view)
-    return UNREADABLE, f"{broken.path}: {broken.reason}; the last event is {last}" if last else f"{broken.path}: {broken.reason}"
+    return (
+        UNREADABLE,
+        f"{broken.path}: {broken.reason}; the last event is {last}" if last else f"{broken.path}: {broken.reason}",
+    )
 
 
 def _last_event(view: RunView) -> str:

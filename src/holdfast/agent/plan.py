@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core.events import Plan
+from ..model import wire
 
 if TYPE_CHECKING:
     from .context import Context
@@ -17,7 +18,13 @@ GRACE_FACTOR = 2.0
 
 
 def build_plan(context: Context, created_epoch_s: float) -> Plan:
-    """The plan of an attempt; the smaller of the job's and the rules' limits holds."""
+    """The plan of an attempt; the smaller of the job's and the rules' limits holds.
+
+    A plan that is in the manifest stays in force: rules that change under a running job do not change its deadlines.
+    """
+    kept = context.recorder.read_manifest().get("plan")
+    if isinstance(kept, dict):
+        return wire.decode(Plan, kept)
     spec, rules = context.spec, context.rules
     ceiling = _smaller(spec.grace_max_s, rules.grace_max_s)
     assert ceiling is not None

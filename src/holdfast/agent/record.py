@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..host import fallback, files
 from ..host.clock import monotonic_s, utc_now
@@ -65,6 +65,13 @@ class Recorder:
     def read_desired(self) -> Desired | None:
         """What somebody wants of this attempt; None when nobody said anything readable."""
         return self._read_or_none(Desired, wire.DESIRED)
+
+    def read_manifest(self) -> dict[str, Any]:
+        """The manifest as it is; empty when there is none that can be read."""
+        try:
+            return wire.parse_object(self._read(wire.MANIFEST), wire.MANIFEST)
+        except (OSError, wire.WireError):
+            return {}
 
     def _read_or_none(self, cls: type, name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202 - private, see the two callers
         try:

@@ -1,9 +1,9 @@
 """Removing ended runs, and nothing else.
 
-Removed is a directory that holdfast made: directly inside a runs root, named by a run id, owned by this account, no symbolic
-link, with a `run.json` and nothing of the run alive. It is first renamed out of the list in one step, then emptied by directory
-descriptors that never follow a link and never leave its file system; links inside are removed as links. An interrupted
-removal leaves a ``.removing-`` directory, which the next removal under that root takes along.
+Removed is a directory that holdfast made: directly inside a runs root, named by a run id, owned by this account, no
+symbolic link, with a `run.json` and nothing of the run alive. It is first renamed out of the list in one step, then
+emptied by directory descriptors that never follow a link and never leave its file system; links inside are removed as
+links. An interrupted removal leaves a ``.removing-`` directory, which the next removal under that root takes along.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ def remove(candidate: Candidate, *, root: str) -> None:
     """
     with acting.hold(candidate.run_dir, what="remove it"):
         if not observe.observe(candidate.run_dir).ended and observe.list_attempts(candidate.run_dir):
-            raise UsageError(f"{candidate.run_id} was started again meanwhile", hint=f"holdfast show {candidate.run_id}")
+            raise UsageError(
+                f"{candidate.run_id} was started again meanwhile", hint=f"holdfast show {candidate.run_id}"
+            )
         aside = f"{PREFIX}{candidate.run_id}"
         parent = os.open(root, _DIRECTORY)
         try:
@@ -117,7 +119,9 @@ def _check_place(run_dir: str, root: str) -> None:
         raise StorageError(f"{run_dir}: {error.strerror}", hint="holdfast ls lists the runs") from error
     if stat.S_ISLNK(seen.st_mode) or not stat.S_ISDIR(seen.st_mode):
         what = "a symbolic link" if stat.S_ISLNK(seen.st_mode) else "not a directory"
-        raise StorageError(f"{run_dir} is {what}; holdfast never made that, and does not remove it", hint="remove it by hand")
+        raise StorageError(
+            f"{run_dir} is {what}; holdfast never made that, and does not remove it", hint="remove it by hand"
+        )
     if not is_run_id(name) or real_parent != real_root:
         raise StorageError(f"{run_dir} is not a run directly inside {root}: refused", hint="holdfast ls lists the runs")
     if seen.st_uid != os.geteuid():

@@ -46,6 +46,7 @@ from ..model.run import (
     Created,
     Ended,
     Refusal,
+    Running,
     RunState,
     Starting,
     State,
@@ -58,6 +59,7 @@ from .closing import Closing
 from .context import Context
 from .health import HealthSampler
 from .job_control import JobControl
+from .launch import build_supervisor_command
 from .leasing import CardLease
 from .loop import Loop
 from .plan import build_plan, measure_grace
@@ -69,6 +71,8 @@ if TYPE_CHECKING:
 
     from ..core.events import Action, Event
 
+SLIM_AFTER_S = 1.0
+"""A job that lives this long gets a supervisor that has only loaded what watching needs."""
 POLL_WITHOUT_INOTIFY_S = 0.5
 """How often files are looked at when the account's inotify instances are used up."""
 LOCK_NAME = "supervisor.lock"
@@ -77,16 +81,28 @@ LOCK_NAME = "supervisor.lock"
 class Supervisor:
     """Drives one attempt from whatever state it is in to `ended`."""
 
-    def __init__(self, run_dir: str, attempt: int, spec: JobSpec, recorder: Recorder, state: RunState, reason: str) -> None:
-        """Take the attempt up; nothing is done before `run`."""
+    def __init__(  # noqa: PLR0913 - all that the entry has found out
+        self,
+        run_dir: str,
+        attempt: int,
+        spec: JobSpec,
+        recorder: Recorder,
+        state: RunState,
+        *,
+        reason: str,
+        kept: dict[str, int],
+    ) -> None:
+        """Take the attempt up; nothing is done before `run`. `kept` names open descriptors: ``lock``, and more after a change of image."""
         self._state = state
         self._recorder = recorder
         self._events: deque[Event] = deque()
         self._leaving = False
+        self._kept = kept
         self._loop = Loop(self._on_signal)
         context = Context(run_dir, attempt, spec, recorder, self._loop, self._emit, reason)
         self._context = context
-        self._plan = build_plan(context, parse_utc(state.created_at))
+        context.created_epoch_s = parse_utc(state.created_at)
+        self._plan = build_plan(context, context.created_epoch_s)
         self._preflight = PreflightStep(context)
         self._lease = CardLease(context)
         self._job = JobControl(context, self._lease)
@@ -95,7 +111,9 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise until the run has ended; the exit code of this process is always 0."""
-        libc.set_child_subreaper()
+        if "inotify" not in self._kept:
+            # Kept across a change of image, like the watched directory; prctl(2).
+            libc.set_child_subreaper()
         self._watch_directory()
         me = identify_self()
         resumed = not isinstance(self._state.state, Created) or self._state.supervisor is not None
@@ -200,6 +218,26 @@ class Supervisor:
     def _watch_job(self) -> None:
         self._job.watch(self._state.state)
         self._health.begin(self._state.state)
+        if isinstance(self._state.state, Running) and "holdfast.agent.starting" in sys.modules:
+            self._loop.timers.arm("slim", SLIM_AFTER_S, self._slim_down)
+
+    def _slim_down(self) -> None:
+        """Replace this image, which has loaded all that a start needs, by a small one: same process, same children.
+
+        Only while the job simply runs; nothing is lost, because whoever comes up next begins from the files anyway.
+        """
+        if self._events or not isinstance(self._state.state, Running):
+            return
+        keep = {**self._kept, **self._job.kept_fds}
+        command = build_supervisor_command(
+            self._context.run_dir, self._context.attempt, self._context.reason, keep=keep
+        )
+        for descriptor in keep.values():
+            os.set_inheritable(descriptor, True)
+        try:
+            os.execve(command[0], command, os.environ)
+        except OSError as error:
+            self._recorder.log(f"could not slim down: {error}")
 
     def _release(self) -> None:
         self._health.end()
@@ -237,8 +275,7 @@ class Supervisor:
 
     def _watch_directory(self) -> None:
         try:
-            queue = Inotify()
-            queue.add(self._recorder.directory, MOVED_TO)
+            queue = self._open_queue()
         except OSError as error:
             self._recorder.log(f"no inotify ({error}); looking every {POLL_WITHOUT_INOTIFY_S} s instead")
             self._poll_directory()
@@ -248,7 +285,15 @@ class Supervisor:
             for event in queue.read():
                 self._on_file(event.name)
 
+        self._kept["inotify"] = queue.fileno()
         self._loop.add(queue.fileno(), take)
+
+    def _open_queue(self) -> Inotify:
+        if "inotify" in self._kept:
+            return Inotify(self._kept["inotify"])
+        queue = Inotify()
+        queue.add(self._recorder.directory, MOVED_TO)
+        return queue
 
     def _poll_directory(self) -> None:
         for name in (wire.DESIRED, wire.STATUS):
@@ -277,35 +322,48 @@ def _headline(state: State) -> dict[str, object]:
 
 
 def main(argv: list[str]) -> int:
-    """``RUN_DIR ATTEMPT REASON``: supervise one attempt until it has ended."""
+    """``RUN_DIR ATTEMPT REASON [--keep FD,FD]``: supervise one attempt until it has ended."""
     run_dir, attempt, reason = argv[0], int(argv[1]), argv[2]
+    kept = _parse_kept(argv[4]) if len(argv) > 4 else {}
     try:
         spec = wire.decode(JobSpec, wire.parse_object(files.read_bytes(f"{run_dir}/{wire.RUN}"), wire.RUN)["job"])
         recorder = Recorder(run_dir, os.path.basename(run_dir), attempt)
-        lock = _take_lock(recorder.directory)
-        if lock is None:
-            recorder.log("another supervisor is at work; leaving")
-            return 0
-        state = recorder.read_state()
-        return Supervisor(run_dir, attempt, spec, recorder, state, reason).run()
+        if not kept:
+            lock = _take_lock(recorder.directory)
+            if lock is None:
+                recorder.log("another supervisor is at work; leaving")
+                return 0
+            kept = {"lock": lock}
+        return Supervisor(run_dir, attempt, spec, recorder, recorder.read_state(), reason=reason, kept=kept).run()
     except (OSError, ValueError, KeyError) as error:
         sys.stderr.write(f"{utc_now()} cannot supervise {run_dir} attempt {attempt}: {error}\n")
         return 74
 
 
+def _parse_kept(text: str) -> dict[str, int]:
+    """The descriptors that the former image of this process left open, close-on-exec again."""
+    kept = {name: int(number) for name, _, number in (word.partition("=") for word in text.split(","))}
+    for descriptor in kept.values():
+        os.set_inheritable(descriptor, False)
+    return kept
+
+
 def _take_lock(directory: str) -> int | None:
-    """The attempt's supervisor lock: None when another supervisor holds it. A disk without locks does not stop a run."""
+    """The attempt's supervisor lock: None when another supervisor holds it.
+
+    A disk that takes no lock does not stop a run; then this is a descriptor without one.
+    """
     import fcntl
 
     try:
         descriptor = os.open(f"{directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError:
-        return -1
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
         return None
     except OSError:
-        return -1
+        return descriptor
     return descriptor

@@ -1,9 +1,10 @@
 """Reading a job's output while it grows, and after its middle was cut.
 
-The keeper bounds ``output.log`` in place: it keeps the head, writes one line that says how much went, and puts the newest
-part after it, so everything behind the head moves. A follower therefore knows its place by the bytes that it has passed (the
-anchor), not by the offset alone: when they are not there any more it looks for them behind the cut and goes on from them,
-and only when they are gone too does it say that something was missed. Holes are skipped, never shown as zeros.
+The keeper bounds ``output.log`` in place: it keeps the head, writes one line that says how much went, and puts the
+newest part after it, so everything behind the head moves. A follower therefore knows its place by the bytes that it
+has passed (the anchor), not by the offset alone: when they are not there any more it looks for them behind the cut
+and goes on from them, and only when they are gone too does it say that something was missed. Holes are skipped, never
+shown as zeros.
 
 Reads only; never blocks; knows nothing of runs or terminals.
 """

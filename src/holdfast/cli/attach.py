@@ -1,8 +1,8 @@
 """Following a live run in a terminal: its output as it comes, what it waits for, and how it ended.
 
-Owns nothing of the run: it reads files and may die at any time. Losing the terminal or being terminated only detaches. Ctrl-C
-once asks the run to stop, twice asks for KILL, a third time leaves it alone with that. The job's bytes go to standard
-output untouched; everything that holdfast says goes to standard error.
+Owns nothing of the run: it reads files and may die at any time. Losing the terminal or being terminated only
+detaches. Ctrl-C once asks the run to stop, twice asks for KILL, a third time leaves it alone with that. The job's
+bytes go to standard output untouched; everything that holdfast says goes to standard error.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 _STATE_FILES = frozenset({wire.STATE, wire.EXIT, wire.STATUS})
 
 
-def follow(
-    run_dir: str, attempt: int, *, stdout: BinaryIO | None = None, quiet: bool = False, offset: int = 0
-) -> int:
+def follow(run_dir: str, attempt: int, *, stdout: BinaryIO | None = None, quiet: bool = False, offset: int = 0) -> int:
     """Follow one attempt until it is over; the exit code is the job's, or holdfast's own for it.
 
     Args:

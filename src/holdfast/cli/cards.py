@@ -1,7 +1,7 @@
 """What the desk says about cards: every card of the box with who holds it, and the cards of one run.
 
-Reads the inventory (through the probe child, bounded), the leases, and judges with the rules in force. It leases nothing,
-creates nothing, and a part that cannot be read becomes a warning beside the rest.
+Reads the inventory (through the probe child, bounded), the leases, and judges with the rules in force. It leases
+nothing, creates nothing, and a part that cannot be read becomes a warning beside the rest.
 """
 
 from __future__ import annotations

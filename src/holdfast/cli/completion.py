@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from click.shell_completion import CompletionItem, get_completion_class
-
 from .main import COMPLETE_VARIABLE
 
 if TYPE_CHECKING:
     import click
+    from click.shell_completion import CompletionItem
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -31,6 +30,8 @@ def build_script(shell: str) -> str:
     click would start a bash first to see its version (4.4 is needed); a script that is printed on one machine may be
     for another, so that is left out.
     """
+    from click.shell_completion import get_completion_class
+
     from .group import holdfast
 
     chosen = get_completion_class(shell)
@@ -45,6 +46,8 @@ def complete_runs(
     incomplete: str,
 ) -> list[CompletionItem]:
     """Run ids and names that begin with `incomplete`, newest first."""
+    from click.shell_completion import CompletionItem
+
     from .runs import complete
 
     try:

@@ -37,11 +37,13 @@ def guard(call: Callable[[], int], argv: Sequence[str]) -> int:
             sys.stdout.flush()
         return code
     except BrokenPipeError:
-        return _silence()
+        return EXIT_BROKEN_PIPE
     except KeyboardInterrupt:
         return EXIT_STOPPED
     except Exception as error:  # noqa: BLE001 - the outermost barrier: it reports everything and hides nothing
         return _report_safely(_translate(error, argv), as_json=as_json)
+    finally:
+        _discard_output()
 
 
 def wants_json(argv: Sequence[str]) -> bool:
@@ -75,9 +77,8 @@ def report(error: HoldfastError, *, as_json: bool) -> int:
 def _report_safely(error: HoldfastError, *, as_json: bool) -> int:
     try:
         return report(error, as_json=as_json)
-    except BrokenPipeError:
-        return _silence()
     except OSError:
+        # Nobody can be told; the exit code still speaks.
         return error.exit_code
 
 
@@ -93,7 +94,8 @@ def _translate(error: Exception, argv: Sequence[str]) -> HoldfastError:
     if isinstance(error, click.ClickException):
         return _from_click(error)
     if isinstance(error, OSError) and (error.filename is not None or error.errno in _ENVIRONMENT_ERRORS):
-        subject = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+        named = isinstance(error.filename, (str, bytes))
+        subject = f"{os.fsdecode(error.filename)}: " if named else "the output or a file could not be written: "
         return StorageError(f"{subject}{error.strerror or error}", hint="see that it exists, has room and is yours")
     return _record_crash(error, argv)
 
@@ -167,14 +169,13 @@ def _soften(stream: object) -> None:
         reconfigure(errors="backslashreplace")
 
 
-def _silence() -> int:
-    """Keep the interpreter's last flush from complaining about a reader that has gone."""
-    null = os.open(os.devnull, os.O_WRONLY)
+def _discard_output() -> None:
+    """What a stream could not take is dropped, so that the interpreter's last flush has nothing to complain about."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:
                 stream.flush()
         except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, stream.fileno())
-    os.close(null)
-    return EXIT_BROKEN_PIPE
+            os.close(null)

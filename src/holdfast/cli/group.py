@@ -47,7 +47,7 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with a suggestion for a misspelt verb."""
-        if args[0] not in SUMMARIES and not args[0].startswith("-"):
+        if args[0] not in SUMMARIES and not args[0].startswith("-") and not ctx.resilient_parsing:
             raise UsageError(f"there is no verb {args[0]!r}", hint=suggest_verb(args[0]))
         return super().resolve_command(ctx, args)
 
@@ -66,12 +66,12 @@ class LazyGroup(click.Group):
 
 
 def suggest_verb(word: str) -> str:
-    """What to do about an unknown verb: the nearest ones, and where the list is."""
+    """What to do about an unknown verb: the nearest one, and where the list is."""
     import difflib
 
-    near = difflib.get_close_matches(word, list(SUMMARIES), n=2, cutoff=0.5)
+    near = difflib.get_close_matches(word, list(SUMMARIES), n=1, cutoff=0.6)
     if near:
-        return f"did you mean {' or '.join(near)}? `holdfast --help` lists the verbs"
+        return f"did you mean {near[0]}? `holdfast --help` lists the verbs"
     return "`holdfast --help` lists the verbs; to run a command write `holdfast run -- COMMAND`"
 
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 MAX_PROBLEMS = 10
 """So many mistakes are listed; more are only counted."""
 
+FEW_KEYS = 8
+"""Up to so many keys are listed in an error."""
+
 INTERPRETERS = ("python", "bash", "sh", "dash", "zsh", "perl", "ruby", "Rscript", "julia", "node", "uv")
 """Commands whose script, not themselves, names the run."""
 
@@ -131,7 +134,8 @@ def _unknown_key(name: str, candidates: Sequence[str]) -> str:
     ]
     if elsewhere:
         return f"unknown key here; did you mean {elsewhere[0]}?"
-    return f"unknown key; there are {', '.join(candidates)}"
+    known = f"there are {', '.join(candidates)}" if len(candidates) <= FEW_KEYS else "`holdfast schema` lists the keys"
+    return f"unknown key; {known}"
 
 
 def _convert(stated: Mapping[str, Node], base: str, fields: dict[str, object], problems: list[Problem]) -> None:

@@ -11,6 +11,10 @@ import sys
 
 from holdfast import __version__
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing itself is too slow to import for ``--version``
+    import click
+
 COMPLETE_VARIABLE = "_HOLDFAST_COMPLETE"
 """Set by the completion scripts when they ask what may come next."""
 
@@ -28,9 +32,16 @@ def main(argv: list[str] | None = None) -> int:
 def _print_version() -> int:
     try:
         print(f"holdfast {__version__}", flush=True)
-    except OSError:
-        return 74
+    except OSError as error:
+        from .errors import guard
+
+        problem = error
+        return guard(lambda: _raise(problem), [])
     return 0
+
+
+def _raise(error: OSError) -> int:
+    raise error
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -40,15 +51,23 @@ def _dispatch(arguments: list[str]) -> int:
     from .group import holdfast
 
     if (instruction := os.environ.get(COMPLETE_VARIABLE)) is not None:
-        from click.shell_completion import shell_complete
-
-        return shell_complete(holdfast, {}, "holdfast", COMPLETE_VARIABLE, instruction)
+        return _complete(holdfast, instruction)
     try:
         with holdfast.make_context("holdfast", list(arguments)) as context:
             result = holdfast.invoke(context)
     except Exit as leaving:
         return leaving.exit_code
     return result if isinstance(result, int) else 0
+
+
+def _complete(group: click.Group, instruction: str) -> int:
+    """Answer a shell's TAB. An error must not be printed into somebody's command line: then nothing is offered."""
+    from click.shell_completion import shell_complete
+
+    try:
+        return shell_complete(group, {}, "holdfast", COMPLETE_VARIABLE, instruction)
+    except Exception:  # noqa: BLE001 - see above
+        return 1
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from holdfast.model.run import SCHEMA
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -46,6 +44,7 @@ def print_json(value: Mapping[str, object]) -> None:
     import json
 
     from holdfast.model import wire
+    from holdfast.model.run import SCHEMA
 
     print(json.dumps({"schema": SCHEMA, **wire.encode(dict(value))}, indent=1, ensure_ascii=False))
 

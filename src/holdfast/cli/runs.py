@@ -1,7 +1,8 @@
 """Finding runs: from what a person typed to a run directory.
 
-A run answers to its id, to a unique beginning of it, to its human name (the newest of several, with a notice) and to the path
-of its directory. Only directory names are read for it: no database but the list of remembered roots, no run file.
+A run answers to its id, to a unique beginning of it, to its human name (the newest of several, with a notice) and to
+the path of its directory. Only directory names are read for it: no database but the list of remembered roots, no run
+file.
 """
 
 from __future__ import annotations

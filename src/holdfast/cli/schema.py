@@ -261,6 +261,7 @@ def _form_of_many(key: Key) -> dict[str, object]:
         case Kind.WORDS:
             return {"type": "array", "items": {"enum": list(key.choices)}}
         case Kind.COMMAND:
-            return {"anyOf": [{"type": "string", "minLength": 1}, {**_STRINGS, "minItems": 1}]}
+            words = {"type": "array", "items": {"type": ["string", "number"]}, "minItems": 1}
+            return {"anyOf": [{"type": "string", "minLength": 1}, words]}
         case _:
             return {"anyOf": [_STRINGS, {"type": "string", "minLength": 1}]}

@@ -1,6 +1,7 @@
 """What can happen to a run, and what can be done about it: the alphabet of `core.lifecycle`.
 
-Events are facts in the past tense, actions are orders in the imperative; every action may be carried out twice without harm.
+Events are facts in the past tense, actions are orders in the imperative; every action may be carried out twice without
+harm.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """A supervisor has taken up a run that another one left. What it sees of the job now:
+    """A supervisor has taken up a run that another one left; what it sees of the job now.
 
     `job_alive`: the recorded leader lives and has exec'd. `members_alive`: the keeper or any other process of the
     tree lives. `status`: how the leader ended, if that was witnessed. `rebooted`: another boot, so nothing lives.

@@ -16,7 +16,8 @@ named in the table all the same, so that the table is total and a test can prove
                    +-----------+----------+------> stopping ------+      (to finalizing directly where no job exists)
 
 Times are epoch seconds in `Now`; the driver turns deadlines into monotonic delays when it arms a timer, so a wall clock
-that jumps moves no deadline of a living supervisor.
+that jumps moves no deadline of a living supervisor. A supervisor that takes over arms what is left of each deadline,
+never more than the whole of it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dataclasses import replace
 
 from ..model.errors import EXIT_TIMED_OUT
 from ..model.finding import Finding, Level
-from ..model.identity import JobProcess, ProcessId, WaitStatus
+from ..model.identity import WaitStatus
 from ..model.lease import Busy, LeasedDevice
 from ..model.run import (
     Created,
@@ -47,7 +48,6 @@ from ..model.run import (
 from .events import (
     Action,
     Arm,
-    Began,
     ChecksDone,
     Disarm,
     Do,
@@ -107,7 +107,7 @@ def _stale(_state: State, _event: Event, _now: Now, _plan: Plan) -> None:
 def _begin(_state: State, _event: Event, now: Now, plan: Plan) -> Step:
     actions: list[Action] = [Arm(Timer.PREFLIGHT, plan.preflight_s)]
     if plan.total_s is not None:
-        actions.append(Arm(Timer.TOTAL, max(0.0, plan.created_epoch_s + plan.total_s - now.epoch_s)))
+        actions.append(Arm(Timer.TOTAL, _left_s(now, plan.total_s, plan.created_epoch_s)))
     return Preflight(since=now.utc), (*actions, Do.RUN_CHECKS)
 
 
@@ -123,14 +123,15 @@ def _resume_starting(state: Starting, event: Resumed, now: Now, plan: Plan) -> S
     if state.job is None or state.keeper is None:
         return _resume_unstarted(state, event, now, plan)
     if event.job_alive:
-        running = Running(since=now.utc, devices=state.devices, keeper=state.keeper, job=state.job)
-        return running, (Do.WATCH_JOB, *_run_timers(now, plan, now.epoch_s))
+        # It exec'd while nobody looked: its time counts from when its cards were taken.
+        running = _run(state, state.since, state.began if state.began is not None else now.epoch_s)
+        return running, (Do.WATCH_JOB, *_run_timers(running, now, plan))
     return _finalize(state, now, status=event.status)
 
 
 def _resume_running(state: Running, event: Resumed, now: Now, plan: Plan) -> Step:
     if event.job_alive:
-        return state, (Do.WATCH_JOB, *_run_timers(now, plan, now.epoch_s))
+        return state, (Do.WATCH_JOB, *_run_timers(state, now, plan))
     return _finalize(state, now, status=event.status)
 
 
@@ -139,11 +140,10 @@ def _resume_stopping(state: Stopping, event: Resumed, now: Now, plan: Plan) -> S
         return _finalize(state, now, status=event.status or state.status)
     if state.rung is StopRung.KILL:
         return replace(state, status=event.status or state.status), (Do.WATCH_JOB, Do.KILL_TREE)
-    left_s = max(0.0, state.began + plan.grace_s - now.epoch_s)
     return replace(state, status=event.status or state.status), (
         Do.WATCH_JOB,
         Do.TERM_TREE,
-        Arm(Timer.GRACE, min(left_s, plan.grace_s)),
+        Arm(Timer.GRACE, _left_s(now, plan.grace_s, state.began)),
     )
 
 
@@ -162,7 +162,7 @@ def _checked(state: Preflight, event: ChecksDone, now: Now, plan: Plan) -> Step:
         return _finalize(state, now, refusal=Refusal("preflight", 78, words, failed[0].remedy, findings=failed))
     if plan.wants_cards:
         return Waiting(since=now.utc), (Disarm(Timer.PREFLIGHT), Arm(Timer.WAIT, plan.wait_s), Do.TAKE_LEASE)
-    return Starting(since=now.utc), (Disarm(Timer.PREFLIGHT), Do.START_JOB)
+    return Starting(since=now.utc, began=now.epoch_s), (Disarm(Timer.PREFLIGHT), Do.START_JOB)
 
 
 def _blocked(state: Waiting, event: LeaseBlocked, now: Now, plan: Plan) -> Step:
@@ -184,7 +184,7 @@ def _granted(_state: Waiting, event: LeaseGranted, now: Now, plan: Plan) -> Step
     actions: tuple[Action, ...] = (Disarm(Timer.WAIT), Do.START_JOB)
     if plan.max_hold_s is not None:
         actions = (*actions, Arm(Timer.MAX_HOLD, plan.max_hold_s))
-    return Starting(since=now.utc, devices=event.devices), actions
+    return Starting(since=now.utc, devices=event.devices, began=now.epoch_s), actions
 
 
 def _lease_failed(state: Waiting, event: LeaseFailed, now: Now, _plan: Plan) -> Step:
@@ -198,17 +198,35 @@ def _reported(state: Starting, event: JobReported, _now: Now, _plan: Plan) -> St
 def _started(state: Starting, _event: JobStarted, now: Now, plan: Plan) -> Step | None:
     if state.keeper is None or state.job is None:
         return None
-    running = Running(since=now.utc, devices=state.devices, keeper=state.keeper, job=state.job)
-    return running, (Do.WATCH_JOB, *_run_timers(now, plan, now.epoch_s))
+    running = _run(state, now.utc, now.epoch_s)
+    return running, (Do.WATCH_JOB, *_run_timers(running, now, plan))
 
 
-def _run_timers(now: Now, plan: Plan, since_epoch_s: float) -> tuple[Action, ...]:
-    timers: list[Action] = []
-    if plan.run_s is not None:
-        timers.append(Arm(Timer.RUN, max(0.0, since_epoch_s + plan.run_s - now.epoch_s)))
-    if plan.total_s is not None:
-        timers.append(Arm(Timer.TOTAL, max(0.0, plan.created_epoch_s + plan.total_s - now.epoch_s)))
-    return tuple(timers)
+def _run(state: Starting, since: str, began: float) -> Running:
+    assert state.keeper is not None
+    assert state.job is not None
+    return Running(
+        since=since, devices=state.devices, keeper=state.keeper, job=state.job, began=began, held_from=state.began
+    )
+
+
+def _run_timers(state: Running, now: Now, plan: Plan) -> tuple[Action, ...]:
+    """Every deadline of a running job, for a supervisor that starts it as for one that takes over."""
+    limits = (
+        (Timer.RUN, plan.run_s, state.began),
+        (Timer.TOTAL, plan.total_s, plan.created_epoch_s),
+        (Timer.MAX_HOLD, plan.max_hold_s if state.devices else None, state.held_from),
+    )
+    return tuple(
+        Arm(timer, _left_s(now, limit_s, began)) for timer, limit_s, began in limits if limit_s is not None
+    )
+
+
+def _left_s(now: Now, limit_s: float, began: float | None) -> float:
+    """What is left of a limit that began at an epoch time: never below 0, and never above the limit when the clock was
+    set back. An unknown beginning (a record of an older holdfast) counts as now.
+    """
+    return limit_s if began is None else min(limit_s, max(0.0, began + limit_s - now.epoch_s))
 
 
 def _start_failed(state: Starting, event: StartFailed, now: Now, _plan: Plan) -> Step:
@@ -219,13 +237,20 @@ def _exited(state: Starting | Running, event: JobExited, now: Now, _plan: Plan) 
     return _finalize(state, now, status=event.status)
 
 
+def _exited_late(state: Finalizing, event: JobExited, _now: Now, _plan: Plan) -> Step | None:
+    """The leader outlived KILL for a while (it hung in the kernel), or its status was written last."""
+    if state.status is not None or state.refusal is not None:
+        return None
+    return replace(state, status=event.status), ()
+
+
 def _exited_stopping(state: Stopping, event: JobExited, _now: Now, _plan: Plan) -> Step:
     """The leader obeyed; the rest of the tree may still be saving and keeps its grace."""
     return replace(state, status=event.status), ()
 
 
 def _vanished(state: Starting | Running | Stopping, _event: JobVanished, now: Now, _plan: Plan) -> Step:
-    return _finalize(state, now)
+    return _finalize(state, now, status=state.status if isinstance(state, Stopping) else None)
 
 
 def _emptied_early(state: Running | Stopping, _event: TreeEmptied, now: Now, plan: Plan) -> Step:
@@ -249,7 +274,9 @@ def _check_results(plan: Plan) -> tuple[Action, ...]:
     )
 
 
-def _stuck(state: Finalizing | Stopping, event: TreeStuck, now: Now, _plan: Plan) -> Step:
+def _stuck(state: Finalizing | Stopping, event: TreeStuck, now: Now, _plan: Plan) -> Step | None:
+    if isinstance(state, Finalizing) and state.emptied:
+        return None
     if isinstance(state, Stopping):
         final, _ = _finalize(state, now, status=state.status)
         assert isinstance(final, Finalizing)
@@ -296,7 +323,8 @@ def _timer_early(state: Created | Preflight, event: TimerFired, now: Now, plan: 
     if event.timer not in (Timer.PREFLIGHT, Timer.TOTAL):
         return None
     limit = plan.preflight_s if event.timer is Timer.PREFLIGHT else plan.total_s
-    refusal = Refusal("timed_out", EXIT_TIMED_OUT, f"preflight was not done within its {event.timer.value} limit {limit} s")
+    words = f"preflight was not done within the {event.timer.value} limit of {limit} s"
+    refusal = Refusal("timed_out", EXIT_TIMED_OUT, words)
     return _finalize(state, now, refusal=refusal)
 
 
@@ -370,7 +398,9 @@ def _finalize(
     return final, (*early, EmptyTree(gentle_s))
 
 
-def _end(state: Finalizing, event: ResultsChecked, now: Now, _plan: Plan) -> Step:
+def _end(state: Finalizing, event: ResultsChecked, now: Now, _plan: Plan) -> Step | None:
+    if not state.emptied:
+        return None
     ended: Ended = judge_outcome(state, event.findings, now.utc)
     return ended, (Disarm(Timer.POSTFLIGHT), Do.RELEASE_LEASE, Do.WRITE_EXIT, Do.LEAVE)
 
@@ -437,6 +467,7 @@ TABLE: dict[tuple[type, type], Handler] = {
     **_row(
         Finalizing,
         Resumed=_resume_finalizing,
+        JobExited=_exited_late,
         TreeEmptied=_emptied,
         TreeStuck=_stuck,
         StopWanted=_stop_leftovers,

@@ -1,8 +1,8 @@
 """How a run ended, judged from what is proven (POST-05, POST-09, B-50).
 
 In this order: it never ran; its end was not witnessed; somebody or a deadline ended it; its own status; its results.
-Exit code 0 is not success until the declared results are there, and a job that left with 0 because it was asked to leave
-was stopped, not finished.
+Exit code 0 is not success until the declared results are there, and a job that left with 0 because it was asked to
+leave was stopped, not finished.
 """
 
 from __future__ import annotations

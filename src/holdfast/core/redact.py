@@ -102,7 +102,7 @@ _SHAPES = re.compile(
 _URL_PASSWORD = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):([^\s/@]+)@")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+([A-Za-z0-9+/=._~-]{12,})", re.IGNORECASE)
 _ASSIGNMENT = re.compile(
-    r"""(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?P<sign>["']?\s*(?:=|:(?=[\s"']))\s*)(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,;&|"'}\])]+)"""
+    r"""(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?P<sign>["']?[ \t]*(?:=|:(?=[\s"']))[ \t]*)(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,;&|"'}\])]+)"""
 )
 _FLAG = re.compile(
     r"""(?<!\S)(?P<flag>--?[A-Za-z][A-Za-z0-9_-]*)(?P<gap>[ \t]+)(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s;&|-]\S*)"""

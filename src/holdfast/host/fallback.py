@@ -1,7 +1,7 @@
 """Where records go when the run directory cannot take them (full, read-only, gone): a private directory in memory.
 
 `commit` never raises for a storage fault, because a supervisor that dies of a full disk loses more than a record
-(OBS-11). `read` prefers whichever copy is newer, so readers need not know which case they are in.
+(OBS-11). A copy aside exists only as long as the one in its place is older, so readers need not know which case they are in.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ def commit(run_id: str, attempt: int, path: str, data: bytes) -> bool:
     except OSError:
         _commit_aside(run_id, attempt, os.path.basename(path), data)
         return False
+    aside = directory(run_id, attempt)
+    if aside is not None:
+        files.remove_quietly(f"{aside}/{os.path.basename(path)}")
     return True
 
 
@@ -49,7 +52,8 @@ def read(run_id: str, attempt: int, path: str) -> bytes:
     """
     aside = directory(run_id, attempt)
     other = None if aside is None else f"{aside}/{os.path.basename(path)}"
-    if other is not None and _mtime(other) > _mtime(path):
+    if other is not None and 0 <= _mtime(other) >= _mtime(path):
+        # Equal times are one tick of the clock: `commit` would have removed the copy, had the place taken it since.
         path = other
     return files.read_bytes(path)
 

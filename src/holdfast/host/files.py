@@ -6,6 +6,7 @@ same directory, fsync, rename, fsync of the directory.
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -18,14 +19,17 @@ MAX_RECORD_BYTES = 16 * 1024**2
 def commit(path: str, data: bytes, *, mode: int = 0o600) -> None:
     """Replace `path` by `data`, durably and atomically; the old content stands until the new one is on disk.
 
+    The file has exactly `mode`, whatever the umask.
+
     Raises:
-        OSError: nothing was replaced.
+        OSError: nothing was replaced; or it was, and the disk could not make the new name durable.
     """
     directory, name = os.path.split(path)
-    temporary = f"{directory}/.{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+    temporary = f"{directory or '.'}/.{name}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         try:
+            os.fchmod(descriptor, mode)
             write_all(descriptor, data)
             os.fsync(descriptor)
         finally:
@@ -45,10 +49,16 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def sync_directory(path: str) -> None:
-    """Make renames and creations in a directory durable."""
+    """Make renames and creations in a directory durable, where its file system can.
+
+    Source: fsync(2): EINVAL means that this kind of file has no fsync (directories on some FUSE and network mounts).
+    """
     descriptor = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)
 
@@ -74,7 +84,7 @@ def read_bytes(path: str, *, limit: int = MAX_RECORD_BYTES) -> bytes:
             chunks.append(chunk)
             total += len(chunk)
             if total > limit:
-                raise OSError(27, f"larger than {limit} bytes", path)
+                raise OSError(errno.EFBIG, f"larger than {limit} bytes", path)
         return b"".join(chunks)
     finally:
         os.close(descriptor)
@@ -90,14 +100,23 @@ def read_text_or_none(path: str) -> str | None:
 
 
 def append(path: str, data: bytes) -> None:
-    """Append one record in one write; not synced, a torn last line is the reader's to ignore.
+    """Append one line, or several; not synced, a torn last line is the reader's to ignore.
+
+    A disk that takes only a part takes nothing; what an earlier crash tore is closed off, so that it costs no line but
+    its own. One writer at a time.
 
     Raises:
         OSError: it could not be written.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        write_all(descriptor, data)
+        size = os.fstat(descriptor).st_size
+        torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+        try:
+            write_all(descriptor, b"\n" + data if torn else data)
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
     finally:
         os.close(descriptor)
 

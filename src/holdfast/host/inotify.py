@@ -49,13 +49,17 @@ class Inotify:
         OSError: the kernel gives no queue (EMFILE: fs.inotify.max_user_instances of this account is used up).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, descriptor: int | None = None) -> None:
+        """Open a queue, or go on with one that is open already and has its watches (then nothing can be added)."""
+        if descriptor is not None:
+            self._fd: int = descriptor
+            return
         import ctypes
 
         self._get_errno = ctypes.get_errno
         self._libc = ctypes.CDLL(None, use_errno=True)
         # Source: inotify_init1(2): the flags are those of open(2).
-        self._fd: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._fd < 0:
             raise self._error("inotify_init1")
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..model.lease import LeasedDevice, LeaseRecord
 
 # A failing try of somebody else holds a lock for well under a millisecond; these are tries to tell that from a lease.
-PASSING_TRIES = 6
+PASSING_TRIES = 25
 PASSING_PAUSE_S = 0.002
 
 
@@ -132,7 +132,7 @@ def acquire(
     """Take every device in ``record.devices`` now, or none and say who is in the way.
 
     `ticket` is our place when we waited; `files` are descriptors to reuse, kept open on refusal. Never waits for a
-    holder; when `patient` it outlasts the passing tries of others (about ten milliseconds), then looks for the holder
+    holder; when `patient` it outlasts the passing tries of others (about fifty milliseconds), then looks for the holder
     of an unexplained lock.
 
     Raises:

@@ -84,17 +84,22 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """How emptying a tree went. `survivors` is empty exactly when the tree was seen empty; `killed` counts processes."""
+    """How emptying a tree went. `killed` counts the processes that were signalled.
+
+    `unseen` is True when none was found and yet the keeper still has living children: processes that end and fork faster
+    than /proc can be read.
+    """
 
     survivors: tuple[Member, ...]
     killed: int
     rounds: int
     refused: tuple[Refused, ...] = ()
+    unseen: bool = False
 
     @property
     def empty(self) -> bool:
-        """Whether nothing of the run is left."""
-        return not self.survivors
+        """Whether it is proven that nothing of the run is left."""
+        return not self.survivors and not self.unseen
 
 
 @dataclass(slots=True)
@@ -140,9 +145,11 @@ def find_members(tree: Tree) -> list[Member]:
     """
     boot, seen = boot_id(), _scan()
     excluded = _lineage(seen, os.getpid()) | tree.bystanders
-    keeper = tree.keeper.pid if tree.keeper is not None and _is_same(tree.keeper, seen, boot) else None
-    if keeper is not None:
-        excluded |= {keeper}
+    keeper = None
+    if tree.keeper is not None and _is_same(tree.keeper, seen, boot):
+        excluded |= {tree.keeper.pid}
+        # A dead keeper that nobody has reaped yet has no descendants any more.
+        keeper = tree.keeper.pid if _is_living(tree.keeper.pid, seen[tree.keeper.pid]) else None
     proofs: dict[int, Proof] = {}
     if tree.group is not None:
         proofs.update((pid, Proof.CGROUP) for pid in tree.group.pids() or () if pid in seen and pid not in excluded)
@@ -289,8 +296,9 @@ def empty_tree(tree: Tree, *, deadline_s: float, end_keeper: bool = False) -> Em
         if tree.group is not None:
             tree.group.kill()
         members = find_members(tree)
-        if not members or (rounds and time.monotonic() >= end):
-            return Emptied(tuple(members), len(known), rounds, refused if members else ())
+        unseen = not members and tree.keeper is not None and _has_living_children(tree.keeper)
+        if not (members or unseen) or (rounds and time.monotonic() >= end):
+            return Emptied(tuple(members), len(known), rounds, refused if members else (), unseen)
         fresh = {member.process for member in members} - known
         growing = growing or bool(rounds and fresh)
         rounds += 1
@@ -302,6 +310,40 @@ def empty_tree(tree: Tree, *, deadline_s: float, end_keeper: bool = False) -> Em
             keeper = Member(tree.keeper, Proof.DESCENT, "", "keeper")
             refused += signal_members([keeper], signals.SIGKILL)
         _wait_for_ends(members, min(0.05, max(0.001, end - time.monotonic())))
+
+
+def _has_living_children(keeper: ProcessId) -> bool:
+    """Whether the keeper, to whom every orphan of the tree comes, still has a child that is not a zombie.
+
+    This is the proof of emptiness: a chain of processes each of which forks and ends can hide from any number of looks at
+    /proc, but not from its adoptive parent. Source: proc_tid_children(5); exact for a list that does not change.
+    """
+    for _ in range(20):
+        stat = read_stat(keeper.pid)
+        if stat is None or stat.start_ticks != keeper.start_ticks or stat.state in "ZX":
+            return False
+        states = []
+        for child in _read_children(keeper.pid):
+            stat = read_stat(child)
+            states.append("gone" if stat is None else stat.state)
+        if not states:
+            return False
+        if any(state not in ("Z", "X", "gone") for state in states):
+            return True
+        # Only ends so far: the keeper is about to reap them, or the next of the chain is already there.
+        select.poll().poll(1)
+    return "gone" in states
+
+
+def _read_children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as file:
+                found += [int(word) for word in file.read().split()]
+    except OSError:
+        return found
+    return found
 
 
 def _stop_all(tree: Tree, members: list[Member]) -> list[Member]:

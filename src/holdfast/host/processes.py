@@ -6,6 +6,7 @@ name or pattern.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal as signals
 from dataclasses import dataclass
@@ -98,13 +99,20 @@ def open_pidfd(process: ProcessId) -> int | None:
     """A pidfd of exactly this process (the caller closes it), or None when it is gone.
 
     The start time is compared after opening, so the descriptor cannot belong to a later user of the pid.
+
+    Raises:
+        OSError: there is no pidfd to be had (too many open files, a sandbox without the call), which says nothing about
+            the process. Source: pidfd_open(2): ESRCH is no such process, EINVAL (ENOENT since Linux 6.15) that the
+            number is now one of a thread.
     """
     if process.boot_id != boot_id():
         return None
     try:
         descriptor = os.pidfd_open(process.pid)
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno in (errno.ESRCH, errno.EINVAL, errno.ENOENT):
+            return None
+        raise
     stat = read_stat(process.pid)
     if stat is None or stat.start_ticks != process.start_ticks:
         os.close(descriptor)
@@ -117,6 +125,7 @@ def send_signal(process: ProcessId, number: int) -> bool:
 
     Raises:
         PermissionError: it belongs to somebody else.
+        OSError: as `open_pidfd`.
     """
     descriptor = open_pidfd(process)
     if descriptor is None:

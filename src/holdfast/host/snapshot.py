@@ -8,14 +8,12 @@ settings that would start other programs. Whatever is missing is said in a note,
 from __future__ import annotations
 
 import os
-import select
-import signal
 import stat
 from typing import TYPE_CHECKING
 
 from ..model.origin import FileCopy, GitFacts
 from . import files
-from .clock import monotonic_s
+from .children import BoundedChild, read_children
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -134,7 +132,7 @@ class GitReader:
     def __init__(self, directory: str, environ: Mapping[str, str]) -> None:
         """Start reading the state of the repository around `directory`; costs nothing where there is none."""
         self._note = ""
-        self._readers: dict[str, _Child] = {}
+        self._readers: dict[str, BoundedChild] = {}
         top = find_repository(directory)
         if top is None:
             self._note = "not inside a git repository"
@@ -144,8 +142,8 @@ class GitReader:
         status = (*GIT, "-C", directory, "status", "--porcelain=v2", "--branch", "--untracked-files=normal", "-z")
         diff = (*GIT, "-C", top, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "--binary", "HEAD", "--")
         try:
-            self._readers["status"] = _Child(status, safe, LARGEST_DIFF_BYTES)
-            self._readers["diff"] = _Child(diff, safe, LARGEST_DIFF_BYTES)
+            self._readers["status"] = BoundedChild(status, safe, LARGEST_DIFF_BYTES)
+            self._readers["diff"] = BoundedChild(diff, safe, LARGEST_DIFF_BYTES)
         except FileNotFoundError:
             self.close()
             self._note = "git is not installed"
@@ -172,7 +170,7 @@ class GitReader:
         finally:
             self.close()
 
-    def _save_diff(self, diff: _Child, run_dir: str, clean: Callable[[str], str]) -> tuple[str | None, str]:
+    def _save_diff(self, diff: BoundedChild, run_dir: str, clean: Callable[[str], str]) -> tuple[str | None, str]:
         if diff.code != 0:
             return None, diff.describe("git diff")
         stored = _clean_bytes(bytes(diff.data), clean)
@@ -191,79 +189,6 @@ class GitReader:
         for child in self._readers.values():
             child.end()
         self._readers.clear()
-
-
-class _Child:
-    """One child whose output is read into memory up to a limit; its errors are discarded."""
-
-    def __init__(self, argv: tuple[str, ...], environ: Mapping[str, str], limit: int) -> None:
-        self.data = bytearray()
-        self.code: int | None = None
-        self._limit = limit
-        self._problem = ""
-        self.fd, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_blocking(writer, True)
-        null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)
-        actions = [null, (os.POSIX_SPAWN_DUP2, writer, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
-        try:
-            self._pid = os.posix_spawnp(argv[0], argv, dict(environ), file_actions=actions)
-        except OSError:
-            os.close(self.fd)
-            self.fd = -1
-            raise
-        finally:
-            os.close(writer)
-
-    def take(self) -> bool:
-        """Read what is there; True at the end, when `code` is known."""
-        try:
-            chunk = os.read(self.fd, 1 << 16)
-        except BlockingIOError:
-            return False
-        self.data += chunk
-        if len(self.data) > self._limit:
-            self._problem = f"said more than {self._limit // 1024**2} MiB"
-            self.end()
-        elif not chunk:
-            self._reap()
-        return self.fd < 0
-
-    def _reap(self) -> None:
-        os.close(self.fd)
-        self.fd = -1
-        self.code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-
-    def end(self) -> None:
-        """Kill it if it still runs; it is our own child, not yet waited for, so the pid is still its own."""
-        if self.fd >= 0:
-            os.kill(self._pid, signal.SIGKILL)
-            self._reap()
-
-    def describe(self, what: str) -> str:
-        """Why there is no answer."""
-        return f"{what} {self._problem or f'ended with {self.code}'}"
-
-    def expire(self, within_s: float) -> None:
-        """Give up on it."""
-        if self.fd >= 0:
-            self._problem = f"was not done within {within_s:g} s"
-            self.end()
-
-
-def read_children(children: list[_Child], within_s: float) -> None:
-    """Read children side by side until all have ended or the time is up; then the rest is ended."""
-    end = monotonic_s() + within_s
-    open_ones = {child.fd: child for child in children}
-    poller = select.poll()
-    for descriptor in open_ones:
-        poller.register(descriptor, select.POLLIN)
-    while open_ones and (left := end - monotonic_s()) > 0:
-        for descriptor, _ in poller.poll(int(left * 1000) + 1):
-            if open_ones[descriptor].take():
-                poller.unregister(descriptor)
-                del open_ones[descriptor]
-    for child in open_ones.values():
-        child.expire(within_s)
 
 
 def parse_status(data: bytes) -> tuple[str | None, str | None, bool, tuple[str, ...]]:

@@ -125,7 +125,7 @@ class JobSpec:
     command: tuple[str, ...]
     workdir: str
     env: dict[str, str] = field(default_factory=dict)
-    gpus: GpuRequest = GpuRequest()
+    gpus: GpuRequest = field(default_factory=GpuRequest)
     gpu: GpuOptions = GpuOptions()
     timeouts: Timeouts = Timeouts()
     grace_s: float | None = None

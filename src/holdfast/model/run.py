@@ -95,22 +95,32 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """Leases are held; keeper and job are coming up. `job` is committed before the job may exec."""
+    """Leases are held; keeper and job are coming up. `job` is committed before the job may exec.
+
+    `began` is when the leases were taken (epoch seconds), None in a record that did not say.
+    """
 
     since: str
     devices: tuple[LeasedDevice, ...] = ()
     keeper: ProcessId | None = None
     job: JobProcess | None = None
+    began: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """The job's exec was seen to succeed."""
+    """The job's exec was seen to succeed.
+
+    `began` is when that was and `held_from` when its cards were leased (epoch seconds), so that a supervisor which takes
+    over arms only what is left of the limits; None in a record that did not say.
+    """
 
     since: str
     devices: tuple[LeasedDevice, ...]
     keeper: ProcessId
     job: JobProcess
+    began: float | None = None
+    held_from: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,10 @@ def parse_duration(text: str | float) -> float:
         ValueError: the text is not a duration; the message says what was expected.
     """
     if isinstance(text, bool):
-        raise ValueError(f"{text!r} is not a duration; write it like 90s, 15m, 4h or 1h30m")
+        # One error for every wrong value: who reads a job file catches ValueError.
+        raise ValueError(f"{text!r} is not a duration; write it like 90s, 15m, 4h or 1h30m")  # noqa: TRY004
     if isinstance(text, (int, float)):
-        return _checked_seconds(float(text), str(text))
+        return _checked_seconds(text, str(text))
     cleaned = text.strip().lower()
     if re.fullmatch(r"\d+(\.\d+)?", cleaned, re.ASCII):
         return _checked_seconds(float(cleaned), text)
@@ -41,8 +42,8 @@ def parse_duration(text: str | float) -> float:
 
 def _checked_seconds(seconds: float, text: str) -> float:
     if not 0 <= seconds < 10 * 365 * 86400:
-        raise ValueError(f"{text!r} is out of range for a duration (0 to 10 years)")
-    return seconds
+        raise ValueError(f"{text[:40]!r} is out of range for a duration (0 to 10 years)")
+    return float(seconds)
 
 
 def parse_bytes(text: str | int) -> int:
@@ -54,11 +55,17 @@ def parse_bytes(text: str | int) -> int:
     if isinstance(text, int) and not isinstance(text, bool):
         if text < 0:
             raise ValueError(f"{text} is negative; a size is 0 or more bytes")
-        return text
+        return _checked_bytes(text, text)
     match = _SIZE.fullmatch(str(text).strip().lower())
     if match is None or match[2] not in _BYTES or isinstance(text, bool):
         raise ValueError(f"{text!r} is not a size; write it like 512MB, 10GB or 8GiB")
-    return int(float(match[1]) * _BYTES[match[2]])
+    return _checked_bytes(float(match[1]) * _BYTES[match[2]], text)
+
+
+def _checked_bytes(count: float, text: str | int) -> int:
+    if not 0 <= count < 2**60:
+        raise ValueError(f"{str(text)[:40]!r} is out of range for a size (0 to 1 EiB)")
+    return int(count)
 
 
 def format_duration(seconds: float) -> str:

@@ -81,8 +81,12 @@ def decode(cls: type[T], value: object, where: str = "") -> T:
 
 def to_bytes(value: object, **extra: object) -> bytes:
     """A whole file: the encoded object with ``schema`` first, indented for people, newline at the end."""
-    body = encode(value)
-    return (json.dumps({"schema": SCHEMA, **extra, **body}, indent=1, ensure_ascii=False) + "\n").encode()
+    content = {"schema": SCHEMA, **extra, **encode(value)}
+    try:
+        return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:
+        # A path or argument that is no UTF-8: its bytes are lone surrogates here, which JSON can say as escapes.
+        return (json.dumps(content, indent=1) + "\n").encode()
 
 
 def from_bytes(cls: type[T], data: bytes, where: str) -> T:
@@ -115,7 +119,7 @@ def _hints_of(cls: type) -> dict[str, object]:
     return _HINTS[cls]
 
 
-def _decode(hint: object, value: object, where: str) -> object:  # noqa: PLR0911 - one branch for each form of type
+def _decode(hint: object, value: object, where: str) -> object:
     origin = get_origin(hint)
     if origin is types.UnionType:
         return _decode_union(get_args(hint), value, where)
@@ -137,7 +141,10 @@ def _decode(hint: object, value: object, where: str) -> object:  # noqa: PLR0911
     if dataclasses.is_dataclass(hint):
         return _decode_fields(hint, value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise WireError(f"{where}: {str(value)[:20]}... is too large a number") from error
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise WireError(f"{where}: expected {hint.__name__}, found {value!r}")
     return value
@@ -148,9 +155,10 @@ def _decode_union(options: tuple[object, ...], value: object, where: str) -> obj
         return None
     if isinstance(value, dict) and "kind" in value:
         kind = value["kind"]
-        if kind not in _BY_KIND:
+        cls = _BY_KIND.get(kind) if isinstance(kind, str) else None
+        if cls is None or cls not in options:
             raise WireError(f"{where}: unknown kind {kind!r}")
-        return _decode_fields(_BY_KIND[kind], value, where)
+        return _decode_fields(cls, value, where)
     rest = [option for option in options if option is not type(None)]
     for option in rest[:-1]:
         try:

@@ -1,7 +1,8 @@
 """The index of runs: a cache which spares `holdfast ls` the reading of runs that cannot change any more.
 
-The run directories are the truth; this is one SQLite file that only readers maintain (``XDG_STATE_HOME/holdfast/index.db``,
-0600). It holds a row for each *ended* run and the roots under which runs were ever created. Invariants:
+The run directories are the truth; this is one SQLite file that only readers maintain
+(``XDG_STATE_HOME/holdfast/index.db``, 0600). It holds a row for each *ended* run and the roots under which runs were
+ever created. Invariants:
 
 - A run that has not ended is never answered from here: its caller reads its files, each time.
 - A row counts only while the modification time of the run's ``attempts`` directory is the one it was made from: a new
@@ -31,10 +32,13 @@ USER_VERSION = 1
 BUSY_TIMEOUT_S = 0.25
 """How long another reader's short transaction is waited for; after that the index is done without."""
 
-_SCHEMA = (
+_RUNS = (
     "CREATE TABLE runs (root TEXT, run_id TEXT, stamp INTEGER, attempt INTEGER, condition TEXT, exit_code INTEGER,"
     " created_at TEXT, started_at TEXT, ended_at TEXT, cards TEXT, step INTEGER, loss TEXT, note TEXT,"
-    " PRIMARY KEY (root, run_id)) WITHOUT ROWID",
+    " PRIMARY KEY (root, run_id)) WITHOUT ROWID"
+)
+_SCHEMA = (
+    _RUNS,
     "CREATE TABLE roots (path TEXT PRIMARY KEY) WITHOUT ROWID",
 )
 _COLUMNS = (
@@ -45,10 +49,10 @@ _COLUMNS = (
 class Row(NamedTuple):
     """One run as a list shows it.
 
-    `root` is the runs root and `stamp` the modification time (ns) of the run's ``attempts`` directory that this was read
-    at. Times are ISO 8601 UTC. `cards` are the cards' indexes as text (``0,1``). `step` and `loss` are the heartbeat's
-    last (`loss` as text, so that ``nan`` survives). `note` is one phrase about how it stands or ended. `ended` is True
-    when no later reading of the same attempt can differ.
+    `root` is the runs root and `stamp` the modification time (ns) of the run's ``attempts`` directory that this was
+    read at. Times are ISO 8601 UTC. `cards` are the cards' indexes as text (``0,1``). `step` and `loss` are the
+    heartbeat's last (`loss` as text, so that ``nan`` survives). `note` is one phrase about how it stands or ended.
+    `ended` is True when no later reading of the same attempt can differ.
     """
 
     root: str
@@ -94,7 +98,7 @@ class Index:
         except (sqlite3.Error, OSError) as error:
             self._do_without(error)
 
-    def __enter__(self) -> Index:
+    def __enter__(self) -> Index:  # noqa: PYI034 - typing.Self is newer than Python 3.10
         """Answer itself."""
         return self
 
@@ -126,7 +130,8 @@ class Index:
         `read(root, run_id)` answers one run from its files and must not raise; it is called for runs that have not
         ended, and once for those that have. Directories whose name is not a run id are somebody else's.
         """
-        known = {(row[0], row[1]): Row(*row) for row in self._select(f"SELECT {_COLUMNS} FROM runs")}  # noqa: S608
+        stored = [Row._make((*row, True)) for row in self._select(f"SELECT {_COLUMNS} FROM runs")]  # noqa: S608 - ours
+        known = {(row.root, row.run_id): row for row in stored}
         found: list[Row] = []
         fresh: list[Row] = []
         scanned: set[str] = set()
@@ -167,7 +172,9 @@ class Index:
         except sqlite3.DatabaseError as error:
             if not _is_damage(error):
                 raise
-            self.notice = f"the index of runs {self.path} was damaged ({error}) and has been rebuilt from the run directories"
+            self.notice = (
+                f"the index of runs {self.path} was damaged ({error}) and has been rebuilt from the run directories"
+            )
             return self._rebuild(_salvage_roots(self.path))
 
     def _connect(self) -> sqlite3.Connection:
@@ -222,7 +229,9 @@ class Index:
             self._do_without(error)
             return
         self.close()
-        self.notice = f"the index of runs {self.path} was damaged ({error}) and is being rebuilt from the run directories"
+        self.notice = (
+            f"the index of runs {self.path} was damaged ({error}) and is being rebuilt from the run directories"
+        )
         try:
             self._db = self._rebuild(_salvage_roots(self.path))
         except (sqlite3.Error, OSError) as again:
@@ -231,7 +240,9 @@ class Index:
     def _do_without(self, error: Exception) -> None:
         self.close()
         if "locked" not in str(error):
-            self.notice = f"the index of runs {self.path} cannot be used ({error}); every run directory is being read instead"
+            self.notice = (
+                f"the index of runs {self.path} cannot be used ({error}); every run directory is being read instead"
+            )
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:

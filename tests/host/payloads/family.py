@@ -35,7 +35,7 @@ def fork_and(fd: int, *steps: str) -> None:
             os.kill(os.getpid(), signal.SIGSTOP)
         elif step == "forget":
             # The same program without the run's marker in its environment.
-            os.execve(sys.executable, [sys.executable, "-I", "-S", __file__, str(fd), "plain"], {})
+            os.execve(sys.executable, [sys.executable, "-I", "-S", __file__, str(fd)], {})
     stay(fd)
 
 

@@ -1,0 +1,232 @@
+"""What this box gives the job: memory, limits, containment, process limits, a fair share (PRE-08, PRE-19, PRE-22)."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ...core.limits import BoxShare, judge_share
+from ...model.job import Rung, Unenforced
+from ...model.run import Ended, RunState
+from ...model.units import format_bytes
+from .situation import failed, passed, unknown, warned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...model.finding import Finding
+    from .situation import Situation
+
+FEW_OPEN_FILES = 1024
+"""Data loaders open one socket and several files per worker; the usual default is 1024 and wanted is more."""
+FEW_PROCESSES = 512
+SHM = "/dev/shm"  # noqa: S108 - looked at, not written to
+SMALL_SHM_BYTES = 256 * 1024**2
+"""A container's default of 64 MiB ends in "bus error" in the first loader with workers."""
+
+
+def check_memory(situation: Situation) -> Iterator[Finding]:
+    """The memory ceiling of our own place in the cgroup tree, against what the job asks for (PRE-08)."""
+    from ...host.cgroups import read_effective
+
+    limits = read_effective()
+    asked = situation.spec.limits.memory_bytes
+    if limits.memory_bytes is None:
+        total = _read_meminfo("MemTotal")
+        seen = "no cgroup limits it" + (f"; the box has {format_bytes(total)}" if total is not None else "")
+        ceiling = total
+    else:
+        ceiling = limits.memory_bytes
+        seen = f"the ceiling here is {format_bytes(ceiling)} ({limits.sources.get('memory', 'cgroup')})"
+    if limits.unreadable:
+        yield unknown(
+            "memory", "memory", f"{seen}; not readable: {', '.join(limits.unreadable)}", "ask an administrator"
+        )
+    elif asked is not None and ceiling is not None and asked > ceiling:
+        evidence = f"asks for a limit of {format_bytes(asked)}, {seen}"
+        yield warned(
+            "memory", "limits.memory", evidence, f"ask for {format_bytes(ceiling)} at most; the ceiling ends it first"
+        )
+    else:
+        yield passed("memory", "memory", seen)
+
+
+def _read_meminfo(key: str) -> int | None:
+    """One line of /proc/meminfo in bytes. Source: proc_meminfo(5); its kB are 1024 bytes."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            for line in file:
+                if line.startswith(f"{key}:"):
+                    return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+    return None
+
+
+def check_share(situation: Situation) -> Iterator[Finding]:
+    """Threads, cores and memory asked for, against a fair share of this box (ETIQ-07)."""
+    from ...host.cgroups import read_effective
+
+    spec, limits = situation.spec, read_effective()
+    cpus = limits.cpus or float(len(os.sched_getaffinity(0)))
+    cards = len(situation.inventory.cards) if situation.inventory is not None else 0
+    share = BoxShare(
+        cpus=cpus,
+        memory_bytes=limits.memory_bytes or _read_meminfo("MemTotal"),
+        free_memory_bytes=_read_meminfo("MemAvailable"),
+        cards=cards,
+        cards_asked=spec.gpus.wanted,
+    )
+    stated = situation.job_environ.get("OMP_NUM_THREADS", "")
+    threads = spec.threads or (int(stated) if stated.isascii() and stated.isdigit() else None)
+    warnings = judge_share(share, threads=threads, cpus=spec.limits.cpus, memory_bytes=spec.limits.memory_bytes)
+    for text in warnings:
+        yield warned("share", "fair share", text, "ask for less: other people's jobs run here too")
+    if not warnings:
+        yield passed("share", "fair share", f"{cpus:g} cores here; the job asks for no more than its share")
+
+
+def check_limits(situation: Situation) -> Iterator[Finding]:
+    """Every limit that the job names can be held by something here; tried on a control group that is removed again."""
+    asked = situation.spec.limits
+    if asked == type(asked)(unenforced=asked.unenforced):
+        return
+    from ...host import cgroups
+    from ...host.limits import plan_limits
+
+    group = cgroups.create(f"preflight-{os.getpid()}-{os.urandom(3).hex()}", asked)
+    try:
+        plan = plan_limits(asked, group)
+    finally:
+        if group is not None:
+            group.remove()
+    report = warned if asked.unenforced is Unenforced.WARN else failed
+    for limit in plan.limits:
+        subject = f"limits.{limit.name}"
+        if limit.mechanism.value == "none":
+            remedy = "remove it, have cgroups delegated, or accept it: limits: {unenforced: warn}"
+            yield report("limits", subject, f"{limit.asked}: nothing here can hold it ({limit.detail})", remedy)
+        else:
+            detail = f" ({limit.detail})" if limit.detail else ""
+            yield passed("limits", subject, f"{limit.asked}, held by {limit.mechanism.value}{detail}")
+
+
+def check_containment(situation: Situation) -> Iterator[Finding]:
+    """The rung of the containment ladder that the run will stand on."""
+    from ...host.containment import choose
+
+    wanted = situation.spec.containment
+    chosen = choose(wanted)
+    if chosen.rung is None:
+        remedy = "choose another rung, or containment: auto"
+        yield failed("containment", wanted.value, chosen.describe(), remedy)
+    elif chosen.rung is Rung.PROCESS_GROUP:
+        seen = f"only {chosen.describe()}: what leaves its process group is found by its marker only"
+        yield warned("containment", chosen.rung.value, seen, "have user namespaces or cgroup delegation allowed here")
+    else:
+        yield passed("containment", chosen.rung.value, chosen.describe())
+
+
+def check_process_limits(situation: Situation) -> Iterator[Finding]:
+    """Inherited limits that break training: address space, open files, processes, file size, CPU time (PRE-19)."""
+    import resource
+
+    spec = situation.spec
+    infinity = resource.RLIM_INFINITY
+    space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if space != infinity:
+        seen = f"an address-space limit of {format_bytes(space)} is set (ulimit -v)"
+        if spec.gpus.wanted:
+            why = f"{seen}; CUDA reserves far more address space than memory and fails to initialise"
+            yield failed(
+                "rlimits.address_space", "RLIMIT_AS", why, "ulimit -v unlimited; limit memory with limits.memory"
+            )
+        else:
+            yield warned(
+                "rlimits.address_space", "RLIMIT_AS", seen, "ulimit -v unlimited; limit memory with limits.memory"
+            )
+    size = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if size != infinity:
+        report = failed if size < max(spec.disk.checkpoint_bytes, 1024**2) else warned
+        seen = f"a file-size limit of {format_bytes(size)} is set (ulimit -f); a larger checkpoint ends the job"
+        yield report("rlimits.file_size", "RLIMIT_FSIZE", seen, "ulimit -f unlimited")
+    seconds = resource.getrlimit(resource.RLIMIT_CPU)[0]
+    if seconds != infinity:
+        seen = f"a limit of {seconds} CPU seconds is set (ulimit -t); all threads count, so it ends a job early"
+        yield warned("rlimits.cpu_time", "RLIMIT_CPU", seen, "ulimit -t unlimited; use timeout")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != infinity and soft < FEW_OPEN_FILES and not spec.limits.open_files:
+        remedy = f"limits: {{open_files: {min(4096, hard) if hard != infinity else 4096}}}"
+        yield warned("rlimits.open_files", "RLIMIT_NOFILE", f"only {soft} open files are allowed (ulimit -n)", remedy)
+    tasks = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if tasks != infinity and tasks < FEW_PROCESSES and os.geteuid() != 0:
+        seen = f"only {tasks} processes and threads are allowed for this account (ulimit -u)"
+        yield warned("rlimits.processes", "RLIMIT_NPROC", seen, "ulimit -u unlimited, or fewer workers")
+    yield passed("rlimits", "process limits", f"open files {soft if soft != infinity else 'unlimited'}")
+
+
+def check_shared_memory(situation: Situation) -> Iterator[Finding]:
+    """Shared memory is large enough for data-loader workers (PRE-19)."""
+    path = situation.root + SHM
+    try:
+        facts = os.statvfs(path)
+    except OSError as error:
+        yield unknown("shm", SHM, f"not told: {error.strerror}", "mount a tmpfs there for data-loader workers")
+        return
+    size = facts.f_blocks * facts.f_frsize
+    if size < SMALL_SHM_BYTES and (situation.spec.gpus.wanted or _names_workers(situation.spec.command)):
+        seen = f"is only {format_bytes(size)}: data-loader workers hand batches through it and end with a bus error"
+        yield warned(
+            "shm", SHM, seen, "start the container with --shm-size=8g (or --ipc=host), or use 0 workers"
+        )
+    else:
+        yield passed(
+            "shm", SHM, f"{format_bytes(size)} large, {format_bytes(facts.f_bavail * facts.f_frsize)} free"
+        )
+
+
+def _names_workers(command: tuple[str, ...]) -> bool:
+    return any("num_workers" in word.replace("-", "_") or word in ("--workers", "-j") for word in command)
+
+
+def check_leftovers(situation: Situation) -> Iterator[Finding]:
+    """Processes of the account's own runs that have ended (PRE-22). Told by their marker, never by name."""
+    found: dict[str, list[int]] = {}
+    for pid, environ in _list_marked():
+        run_dir = environ.get("HOLDFAST_RUN_DIR", "")
+        if run_dir and run_dir != situation.run_dir and _has_ended(run_dir, environ.get("HOLDFAST_ATTEMPT", "")):
+            found.setdefault(environ["HOLDFAST_RUN_ID"], []).append(pid)
+    for run_id, pids in sorted(found.items()):
+        seen = f"has ended, and {len(pids)} of its processes still run: {', '.join(map(str, sorted(pids)[:10]))}"
+        yield warned(
+            "leftovers", run_id, seen, f"look at them (ps -fp {min(pids)}), then: holdfast stop {run_id} --now"
+        )
+    if not found:
+        yield passed("leftovers", "earlier runs", "none of this account's ended runs has a living process")
+
+
+def _list_marked() -> Iterator[tuple[int, dict[str, str]]]:
+    from ...host.processes import list_pids, read_environ, read_uid
+
+    mine, me = os.geteuid(), os.getpid()
+    for pid in list_pids():
+        if pid != me and read_uid(pid) == mine:
+            environ = read_environ(pid)
+            if environ is not None and "HOLDFAST_RUN_ID" in environ:
+                yield pid, environ
+
+
+def _has_ended(run_dir: str, attempt: str) -> bool:
+    """Whether that attempt's state says so; a run directory that has gone ended too, an unreadable state did not."""
+    from ...host import files
+    from ...model import wire
+
+    if not (attempt.isascii() and attempt.isdigit()):
+        return False
+    path = f"{wire.attempt_dir(run_dir, int(attempt))}/{wire.STATE}"
+    try:
+        return isinstance(wire.from_bytes(RunState, files.read_bytes(path), path).state, Ended)
+    except FileNotFoundError:
+        return not os.path.exists(run_dir)
+    except (OSError, wire.WireError):
+        return False

@@ -1,0 +1,81 @@
+"""The environment: allocator syntax, tracker, thread counts, what the user set otherwise (RAIL-03, RAIL-11)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...core.environment import ALLOCATOR_NEW, ALLOCATOR_OLD, Placement, build_environment, correct_allocator
+from ...model.job import Tracker
+from .situation import failed, passed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...model.finding import Finding
+    from .situation import Situation
+
+
+def check_allocator(situation: Situation) -> Iterator[Finding]:
+    """The user's own allocator setting has the syntax that torch parses (RAIL-03)."""
+    for name in (ALLOCATOR_NEW, ALLOCATOR_OLD):
+        value = situation.job_environ.get(name)
+        corrected = correct_allocator(value) if value is not None else None
+        if corrected is not None:
+            seen = f"{value!r} is not in torch's syntax (key:value, comma separated)"
+            yield failed("environment.allocator", name, seen, f"export {name}={corrected}")
+
+
+def check_environment(situation: Situation) -> Iterator[Finding]:
+    """Where the user's environment and holdfast's defaults differ; the user's values are used."""
+    from ...host.cgroups import read_effective
+    from ...host.packages import find_torch
+
+    spec = situation.spec
+    torch = find_torch(spec.command, situation.job_environ, spec.workdir)
+    cpus = read_effective().cpus
+    placement = Placement(
+        *("", "", 0, "start", "", "", ""),
+        threads=spec.threads or (None if cpus is None else _cap(spec.limits.cpus, cpus, spec.gpus.wanted)),
+        torch_version=torch.version,
+    )
+    made = build_environment(situation.environ, spec, placement)
+    yield from made.findings
+    if not made.findings:
+        known = f"torch {torch.version}" if torch.version else "torch's version not known: both names are set"
+        yield passed("environment", "environment", f"nothing set by hand differs from the defaults ({known})")
+
+
+def _cap(limit: float | None, cpus: float, cards: int) -> int:
+    from ...core.limits import cap_threads
+
+    return cap_threads(cpus if limit is None else min(limit, cpus), processes=max(cards, 1))
+
+
+def check_tracker(situation: Situation) -> Iterator[Finding]:
+    """The tracker mode is a choice, and what it loses is said; online needs a credential (RAIL-11)."""
+    tracker = situation.spec.tracker
+    if tracker is Tracker.OFFLINE:
+        seen = "offline: no live curves; the run's records stay in its wandb/ directory until `wandb sync`"
+        yield passed("tracker", "tracker", seen)
+    elif tracker is Tracker.ONLINE and not has_credential(situation):
+        seen = (
+            "online is asked for, and there is neither WANDB_API_KEY nor an entry in ~/.netrc: nothing would be logged"
+        )
+        yield failed("tracker", "tracker", seen, "run `wandb login` once, or tracker: offline")
+    else:
+        yield passed("tracker", "tracker", f"{tracker.value}")
+
+
+def has_credential(situation: Situation) -> bool:
+    """Whether a W&B credential is there; it is looked for, never read out. Source: W&B docs, environment variables."""
+    environ = situation.job_environ
+    if environ.get("WANDB_API_KEY"):
+        return True
+    host = environ.get("WANDB_BASE_URL", "https://api.wandb.ai").split("://")[-1].split("/")[0].split(":")[0]
+    path = environ.get("NETRC") or f"{environ.get('HOME', '')}/.netrc"
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            words = file.read(65536).split()
+    except OSError:
+        return False
+    return any(word == "machine" and words[place + 1 : place + 2] == [host] for place, word in enumerate(words))

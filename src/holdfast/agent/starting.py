@@ -1,0 +1,117 @@
+"""Bringing a job up to the point before exec: gear, manifest, environment, keeper. Loaded to start only."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from ..host import containment, limits, members, namespaces
+from ..host.cgroups import create
+from ..host.spawn import Launch, spawn
+from ..model import wire
+from ..model.errors import PreflightFailed
+from ..model.job import Orphan, Rung, Unenforced
+from . import manifest
+from .gear import Gear
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..host.spawn import Started
+    from ..model.lease import LeasedDevice
+    from .context import Context
+    from .leasing import CardLease
+
+
+def prepare_gear(context: Context) -> Gear:
+    """Choose the rung, make the control group, name the mechanism of every limit.
+
+    Raises:
+        PreflightFailed: the wanted rung does not work here, or a limit cannot be held.
+    """
+    spec = context.spec
+    chosen = containment.choose(spec.containment)
+    if chosen.rung is None:
+        raise PreflightFailed(f"containment {chosen.describe()}", hint="use --containment auto")
+    group = create(f"{context.run_id}.{context.attempt}", spec.limits)
+    plan = limits.plan_limits(spec.limits, group, priority=spec.priority, spread=context.run_id)
+    if plan.unenforceable and spec.limits.unenforced is Unenforced.FAIL:
+        names = "; ".join(f"{limit.name} {limit.asked}: {limit.detail}" for limit in plan.unenforceable)
+        if group is not None:
+            group.remove()
+        raise PreflightFailed(f"limits that nothing here can hold: {names}", hint="drop them, or say unenforced: warn")
+    return Gear(chosen.rung, chosen.describe(), group, plan)
+
+
+def bring_up(context: Context, lease: CardLease, gear: Gear, devices: tuple[LeasedDevice, ...]) -> Started:
+    """Write the manifest, then bring keeper and job up; the job waits for the word to go.
+
+    Raises:
+        SpawnFailed: keeper or job did not come up.
+    """
+    lease.note_cgroup(gear.group.witness if gear.group else None)
+    environment, argv = manifest.build_job(context, devices)
+    manifest.write_before(context, devices, gear, environment, argv, lease.inventory)
+    manifest.write_baseline(context)
+    spec = context.spec
+    in_namespace = gear.rung is Rung.PID_NAMESPACE
+    entered: list[namespaces.Entered] = []
+
+    def enter() -> None:
+        entered.append(namespaces.enter_pid_namespace())
+
+    def settle() -> None:
+        namespaces.finish_namespace(entered[0], read_only=spec.data, writable=(context.run_dir,))
+
+    return spawn(
+        Launch(
+            run_id=context.run_id,
+            attempt=context.attempt,
+            argv=argv,
+            environ=environment.values,
+            workdir=spec.workdir,
+            status_path=context.recorder.path(wire.STATUS),
+            output_path=context.recorder.path(wire.OUTPUT),
+            output_max_bytes=spec.output_max_bytes,
+            inherited_fds=lease.fds,
+            kill_on_supervisor_death=spec.on_supervisor_death is Orphan.KILL,
+            pty=spec.pty,
+            signal_rest=_build_signal_rest(context, gear, in_namespace=in_namespace),
+            prepare=lambda: _prepare_job(gear),
+            enter=enter if in_namespace else None,
+            settle=settle if in_namespace else None,
+        )
+    )
+
+
+def _build_signal_rest(context: Context, gear: Gear, *, in_namespace: bool) -> Callable[[int], int]:
+    """What a keeper without a supervisor ends the tree with."""
+    run_id, attempt = context.run_id, context.attempt
+
+    def signal_namespace(number: int) -> int:
+        # From process 1 of a PID namespace: everything in it and nothing else. Source: kill(2), pid -1.
+        try:
+            os.kill(-1, number)
+        except ProcessLookupError:
+            return 0
+        return 1
+
+    def signal_tree(number: int) -> int:
+        from ..host.processes import identify_self
+
+        tree = members.Tree(run_id, attempt, group=gear.group, keeper=identify_self())
+        found = [member for member in members.find_members(tree) if member.process.pid != os.getpid()]
+        members.signal_members(found, number)
+        return len(found)
+
+    return signal_namespace if in_namespace else signal_tree
+
+
+def _prepare_job(gear: Gear) -> None:
+    """In the job's process before it reports: into the group, under the limits."""
+    if gear.group is not None:
+        gear.group.add()
+    for problem in limits.apply_in_child(gear.plan):
+        sys.stderr.write(f"[holdfast: {problem}]\n")
+    sys.stderr.flush()

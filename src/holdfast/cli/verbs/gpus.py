@@ -1,0 +1,210 @@
+"""``holdfast gpus``: every card, who holds it, since when, what runs on it, and why it is not to be had."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.completion import complete_runs
+from holdfast.cli.render import note, pairs, print_json, table
+from holdfast.model.gpu import InventorySource
+from holdfast.model.units import format_bytes
+
+from . import SUMMARIES
+
+if TYPE_CHECKING:
+    from holdfast.cli.cards import Box, Place
+
+
+@click.group(short_help=SUMMARIES["gpus"], invoke_without_command=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.pass_context
+def command(ctx: click.Context, *, as_json: bool) -> int:
+    """Show every card of this box: lessee, since when, run, memory, use, strangers on it, health, why not available.
+
+    Nothing is leased and nobody is disturbed by looking. A driver that does not answer is said to, within a second.
+    """
+    if ctx.invoked_subcommand is not None:
+        return 0
+    from holdfast.cli.cards import read_box
+
+    box = read_box()
+    if as_json:
+        print_json(_encode(box))
+        return 0
+    _print(box)
+    return 0
+
+
+@command.command("release")
+@click.argument("run", shell_complete=complete_runs)
+@click.option("--force", is_flag=True, help="Break it although it is not provably gone; only its owner or root.")
+@click.option("--reason", default="", metavar="TEXT", help="Why; needed with --force, written to the audit log.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def release(*, run: str, force: bool, reason: str, as_json: bool) -> int:
+    """End the lease of RUN (a run id, or a card's index) when its holder is gone.
+
+    No process is signalled. A lease that still holds is broken only by its owner or root, with --force and a written
+    --reason; every break leaves a line in the audit log.
+    """
+    from holdfast.cli.cards import open_existing_area
+    from holdfast.host.lease_breaking import break_lease
+    from holdfast.model.errors import NoSuchRun
+
+    area = open_existing_area()
+    if area is None:
+        raise NoSuchRun(f"no lease of {run}: nobody has leased on this box", hint="holdfast gpus shows the cards")
+    broken = break_lease(area, _find_lessee(run), force=force, reason=reason)
+    if as_json:
+        print_json({"released": broken})
+        return 0
+    print(f"the lease of {broken.run_id} was ended; removed {len(broken.removed)} files")
+    if broken.still_running:
+        pids = ", ".join(map(str, broken.still_running))
+        note(f"processes of that run are still there and may use the card: {pids}")
+    for path in broken.kept:
+        note(f"kept: {path}")
+    return 0
+
+
+def _find_lessee(text: str) -> str:
+    """A run id as it is; for a card's index, the run that leases the card."""
+    if not text.isdigit():
+        return text
+    from holdfast.cli.cards import read_box
+    from holdfast.model.errors import NoSuchRun
+
+    held = {place.lease.run_id for place in read_box().places if place.lease and place.index == int(text)}
+    if len(held) != 1:
+        what = "is not leased" if not held else f"is leased by several runs: {', '.join(sorted(held))}"
+        raise NoSuchRun(f"card {text} {what}", hint="holdfast gpus shows the cards and their runs")
+    return held.pop()
+
+
+@command.command("reset-request")
+@click.argument("index", type=click.IntRange(min=0))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def reset_request(*, index: int, as_json: bool) -> int:
+    """Write a message that asks the administrator to reset card INDEX. Nothing is executed.
+
+    It holds the card, the processes on it, their users, the exact command, and says that the card is idle only when
+    that was read to be true.
+    """
+    import os
+
+    from holdfast.cli.cards import build_reset_request, is_idle, read_box
+    from holdfast.host.clock import utc_now
+    from holdfast.model.errors import UsageError
+
+    box = read_box()
+    place = next((place for place in box.places if place.index == index and place.part is None), None)
+    if place is None:
+        known = ", ".join(str(place.index) for place in box.places if place.part is None) or "none"
+        reason = f" ({box.inventory.reason})" if box.inventory.reason else ""
+        raise UsageError(f"there is no card {index} here{reason}; the cards are: {known}", hint="see holdfast gpus")
+    text = build_reset_request(box, place, host=os.uname().nodename, now=utc_now())
+    if as_json:
+        print_json({"index": index, "uuid": place.uuid, "idle": is_idle(place), "text": text})
+    else:
+        print(text)
+    return 0
+
+
+def _print(box: Box) -> None:
+    inventory = box.inventory
+    simulated = inventory.source is InventorySource.SIMULATED
+    if simulated:
+        print("SIMULATED cards (HOLDFAST_SIMULATED_GPUS): no hardware behind them")
+    for warning in box.warnings:
+        note(warning)
+    if not box.places:
+        print(f"no cards: {inventory.reason or 'none were found'}")
+        return
+    if not inventory.complete:
+        note(f"this reading is incomplete: {inventory.reason}")
+    headers = ["card", "name", "lessee", "since", "run", "memory", "use", "available"]
+    table(headers, [_line(place) for place in box.places])
+    for place in box.places:
+        details = _details(place)
+        if details:
+            print(f"card {_title(place)}:")
+            pairs(details, indent=2)
+    for position, ticket in enumerate(box.waiting, start=1):
+        print(
+            f"in line {position}: {ticket.user}, run {ticket.run_id}, {ticket.count} of {len(ticket.candidates)} cards"
+        )
+
+
+def _title(place: Place) -> str:
+    mark = " (simulated)" if place.simulated else ""
+    return f"{place.index}{f' slice {place.uuid}' if place.part is not None else ''}{mark}"
+
+
+def _line(place: Place) -> tuple[object, ...]:
+    used, total = place.memory
+    memory = "unknown" if used is None or total is None else f"{format_bytes(used)} / {format_bytes(total)}"
+    utilisation = place.card.utilisation_pct
+    lease = place.lease
+    mark = " (simulated)" if place.simulated else ""
+    return (
+        f"{place.index}{'/' + place.uuid if place.part is not None else ''}",
+        place.name + (mark if "simulated" not in place.name.lower() else ""),
+        lease.user if lease else _foreign_holder(place),
+        lease.since[:19] + "Z" if lease else next((busy.since for busy in place.busy if busy.since), None),
+        lease.run_id if lease else None,
+        memory,
+        None if utilisation is None else f"{utilisation} %",
+        "yes" if not place.unavailable else "no",
+    )
+
+
+def _foreign_holder(place: Place) -> str | None:
+    return place.busy[0].holder if place.busy else None
+
+
+def _details(place: Place) -> list[tuple[str, str]]:
+    from holdfast.cli.cards import describe_process
+
+    found = [("not available", reason) for reason in place.unavailable]
+    lease = place.lease
+    if lease is not None:
+        doing = f"{lease.command or 'command not recorded'} (phase {lease.phase.value}, supervisor pid {lease.supervisor.pid})"
+        found.append(("runs", doing))
+    found += [("process", describe_process(process)) for process in place.processes]
+    if place.part is None:
+        found += [("fault", fault) for fault in place.card.faults]
+        found += [("throttled", reason) for reason in place.card.throttle]
+    return found
+
+
+def _encode(box: Box) -> dict[str, object]:
+    return {
+        "source": box.inventory.source,
+        "simulated": box.inventory.source is InventorySource.SIMULATED,
+        "complete": box.inventory.complete,
+        "reason": box.inventory.reason,
+        "driver_version": box.inventory.driver_version,
+        "cuda_version": box.inventory.cuda_version,
+        "lease_directories": box.area,
+        "cards": [
+            {
+                "index": place.index,
+                "uuid": place.uuid,
+                "name": place.name,
+                "simulated": place.simulated,
+                "slice": place.part is not None,
+                "available": not place.unavailable,
+                "unavailable": place.unavailable,
+                "lease": place.lease,
+                "busy": place.busy,
+                "memory_used_bytes": place.memory[0],
+                "memory_total_bytes": place.memory[1],
+                "processes": place.processes,
+                "card": place.card,
+            }
+            for place in box.places
+        ],
+        "waiting": box.waiting,
+        "warnings": box.warnings,
+    }

@@ -1,0 +1,85 @@
+"""How much room a run needs on each disk, and whether it is there (PRE-06, PRE-07, RAIL-10). Pure arithmetic.
+
+The checkpoint budget is the size of one checkpoint, optimizer state included, times those that are kept and one more:
+the new one is written beside the old ones before any is removed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..model.finding import Finding, Level
+from ..model.units import format_bytes
+
+if TYPE_CHECKING:
+    from ..model.job import DiskNeeds
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUse:
+    """One mounted file system that the run writes to, with every path of the run that lies on it.
+
+    `free_inodes` is None where the file system does not count them. `takes_checkpoints`: the checkpoint budget falls on
+    it. `optional`: a shortage there is a warning (a temporary directory that the job may never use).
+    """
+
+    mount_point: str
+    kind: str
+    paths: tuple[str, ...]
+    free_bytes: int
+    total_bytes: int
+    free_inodes: int | None
+    read_only: bool = False
+    is_memory: bool = False
+    takes_checkpoints: bool = False
+    optional: bool = False
+
+
+def checkpoint_budget(needs: DiskNeeds) -> int:
+    """Bytes that the kept checkpoints and the one being written take: size x (keep + 1)."""
+    return needs.checkpoint_bytes * (needs.keep + 1)
+
+
+def estimate_checkpoint(parameters: int, *, weight_bytes: int = 2, optimizer: str = "adam") -> int:
+    """Bytes of one checkpoint that can be resumed from, by parameter count (B-53).
+
+    Mixed precision with Adam keeps the weights, an FP32 master copy and two FP32 moments: 2 + 4 + 8 bytes each; weights
+    alone are a seventh of that. Source: Rajbhandari et al., "ZeRO", section 3.1. SGD with momentum has one moment.
+    """
+    states = {"adam": 12, "sgd": 8, "none": 0}
+    return parameters * (weight_bytes + states[optimizer])
+
+
+def judge_disk(use: DiskUse, needs: DiskNeeds) -> tuple[Finding, ...]:
+    """Bytes and inodes of one file system against what the run needs there."""
+    subject = f"{use.mount_point} ({use.kind})"
+    used_for = ", ".join(use.paths)
+    bad = Level.WARN if use.optional else Level.FAIL
+    if use.read_only:
+        return (Finding("disk.read_only", bad, subject, f"is read-only; used for {used_for}", "use another place"),)
+    budget = checkpoint_budget(needs) if use.takes_checkpoints else 0
+    wanted = needs.min_free_bytes + budget
+    seen = f"{format_bytes(use.free_bytes)} free of {format_bytes(use.total_bytes)}; used for {used_for}"
+    asked = f"needs {format_bytes(wanted)}" + (
+        f" ({needs.keep} kept checkpoints and one being written of {format_bytes(needs.checkpoint_bytes)}, "
+        f"and {format_bytes(needs.min_free_bytes)} to stay free)"
+        if budget
+        else " to stay free"
+    )
+    findings = []
+    if use.free_bytes < wanted:
+        missing = format_bytes(wanted - use.free_bytes)
+        remedy = f"free {missing} there, move the run with --runs, or lower disk.min_free or disk.keep"
+        findings.append(Finding("disk.bytes", bad, subject, f"{asked}; {seen}: {missing} short", remedy))
+    else:
+        findings.append(Finding("disk.bytes", Level.PASS, subject, f"{seen}; {asked}"))
+    if use.free_inodes is not None and use.free_inodes < needs.min_free_inodes:
+        evidence = (
+            f"{use.free_inodes} inodes (files) free, {needs.min_free_inodes} are to stay free; used for {used_for}"
+        )
+        remedy = "remove many small files there, or lower disk.min_free_inodes"
+        findings.append(Finding("disk.inodes", bad, subject, evidence, remedy))
+    elif use.free_inodes is not None:
+        findings.append(Finding("disk.inodes", Level.PASS, subject, f"{use.free_inodes} inodes free"))
+    return tuple(findings)

@@ -1,0 +1,160 @@
+"""Every key as an option: the same notations, the same words, and the command behind the dashes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+
+from holdfast.cli.options import JobCommand, job_options, resolve_job
+from holdfast.cli.schema import KEYS, Kind
+from holdfast.model.errors import JobFileError, UsageError
+from holdfast.model.gpu import GpuRequest
+from tests.cli.test_jobfile import EVERYTHING_YAML
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from holdfast.model.job import JobSpec
+
+pytestmark = pytest.mark.cli
+
+
+@click.command(cls=JobCommand)
+@click.argument("job", required=False)
+@job_options
+def resolve(job: str | None, command: tuple[str, ...], **options: object) -> JobSpec:
+    """Only resolve."""
+    return resolve_job(job, command, options)
+
+
+def spec_of(*args: str) -> JobSpec:
+    spec = resolve.main(list(args), standalone_mode=False)
+    assert spec is not None
+    return spec  # type: ignore[no-any-return]  # what the function above returns
+
+
+EVERY_OPTION = {
+    "name": ["resnet-50"],
+    "workdir": ["code"],
+    "env": ["EPOCHS=30", "LR=1e-3", "MODE=0644", "EMPTY="],
+    "seed": ["7"],
+    "priority": ["normal"],
+    "gpus": ["any:2"],
+    "min-free": ["12GB"],
+    "wait": ["1h30m"],
+    "share": [],
+    "max-hold": ["24h"],
+    "idle-window": ["5s"],
+    "timeout": ["4h"],
+    "timeout-preflight": ["1m"],
+    "timeout-run": ["3h"],
+    "timeout-postflight": ["2m"],
+    "grace": ["45s"],
+    "grace-max": ["20m"],
+    "expected": ["1h"],
+    "limit-memory": ["8GiB"],
+    "limit-memory-high": ["7GiB"],
+    "limit-cpus": ["1.5"],
+    "limit-cpu-weight": ["50"],
+    "limit-affinity": ["0-2,5"],
+    "limit-tasks": ["500"],
+    "limit-open-files": ["4096"],
+    "limit-unenforced": ["warn"],
+    "containment": ["cgroup_v2"],
+    "on-supervisor-death": ["kill"],
+    "input": ["conf/a.yaml", "/etc/hosts"],
+    "config": ["conf/a.yaml"],
+    "data": ["~/data"],
+    "artifact": ["artifacts/result.json", "artifacts/./model.npz"],
+    "disk-min-free": ["2GB"],
+    "disk-min-free-inodes": ["10000"],
+    "checkpoint-size": ["1GB"],
+    "checkpoint-keep": ["3"],
+    "disk-path": ["scratch"],
+    "output-max": ["50MiB"],
+    "health-every": ["10s"],
+    "tracker": ["none"],
+    "threads": ["4"],
+    "image": ["images/train.sif"],
+    "login-shell": [],
+    "pty": [],
+    "allow-install": [],
+    "notify-command": ["notify-send holdfast"],
+    "notify-webhook": ["https://example.org/hook"],
+    "notify-on": ["running", "ended"],
+}
+
+
+def test_the_options_say_everything_that_a_file_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(EVERY_OPTION) == {key.option for key in KEYS if key.option}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(EVERYTHING_YAML)
+    words = [word for name, values in EVERY_OPTION.items() for value in values or [""] for word in (f"--{name}", value)]
+    args = [word for word in words if word]
+    args[args.index("--env") : args.index("--env")] = ["--env", "EMPTY="]
+    command = ["python", "train.py", "--lr", "1e-3", "--epochs", "30"]
+    assert spec_of(*args, "--", *command) == spec_of("job.yaml")
+
+
+def test_options_win_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("command: x\ngpus: 2\ngpu: {share: true, wait: 1h}\ntimeout: 1h\npty: true\n")
+    spec = spec_of(str(path), "--gpus", "0,1", "--no-share", "--timeout", "none", "--no-pty")
+    assert spec.gpus == GpuRequest(devices=("0", "1"))
+    assert (spec.gpu.share, spec.gpu.wait_s, spec.timeouts.total_s, spec.pty) == (False, 3600.0, None, False)
+
+
+def test_what_stands_behind_the_dashes_is_the_jobs_untouched() -> None:
+    command = ("train", "--gpus", "7", "--", "--json", "-h", "job.yaml")
+    assert spec_of("--gpus", "1", "--", *command).command == command
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--gpus", "x", "--", "true"], r"^--gpus: gpus: 'x' is not understood; write a count"),
+        (["--timeout", "soon", "--", "true"], r"^--timeout: timeout: 'soon' is not a duration"),
+        (["--timeout", "4x", "--seed", "a", "--", "true"], r"(?s)--seed: seed: expected .*--timeout|--timeout.*--seed"),
+        (["--env", "HF_TOKEN=abc", "--", "true"], r"^--env: env.HF_TOKEN: looks like a secret"),
+        (["--env", "A", "--", "true"], r"^--env: 'A' is not NAME=VALUE"),
+        (["--containment", "box", "--", "true"], r"^--containment: containment: 'box' is not one of auto"),
+        (["--artifact", "/x", "--", "true"], r"^--artifact: artifacts: '/x' leaves the run directory"),
+        (["--limit-tasks", "1.5", "--", "true"], r"^--limit-tasks: limits.tasks: expected a whole number"),
+        (["--"], "nothing stands behind `--`"),
+        ([], "no job: name a job file, or write a command behind `--`"),
+        (["python", "train.py"], r"more than one job"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_a_usage_error(args: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        spec_of(*args)
+
+
+def test_a_command_without_dashes_is_told_about_them() -> None:
+    with pytest.raises(UsageError) as caught:
+        spec_of("python", "train.py")
+    assert "write `--` before it" in caught.value.hint
+    with pytest.raises(JobFileError, match=r"^python: no such job file") as missing:
+        spec_of("python")
+    assert "write `--` before it" in missing.value.hint
+
+
+def test_mistakes_in_both_layers_are_told_together(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("command: x\ndat: 1\n")
+    with pytest.raises(JobFileError) as caught:
+        spec_of(str(path), "--timeout", "4x")
+    assert str(caught.value).splitlines() == [
+        "--timeout: timeout: '4x' is not a duration; write it like 90s, 15m, 4h or 1h30m",
+        f"{path}:2: dat: unknown key; did you mean data?",
+    ]
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key.option], ids=lambda key: key.option)
+def test_the_help_page_has_each_option_with_its_default(key: Any) -> None:
+    text = " ".join(resolve.get_help(click.Context(resolve, info_name="run", terminal_width=100)).split())
+    assert f"--{key.option} " in text
+    assert key.help.split(".")[0].split(";")[0] in text
+    assert key.kind is Kind.COMMAND or f"[default: {key.default}]" in text

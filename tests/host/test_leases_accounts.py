@@ -1,0 +1,208 @@
+"""Several accounts and several namespaces on one box."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.host import lease_records, libc, processes
+from holdfast.host.lease_area import Area, open_area
+from holdfast.host.lease_survey import survey
+from holdfast.model.lease import Witness
+from tests.host.lease_support import CARDS, NOBODY, Child, Line, hold, record, refused, take
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other accounts and to make namespaces"),
+]
+
+
+@pytest.fixture
+def area() -> Iterator[Area]:
+    """As on a real box: open to all, and not under /tmp."""
+    path = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir="/dev/shm"))
+    path.chmod(0o755)
+    yield open_area(str(path / "area"), environ={}, hand_written=str(path / "gpu_locks"))
+    shutil.rmtree(path)
+
+
+@pytest.mark.requirement("LEASE-06", "B-09")
+def test_LEASE_06_another_account_leases_another_card_and_cannot_touch_ours(area: Area) -> None:
+    held = take(area, record(1, CARDS[0]))
+    directory = area.directories[0]
+
+    def work(line: Line) -> None:
+        (busy,) = refused(area, record(2, CARDS[0]))
+        line.send([busy.run_id, busy.holder])
+        damaged = []
+        for name in sorted(os.listdir(directory)):
+            path = f"{directory}/{name}"
+            for attack in (os.unlink, lambda path: os.rename(path, path + "x"), lambda path: os.truncate(path, 0)):
+                try:
+                    attack(path)
+                except PermissionError:
+                    continue
+                damaged.append(name)
+        line.send(damaged)
+        mine = take(area, record(2, CARDS[1]))
+        line.send("held")
+        line.receive(600)
+        mine.release()
+        # The lock file was made by root.
+        take(area, record(2, CARDS[2])).release()
+        line.send("done")
+
+    take(area, record(3, CARDS[2])).release()
+    with Child(work, uid=NOBODY) as nobody:
+        run_id, holder = nobody.receive()
+        assert run_id == held.record.run_id
+        assert "root" in holder
+        assert nobody.receive() == []
+        assert nobody.receive() == "held"
+        (busy,) = refused(area, record(3, CARDS[1]))
+        assert processes.user_name(NOBODY) in busy.holder
+        nobody.send()
+        assert nobody.receive() == "done"
+    held.release()
+    # And the other way: we lock the file that the other account made.
+    take(area, record(3, CARDS[1])).release()
+
+
+@pytest.mark.requirement("LEASE-06", "B-09")
+def test_LEASE_06_a_record_forged_in_another_name_is_not_trusted(area: Area) -> None:
+    def forge(line: Line) -> None:
+        parent = processes.identify(os.getppid())
+        assert parent is not None
+        lease_records.write_record(area, record(1, CARDS[0], uid=0, user="root", supervisor=parent))
+        line.send("forged")
+
+    with Child(forge, uid=NOBODY) as nobody:
+        assert nobody.receive() == "forged"
+    found, wrong = lease_records.read_records(area)
+    assert found == ()
+    assert "not trusted" in wrong[0]
+    take(area, record(2, CARDS[0])).release()
+    assert any("not trusted" in warning for warning in survey(area, CARDS[:1]).warnings)
+
+
+@pytest.mark.requirement("LEASE-02")
+def test_LEASE_02_a_void_record_that_we_may_not_remove_is_ignored(area: Area) -> None:
+    with hold(area, 1, CARDS[0]) as holder:
+        assert holder.receive() == "held"
+
+    def work(line: Line) -> None:
+        take(area, record(2, CARDS[0])).release()
+        line.send(sorted(os.listdir(area.directories[0])))
+
+    with Child(work, uid=NOBODY) as nobody:
+        assert f"lease-{record(1).run_id}.1.json" in nobody.receive()
+
+
+@pytest.mark.requirement("LEASE-14")
+def test_LEASE_14_the_line_is_one_for_all_accounts(area: Area) -> None:
+    def work(line: Line) -> None:
+        from holdfast.host.lease_waiting import Waiter
+
+        waiter = Waiter(area, record(1, CARDS[0]), (CARDS[0],), 1)
+        line.send(waiter.ready())
+        line.receive(600)
+
+    with Child(work, uid=NOBODY) as nobody:
+        assert nobody.receive() is True
+        (busy,) = refused(area, record(2, CARDS[0]))
+        assert busy.witness is Witness.QUEUE
+        assert processes.user_name(NOBODY) in busy.holder
+
+
+@pytest.mark.requirement("LEASE-06", "B-10")
+def test_LEASE_06_a_private_tmp_hides_no_lease(area: Area) -> None:
+    held = take(area, record(1, CARDS[0]))
+
+    def work(line: Line) -> None:
+        libc.unshare(libc.CLONE_NEWNS)
+        libc.mount("none", "/", flags=libc.MS_REC | libc.MS_PRIVATE)
+        libc.mount("fresh", "/tmp", kind="tmpfs")
+        (busy,) = refused(area, record(2, CARDS[0]))
+        line.send([os.listdir("/tmp"), busy.run_id, survey(area, CARDS[:1]).busy[CARDS[0].uuid][0].run_id])
+
+    with Child(work) as private:
+        assert private.receive() == [[], held.record.run_id, held.record.run_id]
+    held.release()
+
+
+def in_pid_namespace(work_inside: object) -> Child:
+    """A child whose own child is process 1 of a new PID namespace with a /proc of its own."""
+
+    def work(line: Line) -> None:
+        libc.unshare(libc.CLONE_NEWPID | libc.CLONE_NEWNS)
+        libc.mount("none", "/", flags=libc.MS_REC | libc.MS_PRIVATE)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                libc.set_parent_death_signal(9)
+                libc.mount("proc", "/proc", kind="proc")
+                work_inside(line)  # type: ignore[operator]
+                code = 0
+            except EOFError:
+                code = 0
+            except BaseException as error:  # noqa: BLE001 - said to the test
+                line.send({"error": repr(error)})
+            finally:
+                os._exit(code)
+        os.waitpid(pid, 0)
+
+    return Child(work)
+
+
+@pytest.mark.requirement("LEASE-03", "LEASE-06")
+def test_LEASE_03_a_lease_is_seen_from_inside_a_pid_namespace(area: Area) -> None:
+    held = take(area, record(1, CARDS[0]))
+
+    def inside(line: Line) -> None:
+        (busy,) = refused(area, record(2, CARDS[0], supervisor=processes.identify_self()))
+        found = survey(area, CARDS[:1])
+        line.send([busy.run_id, found.busy[CARDS[0].uuid][0].run_id, found.warnings])
+
+    with in_pid_namespace(inside) as child:
+        refused_by, surveyed, warnings = child.receive()
+    assert refused_by == surveyed == held.record.run_id
+    assert any("PID namespace" in warning for warning in warnings)
+    held.release()
+
+
+@pytest.mark.requirement("LEASE-03", "B-69")
+def test_LEASE_03_processes_of_another_pid_namespace_are_neither_dead_nor_ours(area: Area) -> None:
+    # Inside, pids are small and exist outside too: they must not be mistaken for those.
+    def inside(line: Line) -> None:
+        mine = record(1, CARDS[0], supervisor=processes.identify_self())
+        paths = lease_records.write_record(area, mine)
+        line.send([mine.supervisor.pid, len(paths)])
+        line.receive(600)
+
+    with in_pid_namespace(inside) as child:
+        assert child.receive() == [1, 1]
+        (seen,), _ = lease_records.read_records(area)
+        assert seen.pid_namespace != lease_records.own_pid_namespace()
+        assert lease_records.judge(seen).standing is lease_records.Standing.LIVE
+        assert refused(area, record(2, CARDS[0]))[0].witness is Witness.RECORD
+
+        def beside(line: Line) -> None:
+            line.send(lease_records.judge(seen).standing.value)
+
+        # A third namespace sees neither: then it is not known to be gone.
+        with in_pid_namespace(beside) as other:
+            assert other.receive() == lease_records.Standing.UNSEEN.value
+        child.send()
+        with pytest.raises(EOFError):
+            child.receive()
+    assert lease_records.judge(seen).standing is lease_records.Standing.VOID
+    take(area, record(2, CARDS[0])).release()
