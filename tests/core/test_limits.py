@@ -68,7 +68,7 @@ def test_RAIL_17_workers_are_bound_by_cpu_and_memory(
 @given(st.floats(0.1, 256), st.integers(GIB // 2, 512 * GIB), st.integers(1, 64 * GIB), st.integers(1, 8))
 def test_RAIL_17_main_process_and_workers_fit(cpus: float, memory: int, dataset: int, processes: int) -> None:
     workers = bound_workers(cpus, memory, dataset_bytes=dataset, processes=processes)
-    assert 0 <= workers
+    assert workers >= 0
     assert workers == 0 or (workers + 1) * processes <= cpus
     assert workers == 0 or (workers + 1) * dataset * processes <= memory
 

@@ -1,4 +1,5 @@
-"""Starting a family of hard-to-end processes under each rung, the way a supervisor and its keeper do, and watching it end."""
+"""Starting a family of hard-to-end processes under each rung, the way a supervisor and its keeper do, and watching it
+end."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 
     from holdfast.host.cgroups import Group
 
-LOADED = (ctypes, encodings.ascii, encodings.utf_8, json, resource, zlib)
-"""What the code under test imports at first use: a child that gave up root may not be able to read our interpreter's files."""
+LOADED = (ctypes, encodings.ascii, encodings.utf_8, json, resource, zlib) """What the code under test imports at first
+use: a child that gave up root may not be able to read our interpreter's files."""
 
 FAMILY = os.path.realpath(family.__file__)
 RUN_ID = f"20261120-104501-family-{os.getpid() & 0xFFFF:04x}"

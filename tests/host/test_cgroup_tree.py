@@ -36,7 +36,9 @@ class Box:
         point = self.root / name
         point.mkdir(parents=True, exist_ok=True)
         self.mounts.append(f"31 23 0:28 {inside} {point} rw,nosuid shared:9 - {kind} {kind} {options}")
-        (self.root / "proc/self/mountinfo").write_text("22 1 8:1 / / rw - ext4 /dev/sda rw\n" + "\n".join(self.mounts) + "\n")
+        (self.root / "proc/self/mountinfo").write_text(
+            "22 1 8:1 / / rw - ext4 /dev/sda rw\n" + "\n".join(self.mounts) + "\n"
+        )
 
     def put(self, path: str, content: str) -> None:
         target = self.root / path
@@ -178,10 +180,19 @@ def test_no_cgroups_and_no_process_are_no_places(box: Box) -> None:
 
 
 def test_kernel_texts() -> None:
-    assert parse_membership("0::/a (deleted)\n1:cpu,cpuacct:/b:c\nrubbish\n") == {"": "/a", "cpu": "/b:c", "cpuacct": "/b:c"}
-    (mount,) = parse_mounts("31 23 0:28 /r\\040s /m\\134t rw - cgroup cgroup rw,memory\nshort line\n1 2 3 4 5 6 - cgroup x\n")
+    assert parse_membership("0::/a (deleted)\n1:cpu,cpuacct:/b:c\nrubbish\n") == {
+        "": "/a",
+        "cpu": "/b:c",
+        "cpuacct": "/b:c",
+    }
+    (mount,) = parse_mounts(
+        "31 23 0:28 /r\\040s /m\\134t rw - cgroup cgroup rw,memory\nshort line\n1 2 3 4 5 6 - cgroup x\n"
+    )
     assert (mount.root, mount.point, mount.controllers) == ("/r s", "/m\\t", ("memory",))
-    assert [parse_limit(text) for text in ("max", "-1", None, "", "4096", str(2**63 - 4096))] == [None] * 4 + [4096, None]
+    assert [parse_limit(text) for text in ("max", "-1", None, "", "4096", str(2**63 - 4096))] == [None] * 4 + [
+        4096,
+        None,
+    ]
     assert parse_quota("max", "100000") is None
     assert parse_quota("50000", "0") is None
     assert parse_quota("-1", "100000") is None

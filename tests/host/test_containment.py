@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.host import containment, libc
-from holdfast.host.containment import LADDER, ChosenRung, Probed, choose, probe_rungs, try_in_child
 from holdfast.host.cgroup_tree import discover
+from holdfast.host.containment import LADDER, ChosenRung, Probed, choose, probe_rungs, try_in_child
 from holdfast.model.job import Rung
 from tests.host.families import become
 
@@ -142,7 +142,9 @@ def test_a_trial_reports_what_it_raised() -> None:
     assert try_in_child(lambda: os.kill(os.getpid(), signal.SIGKILL), deadline_s=10) == "the trial ended with status 9"
 
 
-def test_a_trial_that_hangs_is_given_up_and_not_remembered(isolated_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_hangs_is_given_up_and_not_remembered(
+    isolated_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert try_in_child(signal.pause, deadline_s=0.01) == "no answer within 0.01 s"
     monkeypatch.setattr(containment, "_try_namespace", signal.pause)
     found = probe_rungs(deadline_s=0.05)

@@ -40,7 +40,9 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="control groups of this
 @contextlib.contextmanager
 def decoy(writer: int) -> Iterator[subprocess.Popen[bytes]]:
     """A process with the family's very command line that is not of the run."""
-    process = subprocess.Popen([sys.executable, "-I", "-S", FAMILY, str(writer), "plain"], pass_fds=[writer], start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-S", FAMILY, str(writer), "plain"], pass_fds=[writer], start_new_session=True
+    )
     try:
         yield process
     finally:

@@ -108,7 +108,9 @@ def test_RAIL_07_data_is_read_only_inside_and_the_run_directory_is_not(uid: int,
 
     os.chdir(data)
     try:
-        status = run_inside(uid, write, read_only=[str(public_path / "link"), str(public_path / "single")], writable=[str(run)])
+        status = run_inside(
+            uid, write, read_only=[str(public_path / "link"), str(public_path / "single")], writable=[str(run)]
+        )
     finally:
         os.chdir("/")
     assert status == 0
@@ -186,7 +188,10 @@ def test_the_first_process_ends_everything_else_in_one_step(uid: int) -> None:
 def test_outside_of_a_namespace_nothing_is_mounted_or_signalled() -> None:
     outer = read_namespace()
     assert outer is not None
-    for refuse in (lambda: signal_namespace(Entered(outer, user_namespace=False)), lambda: finish_namespace(Entered(0, user_namespace=True))):
+    for refuse in (
+        lambda: signal_namespace(Entered(outer, user_namespace=False)),
+        lambda: finish_namespace(Entered(0, user_namespace=True)),
+    ):
         with pytest.raises(OSError, match="not process 1 of a PID namespace of its own"):
             refuse()
 

@@ -1,8 +1,8 @@
 """Making a run: its directory, what is written once, its first attempt. After this a supervisor can be started.
 
-The directory is made with mkdir and nothing else decides whether a run id is free (RAIL-08). The resolved job, its hash,
-who asked, the copies of what will run and the repository's state are all in place before anything starts; ``run.json``
-is committed last but for the attempt, so a directory with an attempt is always complete.
+The directory is made with mkdir and nothing else decides whether a run id is free (RAIL-08). The resolved job, its
+hash, who asked, the copies of what will run and the repository's state are all in place before anything starts;
+``run.json`` is committed last but for the attempt, so a directory with an attempt is always complete.
 
 Nothing secret is stored: a job that names a secret in its command or environment is refused with the way to pass it,
 because a recorded job could not be started again without it, and a command line is open to every user of the box.
@@ -135,9 +135,7 @@ def _stamp() -> str:
     return f"{now[0:4]}{now[5:7]}{now[8:10]}-{now[11:13]}{now[14:16]}{now[17:19]}"
 
 
-def _fill(  # noqa: PLR0913 - what the record consists of
-    run_dir: str, run_id: str, spec: JobSpec, *, git: GitReader, argv: Sequence[str], cwd: str
-) -> None:
+def _fill(run_dir: str, run_id: str, spec: JobSpec, *, git: GitReader, argv: Sequence[str], cwd: str) -> None:
     for name in (wire.SNAPSHOT, wire.ARTIFACTS, wire.CHECKPOINTS, wire.ATTEMPTS):
         os.mkdir(f"{run_dir}/{name}", 0o700)
     copies: list[FileCopy] = []
@@ -175,10 +173,7 @@ def hash_job(spec: JobSpec) -> str:
 def _pin_entry(spec: JobSpec, run_dir: str, copies: list[FileCopy]) -> PinnedScript | None:
     """Copy the first file that the command names, and decide whether it runs from the copy."""
     shell = find_shell_script(spec.command)
-    if shell is not None:
-        words = range(shell.index, shell.index + 1)
-    else:
-        words = range(len(spec.command))
+    words = range(len(spec.command)) if shell is None else range(shell.index, shell.index + 1)
     for index in words:
         path = os.path.join(spec.workdir, spec.command[index])
         if (index == 0 and "/" not in spec.command[0]) or not os.path.isfile(path):
@@ -217,7 +212,7 @@ def _decide_pin(spec: JobSpec, copy: FileCopy, data: bytes | None) -> PinnedScri
 
 
 def _pinned_command(spec: JobSpec, pinned: PinnedScript | None, run_dir: str) -> tuple[str, ...]:
-    """The command with the copy in the script's place; a script run by its ``#!`` line gets its interpreter in front."""
+    """The command with the copy in the script's place, its interpreter in front when the ``#!`` line named it."""
     if pinned is None or pinned.copy is None:
         return spec.command
     copy = f"{run_dir}/{pinned.copy}"
@@ -230,9 +225,9 @@ def _pinned_command(spec: JobSpec, pinned: PinnedScript | None, run_dir: str) ->
 
 
 def next_attempt(run_dir: str, reason: str) -> int:
-    """Make the next attempt of a run, in state `created`; earlier attempts stay as they are (POST-10). Answers its number.
+    """Make the next attempt of a run, in state `created`, and answer its number; earlier ones stay (POST-10).
 
-    `reason` is why (``restart``, ``retry``), kept with the attempt.
+    `reason` is why (``restart``, ``retry``); it stands in the state until a supervisor takes the attempt up.
 
     Raises:
         NoSuchRun: the directory holds no run.

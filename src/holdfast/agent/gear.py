@@ -22,6 +22,15 @@ class Gear:
     group: Group | None
     plan: LimitPlan
 
+    @property
+    def joins_late(self) -> bool:
+        """Whether the job may be moved into its group after exec instead of before.
+
+        Moving a process waits for all CPUs, ten milliseconds on a quiet box (the kernel's cgroup_threadgroup_rwsem). Where the
+        group only counts (no limit rests on it, and the PID namespace contains the job), nobody has to wait for that.
+        """
+        return self.group is not None and self.rung is Rung.PID_NAMESPACE and not self.group.enforced
+
 
 def reopen_gear(context: Context) -> Gear:
     """The gear that an earlier supervisor of this attempt prepared, as its manifest tells."""

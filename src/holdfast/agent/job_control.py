@@ -46,6 +46,8 @@ FIRST_LOOK_S = 0.01
 KILL_PATIENCE_S = 5.0
 """How long KILL is repeated in one go before the survivors are named."""
 WATCHDOG_EVERY_S = 1.0
+JOIN_ROUNDS = 4
+"""A tree that forks while it is moved is looked at again, so often."""
 
 
 class JobControl:
@@ -159,9 +161,25 @@ class JobControl:
         self._open_pidfds()
         if self._keeper_fd is None:
             self._on_keeper_gone()
+        self._join_late()
         if self._gear is not None and self._gear.plan.watched:
             self._context.loop.timers.arm("watchdog", WATCHDOG_EVERY_S, self._watchdog)
         self.on_status()
+
+    def _join_late(self) -> None:
+        """Move the tree into its group if that was put off; what a member starts from then on begins there."""
+        gear = self._gear
+        if gear is None or gear.group is None or not gear.joins_late:
+            return
+        for _ in range(JOIN_ROUNDS):
+            outside = [m.process.pid for m in members.find_members(self._tree()) if m.proof is not members.Proof.CGROUP]
+            for pid in outside:
+                try:
+                    gear.group.add(pid)
+                except OSError as error:
+                    self._context.recorder.log(f"pid {pid} could not be moved into {gear.group.witness}: {error}")
+            if not outside:
+                return
 
     def _open_pidfds(self) -> None:
         if self._keeper_fd is None and self._keeper is not None:

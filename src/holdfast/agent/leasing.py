@@ -33,6 +33,8 @@ FIRST_READING_S = 20.0
 RECHECK_S = 0.8
 RELEASE_PATIENCE_S = 10.0
 """How long the driver gets to hand a dead job's memory back before the cards are let go anyway."""
+CLOSE_LATER_S = 0.5
+"""After the start, which somebody waits for."""
 HARD_REASONS = (
     "no_such_device",
     "not_visible",
@@ -261,8 +263,11 @@ class CardLease:
         self._on_wake()
 
     def _warm_up(self) -> None:
-        """Have the driver initialised while we wait, so that the look under the lock costs nothing at hand-over."""
+        """Load and initialise all that a start needs while we wait: at hand-over an idle card is waiting for us."""
         from ..host.gpus import read_inventory
+        from . import starting
+
+        starting.warm_up(self._context)
 
         if self._inventory.source is InventorySource.NVML:
             self._inventory = read_inventory(FIRST_READING_S, probe=self.probe())
@@ -292,7 +297,8 @@ class CardLease:
         if self._waiter is not None:
             if self._waiter.fileno() >= 0:
                 self._context.loop.remove(self._waiter.fileno())
-            self._waiter.close()
+            self._waiter.leave()
+            self._context.loop.timers.arm("close_waiter", CLOSE_LATER_S, self._waiter.close)
             self._waiter = None
 
     # --- record ----------------------------------------------------------------------------------------------------
@@ -358,11 +364,31 @@ class CardLease:
         try:
             self._area = lease_area.open_area(self._context.rules.lease_dir, environ=self._context.environ)
             holders = [process for process in (state.keeper, state.job and state.job.process) if process is not None]
-            record = replace(self._record(state.devices), phase=_PHASES[type(state)], members=tuple(holders))
+            record = replace(
+                self._find_record(state.devices),
+                phase=_PHASES[type(state)],
+                members=tuple(holders),
+                supervisor=identify_self(),
+            )
             if imposed_allocation(self._context.environ) is None:
                 self._held = leases.adopt(self._area, record, holders)
+            # Loaded now, not when the job has ended and the next one waits for its card.
+            from ..host import gpus  # noqa: F401
         except HoldfastError as error:
             self._context.recorder.log(f"the lease could not be taken over: {error}")
+
+    def _find_record(self, devices: tuple[LeasedDevice, ...]) -> LeaseRecord:
+        """Our record as an earlier supervisor left it, so that "since" stays what it was; a new one if it is gone."""
+        from ..host.lease_records import read_records
+
+        assert self._area is not None
+        context = self._context
+        seen_records, _ = read_records(self._area, about=frozenset(device.card_uuid for device in devices))
+        for seen in seen_records:
+            if (seen.record.run_id, seen.record.attempt) == (context.run_id, context.attempt):
+                return seen.record
+        simulated = bool(context.recorder.read_manifest().get("simulated"))
+        return replace(self._record(devices), simulated=simulated)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from .job_control import Gear
 
 
-def build_job(context: Context, devices: tuple[LeasedDevice, ...]) -> tuple[JobEnvironment, tuple[str, ...]]:
-    """The job's whole environment and the argument vector that is exec'd."""
+def build_job(
+    context: Context, devices: tuple[LeasedDevice, ...], *, quiet: bool = False
+) -> tuple[JobEnvironment, tuple[str, ...]]:
+    """The job's whole environment and the argument vector that is exec'd; what people should know becomes events."""
     from ..host.cgroups import read_effective
     from ..host.packages import find_torch
 
@@ -54,7 +56,7 @@ def build_job(context: Context, devices: tuple[LeasedDevice, ...]) -> tuple[JobE
         torch_version=find_torch(spec.command, context.environ, spec.workdir).version,
     )
     environment = build_environment(context.environ, spec, placement)
-    for finding in environment.findings:
+    for finding in () if quiet else environment.findings:
         context.recorder.event("environment", finding=finding)
     return environment, _wrap_command(context, spec.command)
 

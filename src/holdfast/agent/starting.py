@@ -44,6 +44,12 @@ def prepare_gear(context: Context) -> Gear:
     return Gear(chosen.rung, chosen.describe(), group, plan)
 
 
+def warm_up(context: Context) -> None:
+    """Do ahead of time what the start would otherwise do first: load modules, try the containment rungs."""
+    containment.choose(context.spec.containment)
+    manifest.build_job(context, (), quiet=True)
+
+
 def bring_up(context: Context, lease: CardLease, gear: Gear, devices: tuple[LeasedDevice, ...]) -> Started:
     """Write the manifest, then bring keeper and job up; the job waits for the word to go.
 
@@ -110,7 +116,7 @@ def _build_signal_rest(context: Context, gear: Gear, *, in_namespace: bool) -> C
 
 def _prepare_job(gear: Gear) -> None:
     """In the job's process before it reports: into the group, under the limits."""
-    if gear.group is not None:
+    if gear.group is not None and not gear.joins_late:
         gear.group.add()
     for problem in limits.apply_in_child(gear.plan):
         sys.stderr.write(f"[holdfast: {problem}]\n")

@@ -46,8 +46,10 @@ class Follower:
         if not self._is_in_place() and not self._find_place():
             return
         while True:
-            self._offset = _skip_hole(self._descriptor, self._offset)
-            data = os.pread(self._descriptor, CHUNK_BYTES, self._offset)
+            start, end = _find_data(self._descriptor, self._offset)
+            if start != self._offset:
+                self._offset, self._anchor = start, b""
+            data = os.pread(self._descriptor, min(CHUNK_BYTES, end - start), start)
             if not data:
                 return
             self._advance(data)
@@ -122,12 +124,13 @@ def _after_cut(descriptor: int) -> int:
     return found
 
 
-def _skip_hole(descriptor: int, offset: int) -> int:
-    """The next offset with data at or after `offset`; `offset` itself where there is none or holes are not known."""
+def _find_data(descriptor: int, offset: int) -> tuple[int, int]:
+    """Begin and end of the next stretch of data at or after `offset`; at the end of the file both are `offset`."""
     try:
-        return os.lseek(descriptor, offset, os.SEEK_DATA)
+        start = os.lseek(descriptor, offset, os.SEEK_DATA)
+        return start, os.lseek(descriptor, start, os.SEEK_HOLE)
     except OSError:
-        return offset
+        return offset, max(offset, os.fstat(descriptor).st_size)
 
 
 def find_last_lines(path: str, count: int) -> int:

@@ -12,24 +12,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.model.finding import Finding
+    from holdfast.model.gpu import Inventory
     from holdfast.model.job import JobSpec
 
 
-def check_job(spec: JobSpec, environ: Mapping[str, str]) -> tuple[Finding, ...]:
-    """Every preflight check of `spec` on this box, under its rules.
+def check_job(spec: JobSpec, environ: Mapping[str, str], *, inventory: Inventory | None = None) -> tuple[Finding, ...]:
+    """Every preflight check of `spec` on this box, under its rules; `inventory` if the cards were read already.
+
+    A busy card is a failure unless the job would wait for it.
 
     Raises:
         StorageError: the rules file cannot be trusted or read.
     """
     from holdfast.agent.preflight import run_checks
-    from holdfast.core.rules import apply_rules
     from holdfast.host.rulesfile import read_rules
 
-    rules = read_rules(environ)
-    allowed, cut = apply_rules(spec, rules)
-    found = run_checks(allowed, rules, environ=environ)
-    known = {(finding.id, finding.subject) for finding in found}
-    return (*(finding for finding in cut if (finding.id, finding.subject) not in known), *found)
+    busy = Level.WARN if spec.gpu.wait_s > 0 else Level.FAIL
+    return run_checks(spec, read_rules(environ), environ=environ, inventory=inventory, busy_level=busy)
 
 
 def rank(findings: Sequence[Finding], *, strict: bool) -> Level:

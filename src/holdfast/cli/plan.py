@@ -5,13 +5,14 @@ The same functions decide here as in a real run; a card that is free now may be 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.model import wire
 from holdfast.model.errors import PreflightFailed
 from holdfast.model.finding import Finding, Level, worst
-from holdfast.model.gpu import Choice
+from holdfast.model.gpu import Choice, InventorySource
 from holdfast.model.job import JobSpec
 
 from . import render
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from holdfast.core.rules import Rules
+    from holdfast.model.gpu import Inventory
+    from holdfast.model.lease import LeasedDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,41 +53,55 @@ def build_plan(spec: JobSpec, environ: Mapping[str, str]) -> Plan:
 
     rules = read_rules(environ)
     allowed, _ = apply_rules(spec, rules)
-    choice, simulated = _choose(allowed, rules, environ)
+    inventory, choice = _choose(allowed, rules, environ) if allowed.gpus.wanted else (None, Choice())
+    devices = () if inventory is None else _find_devices(inventory, choice)
     return Plan(
         job=allowed,
         choice=choice,
-        added=_preview_environment(allowed, choice, environ),
-        findings=check_job(spec, environ),
-        simulated=simulated,
+        added=_preview_environment(allowed, devices, environ),
+        findings=check_job(spec, environ, inventory=inventory),
+        simulated=inventory is not None and inventory.source is InventorySource.SIMULATED,
     )
 
 
-def _choose(spec: JobSpec, rules: Rules, environ: Mapping[str, str]) -> tuple[Choice, bool]:
-    if not spec.gpus.wanted:
-        return Choice(), False
+def _choose(spec: JobSpec, rules: Rules, environ: Mapping[str, str]) -> tuple[Inventory, Choice]:
     from holdfast.core.cards import choose
     from holdfast.core.rules import card_rules
-    from holdfast.host.gpus import read_inventory
-    from holdfast.model.gpu import InventorySource
 
-    inventory = read_inventory(0.8)
+    from .cards import read_box
+
+    box = read_box()
+    leased = {place.uuid: place.busy[0].holder for place in box.places if place.busy}
     choice = choose(
         spec.gpus,
-        inventory,
-        leased={},
+        box.inventory,
+        leased={} if spec.gpu.share else leased,
         rules=card_rules(spec, rules),
         imposed=environ.get("CUDA_VISIBLE_DEVICES"),
         device_order=environ.get("CUDA_DEVICE_ORDER"),
     )
-    return choice, inventory.source is InventorySource.SIMULATED
+    return box.inventory, choice
 
 
-def _preview_environment(spec: JobSpec, choice: Choice, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables that would be added; the parts of paths that only a start decides are in angle brackets."""
-    from holdfast.core.cards import visible_devices
+def _find_devices(inventory: Inventory, choice: Choice) -> tuple[LeasedDevice, ...]:
+    from .cards import list_devices
+
+    known = {device.uuid: device for device in list_devices(inventory)}
+    return tuple(known[uuid] for uuid in choice.devices)
+
+
+def _preview_environment(
+    spec: JobSpec, devices: tuple[LeasedDevice, ...], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """The variables that would be added; what only a start decides is in angle brackets."""
     from holdfast.core.environment import Placement, build_environment
+    from holdfast.core.limits import bound_workers, cap_threads
+    from holdfast.host.cgroups import read_effective
+    from holdfast.host.packages import find_torch
 
+    effective = read_effective()
+    cpus = spec.limits.cpus or effective.cpus or float(os.cpu_count() or 1)
+    processes = max(1, len(devices))
     run_dir = "<runs>/<run-id>"
     placement = Placement(
         run_dir=run_dir,
@@ -94,11 +111,13 @@ def _preview_environment(spec: JobSpec, choice: Choice, environ: Mapping[str, st
         checkpoint_dir=f"{run_dir}/{wire.CHECKPOINTS}",
         artifact_dir=f"{run_dir}/{wire.ARTIFACTS}",
         heartbeat=f"{wire.attempt_dir(run_dir, 1)}/{wire.HEARTBEAT}",
-        threads=spec.threads,
+        devices=devices,
+        threads=spec.threads or cap_threads(cpus, processes=processes),
+        workers=bound_workers(cpus, spec.limits.memory_bytes or effective.memory_bytes, processes=processes),
+        torch_version=find_torch(spec.command, environ, spec.workdir).version,
     )
     built = build_environment(environ, spec, placement)
-    added = {name: built.values[name] for name in built.added}
-    return {**added, **visible_devices(choice.devices)} if choice.devices else added
+    return {name: built.values[name] for name in built.added if built.values[name]}
 
 
 def print_plan(plan: Plan) -> None:

@@ -7,8 +7,9 @@ new state durably *before* it performs the actions, and every action is idempote
 is replaced by one that reads the state, observes the world, feeds `Resumed`, and goes on.
 
 Every path leads through `finalizing` into `ended`: empty the tree, check the results, give the cards back, write the
-exit record. `ended` absorbs everything. An event that a state does not wait for is stale: it changes nothing. Such pairs are
-named in the table all the same, so that the table is total and a test can prove it.
+exit record. `ended` absorbs everything and is reached only with a tree that was proven empty. An event that a state does
+not wait for is stale: it changes nothing. Such pairs are named in the table all the same, so that the table is total and
+a test can prove it.
 
     created -> preflight -> waiting -> starting -> running -> finalizing -> ended
                    |           |          |           |           ^
@@ -46,12 +47,12 @@ from ..model.run import (
     Waiting,
 )
 from .events import (
+    EVENTS,
     Action,
     Arm,
     ChecksDone,
     Disarm,
     Do,
-    EVENTS,
     EmptyTree,
     Event,
     JobExited,
@@ -161,7 +162,8 @@ def _checked(state: Preflight, event: ChecksDone, now: Now, plan: Plan) -> Step:
         words = "; ".join(f"{finding.id}: {finding.evidence}" for finding in failed)
         return _finalize(state, now, refusal=Refusal("preflight", 78, words, failed[0].remedy, findings=failed))
     if plan.wants_cards:
-        return Waiting(since=now.utc), (Disarm(Timer.PREFLIGHT), Arm(Timer.WAIT, plan.wait_s), Do.TAKE_LEASE)
+        patience = (Arm(Timer.WAIT, plan.wait_s),) if plan.wait_s > 0 else ()
+        return Waiting(since=now.utc), (Disarm(Timer.PREFLIGHT), *patience, Do.TAKE_LEASE)
     return Starting(since=now.utc, began=now.epoch_s), (Disarm(Timer.PREFLIGHT), Do.START_JOB)
 
 
@@ -217,14 +219,13 @@ def _run_timers(state: Running, now: Now, plan: Plan) -> tuple[Action, ...]:
         (Timer.TOTAL, plan.total_s, plan.created_epoch_s),
         (Timer.MAX_HOLD, plan.max_hold_s if state.devices else None, state.held_from),
     )
-    return tuple(
-        Arm(timer, _left_s(now, limit_s, began)) for timer, limit_s, began in limits if limit_s is not None
-    )
+    return tuple(Arm(timer, _left_s(now, limit_s, began)) for timer, limit_s, began in limits if limit_s is not None)
 
 
 def _left_s(now: Now, limit_s: float, began: float | None) -> float:
-    """What is left of a limit that began at an epoch time: never below 0, and never above the limit when the clock was
-    set back. An unknown beginning (a record of an older holdfast) counts as now.
+    """What is left of a limit that began at an epoch time; an unknown beginning counts as now.
+
+    Never below 0, and never more than the limit, which a clock that was set back would allow.
     """
     return limit_s if began is None else min(limit_s, max(0.0, began + limit_s - now.epoch_s))
 

@@ -102,7 +102,8 @@ _SHAPES = re.compile(
 _URL_PASSWORD = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):([^\s/@]+)@")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+([A-Za-z0-9+/=._~-]{12,})", re.IGNORECASE)
 _ASSIGNMENT = re.compile(
-    r"""(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?P<sign>["']?[ \t]*(?:=|:(?=[\s"']))[ \t]*)(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,;&|"'}\])]+)"""
+    r"""(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?P<sign>["']?[ \t]*(?:=|:(?=[\s"']))[ \t]*)"""
+    r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,;&|"'}\])]+)"""
 )
 _FLAG = re.compile(
     r"""(?<!\S)(?P<flag>--?[A-Za-z][A-Za-z0-9_-]*)(?P<gap>[ \t]+)(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s;&|-]\S*)"""
@@ -277,7 +278,7 @@ _EXPORT = re.compile(r"""(?m)^(?P<front>[+-]?\s*(?:export\s+)?)(?P<name>[A-Z][A-
 
 
 def redact_code(text: str) -> str:
-    """As `redact_text` for programs and diffs, where ``token = tokenizer.next()`` is no secret but ``"..."`` may be one.
+    """As `redact_text` for programs and diffs, where ``token = next(tokens)`` is no secret but ``"..."`` may be one.
 
     Replaced are secret shapes, quoted literals given to a secret name, and ``NAME=value`` lines as shells have them.
     """

@@ -1,8 +1,8 @@
 """What a command will read while it runs: its entry file, and whether a shell reads it line by line (PROC-20).
 
 A shell reads its script as it goes, so an edit in place changes a run that is under way; Python and the rest read
-theirs whole at the start. Such a script runs from the run's own copy. That changes ``$0``, so a script that asks for its
-own name or place keeps running where it lies, and a finding says so. Pure: file contents come in as text.
+theirs whole at the start. Such a script runs from the run's own copy. That changes ``$0``, so a script that asks for
+its own name or place keeps running where it lies, and a finding says so. Pure: file contents come in as text.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def is_shell(words: Sequence[str]) -> bool:
 
 
 def asks_for_itself(script: str) -> bool:
-    """Whether a shell script uses its own name or place (``$0``, ``BASH_SOURCE``): a copy elsewhere would mislead it."""
+    """Whether a shell script uses its own name or place (``$0``, ``BASH_SOURCE``), so that a copy would mislead it."""
     lines = (line for line in script.splitlines() if not line.lstrip().startswith("#"))
     return any(_OWN_NAME.search(line) for line in lines)
 

@@ -1,11 +1,12 @@
 """One run's control group: joined by the job, read, frozen, killed, removed.
 
-Theory. A group is plain data (directories), so that it can be written down and opened again by the supervisor that adopts a
-run. Membership is the kernel's word: whoever is in the group was started by the job. All reads answer None for "cannot
-tell"; a directory that is gone is empty only where the tree around it can be seen. The counters vanish with the group:
-read `usage` before `remove` (B-23). `cgroups` makes groups and limits them.
+Theory. A group is plain data (directories), so that it can be written down and opened again by the supervisor that
+adopts a run. Membership is the kernel's word: whoever is in the group was started by the job. All reads answer None for
+"cannot tell"; a directory that is gone is empty only where the tree around it can be seen. The counters vanish with the
+group: read `usage` before `remove` (B-23). `cgroups` makes groups and limits them.
 
-Source: cgroups(7), Documentation/admin-guide/cgroup-v2.rst; ``cgroup.kill`` since Linux 5.14, ``memory.peak`` since 5.19.
+Source: cgroups(7), Documentation/admin-guide/cgroup-v2.rst; ``cgroup.kill`` since Linux 5.14, ``memory.peak`` since
+5.19.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ TOP = "holdfast"
 class Usage:
     """What the whole tree uses, as the group counts it (LIM-04); None is "cannot tell here".
 
-    Bytes include page cache that the tree brought in; `memory_anon_bytes` is what cannot be given back. `oom_kills` counts
-    processes that the kernel killed for lack of memory in this group; `throttled_s` is time that the CPU limit took away.
+    Bytes include page cache that the tree brought in; `memory_anon_bytes` is what cannot be given back. `oom_kills`
+    counts processes that the kernel killed for lack of memory in this group; `throttled_s` is time that the CPU limit
+    took away.
     """
 
     memory_bytes: int | None = None
@@ -102,7 +104,9 @@ class Group:
         return None if None in answers else False
 
     def usage(self) -> Usage:
-        """Memory, CPU time and tasks of the whole tree, now. Read it before `remove`: the counters go with the group."""
+        """Memory, CPU time and tasks of the whole tree, now. Read it before `remove`: the counters go with the
+        group.
+        """
         return _read_v2_usage(self) if "memory" in self.controllers else _read_v1_usage(self)
 
     def freeze(self, frozen: bool) -> bool:  # noqa: FBT001 - mirrors the kernel's switch

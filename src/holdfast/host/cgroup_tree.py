@@ -1,13 +1,13 @@
 """Where a process sits in the control-group hierarchies, and which limits really hold for it.
 
 Theory. A box has a v2 tree, or v1 trees (one or more controllers each), or both ("hybrid"). A process's place is
-``/proc/PID/cgroup`` read through the mounts of ``/proc/self/mountinfo``: the path there counts from the root of our cgroup
-namespace, and a mount may show only a part of the tree, so the mount's own root is taken off first. A limit holds when any
-ancestor has it; the smallest wins (PRE-08). "max", -1 and the v1 numbers near 2^63 mean none (B-22). A level that cannot be
-read is named in `unreadable`: it is not evidence of no limit.
+``/proc/PID/cgroup`` read through the mounts of ``/proc/self/mountinfo``: the path there counts from the root of our
+cgroup namespace, and a mount may show only a part of the tree, so the mount's own root is taken off first. A limit
+holds when any ancestor has it; the smallest wins (PRE-08). "max", -1 and the v1 numbers near 2^63 mean none (B-22). A
+level that cannot be read is named in `unreadable`: it is not evidence of no limit.
 
-It only reads. Source: cgroups(7), Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/*; tested on Linux 6.18 (hybrid)
-and 6.1 (pure v2, pure v1).
+It only reads. Source: cgroups(7), Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/*; tested on Linux 6.18
+(hybrid) and 6.1 (pure v2, pure v1).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NO_LIMIT_V1 = 1 << 60
 class Place:
     """Where a process sits in one mounted hierarchy.
 
-    `path` is the directory of its cgroup, `mount` the mount point above it. `exact` is False when the cgroup lies outside
-    of what the mount shows (a container with the host's paths): then `path` is the mount point itself.
+    `path` is the directory of its cgroup, `mount` the mount point above it. `exact` is False when the cgroup lies
+    outside of what the mount shows (a container with the host's paths): then `path` is the mount point itself.
     """
 
     version: int
@@ -69,9 +69,9 @@ class Hierarchies:
 class EffectiveLimits:
     """What a process may use at most. None is "no limit found".
 
-    `cpu_quota` is in cores (1.5 is one and a half), `cpus_allowed` counts the CPUs of its affinity mask (which the kernel
-    keeps inside its cpuset); `tasks` counts threads. `sources` says which file gave each limit, `unreadable` which files
-    might have held a smaller one.
+    `cpu_quota` is in cores (1.5 is one and a half), `cpus_allowed` counts the CPUs of its affinity mask (which the
+    kernel keeps inside its cpuset); `tasks` counts threads. `sources` says which file gave each limit, `unreadable`
+    which files might have held a smaller one.
     """
 
     memory_bytes: int | None = None
@@ -152,9 +152,7 @@ def parse_mounts(text: str) -> list[_Mount]:
         controllers = tuple(name for name in kinds[2].split(",") if name in V1_CONTROLLERS)
         version = 2 if kinds[0] == "cgroup2" else 1
         if version == 2 or controllers:
-            found.append(
-                _Mount(version, () if version == 2 else controllers, unescape(fields[3]), unescape(fields[4]))
-            )
+            found.append(_Mount(version, () if version == 2 else controllers, unescape(fields[3]), unescape(fields[4])))
     return found
 
 
@@ -222,7 +220,9 @@ def parse_quota(quota: str | None, period: str | None) -> float | None:
 
 
 def read_effective(pid: int | None = None, *, proc: str = "/proc") -> EffectiveLimits:
-    """The limits that hold for a process (ourselves when None), smallest over all visible ancestors (PRE-08, LIM-08)."""
+    """The limits that hold for a process (ourselves when None), smallest over all visible ancestors (PRE-08,
+    LIM-08).
+    """
     places, reader = discover(pid, proc=proc), _Reader()
     if places.unified is not None:
         for level in places.unified.ancestors():

@@ -1,18 +1,20 @@
 """A control group for one run: made beside our own place, limited, joined by the job, read, killed, removed.
 
-Theory. Groups are named ``holdfast/<run-id>.<attempt>`` and made below the *nearest* ancestor of our own cgroup that can
-give the controllers we want, so that every limit above us keeps holding for the job. On v2 a cgroup that has processes
-cannot hand controllers to children (the "no internal processes" rule; the real root is exempt), so that ancestor is usually
-our parent: the job becomes our sibling, and no process but the job is ever moved. The one exception: when we are the only
-process of our cgroup (a delegated scope or service made for us, see `build_scope_command`), we step down into a leaf
-``supervisor`` ourselves. Where v2 offers no controllers (hybrid boxes), a bare v2 group is made for its kill and empty
-events, and v1 groups for limits and accounts. The supervisor and the keeper stay outside of the group: killing it never
-kills those who must report it.
+Theory. Groups are named ``holdfast/<run-id>.<attempt>`` and made below the *nearest* ancestor of our own cgroup that
+can give the controllers we want, so that every limit above us keeps holding for the job. On v2 a cgroup that has
+processes cannot hand controllers to children (the "no internal processes" rule; the real root is exempt), so that
+ancestor is usually our parent: the job becomes our sibling, and no process but the job is ever moved. The one
+exception: when we are the only process of our cgroup (a delegated scope or service made for us, see
+`build_scope_command`), we step down into a leaf ``supervisor`` ourselves. Where v2 offers no controllers (hybrid
+boxes), a bare v2 group is made for its kill and empty events, and v1 groups for limits and accounts. The supervisor and
+the keeper stay outside of the group: killing it never kills those who must report it.
 
-Each limit is written, read back, and put down as enforced by a mechanism or refused with a reason; nothing is assumed. All
-reads answer None for "cannot tell". Membership is the kernel's word: whoever is in the group was started by the job.
+Each limit is written, read back, and put down as enforced by a mechanism or refused with a reason; nothing is assumed.
+All reads answer None for "cannot tell". Membership is the kernel's word: whoever is in the group was started by the
+job.
 
-Source: cgroups(7), Documentation/admin-guide/cgroup-v2.rst; ``cgroup.kill`` since Linux 5.14, ``memory.peak`` since 5.19.
+Source: cgroups(7), Documentation/admin-guide/cgroup-v2.rst; ``cgroup.kill`` since Linux 5.14, ``memory.peak`` since
+5.19.
 """
 
 from __future__ import annotations
@@ -103,6 +105,9 @@ def _create_unified(place: Place | None, name: str) -> tuple[str | None, tuple[s
     directory = _make_directory(top, name, prepare=prepare)
     if directory is None:
         return None, ()
+    if read_text(f"{directory}/cgroup.type") == "domain invalid":
+        remove_tree(directory)
+        return None, ()
     return directory, tuple(c for c in WANTED if c in (read_text(f"{directory}/cgroup.controllers") or "").split())
 
 
@@ -126,9 +131,15 @@ def _choose_parent(place: Place, offered: list[str]) -> str | None:
 
 
 def _hand_down(parent: str, offered: list[str]) -> list[str]:
-    """Enable what can be enabled for the children of `parent`; one by one, since one refusal refuses a whole write."""
+    """Enable what can be enabled for the children of `parent`; one by one, since one refusal refuses a whole write.
+
+    Never where processes sit, except in the real root (it alone has no ``cgroup.type``): the kernel would refuse memory
+    but take cpu and pids, and turn every child into an invalid one that no process can join (seen on 6.1).
+    """
     control = f"{parent}/cgroup.subtree_control"
     enabled = (read_text(control) or "").split()
+    if read_text(f"{parent}/cgroup.procs") and os.path.exists(f"{parent}/cgroup.type"):
+        return [name for name in offered if name in enabled]
     return [name for name in offered if name in enabled or try_write(control, f"+{name}") is None]
 
 
@@ -239,9 +250,9 @@ def _write_and_check(directory: str, files: list[tuple[str, str]]) -> str | None
 def build_scope_command(unit: str, command: tuple[str, ...], *, user: bool = True) -> tuple[str, ...]:
     """The argument vector that runs `command` (a supervisor) alone in a delegated scope of its own.
 
-    systemd-run registers its own pid and then becomes the command, so pid and descriptors stay. The scope belongs to the
-    user, who may make groups with limits inside it. Works where systemd is PID 1 and the user manager runs; `unit` gets the
-    ending ``.scope``. Source: systemd-run(1), systemd.resource-control(5) "Delegate=".
+    systemd-run registers its own pid and then becomes the command, so pid and descriptors stay. The scope belongs to
+    the user, who may make groups with limits inside it. Works where systemd is PID 1 and the user manager runs; `unit`
+    gets the ending ``.scope``. Source: systemd-run(1), systemd.resource-control(5) "Delegate=".
     """
     manager = ("--user",) if user else ()
     options = ("--scope", "--quiet", "--collect", f"--unit={unit}.scope", "--property=Delegate=yes")

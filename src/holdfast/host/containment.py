@@ -1,10 +1,10 @@
 """The containment ladder: which rungs work on this box, tried and not guessed, and which one a run takes.
 
-Theory. Whether a rung works depends on the kernel, its settings, the container around us, our rights and our place in the
-cgroup tree; no table knows all that. So each rung is tried for real in a throw-away child under a deadline: a PID namespace
-is entered and its /proc mounted, a control group is made, joined and killed. The answers hold for one boot, kernel, user,
-capability set, cgroup place and namespace, and are kept under that key in the user's own cache, which may be lost or lie
-at no cost but a failed start: the run itself makes the same calls and reports their failure.
+Theory. Whether a rung works depends on the kernel, its settings, the container around us, our rights and our place in
+the cgroup tree; no table knows all that. So each rung is tried for real in a throw-away child under a deadline: a PID
+namespace is entered and its /proc mounted, a control group is made, joined and killed. The answers hold for one boot,
+kernel, user, capability set, cgroup place and namespace, and are kept under that key in the user's own cache, which may
+be lost or lie at no cost but a failed start: the run itself makes the same calls and reports their failure.
 
 The rungs themselves live in `namespaces`, `cgroups` and `members`. This module must not know runs.
 """
@@ -65,7 +65,9 @@ class ChosenRung:
 
 
 def choose(wanted: Rung = Rung.AUTO, *, fresh: bool = False) -> ChosenRung:
-    """The best rung that works here, or the wanted one if it works. `fresh` tries again instead of reading the cache."""
+    """The best rung that works here, or the wanted one if it works. `fresh` tries again instead of reading the
+    cache.
+    """
     probed = probe_rungs(fresh=fresh)
     if wanted is not Rung.AUTO:
         answer = next(one for one in probed if one.rung is wanted)
@@ -155,7 +157,8 @@ def _remove_when_empty(remove: Callable[[], bool]) -> None:
 
 
 def try_in_child(attempt: Callable[[], object], *, deadline_s: float) -> str | None:
-    """Run `attempt` in a throw-away child; None when it returned, else what it raised or that it did not answer in time.
+    """Run `attempt` in a throw-away child; None when it returned, else what it raised or that it did not answer in
+    time.
 
     A child that does not answer is killed, and left to the kernel if it does not die at once.
     """

@@ -130,7 +130,7 @@ def measure(path: str, mounts: tuple[Mount, ...] | None = None) -> DiskSpace:
 
 
 def _has_links(path: str) -> bool:
-    """Whether some part of the path is a link that could lead onto a network file system (looked at without following)."""
+    """Whether some part of the path is a link, which could lead onto a network file system; none is followed."""
     current = os.path.abspath(path)
     while current != "/":
         try:
@@ -143,7 +143,7 @@ def _has_links(path: str) -> bool:
 
 
 def find_existing(path: str) -> str:
-    """The real path of the nearest part of `path` that exists; a dangling link counts for the directory it points into."""
+    """The real path of the nearest part of `path` that exists; a dangling link counts for where it points."""
     current = os.path.realpath(path)
     while current != "/" and not os.path.lexists(current):
         current = os.path.dirname(current)

@@ -111,8 +111,9 @@ def is_child_subreaper() -> bool:
 def set_parent_death_signal(number: int) -> None:
     """Ask for signal `number` when our parent dies; 0 asks for none.
 
-    The kernel sends it when the *thread* that forked us ends (PROC-22), and forgets it at fork and at exec of a set-user-id
-    program. The parent may be gone already: compare ``os.getppid()`` afterwards. Source: PR_SET_PDEATHSIG(2const).
+    The kernel sends it when the *thread* that forked us ends (PROC-22), and forgets it at fork and at exec of a
+    set-user-id program. The parent may be gone already: compare ``os.getppid()`` afterwards. Source:
+    PR_SET_PDEATHSIG(2const).
     """
     _prctl(_PR_SET_PDEATHSIG, number, "prctl(PR_SET_PDEATHSIG)")
 
@@ -123,7 +124,9 @@ def get_parent_death_signal() -> int:
 
 
 def set_dumpable(enabled: bool) -> None:  # noqa: FBT001 - mirrors the call: on or off
-    """Let our own user read our /proc entries and write our user-namespace maps, or not. Source: PR_SET_DUMPABLE(2const)."""
+    """Let our own user read our /proc entries and write our user-namespace maps, or not. Source:
+    PR_SET_DUMPABLE(2const).
+    """
     _prctl(_PR_SET_DUMPABLE, int(enabled), "prctl(PR_SET_DUMPABLE)")
 
 
@@ -150,7 +153,9 @@ def set_no_new_privileges() -> None:
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces for new ones; with CLONE_NEWPID it is the next child that is in the new one. Source: unshare(2)."""
+    """Leave namespaces for new ones; with CLONE_NEWPID it is the next child that is in the new one. Source:
+    unshare(2).
+    """
     import ctypes
 
     if _library().unshare(ctypes.c_int(flags)) != 0:
@@ -243,8 +248,8 @@ def pidfd_getfd(pidfd: int, descriptor: int) -> int:
 class PidfdInfo:
     """What the kernel still knows of a process behind a pidfd.
 
-    `pid` is None once it was reaped. `wait_status` is the raw status as wait(2) has it, None while the process lives, while
-    it is a zombie, and where the kernel does not tell.
+    `pid` is None once it was reaped. `wait_status` is the raw status as wait(2) has it, None while the process lives,
+    while it is a zombie, and where the kernel does not tell.
     """
 
     pid: int | None

@@ -1,13 +1,13 @@
 """Which mechanism holds each limit of a job, and setting those that the job's own process carries.
 
-Theory. A limit is held by the run's control group where one could be set (`cgroups.create` wrote it and read it back), else
-by the next best thing, which is named: the supervisor's watchdog for memory and tasks (it samples the whole tree and ends
-it), CPU affinity for cores, an rlimit for open files. What nothing can hold is listed as unenforceable with the reason, and
-preflight decides; no limit silently does nothing.
+Theory. A limit is held by the run's control group where one could be set (`cgroups.create` wrote it and read it back),
+else by the next best thing, which is named: the supervisor's watchdog for memory and tasks (it samples the whole tree
+and ends it), CPU affinity for cores, an rlimit for open files. What nothing can hold is listed as unenforceable with
+the reason, and preflight decides; no limit silently does nothing.
 
 Never set: RLIMIT_AS (CUDA reserves address space far beyond its memory, B-44), RLIMIT_CPU (counts the seconds of all
-threads together), RLIMIT_RSS (does nothing since Linux 2.4.30), RLIMIT_FSIZE (kills saves), RLIMIT_NPROC (counts all of a
-user's processes on the box). No process is throttled by stop and continue signals (B-73).
+threads together), RLIMIT_RSS (does nothing since Linux 2.4.30), RLIMIT_FSIZE (kills saves), RLIMIT_NPROC (counts all of
+a user's processes on the box). No process is throttled by stop and continue signals (B-73).
 """
 
 from __future__ import annotations
@@ -222,9 +222,9 @@ class TreeMemory:
 def read_tree_memory(pids: Iterable[int], *, limit_bytes: int | None = None) -> TreeMemory:
     """What the whole tree holds (LIM-04), as cheaply as the question allows.
 
-    Resident sizes cost one short file each; proportional sizes make the kernel walk page tables (about a millisecond per
-    GiB). With `limit_bytes` the exact figure is taken only when the upper bound exceeds it, which settles most samples;
-    without it always.
+    Resident sizes cost one short file each; proportional sizes make the kernel walk page tables (about a millisecond
+    per GiB). With `limit_bytes` the exact figure is taken only when the upper bound exceeds it, which settles most
+    samples; without it always.
     """
     listed = tuple(pids)
     if limit_bytes is not None:

@@ -1,14 +1,15 @@
 """Who belongs to a run, by proof; signals to exactly those; and emptying the tree until nothing is left.
 
-Theory. A process is a member when the kernel says so: it is in the run's control group, in the PID namespace whose first
-process is the keeper, or descends from the run's known processes; or, last, when it carries the run's marker in the
-environment it was started with and runs under our uid. Never by name. Descent alone loses a daemon that was re-parented
-beyond the keeper, the marker alone one that cleared its environment, so all proofs are taken together in one pass over /proc
-that reads each process's ``stat`` once.
+Theory. A process is a member when the kernel says so: it is in the run's control group, in the PID namespace whose
+first process is the keeper, or descends from the run's known processes; or, last, when it carries the run's marker in
+the environment it was started with and runs under our uid. Never by name. Descent alone loses a daemon that was
+re-parented beyond the keeper, the marker alone one that cleared its environment, so all proofs are taken together in
+one pass over /proc that reads each process's ``stat`` once.
 
-Never members: ourselves, our ancestors, the keeper, whom the caller lists as bystanders, and who is older than the keeper. A
-signal goes through a pidfd whose start time was compared after opening. A zombie is dead, unless threads of it still run (its
-main thread ended first). A process that KILL has not ended yet is reported with where it is stuck (PROC-16, B-41).
+Never members: ourselves, our ancestors, the keeper, whom the caller lists as bystanders, and who is older than the
+keeper. A signal goes through a pidfd whose start time was compared after opening. A zombie is dead, unless threads of
+it still run (its main thread ended first). A process that KILL has not ended yet is reported with where it is stuck
+(PROC-16, B-41).
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class Proof(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One living process of a run: its identity, the proof, its state letter (proc_pid_stat(5)) and the kernel's name."""
+    """One living process of a run: its identity, the proof, its state letter (proc_pid_stat(5)) and the kernel's
+    name.
+    """
 
     process: ProcessId
     proof: Proof
@@ -86,8 +89,8 @@ class Refused:
 class Emptied:
     """How emptying a tree went. `killed` counts the processes that were signalled.
 
-    `unseen` is True when none was found and yet the keeper still has living children: processes that end and fork faster
-    than /proc can be read.
+    `unseen` is True when none was found and yet the keeper still has living children: processes that end and fork
+    faster than /proc can be read.
     """
 
     survivors: tuple[Member, ...]
@@ -284,9 +287,9 @@ def _signal_one(process: ProcessId, number: int) -> None:
 def empty_tree(tree: Tree, *, deadline_s: float, end_keeper: bool = False) -> Emptied:
     """KILL the run's processes again and again until none is found or `deadline_s` is over.
 
-    The control group's own kill comes first. Whoever is found outside of it is killed one by one; if new processes appear
-    faster than that (a fork bomb), all are stopped before they are killed. With `end_keeper` the keeper goes too once the
-    rest could not be emptied otherwise: as first process of a PID namespace it takes everything with it.
+    The control group's own kill comes first. Whoever is found outside of it is killed one by one; if new processes
+    appear faster than that (a fork bomb), all are stopped before they are killed. With `end_keeper` the keeper goes too
+    once the rest could not be emptied otherwise: as first process of a PID namespace it takes everything with it.
     """
     end = time.monotonic() + deadline_s
     known: set[ProcessId] = set()
@@ -315,8 +318,8 @@ def empty_tree(tree: Tree, *, deadline_s: float, end_keeper: bool = False) -> Em
 def _has_living_children(keeper: ProcessId) -> bool:
     """Whether the keeper, to whom every orphan of the tree comes, still has a child that is not a zombie.
 
-    This is the proof of emptiness: a chain of processes each of which forks and ends can hide from any number of looks at
-    /proc, but not from its adoptive parent. Source: proc_tid_children(5); exact for a list that does not change.
+    This is the proof of emptiness: a chain of processes each of which forks and ends can hide from any number of looks
+    at /proc, but not from its adoptive parent. Source: proc_tid_children(5); exact for a list that does not change.
     """
     for _ in range(20):
         stat = read_stat(keeper.pid)

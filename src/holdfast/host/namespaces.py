@@ -1,13 +1,13 @@
 """A PID namespace for one run: the kernel ends everything in it with its first process.
 
-Theory. The launcher calls `enter_pid_namespace` and forks; that child is process 1 of the new namespace (the keeper) and
-calls `finish_namespace`: mounts of the host still come in but ours never go out, /proc shows the run's own processes, data
-directories are read-only. Whoever is not root gets a user namespace around it, in which the user's and the group's number
-map to themselves, so files look the same inside. What a user namespace costs: other accounts' files show as `nobody`, and
-set-user-id programs (sudo, fusermount) do not gain rights.
+Theory. The launcher calls `enter_pid_namespace` and forks; that child is process 1 of the new namespace (the keeper)
+and calls `finish_namespace`: mounts of the host still come in but ours never go out, /proc shows the run's own
+processes, data directories are read-only. Whoever is not root gets a user namespace around it, in which the user's and
+the group's number map to themselves, so files look the same inside. What a user namespace costs: other accounts' files
+show as `nobody`, and set-user-id programs (sudo, fusermount) do not gain rights.
 
-No tool of the system is run. A mount of ours can never reach the host: propagation is cut first, and where it cannot be cut
-nothing is mounted. Source: pid_namespaces(7), user_namespaces(7), mount_namespaces(7).
+No tool of the system is run. A mount of ours can never reach the host: propagation is cut first, and where it cannot be
+cut nothing is mounted. Source: pid_namespaces(7), user_namespaces(7), mount_namespaces(7).
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ KEPT_OPTIONS = {"nosuid": libc.MS_NOSUID, "nodev": libc.MS_NODEV, "noexec": libc
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """What `enter_pid_namespace` did: the inode of the namespace left behind, and whether a user namespace was needed."""
+    """What `enter_pid_namespace` did: the inode of the namespace left behind, and whether a user namespace was
+    needed.
+    """
 
     outer: int
     user_namespace: bool
@@ -99,7 +101,8 @@ def _require_own_namespace(entered: Entered) -> None:
 def bind_read_only(paths: Iterable[str], *, writable: Sequence[str] = ()) -> None:
     """Make paths read-only in our mount namespace, with every mount below them, except what is in `writable`.
 
-    Descriptors that were open before still write; the working directory is entered anew, so that it is under the new rule.
+    Descriptors that were open before still write; the working directory is entered anew, so that it is under the new
+    rule.
 
     Raises:
         OSError: a path does not exist, is the root, or stays writable after all.

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
+KILL_PATIENCE_MS = 200
+"""How long a killed child may take to be gone before it is left to whoever reaps later."""
+
+
 class OffloadFailed(Exception):
     """The work did not come back; the message says whether it raised, was killed, or ran out of time."""
 
@@ -33,9 +37,10 @@ class Offload:
             _run_child(work, write_end, {0, 1, 2, write_end, *keep})
         os.close(write_end)
         os.set_blocking(read_end, False)
+        # Whoever waits for all children may reap this one, and its number would then be somebody else's.
+        self._pidfd = os.pidfd_open(self._pid)
         self._fd = read_end
         self._data = bytearray()
-        self._reaped = False
 
     def fileno(self) -> int:
         """Readable when the result, or a part of it, is there."""
@@ -61,7 +66,10 @@ class Offload:
         self._finish()
         if not self._data:
             raise OffloadFailed("the check's process ended without a word (killed?)")
-        answer = json.loads(self._data)
+        try:
+            answer = json.loads(self._data)
+        except ValueError as error:
+            raise OffloadFailed("the check's process was killed while it answered") from error
         if "error" in answer:
             raise OffloadFailed(answer["error"])
         return answer["result"]
@@ -85,27 +93,31 @@ class Offload:
 
     def abandon(self) -> None:
         """Kill the child and forget it; a child in uninterruptible sleep dies when the kernel lets it."""
-        if not self._reaped:
+        if self._pidfd >= 0:
             try:
-                os.kill(self._pid, signal.SIGKILL)
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
             except ProcessLookupError:
                 pass
+            poller = select.poll()
+            poller.register(self._pidfd, select.POLLIN)
+            poller.poll(KILL_PATIENCE_MS)
         self._finish(block=False)
 
     def _finish(self, *, block: bool = True) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        if not self._reaped:
+        if self._pidfd >= 0:
             try:
-                pid, _ = os.waitpid(self._pid, 0 if block else os.WNOHANG)
+                os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | (0 if block else os.WNOHANG))
             except ChildProcessError:
-                pid = self._pid
-            self._reaped = pid != 0
+                pass
+            os.close(self._pidfd)
+            self._pidfd = -1
 
 
 def close_all_except(keep: set[int]) -> None:
-    """Close every descriptor of this process that is not in `keep`; for children that are not to hold what is not theirs."""
+    """Close every descriptor of this process that is not in `keep`: a child is not to hold what is not its own."""
     for name in os.listdir("/proc/self/fd"):
         descriptor = int(name)
         if descriptor not in keep:

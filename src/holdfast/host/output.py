@@ -1,18 +1,22 @@
 """The job's output on disk: its own bytes, bounded, and never a reason for the job to fail.
 
-Up to the cap the file is exactly what the job wrote. Beyond it the head and the newest tail are kept and the middle goes,
-with one line that says how much; the first Python traceback of the removed part is kept in ``first_error.txt``. A disk that is
-full costs output, which is counted and said, never the job (OBS-11, OBS-13).
+Up to the cap the file is exactly what the job wrote. Beyond it the head and the newest tail are kept and the middle
+goes, with one line that says how much; the first Python traceback of the removed part is kept in ``first_error.txt``. A
+disk that is full costs output, which is counted and said, never the job (OBS-11, OBS-13).
 """
 
 from __future__ import annotations
 
 import os
 
+from . import files
+
 HEAD_SHARE = 4
 """The head keeps one part in this many of the cap, the tail half of it; the rest is slack between two cuts."""
 TRACEBACK = b"Traceback (most recent call last)"
 FIRST_ERROR_BYTES = 16 * 1024
+PIECE_BYTES = 1 << 20
+"""How much is searched at a time."""
 
 
 class OutputFile:
@@ -24,13 +28,12 @@ class OutputFile:
         self._max_bytes = max(max_bytes, 64 * 1024)
         self._dropped = 0
         self._cut_bytes = 0
+        self._note_bytes = 0
         self._descriptor = self._open()
 
     def _open(self) -> int | None:
         try:
-            return os.open(
-                self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-            )
+            return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
             return None
 
@@ -41,22 +44,42 @@ class OutputFile:
         if self._descriptor is None:
             self._dropped += len(data)
             return
+        if self._dropped:
+            note = f"\n[holdfast: {self._dropped} bytes of output were lost here, the disk refused them]\n".encode()
+            if not self._append_whole(note):
+                self._dropped += len(data)
+                return
+            self._dropped = 0
+        self._dropped += len(data) - self._append(data)
         try:
-            if self._dropped:
-                note = f"\n[holdfast: {self._dropped} bytes of output were lost here, the disk refused them]\n"
-                self._append(note.encode())
-                self._dropped = 0
-            self._append(data)
             if os.fstat(self._descriptor).st_size > self._max_bytes:
                 self._cut()
         except OSError:
-            self._dropped += len(data)
+            # The file stays too long; the next write tries again.
+            return
 
-    def _append(self, data: bytes) -> None:
+    def _append(self, data: bytes) -> int:
+        """Write as much as the disk takes, and say how much that was."""
         assert self._descriptor is not None
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._descriptor, memoryview(data)[written:])
+        except OSError:
+            return written
+        return written
+
+    def _append_whole(self, data: bytes) -> bool:
+        """Write all of it or nothing."""
+        assert self._descriptor is not None
+        try:
+            size = os.fstat(self._descriptor).st_size
+            written = self._append(data)
+            if written < len(data):
+                os.ftruncate(self._descriptor, size)
+        except OSError:
+            return False
+        return written == len(data)
 
     def _cut(self) -> None:
         """Keep head and tail, in place: the descriptor stays, so nobody who follows the file loses it."""
@@ -66,28 +89,32 @@ class OutputFile:
         self._save_first_error(head, size - tail)
         kept = os.pread(self._descriptor, tail, size - tail)
         kept = kept[kept.find(b"\n") + 1 :] if b"\n" in kept[:4096] else kept
-        self._cut_bytes += size - head - len(kept)
+        # Our own line of the last cut stands between head and tail and is no output.
+        self._cut_bytes += size - head - len(kept) - self._note_bytes
+        note = f"\n[holdfast: {self._cut_bytes} bytes were cut here, output is capped]\n".encode()
         os.ftruncate(self._descriptor, head)
-        self._append(f"\n[holdfast: {self._cut_bytes} bytes were cut here, output is capped]\n".encode())
-        self._append(kept)
+        self._note_bytes = self._append(note)
+        self._dropped += len(kept) - self._append(kept)
 
     def _save_first_error(self, start: int, end: int) -> None:
-        """Keep the first traceback of the part that is about to go."""
+        """Keep the first traceback of the part that is about to go; a disk that refuses it costs just that."""
         assert self._descriptor is not None
         target = os.path.join(os.path.dirname(self._path), "first_error.txt")
-        if os.path.exists(target):
+        if os.path.lexists(target):
             return
-        position, overlap = start, len(TRACEBACK)
+        position = start
         while position < end:
-            chunk = os.pread(self._descriptor, min(1 << 20, end - position + overlap), position)
+            # A traceback may begin in one piece and go on in the next, so pieces overlap.
+            chunk = os.pread(self._descriptor, PIECE_BYTES + len(TRACEBACK) - 1, position)
             found = chunk.find(TRACEBACK)
-            if found >= 0:
+            if found >= 0 and position + found < end:
                 text = os.pread(self._descriptor, FIRST_ERROR_BYTES, position + found)
-                descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(text)
+                try:
+                    files.commit(target, text)
+                except OSError:
+                    return
                 return
-            position += 1 << 20
+            position += PIECE_BYTES
 
     def close(self) -> None:
         """Say what was lost, if anything, and close."""

@@ -1,8 +1,8 @@
 """What is installed for the interpreter that a command will use, read from its directories without running it.
 
 Importing torch takes seconds and may touch a GPU, and running an interpreter costs more than the whole preflight; the
-version stands in the name of a directory (``torch-2.5.1+cu121.dist-info``; Source: PyPA, "Recording installed projects").
-So: find the interpreter that the command begins with, go to its library directories, look at the names there.
+version stands in the name of a directory (``torch-2.5.1+cu121.dist-info``; Source: PyPA, "Recording installed
+projects"). So: find the interpreter that the command begins with, go to its library directories, look at the names.
 
 What cannot be told that way (a wrapper, a container, ``bash -c``) is "not known", never "not installed".
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def read_shebang(path: str) -> list[str] | None:
 
 
 def find_interpreter(command: Sequence[str], environ: Mapping[str, str], workdir: str) -> Interpreter | None:
-    """The Python that runs this command, through one script with a ``#!`` line (torchrun, accelerate); None if not known."""
+    """The Python that runs this command, also behind a script with a ``#!`` line (torchrun); None if not known."""
     if not command:
         return None
     path = find_command(command[0], environ, workdir)
@@ -130,7 +131,7 @@ def _list_user(environ: Mapping[str, str]) -> list[str]:
 def _list_names(directory: str, prefix: str) -> list[str]:
     try:
         with os.scandir(directory) as entries:
-            return [entry.name for _, entry in zip(range(MOST_ENTRIES), entries) if entry.name.startswith(prefix)]  # noqa: B905 - the range is only a bound
+            return [entry.name for entry in islice(entries, MOST_ENTRIES) if entry.name.startswith(prefix)]
     except OSError:
         return []
 

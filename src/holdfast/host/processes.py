@@ -102,8 +102,8 @@ def open_pidfd(process: ProcessId) -> int | None:
 
     Raises:
         OSError: there is no pidfd to be had (too many open files, a sandbox without the call), which says nothing about
-            the process. Source: pidfd_open(2): ESRCH is no such process, EINVAL (ENOENT since Linux 6.15) that the
-            number is now one of a thread.
+            the process. Source: pidfd_open(2): ESRCH is no such process, EINVAL (ENOENT on newer kernels, seen on
+            6.18) that the number is now one of a thread.
     """
     if process.boot_id != boot_id():
         return None

@@ -73,13 +73,13 @@ def is_lingering(user: str, *, root: str = "") -> bool:
 
 
 def leaves_no_session(cgroup: str | None = None) -> bool:
-    """Whether we are outside every login session, so that no logout can end us; True where that cannot be told apart."""
+    """Whether we are outside every login session, so that no logout ends us; True where that cannot be told."""
     text = _read("/proc/self/cgroup") if cgroup is None else cgroup
     return not any("session-" in line and ".scope" in line for line in text.splitlines())
 
 
 def read_shutdown(*, root: str = "") -> SessionEnd | None:
-    """A planned shutdown or restart; None when none is planned. Source: systemd-logind, /run/systemd/shutdown/scheduled."""
+    """A planned shutdown or restart; None when none is planned. Source: systemd-logind, shutdown/scheduled."""
     path = f"{root}/run/systemd/shutdown/scheduled"
     pairs = dict(line.partition("=")[::2] for line in _read(path).splitlines())
     microseconds = pairs.get("USEC", "")

@@ -39,7 +39,7 @@ LOCK_NAMES = (
 
 
 def copy_file(role: str, source: str, run_dir: str, *, clean: Callable[[str], str]) -> tuple[FileCopy, bytes | None]:
-    """Copy one file into ``snapshot/<role>/``; answers what is known of it and, when it was copied unchanged, its bytes.
+    """Copy one file into ``snapshot/<role>/``; answers what is known of it, and its bytes when copied unchanged.
 
     `clean` removes secrets from text; a text that it changes is stored changed.
     """
@@ -108,7 +108,7 @@ def _store(directory: str, role: str, name: str, data: bytes) -> str:
 
 
 def find_upwards(directory: str, names: tuple[str, ...], *, stop: str | None) -> str | None:
-    """The first of `names` that exists in `directory` or a parent, not above `stop`; only in `directory` without one."""
+    """The first of `names` that exists in `directory` or a parent up to `stop`; without a `stop` in no parent."""
     current = directory
     for _ in range(64):
         for name in names:
@@ -192,7 +192,7 @@ class GitReader:
 
 
 def parse_status(data: bytes) -> tuple[str | None, str | None, bool, tuple[str, ...]]:
-    """Commit, branch, whether tracked files differ, and untracked names, from ``git status --porcelain=v2 --branch -z``.
+    """Commit, branch, whether tracked files differ, untracked names: ``git status --porcelain=v2 --branch -z``.
 
     Source: git-status(1), "Porcelain Format Version 2" and "Pathname Format Notes and -z".
     """

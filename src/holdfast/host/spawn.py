@@ -21,6 +21,7 @@ from ..model.identity import JobProcess, ProcessId
 from . import libc
 from .clock import monotonic_s
 from .keeper import Keeper, Keeping, settle_signals
+from .offload import close_all_except
 from .processes import identify
 
 if TYPE_CHECKING:
@@ -132,7 +133,8 @@ def spawn(launch: Launch) -> Started:
         _grow_pipe(output_read)
     child = os.fork()
     if child == 0:
-        _become_keeper(launch, theirs, (ours.fileno(), go_write, error_read), go_read, error_write, (output_read, output_write))
+        ours.detach()
+        _become_keeper(launch, theirs, go_read, error_write, (output_read, output_write))
     theirs.close()
     for descriptor in (go_read, error_write, output_write):
         os.close(descriptor)
@@ -201,7 +203,6 @@ def _report(channel: socket.socket, **fields: object) -> None:
 def _become_keeper(
     launch: Launch,
     channel: socket.socket,
-    foreign_fds: tuple[int, ...],
     go_read: int,
     error_write: int,
     output: tuple[int, int],
@@ -210,8 +211,8 @@ def _become_keeper(
     step = "fork"
     try:
         settle_signals()
-        for descriptor in foreign_fds:
-            os.close(descriptor)
+        # Not only our own ends: a keeper that held the supervisor's lock would keep every later supervisor out.
+        close_all_except({0, 1, 2, channel.fileno(), go_read, error_write, *output, *launch.inherited_fds})
         os.setsid()
         if launch.enter is not None:
             step = "containment"
@@ -226,9 +227,13 @@ def _become_keeper(
         libc.set_name("holdfast-keeper")
         _report(channel, role="keeper", pid=os.getpid())
         step = "fork of the job"
+        # Blocked until right before exec: what is sent to the job meanwhile waits for it instead of being ignored like ours.
+        everything = signal.valid_signals()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, everything)
         job_pid = os.fork()
         if job_pid == 0:
             _become_job(launch, channel, go_read, error_write, output[1], foreign=output[0])
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for descriptor in (go_read, error_write, output[1]):
             os.close(descriptor)
         Keeper(
@@ -264,6 +269,7 @@ def _become_job(
     """From fork to exec in the job's own process; never returns."""
     step = "session"
     try:
+        _restore_dispositions()
         os.close(foreign)
         os.setsid()
         step = "standard streams"
@@ -279,7 +285,7 @@ def _become_job(
         step = "exec"
         for descriptor in launch.inherited_fds:
             os.set_inheritable(descriptor, True)
-        _restore_signals()
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execvpe(launch.argv[0], launch.argv, launch.environ)
     except BaseException as error:  # noqa: BLE001 - as above
         number = error.errno if isinstance(error, OSError) and error.errno else 0
@@ -308,12 +314,12 @@ def _connect_streams(output_write: int, *, pty: bool) -> None:
         os.close(descriptor)
 
 
-def _restore_signals() -> None:
-    """The job starts with default dispositions and an empty mask, whatever we ignore ourselves."""
+def _restore_dispositions() -> None:
+    """The job starts with default dispositions, whatever we ignore ourselves. Signals are blocked meanwhile."""
+    signal.set_wakeup_fd(-1)
     for number in signal.valid_signals():
         if number not in (signal.SIGKILL, signal.SIGSTOP):
             try:
                 signal.signal(number, signal.SIG_DFL)
             except (OSError, ValueError):
                 continue
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -111,7 +111,7 @@ class Starting:
 class Running:
     """The job's exec was seen to succeed.
 
-    `began` is when that was and `held_from` when its cards were leased (epoch seconds), so that a supervisor which takes
+    `began` is when that was and `held_from` when its cards were leased (epoch seconds), so that a supervisor that takes
     over arms only what is left of the limits; None in a record that did not say.
     """
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 USER_VERSION = 1
-"""The schema's version in SQLite's ``user_version``. An older file is rebuilt; a newer one is left alone and not used."""
+"""The schema's version in ``user_version``. An older file is rebuilt; a newer one is left alone and not used."""
 
 BUSY_TIMEOUT_S = 0.25
 """How long another reader's short transaction is waited for; after that the index is done without."""

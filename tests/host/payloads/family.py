@@ -1,7 +1,8 @@
 """A family of processes that is hard to end: started by path, or called after a fork.
 
-Each member writes one byte to the descriptor it was given when it is in place, and keeps that descriptor open: end of file on
-the other side is the kernel's word that nobody of the family is left, whatever names, namespaces or parents they have.
+Each member writes one byte to the descriptor it was given when it is in place, and keeps that descriptor open: end of
+file on the other side is the kernel's word that nobody of the family is left, whatever names, namespaces or parents
+they have.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ def fork_and(fd: int, *steps: str) -> None:
 
 
 def vfork(fd: int) -> None:
-    """A parent that waits in vfork: its child blocks in open(2) of a FIFO before exec, and shares its memory until then."""
+    """A parent that waits in vfork: its child blocks in open(2) of a FIFO before exec, and shares its memory until
+    then."""
     if os.fork():
         return
     os.mkfifo(f"/proc/self/cwd/fifo-{os.getpid()}")

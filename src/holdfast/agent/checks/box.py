@@ -176,13 +176,9 @@ def check_shared_memory(situation: Situation) -> Iterator[Finding]:
     size = facts.f_blocks * facts.f_frsize
     if size < SMALL_SHM_BYTES and (situation.spec.gpus.wanted or _names_workers(situation.spec.command)):
         seen = f"is only {format_bytes(size)}: data-loader workers hand batches through it and end with a bus error"
-        yield warned(
-            "shm", SHM, seen, "start the container with --shm-size=8g (or --ipc=host), or use 0 workers"
-        )
+        yield warned("shm", SHM, seen, "start the container with --shm-size=8g (or --ipc=host), or use 0 workers")
     else:
-        yield passed(
-            "shm", SHM, f"{format_bytes(size)} large, {format_bytes(facts.f_bavail * facts.f_frsize)} free"
-        )
+        yield passed("shm", SHM, f"{format_bytes(size)} large, {format_bytes(facts.f_bavail * facts.f_frsize)} free")
 
 
 def _names_workers(command: tuple[str, ...]) -> bool:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 READ_WITHIN_S = 10.0
 """Initialising NVML takes seconds on a box without persistence mode."""
-WAITABLE = ("busy", "leased", "memory", "utilisation", "held", "used", "too_little", "min_free", "process", "share")
 
 
 def check_cards(situation: Situation) -> Iterator[Finding]:
@@ -90,9 +89,8 @@ def _read_leases(situation: Situation, inventory: Inventory) -> tuple[dict[str, 
         seen = survey(area, tuple(devices))
     except HoldfastError as error:
         return {}, failed("cards.leases", "lease area", str(error), error.hint or "see docs/leases.md")
-    leased = {
-        uuid: " ".join(filter(None, (busy[0].witness.value, busy[0].reason)))
-        for uuid, busy in seen.busy.items()
-        if busy
-    }
+    leased = {}
+    for uuid, busy in seen.busy.items():
+        if busy:
+            leased[uuid] = busy[0].holder + (f", since {busy[0].since}" if busy[0].since else "")
     return leased, None

@@ -169,7 +169,8 @@ def _details(place: Place) -> list[tuple[str, str]]:
     found = [("not available", reason) for reason in place.unavailable]
     lease = place.lease
     if lease is not None:
-        doing = f"{lease.command or 'command not recorded'} (phase {lease.phase.value}, supervisor pid {lease.supervisor.pid})"
+        phase = f"phase {lease.phase.value}, supervisor pid {lease.supervisor.pid}"
+        doing = f"{lease.command or 'command not recorded'} ({phase})"
         found.append(("runs", doing))
     found += [("process", describe_process(process)) for process in place.processes]
     if place.part is None:

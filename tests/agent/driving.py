@@ -1,0 +1,205 @@
+"""Driving real runs in tests: create, supervise, look, kill, adopt; and clearing away what a failed test leaves.
+
+A run here is what `holdfast run -d` makes, without the command line: `create_run`, then `start_supervisor`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from holdfast.agent import launch
+from holdfast.agent.create import create_run
+from holdfast.host import fallback, files, processes
+from holdfast.host.clock import utc_now
+from holdfast.model import wire
+from holdfast.model.job import JobSpec, Timeouts
+from holdfast.model.run import Desired, Ended, Finalizing, Running, RunState, Starting, Stopping, Wish
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.model.identity import ProcessId
+    from holdfast.model.run import State
+
+JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "jobs", "job.py")
+
+
+def job(*words: object) -> tuple[str, ...]:
+    """The command of one of the small jobs."""
+    return (sys.executable, "-I", "-S", JOB, *(str(word) for word in words))
+
+
+@dataclass(slots=True)
+class Driven:
+    """One attempt of one run, seen through its files and the process table."""
+
+    run_dir: str
+    run_id: str
+    environ: dict[str, str]
+    attempt: int = 1
+    seen: set[ProcessId] = field(default_factory=set)
+
+    @property
+    def directory(self) -> str:
+        return wire.attempt_dir(self.run_dir, self.attempt)
+
+    def path(self, name: str) -> str:
+        return f"{self.directory}/{name}"
+
+    def read(self, name: str) -> dict[str, Any]:
+        return wire.parse_object(fallback.read(self.run_id, self.attempt, self.path(name)), name)
+
+    def state(self) -> RunState:
+        data = fallback.read(self.run_id, self.attempt, self.path(wire.STATE))
+        found = wire.from_bytes(RunState, data, wire.STATE)
+        if found.supervisor is not None:
+            self.seen.add(found.supervisor)
+        for process in _recorded(found.state):
+            self.seen.add(process)
+        return found
+
+    def kind(self) -> str:
+        return type(self.state().state).__name__.lower()
+
+    def supervisor(self) -> ProcessId:
+        return wait_until(lambda: self.state().supervisor, what="a supervisor took the run up")
+
+    def start(self, reason: str = "start") -> None:
+        launch.start_supervisor(self.run_dir, self.attempt, environ=self.environ, reason=reason)
+
+    def adopt(self) -> None:
+        """Have a new supervisor take the run up, and wait until it has."""
+        before = self.state().supervisor
+        self.start("adopt")
+        wait_until(lambda: self.state().supervisor != before, what="a new supervisor took the run up")
+
+    def wait_kind(self, *kinds: str, timeout_s: float = 15.0) -> State:
+        def look() -> State | None:
+            found = self.state().state
+            return found if type(found).__name__.lower() in kinds else None
+
+        return wait_until(look, timeout_s, what=f"{self.run_id} is {' or '.join(kinds)}; log: {self.log()[-600:]}")
+
+    def running(self, timeout_s: float = 15.0) -> Running:
+        found = self.wait_kind("running", "ended", timeout_s=timeout_s)
+        assert isinstance(found, Running), found
+        return found
+
+    def ready(self, timeout_s: float = 15.0) -> Running:
+        """Running, and the job has said that it is in place."""
+        found = self.running(timeout_s)
+        wait_until(lambda: b"ready\n" in self.output(), timeout_s, what=f"the job is ready; it said {self.output()!r}")
+        return found
+
+    def ended(self, timeout_s: float = 20.0) -> Ended:
+        """Over: the end is committed, the exit record is there, and the supervisor has left."""
+        found = self.wait_kind("ended", timeout_s=timeout_s)
+        assert isinstance(found, Ended)
+        wait_until(lambda: not self.supervised(), timeout_s, what="the supervisor has left")
+        return found
+
+    def supervised(self) -> bool:
+        process = self.state().supervisor
+        return process is not None and processes.is_alive(process)
+
+    def ask(self, wish: Wish = Wish.STOP, by: str = "a test", reason: str = "") -> None:
+        launch.ask(self.run_dir, self.attempt, Desired(wish, by, utc_now(), reason))
+
+    def signal_supervisor(self, number: int) -> None:
+        assert processes.send_signal(self.supervisor(), number)
+
+    def kill_supervisor(self) -> None:
+        """KILL it and see it gone; whichever it is."""
+        victim = self.supervisor()
+        processes.send_signal(victim, signal.SIGKILL)
+        wait_until(lambda: not processes.is_alive(victim), what="the supervisor is dead")
+
+    def kill(self, process: ProcessId) -> None:
+        processes.send_signal(process, signal.SIGKILL)
+        wait_until(lambda: not processes.is_alive(process), what=f"process {process.pid} is dead")
+
+    def output(self) -> bytes:
+        try:
+            with open(self.path(wire.OUTPUT), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return b""
+
+    def log(self) -> str:
+        return files.read_text_or_none(self.path(wire.SUPERVISOR_LOG)) or ""
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in files.read_lines(self.path(wire.EVENTS))]
+        return [event for event in found if name is None or event["event"] == name]
+
+    def marked(self) -> list[ProcessId]:
+        """Living processes with this run's marker, whatever their parents."""
+        return processes.find_marked(self.run_id)
+
+    def alive(self) -> list[ProcessId]:
+        """Everything of this run that lives: marked, or recorded once as supervisor, keeper or leader."""
+        self.state()
+        return [*self.marked(), *(process for process in self.seen if processes.is_alive(process))]
+
+    def assert_gone(self) -> None:
+        wait_until(lambda: not self.alive(), what=f"nothing of {self.run_id} lives")
+
+
+def _recorded(state: State) -> list[ProcessId]:
+    if not isinstance(state, (Starting, Running, Stopping, Finalizing)):
+        return []
+    return [process for process in (state.keeper, state.job and state.job.process) if process is not None]
+
+
+@dataclass(slots=True)
+class Drive:
+    """Makes runs in a directory of the test's, and ends whatever is left of them."""
+
+    root: str
+    workdir: str
+    environ: dict[str, str]
+    runs: list[Driven] = field(default_factory=list)
+
+    def create(
+        self, *command: str, environ: Mapping[str, str] | None = None, root: str | None = None, **fields: Any
+    ) -> Driven:
+        """A run that nobody supervises yet."""
+        fields.setdefault("workdir", self.workdir)
+        spec = JobSpec(fields.pop("name", "t"), command, **fields)
+        everything = {**self.environ, **(environ or {})}
+        run_dir, run_id = create_run(spec, root or self.root, argv=["holdfast", "run"], cwd="/", environ=everything)
+        made = Driven(run_dir, run_id, everything)
+        self.runs.append(made)
+        return made
+
+    def __call__(self, *command: str, **fields: Any) -> Driven:
+        """A run with its supervisor."""
+        made = self.create(*command, **fields)
+        made.start()
+        return made
+
+    def clear(self) -> None:
+        """KILL what a test left; what it should have left is nothing."""
+        for run in self.runs:
+            for _ in range(100):
+                try:
+                    left = run.alive()
+                except (OSError, wire.WireError):
+                    left = run.marked()
+                if not left:
+                    break
+                for process in left:
+                    processes.send_signal(process, signal.SIGKILL)
+                wait_until(lambda left=left: not any(map(processes.is_alive, left)))  # type: ignore[misc]
+            fallback.clear(run.run_id, run.attempt)
+
+
+def timeouts(**seconds: float) -> Timeouts:
+    """Timeouts with short words: ``timeouts(run=3)``."""
+    return Timeouts(**{f"{name}_s": value for name, value in seconds.items()})
