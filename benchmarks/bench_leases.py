@@ -1,10 +1,11 @@
 """Leases under load: what a cycle costs, that no card is ever granted twice, and how fast a card changes hands.
 
-Run it as ``python benchmarks/bench_leases.py`` (see ``--help``); ``--json`` prints one object for other programs. The peers
-(gpu-gate, reslock) are measured beside us in the same run when they can be imported, and said to be absent otherwise.
+Run it as ``python benchmarks/bench_leases.py`` (see ``--help``); ``--json`` prints one object for other programs. The
+peers (gpu-gate, reslock) are measured beside us in the same run when they can be imported, and said to be absent
+otherwise. They keep a lock file only, or a state file: no record, no witnesses, no line.
 
-A double grant is found by a witness that shares nothing with the leases: each grant creates one file per card with O_EXCL
-and removes it before it releases, so two holders at once collide there whatever the locks say.
+A double grant is found by a witness that shares nothing with the leases: each grant creates one file per card with
+O_EXCL and removes it before it releases, so two holders at once collide there whatever the locks say.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from holdfast.model.lease import LeasedDevice, LeaseRecord, Phase
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - mkdtemp makes a private directory in it
 CARDS = tuple(LeasedDevice(f"GPU-{index:08x}-0000-4000-8000-000000000000", index, "Bench card") for index in range(8))
 
 
@@ -53,7 +55,7 @@ def record(number: int, devices: tuple[LeasedDevice, ...]) -> LeaseRecord:
 @contextmanager
 def fresh_area() -> Iterator[Area]:
     """An area of its own on the file system where leases usually lie."""
-    base = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    base = SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None
     path = tempfile.mkdtemp(prefix="holdfast-bench-", dir=base)
     try:
         yield open_area(f"{path}/area", environ={}, hand_written=f"{path}/none")
@@ -195,8 +197,8 @@ def bench_storm(clients: int, cycles: int) -> dict[str, Any]:
     return {"clients": clients, "cards": 8, **total, "wall_s": round(wall_s, 1), **describe(times)}
 
 
-def start(work: Callable[[int], None]) -> tuple[int, int, int]:
-    """Fork `work`, which writes to the descriptor it is given; answers pid, what to read, and what to close to end it."""
+def start(work: Callable[[int], None]) -> tuple[int, int]:
+    """Fork `work`, which writes to the descriptor it is given; answers its pid and what to read."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -206,16 +208,13 @@ def start(work: Callable[[int], None]) -> tuple[int, int, int]:
         finally:
             os._exit(0)
     os.close(writer)
-    return pid, reader, pid
+    return pid, reader
 
 
 def bench_hand_over(kill: bool, line: int, repeats: int) -> dict[str, float]:  # noqa: FBT001 - two ways to let go
     """From the end of a holder (release or SIGKILL) to the grant of the first of `line` waiting processes."""
-    times = []
     with fresh_area() as area:
-        for _ in range(repeats):
-            times.append(_hand_over_once(area, line, kill=kill))
-    return describe(times)
+        return describe([_hand_over_once(area, line, kill=kill) for _ in range(repeats)])
 
 
 def _hand_over_once(area: Area, line: int, *, kill: bool) -> float:
@@ -245,7 +244,7 @@ def _hand_over_once(area: Area, line: int, *, kill: bool) -> float:
 
         return work
 
-    holder, told, _ = start(hold)
+    holder, told = start(hold)
     assert os.read(told, 64) == b"held\n"
     waiters = []
     for number in range(line):
@@ -257,7 +256,7 @@ def _hand_over_once(area: Area, line: int, *, kill: bool) -> float:
     if not kill:
         begin = int(os.read(told, 64))
     got = int(os.read(waiters[0][1], 64))
-    for pid, reader, _ in waiters:
+    for pid, reader in waiters:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(reader)

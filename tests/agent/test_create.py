@@ -68,7 +68,14 @@ def test_a_new_run_is_complete(make: Make, tmp_path: Path) -> None:
     assert is_run_id(origin.run_id)
     assert run_dir == str(tmp_path / "runs" / origin.run_id)
     assert os.stat(run_dir).st_mode & 0o777 == os.stat(tmp_path / "runs").st_mode & 0o777 == 0o700
-    assert sorted(os.listdir(run_dir)) == ["artifacts", "attempts", "checkpoints", "run.json", "snapshot"]
+    assert sorted(os.listdir(run_dir)) == [
+        "artifacts",
+        "attempts",
+        "checkpoints",
+        "handbook.md",
+        "run.json",
+        "snapshot",
+    ]
     assert (origin.uid, origin.host, origin.snapshot.seed) == (os.geteuid(), os.uname().nodename, 7)
     assert origin.job_sha256 == hash_job(origin.job)
     state = wire.from_bytes(RunState, files.read_bytes(f"{run_dir}/attempts/1/state.json"), "state")

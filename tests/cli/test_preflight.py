@@ -80,10 +80,13 @@ def test_PRE_02_a_malformed_config_fails_with_path_and_line(holdfast: Command, t
     assert "line 2" in ended.out or "config.json:2" in ended.out
 
 
-def test_a_busy_card_fails_a_job_that_would_not_wait(holdfast: Command, tmp_path: Path) -> None:
-    none = {"HOLDFAST_SIMULATED_GPUS": "1x4GiB"}
-    assert holdfast("preflight", "--gpus", "1", "--", "true", env=none).code == 78
-    assert holdfast("preflight", "--gpus", "1", "--min-free", "1GiB", "--", "true", env=none).code == 0
+def test_a_card_without_room_fails_a_job_that_would_not_wait(holdfast: Command) -> None:
+    small = {"HOLDFAST_SIMULATED_GPUS": "1x4GiB"}
+    refused = holdfast("preflight", "--gpus", "1", "--", "true", env=small)
+    assert refused.code == 78, refused
+    assert "(simulated)" in refused.out
+    assert holdfast("preflight", "--gpus", "1", "--wait", "1h", "--", "true", env=small).code == 0
+    assert holdfast("preflight", "--gpus", "1", "--min-free", "1GiB", "--", "true", env=small).code == 0
 
 
 def test_a_rules_file_that_cannot_be_trusted_is_an_error(

@@ -109,9 +109,10 @@ def accepts(schema: Any, value: Any) -> bool:
     if isinstance(value, str):
         if "pattern" in schema and not re.search(schema["pattern"], value):
             return False
-        return len(value) >= schema.get("minLength", 0)
+        return len(value) >= int(schema.get("minLength", 0))
     if isinstance(value, list):
-        return len(value) >= schema.get("minItems", 0) and all(accepts(schema.get("items", {}), item) for item in value)
+        fits = all(accepts(schema.get("items", {}), item) for item in value)
+        return fits and len(value) >= int(schema.get("minItems", 0))
     if isinstance(value, dict):
         inside, others = schema.get("properties", {}), schema.get("additionalProperties", {})
         if not set(schema.get("required", [])) <= set(value) or (others is False and set(value) - set(inside)):

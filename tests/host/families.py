@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from holdfast.host.cgroups import Group
 
-LOADED = (ctypes, encodings.ascii, encodings.utf_8, json, resource, zlib) """What the code under test imports at first
-use: a child that gave up root may not be able to read our interpreter's files."""
+# What the code under test imports at first use: a child that gave up root may not be able to read our interpreter.
+LOADED = (ctypes, encodings.ascii, encodings.utf_8, json, resource, zlib)
 
 FAMILY = os.path.realpath(family.__file__)
 RUN_ID = f"20261120-104501-family-{os.getpid() & 0xFFFF:04x}"
@@ -121,13 +121,13 @@ def raised(rung: Rung, kinds: list[str], directory: str, *, execute: bool = True
         os.close(reader)
 
 
-def make_group(rung: Rung, name: str = "") -> Group | None:
+def make_group(rung: Rung) -> Group:
     """A group with directories in one version only."""
     from holdfast.host.cgroup_tree import Hierarchies, discover
 
     places = discover()
     only = Hierarchies(places.unified, ()) if rung is Rung.CGROUP_V2 else Hierarchies(None, places.v1)
-    group = create(name or f"test-{os.getpid()}-{os.urandom(4).hex()}", hierarchies=only)
+    group = create(f"test-{os.getpid()}-{os.urandom(4).hex()}", hierarchies=only)
     assert group is not None, "this machine lets root make groups"
     return group
 

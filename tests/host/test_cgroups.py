@@ -132,7 +132,8 @@ def test_LIM_05_cpus_are_cores(cpus: float, quota: float, holder: list[Group]) -
     os.waitpid(child, 0)
 
 
-def test_limits_are_read_back_as_the_process_meets_them(holder: list[Group]) -> None:
+@pytest.mark.requirement("LIM-10")
+def test_LIM_10_limits_are_read_back_as_the_process_meets_them(holder: list[Group]) -> None:
     group = make(holder, Limits(memory_bytes=128 * MIB, tasks=20, cpu_weight=50))
     assert set(group.enforced) == {"memory", "tasks", "cpu_weight"}
     child = stay_in(group)

@@ -71,6 +71,13 @@ def test_environment_then_rules_then_the_usual_places(tmp_path: Path) -> None:
     assert open_area(ruled, environ={}).directories == (ruled,)
 
 
+def test_looking_alone_creates_nothing(tmp_path: Path) -> None:
+    candidates = places(tmp_path)
+    assert open_area(environ={}, candidates=candidates, create=False).directories == ()
+    assert open_area(str(tmp_path / "named"), environ={}, create=False).directories == ()
+    assert not any(os.path.exists(path) for path in (*candidates, str(tmp_path / "named")))
+
+
 @pytest.mark.requirement("LEASE-06", "B-10")
 def test_LEASE_06_no_usual_place_is_one_that_is_cleaned_or_private() -> None:
     for path in lease_area.DEFAULT_DIRECTORIES:

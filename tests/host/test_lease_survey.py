@@ -50,6 +50,11 @@ def test_LEASE_04_every_card_with_its_holder_record_and_line(area: Area) -> None
     assert survey(area, CARDS[:1]).busy[CARDS[0].uuid] == ()
 
 
+def test_without_an_area_nothing_is_leased(tmp_path: Path) -> None:
+    area = open_area(str(tmp_path / "none"), environ={}, create=False, hand_written=str(tmp_path / "gpu_locks"))
+    assert survey(area, CARDS[:1]).busy == {CARDS[0].uuid: ()}
+
+
 def test_looking_never_makes_a_try_fail(area: Area) -> None:
     def work(line: Line) -> None:
         line.send("looking")

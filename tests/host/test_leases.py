@@ -376,6 +376,13 @@ def test_a_directory_that_appears_is_locked_too(tmp_path: Path) -> None:
     held.release()
 
 
+def test_a_vanished_area_is_an_error_for_people(area: Area) -> None:
+    os.rmdir(area.directories[0])
+    with pytest.raises(StorageError, match="cannot be read") as caught:
+        leases.acquire(area, record(1))
+    assert caught.value.hint
+
+
 def test_a_request_for_nothing_or_nonsense_is_a_bug_of_the_caller(area: Area) -> None:
     with pytest.raises(ValueError, match="at least one"):
         leases.acquire(area, dataclasses.replace(record(1), devices=()))

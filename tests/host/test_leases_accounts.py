@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.host import lease_records, libc, processes
+from holdfast.host import lease_records, libc, lock_files, processes
 from holdfast.host.lease_area import Area, open_area
 from holdfast.host.lease_survey import survey
+from holdfast.model.errors import StorageError
 from holdfast.model.lease import Witness
 from tests.host.lease_support import CARDS, NOBODY, Child, Line, hold, record, refused, take
 
@@ -136,6 +137,25 @@ def test_LEASE_06_a_private_tmp_hides_no_lease(area: Area) -> None:
     with Child(work) as private:
         assert private.receive() == [[], held.record.run_id, held.record.run_id]
     held.release()
+
+
+def test_a_full_area_is_an_error_for_people_and_nothing_stays_locked(area: Area) -> None:
+    def work(line: Line) -> None:
+        libc.unshare(libc.CLONE_NEWNS)
+        libc.mount("none", "/", flags=libc.MS_REC | libc.MS_PRIVATE)
+        # Room for the directory and one lock file, not for a record.
+        libc.mount("full", area.directories[0], kind="tmpfs", options="nr_inodes=2,mode=1777")
+        with pytest.raises(StorageError, match="cannot be published") as caught:
+            take(area, record(1, CARDS[0]))
+        files = lock_files.LockFiles()
+        path = f"{area.directories[0]}/{lock_files.lock_name(CARDS[0].uuid)}"
+        line.send([caught.value.hint, os.listdir(area.directories[0]), files.try_lock(path, exclusive=True)])
+
+    with Child(work) as child:
+        hint, left, free = child.receive()
+    assert "Make room" in hint
+    assert left == [lock_files.lock_name(CARDS[0].uuid)]
+    assert free
 
 
 def in_pid_namespace(work_inside: object) -> Child:

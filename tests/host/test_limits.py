@@ -131,9 +131,10 @@ def test_LIM_07_the_child_carries_affinity_and_files_and_no_address_space_limit(
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (100, 100)
         after = [resource.getrlimit(kind) for kind in (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_FSIZE)]
         assert after == before
+        opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(80)]
+        assert max(opened) < 100
         with pytest.raises(OSError, match="Too many open files"):
-            for _ in range(200):
-                os.open("/dev/null", os.O_RDONLY)
+            opened.extend(os.open("/dev/null", os.O_RDONLY) for _ in range(80))
 
     run_in_child(attempt)
 

@@ -225,6 +225,7 @@ def test_PROC_10_orphans_are_reaped_by_the_subreaper_and_none_is_left_a_zombie(t
         assert family.is_gone()
         # A keeper leaves when it has no child left, dead or alive.
         ended = wait_until(lambda: os.waitid(os.P_PID, family.child, os.WEXITED | os.WNOWAIT | os.WNOHANG))
+        assert ended is not None
         assert ended.si_status == 0
 
 

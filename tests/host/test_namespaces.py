@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.host import libc
+from holdfast.host.containment import _try_namespace, try_in_child
 from holdfast.host.namespaces import (
     Entered,
     bind_read_only,
@@ -135,7 +137,7 @@ def test_RAIL_07_mounts_below_a_data_directory_are_read_only_too(public_path: Pa
 @pytest.mark.parametrize(("path", "number"), [("/", errno.EINVAL), ("/no/such/data", errno.ENOENT)])
 def test_RAIL_07_what_cannot_be_made_read_only_fails(path: str, number: int) -> None:
     def attempt(_: Entered) -> None:
-        with pytest.raises(OSError, match=".") as caught:
+        with pytest.raises(OSError, match=re.escape(path)) as caught:
             bind_read_only([path])
         assert caught.value.errno == number
 
@@ -201,3 +203,42 @@ def test_a_refusal_is_explained() -> None:
     masked = explain_refusal(OSError(errno.EPERM, "mount proc on /proc (flags 0xe): Operation not permitted"))
     assert "hides parts" in masked or "AppArmor" in masked
     assert read_namespace(2**22 + 1) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to build a container's view")
+def test_a_container_that_masks_its_proc_is_told_from_other_refusals() -> None:
+    reader, writer = os.pipe()
+
+    def live_in_a_container() -> None:
+        libc.unshare(libc.CLONE_NEWNS)
+        libc.mount("none", "/", flags=libc.MS_REC | libc.MS_PRIVATE)
+        libc.mount("/dev/null", "/proc/timer_list", flags=libc.MS_BIND)
+        os.setgid(65534)
+        os.setuid(65534)
+        libc.set_dumpable(True)
+        os.write(writer, str(try_in_child(_try_namespace, deadline_s=10)).encode())
+
+    assert os.waitpid(become(live_in_a_container), 0)[1] == 0
+    assert "as in a container that hides parts of its own" in os.read(reader, 4096).decode()
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to map itself")
+def test_switched_off_namespaces_are_named_with_their_setting() -> None:
+    reader, writer = os.pipe()
+
+    def live_where_they_are_off() -> None:
+        # The setting belongs to a user namespace: nothing outside of this child changes.
+        libc.unshare(libc.CLONE_NEWUSER)
+        for name, content in (("setgroups", "deny"), ("uid_map", "0 0 1"), ("gid_map", "0 0 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(content)
+        with open("/proc/sys/user/max_pid_namespaces", "w") as file:
+            file.write("0")
+        os.write(writer, str(try_in_child(_try_namespace, deadline_s=10)).encode())
+
+    assert os.waitpid(become(live_where_they_are_off), 0)[1] == 0
+    assert "user.max_pid_namespaces = 0" in os.read(reader, 4096).decode()
+    os.close(reader)
+    os.close(writer)

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ..core.events import ResultsChecked
-from ..host.clock import parse_utc, utc_now
+from ..host.clock import parse_utc
 from ..host.offload import Offload, OffloadFailed
 from ..model import wire
 from ..model.finding import Finding, Level
@@ -134,21 +134,10 @@ class Closing:
             self._context.recorder.log(f"failure note or handbook could not be written: {error}")
 
     def _tell(self, ended: Ended) -> None:
-        if "ended" not in self._context.spec.notify.on:
-            return
-        from .notify import send
-
-        message: dict[str, object] = {
-            "run_id": self._context.run_id,
-            "attempt": self._context.attempt,
-            "state": "ended",
-            "outcome": ended.outcome.value,
-            "exit_code": ended.exit_code,
-            "reason": ended.evidence,
-            "run_dir": self._context.run_dir,
-            "at": utc_now(),
-        }
-        send(self._context.spec.notify, message, self._context.recorder)
+        facts = {"outcome": ended.outcome.value, "exit_code": ended.exit_code, "reason": ended.evidence}
+        self._context.notify("ended", **facts)
+        if self._context.notifying:
+            self._context.notifier.finish()
 
 
 def _own_leftovers(inventory: Inventory, leased: frozenset[str], run_id: str) -> tuple[str, ...]:

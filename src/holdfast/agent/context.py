@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ..host import files
+from ..host.clock import utc_now
 from ..model import wire
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ..model.job import JobSpec
     from ..model.run import Desired
     from .loop import Loop
+    from .notify import Notifier
     from .record import Recorder
 
 
@@ -46,6 +48,7 @@ class Context:
         self.created_epoch_s = 0.0
         self._seen: Desired | None = None
         self._interrupts = 0
+        self._notifier: Notifier | None = None
 
     @property
     def rules(self) -> Rules:
@@ -88,12 +91,25 @@ class Context:
         self._interrupts += 1
         return self._interrupts
 
-    def notify(self, event: str) -> None:
-        """Tell whoever asked to be told; never waits, never fails the run."""
-        if event in self.spec.notify.on and event != "ended":
-            from .notify import send
+    def notify(self, event: str, **facts: object) -> None:
+        """Tell whoever asked to be told of `event`; never waits, never fails the run."""
+        if event in self.spec.notify.on:
+            message = {"run_id": self.run_id, "attempt": self.attempt, "state": event, "run_dir": self.run_dir}
+            self.notifier.send({**message, "at": utc_now(), **facts})
 
-            send(self.spec.notify, {"run_id": self.run_id, "attempt": self.attempt, "state": event}, self.recorder)
+    @property
+    def notifier(self) -> Notifier:
+        """Who tells people."""
+        if self._notifier is None:
+            from .notify import Notifier
+
+            self._notifier = Notifier(self.spec.notify, self.recorder, self.loop)
+        return self._notifier
+
+    @property
+    def notifying(self) -> tuple[int, ...]:
+        """The children that are telling somebody right now."""
+        return () if self._notifier is None else self._notifier.pids
 
     def heartbeat(self) -> dict[str, object]:
         """The job's last heartbeat; empty when there is none that can be read."""

@@ -29,6 +29,7 @@ from ..model.errors import NoSuchRun, NotPermitted, StorageError, UsageError
 from ..model.ids import build_run_id, is_run_id
 from ..model.origin import CodeSnapshot, FileCopy, PinnedScript, RunOrigin
 from ..model.run import Created, RunState
+from .handbook import write_handbook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -161,6 +162,7 @@ def _fill(run_dir: str, run_id: str, spec: JobSpec, *, git: GitReader, argv: Seq
         snapshot=CodeSnapshot(tuple(copies), git.collect(run_dir, clean=redact_code), pinned, spec.seed),
     )
     files.commit(f"{run_dir}/{wire.RUN}", wire.to_bytes(origin))
+    write_handbook(run_dir, 1, job)
     _make_attempt(run_dir, run_id, 1)
 
 

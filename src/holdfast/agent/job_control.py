@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 from typing import TYPE_CHECKING
 
 from ..core.events import (
@@ -23,7 +24,7 @@ from ..core.events import (
 )
 from ..host import libc, members
 from ..host.clock import monotonic_s, utc_now
-from ..host.keeper import describe_status, wait_briefly, write_status
+from ..host.keeper import DRAIN_LIMIT_BYTES, describe_status, wait_briefly, write_status
 from ..host.processes import is_alive, open_pidfd, read_environ
 from ..model import wire
 from ..model.identity import WaitStatus
@@ -43,6 +44,7 @@ STATUS_PATIENCE_S = 2.0
 """The keeper commits the status within milliseconds of the leader's end; after this it is taken as missing."""
 FIRST_LOOK_S = 0.01
 """A tree normally empties by itself right after its leader: no search through /proc before this."""
+STUCK_PATIENCE_S = 0.1
 KILL_PATIENCE_S = 5.0
 """How long KILL is repeated in one go before the survivors are named."""
 WATCHDOG_EVERY_S = 1.0
@@ -63,8 +65,10 @@ class JobControl:
         self._keeper_fd: int | None = None
         self._job_fd: int | None = None
         self._output: OutputFile | None = None
+        self._pipe: int | None = None
         self._told_status = False
         self._progress: tuple[int, int] = (0, 0)
+        self._stuck = False
 
     @property
     def gear(self) -> Gear | None:
@@ -89,6 +93,7 @@ class JobControl:
         from ..host.spawn import SpawnFailed
         from .starting import bring_up, prepare_gear
 
+        self._context.recorder.forget_status()
         self._gear = prepare_gear(self._context)
         try:
             self._started = bring_up(self._context, self._lease, self._gear, state.devices)
@@ -130,18 +135,41 @@ class JobControl:
 
     def observe(self, state: State, *, rebooted: bool) -> Resumed:
         """What is left of a job that another supervisor started."""
+        if isinstance(state, Ended) and not rebooted:
+            # Killed between the end and its records: the group still has the last counters, and is still to be removed.
+            self._gear = reopen_gear(self._context)
         if isinstance(state, Ended) or rebooted:
             return Resumed(job_alive=False, members_alive=False, status=self._context.recorder.read_status(), rebooted=rebooted)
         if isinstance(state, (Starting, Running, Stopping, Finalizing)) and state.job is not None:
             self._keeper, self._job = state.keeper, state.job
             self._gear = reopen_gear(self._context)
             self._open_pidfds()
-            wait_briefly(lambda: self._has_execed() or not self._job_lives(), STATUS_PATIENCE_S)
+            if isinstance(state, Starting):
+                self._await_exec()
         keeper_alive = self._keeper is not None and is_alive(self._keeper)
         status = self._context.recorder.read_status() or self._read_kernel_record()
         job_alive = self._job_lives() and status is None
         members_alive = keeper_alive or bool(self._job is not None and members.find_members(self._tree()))
         return Resumed(job_alive=job_alive, members_alive=members_alive, status=status)
+
+    def _await_exec(self) -> None:
+        """A supervisor died around the word to go: the job either runs, or leaves at once without having run."""
+        wait_briefly(lambda: self._has_execed() or not self._job_lives(), STATUS_PATIENCE_S)
+        if not self._job_lives():
+            wait_briefly(lambda: self._keeper is None or not is_alive(self._keeper), STATUS_PATIENCE_S)
+
+    def forget(self) -> None:
+        """The job that was observed never ran: nothing of it counts."""
+        self._keeper = self._job = None
+        self._keeper_fd = self._close_fd(self._keeper_fd)
+        self._job_fd = self._close_fd(self._job_fd)
+        self._discard_group()
+        self._gear = None
+
+    def _close_fd(self, descriptor: int | None) -> None:
+        if descriptor is not None:
+            self._context.loop.remove(descriptor)
+            os.close(descriptor)
 
     def _job_lives(self) -> bool:
         return self._job is not None and is_alive(self._job.process)
@@ -200,14 +228,13 @@ class JobControl:
 
     def _on_keeper_gone(self) -> None:
         """Normally the tree is empty now. If the keeper was killed, take its place."""
-        if self._keeper_fd is not None:
-            self._context.loop.remove(self._keeper_fd)
-            os.close(self._keeper_fd)
-            self._keeper_fd = None
+        self._keeper_fd = self._close_fd(self._keeper_fd)
         self.reap()
         self.on_status()
         if self._job is None:
             return
+        if self._context.recorder.was_abandoned():
+            self._told_status = True
         if self._told_status and not members.find_members(self._tree()):
             self._empty()
         elif self._job_lives():
@@ -219,37 +246,59 @@ class JobControl:
     def _take_over(self) -> None:
         """The keeper was killed under a living job: drain its output, learn of its end from the pidfd."""
         assert self._job is not None
-        descriptor = self._open_output()
-        if descriptor is not None:
+        self._pipe = self._open_output()
+        if self._pipe is not None:
             from ..host.output import OutputFile
 
             self._output = OutputFile(self._context.recorder.path(wire.OUTPUT), self._context.spec.output_max_bytes)
-            os.set_blocking(descriptor, False)
-            self._context.loop.add(descriptor, lambda: self._pump(descriptor))
+            os.set_blocking(self._pipe, False)
+            self._context.loop.add(self._pipe, self._pump)
+        else:
+            self._context.recorder.log("the job's output can no longer be read; the job goes on")
         if self._job_fd is not None:
             self._context.loop.add(self._job_fd, self._on_job_gone)
 
     def _open_output(self) -> int | None:
+        """An end of our own of the pipe or terminal that the job writes to."""
         if self._started is not None and self._started.output_fd >= 0:
-            return self._started.output_fd
+            return os.dup(self._started.output_fd)
         assert self._job is not None
-        try:
-            return os.open(f"/proc/{self._job.process.pid}/fd/1", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return None
+        for number in (1, 2):
+            path = f"/proc/{self._job.process.pid}/fd/{number}"
+            try:
+                # A job may have put its output elsewhere; only the pipe is ours to read.
+                if stat.S_ISFIFO(os.stat(path).st_mode):
+                    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except OSError:
+                continue
+        return None
 
-    def _pump(self, descriptor: int) -> None:
+    def _pump(self) -> bool:
+        """Move one piece of the job's output into its log; False when there is none now."""
         assert self._output is not None
+        assert self._pipe is not None
         try:
-            data = os.read(descriptor, 1 << 16)
+            data = os.read(self._pipe, 1 << 16)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         if data:
             self._output.write(data)
         else:
-            self._context.loop.remove(descriptor)
+            self._context.loop.remove(self._pipe)
+        return bool(data)
+
+    def _close_output(self) -> None:
+        """Take what is still in the pipe, which holds no more than its size, and close both ends of the copying."""
+        if self._output is None:
+            return
+        left = DRAIN_LIMIT_BYTES >> 16
+        while left and self._pump():
+            left -= 1
+        self._output.close()
+        self._output = None
+        self._pipe = self._close_fd(self._pipe)
 
     def _on_job_gone(self) -> None:
         if self._job_fd is not None:
@@ -318,7 +367,7 @@ class JobControl:
 
     def _tree(self) -> members.Tree:
         keeper_alive = self._keeper is not None and is_alive(self._keeper)
-        probe_pid = self._lease.probe_pid
+        probe = () if self._lease.probe_pid is None else (self._lease.probe_pid,)
         return members.Tree(
             self._context.run_id,
             self._context.attempt,
@@ -326,7 +375,7 @@ class JobControl:
             keeper=self._keeper,
             roots=() if self._job is None else (self._job.process,),
             adopter=None if keeper_alive else os.getpid(),
-            bystanders=frozenset(() if probe_pid is None else (probe_pid,)),
+            bystanders=frozenset((*probe, *self._context.notifying)),
         )
 
     def list_pids(self) -> list[int]:
@@ -375,7 +424,10 @@ class JobControl:
     def _kill_now(self, why: str) -> None:
         began = monotonic_s()
         in_namespace = self._gear is not None and self._gear.rung is Rung.PID_NAMESPACE
-        emptied = members.empty_tree(self._tree(), deadline_s=KILL_PATIENCE_S, end_keeper=in_namespace)
+        # What survived once is asked again briefly: signals and wishes must not wait for it.
+        patience_s = STUCK_PATIENCE_S if self._stuck else KILL_PATIENCE_S
+        emptied = members.empty_tree(self._tree(), deadline_s=patience_s, end_keeper=in_namespace)
+        self._stuck = not emptied.empty
         self._context.recorder.event(
             "kill_sent",
             processes=emptied.killed,
@@ -407,10 +459,12 @@ class JobControl:
     def empty(self, state: State, gentle_s: float) -> None:
         """Prove the tree empty; TERM and later KILL what is left of it."""
         if self._job is None:
-            if self._started is not None:
-                self._started.close()
             self._empty()
             return
+        if self._started is not None and self._started.go_fd >= 0:
+            # It still waits for the word to go: without it, it leaves by itself, and its keeper after it.
+            self._open_pidfds()
+            self._started.close()
         if not self._may_linger():
             self._empty()
         elif gentle_s <= 0:
@@ -436,9 +490,7 @@ class JobControl:
         for key in ("leftovers", "keeper", "watchdog"):
             self._context.loop.timers.disarm(key)
         self.reap()
-        if self._output is not None:
-            self._output.close()
-            self._output = None
+        self._close_output()
         self._context.emit(TreeEmptied())
 
     def close(self) -> dict[str, object]:

@@ -1,4 +1,8 @@
-"""Telling people: a command of theirs, a webhook of theirs. Bounded, and never a reason for the run to change (OBS-16)."""
+"""Telling people: a command of theirs, a webhook of theirs. Bounded, and never a reason for the run to change (OBS-16).
+
+Each message is delivered by a child of its own while the supervisor goes on; only at the very end is there a wait, for
+what is still under way.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +17,72 @@ from ..host.offload import Offload, OffloadFailed, close_all_except
 
 if TYPE_CHECKING:
     from ..model.job import Notify
+    from .loop import Loop
     from .record import Recorder
 
 COMMAND_LIMIT_S = 20.0
 WEBHOOK_LIMIT_S = 10.0
+MARGIN_S = 1.0
 
 
-def send(notify: Notify, message: dict[str, object], recorder: Recorder) -> None:
-    """Give `message` (JSON) to the command on stdin and to the webhook by POST; failures are logged and forgotten."""
-    body = json.dumps({"schema": 1, **message}).encode()
+class Notifier:
+    """Delivers messages beside the loop."""
+
+    def __init__(self, notify: Notify, recorder: Recorder, loop: Loop) -> None:
+        """Nothing is sent before `send`."""
+        self._notify, self._recorder, self._loop = notify, recorder, loop
+        self._under_way: list[Offload] = []
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The children that deliver right now: none of the job's."""
+        return tuple(work.pid for work in self._under_way)
+
+    def send(self, message: dict[str, object]) -> None:
+        """Give `message` (JSON) to the command on stdin and to the webhook by POST; failures are logged and forgotten."""
+        notify, body = self._notify, json.dumps({"schema": 1, **message}).encode()
+        if not (notify.command or notify.webhook):
+            return
+        try:
+            work = Offload(lambda: _deliver(notify, body))
+        except OSError as error:
+            self._recorder.event("notified", problems={"all": str(error)})
+            return
+        self._under_way.append(work)
+        self._loop.add(work.fileno(), lambda: self._take(work))
+
+    def _take(self, work: Offload) -> None:
+        if work.is_done():
+            self._loop.remove(work.fileno())
+            self._settle(work, 0.0)
+
+    def _settle(self, work: Offload, limit_s: float) -> None:
+        self._under_way.remove(work)
+        try:
+            problems = work.wait(limit_s)
+        except OffloadFailed as error:
+            problems = {"all": str(error)}
+        self._recorder.event("notified", problems=problems)
+
+    def finish(self) -> None:
+        """Wait for what is under way, each within its own limits."""
+        for work in list(self._under_way):
+            self._loop.remove(work.fileno())
+            self._settle(work, COMMAND_LIMIT_S + WEBHOOK_LIMIT_S + MARGIN_S)
+
+
+def _deliver(notify: Notify, body: bytes) -> dict[str, str | None]:
+    """In the child: what went wrong on each way, None where nothing did."""
+    problems: dict[str, str | None] = {}
     if notify.command:
-        problem = _run_command(notify.command, body)
-        recorder.event("notified", channel="command", problem=problem)
+        problems["command"] = _run_command(notify.command, body)
     if notify.webhook:
         try:
-            Offload(lambda: _post(notify.webhook or "", body)).wait(WEBHOOK_LIMIT_S)
-            problem = None
-        except OffloadFailed as error:
-            problem = str(error)
-        recorder.event("notified", channel="webhook", problem=problem)
+            _post(notify.webhook, body)
+            problems["webhook"] = None
+        except (OSError, ValueError) as error:
+            problems["webhook"] = f"{type(error).__name__}: {error}"
+    return problems
 
 
 def _run_command(command: tuple[str, ...], body: bytes) -> str | None:

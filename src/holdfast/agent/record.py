@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from ..host import fallback, files
 from ..host.clock import monotonic_s, utc_now
+from ..host.keeper import ABANDONED
 from ..model import wire
 from ..model.identity import WaitStatus
 from ..model.run import Desired, RunState
 
 if TYPE_CHECKING:
     from ..model.finding import Finding
+
+
+LOCK_NAME = "supervisor.lock"
+"""The attempt's file on which its supervisor holds a lock."""
 
 
 class Recorder:
@@ -59,8 +64,24 @@ class Recorder:
         return wire.from_bytes(RunState, self._read(wire.STATE), wire.STATE)
 
     def read_status(self) -> WaitStatus | None:
-        """How the leader ended, if that was written; None when not, or unreadable."""
-        return self._read_or_none(WaitStatus, wire.STATUS)
+        """How the leader ended, if that was written; None when not, or unreadable, or when it never ran."""
+        status = self._read_raw_status()
+        return None if status is None or status.source == ABANDONED else status
+
+    def was_abandoned(self) -> bool:
+        """Whether the last job that was brought up left without having run, because its supervisor died before the word to go."""
+        status = self._read_raw_status()
+        return status is not None and status.source == ABANDONED
+
+    def forget_status(self) -> None:
+        """Before a start: what an abandoned one has left is not the new job's end."""
+        for directory in (self.directory, fallback.directory(self.run_id, self.attempt)):
+            if directory is not None:
+                files.remove_quietly(f"{directory}/{wire.STATUS}")
+
+    def _read_raw_status(self) -> WaitStatus | None:
+        status: WaitStatus | None = self._read_or_none(WaitStatus, wire.STATUS)
+        return status
 
     def read_desired(self) -> Desired | None:
         """What somebody wants of this attempt; None when nobody said anything readable."""

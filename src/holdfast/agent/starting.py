@@ -14,6 +14,7 @@ from ..model.errors import PreflightFailed
 from ..model.job import Orphan, Rung, Unenforced
 from . import manifest
 from .gear import Gear
+from .record import LOCK_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,6 +86,7 @@ def bring_up(context: Context, lease: CardLease, gear: Gear, devices: tuple[Leas
             pty=spec.pty,
             signal_rest=_build_signal_rest(context, gear, in_namespace=in_namespace),
             prepare=lambda: _prepare_job(gear),
+            lock_path=context.recorder.path(LOCK_NAME),
             enter=enter if in_namespace else None,
             settle=settle if in_namespace else None,
         )

@@ -37,6 +37,7 @@ from ..core.lifecycle import decide
 from ..host import files, libc
 from ..host.clock import boot_id, parse_utc, utc_now
 from ..host.inotify import MOVED_TO, Inotify
+from ..host.keeper import wait_briefly
 from ..host.processes import identify_self
 from ..model import wire
 from ..model.errors import HoldfastError
@@ -61,10 +62,10 @@ from .health import HealthSampler
 from .job_control import JobControl
 from .launch import build_supervisor_command
 from .leasing import CardLease
-from .loop import Loop
+from .loop import LISTENED, Loop
 from .plan import build_plan, measure_grace
 from .preflight_step import PreflightStep
-from .record import Recorder
+from .record import LOCK_NAME, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,9 +74,9 @@ if TYPE_CHECKING:
 
 SLIM_AFTER_S = 1.0
 """A job that lives this long gets a supervisor that has only loaded what watching needs."""
+LOCK_PATIENCE_S = 0.05
 POLL_WITHOUT_INOTIFY_S = 0.5
 """How often files are looked at when the account's inotify instances are used up."""
-LOCK_NAME = "supervisor.lock"
 
 
 class Supervisor:
@@ -153,7 +154,9 @@ class Supervisor:
         if type(before) is not type(after):
             name = type(after).__name__.lower()
             self._recorder.event(name, **_headline(after))
-            self._context.notify(name)
+            if not isinstance(after, Ended):
+                # The end is told when its records are written.
+                self._context.notify(name)
         elif isinstance(after, Waiting):
             self._recorder.event("blocked", busy=after.blocked_by)
         self._lease.on_state(after)
@@ -226,8 +229,13 @@ class Supervisor:
 
         Only while the job simply runs; nothing is lost, because whoever comes up next begins from the files anyway.
         """
-        if self._events or not isinstance(self._state.state, Running):
+        if not isinstance(self._state.state, Running):
             return
+        if self._events or self._context.notifying:
+            self._loop.timers.arm("slim", SLIM_AFTER_S, self._slim_down)
+            return
+        # Until the new image listens, a signal waits instead of ending it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, LISTENED)
         keep = {**self._kept, **self._job.kept_fds}
         command = build_supervisor_command(
             self._context.run_dir, self._context.attempt, self._context.reason, keep=keep
@@ -237,6 +245,7 @@ class Supervisor:
         try:
             os.execve(command[0], command, os.environ)
         except OSError as error:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, LISTENED)
             self._recorder.log(f"could not slim down: {error}")
 
     def _release(self) -> None:
@@ -258,8 +267,15 @@ class Supervisor:
     def _observe(self) -> Resumed:
         """What is left of a run that another supervisor began."""
         rebooted = self._state.boot_id != boot_id()
-        self._lease.resume(self._state.state)
-        return self._job.observe(self._state.state, rebooted=rebooted)
+        if not rebooted:
+            self._lease.resume(self._state.state)
+        resumed = self._job.observe(self._state.state, rebooted=rebooted)
+        state = self._state.state
+        if isinstance(state, Starting) and not rebooted and self._recorder.was_abandoned():
+            # Brought up, never let go: the same as not brought up.
+            self._job.forget()
+            self._state = replace(self._state, state=replace(state, keeper=None, job=None))
+        return resumed
 
     # --- the outside world -----------------------------------------------------------------------------------------
 
@@ -353,17 +369,25 @@ def _take_lock(directory: str) -> int | None:
 
     A disk that takes no lock does not stop a run; then this is a descriptor without one.
     """
-    import fcntl
-
     try:
         descriptor = os.open(f"{directory}/{LOCK_NAME}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
+        # A keeper that looks whether somebody supervises has it for a moment.
+        if not wait_briefly(lambda: _try_lock(descriptor), LOCK_PATIENCE_S):
+            os.close(descriptor)
+            return None
     except OSError:
         return descriptor
     return descriptor
+
+
+def _try_lock(descriptor: int) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.core.redact import is_secret_name, is_secret_value
-from holdfast.model.errors import HoldfastError, JobFileError, UsageError
+from holdfast.model.errors import HoldfastError, JobFileError, StorageError, UsageError
 from holdfast.model.ids import clean_name
 from holdfast.model.job import JobSpec
 
@@ -60,7 +60,7 @@ def read_job(
         JobFileError: the file is wrong; all mistakes (up to ten) are in the message and in ``details``.
         UsageError: the mistakes are all on the command line.
     """
-    here = cwd or os.getcwd()
+    here = cwd or find_cwd()
     problems: list[Problem] = []
     base = here
     stated: dict[str, Node] = {}
@@ -77,6 +77,19 @@ def read_job(
     if problems:
         raise _summarise(problems, from_file=path is not None)
     return _assemble(fields)
+
+
+def find_cwd() -> str:
+    """The current directory.
+
+    Raises:
+        StorageError: it has been removed under us.
+    """
+    try:
+        return os.getcwd()
+    except OSError as error:
+        message = f"the current directory cannot be found: {error.strerror}"
+        raise StorageError(message, hint="it was probably removed; cd to one that exists") from error
 
 
 def _flatten(tree: Node, path: str, problems: list[Problem]) -> dict[str, Node]:

@@ -7,9 +7,9 @@ new state durably *before* it performs the actions, and every action is idempote
 is replaced by one that reads the state, observes the world, feeds `Resumed`, and goes on.
 
 Every path leads through `finalizing` into `ended`: empty the tree, check the results, give the cards back, write the
-exit record. `ended` absorbs everything and is reached only with a tree that was proven empty. An event that a state does
-not wait for is stale: it changes nothing. Such pairs are named in the table all the same, so that the table is total and
-a test can prove it.
+exit record. `ended` absorbs everything and is reached only with a tree that was proven empty. An event that a state
+does not wait for is stale: it changes nothing. Such pairs are named in the table all the same, so that the table is
+total and a test can prove it.
 
     created -> preflight -> waiting -> starting -> running -> finalizing -> ended
                    |           |          |           |           ^

@@ -45,9 +45,7 @@ class Mechanism(str, Enum):
 
 
 def cap_threads(cpus: float, *, processes: int = 1) -> int:
-    """Threads for each of `processes` that share `cpus` cores: at most 8, never above the slice, at least 1
-    (RAIL-06).
-    """
+    """Threads for each of `processes` on `cpus` cores: at most 8, never above the slice, at least 1 (RAIL-06)."""
     return max(1, min(MOST_THREADS, int(cpus / max(processes, 1))))
 
 
@@ -59,8 +57,7 @@ def build_thread_environment(threads: int, given: Mapping[str, str]) -> dict[str
 def bound_workers(
     cpus: float, memory_bytes: int | None, *, dataset_bytes: int | None = None, processes: int = 1
 ) -> int:
-    """Data-loader workers for each of `processes`, by CPU slice and by memory (RAIL-17). 0 means: load in the main
-    process.
+    """Data-loader workers for each of `processes` (RAIL-17); 0 means: load in the main process.
 
     By CPU: one core of each process's share stays with the trainer. By memory: a tenth of the slice (at least 1 GiB)
     stays free and each process holds the dataset once itself; a worker is taken to need as much as the dataset again,

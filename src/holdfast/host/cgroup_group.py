@@ -104,9 +104,7 @@ class Group:
         return None if None in answers else False
 
     def usage(self) -> Usage:
-        """Memory, CPU time and tasks of the whole tree, now. Read it before `remove`: the counters go with the
-        group.
-        """
+        """Memory, CPU time and tasks of the whole tree, now; the counters go with the group: read before `remove`."""
         return _read_v2_usage(self) if "memory" in self.controllers else _read_v1_usage(self)
 
     def freeze(self, frozen: bool) -> bool:  # noqa: FBT001 - mirrors the kernel's switch
@@ -250,6 +248,7 @@ def _read_table(path: str) -> dict[str, int]:
 
 
 def read_text(path: str) -> str | None:
+    """A control file's content without blanks around it; None when it cannot be read."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             return file.read().strip()
@@ -258,6 +257,11 @@ def read_text(path: str) -> str | None:
 
 
 def write_control(path: str, value: str) -> None:
+    """Write a control file.
+
+    Raises:
+        OSError: the kernel refused; the path is its file name.
+    """
     # One write(2), no O_CREAT: a control file exists or the kernel does not know it.
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
@@ -269,6 +273,7 @@ def write_control(path: str, value: str) -> None:
 
 
 def try_write(path: str, value: str) -> str | None:
+    """Write a control file; None when that worked, else the kernel's words."""
     try:
         write_control(path, value)
     except OSError as error:
@@ -286,6 +291,7 @@ def _wait_frozen(path: str) -> bool:
 
 
 def remove_tree(directory: str) -> bool:
+    """Remove a cgroup and those below it; False while one of them is in use."""
     try:
         for entry in list(os.scandir(directory)):
             if entry.is_dir(follow_symlinks=False) and not remove_tree(entry.path):

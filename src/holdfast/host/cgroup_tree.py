@@ -220,9 +220,7 @@ def parse_quota(quota: str | None, period: str | None) -> float | None:
 
 
 def read_effective(pid: int | None = None, *, proc: str = "/proc") -> EffectiveLimits:
-    """The limits that hold for a process (ourselves when None), smallest over all visible ancestors (PRE-08,
-    LIM-08).
-    """
+    """The limits that hold for a process (ourselves when None): the smallest of all levels (PRE-08, LIM-08)."""
     places, reader = discover(pid, proc=proc), _Reader()
     if places.unified is not None:
         for level in places.unified.ancestors():

@@ -225,7 +225,7 @@ def _set_limits(group: Group, asked: Limits) -> None:
 
 
 def _bar_swap(group: Group, memory_bytes: int) -> None:
-    # A memory limit that spills into swap is none. Kernels without swap accounting lack these files: nothing to bar then.
+    # A memory limit that spills into swap is none. Kernels without swap accounting lack these files.
     if "memory" in group.controllers:
         try_write(f"{group.unified}/memory.swap.max", "0")
     elif "memory" in group.v1:

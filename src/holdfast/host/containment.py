@@ -65,9 +65,7 @@ class ChosenRung:
 
 
 def choose(wanted: Rung = Rung.AUTO, *, fresh: bool = False) -> ChosenRung:
-    """The best rung that works here, or the wanted one if it works. `fresh` tries again instead of reading the
-    cache.
-    """
+    """The best rung that works here, or the wanted one if it works. `fresh` tries again, whatever the cache says."""
     probed = probe_rungs(fresh=fresh)
     if wanted is not Rung.AUTO:
         answer = next(one for one in probed if one.rung is wanted)
@@ -157,8 +155,7 @@ def _remove_when_empty(remove: Callable[[], bool]) -> None:
 
 
 def try_in_child(attempt: Callable[[], object], *, deadline_s: float) -> str | None:
-    """Run `attempt` in a throw-away child; None when it returned, else what it raised or that it did not answer in
-    time.
+    """Run `attempt` in a throw-away child; None when it returned, else what it raised, or that it gave no answer.
 
     A child that does not answer is killed, and left to the kernel if it does not die at once.
     """

@@ -1,8 +1,8 @@
 """Where records go when the run directory cannot take them (full, read-only, gone): a private directory in memory.
 
 `commit` never raises for a storage fault, because a supervisor that dies of a full disk loses more than a record
-(OBS-11). A copy aside exists only as long as the one in its place is older, so readers need not know which case they are
-in.
+(OBS-11). A copy aside exists only as long as the one in its place is older, so readers need not know which case they
+are in.
 """
 
 from __future__ import annotations

@@ -32,6 +32,11 @@ ORPHAN_GRACE_S = 5.0
 """Without a supervisor: how long what outlives the leader gets between TERM and KILL."""
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
 """Signals meant for the job or the supervisor; the keeper ends by its tree's end alone."""
+ABANDONED = "abandoned"
+"""The `WaitStatus.source` of a job that was never let go: its supervisor died first, so it never ran."""
+FATE_ABANDONED = b"a"
+LOOK_AGAIN_S = 0.5
+"""How often a keeper looks whether the supervisor that took over is still there."""
 DRAIN_LIMIT_BYTES = 64 * 1024**2
 """What is still taken from the pipe after the tree is gone (the pipe itself holds far less)."""
 
@@ -40,8 +45,9 @@ DRAIN_LIMIT_BYTES = 64 * 1024**2
 class Keeping:
     """What a keeper was told: where to write, which process is the leader, and how to end the tree.
 
-    `output_fd` is read (pipe or pty), `supervisor_fd` reports end of file when the supervisor dies. `signal_rest(number)`
-    signals every process of the tree except the keeper and says how many there were.
+    `output_fd` is read (pipe or pty), `supervisor_fd` reports end of file when the supervisor dies, `fate_fd` holds
+    `FATE_ABANDONED` when the job left without having run. `signal_rest(number)` signals every process of the tree except
+    the keeper and says how many there were. Whoever supervises holds a lock on the file at `lock_path`.
     """
 
     run_id: str
@@ -54,6 +60,8 @@ class Keeping:
     supervisor_fd: int
     kill_on_supervisor_death: bool
     signal_rest: Callable[[int], int]
+    fate_fd: int = -1
+    lock_path: str = ""
 
 
 def describe_status(code: int, status: int) -> tuple[int | None, int | None, bool]:
@@ -122,10 +130,32 @@ class Keeper:
         """TERM, then KILL again and again, what is to be ended without a supervisor."""
         if self._orphan_deadline is None or monotonic_s() < self._orphan_deadline:
             return
+        if not self._keeping.kill_on_supervisor_death and self._is_adopted():
+            # Its stop ladder decides again, not ours.
+            self._orphan_deadline = monotonic_s() + LOOK_AGAIN_S
+            return
         self._keeping.signal_rest(self._orphan_signal)
         self._keeping.signal_rest(signal.SIGCONT)
         self._orphan_deadline = monotonic_s() + (ORPHAN_GRACE_S if self._orphan_signal == signal.SIGTERM else 0.5)
         self._orphan_signal = signal.SIGKILL
+
+    def _is_adopted(self) -> bool:
+        """Whether another supervisor has taken the run up: it holds the attempt's lock."""
+        import fcntl
+
+        try:
+            descriptor = os.open(self._keeping.lock_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return False
 
     def _reap(self) -> bool:
         """Take the status of whatever has ended; True when no child is left at all."""
@@ -143,7 +173,8 @@ class Keeper:
 
     def _record(self, found: os.waitid_result) -> None:
         code, number, dumped = describe_status(found.si_code, found.si_status)
-        status = WaitStatus(code, number, dumped, ended_at=utc_now())
+        source = ABANDONED if self._was_abandoned() else "keeper"
+        status = WaitStatus(code, number, dumped, ended_at=utc_now(), source=source)
         self._write(status)
         _, _, usage = os.wait4(found.si_pid, 0)
         self._write(
@@ -155,11 +186,18 @@ class Keeper:
                 user_s=round(usage.ru_utime, 3),
                 system_s=round(usage.ru_stime, 3),
                 max_rss_bytes=usage.ru_maxrss * 1024,
+                source=source,
             )
         )
         self._leader_ended = True
         if not self._supervised:
             self._orphan_deadline = monotonic_s()
+
+    def _was_abandoned(self) -> bool:
+        try:
+            return os.read(self._keeping.fate_fd, 1) == FATE_ABANDONED
+        except OSError:
+            return False
 
     def _write(self, status: WaitStatus) -> None:
         write_status((self._keeping.run_id, self._keeping.attempt), self._keeping.status_path, status)
@@ -191,7 +229,9 @@ class Keeper:
 
 
 def settle_signals() -> None:
-    """Ignore what is not for us, from the first moment of the process."""
+    """Ignore what is not for us, from the first moment of the process; nobody's wakeup descriptor is written any more."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
 

@@ -51,8 +51,11 @@ def open_area(
     environ: Mapping[str, str] | None = None,
     candidates: tuple[str, ...] = DEFAULT_DIRECTORIES,
     hand_written: str = HAND_WRITTEN_DIRECTORY,
+    create: bool = True,
 ) -> Area:
     """Find the area, or create it: ``HOLDFAST_LEASE_DIR``, the rules file's directory, or the usual places.
+
+    Without `create` an area that does not exist is answered with no directories: nothing is leased then.
 
     Raises:
         StorageError: a directory cannot be trusted (planted link, network file system), or none can be made.
@@ -64,6 +67,8 @@ def open_area(
         source = "HOLDFAST_LEASE_DIR" if values.get("HOLDFAST_LEASE_DIR") else "the rules file"
         path = os.path.abspath(explicit)
         if not _exists(path):
+            if not create:
+                return Area((), (path,), source, (), hand_written)
             _create(path)
         warnings = _check(path)
         if path.startswith(("/tmp/", "/var/tmp/")):  # noqa: S108 - this is the warning about it
@@ -71,7 +76,7 @@ def open_area(
         return Area((path,), (path,), source, warnings, hand_written)
     area = Area((), candidates, "the usual places", (), hand_written)
     found = refresh(area)
-    return found if found.directories else _create_first(area)
+    return found if found.directories or not create else _create_first(area)
 
 
 def refresh(area: Area) -> Area:
@@ -95,6 +100,24 @@ def refresh(area: Area) -> Area:
             continue
         directories.append(path)
     return replace(area, directories=tuple(directories), warnings=tuple(warnings))
+
+
+def list_names(area: Area) -> list[tuple[str, str]]:
+    """Every file of the area as (directory, name), directory by directory, sorted by name.
+
+    Raises:
+        StorageError: a directory of the area is gone or closed.
+    """
+    found: list[tuple[str, str]] = []
+    for directory in area.directories:
+        try:
+            found.extend((directory, name) for name in sorted(os.listdir(directory)))
+        except OSError as error:
+            raise StorageError(
+                f"the lease directory {directory} cannot be read: {error.strerror}",
+                hint="Somebody removed or closed it while it was in use: start again, and find out who.",
+            ) from error
+    return found
 
 
 def has_grown(area: Area) -> bool:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..model.errors import NoSuchRun, NotPermitted, StorageError
-from . import clock, foreign_locks, lease_records, lock_files, processes, tickets
+from . import clock, foreign_locks, lease_area, lease_records, lock_files, processes, tickets
 from .files import write_all
 
 if TYPE_CHECKING:
@@ -191,8 +191,7 @@ def sweep(area: Area) -> tuple[str, ...]:
     ]
     line = tickets.list_earlier(area, None)
     removed.extend(path for path in line if _is_ours(path) and tickets.is_dead(path) and _remove(path))
-    for directory in area.directories:
-        removed.extend(path for path in _list_left_temporaries(directory) if _remove(path))
+    removed.extend(path for path in _list_left_temporaries(area) if _remove(path))
     removed.extend(_sweep_hand_written(area))
     return tuple(removed)
 
@@ -212,9 +211,9 @@ def _sweep_record(area: Area, seen: SeenRecord) -> bool:
         files.close()
 
 
-def _list_left_temporaries(directory: str) -> list[str]:
+def _list_left_temporaries(area: Area) -> list[str]:
     left = []
-    for name in os.listdir(directory):
+    for directory, name in lease_area.list_names(area):
         writer = name.removesuffix(".tmp").rpartition(".")[2]
         if not (name.startswith(".") and name.endswith(".tmp") and writer.isdigit()):
             continue

@@ -44,18 +44,25 @@ def read_inode(path: str) -> Inode | None:
     return seen.st_dev, seen.st_ino
 
 
-def find_locked_descriptors(pid: int, inodes: frozenset[Inode]) -> dict[Inode, int]:
-    """The descriptors of `pid` that hold a lock on one of these files; empty when it has none or we may not look."""
+def find_locked_descriptors(pid: int, wanted: dict[Inode, str]) -> dict[Inode, int]:
+    """The descriptors of `pid` that hold a lock on one of these files; empty when it has none or we may not look.
+
+    Only what bears the name of a lock file is looked at closely: stat on any other file could hang on a dead server.
+    """
     found: dict[Inode, int] = {}
+    names = {os.path.basename(path) for path in wanted.values()}
     try:
         descriptors = os.listdir(f"/proc/{pid}/fd")
     except OSError:
         return found
     for descriptor in descriptors:
         try:
+            link = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+            if os.path.basename(link).removesuffix(" (deleted)") not in names:
+                continue
             seen = os.stat(f"/proc/{pid}/fd/{descriptor}")
             inode = seen.st_dev, seen.st_ino
-            if inode not in inodes:
+            if inode not in wanted:
                 continue
             with open(f"/proc/{pid}/fdinfo/{descriptor}", "rb") as file:
                 if b"FLOCK" in file.read():
@@ -67,8 +74,8 @@ def find_locked_descriptors(pid: int, inodes: frozenset[Inode]) -> dict[Inode, i
 
 def find_holders(paths: Iterable[str]) -> tuple[int, ...]:
     """The processes that hold a lock on one of these files, as far as we may look into them."""
-    inodes = frozenset(inode for inode in map(read_inode, paths) if inode is not None)
-    return tuple(pid for pid in processes.list_pids() if find_locked_descriptors(pid, inodes))
+    wanted = {inode: path for path in paths if (inode := read_inode(path)) is not None}
+    return tuple(pid for pid in processes.list_pids() if find_locked_descriptors(pid, wanted))
 
 
 def copy_descriptors(paths: Iterable[str], holders: Iterable[ProcessId]) -> dict[str, int]:
@@ -83,7 +90,7 @@ def copy_descriptors(paths: Iterable[str], holders: Iterable[ProcessId]) -> dict
         if pidfd is None:
             continue
         try:
-            for inode, descriptor in find_locked_descriptors(holder.pid, frozenset(wanted)).items():
+            for inode, descriptor in find_locked_descriptors(holder.pid, wanted).items():
                 if wanted[inode] not in copies:
                     copy = _copy(pidfd, descriptor, inode)
                     copies.update({} if copy is None else {wanted[inode]: copy})

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ..model import wire
 from ..model.lease import Busy, LeaseRecord, Phase, Witness
-from . import clock, processes
+from . import clock, lease_area, processes
 from .files import read_bytes, remove_quietly, write_all
 
 if TYPE_CHECKING:
@@ -138,22 +138,21 @@ def read_records(area: Area, *, about: frozenset[str] | None = None) -> tuple[tu
     seen: list[SeenRecord] = []
     wrong: list[str] = []
     cards = None if about is None else [uuid.encode() for uuid in about]
-    for directory in area.directories:
-        for name in sorted(os.listdir(directory)):
-            if not (name.startswith(PREFIX) and name.endswith(SUFFIX)):
-                continue
-            path = f"{directory}/{name}"
-            try:
-                found = _read_record(path, cards)
-            except FileNotFoundError:
-                continue
-            except (OSError, wire.WireError) as error:
-                wrong.append(f"{path}: {error}")
-                continue
-            if isinstance(found, SeenRecord):
-                seen.append(found)
-            elif found:
-                wrong.append(f"{path}: {found}")
+    for directory, name in lease_area.list_names(area):
+        if not (name.startswith(PREFIX) and name.endswith(SUFFIX)):
+            continue
+        path = f"{directory}/{name}"
+        try:
+            found = _read_record(path, cards)
+        except FileNotFoundError:
+            continue
+        except (OSError, wire.WireError) as error:
+            wrong.append(f"{path}: {error}")
+            continue
+        if isinstance(found, SeenRecord):
+            seen.append(found)
+        elif found:
+            wrong.append(f"{path}: {found}")
     return tuple(seen), tuple(wrong)
 
 

@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from .lease_area import Area
 
 # The kernel tells of a close just before it drops the lock (fs/file_table.c, __fput: fsnotify_close comes before
-# locks_remove_file), so a try straight after the event may come too early.
+# locks_remove_file), and a killed process closes its files before it counts as dead (kernel/exit.c, do_exit: exit_files
+# comes before exit_notify; seen as a hand-over of 515 ms). So a try straight after the event may come too early. Then
+# look again after 1 ms and whenever the time since the event has doubled, for this long: only a box that stands still
+# needs the end of it.
 FIRST_RETRY_S = 0.001
-LAST_RETRY_S = 0.064
+LAST_RETRY_S = 1.0
 # A draining card or a hand-written lock file is let go without any event that we could watch.
 SLOW_POLL_S = 0.5
 # Without inotify (the account's instances are used up) looking is all that is left.
@@ -59,7 +62,7 @@ class Waiter:
         self._files = lock_files.LockFiles()
         self._blocked: tuple[Busy, ...] = ()
         self._watches: dict[str, int] = {}
-        self._back_off_s = FIRST_RETRY_S
+        self._told_at_s = clock.monotonic_s()
         try:
             self._events: inotify.Inotify | None = inotify.Inotify()
         except OSError:
@@ -88,7 +91,7 @@ class Waiter:
     def ready(self) -> bool:
         """Look: True when it is our turn and at least `count` candidates could be had (`free`). Never blocks."""
         if self._drain():
-            self._back_off_s = FIRST_RETRY_S
+            self._told_at_s = clock.monotonic_s()
         self.free, self.next_retry_s, self._blocked = (), None, ()
         ahead = self._find_ahead()
         if ahead is not None:
@@ -100,9 +103,9 @@ class Waiter:
         self.free, lock_held, slow = self._probe()
         if len(self.free) >= self._count:
             return True
-        if lock_held and self._back_off_s <= LAST_RETRY_S:
-            self.next_retry_s = self._back_off_s
-            self._back_off_s *= 2
+        passed_s = clock.monotonic_s() - self._told_at_s
+        if passed_s < LAST_RETRY_S and (lock_held or slow):
+            self.next_retry_s = min(max(FIRST_RETRY_S, passed_s), SLOW_POLL_S)
         elif slow:
             self.next_retry_s = SLOW_POLL_S
         self._rest()

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import ctypes
 
-# Source: include/uapi/linux/sched.h
+# Source: the kernel header uapi/linux/sched.h.
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
-# Source: include/uapi/linux/mount.h
+# Source: the kernel header uapi/linux/mount.h.
 MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
@@ -36,15 +36,15 @@ MS_PRIVATE = 1 << 18
 MS_SLAVE = 1 << 19
 MS_RELATIME = 1 << 21
 MNT_DETACH = 2
-# Source: include/uapi/linux/prctl.h
+# Source: the kernel header uapi/linux/prctl.h.
 _PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2
 _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _PR_SET_NO_NEW_PRIVS = 38
-# Source: include/uapi/linux/falloc.h
+# Source: the kernel header uapi/linux/falloc.h.
 FALLOC_FL_KEEP_SIZE = 1
-# Source: include/uapi/linux/ioprio.h
+# Source: the kernel header uapi/linux/ioprio.h.
 IOPRIO_BEST_EFFORT = 2
 IOPRIO_IDLE = 3
 _IOPRIO_WHO_PROCESS = 1
@@ -124,8 +124,9 @@ def get_parent_death_signal() -> int:
 
 
 def set_dumpable(enabled: bool) -> None:  # noqa: FBT001 - mirrors the call: on or off
-    """Let our own user read our /proc entries and write our user-namespace maps, or not. Source:
-    PR_SET_DUMPABLE(2const).
+    """Let our own user read our /proc entries and write our user-namespace maps, or not.
+
+    Source: PR_SET_DUMPABLE(2const).
     """
     _prctl(_PR_SET_DUMPABLE, int(enabled), "prctl(PR_SET_DUMPABLE)")
 
@@ -153,8 +154,9 @@ def set_no_new_privileges() -> None:
 
 
 def unshare(flags: int) -> None:
-    """Leave namespaces for new ones; with CLONE_NEWPID it is the next child that is in the new one. Source:
-    unshare(2).
+    """Leave namespaces for new ones; with CLONE_NEWPID it is the next child that is in the new one.
+
+    Source: the manual page of the call, section 2.
     """
     import ctypes
 
@@ -163,7 +165,7 @@ def unshare(flags: int) -> None:
 
 
 def setns(descriptor: int, flags: int) -> None:
-    """Enter the namespace behind an open ``/proc/PID/ns/*`` file (or a pidfd). Source: setns(2)."""
+    """Enter the namespace behind an open ``/proc/PID/ns/*`` file (or a pidfd). Source: its manual page, section 2."""
     import ctypes
 
     if _library().setns(ctypes.c_int(descriptor), ctypes.c_int(flags)) != 0:
@@ -171,7 +173,7 @@ def setns(descriptor: int, flags: int) -> None:
 
 
 def mount(source: str, target: str, *, kind: str | None = None, flags: int = 0, options: str | None = None) -> None:
-    """Mount, bind, remount or change propagation, as `flags` say. Source: mount(2)."""
+    """Mount, bind, remount or change propagation, as `flags` say. Source: its manual page, section 2."""
     import ctypes
 
     failed = _library().mount(

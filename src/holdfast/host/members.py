@@ -49,9 +49,7 @@ class Proof(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One living process of a run: its identity, the proof, its state letter (proc_pid_stat(5)) and the kernel's
-    name.
-    """
+    """One living process of a run: identity, proof, state letter (proc_pid_stat(5)) and the kernel's name for it."""
 
     process: ProcessId
     proof: Proof
@@ -400,8 +398,8 @@ class Blocked:
         where = f", waits in {self.wchan}" if self.wchan else ", the kernel does not say where it waits"
         if self.state == "D":
             return (
-                f"pid {self.pid} ({self.name}) is in uninterruptible sleep (D){where}: KILL is queued and takes effect when "
-                "that call returns; it is not dead"
+                f"pid {self.pid} ({self.name}) is in uninterruptible sleep (D){where}: KILL is queued and takes effect "
+                "when that call returns; it is not dead"
             )
         return f"pid {self.pid} ({self.name}) is in state {self.state}{where}"
 

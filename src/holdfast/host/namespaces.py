@@ -29,9 +29,7 @@ KEPT_OPTIONS = {"nosuid": libc.MS_NOSUID, "nodev": libc.MS_NODEV, "noexec": libc
 
 @dataclass(frozen=True, slots=True)
 class Entered:
-    """What `enter_pid_namespace` did: the inode of the namespace left behind, and whether a user namespace was
-    needed.
-    """
+    """What `enter_pid_namespace` did: the inode of the PID namespace that was left, and whether it took a user's."""
 
     outer: int
     user_namespace: bool
@@ -107,8 +105,8 @@ def bind_read_only(paths: Iterable[str], *, writable: Sequence[str] = ()) -> Non
     Raises:
         OSError: a path does not exist, is the root, or stays writable after all.
     """
-    targets = [os.path.realpath(path, strict=True) for path in paths]
-    spared = [os.path.realpath(path, strict=True) for path in writable]
+    targets = [_resolve(path) for path in paths]
+    spared = [_resolve(path) for path in writable]
     for path in spared:
         # A mount of its own, which the recursive bind below then carries along.
         if any(_is_within(path, target) for target in targets):
@@ -126,6 +124,14 @@ def bind_read_only(paths: Iterable[str], *, writable: Sequence[str] = ()) -> Non
             raise OSError(errno.EROFS, "still writable after a read-only bind", target)
     if targets:
         os.chdir(os.getcwd())
+
+
+def _resolve(path: str) -> str:
+    try:
+        return os.path.realpath(path, strict=True)
+    except OSError as error:
+        # realpath names the part that is missing; people know the whole.
+        raise OSError(error.errno, error.strerror, path) from error
 
 
 def _is_within(path: str, directory: str) -> bool:

@@ -42,6 +42,11 @@ class Offload:
         self._fd = read_end
         self._data = bytearray()
 
+    @property
+    def pid(self) -> int:
+        """The child, for whoever must not take it for something else. Not for signals: it may be gone."""
+        return self._pid
+
     def fileno(self) -> int:
         """Readable when the result, or a part of it, is there."""
         return self._fd

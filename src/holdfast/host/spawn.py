@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ..model.identity import JobProcess, ProcessId
 from . import libc
 from .clock import monotonic_s
-from .keeper import Keeper, Keeping, settle_signals
+from .keeper import FATE_ABANDONED, Keeper, Keeping, settle_signals
 from .offload import close_all_except
 from .processes import identify
 
@@ -40,7 +40,8 @@ class Launch:
 
     `enter` runs in the launcher before the keeper is forked (unshare) or is None; `settle` in the keeper (mounts inside
     the namespace); `prepare` in the job before it reports (cgroup, limits, priority); `signal_rest` as in `Keeping`.
-    `inherited_fds` (the lease's locks) stay open in keeper and job across exec.
+    `inherited_fds` (the lease's locks) stay open in keeper and job across exec. `lock_path` is the file that a supervisor
+    of this attempt holds locked.
     """
 
     run_id: str
@@ -56,6 +57,7 @@ class Launch:
     pty: bool
     signal_rest: Callable[[int], int]
     prepare: Callable[[], None]
+    lock_path: str = ""
     enter: Callable[[], None] | None = None
     settle: Callable[[], None] | None = None
 
@@ -230,11 +232,13 @@ def _become_keeper(
         # Blocked until right before exec: what is sent to the job meanwhile waits for it instead of being ignored like ours.
         everything = signal.valid_signals()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, everything)
+        fate_read, fate_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         job_pid = os.fork()
         if job_pid == 0:
-            _become_job(launch, channel, go_read, error_write, output[1], foreign=output[0])
+            os.close(output[0])
+            _become_job(launch, channel, _JobEnds(go_read, error_write, output[1], fate_write))
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        for descriptor in (go_read, error_write, output[1]):
+        for descriptor in (go_read, error_write, output[1], fate_write):
             os.close(descriptor)
         Keeper(
             Keeping(
@@ -246,6 +250,8 @@ def _become_keeper(
                 job_pid=job_pid,
                 output_fd=output[0],
                 supervisor_fd=channel.fileno(),
+                fate_fd=fate_read,
+                lock_path=launch.lock_path,
                 kill_on_supervisor_death=launch.kill_on_supervisor_death,
                 signal_rest=launch.signal_rest,
             )
@@ -263,24 +269,32 @@ def _report_failure(channel: socket.socket, step: str, error: BaseException) -> 
         return
 
 
-def _become_job(
-    launch: Launch, channel: socket.socket, go_read: int, error_write: int, output_write: int, *, foreign: int
-) -> None:
+@dataclass(frozen=True, slots=True)
+class _JobEnds:
+    """The job's ends of its pipes: the word to go, what failed, the output, and whether it was abandoned."""
+
+    go: int
+    error: int
+    output: int
+    fate: int
+
+
+def _become_job(launch: Launch, channel: socket.socket, ends: _JobEnds) -> None:
     """From fork to exec in the job's own process; never returns."""
     step = "session"
     try:
         _restore_dispositions()
-        os.close(foreign)
         os.setsid()
         step = "standard streams"
-        _connect_streams(output_write, pty=launch.pty)
+        _connect_streams(ends.output, pty=launch.pty)
         step = "limits"
         launch.prepare()
         step = "workdir"
         os.chdir(launch.workdir)
         _report(channel, role="job", pid=os.getpid(), sid=os.getsid(0), pgid=os.getpgid(0))
         channel.close()
-        if os.read(go_read, 1) != b"g":
+        if os.read(ends.go, 1) != b"g":
+            os.write(ends.fate, FATE_ABANDONED)
             os._exit(EXIT_ABANDONED)
         step = "exec"
         for descriptor in launch.inherited_fds:
@@ -290,7 +304,7 @@ def _become_job(
     except BaseException as error:  # noqa: BLE001 - as above
         number = error.errno if isinstance(error, OSError) and error.errno else 0
         words = error.strerror if isinstance(error, OSError) and error.strerror else f"{type(error).__name__}: {error}"
-        os.write(error_write, f"{step}\0{number}\0{words}".encode())
+        os.write(ends.error, f"{step}\0{number}\0{words}".encode())
         _report_failure(channel, step, error)
         os._exit(EXIT_NOT_FOUND if number in _NO_SUCH_COMMAND and step == "exec" else EXIT_NOT_EXECUTABLE)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from ..model import wire
 from ..model.lease import Busy, Ticket, Witness
+from . import lease_area
 from .files import remove_quietly, write_all
 
 if TYPE_CHECKING:
@@ -95,11 +96,10 @@ def _publish_locked(path: str, data: bytes) -> int:
 def list_earlier(area: Area, key: tuple[int, str] | None) -> list[str]:
     """Paths of all tickets before `key` (all tickets when None), earliest first, living or not."""
     found: list[tuple[tuple[int, str], str]] = []
-    for directory in area.directories:
-        for name in os.listdir(directory):
-            place = _parse_name(name)
-            if place is not None and (key is None or place < key):
-                found.append((place, f"{directory}/{name}"))
+    for directory, name in lease_area.list_names(area):
+        place = _parse_name(name)
+        if place is not None and (key is None or place < key):
+            found.append((place, f"{directory}/{name}"))
     return [path for _, path in sorted(found)]
 
 

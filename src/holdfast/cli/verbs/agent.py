@@ -1,6 +1,6 @@
 """``holdfast agent``: be the supervisor of an attempt, in the foreground. Internal: for debugging a supervisor.
 
-`run` does not use this: it starts the same supervisor without click and without site-packages.
+`run` does not use this. The supervisor is the same process image in both: without click, without site-packages.
 """
 
 from __future__ import annotations
@@ -33,9 +33,23 @@ def command(run_dir: str, attempt: int, reason: str, as_json: bool) -> int:  # n
         raise NoSuchRun(
             f"{directory} has no attempt {attempt}", hint="name the run's directory; `holdfast ls` has the runs"
         )
-    from holdfast.agent.supervisor import main
-
-    code = main([directory, str(attempt), reason])
+    code = _supervise(directory, attempt, reason)
     if as_json:
         print_json({"run_dir": directory, "attempt": attempt, "exit_code": code})
     return code
+
+
+def _supervise(directory: str, attempt: int, reason: str) -> int:
+    """Start the supervisor as a child and wait for it; Ctrl-C is the supervisor's business, which we sit out."""
+    import signal
+
+    from holdfast.agent.launch import build_supervisor_command
+
+    command = build_supervisor_command(directory, attempt, reason)
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        child = os.posix_spawn(command[0], command, os.environ, setsigdef=[signal.SIGINT])
+        _, status = os.waitpid(child, 0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return os.waitstatus_to_exitcode(status)

@@ -1,0 +1,156 @@
+"""Following a run: its bytes, its end, its exit code; and that leaving it never hurts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.agent.observe import observe
+from holdfast.host.clock import utc_now
+from holdfast.host.processes import identify_self
+from holdfast.model import wire
+from holdfast.model.run import Outcome, Preflight, Wish
+from tests.cli.live import STUBBORN, live_run, started
+from tests.rundirs import ended, make_run, write
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from tests.cli.conftest import Command
+
+pytestmark = pytest.mark.cli
+
+
+def read_until(process: subprocess.Popen[str], text: str) -> str:
+    """Lines of standard error up to the one with `text`."""
+    assert process.stderr is not None
+    seen = ""
+    while text not in seen:
+        line = process.stderr.readline()
+        assert line, f"ended without {text!r}: {seen}"
+        seen += line
+    return seen
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 77, 255])
+@pytest.mark.requirement("PROC-05")
+def test_run_passes_the_jobs_bytes_and_code_through(holdfast: Command, code: int) -> None:
+    done = holdfast("run", "--", "sh", "-c", f"printf 'no newline'; exit {code}")
+    assert done.code == code
+    assert done.out == "no newline"
+    assert f"(exit {code})" in done.err
+    assert "holdfast show" in done.err
+
+
+def test_an_ended_run_is_printed_and_summarised(holdfast: Command) -> None:
+    run_dir = make_run(os.environ["HOLDFAST_RUNS"], state=ended(Outcome.FAILED, 9))
+    write(f"{wire.attempt_dir(run_dir, 1)}/{wire.OUTPUT}", "one\ntwo\nthree\n")
+    done = holdfast("attach", run_dir)
+    assert (done.code, done.out) == (9, "one\ntwo\nthree\n")
+    assert len(done.err.splitlines()) == 3
+    assert holdfast("attach", "-n", "1", "digits").out == "three\n"
+    value = holdfast("attach", "--json", "digits").json()
+    assert (value["condition"], value["exit_code"]) == ("failed", 9)
+
+
+@pytest.mark.requirement("PROC-12")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGTERM, 143)])
+def test_PROC_12_losing_the_terminal_only_detaches(holdfast: Command, number: int, code: int) -> None:
+    with live_run(holdfast) as run, started("attach", run.run_id) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "ready\n"
+        follower.send_signal(number)
+        assert follower.wait(10) == code
+        assert run.look().condition == "running"
+        assert run.look().desired is None
+
+
+def test_a_reader_that_leaves_only_detaches(holdfast: Command) -> None:
+    body = "echo ready; while :; do echo more; sleep 0.05; done"
+    with live_run(holdfast, job=("sh", "-c", body)) as run, started("attach", run.run_id) as follower:
+        assert follower.stdout is not None
+        follower.stdout.readline()
+        follower.stdout.close()
+        follower.stdout = None
+        assert follower.wait(10) == 141
+        assert run.look().condition == "running"
+
+
+def test_interrupting_once_asks_twice_kills(holdfast: Command) -> None:
+    with live_run(holdfast, "--grace", "1m", job=STUBBORN) as run, started("attach", run.run_id) as follower:
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == "ready\n"
+        follower.send_signal(signal.SIGINT)
+        said = read_until(follower, "asked")
+        assert "Ctrl-C again kills" in said
+        run.wait_condition("stopping")
+        follower.send_signal(signal.SIGINT)
+        read_until(follower, "KILL")
+        assert follower.wait(10) == 130
+        assert run.wait_condition("stopped").exit_code == 130
+
+
+def test_interrupting_a_third_time_leaves(holdfast: Command) -> None:
+    # No supervisor will ever answer here: the pid in the state is the test's own, which knows nothing of it.
+    run_dir = make_run(
+        os.environ["HOLDFAST_RUNS"],
+        state=Preflight(utc_now()),
+        supervisor=identify_self(),
+    )
+    with started("attach", run_dir) as follower:
+        wait_until(lambda: _catches_interrupts(follower.pid), what="the follower to listen")
+        for text in ("asked", "KILL", "detached"):
+            follower.send_signal(signal.SIGINT)
+            read_until(follower, text)
+        assert follower.wait(10) == 130
+    desired = observe(run_dir).desired
+    assert desired is not None
+    assert desired.wish is Wish.STOP_NOW
+
+
+def _catches_interrupts(pid: int) -> bool:
+    """Whether TERM and INT have handlers there, by the kernel's mask of caught signals; HUP tells ours from Python's."""
+    with open(f"/proc/{pid}/status") as file:
+        caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt"))
+    return bool(caught >> (signal.SIGHUP - 1) & 1)
+
+
+@pytest.mark.requirement("PROC-15")
+def test_a_supervisor_that_dies_is_told_and_the_job_goes_on_being_followed(holdfast: Command) -> None:
+    with live_run(holdfast) as run, started("attach", run.run_id) as follower:
+        assert follower.stdout is not None
+        follower.stdout.readline()
+        run.kill_supervisor()
+        assert f"holdfast adopt {run.run_id}" in read_until(follower, "adopt")
+        assert holdfast("stop", "--now", run.run_id).code == 0
+        assert follower.wait(10) == 130
+
+
+def test_a_job_that_ends_without_a_supervisor_keeps_its_exit_code(holdfast: Command) -> None:
+    body = 'echo ready; while [ ! -e "$HOLDFAST_ARTIFACT_DIR/go" ]; do sleep 0.05; done; exit 42'
+    with live_run(holdfast, job=("sh", "-c", body)) as run, started("attach", run.run_id) as follower:
+        assert follower.stdout is not None
+        follower.stdout.readline()
+        run.kill_supervisor()
+        read_until(follower, "adopt")
+        write(f"{run.run_dir}/artifacts/go", "")
+        assert follower.wait(15) == 42
+        assert run.wait_condition("failed").exit_code == 42
+
+
+def test_a_run_that_nobody_supervises_is_not_followed_for_ever(holdfast: Command) -> None:
+    run_dir = make_run(os.environ["HOLDFAST_RUNS"])
+    write(f"{run_dir}/attempts/1/state.json", "{broken")
+    done = holdfast("attach", run_dir)
+    assert done.code == 69
+    assert "state.json" in done.err
+
+
+def test_refusals_say_what_to_do(holdfast: Command) -> None:
+    done = holdfast("run", "--", "/no/such/program")
+    assert done.code == 78
+    assert "/no/such/program" in done.err

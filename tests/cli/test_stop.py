@@ -1,0 +1,138 @@
+"""``holdfast stop``: asked once, waited for, told rung by rung; harmless when there is nothing to stop."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.host.processes import identify_self
+from tests.cli.live import STUBBORN, live_run
+from tests.rundirs import dead_process, ended, finalizing, living_process, make_run, running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Command
+
+pytestmark = pytest.mark.cli
+
+
+@pytest.mark.requirement("PROC-06", "B-50")
+def test_a_live_run_is_stopped_and_the_rungs_are_told(holdfast: Command) -> None:
+    with live_run(holdfast, "--name", "gentle") as run:
+        done = holdfast("stop", "gentle", "--reason", "enough")
+        assert done.code == 0
+        assert "TERM sent" in done.out
+        assert "KILL sent" not in done.out
+        assert "stopped (exit 130)" in done.out
+        view = run.look()
+        assert (view.condition, view.exit_code, view.over) == ("stopped", 130, True)
+        assert "enough" in view.note
+
+
+def test_stop_is_idempotent(holdfast: Command) -> None:
+    with live_run(holdfast) as run:
+        assert holdfast("stop", run.run_id).code == 0
+        again = holdfast("stop", run.run_id)
+        assert again.code == 0
+        assert "already ended" in again.out
+        assert holdfast("stop", "--json", run.run_id).json()["already_ended"] is True
+
+
+@pytest.mark.requirement("PROC-06")
+def test_PROC_06_a_job_that_ignores_TERM_is_killed_after_its_grace(holdfast: Command) -> None:
+    with live_run(holdfast, "--grace", "300ms", job=STUBBORN) as run:
+        done = holdfast("stop", "--json", run.run_id)
+        value = done.json()
+        assert value["exit_code"] == done.code == 0
+        rungs = [event["event"] for event in value["ladder"]]
+        assert [rung for rung in rungs if rung in ("term_sent", "timer", "kill_sent")] == [
+            "term_sent",
+            "timer",
+            "kill_sent",
+        ]
+
+
+def test_a_wait_that_is_over_leaves_the_run_stopping(holdfast: Command) -> None:
+    with live_run(holdfast, "--grace", "1m", job=STUBBORN) as run:
+        done = holdfast("stop", "--wait", "100ms", run.run_id)
+        assert done.code == 124
+        assert "goes on stopping without us" in done.err
+        assert run.look().condition == "stopping"
+        now = holdfast("stop", "--now", run.run_id)
+        assert now.code == 0
+        assert "KILL sent" in now.out
+
+
+@pytest.mark.requirement("PROC-15")
+def test_a_run_without_a_supervisor_is_stopped_by_a_new_one(holdfast: Command) -> None:
+    with live_run(holdfast) as run:
+        run.kill_supervisor()
+        assert run.look().condition == "running, unsupervised"
+        done = holdfast("stop", run.run_id)
+        assert done.code == 0
+        assert run.look().condition == "stopped"
+
+
+@pytest.mark.requirement("PROC-08")
+def test_PROC_08_an_old_run_whose_pid_is_used_again_harms_nobody(holdfast: Command, tmp_path: Path) -> None:
+    """The recorded pid is this test's own, with another start time: stop must not touch it."""
+    from dataclasses import replace
+
+    stranger = replace(living_process(os.getpid()), start_ticks=7)
+    root = os.environ["HOLDFAST_RUNS"]
+    run_dir = make_run(root, state=running(job=stranger, keeper=stranger), supervisor=stranger)
+    done = holdfast("stop", run_dir)
+    assert done.code == 0
+    assert "already ended" in done.out
+    assert "lost" in done.out
+
+
+@pytest.mark.requirement("PROC-16", "B-41")
+def test_PROC_16_what_survives_KILL_is_named_with_its_wait_channel(holdfast: Command) -> None:
+    stuck = ("pid 4242 in uninterruptible sleep (D) in nfs_wait",)
+    run_dir = make_run(os.environ["HOLDFAST_RUNS"], state=finalizing(stuck=stuck), supervisor=identify_self())
+    done = holdfast("stop", "--wait", "200ms", run_dir)
+    assert done.code == 76
+    assert "nfs_wait" in done.out
+    assert "lease stays held" in done.err
+    assert holdfast("stop", "--wait", "0", "--json", run_dir).json()["survivors"] == list(stuck)
+
+
+@pytest.mark.requirement("ETIQ-02")
+def test_ETIQ_02_another_accounts_run_is_refused_before_anything(holdfast: Command) -> None:
+    run_dir = make_run(os.environ["HOLDFAST_RUNS"], state=running(), supervisor=dead_process())
+    os.chown(run_dir, 65534, 65534)
+    before = sorted(os.listdir(f"{run_dir}/attempts/1"))
+    for verb in ("stop", "restart", "adopt"):
+        done = holdfast(verb, run_dir)
+        assert done.code == 77, verb
+        assert "belongs to" in done.err
+    assert sorted(os.listdir(f"{run_dir}/attempts/1")) == before
+
+
+def test_a_run_of_another_host_is_not_acted_on(holdfast: Command) -> None:
+    run_dir = make_run(os.environ["HOLDFAST_RUNS"], state=running(), supervisor=dead_process(), host="otherbox")
+    for verb in ("stop", "restart", "adopt"):
+        done = holdfast(verb, run_dir)
+        assert done.code == 74
+        assert "ssh otherbox" in done.err
+
+
+def test_a_corrupt_state_is_an_error_that_names_the_file(holdfast: Command) -> None:
+    run_dir = make_run(os.environ["HOLDFAST_RUNS"], state=running(), supervisor=dead_process())
+    with open(f"{run_dir}/attempts/1/state.json", "w") as file:
+        file.write("{")
+    done = holdfast("stop", run_dir)
+    assert done.code == 74
+    assert f"{run_dir}/attempts/1/state.json" in done.err
+
+
+@pytest.mark.parametrize("wait", ["soon", "-1", ""])
+def test_a_bad_wait_is_a_usage_error(holdfast: Command, wait: str) -> None:
+    run_dir = make_run(os.environ["HOLDFAST_RUNS"], state=ended())
+    done = holdfast("stop", f"--wait={wait}", run_dir)
+    assert done.code == 64
+    assert "--wait" in done.err

@@ -1,0 +1,53 @@
+"""How much room a run needs, and what is said when it is not there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.core.disk_budget import DiskUse, checkpoint_budget, estimate_checkpoint, judge_disk
+from holdfast.model.finding import Level
+from holdfast.model.job import DiskNeeds
+
+pytestmark = pytest.mark.pure
+
+GIB = 1024**3
+USE = DiskUse("/data", "ext4", ("run directory",), 50 * GIB, 100 * GIB, 100_000, takes_checkpoints=True)
+NEEDS = DiskNeeds(min_free_bytes=0, checkpoint_bytes=10 * GIB, keep=3)
+
+
+@pytest.mark.requirement("PRE-07")
+def test_PRE_07_the_budget_has_room_for_the_one_being_written() -> None:
+    assert checkpoint_budget(NEEDS) == 40 * GIB
+    assert {item.level for item in judge_disk(replace(USE, free_bytes=40 * GIB), NEEDS)} == {Level.PASS}
+    short = judge_disk(replace(USE, free_bytes=39 * GIB), NEEDS)
+    assert [(item.id, item.level) for item in short] == [("disk.bytes", Level.FAIL), ("disk.inodes", Level.PASS)]
+    assert "needs 40 GiB" in short[0].evidence
+    assert "1 GiB short" in short[0].evidence
+
+
+@pytest.mark.requirement("PRE-07")
+def test_PRE_07_the_floor_is_on_top_of_the_budget() -> None:
+    assert judge_disk(replace(USE, free_bytes=40 * GIB), replace(NEEDS, min_free_bytes=1))[0].level is Level.FAIL
+    other = replace(USE, free_bytes=GIB, takes_checkpoints=False)
+    assert judge_disk(other, replace(NEEDS, min_free_bytes=GIB))[0].level is Level.PASS
+
+
+@pytest.mark.requirement("PRE-07", "B-53")
+def test_B_53_a_checkpoint_is_more_than_its_weights() -> None:
+    assert estimate_checkpoint(100_000_000_000, optimizer="none") == 200_000_000_000
+    assert estimate_checkpoint(100_000_000_000) == 1_400_000_000_000
+
+
+@pytest.mark.requirement("PRE-06", "RAIL-10")
+def test_RAIL_10_inodes_are_a_gate_too() -> None:
+    few = judge_disk(replace(USE, free_inodes=9), NEEDS)[1]
+    assert (few.id, few.level) == ("disk.inodes", Level.FAIL)
+    assert len(judge_disk(replace(USE, free_inodes=None), NEEDS)) == 1
+
+
+def test_an_optional_place_only_warns_and_a_read_only_one_fails() -> None:
+    assert judge_disk(replace(USE, free_bytes=0, optional=True), NEEDS)[0].level is Level.WARN
+    found = judge_disk(replace(USE, read_only=True), NEEDS)
+    assert [(item.id, item.level) for item in found] == [("disk.read_only", Level.FAIL)]

@@ -1,0 +1,43 @@
+"""The few properties that model types compute."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.model.finding import Finding, Level, worst
+from holdfast.model.gpu import GpuRequest
+from holdfast.model.identity import WaitStatus
+from holdfast.model.lease import LeasedDevice
+
+pytestmark = pytest.mark.pure
+
+
+@pytest.mark.requirement("PROC-05", "B-01")
+@pytest.mark.parametrize(
+    ("status", "code", "words"),
+    [
+        (WaitStatus(0, None), 0, "exit code 0"),
+        (WaitStatus(3, None), 3, "exit code 3"),
+        (WaitStatus(None, 9), 137, "signal 9"),
+        (WaitStatus(None, 11, core_dumped=True), 139, "signal 11 (core dumped)"),
+    ],
+)
+def test_a_wait_status_keeps_code_and_signal_apart(status: WaitStatus, code: int, words: str) -> None:
+    assert (status.exit_code, status.describe()) == (code, words)
+
+
+def test_the_worst_of_findings() -> None:
+    findings = [Finding(str(level), level, "x", "y") for level in (Level.WARN, Level.PASS, Level.UNKNOWN)]
+    assert worst(findings) is Level.WARN
+    assert worst([*findings, Finding("f", Level.FAIL, "x", "y")]) is Level.FAIL
+    assert worst(()) is Level.PASS
+    assert worst(findings[1:]) is Level.UNKNOWN
+
+
+def test_a_slice_is_named_by_its_own_uuid() -> None:
+    assert LeasedDevice("GPU-1", 0, "H100").uuid == "GPU-1"
+    assert LeasedDevice("GPU-1", 0, "H100", "MIG-2").uuid == "MIG-2"
+
+
+def test_how_many_devices_are_wanted() -> None:
+    assert [GpuRequest().wanted, GpuRequest(2).wanted, GpuRequest(devices=("0", "1", "3")).wanted] == [0, 2, 3]
