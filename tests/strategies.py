@@ -43,5 +43,7 @@ def values_of(hint: Any) -> SearchStrategy[Any]:
         return st.sampled_from(hint)
     if hint not in _KNOWN:
         hints = get_type_hints(hint)
-        _KNOWN[hint] = st.builds(hint, **{field.name: values_of(hints[field.name]) for field in dataclasses.fields(hint)})
+        _KNOWN[hint] = st.builds(
+            hint, **{field.name: values_of(hints[field.name]) for field in dataclasses.fields(hint)}
+        )
     return _KNOWN[hint]

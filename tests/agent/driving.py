@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "jobs", "job.py")
 
 
+def read_text(path: str) -> str:
+    """A small file."""
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
 def job(*words: object) -> tuple[str, ...]:
     """The command of one of the small jobs."""
     return (sys.executable, "-I", "-S", JOB, *(str(word) for word in words))
@@ -56,13 +62,19 @@ class Driven:
         return wire.parse_object(fallback.read(self.run_id, self.attempt, self.path(name)), name)
 
     def state(self) -> RunState:
-        data = fallback.read(self.run_id, self.attempt, self.path(wire.STATE))
+        data = wait_until(self._read_state, what=f"there is a {wire.STATE} in one place or the other")
         found = wire.from_bytes(RunState, data, wire.STATE)
         if found.supervisor is not None:
             self.seen.add(found.supervisor)
         for process in _recorded(found.state):
             self.seen.add(process)
         return found
+
+    def _read_state(self) -> bytes:
+        try:
+            return fallback.read(self.run_id, self.attempt, self.path(wire.STATE))
+        except FileNotFoundError:
+            return b""
 
     def kind(self) -> str:
         return type(self.state().state).__name__.lower()

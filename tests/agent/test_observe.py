@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.observe import Presence, Reach, list_attempts, observe, read_events
+from holdfast.agent.observe import Presence, Reach, RunView, list_attempts, observe, read_events
 from holdfast.host.clock import utc_now
 from holdfast.host.processes import identify_self
 from holdfast.model import wire
@@ -95,6 +95,7 @@ def test_a_process_with_the_runs_marker_is_not_lost(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, env=environment)
     try:
         view = wait_until(lambda: _unless_lost(run_dir))
+        assert view is not None
         assert view.condition == "running, unsupervised"
         assert [member.pid for member in view.members] == [process.pid]
         assert not view.vanished
@@ -103,7 +104,7 @@ def test_a_process_with_the_runs_marker_is_not_lost(tmp_path: Path) -> None:
         process.communicate()
 
 
-def _unless_lost(run_dir: str) -> object:
+def _unless_lost(run_dir: str) -> RunView | None:
     view = observe(run_dir)
     return view if view.condition != "lost" else None
 

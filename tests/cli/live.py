@@ -50,7 +50,9 @@ class LiveRun:
 
     def wait_condition(self, *conditions: str) -> RunView:
         """Wait until the run is in one of these conditions."""
-        return wait_until(lambda: self._if_in(conditions), what=f"condition {' or '.join(conditions)}")
+        found = wait_until(lambda: self._if_in(conditions), what=f"condition {' or '.join(conditions)}")
+        assert found is not None
+        return found
 
     def _if_in(self, conditions: tuple[str, ...]) -> RunView | None:
         view = self.look()

@@ -113,7 +113,7 @@ def test_interrupting_a_third_time_leaves(holdfast: Command) -> None:
 
 
 def _catches_interrupts(pid: int) -> bool:
-    """Whether TERM and INT have handlers there, by the kernel's mask of caught signals; HUP tells ours from Python's."""
+    """Whether HUP has a handler there (ours; Python sets none), by the kernel's mask of caught signals."""
     with open(f"/proc/{pid}/status") as file:
         caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt"))
     return bool(caught >> (signal.SIGHUP - 1) & 1)

@@ -158,6 +158,6 @@ def test_closed_standard_streams_do_no_harm(closed: str, tmp_path: Path) -> None
 
 
 def test_names_that_are_not_text_do_not_end_the_program(holdfast: Command, tmp_path: Path) -> None:
-    ended = holdfast("run", os.fsdecode(b"caf\xe9.yaml"), "--json", env={"LC_ALL": "C.UTF-8"})
+    ended = holdfast("run", os.fsdecode(b"\xe9t\xe9.yaml"), "--json", env={"LC_ALL": "C.UTF-8"})
     assert ended.code == 65
-    assert ended.json()["error"]["message"] == "caf\udce9.yaml: no such job file"
+    assert ended.json()["error"]["message"] == "\udce9t\udce9.yaml: no such job file"

@@ -207,12 +207,12 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
         "name: a b\n"
         "command: [python, train.py]\n"
         "gpu:\n"
-        "  min_fre: 10GB\n"
+        "  min_fee: 10GB\n"
         "  share: yes please\n"
         "gpus: -1\n"
         "timeout: 4x\n"
         "timeout: 3h\n"
-        "priority: hihg\n"
+        "priority: highh\n"
         "limits: {memory: lots, cpus: '2'}\n"
         "dat: 1\n"
         "min_free: 3GB\n"
@@ -222,12 +222,12 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
             "job.yaml:1: name: 'a b' is not a name: 1 to 48 letters, digits, dots, dashes and underscores, "
             "a letter or digit first"
         ),
-        "job.yaml:4: gpu.min_fre: unknown key; did you mean min_free?",
+        "job.yaml:4: gpu.min_fee: unknown key; did you mean min_free?",
         "job.yaml:5: gpu.share: expected true or false, found the text 'yes please' for gpu.share",
         "job.yaml:6: gpus: -1 is not understood; write a count (2 or any:2), indexes (0,1) or UUIDs (GPU-..., MIG-...)",
         "job.yaml:7: timeout: '4x' is not a duration; write it like 90s, 15m, 4h or 1h30m",
         "job.yaml:8: timeout: written twice; the first is in line 7",
-        "job.yaml:9: priority: 'hihg' is not one of low, normal",
+        "job.yaml:9: priority: 'highh' is not one of low, normal",
         "job.yaml:10: limits.memory: 'lots' is not a size; write it like 512MB, 10GB or 8GiB",
         "job.yaml:10: limits.cpus: expected a number, found the text '2'",
         "job.yaml:11: dat: unknown key; did you mean data?",
@@ -342,9 +342,9 @@ def test_a_mistake_is_said_in_one_line(text: str, line: str, job: Callable[..., 
 
 
 def test_toml_mistakes_have_their_lines_too(job: Callable[..., Path]) -> None:
-    path = job('command = "x"\n[gpu]\n# here\nmin_fre = "1GB"\n[limits]\ncpus = nan\n', "job.toml")
+    path = job('command = "x"\n[gpu]\n# here\nmin_fee = "1GB"\n[limits]\ncpus = nan\n', "job.toml")
     assert refusal(path) == [
-        "job.toml:4: gpu.min_fre: unknown key; did you mean min_free?",
+        "job.toml:4: gpu.min_fee: unknown key; did you mean min_free?",
         "job.toml:6: limits.cpus: expected a number, found the number nan",
     ]
 

@@ -77,9 +77,9 @@ def test_each_verb_has_the_help_that_the_list_shows(verb: str, holdfast: Command
 
 
 def test_an_unknown_verb_gets_a_suggestion(holdfast: Command) -> None:
-    ended = holdfast("shwo", "x")
+    ended = holdfast("sho", "x")
     assert ended.code == 64
-    assert ended.err == ("holdfast: there is no verb 'shwo'\n  did you mean show? `holdfast --help` lists the verbs\n")
+    assert ended.err == ("holdfast: there is no verb 'sho'\n  did you mean show? `holdfast --help` lists the verbs\n")
     assert "holdfast run -- COMMAND" in holdfast("python").err
 
 

@@ -14,8 +14,13 @@ pytestmark = [pytest.mark.pure, pytest.mark.requirement("POST-03")]
 
 def ended(code: int | None = 1, signal: int | None = None, **fields: object) -> Ended:
     status = WaitStatus(code, signal)
-    base = {"at": "2026-11-20T10:45:01.123Z", "outcome": Outcome.FAILED, "exit_code": status.exit_code}
-    return Ended(**{**base, "evidence": f"ended with {status.describe()}", "status": status, **fields})  # type: ignore[arg-type]
+    base: dict[str, object] = {
+        "at": "2026-11-20T10:45:01.123Z",
+        "outcome": Outcome.FAILED,
+        "exit_code": status.exit_code,
+    }
+    base |= {"evidence": f"ended with {status.describe()}", "status": status}
+    return Ended(**{**base, **fields})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +48,7 @@ def test_POST_03_the_last_words_decide(tail: str, name: str) -> None:
     verdict = judge_failure(ended(), Traces(tail=tail))
     assert verdict.failure_class == name
     assert verdict.remedy
-    assert tail[-30:] in " ".join(verdict.evidence)
+    assert tail.rpartition("\n")[2][:60] in " ".join(verdict.evidence)
 
 
 def test_POST_03_counters_come_before_words() -> None:

@@ -44,7 +44,8 @@ def test_every_rule_is_read() -> None:
 
 
 def test_json_says_the_same() -> None:
-    text = """{"lease_dir": "/var/lib/holdfast", "min_free": "4GB", "max_hold": "24h", "grace_max": "5m", "max_wait": 3600,
+    text = """{"lease_dir": "/var/lib/holdfast", "min_free": "4GB", "max_hold": "24h", "grace_max": "5m",
+    "max_wait": 3600,
     "max_cards": 2, "nice": 15, "allow_normal_priority": false, "allowed_hours": ["20:00-08:00", "12:00-13:00"],
     "idle": {"max_utilisation": 5, "max_used": "500MiB"}}"""
     assert parse_rules(text, "/etc/r.toml") == RULES

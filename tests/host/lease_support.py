@@ -118,6 +118,7 @@ class Child:
                     with contextlib.suppress(OSError):
                         os.close(int(name))
             if uid is not None:
+                _load_everything()
                 os.setgroups([])
                 os.setresgid(uid, uid, uid)
                 os.setresuid(uid, uid, uid)
@@ -155,6 +156,20 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self.kill()
         self.line.close()
+
+
+def _load_everything() -> None:
+    """Load what is loaded on first use: the interpreter may lie where other accounts cannot read it."""
+    import codecs
+    import ctypes
+    import pwd
+
+    from holdfast.host import libc
+
+    assert codecs.lookup("ascii").name == "ascii"
+    assert pwd.getpwuid(0).pw_name
+    libc.get_io_priority()
+    ctypes.CDLL(None)
 
 
 def hold(area: Area, number: int, *devices: LeasedDevice, uid: int | None = None, **changes: Any) -> Child:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import random
 import select
 import signal
 from typing import TYPE_CHECKING
@@ -14,7 +16,7 @@ from holdfast.host import clock, leases, tickets
 from holdfast.host.lease_area import Area, open_area
 from holdfast.host.lease_waiting import SLOW_POLL_S, Waiter, wait_s
 from holdfast.model.lease import Busy, LeasedDevice, Witness
-from tests.host.lease_support import CARDS, Child, Line, hold, record, refused, take
+from tests.host.lease_support import CARDS, DEADLINE_S, Child, Line, hold, record, refused, take
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -291,3 +293,47 @@ def open_paths(path: str) -> None:
     while path not in ("/", "/tmp"):
         os.chmod(path, os.stat(path).st_mode | 0o011)
         path = os.path.dirname(path)
+
+
+def queue_again_and_again(area: Area, number: int, rounds: int) -> Child:
+    """A process that waits, holds and releases; some holds end by SIGKILL, a double grant as an error."""
+
+    def work(line: Line) -> None:
+        draw = random.Random(number)
+        for turn in range(rounds):
+            candidates = tuple(sorted(draw.sample(CARDS[:3], draw.choice([2, 3])), key=lambda card: card.index))
+            count = draw.choice([1, 1, 2])
+            with waiting(area, number * 100 + turn, *candidates, count=count) as waiter:
+                held = None
+                while not isinstance(held, leases.Held):
+                    assert poll_until_ready(waiter, clock.monotonic_s() + DEADLINE_S), waiter.blocked_by()
+                    held = waiter.acquire(record(number * 100 + turn, *waiter.free[:count]))
+            paths = [f"{area.directories[0]}/witness-{device.index}" for device in held.record.devices]
+            witnesses = [os.open(path, os.O_CREAT | os.O_RDWR) for path in paths]
+            for witness in witnesses:
+                # A record lock: it ends with this process, as a lease does, and shares nothing else with it.
+                fcntl.lockf(witness, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if draw.random() < 0.05:
+                os.kill(os.getpid(), signal.SIGKILL)
+            for witness in witnesses:
+                os.close(witness)
+            held.release()
+        line.send("done")
+
+    return Child(work)
+
+
+@pytest.mark.requirement("LEASE-01", "LEASE-02", "LEASE-14")
+def test_LEASE_14_a_crowd_that_is_killed_at_random_never_stalls_nor_doubles(area: Area) -> None:
+    draw = random.Random(7)
+    with contextlib.ExitStack() as stack:
+        crowd = [stack.enter_context(queue_again_and_again(area, number, 8)) for number in range(16)]
+        for child in draw.sample(crowd, 4):
+            child.kill()
+        done = 0
+        for child in crowd:
+            with contextlib.suppress(EOFError):
+                done += child.receive() == "done"
+        assert done > 0
+    held = take(area, record(9999, *CARDS[:3]))
+    held.release()

@@ -204,6 +204,8 @@ class JobControl:
             for pid in outside:
                 try:
                     gear.group.add(pid)
+                except ProcessLookupError:
+                    continue
                 except OSError as error:
                     self._context.recorder.log(f"pid {pid} could not be moved into {gear.group.witness}: {error}")
             if not outside:

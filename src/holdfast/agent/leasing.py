@@ -64,6 +64,7 @@ class CardLease:
         self._inventory = Inventory(InventorySource.NONE)
         self._probe: Probe | None = None
         self._area: Area | None = None
+        self._doubtful: frozenset[str] = frozenset()
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -202,6 +203,7 @@ class CardLease:
         limit_s = RECHECK_S if self._probe is not None else FIRST_READING_S
         self._inventory = read_inventory(limit_s, probe=self.probe())
         busy = self._judge(devices)
+        self._doubtful = frozenset(item.device for item in busy)
         if busy:
             self._held.release()
             self._held = None
@@ -279,8 +281,9 @@ class CardLease:
             return
         wanted = self._context.spec.gpus.wanted
         free = {device.uuid for device in self._waiter.free}
-        # Whole cards first, in PCI order; what the card itself says is asked under the lock.
-        devices = tuple(device for device in _all_devices(self._inventory) if device.uuid in free)[:wanted]
+        # Whole cards first, in PCI order, but those that said no under the lock last; a card is asked under the lock only.
+        ordered = sorted(_all_devices(self._inventory), key=lambda device: device.uuid in self._doubtful)
+        devices = tuple(device for device in ordered if device.uuid in free)[:wanted]
         outcome = self._waiter.acquire(self._record(devices))
         if isinstance(outcome, tuple):
             self._rearm()

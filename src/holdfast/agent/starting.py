@@ -84,7 +84,7 @@ def bring_up(context: Context, lease: CardLease, gear: Gear, devices: tuple[Leas
             inherited_fds=lease.fds,
             kill_on_supervisor_death=spec.on_supervisor_death is Orphan.KILL,
             pty=spec.pty,
-            signal_rest=_build_signal_rest(context, gear, in_namespace=in_namespace),
+            signal_rest=_build_signal_rest(context, gear, entered if in_namespace else None),
             prepare=lambda: _prepare_job(gear),
             lock_path=context.recorder.path(LOCK_NAME),
             enter=enter if in_namespace else None,
@@ -93,17 +93,15 @@ def bring_up(context: Context, lease: CardLease, gear: Gear, devices: tuple[Leas
     )
 
 
-def _build_signal_rest(context: Context, gear: Gear, *, in_namespace: bool) -> Callable[[int], int]:
+def _build_signal_rest(
+    context: Context, gear: Gear, entered: list[namespaces.Entered] | None
+) -> Callable[[int], int]:
     """What a keeper without a supervisor ends the tree with."""
     run_id, attempt = context.run_id, context.attempt
 
     def signal_namespace(number: int) -> int:
-        # From process 1 of a PID namespace: everything in it and nothing else. Source: kill(2), pid -1.
-        try:
-            os.kill(-1, number)
-        except ProcessLookupError:
-            return 0
-        return 1
+        assert entered, "the keeper is forked after its namespace was entered"
+        return int(namespaces.signal_namespace(entered[0], number))
 
     def signal_tree(number: int) -> int:
         from ..host.processes import identify_self
@@ -113,7 +111,7 @@ def _build_signal_rest(context: Context, gear: Gear, *, in_namespace: bool) -> C
         members.signal_members(found, number)
         return len(found)
 
-    return signal_namespace if in_namespace else signal_tree
+    return signal_tree if entered is None else signal_namespace
 
 
 def _prepare_job(gear: Gear) -> None:

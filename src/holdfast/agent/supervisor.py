@@ -52,6 +52,7 @@ from ..model.run import (
     Starting,
     State,
     StopCause,
+    Stopping,
     StopRequest,
     Waiting,
     Wish,
@@ -139,7 +140,8 @@ class Supervisor:
 
     def _dispatch(self, event: Event) -> None:
         """Decide, commit, act."""
-        if isinstance(event, StopWanted):
+        if isinstance(event, (StopWanted, TimerFired)):
+            # Either may begin a stop.
             self._plan = measure_grace(self._plan, self._context)
         before = self._state
         after, actions = decide(before, event, Now(utc_now(), time.time()), self._plan)
@@ -153,7 +155,8 @@ class Supervisor:
     def _announce(self, before: State, after: State) -> None:
         if type(before) is not type(after):
             name = type(after).__name__.lower()
-            self._recorder.event(name, **_headline(after))
+            grace = {"grace_s": self._plan.grace_s} if isinstance(after, Stopping) else {}
+            self._recorder.event(name, **_headline(after), **grace)
             if not isinstance(after, Ended):
                 # The end is told when its records are written.
                 self._context.notify(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent import acting, observe
@@ -133,7 +134,7 @@ def build_phases(events: list[Facts]) -> list[Facts]:
     """Each lifecycle state that was entered, with when and for how many seconds (by the monotonic clock)."""
     entered = [event for event in events if event.get("event") in PHASES]
     found = []
-    for event, following in zip(entered, [*entered[1:], None], strict=True):
+    for event, following in zip_longest(entered, entered[1:]):
         begin, end = event.get("monotonic_s"), None if following is None else following.get("monotonic_s")
         known = isinstance(begin, (int, float)) and isinstance(end, (int, float)) and end >= begin
         found.append(

@@ -177,7 +177,7 @@ def _judge_end(ended: Ended, traces: Traces) -> Verdict:
 
 
 def find_words(tail: str) -> tuple[str, str, str] | None:
-    """(class, the line that says it, remedy) for the first class whose words stand in the output's end; None without."""
+    """(class, the line that says it, remedy) of the first class whose words stand there; None without."""
     for name, pattern, remedy in _WORDS:
         match = re.search(pattern, tail, re.MULTILINE)
         if match is not None:

@@ -159,7 +159,7 @@ def _resume_finalizing(state: Finalizing, event: Resumed, _now: Now, plan: Plan)
 def _checked(state: Preflight, event: ChecksDone, now: Now, plan: Plan) -> Step:
     failed = tuple(finding for finding in event.findings if finding.level is Level.FAIL)
     if failed:
-        words = "; ".join(f"{finding.id}: {finding.evidence}" for finding in failed)
+        words = "; ".join(f"{finding.id}: {finding.subject}: {finding.evidence}" for finding in failed)
         return _finalize(state, now, refusal=Refusal("preflight", 78, words, failed[0].remedy, findings=failed))
     if plan.wants_cards:
         patience = (Arm(Timer.WAIT, plan.wait_s),) if plan.wait_s > 0 else ()

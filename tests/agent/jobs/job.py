@@ -192,7 +192,7 @@ def read_stdin() -> None:
     say(f"stdin {os.readlink('/proc/self/fd/0')} {sys.stdin.buffer.read()!r} tty={os.isatty(1)}")
 
 
-def show() -> None:
+def show(*_: str) -> None:
     """What this process is, as JSON on one line."""
     status = open("/proc/self/status", encoding="ascii").read()  # noqa: SIM115 - ends with the process
     facts = {

@@ -60,8 +60,9 @@ def _judge(situation: Situation, inventory: Inventory) -> Iterator[Finding]:
     if choice.devices:
         yield passed("cards", "cards" + marked, f"would take {', '.join(choice.devices)}")
         return
-    soft = [uuid for uuid, reason in choice.rejected if _may_pass(reason)]
-    level = situation.busy_level if len(soft) >= spec.gpus.wanted else Level.FAIL
+    hard = [uuid for uuid, reason in choice.rejected if not _may_pass(reason)]
+    enough = not hard if spec.gpus.devices else len(inventory.cards) - len(hard) >= spec.gpus.wanted
+    level = situation.busy_level if enough else Level.FAIL
     remedy = "wait for them: gpu: {wait: 2h}" if level is not Level.FAIL else "see `holdfast gpus`; ask for other cards"
     yield Finding("cards", level, "cards" + marked, choice.problem or "no card fits", remedy)
     for uuid, reason in choice.rejected:

@@ -1,0 +1,273 @@
+"""The stop ladder on real trees: gentle first, by measured grace, the whole tree, and honest about what survives."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.host import processes
+from holdfast.model.job import Rung
+from holdfast.model.run import Finalizing, Outcome, Stopping, StopRung, Wish
+from tests.agent.driving import Drive, job, read_text
+from tests.agent.test_start import RUNGS
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+FAMILY = ("setsid", "double_fork", "ignore_term", "stopped", "escapee")
+
+
+@pytest.mark.requirement("PROC-02", "B-05", "B-07")
+@pytest.mark.parametrize("rung", RUNGS)
+def test_PROC_02_nothing_of_a_hard_family_survives_on_any_rung(drive: Drive, rung: Rung) -> None:
+    run = drive(*job("tree", *FAMILY), containment=rung, grace_s=0.2)
+    run.ready()
+    assert len(run.marked()) == 1 + len(FAMILY)
+    run.ask()
+    end = run.ended()
+    assert end.outcome is Outcome.STOPPED
+    run.assert_gone()
+    assert [event["event"] for event in run.events() if event["event"] in ("term_sent", "kill_sent")] == [
+        "term_sent",
+        "kill_sent",
+    ]
+
+
+@pytest.mark.requirement("PROC-02")
+@pytest.mark.parametrize("rung", [Rung.AUTO, Rung.SUBREAPER])
+def test_PROC_02_a_crowd_of_two_hundred_escapees_is_ended(drive: Drive, rung: Rung) -> None:
+    run = drive(*job("tree", "escapee:200"), containment=rung, grace_s=0.1)
+    run.ready()
+    run.ask()
+    assert run.ended().outcome is Outcome.STOPPED
+    run.assert_gone()
+
+
+@pytest.mark.requirement("B-07")
+@pytest.mark.parametrize("rung", [Rung.PID_NAMESPACE, Rung.SUBREAPER])
+def test_B_07_term_reaches_the_program_behind_a_shell(drive: Drive, rung: Rung) -> None:
+    words = " ".join(job("leave_on_term", 0))
+    run = drive("sh", "-c", f"{words}; echo shell ends with $?", containment=rung, grace_s=30.0)
+    run.ready()
+    run.ask()
+    end = run.ended()
+    assert end.outcome is Outcome.STOPPED
+    assert not run.events("kill_sent") or run.events("kill_sent")[0]["data"]["processes"] == 0
+    run.assert_gone()
+
+
+@pytest.mark.requirement("PROC-06")
+def test_PROC_06_a_job_that_obeys_is_not_killed(drive: Drive) -> None:
+    run = drive(*job("leave_on_term", 0), grace_s=30.0)
+    run.ready()
+    run.ask(reason="enough")
+    end = run.ended()
+    assert end.status is not None
+    assert end.status.code == 0
+    assert not run.events("kill_sent")
+    assert end.request is not None
+    assert (end.request.by, end.request.detail) == ("a test", "enough")
+
+
+@pytest.mark.requirement("PROC-06", "B-06")
+def test_PROC_06_grace_is_extended_while_the_checkpoint_grows(drive: Drive) -> None:
+    run = drive(*job("save_slowly", 2.0), grace_s=0.4, grace_max_s=30.0)
+    run.ready()
+    run.ask()
+    end = run.ended()
+    assert end.status is not None
+    assert end.status.code == 0, "it ended by itself"
+    assert os.path.getsize(f"{run.run_dir}/checkpoints/last") > 0
+    assert not os.path.exists(f"{run.run_dir}/checkpoints/last.partial")
+    assert not run.events("kill_sent")
+
+
+@pytest.mark.requirement("PROC-06")
+def test_PROC_06_the_extension_has_a_ceiling(drive: Drive) -> None:
+    run = drive(*job("save_slowly", 600), grace_s=0.2, grace_max_s=1.0)
+    run.ready()
+    run.ask()
+    end = run.ended()
+    assert end.status is not None
+    assert end.status.signal == signal.SIGKILL
+    assert run.events("kill_sent")
+
+
+@pytest.mark.requirement("PROC-06")
+def test_PROC_06_a_job_that_ignores_term_is_killed_after_its_grace_and_each_rung_is_told(drive: Drive) -> None:
+    run = drive(*job("ignore_term"), grace_s=0.5)
+    run.ready()
+    run.ask()
+    end = run.ended()
+    assert end.status is not None
+    assert end.status.signal == signal.SIGKILL
+    term, kill = run.events("term_sent")[0], run.events("kill_sent")[0]
+    assert 0.5 <= kill["monotonic_s"] - term["monotonic_s"] < 5.0
+    assert run.events("timer")[0]["data"] == {"timer": "grace"}
+
+
+@pytest.mark.requirement("PROC-07", "B-06")
+def test_PROC_07_grace_comes_from_the_measured_save(drive: Drive) -> None:
+    run = drive(*job("beat", 40.0), grace_max_s=300.0)
+    run.ready()
+    run.ask()
+    end = run.ended()
+    assert end.outcome is Outcome.STOPPED
+    stopping = run.events("stopping")[0]["data"]
+    assert stopping["grace_s"] == 80.0
+
+
+@pytest.mark.requirement("PROC-17")
+def test_PROC_17_a_second_interrupt_kills_at_once(drive: Drive) -> None:
+    run = drive(*job("ignore_term"), grace_s=600.0)
+    run.ready()
+    run.signal_supervisor(signal.SIGINT)
+    run.wait_kind("stopping")
+    run.signal_supervisor(signal.SIGINT)
+    end = run.ended()
+    assert end.outcome is Outcome.STOPPED
+    assert end.request is not None
+    assert end.request.force
+    assert any(event["data"]["force"] for event in run.events("stop_requested"))
+
+
+@pytest.mark.requirement("PROC-17")
+def test_PROC_17_stop_now_skips_the_grace_of_a_stop_under_way(drive: Drive) -> None:
+    run = drive(*job("ignore_term"), grace_s=600.0)
+    run.ready()
+    run.ask()
+    found = run.wait_kind("stopping")
+    assert isinstance(found, Stopping)
+    assert found.rung is StopRung.TERM
+    run.ask(Wish.STOP_NOW)
+    assert run.ended().outcome is Outcome.STOPPED
+
+
+@pytest.mark.requirement("PROC-18")
+def test_PROC_18_asking_twice_changes_nothing(drive: Drive) -> None:
+    run = drive(*job("save_slowly", 0.5), grace_s=30.0)
+    run.ready()
+    run.ask()
+    run.wait_kind("stopping")
+    run.ask(by="somebody else")
+    run.ask(by="a third one")
+    end = run.ended()
+    assert end.request is not None
+    assert end.request.by == "a test"
+    assert len(run.events("term_sent")) == 1
+    run.ask()
+    assert run.kind() == "ended"
+
+
+@pytest.mark.requirement("B-50")
+def test_B_50_exit_code_0_after_a_stop_is_not_success(drive: Drive) -> None:
+    run = drive(*job("leave_on_term", 0), artifacts=())
+    run.ready()
+    run.ask()
+    end = run.ended()
+    assert (end.outcome, end.exit_code) == (Outcome.STOPPED, 130)
+
+
+@pytest.mark.requirement("PROC-06")
+def test_PROC_06_the_rest_of_the_tree_keeps_the_grace_when_the_leader_leaves(drive: Drive) -> None:
+    run = drive(*job("child_saves", 0.6), grace_s=30.0)
+    run.ready()
+    run.ask()
+    end = run.ended()
+    assert end.outcome is Outcome.STOPPED
+    assert read_text(f"{run.run_dir}/checkpoints/by-the-child") == "whole\n"
+    assert not run.events("kill_sent")
+
+
+@pytest.mark.requirement("POST-04")
+@pytest.mark.parametrize("rung", RUNGS)
+def test_POST_04_what_outlives_the_leader_is_found_named_and_ended(drive: Drive, rung: Rung) -> None:
+    run = drive(*job("leave_child", "double_fork", 4), containment=rung)
+    end = run.ended()
+    assert end.exit_code == 4
+    run.assert_gone()
+    assert run.events("leftovers")[0]["data"]["count"] >= 1
+
+
+@pytest.mark.requirement("B-43")
+def test_B_43_no_signal_but_term_cont_and_kill_is_ever_sent(drive: Drive) -> None:
+    run = drive(*job("count_handlers"), grace_s=30.0)
+    run.ready()
+    run.ask()
+    run.ended()
+    assert b"got signal" not in run.output()
+
+
+@pytest.mark.requirement("PROC-10")
+@pytest.mark.parametrize("rung", RUNGS)
+def test_PROC_10_no_zombies_are_left_during_and_after(drive: Drive, rung: Rung) -> None:
+    run = drive(*job("zombies", 50), containment=rung)
+    state = run.ready()
+    line = {state.keeper.pid, state.job.process.pid, run.supervisor().pid}
+
+    def zombies() -> list[int]:
+        found = [processes.read_stat(pid) for pid in processes.list_pids()]
+        return [stat.pid for stat in found if stat is not None and stat.state == "Z" and stat.ppid in line]
+
+    wait_until(lambda: not zombies(), what="all are reaped")
+    run.ask(Wish.STOP_NOW)
+    run.ended()
+    run.assert_gone()
+
+
+@pytest.mark.requirement("PROC-09")
+def test_PROC_09_a_stop_works_without_terminal_session_or_shell(drive: Drive) -> None:
+    run = drive(*job("stay"), environ={"PATH": "/usr/bin:/bin", "TERM": "", "SHELL": ""})
+    run.ready()
+    run.ask()
+    assert run.ended().outcome is Outcome.STOPPED
+
+
+@pytest.fixture
+def freezer(tmp_path: Path) -> Iterator[str]:
+    """A v1 freezer group outside of the run's: what is frozen in it does not act on KILL, like sleep in the kernel."""
+    root = "/sys/fs/cgroup/freezer"
+    if not os.path.exists(f"{root}/cgroup.procs"):
+        pytest.skip("no v1 freezer here")
+    path = f"{root}/holdfast-test-{os.getpid()}-{os.urandom(3).hex()}"
+    os.mkdir(path)
+    yield path
+    thaw(path)
+    wait_until(lambda: not read_text(f"{path}/cgroup.procs"))
+    os.rmdir(path)
+
+
+def freeze(path: str) -> None:
+    with open(f"{path}/freezer.state", "w") as file:
+        file.write("FROZEN")
+
+
+def thaw(path: str) -> None:
+    with open(f"{path}/freezer.state", "w") as file:
+        file.write("THAWED")
+
+
+@pytest.mark.requirement("PROC-16", "B-41")
+def test_PROC_16_what_survives_kill_is_named_and_waited_for(drive: Drive, freezer: str) -> None:
+    run = drive(*job("enter_frozen", freezer, 0), containment=Rung.SUBREAPER)
+    pid = run.ready().job.process.pid
+    freeze(freezer)
+    run.ask(Wish.STOP_NOW)
+    wait_until(lambda: getattr(run.state().state, "stuck", ()), what="the survivor is named")
+    state = run.state().state
+    assert isinstance(state, Finalizing)
+    assert str(pid) in state.stuck[0]
+    assert processes.is_alive(state.job.process)  # type: ignore[union-attr]
+    thaw(freezer)
+    end = run.ended()
+    assert end.outcome is Outcome.STOPPED
+    assert end.status is not None
+    assert end.status.signal == signal.SIGKILL
+    run.assert_gone()

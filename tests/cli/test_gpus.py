@@ -1,0 +1,164 @@
+"""``holdfast gpus``: who holds what, why a card is not to be had; by the real NVML code path and with simulated cards."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.live import live_run
+from tests.fakes.nvml import GIB
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Command
+    from tests.fakes.nvml import FakeNvml
+
+pytestmark = pytest.mark.cli
+
+SIMULATED = {"HOLDFAST_SIMULATED_GPUS": "2x24GiB"}
+
+
+def test_a_box_without_cards_is_no_error(holdfast: Command) -> None:
+    done = holdfast("gpus", env={"LD_LIBRARY_PATH": None})
+    assert done.code == 0
+    assert "no cards" in done.out
+    assert holdfast("gpus", "--json").json()["cards"] == []
+
+
+def test_looking_makes_no_lease_directory(holdfast: Command, tmp_path: Path) -> None:
+    place = str(tmp_path / "nobody-leased")
+    assert holdfast("gpus", env={**SIMULATED, "HOLDFAST_LEASE_DIR": place}).code == 0
+    assert not os.path.exists(place)
+
+
+def test_simulated_cards_are_marked_in_title_and_rows(holdfast: Command) -> None:
+    done = holdfast("gpus", env=SIMULATED)
+    title, _, *rows = done.out.splitlines()
+    assert title.startswith("SIMULATED")
+    assert len(rows) == 2
+    assert all("simulated" in row.lower() for row in rows)
+    value = holdfast("gpus", "--json", env=SIMULATED).json()
+    assert value["simulated"] is True
+    assert all(card["simulated"] and card["available"] for card in value["cards"])
+
+
+@pytest.mark.requirement("LEASE-04", "ETIQ-04")
+def test_LEASE_04_a_lease_shows_every_field(holdfast: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "2x24GiB")
+    with live_run(holdfast, "--gpus", "1", "--idle-window", "0s", "--name", "leased") as run:
+        cards = holdfast("gpus", "--json").json()["cards"]
+        held = [card for card in cards if card["lease"]]
+        assert len(held) == 1
+        lease = held[0]["lease"]
+        assert lease["run_id"] == run.run_id
+        assert lease["phase"] == "run"
+        for field in ("user", "host", "since", "supervisor", "devices", "command", "run_dir", "members"):
+            assert lease[field], field
+        assert held[0]["available"] is False
+        text = holdfast("gpus").out
+        assert run.run_id in text
+        assert "phase run" in text
+        shown = holdfast("show", run.run_id).out
+        assert "SIMULATED" in shown
+    assert all(card["lease"] is None for card in holdfast("gpus", "--json").json()["cards"])
+
+
+@pytest.mark.requirement("ETIQ-04", "LEASE-12", "B-19")
+def test_LEASE_12_strangers_and_ghosts_are_told_apart(holdfast: Command, fake_nvml: FakeNvml) -> None:
+    fake_nvml.add_cards(2)
+    fake_nvml.run_on(0, (os.getpid(), 12 * GIB))
+    fake_nvml.run_on(1, (4_194_302, 3 * GIB))
+    done = holdfast("gpus")
+    assert done.code == 0
+    assert f"pid {os.getpid()}" in done.out
+    assert "no holdfast run" in done.out
+    first, second = holdfast("gpus", "--json").json()["cards"]
+    assert first["processes"][0]["kind"] == "unmanaged"
+    assert first["processes"][0]["user"]
+    assert first["processes"][0]["age_s"] is not None
+    assert second["processes"][0]["kind"] in ("ghost", "other_namespace", "unknown")
+    assert not first["available"]
+    assert not second["available"]
+
+
+def test_a_lost_card_says_so_and_the_other_is_shown(holdfast: Command, fake_nvml: FakeNvml) -> None:
+    fake_nvml.add_cards(2)
+    fake_nvml.lose(0)
+    first, second = holdfast("gpus", "--json").json()["cards"]
+    assert not first["available"]
+    assert any("lost" in reason for reason in first["unavailable"])
+    assert second["available"]
+
+
+@pytest.mark.requirement("LEASE-19")
+def test_a_driver_that_blocks_does_not_block_the_answer(holdfast: Command, fake_nvml: FakeNvml) -> None:
+    fake_nvml.add_cards(1)
+    fake_nvml.hang("nvmlInit_v2")
+    fake_nvml.hang("nvmlInitWithFlags")
+    done = holdfast("gpus", "--json", timeout_s=10)
+    assert done.code == 0
+    value = done.json()
+    assert value["complete"] is False
+    assert value["reason"]
+
+
+def test_slices_have_rows_of_their_own(holdfast: Command, fake_nvml: FakeNvml) -> None:
+    fake_nvml.add_cards(1)
+    fake_nvml.slice(0, "MIG-aaaa", "MIG-bbbb")
+    cards = holdfast("gpus", "--json").json()["cards"]
+    assert [(card["slice"], card["uuid"]) for card in cards[1:]] == [(True, "MIG-aaaa"), (True, "MIG-bbbb")]
+    assert "0/MIG-bbbb" in holdfast("gpus").out
+
+
+@pytest.mark.requirement("ETIQ-03")
+def test_ETIQ_03_a_reset_request_has_its_parts_and_executes_nothing(
+    holdfast: Command, fake_nvml: FakeNvml, tmp_path: Path
+) -> None:
+    fake_nvml.add_cards(3)
+    fake_nvml.run_on(1, (os.getpid(), 5 * GIB))
+    shim = tmp_path / "bin" / "nvidia-smi"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/called\n')
+    shim.chmod(shim.stat().st_mode | stat.S_IXUSR)
+    path = {"PATH": f"{shim.parent}:{os.environ['PATH']}"}
+    busy = holdfast("gpus", "reset-request", "1", env=path)
+    assert busy.code == 0
+    for words in ("GPU 1", f"pid {os.getpid()}", "Users with processes", "nvidia-smi --gpu-reset -i 1"):
+        assert words in busy.out
+    assert "NOT known to be idle" in busy.out
+    idle = holdfast("gpus", "reset-request", "2", env=path)
+    assert "The card is idle" in idle.out
+    assert "nvidia-smi --gpu-reset -i 2" in idle.out
+    assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.requirement("ETIQ-03")
+def test_ETIQ_03_idle_is_not_claimed_of_what_could_not_be_read(holdfast: Command, fake_nvml: FakeNvml) -> None:
+    fake_nvml.add_cards(1)
+    fake_nvml.lose(0)
+    done = holdfast("gpus", "reset-request", "0")
+    assert "The card is idle" not in done.out
+    assert "NOT known to be idle" in done.out
+    assert holdfast("gpus", "reset-request", "7").code == 64
+
+
+@pytest.mark.requirement("LEASE-16")
+def test_LEASE_16_a_live_lease_is_released_only_with_force_and_reason(
+    holdfast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1x24GiB")
+    with live_run(holdfast, "--gpus", "1", "--idle-window", "0s") as run:
+        for arguments in ((), ("--force",), ("--reason", "because")):
+            done = holdfast("gpus", "release", run.run_id, *arguments)
+            assert done.code == 77, arguments
+        done = holdfast("gpus", "release", "0", "--force", "--reason", "the driver is stuck")
+        assert done.code == 0
+        assert run.run_id in done.out
+        assert "still there" in done.err
+        audit = [name for name in os.listdir(os.environ["HOLDFAST_LEASE_DIR"]) if "audit" in name]
+        assert audit
+    assert holdfast("gpus", "release", "20261120-100000-none-0a1b").code == 66

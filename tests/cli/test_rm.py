@@ -1,0 +1,86 @@
+"""``holdfast rm``: what it shows, what it asks, what it refuses."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.host.processes import identify_self
+from tests.cli.live import live_run
+from tests.rundirs import ended, make_run, running
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Command
+
+pytestmark = pytest.mark.cli
+
+FIRST, SECOND = "20261120-100000-digits-0a1b", "20261120-100001-other-0a1c"
+
+
+@pytest.fixture
+def runs(isolated_environment: dict[str, str]) -> str:
+    root = isolated_environment["HOLDFAST_RUNS"]
+    for run_id in (FIRST, SECOND):
+        make_run(root, run_id, ended())
+    return root
+
+
+def test_without_a_terminal_yes_is_needed(holdfast: Command, runs: str) -> None:
+    done = holdfast("rm", "digits")
+    assert done.code == 64
+    assert "--yes" in done.err
+    assert sorted(os.listdir(runs)) == [FIRST, SECOND]
+
+
+def test_a_dry_run_shows_sizes_and_removes_nothing(holdfast: Command, runs: str) -> None:
+    done = holdfast("rm", "--dry-run", "digits", "other")
+    assert done.code == 0
+    assert "KiB" in done.out
+    assert "would remove 2 runs" in done.err
+    assert sorted(os.listdir(runs)) == [FIRST, SECOND]
+
+
+def test_runs_are_removed_and_leave_the_list(holdfast: Command, runs: str) -> None:
+    holdfast("ls")
+    value = holdfast("rm", "--yes", "--json", "digits").json()
+    assert value["removed"] is True
+    assert [run["run_id"] for run in value["runs"]] == [FIRST]
+    assert os.listdir(runs) == [SECOND]
+    assert FIRST not in holdfast("ls").out
+    assert holdfast("rm", "--yes", "digits").code == 66
+
+
+def test_one_refusal_leaves_all(holdfast: Command, runs: str) -> None:
+    make_run(runs, "20261120-100002-live-0a1d", running(), supervisor=identify_self())
+    done = holdfast("rm", "--yes", "digits", "live")
+    assert done.code == 64
+    assert "nothing was removed" in done.err
+    assert len(os.listdir(runs)) == 3
+
+
+@pytest.mark.requirement("ETIQ-05")
+def test_ETIQ_05_a_run_outside_of_the_roots_or_a_link_out_is_refused(
+    holdfast: Command, runs: str, tmp_path: Path
+) -> None:
+    outside = make_run(tmp_path / "project", "20261120-100003-far-0a1e", ended())
+    done = holdfast("rm", "--yes", outside)
+    assert done.code == 64
+    assert "outside" in done.err
+    os.symlink(outside, f"{runs}/20261120-100003-far-0a1e")
+    for text in ("20261120-100003-far-0a1e", f"{runs}/20261120-100003-far-0a1e", "far"):
+        assert holdfast("rm", "--yes", text).code in (66, 74)
+    assert os.path.exists(f"{outside}/run.json")
+
+
+def test_a_live_run_is_refused_until_it_has_ended(holdfast: Command) -> None:
+    with live_run(holdfast, "--name", "busy") as run:
+        done = holdfast("rm", "--yes", "busy")
+        assert done.code == 64
+        assert f"holdfast stop {run.run_id}" in done.err
+        assert holdfast("stop", "--now", "busy").code == 0
+        assert holdfast("rm", "--yes", "busy").code == 0
+        assert not os.path.exists(run.run_dir)

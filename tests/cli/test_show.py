@@ -1,0 +1,172 @@
+"""``holdfast show``: everything that is known, and what is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.host.processes import identify_self
+from holdfast.model import wire
+from holdfast.model.run import Outcome
+from tests.cli.live import live_run
+from tests.rundirs import dead_process, ended, make_run, running, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Command
+
+pytestmark = pytest.mark.cli
+
+
+@pytest.fixture
+def runs(isolated_environment: dict[str, str]) -> str:
+    return isolated_environment["HOLDFAST_RUNS"]
+
+
+@pytest.mark.requirement("POST-02", "OBS-02", "OBS-06", "OBS-09")
+def test_POST_02_an_ended_run_tells_code_duration_phases_and_limits(holdfast: Command) -> None:
+    arguments = ("--limit-open-files", "512", "--", "sh", "-c", "exit 3")
+    run_dir = holdfast("run", "--json", *arguments).json()["run_dir"]
+    done = holdfast("show", run_dir)
+    assert done.code == 0
+    for words in ("failed (exit 3)", "job ran", "exit code 3", "PHASE", "running", "512", "not stated", "contained by"):
+        assert words in done.out
+    value = holdfast("show", "--json", run_dir).json()
+    assert (value["condition"], value["exit_code"], value["seed"]) == ("failed", 3, "not stated")
+    assert [item["phase"] for item in value["phases"]][-2:] == ["finalizing", "ended"]
+    assert value["manifest"]["limits"][0]["mechanism"] == "rlimit"
+    assert value["status"]["code"] == 3
+
+
+@pytest.mark.requirement("OBS-09")
+def test_OBS_09_a_live_run_keeps_wish_record_and_sight_apart(holdfast: Command) -> None:
+    with live_run(holdfast, "--name", "live"):
+        value = holdfast("show", "--json", "live").json()
+        assert value["desired"] is None
+        assert value["committed"]["state"]["kind"] == "running"
+        assert value["observed"]["job"] == value["observed"]["supervisor"] == "alive"
+        assert value["reachability"] == {"reach": "here", "host": os.uname().nodename}
+        assert "alive (pid" in holdfast("show", "live").out
+
+
+def test_a_run_of_another_host_is_last_seen(holdfast: Command, runs: str) -> None:
+    make_run(runs, state=running(), supervisor=dead_process(), boot="theirs", host="otherbox")
+    done = holdfast("show", "digits")
+    assert done.code == 0
+    assert "otherbox" in done.out
+    assert "lost" not in done.out
+
+
+@pytest.mark.requirement("PROC-15")
+def test_PROC_15_a_vanished_run_is_finished_and_shown(holdfast: Command, runs: str) -> None:
+    make_run(runs, state=running(), supervisor=dead_process())
+    value = holdfast("show", "--json", "digits").json()
+    assert (value["condition"], value["ended"]) == ("lost", True)
+
+
+@pytest.mark.parametrize("name", [wire.STATE, wire.MANIFEST, wire.EXIT, wire.HEARTBEAT, wire.DESIRED, wire.STATUS])
+def test_an_unreadable_file_is_named_and_the_rest_is_shown(holdfast: Command, runs: str, name: str) -> None:
+    run_dir = make_run(runs, state=ended(Outcome.FAILED, 3))
+    path = f"{wire.attempt_dir(run_dir, 1)}/{name}"
+    write(path, b"\x00\xff{")
+    done = holdfast("show", "digits")
+    assert done.code == 0
+    assert path in done.out
+    assert "failed" in done.out or name == wire.STATE
+    assert [item["path"] for item in holdfast("show", "--json", "digits").json()["unreadable"]] == [path]
+
+
+def test_an_unreadable_run_json_is_named(holdfast: Command, runs: str) -> None:
+    run_dir = make_run(runs, state=ended())
+    os.unlink(f"{run_dir}/{wire.RUN}")
+    done = holdfast("show", "digits")
+    assert done.code == 0
+    assert f"{run_dir}/{wire.RUN}: it does not exist" in done.out
+
+
+def test_findings_that_are_not_passes_are_shown(holdfast: Command, runs: str) -> None:
+    run_dir = make_run(runs, state=running(), supervisor=identify_self())
+    findings = [
+        {"id": "disk.bytes", "level": "pass", "subject": "/", "evidence": "9 GB free", "remedy": ""},
+        {"id": "gpu.idle", "level": "unknown", "subject": "card 0", "evidence": "not answered", "remedy": "look"},
+    ]
+    write(f"{wire.attempt_dir(run_dir, 1)}/{wire.PREFLIGHT}", wire.to_bytes({"findings": findings}))
+    done = holdfast("show", "digits")
+    assert "preflight: 1 pass, 1 unknown" in done.out
+    assert "not answered" in done.out
+    assert "9 GB free" not in done.out
+
+
+def test_control_characters_of_a_job_do_not_reach_the_terminal(holdfast: Command, runs: str) -> None:
+    run_dir = make_run(runs, state=running(), supervisor=identify_self())
+    write(f"{wire.attempt_dir(run_dir, 1)}/{wire.HEARTBEAT}", b'{"phase": "\\u001b]0;owned\\u0007"}')
+    done = holdfast("show", "digits")
+    assert "\x1b" not in done.out
+    assert "owned" in done.out
+
+
+def test_attempts_are_chosen(holdfast: Command, runs: str) -> None:
+    make_run(runs, state=ended(Outcome.FAILED, 1))
+    make_run(runs, state=ended(), attempt=2)
+    assert "1 failed, 2 succeeded (this)" in holdfast("show", "digits").out
+    assert holdfast("show", "--attempt", "1", "--json", "digits").json()["condition"] == "failed"
+    assert holdfast("show", "--attempt", "7", "digits").code == 66
+
+
+@pytest.mark.requirement("OBS-05")
+def test_OBS_05_diff_reproduces_the_change(holdfast: Command, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    repository.mkdir()
+
+    def git(*args: str) -> str:
+        identity = ("-c", "user.name=anna", "-c", "user.email=anna@example.org")
+        done = subprocess.run(["git", *identity, *args], cwd=repository, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    git("init", "-q")
+    (repository / "train.py").write_text("print(1)\n")
+    git("add", ".")
+    git("commit", "-q", "-m", "first")
+    (repository / "train.py").write_text("print(2)\n")
+    started = holdfast("run", "--json", "--", "python3", "train.py", cwd=repository)
+    assert started.code == 0
+    run_dir = started.json()["run_dir"]
+    diff = holdfast("show", "--diff", run_dir).out
+    assert "+print(2)" in diff
+    git("checkout", "-q", "train.py")
+    subprocess.run(["git", "apply", "-"], cwd=repository, input=diff, text=True, check=True)
+    assert (repository / "train.py").read_text() == "print(2)\n"
+    assert holdfast("show", "--diff", "--json", run_dir).json()["git"]["dirty"] is True
+
+
+def test_no_difference_is_said(holdfast: Command, runs: str) -> None:
+    make_run(runs, state=ended())
+    done = holdfast("show", "--diff", "digits")
+    assert done.code == 0
+    assert "no difference was saved" in done.out
+
+
+def test_a_difference_outside_of_the_run_is_not_read(holdfast: Command, runs: str, tmp_path: Path) -> None:
+    run_dir = make_run(runs, state=ended())
+    (tmp_path / "secret").write_text("secret words")
+    with open(f"{run_dir}/{wire.RUN}") as file:
+        text = file.read()
+    write(f"{run_dir}/{wire.RUN}", text.replace('"diff": null', '"diff": "../../../secret"'))
+    done = holdfast("show", "--diff", "digits")
+    assert done.code == 74
+    assert "secret words" not in done.out + done.err
+
+
+@pytest.mark.requirement("OBS-04")
+def test_OBS_04_the_environment_is_shown_without_secrets(holdfast: Command) -> None:
+    secret = {"WANDB_API_KEY": "abc123secretvalue", "HF_TOKEN": "xyz789secretvalue"}
+    run_dir = holdfast("run", "--json", "--", "true", env=secret).json()["run_dir"]
+    for arguments in (("show", "--env", run_dir), ("show", "--json", run_dir), ("logs", "--events", run_dir)):
+        done = holdfast(*arguments)
+        assert done.code == 0
+        assert "secretvalue" not in done.out
+    assert "HOLDFAST_RUN_ID" in holdfast("show", "--env", run_dir).out
