@@ -66,6 +66,7 @@ spelling: $(VENV)/.dev
 
 documents: $(VENV)/.dev
 	$(BIN)/python scripts/check_docs.py
+	$(BIN)/python scripts/generate_lifecycle.py --check
 
 test: $(VENV)/.dev $(VENV)/.system ## install what the tests need, system packages too, and run them all
 	$(BIN)/python -m pytest -m "not soak and not cluster" $(K) </dev/null

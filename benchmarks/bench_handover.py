@@ -5,7 +5,9 @@ Every job is in line before the first one ends; each stamps its begin and its en
 
 from __future__ import annotations
 
+import itertools
 import os
+import time
 from typing import TYPE_CHECKING
 
 from benchmarks.measuring import CannotMeasure, end_descendants, spread, wait_until
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 JOB_MS = 300
 FIRST_JOB_MS = 2500
 """The first job lasts until the others are in line."""
+JOB_ALONE_MS = 2000
+"""Long enough that the supervisor has taken on the small image that stands beside a long job."""
+ALONE = "holdfast, fake NVML, jobs of 2 s, one in line at a time"
+FEWER = {ALONE: 6}
 SLOW = {GpuGate.name: 3, Gflow.name: 3}
 """How many jobs for peers that take seconds for each hand-over."""
 
@@ -32,37 +38,43 @@ class HoldfastWatching(Holdfast):
 
 
 def measure(directory: str, nvml: Mapping[str, str], payload: str, *, jobs: int, peers: bool) -> dict[str, Row]:
-    """The hand-overs of `jobs` jobs on one card, ours and each peer's; the peers one after another."""
+    """The hand-overs of `jobs` jobs on one card, ours and each peer's, one after another."""
     makers: dict[str, Callable[[Place], Queue]] = {
         "holdfast, simulated card": lambda place: Holdfast(Place(place.directory), simulated=1),
         "holdfast, fake NVML": Holdfast,
+        ALONE: Holdfast,
         "holdfast, fake NVML, idle window of 2 s": HoldfastWatching,
     }
-    if peers:
-        makers |= {kind.name: kind for kind in (*ALL, GpuGateQuick)}
+    others: tuple[type[Queue], ...] = (*ALL, GpuGateQuick) if peers else ()
+    for kind in others:
+        makers[kind.name] = kind
     found: dict[str, Row] = {}
     for number, (name, make) in enumerate(makers.items()):
-        count = 4 if make is HoldfastWatching else SLOW.get(name, jobs)
+        count = 4 if make is HoldfastWatching else SLOW.get(name, min(jobs, FEWER.get(name, jobs)))
         queue = make(Place(f"{directory}/{number}", nvml))
         try:
-            found[name] = _hand_over(queue, f"{directory}/{number}/stamps", payload, count)
+            found[name] = _hand_over(queue, f"{directory}/{number}/stamps", payload, count, alone=name == ALONE)
         except CannotMeasure as problem:
             found[name] = {"note": str(problem)}
         end_descendants()
     return found
 
 
-def _hand_over(queue: Queue, stamps: str, payload: str, jobs: int) -> Row:
+def _hand_over(queue: Queue, stamps: str, payload: str, jobs: int, *, alone: bool) -> Row:
+    """Hand in all jobs while the first one runs; or, `alone`, each one when the one before it has begun."""
     queue.begin()
     try:
         for number in range(jobs + 1):
-            milliseconds = JOB_MS if number else FIRST_JOB_MS
+            milliseconds = JOB_ALONE_MS if alone else JOB_MS if number else FIRST_JOB_MS
             queue.submit([payload, "stamp", stamps, str(milliseconds)], cards=1)
+            time.sleep(queue.spacing_s)
+            if alone:
+                wait_until(lambda: len(_read(stamps)) >= number, 30, "the job before", pause_s=0.05)  # noqa: B023 - called at once
         wait_until(lambda: len(_read(stamps)) == jobs + 1, 30 + jobs * 12, f"{jobs + 1} jobs to end", pause_s=0.05)
     finally:
         queue.finish()
     lines = sorted(_read(stamps))
-    gaps = [(later[0] - earlier[1]) / 1e9 for earlier, later in zip(lines, lines[1:], strict=False)]
+    gaps = [(later[0] - earlier[1]) / 1e9 for earlier, later in itertools.pairwise(lines)]
     row: Row = dict(spread(gaps))
     row["overlaps"] = sum(gap < 0 for gap in gaps)
     return row

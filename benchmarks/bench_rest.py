@@ -1,8 +1,8 @@
-"""What stands beside a job that runs for days: memory and CPU of supervisor, keeper and GPU probe, and of the peers'
-daemons in the same minute; and what is left when nothing runs.
+"""What stands beside a job that runs for days: memory and CPU; and what is left when nothing runs.
 
-CPU is the scheduler's own count in nanoseconds (``schedstat`` of every thread), memory is ``smaps_rollup`` (the counters
-of ``status`` lag behind by up to 64 pages for each CPU).
+Supervisor, keeper and GPU probe are watched in the same minute as the daemons and wrappers of the peers. CPU is the
+scheduler's own count in nanoseconds (``schedstat`` of every thread), memory is ``smaps_rollup`` (the counters of
+``status`` lag behind by up to 64 pages for each CPU).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SETTLE_S = 3.0
 
 
 def measure(directory: str, nvml: Mapping[str, str], payload: str, *, window_s: float, peers: bool) -> dict[str, Row]:
-    """One resting job under each, all at once, watched for `window_s` seconds; then the count of what is left of ours."""
+    """One resting job under each, all at once, watched for `window_s` seconds; then what is left of ours."""
     groups: dict[str, list[int]] = {}
     found: dict[str, Row] = {}
     without = Holdfast(Place(f"{directory}/without"))

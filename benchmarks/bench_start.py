@@ -46,7 +46,9 @@ def measure(directory: str, nvml: Mapping[str, str], payload: str, *, rounds: in
         for name in random.sample(list(queues), len(queues)):
             reap()
             if not starts[name].note:
-                _take(queues[name], f"{directory}/stamp-{number}-{name.split()[0]}", payload, starts[name], returns[name])
+                _take(
+                    queues[name], f"{directory}/stamp-{number}-{name.split()[0]}", payload, starts[name], returns[name]
+                )
         if number:
             bare.wall_s.append(began.wall_s)
             bare.cpu_s.append(began.cpu_s)
@@ -83,7 +85,9 @@ def _take(queue: Queue, stamp: str, payload: str, starts: Samples, returns: Samp
     try:
         queue.submit([payload, "stamp", stamp, "0"], cards=0)
         returned_ns = time.monotonic_ns()
-        wait_until(lambda: os.path.exists(stamp) and os.path.getsize(stamp) > 0, PEER_TIMEOUT_S, "the job", pause_s=0.002)
+        wait_until(
+            lambda: os.path.exists(stamp) and os.path.getsize(stamp) > 0, PEER_TIMEOUT_S, "the job", pause_s=0.002
+        )
     except CannotMeasure as problem:
         starts.note = returns.note = str(problem)
         return

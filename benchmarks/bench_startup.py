@@ -51,9 +51,7 @@ def measure(directory: str, nvml: Mapping[str, str], *, rounds: int, runs: int, 
     return {name: sample.row() for name, sample in samples.items()} | found
 
 
-def _take(
-    name: str, argv: list[str], environ: dict[str, str], ours: Holdfast, samples: Samples, *, keep: bool
-) -> None:
+def _take(name: str, argv: list[str], environ: dict[str, str], ours: Holdfast, samples: Samples, *, keep: bool) -> None:
     """One call; the first round (`keep` false) only warms the caches and checks that the command works."""
     if name == COLD:
         shutil.rmtree(f"{ours.environ['XDG_STATE_HOME']}/holdfast", ignore_errors=True)

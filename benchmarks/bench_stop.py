@@ -1,5 +1,6 @@
-"""How fast a tree of 200 processes is ended, and whether all of it: sessions of their own, double forks, processes that
-ignore TERM, stopped ones.
+"""How fast a tree of 200 processes is ended, and whether all of it.
+
+It has what is usually missed: sessions of their own, double forks, processes that ignore TERM, stopped ones.
 
 Every process of the tree holds a FIFO open: end of file on our side is the kernel's word that none is left. Survivors
 are counted in /proc a few seconds after the peer said that it was done.
@@ -13,7 +14,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from benchmarks.measuring import CannotMeasure, end_descendants, find_by_word, spread
+from benchmarks.measuring import CannotMeasure, end_descendants, find_by_arguments, spread
 from benchmarks.ours import Holdfast
 from benchmarks.peers import ALL, Place
 
@@ -86,7 +87,7 @@ def _stop(queue: Queue, fifo: str, payload: str) -> tuple[float, float, int]:
         ended = _in_background(queue.stop_job)
         empty_s = _wait_empty(reader, begin + GRACE_S + PATIENCE_S) - begin
         returned_s = ended() - begin
-        survivors = find_by_word(fifo)
+        survivors = find_by_arguments("tree", fifo)
         for pid in survivors:
             os.kill(pid, signal.SIGKILL)
     finally:

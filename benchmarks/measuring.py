@@ -83,7 +83,9 @@ def become_subreaper() -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
-def spawn(argv: Sequence[str], environ: Mapping[str, str], *, output: str = os.devnull, stdin: int | None = None) -> int:
+def spawn(
+    argv: Sequence[str], environ: Mapping[str, str], *, output: str = os.devnull, stdin: int | None = None
+) -> int:
     """Start a command with its output in a file; answers its pid."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     actions: list[tuple[int, int, str, int, int] | tuple[int, int, int]] = [
@@ -190,17 +192,18 @@ def read_command(pid: int) -> str:
         return ""
 
 
-def find_by_word(word: str) -> list[int]:
-    """Living processes that have `word` among their arguments, ourselves excepted."""
+def find_by_arguments(*words: str) -> list[int]:
+    """Living processes whose arguments, the program's own name left out, begin with `words`."""
     found = []
     for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
+        if name.isdigit():
             try:
                 with open(f"/proc/{name}/cmdline", "rb") as file:
-                    if word.encode() in file.read().split(b"\0"):
-                        found.append(int(name))
+                    arguments = file.read().split(b"\0")
             except OSError:
                 continue
+            if arguments[1 : len(words) + 1] == [word.encode() for word in words]:
+                found.append(int(name))
     return found
 
 

@@ -61,7 +61,9 @@ def _install_wheel(name: str, version: str) -> str:
         return ""
     shutil.rmtree(place, ignore_errors=True)
     try:
-        subprocess.run([sys.executable, "-m", "venv", place], check=True, capture_output=True, timeout=INSTALL_TIMEOUT_S)
+        subprocess.run(
+            [sys.executable, "-m", "venv", place], check=True, capture_output=True, timeout=INSTALL_TIMEOUT_S
+        )
         pip = [f"{place}/bin/python", "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
         argv = [*pip, "--only-binary", ":all:", f"{name}=={version}"]
         subprocess.run(argv, check=True, capture_output=True, timeout=INSTALL_TIMEOUT_S)
@@ -140,6 +142,8 @@ class Queue:
 
     name = ""
     stops_jobs = True
+    spacing_s = 0.0
+    """How far apart jobs must be handed in, where a peer cannot take them all at once."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -293,6 +297,8 @@ class GpuGate(Queue):
 
     name = "gpu-gate"
     poll_s = 5.0
+    spacing_s = 0.2
+    """Two that find the card free at the same instant: one of them dies of the lost race (a Timeout of its lock)."""
 
     def begin(self) -> None:
         """Choose the directory of its locks."""

@@ -199,11 +199,13 @@ class Drive:
     def clear(self) -> None:
         """KILL what a test left; what it should have left is nothing."""
         for run in self.runs:
+            try:
+                state = wire.from_bytes(RunState, run._read_state(), wire.STATE)
+                run.seen.update(process for process in (state.supervisor, *_recorded(state.state)) if process is not None)
+            except (OSError, wire.WireError):
+                pass
             for _ in range(100):
-                try:
-                    left = run.alive()
-                except (OSError, wire.WireError):
-                    left = run.marked()
+                left = [*run.marked(), *(process for process in run.seen if processes.is_alive(process))]
                 if not left:
                     break
                 for process in left:

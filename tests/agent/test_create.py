@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
+import resource
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +15,7 @@ import pytest
 
 from holdfast.agent.create import choose_runs_root, create_run, hash_job, next_attempt
 from holdfast.host import files
+from holdfast.host.snapshot import parse_status
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError, NoSuchRun, NotPermitted, StorageError, UsageError
 from holdfast.model.ids import is_run_id
@@ -88,6 +91,34 @@ def test_run_json_has_the_job_under_job(make: Make) -> None:
     assert wire.decode(JobSpec, stored["job"]).command == ("echo", "a b", "$x")
 
 
+@pytest.mark.requirement("RAIL-13", "B-16")
+def test_RAIL_13_arguments_survive_the_record(make: Make) -> None:
+    pieces = [
+        "",
+        " ",
+        "a b",
+        "'",
+        '"',
+        ";",
+        "$HOME",
+        "|",
+        "\n",
+        "\\",
+        "`id`",
+        "é",
+        "\udcff",
+        "*",
+        "-",
+        "&&",
+        "\t",
+        "{}",
+    ]
+    draw = random.Random(7)
+    for _ in range(200):
+        command = ("echo", *("".join(draw.choices(pieces, k=3)) for _ in range(4)))
+        assert origin_of(make(*command)).job.command == command
+
+
 @pytest.mark.requirement("RAIL-08")
 def test_RAIL_08_two_starts_in_one_second_differ(make: Make) -> None:
     made = {make() for _ in range(20)}
@@ -154,7 +185,7 @@ def test_no_repository_and_no_git_are_stated(make: Make, work: Path, monkeypatch
     assert origin_of(make()).snapshot.git.note == "git is not installed"
 
 
-def test_the_repositorys_own_settings_start_no_program(make: Make, repository: Path) -> None:
+def test_settings_of_the_repository_start_no_program(make: Make, repository: Path) -> None:
     trap = repository / "trap.sh"
     trap.write_text(f"#!/bin/sh\ntouch {repository}/sprung\ncat >/dev/null\n")
     trap.chmod(0o755)
@@ -305,6 +336,39 @@ def test_a_runs_root_that_cannot_be_is_a_clear_error(tmp_path: Path, work: Path)
         create_run(spec, str(tmp_path / "file" / "runs"), argv=[], cwd="/", environ={})
     assert isinstance(caught.value, HoldfastError)
     assert "--runs" in caught.value.hint
+
+
+def test_a_run_that_cannot_be_written_leaves_nothing(make: Make, tmp_path: Path, work: Path) -> None:
+    (work / "t.py").write_text("x = 1\n" * 1000)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+            make("python3", "t.py")
+        except StorageError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as answer:
+        assert "File too large" in answer.read()
+    os.waitpid(child, 0)
+    assert os.listdir(tmp_path / "runs") == []
+
+
+def test_the_script_that_a_link_or_an_empty_line_hides(make: Make, work: Path) -> None:
+    (work / "tool").write_text("\x7fELF")
+    assert origin_of(make("./tool")).snapshot.files == ()
+    (work / "job.sh").write_bytes(b"#!/bin/sh\r\necho\n")
+    script = origin_of(make("bash", "job.sh")).snapshot.script
+    assert script is not None
+    assert "carriage return" in script.note
+
+
+def test_a_rename_in_the_repository_is_a_change() -> None:
+    entries = ["# branch.oid abc", "# branch.head (detached)", "2 R. N... 1 1 1 a b R100 new.py", "? old.py", "? x y"]
+    assert parse_status("\0".join(entries).encode()) == ("abc", None, True, ("x y",))
 
 
 def test_where_runs_are_kept() -> None:

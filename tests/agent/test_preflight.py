@@ -184,7 +184,9 @@ def test_python_files_may_have_windows_line_ends(run: Run, work: Path) -> None:
     ("name", "content", "seen"),
     [
         ("c.json", '{\n "lr": 0.1,\n}', "line 3"),
+        ("c.json", "[" * 200_000, "nested too deeply"),
         ("c.yaml", "a:\n\tb: 1\n", "line 2: a tab"),
+        ("c.yaml", "a: \0\n", "line 1: a NUL"),
         ("c.yaml", "a: \udc80\n", "line 1: not UTF-8"),
     ],
 )
@@ -196,6 +198,47 @@ def test_PRE_02_a_malformed_configuration_names_path_and_line(
     assert level(found, "config") is Level.FAIL
     assert found["config"][0].subject == str(work / name)
     assert seen in found["config"][0].evidence
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="the standard library reads TOML from 3.11 on")
+@pytest.mark.requirement("PRE-02")
+def test_PRE_02_malformed_toml_names_its_line(run: Run, work: Path) -> None:
+    (work / "c.toml").write_text("a = 1\nb = \n")
+    found = run(config=str(work / "c.toml"))
+    assert level(found, "config") is Level.FAIL
+    assert "line 2" in found["config"][0].evidence
+
+
+def test_data_that_is_an_empty_directory_warns(run: Run, work: Path) -> None:
+    (work / "data").mkdir()
+    assert level(run(data=(str(work / "data"),)), "data") is Level.WARN
+    (work / "data" / "x").touch()
+    assert level(run(data=(str(work / "data"),)), "data") is Level.PASS
+
+
+def test_a_limit_that_nothing_can_hold_fails_or_warns_as_asked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.core.limits import Mechanism
+    from holdfast.host import cgroups, limits
+
+    plan = limits.LimitPlan((limits.LimitInForce("cpu_weight", "50", Mechanism.NONE, "no cgroup here"),))
+    monkeypatch.setattr(cgroups, "create", lambda *_: None)
+    monkeypatch.setattr(limits, "plan_limits", lambda *_: plan)
+    found = run(limits=Limits(cpu_weight=50))
+    assert level(found, "limits") is Level.FAIL
+    assert "no cgroup here" in found["limits"][0].evidence
+    assert level(run(limits=Limits(cpu_weight=50, unenforced=Unenforced.WARN)), "limits") is Level.WARN
+
+
+def test_a_run_directory_in_memory_warns(run: Run, work: Path) -> None:
+    found = run(environ={"HOLDFAST_RUNS": "/dev/shm/holdfast-test-runs"})
+    assert level(found, "disk.memory") is Level.WARN
+    assert not os.path.exists("/dev/shm/holdfast-test-runs")
+
+
+def test_a_script_that_stays_in_its_place_warns(run: Run, work: Path) -> None:
+    (work / "job.sh").write_text('cd "$(dirname "$0")"\n')
+    assert level(run("bash", "job.sh", run_dir=str(work / "elsewhere")), "script.live") is Level.WARN
+    assert "script.live" not in run("bash", "job.sh")
 
 
 def test_a_good_configuration_passes(run: Run, work: Path) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+from getpass import getuser
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.agent import acting
 from holdfast.agent.observe import observe
+from holdfast.cli import attach
 from holdfast.host.clock import utc_now
 from holdfast.host.processes import identify_self
 from holdfast.model import wire
 from holdfast.model.run import Outcome, Preflight, Wish
 from tests.cli.live import STUBBORN, live_run, started
-from tests.rundirs import ended, make_run, write
+from tests.rundirs import dead_process, ended, make_run, running, write
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -140,6 +143,31 @@ def test_a_job_that_ends_without_a_supervisor_keeps_its_exit_code(holdfast: Comm
         write(f"{run.run_dir}/artifacts/go", "")
         assert follower.wait(15) == 42
         assert run.wait_condition("failed").exit_code == 42
+
+
+@pytest.mark.requirement("LEASE-05")
+def test_a_waiting_run_says_for_whom_and_its_place_in_line(holdfast: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1x24GiB")
+    asked = ("--gpus", "1", "--idle-window", "0s")
+    with live_run(holdfast, *asked) as holder, started("run", *asked, "--wait", "1m", "--", "echo", "mine") as waiter:
+        said = read_until(waiter, "in line")
+        assert f"waiting for card 0: root, run {holder.run_id}" in said.replace(getuser(), "root")
+        assert "you are number 1 of 1 in line" in said
+        assert holdfast("stop", "--now", holder.run_id).code == 0
+        assert waiter.wait(15) == 0
+        assert waiter.stdout is not None
+        assert waiter.stdout.read() == "mine\n"
+
+
+def test_a_record_that_no_new_supervisor_can_finish_is_given_up(
+    isolated_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A supervisor cannot take this one up (its job is unreadable): following says so and ends."""
+    run_dir = make_run(isolated_environment["HOLDFAST_RUNS"], state=running(), supervisor=dead_process())
+    write(f"{run_dir}/{wire.RUN}", "{}")
+    monkeypatch.setattr(acting, "ADOPT_WAIT_S", 0.3)
+    assert attach.follow(run_dir, 1) == attach.EXIT_UNKNOWN
+    assert "supervisor.log" in capfd.readouterr().err
 
 
 def test_a_run_that_nobody_supervises_is_not_followed_for_ever(holdfast: Command) -> None:

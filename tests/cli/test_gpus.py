@@ -1,4 +1,4 @@
-"""``holdfast gpus``: who holds what, why a card is not to be had; by the real NVML code path and with simulated cards."""
+"""``holdfast gpus``: who holds what, why a card is not to be had; by the real NVML path and simulated."""
 
 from __future__ import annotations
 

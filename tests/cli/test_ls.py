@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.observe import observe
+from holdfast.agent.create import create_run
+from holdfast.agent.observe import RunView, observe
+from holdfast.host.clock import utc_now
 from holdfast.host.processes import identify_self
 from holdfast.model import wire
+from holdfast.model.job import JobSpec
 from holdfast.model.lease import LeasedDevice
-from holdfast.model.run import Outcome
+from holdfast.model.run import Outcome, Preflight
 from tests.cli.live import live_run
 from tests.rundirs import dead_process, ended, make_run, running, write
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,6 +99,31 @@ def test_PROC_15_a_run_that_a_reboot_took_becomes_lost(holdfast: Command, runs: 
     view = observe(run_dir)
     assert view.over
     assert view.state is not None
+
+
+@pytest.mark.requirement("PROC-15")
+@pytest.mark.parametrize("verb", [("ls",), ("show", "never"), ("attach", "never"), ("stop", "never")])
+def test_PROC_15_looking_at_a_run_never_starts_its_job(
+    holdfast: Command, runs: str, tmp_path: Path, verb: tuple[str, ...]
+) -> None:
+    """Its supervisor died before the job: whoever looks has it called off and runs it in no other environment."""
+    spec = JobSpec(name="never", command=("touch", f"{tmp_path}/ran"), workdir=str(tmp_path))
+    run_dir, _ = create_run(spec, runs, argv=(), cwd="/", environ=os.environ)
+    state = observe(run_dir).state
+    assert state is not None
+    abandoned = replace(state, supervisor=dead_process(), state=Preflight(utc_now()))
+    write(f"{wire.attempt_dir(run_dir, 1)}/{wire.STATE}", wire.to_bytes(abandoned))
+    holdfast(*verb)
+    view = wait_until(lambda: _if_over(run_dir))
+    assert view is not None
+    assert view.exit_code != 0
+    assert not (tmp_path / "ran").exists()
+    assert "restart" in view.note
+
+
+def _if_over(run_dir: str) -> RunView | None:
+    view = observe(run_dir)
+    return view if view.over and not view.supervised else None
 
 
 @pytest.mark.requirement("OBS-09")

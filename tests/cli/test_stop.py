@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.host.processes import identify_self
-from tests.cli.live import STUBBORN, live_run
+from tests.cli.live import SLEEPER, STUBBORN, live_run
 from tests.rundirs import dead_process, ended, finalizing, living_process, make_run, running
 
 if TYPE_CHECKING:
@@ -73,6 +73,19 @@ def test_a_run_without_a_supervisor_is_stopped_by_a_new_one(holdfast: Command) -
         assert run.look().condition == "running, unsupervised"
         done = holdfast("stop", run.run_id)
         assert done.code == 0
+        assert run.look().condition == "stopped"
+
+
+@pytest.mark.requirement("OBS-11")
+@pytest.mark.parametrize(("arguments", "job"), [((), SLEEPER), (("--now",), STUBBORN)])
+def test_a_run_directory_that_takes_no_wish_does_not_keep_the_run_alive(
+    holdfast: Command, arguments: tuple[str, ...], job: tuple[str, ...]
+) -> None:
+    with live_run(holdfast, "--grace", "5m", job=job) as run:
+        # Nothing can be renamed over a directory: as good as a full disk, and it needs no mount.
+        os.makedirs(f"{run.run_dir}/attempts/1/desired.json/in-the-way")
+        done = holdfast("stop", *arguments, run.run_id)
+        assert done.code == 0, done
         assert run.look().condition == "stopped"
 
 

@@ -44,8 +44,8 @@ def test_the_run_names_itself() -> None:
 def test_an_enclosing_runs_variables_do_not_leak_in() -> None:
     base = {"HOLDFAST_DEADLINE": "1", "HOLDFAST_WORKERS": "64", "HOLDFAST_RUN_ID": "outer"}
     made = build_environment(base, SPEC, PLACE)
-    assert made.values["HOLDFAST_DEADLINE"] == ""
-    assert made.values["HOLDFAST_WORKERS"] == ""
+    assert "HOLDFAST_DEADLINE" not in made.values
+    assert "HOLDFAST_WORKERS" not in made.values
     assert made.values["HOLDFAST_RUN_ID"] == PLACE.run_id
 
 
@@ -167,3 +167,11 @@ def test_a_value_redacted_in_the_record_is_not_given_to_the_job() -> None:
     made = build_environment({"HF_TOKEN": "real"}, replace(SPEC, env={"HF_TOKEN": REDACTED, "A": "1"}), PLACE)
     assert made.values["HF_TOKEN"] == "real"
     assert made.values["A"] == "1"
+
+
+@pytest.mark.parametrize(("stated", "others"), [("2", "2"), ("4,2", "4"), ("many", None)])
+def test_a_thread_count_within_the_quota_is_no_finding(stated: str, others: str | None) -> None:
+    made = build_environment({"OMP_NUM_THREADS": stated}, SPEC, replace(PLACE, threads=4))
+    assert made.findings == ()
+    assert made.values["OMP_NUM_THREADS"] == stated
+    assert made.values.get("MKL_NUM_THREADS") == others

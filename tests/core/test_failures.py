@@ -29,7 +29,7 @@ def ended(code: int | None = 1, signal: int | None = None, **fields: object) -> 
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "gpu_out_of_memory"),
         ("OSError: [Errno 28] No space left on device: 'x'", "disk_full"),
         (
-            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).",
+            "ERROR: Unexpected bus error encountered in worker. Maybe insufficient shared memory (shm).",
             "shared_memory",
         ),
         ("Traceback\nMemoryError", "out_of_memory"),
@@ -56,6 +56,7 @@ def test_POST_03_counters_come_before_words() -> None:
     verdict = judge_failure(ended(None, 9), traces)
     assert verdict.failure_class == "out_of_memory"
     assert "killed 2 of its processes" in verdict.evidence[1]
+    assert len(judge_failure(ended(None, 9), Traces(oom_kills=1)).evidence) == 2
     assert judge_failure(ended(), Traces("ValueError", free_bytes=0)).failure_class == "disk_full"
 
 

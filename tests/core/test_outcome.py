@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.outcome import EXIT_LOST, judge_outcome
+from holdfast.core.outcome import EXIT_LOST, LIMIT_FINDING, judge_outcome
 from holdfast.model.finding import Finding, Level
 from holdfast.model.identity import JobProcess, ProcessId, WaitStatus
 from holdfast.model.run import Finalizing, Outcome, Refusal, StopCause, StopRequest
@@ -125,3 +125,10 @@ def test_POST_06_what_is_not_quite_right_is_a_warning() -> None:
     assert judge_outcome(RAN, (LATE, passed, UNREAD), "at").warnings == said
     failed = replace(RAN, status=WaitStatus(1, None))
     assert judge_outcome(failed, (LATE, UNREAD, MISSING), "at").warnings == (*said, "artifact.missing: it is not there")
+
+
+def test_a_limit_that_was_reached_explains_the_signal() -> None:
+    killed = replace(RAN, status=WaitStatus(None, 9))
+    reached = Finding(LIMIT_FINDING, Level.WARN, "memory", "the tree reached its 8 GiB")
+    words = "the job ended with signal 9; the tree reached its 8 GiB"
+    assert judge(killed, LATE, reached) == (Outcome.FAILED, 137, words)

@@ -147,6 +147,11 @@ def test_what_is_redacted_stays_redacted() -> None:
     assert redact_text(once) == once
 
 
+def test_short_secrets_and_harmless_values_stay() -> None:
+    assert redact_text("a b", ["b", "a b"]) == "a b"
+    assert redact_code('api_key = "/path/x"\nHF_TOKEN=none\n') == 'api_key = "/path/x"\nHF_TOKEN=none\n'
+
+
 def test_values_known_to_be_secret_are_found_anywhere() -> None:
     secrets = secret_values({"HF_TOKEN": "plainword", "PATH": "/bin", "WANDB_API_KEY": ""})
     assert secrets == ("plainword",)

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.pure
         (["bash", "-s", "a.sh"], None),
         (["bash", "-"], None),
         (["bash"], None),
+        (["bash", "-e"], None),
         (["python", "a.py"], None),
         ([], None),
     ],

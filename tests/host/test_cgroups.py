@@ -12,7 +12,7 @@ import pytest
 from holdfast.host import cgroups
 from holdfast.host.cgroup_group import Group, is_populated, remove_tree
 from holdfast.host.cgroup_tree import Hierarchies, discover, read_effective
-from holdfast.host.cgroups import build_scope_command, create, has_user_systemd, open_group
+from holdfast.host.cgroups import create, open_group
 from holdfast.model.job import Limits, Rung
 from tests.host.families import become, make_group
 from tests.waiting import wait_until
@@ -304,22 +304,3 @@ def test_the_top_directory_goes_with_its_last_group(tmp_path: Path) -> None:
     assert first.remove()
     assert os.path.isdir(top)
     assert second.remove()
-
-
-def test_the_scope_command_is_an_argument_vector() -> None:
-    assert build_scope_command("holdfast-x.1", ("python", "-m", "holdfast")) == (
-        "systemd-run", "--user", "--scope", "--quiet", "--collect", "--unit=holdfast-x.1.scope",
-        "--property=Delegate=yes", "--", "python", "-m", "holdfast",
-    )  # fmt: skip
-    assert "--user" not in build_scope_command("u", ("true",), user=False)
-
-
-def test_a_user_manager_is_there_when_its_socket_is(tmp_path: Path) -> None:
-    environ = {"XDG_RUNTIME_DIR": "/run/user/7"}
-    assert has_user_systemd(environ, root=str(tmp_path)) is False
-    (tmp_path / "run/systemd/system").mkdir(parents=True)
-    assert has_user_systemd(environ, root=str(tmp_path)) is False
-    (tmp_path / "run/user/7/systemd").mkdir(parents=True)
-    (tmp_path / "run/user/7/systemd/private").touch()
-    assert has_user_systemd(environ, root=str(tmp_path)) is True
-    assert cgroups.PERIOD_US == 100_000

@@ -6,6 +6,10 @@ and the cgroup tree described there, starts the payload in a session of its own,
 host chunk by chunk (each chunk forced out with fdatasync, so that the host can read it while the guest runs and still
 has it after a power cut), reaps orphans like any init, writes `result.json`, and powers off.
 
+With `systemd` in the request it prepares the same machine and then becomes systemd, which starts D-Bus, the login manager
+and one service: this file again, as the payload's supervisor, with `--service` behind the request. The payload is then
+root's; it opens login sessions through PAM (`runuser -l`) as it needs them.
+
 Invariants: the root file system stays read-only; the only writable host paths are those mounted from the request;
 process 1 never exits (that would be a kernel panic), whatever goes wrong is written as `init_error` and the guest
 powers off. It must not know holdfast: it runs with `python -I -S` and imports the standard library only.
@@ -289,12 +293,68 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     bring_up_loopback()
     prepare_accounts(request)
     places = build_cgroups(request)
+    return supervise_and_describe(request, places)
+
+
+def supervise_and_describe(request: dict[str, Any], places: list[str]) -> dict[str, Any]:
+    """Run the payload in the prepared guest and describe how it ended."""
     with open("/proc/uptime") as file:
         ready_s = float(file.read().split()[0])
     status = supervise(request, places)
     with open("/proc/sys/kernel/random/boot_id") as file:
         boot_id = file.read().strip()
     return {"code": os.waitstatus_to_exitcode(status), "boot_id": boot_id, "ready_s": ready_s}
+
+
+UNIT_PATH = "/run/guest-units"
+DISTRIBUTION_UNITS = "/lib/systemd/system"
+COPIED_UNITS = (
+    *("dbus.service", "dbus.socket", "user@.service", "user-runtime-dir@.service", "user.slice"),
+    *("basic.target", "sysinit.target", "shutdown.target", "sockets.target", "umount.target", "final.target"),
+)
+LOGIND_UNIT = """[Unit]
+Requires=dbus.socket
+After=dbus.socket
+[Service]
+Type=dbus
+BusName=org.freedesktop.login1
+ExecStart=/lib/systemd/systemd-logind
+RuntimeDirectory=systemd/sessions systemd/seats systemd/users systemd/inhibit systemd/shutdown
+RuntimeDirectoryPreserve=yes
+StateDirectory=systemd/linger
+"""
+PAYLOAD_UNIT = """[Unit]
+Requires=dbus.socket systemd-logind.service
+After=dbus.socket systemd-logind.service
+[Service]
+ExecStart={command}
+KillMode=process
+StandardOutput=null
+StandardError=tty
+TTYPath=/dev/console
+"""
+
+
+def become_systemd(request: dict[str, Any], request_path: str) -> NoReturn:
+    """Write the few units that a login needs, and exec systemd as process 1 on them alone."""
+    for name, value in DISTRIBUTION_SYSCTLS.items():
+        write_text(f"/proc/sys/{name}", value)
+    bring_up_loopback()
+    prepare_accounts(request)
+    os.makedirs(UNIT_PATH)
+    for name in COPIED_UNITS:
+        with open(f"{DISTRIBUTION_UNITS}/{name}") as file:
+            write_text(f"{UNIT_PATH}/{name}", file.read())
+    command = " ".join([sys.executable, "-I", "-S", os.path.abspath(__file__), request_path, "--service"])
+    write_text(f"{UNIT_PATH}/systemd-logind.service", LOGIND_UNIT)
+    write_text(f"{UNIT_PATH}/payload.service", PAYLOAD_UNIT.format(command=command))
+    write_text(f"{UNIT_PATH}/guest.target", "[Unit]\nRequires=payload.service\n")
+    for path, text in request["files"]:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        write_text(path, text)
+    environment = {"SYSTEMD_UNIT_PATH": UNIT_PATH, "SYSTEMD_GENERATOR_PATH": UNIT_PATH, "PATH": request["env"]["PATH"]}
+    options = ["--unit=guest.target", "--show-status=no", "--log-target=console", "--log-level=warning"]
+    os.execve("/lib/systemd/systemd", ["/sbin/init", *options], environment)
 
 
 def power_off() -> NoReturn:
@@ -313,8 +373,13 @@ def main() -> NoReturn:
         with open(sys.argv[1]) as file:
             request = json.load(file)
         record = request["record"]
-        mount_basics(request)
-        result = run(request)
+        if sys.argv[2:3] == ["--service"]:
+            result = supervise_and_describe(request, [])
+        else:
+            mount_basics(request)
+            if request["systemd"]:
+                become_systemd(request, sys.argv[1])
+            result = run(request)
     except BaseException:  # noqa: BLE001 - process 1 reports everything and goes on to power off
         result = {"init_error": traceback.format_exc()}
         print(result["init_error"], flush=True)

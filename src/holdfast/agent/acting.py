@@ -1,8 +1,8 @@
 """What a person may do to a run from outside: stop it, start it again, give it a new supervisor.
 
-Everything goes through the run directory and a supervisor; nothing here signals a process. A run without a supervisor
-gets one first, and that one does the work, so there is one way to end a tree. Restart and adopt hold a lock on the run
-directory from the look to the start: two people who restart at once do not get two trees.
+Everything goes through the run directory and a supervisor; no process of a job is ever signalled from here. A run
+without a supervisor gets one first, and that one does the work, so there is one way to end a tree. Restart and adopt
+hold a lock on the run directory from the look to the start: two people who restart at once do not get two trees.
 
 Waiting is on events (`Changes`), bounded by the caller; running out of time changes nothing about the wish, which is
 durable.
@@ -11,19 +11,31 @@ durable.
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..host import clock, processes
 from ..model import wire
 from ..model.errors import NoSuchRun, ResourceBusy, StillAlive, StorageError, UsageError
-from ..model.run import Desired, Finalizing, Wish
+from ..model.run import (
+    Created,
+    Desired,
+    Ended,
+    Finalizing,
+    Preflight,
+    Starting,
+    Stopping,
+    Waiting,
+    Wish,
+)
 from . import launch, observe
 from .changes import Changes
 from .observe import Presence, Reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from typing import TypeGuard
 
     from .observe import RunView
 
@@ -35,18 +47,27 @@ STUCK_WAIT_S = 5.0
 """How long something that survived KILL is waited for before it is reported."""
 SETTLE_WAIT_S = 2.0
 """How long a verb that only looks waits for a vanished run to be finished."""
+SIGNAL_WAIT_S = 2.0
+"""How long a supervisor has to act on a first signal before the second is sent."""
 ADOPT_WAIT_S = 10.0
 """How long a new supervisor has to take a run up."""
 
 
 def grace_of(view: RunView) -> float:
     """Seconds of grace that a stop of this run gives, as far as its files say."""
-    job = view.record.get("job")
-    for source, key in ((view.manifest, "grace_s"), (job if isinstance(job, dict) else {}, "grace_s")):
-        value = source.get(key)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
+    plan, job = view.manifest.get("plan"), view.record.get("job")
+    measured = view.heartbeat.get("save_seconds")
+    stated = job.get("grace_s") if isinstance(job, dict) else None
+    if not _is_number(stated) and _is_number(measured):
+        return max(DEFAULT_GRACE_S, 2 * float(measured))
+    for value in (plan.get("grace_s") if isinstance(plan, dict) else None, stated):
+        if _is_number(value):
             return float(value)
     return DEFAULT_GRACE_S
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def describe_caller() -> str:
@@ -57,12 +78,41 @@ def describe_caller() -> str:
 def ask_stop(view: RunView, wish: Wish, *, by: str, reason: str = "") -> None:
     """Ask for a stop, durably; a run that nobody supervises gets a supervisor, which finds the wish.
 
+    A directory that takes no file (a full disk) does not keep a run alive: its supervisor is then asked by signal.
+
     Raises:
         NotPermitted, StorageError: it could not be asked.
     """
-    launch.ask(view.run_dir, view.attempt, Desired(wish, by=by, at=clock.utc_now(), reason=reason))
+    try:
+        launch.ask(view.run_dir, view.attempt, Desired(wish, by=by, at=clock.utc_now(), reason=reason))
+    except StorageError:
+        if not _signal_supervisor(view, wish):
+            raise
+        return
     if not view.supervised and view.reach is Reach.HERE:
         launch.start_supervisor(view.run_dir, view.attempt, environ=os.environ, reason="adopt")
+
+
+def _signal_supervisor(view: RunView, wish: Wish) -> bool:
+    """Ask the run's own supervisor by TERM, or by INT twice for force; False when there is none to ask.
+
+    Two signals of a kind that are pending at once are one: the second waits until the first was acted upon.
+    """
+    supervisor = view.state.supervisor if view.state is not None else None
+    if supervisor is None or not view.supervised:
+        return False
+    if wish is Wish.STOP:
+        return processes.send_signal(supervisor, signal.SIGTERM)
+    asked = processes.send_signal(supervisor, signal.SIGINT)
+    deadline = clock.monotonic_s() + SIGNAL_WAIT_S
+    with Changes(view.attempt_dir) as changes:
+        while clock.monotonic_s() < deadline and not _is_stopping(observe.observe(view.run_dir, attempt=view.attempt)):
+            changes.wait(0.05)
+    return processes.send_signal(supervisor, signal.SIGINT) or asked
+
+
+def _is_stopping(view: RunView) -> bool:
+    return view.state is None or isinstance(view.state.state, (Stopping, Finalizing, Ended))
 
 
 def stop(
@@ -148,16 +198,26 @@ def survivors(view: RunView) -> tuple[str, ...]:
     return state.stuck if isinstance(state, Finalizing) else ()
 
 
-def settle(view: RunView) -> bool:
+def settle(view: RunView, *, begin: bool = False) -> bool:
     """Have a run that vanished finished by a new supervisor; False when that could not be begun.
 
-    What was lost and what was proven is the supervisor's to judge. Bounded: only its start is waited for.
+    What was lost and what was proven is the supervisor's to judge. Bounded: only its start is waited for. A run whose
+    job had not started yet would begin now, in the environment of whoever looks; so unless `begin` it is called off.
     """
     from .reconcile import settle as settle_run
 
     if not os.access(view.run_dir, os.W_OK) or os.stat(view.run_dir).st_uid != os.geteuid():
         return False
+    if not begin and is_unstarted(view) and view.desired is None:
+        reason = f"its supervisor died before the job started; holdfast restart {view.run_id} starts it"
+        launch.ask(view.run_dir, view.attempt, Desired(Wish.STOP, by="holdfast", at=clock.utc_now(), reason=reason))
     return settle_run(view.run_dir)
+
+
+def is_unstarted(view: RunView) -> bool:
+    """Whether the word to go was certainly never given to the job."""
+    state = view.state.state if view.state is not None else None
+    return isinstance(state, (Created, Preflight, Waiting)) or (isinstance(state, Starting) and state.job is None)
 
 
 def settle_and_look(run_dir: str) -> RunView:

@@ -6,11 +6,14 @@ import os
 from typing import TYPE_CHECKING
 
 from ..core.events import ResultsChecked
+from ..core.outcome import LIMIT_FINDING, MISMATCH_FINDING
+from ..host import files
 from ..host.clock import parse_utc
 from ..host.offload import Offload, OffloadFailed
 from ..model import wire
 from ..model.finding import Finding, Level
 from ..model.run import Ended, Finalizing, Outcome, State
+from ..model.units import format_bytes
 
 if TYPE_CHECKING:
     from ..model.gpu import Inventory
@@ -72,8 +75,31 @@ class Closing:
         self._finish(findings)
 
     def _finish(self, findings: tuple[Finding, ...]) -> None:
-        self._findings = findings
+        self._findings = (*findings, *self._look_at_limits(), *self._look_at_devices())
         self._check_cards()
+
+    def _look_at_limits(self) -> tuple[Finding, ...]:
+        """Whether the kernel ended something of the tree because of its memory limit (LIM-01)."""
+        kills = self._job.read_usage().get("oom_kills")
+        if not isinstance(kills, int) or kills < 1:
+            return ()
+        limit = self._context.spec.limits.memory_bytes
+        asked = "the box's memory" if limit is None else f"the memory limit of {format_bytes(limit)}"
+        words = f"{asked} was reached and the kernel killed {kills} of its processes"
+        return (Finding(LIMIT_FINDING, Level.WARN, "memory", words, "ask for more memory, or use less"),)
+
+    def _look_at_devices(self) -> tuple[Finding, ...]:
+        """Whether the login shell left the job with other cards than were leased; then the command never ran (LEASE-09)."""
+        if not self._context.spec.login_shell:
+            return ()
+        from .verify import MISMATCH
+
+        try:
+            words = wire.parse_object(files.read_bytes(self._context.recorder.path(MISMATCH)), MISMATCH).get("message")
+        except (OSError, wire.WireError):
+            return ()
+        remedy = "do not set CUDA_VISIBLE_DEVICES in login files, or leave login_shell out"
+        return (Finding(MISMATCH_FINDING, Level.FAIL, "CUDA_VISIBLE_DEVICES", str(words), remedy),)
 
     def _check_cards(self) -> None:
         """The cards must be empty of our own before they are handed on (POST-04)."""
@@ -104,7 +130,7 @@ class Closing:
             "ended_at": ended.at,
             "outcome": ended.outcome,
             "exit_code": ended.exit_code,
-            "reason": ended.evidence,
+            "ending": ended.evidence,
             "duration_s": duration_s,
             # The keeper adds the resource usage a moment after the bare status.
             "status": context.recorder.read_status() or ended.status,

@@ -29,7 +29,7 @@ from ..model.errors import NoSuchRun, NotPermitted, StorageError, UsageError
 from ..model.ids import build_run_id, is_run_id
 from ..model.origin import CodeSnapshot, FileCopy, PinnedScript, RunOrigin
 from ..model.run import Created, RunState
-from .handbook import write_handbook
+from .handbook import render_handbook
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -162,14 +162,15 @@ def _fill(run_dir: str, run_id: str, spec: JobSpec, *, git: GitReader, argv: Seq
         snapshot=CodeSnapshot(tuple(copies), git.collect(run_dir, clean=redact_code), pinned, spec.seed),
     )
     files.commit(f"{run_dir}/{wire.RUN}", wire.to_bytes(origin))
-    write_handbook(run_dir, 1, job)
+    # Not synced: it can be written again from the rest at any time.
+    files.append(f"{run_dir}/{wire.HANDBOOK}", render_handbook(run_dir, 1, job).encode("utf-8", "replace"))
     _make_attempt(run_dir, run_id, 1)
 
 
 def hash_job(spec: JobSpec) -> str:
     """SHA-256 over the job's canonical JSON (sorted keys, no spaces), as hexadecimal digits."""
     text = json.dumps(wire.encode(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _pin_entry(spec: JobSpec, run_dir: str, copies: list[FileCopy]) -> PinnedScript | None:

@@ -24,10 +24,11 @@ def write_handbook(run_dir: str, attempt: int, spec: JobSpec) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    files.commit(f"{run_dir}/{wire.HANDBOOK}", _render(run_dir, attempt, spec).encode("utf-8", "replace"))
+    files.commit(f"{run_dir}/{wire.HANDBOOK}", render_handbook(run_dir, attempt, spec).encode("utf-8", "replace"))
 
 
-def _render(run_dir: str, attempt: int, spec: JobSpec) -> str:
+def render_handbook(run_dir: str, attempt: int, spec: JobSpec) -> str:
+    """The handbook's text, in Markdown."""
     from shlex import join, quote
 
     run_dir = os.path.abspath(run_dir)

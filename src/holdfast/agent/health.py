@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 ALERT_SHARE = 0.9
 """Of a limit: beyond this there is one warning (LIM-09)."""
-READING_S = 0.8
+ALERTS = {"memory": "memory_high", "wrong_card": "wrong_card", "install": "install_seen"}
+"""The event for each thing that is told once."""
 
 
 class HealthSampler:
@@ -41,7 +42,21 @@ class HealthSampler:
     def _sample(self) -> None:
         values: dict[str, object] = {**self._read_tree(), **self._read_progress(), "cards": self._read_cards()}
         self._context.recorder.sample(values)
+        self._look_for_installs()
         self._context.loop.timers.arm("health", self._context.spec.health_every_s, self._sample)
+
+    def _look_for_installs(self) -> None:
+        """A package installer among the job's processes: every run would do it again (RAIL-09)."""
+        if self._context.spec.allow_install or "install" in self._alerted:
+            return
+        from ..core.scripts import find_install
+        from ..host.processes import read_command
+
+        for pid in self._job.list_pids():
+            command = read_command(pid) or ""
+            if find_install(command) is not None:
+                self._alert("install", pid=pid, command=command[:200])
+                return
 
     def _read_tree(self) -> dict[str, object]:
         gear = self._job.gear
@@ -74,8 +89,9 @@ class HealthSampler:
     def _alert(self, what: str, **data: object) -> None:
         if what not in self._alerted:
             self._alerted.add(what)
-            self._context.recorder.event(f"{what}_high", **data)
-            self._context.notify(f"{what}_high")
+            name = ALERTS[what]
+            self._context.recorder.event(name, **data)
+            self._context.notify(name)
 
     def _read_progress(self) -> dict[str, object]:
         beat = self._context.heartbeat()
@@ -117,5 +133,3 @@ class HealthSampler:
             strays = [process.pid for process in card.processes or () if process.run_id == self._context.run_id]
             if strays:
                 self._alert("wrong_card", card=card.uuid, index=card.index, pids=strays, watcher=os.getpid())
-
-

@@ -18,8 +18,7 @@ from ..core.events import (
     JobVanished,
     Resumed,
     StartFailed,
-    StopWanted,
-    TreeEmptied,
+        TreeEmptied,
     TreeStuck,
 )
 from ..host import libc, members
@@ -29,16 +28,16 @@ from ..host.processes import is_alive, open_pidfd, read_environ
 from ..model import wire
 from ..model.identity import WaitStatus
 from ..model.job import Rung
-from ..model.run import Ended, Finalizing, Refusal, Running, Starting, State, StopCause, Stopping, StopRequest
+from ..model.run import Ended, Finalizing, Refusal, Running, Starting, State, Stopping
 from .gear import Gear, reopen_gear
 
 if TYPE_CHECKING:
-    from ..host.limits import LimitPlan
     from ..host.output import OutputFile
     from ..host.spawn import Started
     from ..model.identity import JobProcess, ProcessId
     from .context import Context
     from .leasing import CardLease
+    from .watchdog import Watchdog
 
 STATUS_PATIENCE_S = 2.0
 """The keeper commits the status within milliseconds of the leader's end; after this it is taken as missing."""
@@ -47,7 +46,9 @@ FIRST_LOOK_S = 0.01
 STUCK_PATIENCE_S = 0.1
 KILL_PATIENCE_S = 5.0
 """How long KILL is repeated in one go before the survivors are named."""
-WATCHDOG_EVERY_S = 1.0
+WITNESS_PATIENCE_S = 10.0
+"""How long an orphan may wait to be reaped by init; only then does the kernel tell its status (seen: 2 s, a lazy init)."""
+WITNESS_EVERY_S = 0.05
 JOIN_ROUNDS = 4
 """A tree that forks while it is moved is looked at again, so often."""
 
@@ -68,7 +69,10 @@ class JobControl:
         self._pipe: int | None = None
         self._told_status = False
         self._progress: tuple[int, int] = (0, 0)
-        self._stuck = False
+        self._watchdog: Watchdog | None = None
+        self._progress: tuple[int, int] = (0, 0)
+        self._stuck = self._keeper_gone = False
+        self._witness_until = 0.0
 
     @property
     def gear(self) -> Gear | None:
@@ -129,7 +133,9 @@ class JobControl:
             return
         command = self._context.spec.command[0]
         words = f"{command}: {error.message} (at {error.step})"
-        self._emit_start_failure("exec", error.exit_code, words, "check the command, its interpreter line and its rights")
+        self._emit_start_failure(
+            "exec", error.exit_code, words, "check the command, its interpreter line and its rights"
+        )
 
     # --- watch -----------------------------------------------------------------------------------------------------
 
@@ -139,7 +145,9 @@ class JobControl:
             # Killed between the end and its records: the group still has the last counters, and is still to be removed.
             self._gear = reopen_gear(self._context)
         if isinstance(state, Ended) or rebooted:
-            return Resumed(job_alive=False, members_alive=False, status=self._context.recorder.read_status(), rebooted=rebooted)
+            return Resumed(
+                job_alive=False, members_alive=False, status=self._context.recorder.read_status(), rebooted=rebooted
+            )
         if isinstance(state, (Starting, Running, Stopping, Finalizing)) and state.job is not None:
             self._keeper, self._job = state.keeper, state.job
             self._gear = reopen_gear(self._context)
@@ -147,6 +155,7 @@ class JobControl:
             if isinstance(state, Starting):
                 self._await_exec()
         keeper_alive = self._keeper is not None and is_alive(self._keeper)
+        wait_briefly(lambda: not self._awaits_reaping(), WITNESS_PATIENCE_S)
         status = self._context.recorder.read_status() or self._read_kernel_record()
         job_alive = self._job_lives() and status is None
         members_alive = keeper_alive or bool(self._job is not None and members.find_members(self._tree()))
@@ -161,6 +170,7 @@ class JobControl:
     def forget(self) -> None:
         """The job that was observed never ran: nothing of it counts."""
         self._keeper = self._job = None
+        self._keeper_gone = False
         self._keeper_fd = self._close_fd(self._keeper_fd)
         self._job_fd = self._close_fd(self._job_fd)
         self._discard_group()
@@ -191,7 +201,10 @@ class JobControl:
             self._on_keeper_gone()
         self._join_late()
         if self._gear is not None and self._gear.plan.watched:
-            self._context.loop.timers.arm("watchdog", WATCHDOG_EVERY_S, self._watchdog)
+            from .watchdog import Watchdog
+
+            self._watchdog = Watchdog(self._context, self._gear.plan, self.list_pids)
+            self._watchdog.begin()
         self.on_status()
 
     def _join_late(self) -> None:
@@ -212,7 +225,7 @@ class JobControl:
                 return
 
     def _open_pidfds(self) -> None:
-        if self._keeper_fd is None and self._keeper is not None:
+        if self._keeper_fd is None and self._keeper is not None and not self._keeper_gone:
             self._keeper_fd = open_pidfd(self._keeper)
             if self._keeper_fd is not None:
                 self._context.loop.add(self._keeper_fd, self._on_keeper_gone)
@@ -231,19 +244,20 @@ class JobControl:
     def _on_keeper_gone(self) -> None:
         """Normally the tree is empty now. If the keeper was killed, take its place."""
         self._keeper_fd = self._close_fd(self._keeper_fd)
+        self._keeper_gone = True
         self.reap()
         self.on_status()
         if self._job is None:
             return
         if self._context.recorder.was_abandoned():
             self._told_status = True
-        if self._told_status and not members.find_members(self._tree()):
-            self._empty()
+        if self._told_status:
+            self._check_empty()
         elif self._job_lives():
             self._context.recorder.event("keeper_lost")
             self._take_over()
         else:
-            self._settle_unwitnessed()
+            self._seek_witness()
 
     def _take_over(self) -> None:
         """The keeper was killed under a living job: drain its output, learn of its end from the pidfd."""
@@ -308,42 +322,66 @@ class JobControl:
         self.reap()
         self.on_status()
         if not self._told_status:
-            self._settle_unwitnessed()
-        elif not members.find_members(self._tree()):
+            self._seek_witness()
+        self._check_empty()
+
+    def on_child(self) -> None:
+        """A child of ours has ended: without a keeper these are the tree's orphans, and the last one is what we wait for."""
+        self.reap()
+        if self._keeper_gone:
+            self._check_empty()
+
+    def _check_empty(self) -> None:
+        """Say so when the leader's end is known, its keeper is gone and nothing else is left."""
+        if self._told_status and self._keeper_fd is None and not members.find_members(self._tree()):
             self._empty()
+
+    def _seek_witness(self) -> None:
+        self._witness_until = monotonic_s() + WITNESS_PATIENCE_S
+        self._settle_unwitnessed()
 
     def _settle_unwitnessed(self) -> None:
         """The leader is gone and nobody wrote its status: ask the kernel, else say so."""
         if self._told_status:
             return
         status = self._read_kernel_record()
-        if status is None and self._gear is not None and self._gear.rung is Rung.PID_NAMESPACE and self._job_fd is not None:
+        if status is None and self._awaits_reaping() and monotonic_s() < self._witness_until:
+            self._context.loop.timers.arm("witness", WITNESS_EVERY_S, self._settle_unwitnessed)
+            return
+        if (
+            status is None
+            and self._gear is not None
+            and self._gear.rung is Rung.PID_NAMESPACE
+            and self._job_fd is not None
+        ):
             # Source: pid_namespaces(7): when process 1 of a namespace ends, the kernel sends KILL to all others in it.
             status = WaitStatus(None, int(signal.SIGKILL), ended_at=utc_now(), source="namespace")
         if status is not None:
-            write_status((self._context.run_id, self._context.attempt), self._context.recorder.path(wire.STATUS), status)
+            write_status(
+                (self._context.run_id, self._context.attempt), self._context.recorder.path(wire.STATUS), status
+            )
             self.on_status()
+            self._check_empty()
             return
         self._told_status = True
         self._context.emit(JobVanished())
 
+    def _awaits_reaping(self) -> bool:
+        """Whether the leader is a zombie of somebody else's: the kernel tells its status when that one has reaped it."""
+        info = None if self._job_fd is None or self._job_lives() else libc.read_pidfd_info(self._job_fd)
+        return info is not None and info.wait_status is None
+
     def _read_kernel_record(self) -> WaitStatus | None:
-        """The exit status that a pidfd keeps (Linux 6.15); we need not be the parent."""
+        """The exit status that a pidfd keeps once the process was reaped (Linux 6.15); we need not be the parent."""
         if self._job_fd is None or self._job_lives():
             return None
-        found: list[WaitStatus] = []
-
-        def look() -> bool:
-            info = libc.read_pidfd_info(self._job_fd) if self._job_fd is not None else None
-            raw = None if info is None else info.wait_status
-            if raw is not None:
-                code = os.WEXITSTATUS(raw) if os.WIFEXITED(raw) else None
-                number = os.WTERMSIG(raw) if os.WIFSIGNALED(raw) else None
-                found.append(WaitStatus(code, number, os.WCOREDUMP(raw), ended_at=utc_now(), source="pidfd"))
-            return bool(found) or info is None
-
-        wait_briefly(look, 0.2)
-        return found[0] if found else None
+        info = libc.read_pidfd_info(self._job_fd)
+        raw = None if info is None else info.wait_status
+        if raw is None:
+            return None
+        code = os.WEXITSTATUS(raw) if os.WIFEXITED(raw) else None
+        number = os.WTERMSIG(raw) if os.WIFSIGNALED(raw) else None
+        return WaitStatus(code, number, os.WCOREDUMP(raw), ended_at=utc_now(), source="pidfd")
 
     def reap(self) -> None:
         """Take the status of every child of ours that has ended; the job's own is written down before it is reaped."""
@@ -390,7 +428,10 @@ class JobControl:
         refused = members.signal_members(found, signal.SIGTERM)
         self._progress = self._measure_progress()
         self._context.recorder.event(
-            "term_sent", processes=len(found), refused=[item.why for item in refused], state=type(state).__name__.lower()
+            "term_sent",
+            processes=len(found),
+            refused=[item.why for item in refused],
+            state=type(state).__name__.lower(),
         )
 
     def is_progressing(self) -> bool:
@@ -495,11 +536,16 @@ class JobControl:
         self._close_output()
         self._context.emit(TreeEmptied())
 
+    def read_usage(self) -> dict[str, object]:
+        """The group's counters; empty without a group."""
+        if self._gear is None or self._gear.group is None:
+            return {}
+        usage: dict[str, object] = wire.encode(self._gear.group.usage())
+        return usage
+
     def close(self) -> dict[str, object]:
         """After the end: read the group's last counters, remove it, close what is open. Answers the counters."""
-        usage: dict[str, object] = {}
-        if self._gear is not None and self._gear.group is not None:
-            usage = wire.encode(self._gear.group.usage())
+        usage = self.read_usage()
         self._discard_group()
         if self._started is not None:
             self._started.close()
@@ -510,29 +556,3 @@ class JobControl:
         group = self._gear.group if self._gear else None
         if group is not None and not wait_briefly(group.remove, 0.5):
             self._context.recorder.log(f"control group {group.witness} could not be removed")
-
-    # --- limits that only a watchdog holds --------------------------------------------------------------------------
-
-    def _watchdog(self) -> None:
-        assert self._gear is not None
-        found = [member.process.pid for member in members.find_members(self._tree())]
-        asked = self._context.spec.limits
-        over = _judge_watchdog(found, asked.memory_bytes, asked.tasks, self._gear.plan)
-        if over is not None:
-            self._context.recorder.event("limit_exceeded", what=over)
-            self._context.emit(StopWanted(StopRequest(StopCause.MEMORY, "holdfast", force=True, detail=over)))
-            return
-        self._context.loop.timers.arm("watchdog", WATCHDOG_EVERY_S, self._watchdog)
-
-
-def _judge_watchdog(pids: list[int], memory_bytes: int | None, tasks: int | None, plan: LimitPlan) -> str | None:
-    from ..core.limits import Mechanism
-    from ..host import limits
-
-    if memory_bytes is not None and plan.mechanism_of("memory") is Mechanism.WATCHDOG:
-        used = limits.read_tree_memory(pids).memory_bytes
-        if used > memory_bytes:
-            return f"the tree uses {used} bytes of memory, the limit is {memory_bytes}"
-    if tasks is not None and plan.mechanism_of("tasks") is Mechanism.WATCHDOG and len(pids) > tasks:
-        return f"the tree has {len(pids)} processes, the limit is {tasks}"
-    return None

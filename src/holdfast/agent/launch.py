@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def build_supervisor_command(run_dir: str, attempt: int, reason: str, *, keep: Mapping[str, int] | None = None) -> tuple[str, ...]:
+def build_supervisor_command(
+    run_dir: str, attempt: int, reason: str, *, keep: Mapping[str, int] | None = None
+) -> tuple[str, ...]:
     """The argument vector of a supervisor: isolated interpreter, no site-packages.
 
     `keep` names the descriptors that it takes over from its former image (``lock``, ``inotify``, ``channel``, ``output``).

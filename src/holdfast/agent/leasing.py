@@ -35,20 +35,6 @@ RELEASE_PATIENCE_S = 10.0
 """How long the driver gets to hand a dead job's memory back before the cards are let go anyway."""
 CLOSE_LATER_S = 0.5
 """After the start, which somebody waits for."""
-HARD_REASONS = (
-    "no_such_device",
-    "not_visible",
-    "named_twice",
-    "mig:",
-    "lost",
-    "unresponsive",
-    "unreadable",
-    "ecc_uncorrectable",
-    "remap_failed",
-    "remap_pending",
-    "reset_required",
-)
-"""Why waiting for a card is no use."""
 _PHASES = {Starting: Phase.PREFLIGHT, Running: Phase.RUN, Stopping: Phase.STOPPING, Finalizing: Phase.POSTFLIGHT}
 
 
@@ -62,6 +48,7 @@ class CardLease:
         self._waiter: Waiter | None = None
         self._work: Offload | None = None
         self._inventory = Inventory(InventorySource.NONE)
+        self._lost: dict[str, Busy] = {}
         self._probe: Probe | None = None
         self._area: Area | None = None
         self._doubtful: frozenset[str] = frozenset()
@@ -112,6 +99,7 @@ class CardLease:
         work, self._work = self._work, None
         try:
             self._inventory = wire.decode(Inventory, work.result())
+            self._lost.clear()
             self._choose_first()
         except OffloadFailed as error:
             self._fail("gpu_unreadable", 78, f"the cards could not be read: {error}", "see `holdfast gpus`")
@@ -142,11 +130,12 @@ class CardLease:
         everything = _all_devices(self._inventory)
         survey = look_around(self._area, everything)
         leased = {uuid: _phrase(busy[0]) for uuid, busy in survey.busy.items() if busy}
-        busy_now = tuple(busy for reasons in survey.busy.values() for busy in reasons)
+        leased.update({uuid: _phrase(busy) for uuid, busy in self._lost.items()})
+        busy_now = (*(busy for reasons in survey.busy.values() for busy in reasons), *self._lost.values())
         choice = cards.choose(
             spec.gpus,
             self._inventory,
-            leased={} if spec.gpu.share else leased,
+            leased=dict.fromkeys(self._lost, "taken") if spec.gpu.share else leased,
             rules=self._rules(),
             imposed=context.environ.get("CUDA_VISIBLE_DEVICES"),
             device_order=context.environ.get("CUDA_DEVICE_ORDER"),
@@ -155,14 +144,15 @@ class CardLease:
             context.recorder.event("cards_chosen", devices=choice.devices, rejected=choice.rejected)
             self._try_lock(choice.devices)
             return
-        soft = [uuid for uuid, why in choice.rejected if not why.startswith(HARD_REASONS)]
-        if not soft or len(soft) < spec.gpus.wanted:
+        if not cards.is_worth_waiting(spec.gpus, self._inventory, choice):
             words = choice.problem or "no card fits"
             self._fail("no_card", 78, words, "see `holdfast gpus`, or ask for fewer or other cards")
             return
-        named = tuple(item for item in busy_now if item.device in soft)
+        named = tuple(item for item in busy_now if item.device in {uuid for uuid, _ in choice.rejected})
         rest = tuple(
-            Busy(uuid, Witness.CARD, why) for uuid, why in choice.rejected if uuid not in {item.device for item in named}
+            Busy(uuid, Witness.CARD, why)
+            for uuid, why in choice.rejected
+            if uuid not in {item.device for item in named}
         )
         self._block((*named, *rest))
 
@@ -188,6 +178,12 @@ class CardLease:
         assert self._area is not None
         outcome = leases.acquire(self._area, self._record(self._resolve(uuids)))
         if isinstance(outcome, tuple):
+            lost = {busy.device: busy for busy in outcome if busy.device not in self._lost}
+            if lost and not self._context.spec.gpus.devices:
+                # Somebody chose the same card in the same moment and was quicker: another one may still be free.
+                self._lost.update(lost)
+                self._choose_first()
+                return
             self._block(outcome)
             return
         self._held = outcome
@@ -239,6 +235,8 @@ class CardLease:
     def _block(self, busy: tuple[Busy, ...]) -> None:
         context = self._context
         waits = context.spec.gpu.wait_s > 0
+        index = {device.uuid: device.index for device in _all_devices(self._inventory)}
+        busy = tuple(replace(item, index=index.get(item.device)) for item in busy)
         context.emit(LeaseBlocked(busy, final=not waits))
         if waits and self._waiter is None:
             self._wait()
@@ -357,24 +355,33 @@ class CardLease:
         except HoldfastError as error:
             self._context.recorder.log(f"the lease's record could not be renewed: {error}")
 
-    def resume(self, state: State) -> None:
-        """Take the lease over from a supervisor that was killed; the keeper's descriptors hold it meanwhile."""
-        if not isinstance(state, (Starting, Running, Stopping, Finalizing)) or not state.devices:
-            return
-        from ..host import lease_area, leases
+    def resume(self, state: State, *, rebooted: bool = False) -> None:
+        """Take the lease over from a supervisor that was killed; the keeper's descriptors hold it meanwhile.
+
+        Where nobody holds it any more (the run has ended, or all of it is dead) somebody else may have the card by now:
+        then only what is left of our record is cleared away.
+        """
         from ..host.allocation import imposed_allocation
 
+        if not self._context.spec.gpus.wanted or imposed_allocation(self._context.environ) is not None:
+            return
+        from ..host import lease_area, leases
+        from ..host.processes import is_alive
+
+        live = isinstance(state, (Starting, Running, Stopping, Finalizing))
+        holders = [p for p in (state.keeper, state.job and state.job.process) if p is not None] if live else []
         try:
             self._area = lease_area.open_area(self._context.rules.lease_dir, environ=self._context.environ)
-            holders = [process for process in (state.keeper, state.job and state.job.process) if process is not None]
+            if rebooted or not live or not state.devices or not any(map(is_alive, holders)):
+                leases.clear_leftovers(self._area, self._context.run_id, self._context.attempt)
+                return
             record = replace(
                 self._find_record(state.devices),
                 phase=_PHASES[type(state)],
                 members=tuple(holders),
                 supervisor=identify_self(),
             )
-            if imposed_allocation(self._context.environ) is None:
-                self._held = leases.adopt(self._area, record, holders)
+            self._held = leases.adopt(self._area, record, holders)
             # Loaded now, not when the job has ended and the next one waits for its card.
             from ..host import gpus  # noqa: F401
         except HoldfastError as error:
@@ -443,7 +450,9 @@ def _all_devices(inventory: Inventory) -> tuple[LeasedDevice, ...]:
     """Every leasable device: whole cards first, then slices, in PCI order."""
     ordered = sorted(inventory.cards, key=lambda card: card.index)
     whole = tuple(LeasedDevice(card.uuid, card.index, card.name) for card in ordered)
-    parts = tuple(LeasedDevice(card.uuid, card.index, card.name, part.uuid) for card in ordered for part in card.mig_slices)
+    parts = tuple(
+        LeasedDevice(card.uuid, card.index, card.name, part.uuid) for card in ordered for part in card.mig_slices
+    )
     return whole + parts
 
 

@@ -61,7 +61,7 @@ def build_row(view: RunView, root: str) -> Row:
         exit_code=view.exit_code,
         created_at=state.created_at if state is not None else _text(view.record.get("created_at")),
         started_at=end.started_at if end is not None else _started(view),
-        ended_at=end.at if end is not None else None,
+        ended_at=_ended(view),
         cards=_cards(view),
         step=step if isinstance(step, int) and not isinstance(step, bool) and abs(step) < 1 << 62 else None,
         loss=f"{loss:.6g}" if isinstance(loss, (int, float)) and not isinstance(loss, bool) else None,
@@ -81,6 +81,14 @@ def _started(view: RunView) -> str | None:
     if isinstance(state, (Running, Stopping)):
         return state.since
     return state.started_at if isinstance(state, Finalizing) else None
+
+
+def _ended(view: RunView) -> str | None:
+    """When the job ended; for one that never ran, when the run did."""
+    end = view.end
+    if end is None:
+        return None
+    return end.status.ended_at if end.status is not None and end.status.ended_at else end.at
 
 
 def _cards(view: RunView) -> str:

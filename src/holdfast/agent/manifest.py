@@ -30,6 +30,7 @@ def build_job(
     context: Context, devices: tuple[LeasedDevice, ...], *, quiet: bool = False
 ) -> tuple[JobEnvironment, tuple[str, ...]]:
     """The job's whole environment and the argument vector that is exec'd; what people should know becomes events."""
+    from ..host.allocation import imposed_allocation
     from ..host.cgroups import read_effective
     from ..host.packages import find_torch
 
@@ -54,6 +55,7 @@ def build_job(
         threads=spec.threads or cap_threads(cpus, processes=max(1, len(devices))),
         workers=bound_workers(cpus, memory, processes=max(1, len(devices))),
         torch_version=find_torch(spec.command, context.environ, spec.workdir).version,
+        imposed=imposed_allocation(context.environ) is not None,
     )
     environment = build_environment(context.environ, spec, placement)
     for finding in () if quiet else environment.findings:

@@ -327,7 +327,7 @@ def _judge_state(view: RunView, state: RunState) -> tuple[str, str]:
 
 def _describe(state: State) -> str:
     if isinstance(state, Waiting):
-        return "; ".join(f"{busy.device} is held by {busy.holder}" for busy in state.blocked_by)
+        return "; ".join(f"{busy.label} is held by {busy.holder}" for busy in state.blocked_by)
     if isinstance(state, Stopping):
         return f"{state.request.cause.value} by {state.request.by}, rung {state.rung.value}"
     if isinstance(state, Finalizing) and state.stuck:

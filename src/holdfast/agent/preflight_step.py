@@ -56,5 +56,3 @@ class PreflightStep:
     def _done(self, findings: tuple[Finding, ...]) -> None:
         self._context.recorder.findings(wire.PREFLIGHT, findings)
         self._context.emit(ChecksDone(findings))
-
-

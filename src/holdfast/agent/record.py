@@ -87,6 +87,20 @@ class Recorder:
         """What somebody wants of this attempt; None when nobody said anything readable."""
         return self._read_or_none(Desired, wire.DESIRED)
 
+    @property
+    def event_count(self) -> int:
+        """How many events there are."""
+        return self._sequence
+
+    def read_exit(self) -> dict[str, Any]:
+        """The exit record.
+
+        Raises:
+            OSError: there is none that can be read.
+            WireError: it does not parse.
+        """
+        return wire.parse_object(self._read(wire.EXIT), wire.EXIT)
+
     def read_manifest(self) -> dict[str, Any]:
         """The manifest as it is; empty when there is none that can be read."""
         try:
@@ -120,11 +134,11 @@ class Recorder:
             "event": event,
             "data": wire.encode(data),
         }
-        self._append(wire.EVENTS, (json.dumps(line, ensure_ascii=False) + "\n").encode())
+        self._append(wire.EVENTS, (json.dumps(line) + "\n").encode())
 
     def sample(self, values: dict[str, object]) -> None:
         """Append one health sample."""
-        self._append(wire.HEALTH, (json.dumps({"utc": utc_now(), **values}, ensure_ascii=False) + "\n").encode())
+        self._append(wire.HEALTH, (json.dumps({"utc": utc_now(), **values}) + "\n").encode())
 
     def _append(self, name: str, data: bytes) -> None:
         try:

@@ -19,10 +19,17 @@ from .record import LOCK_NAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..host.cgroups import Group
+    from ..host.limits import LimitPlan
     from ..host.spawn import Started
+    from ..model.job import JobSpec
     from ..model.lease import LeasedDevice
     from .context import Context
     from .leasing import CardLease
+
+
+SYSTEMD = "/run/systemd/system"
+"""There where systemd runs the box. Source: sd_booted(3)."""
 
 
 def prepare_gear(context: Context) -> Gear:
@@ -31,12 +38,13 @@ def prepare_gear(context: Context) -> Gear:
     Raises:
         PreflightFailed: the wanted rung does not work here, or a limit cannot be held.
     """
-    spec = context.spec
+    from ..core.rules import apply_rules
+
+    spec, _ = apply_rules(context.spec, context.rules)
     chosen = containment.choose(spec.containment)
     if chosen.rung is None:
         raise PreflightFailed(f"containment {chosen.describe()}", hint="use --containment auto")
-    group = create(f"{context.run_id}.{context.attempt}", spec.limits)
-    plan = limits.plan_limits(spec.limits, group, priority=spec.priority, spread=context.run_id)
+    group, plan = _hold_limits(context, spec)
     if plan.unenforceable and spec.limits.unenforced is Unenforced.FAIL:
         names = "; ".join(f"{limit.name} {limit.asked}: {limit.detail}" for limit in plan.unenforceable)
         if group is not None:
@@ -45,10 +53,38 @@ def prepare_gear(context: Context) -> Gear:
     return Gear(chosen.rung, chosen.describe(), group, plan)
 
 
+def _hold_limits(context: Context, spec: JobSpec) -> tuple[Group | None, LimitPlan]:
+    """The control group and what holds each limit; from a systemd scope where that is what it takes (docs/adr/0011)."""
+    name, nice = f"{context.run_id}.{context.attempt}", context.rules.nice
+
+    def prepare() -> tuple[Group | None, LimitPlan]:
+        made = create(name, spec.limits)
+        plan = limits.plan_limits(spec.limits, made, priority=spec.priority, nice=nice, spread=context.run_id)
+        return made, plan
+
+    group, plan = prepare()
+    if not os.path.isdir(SYSTEMD):
+        return group, plan
+    from .scoping import consider, take
+
+    prospect = consider(spec.limits, plan)
+    finding = prospect.finding
+    if prospect.manager is not None:
+        if group is not None:
+            group.remove()
+        finding = take(prospect, context.run_id, context.attempt)
+        group, plan = prepare()
+    if finding is not None:
+        context.recorder.event("scope", finding=finding)
+    return group, plan
+
+
 def warm_up(context: Context) -> None:
     """Do ahead of time what the start would otherwise do first: load modules, try the containment rungs."""
     containment.choose(context.spec.containment)
     manifest.build_job(context, (), quiet=True)
+    if os.path.isdir(SYSTEMD):
+        from . import scoping  # noqa: F401 - to have it loaded
 
 
 def bring_up(context: Context, lease: CardLease, gear: Gear, devices: tuple[LeasedDevice, ...]) -> Started:
@@ -93,9 +129,7 @@ def bring_up(context: Context, lease: CardLease, gear: Gear, devices: tuple[Leas
     )
 
 
-def _build_signal_rest(
-    context: Context, gear: Gear, entered: list[namespaces.Entered] | None
-) -> Callable[[int], int]:
+def _build_signal_rest(context: Context, gear: Gear, entered: list[namespaces.Entered] | None) -> Callable[[int], int]:
     """What a keeper without a supervisor ends the tree with."""
     run_id, attempt = context.run_id, context.attempt
 

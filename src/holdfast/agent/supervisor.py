@@ -28,6 +28,7 @@ from ..core.events import (
     LeaseFailed,
     Now,
     Resumed,
+    ResultsChecked,
     StartFailed,
     StopWanted,
     Timer,
@@ -46,6 +47,8 @@ from ..model.job import JobSpec
 from ..model.run import (
     Created,
     Ended,
+    Finalizing,
+    Preflight,
     Refusal,
     Running,
     RunState,
@@ -73,6 +76,8 @@ if TYPE_CHECKING:
 
     from ..core.events import Action, Event
 
+MOST_FAULTS = 100
+"""A fault of ours that comes back so often is a loop: the supervisor leaves, the keeper holds on."""
 SLIM_AFTER_S = 1.0
 """A job that lives this long gets a supervisor that has only loaded what watching needs."""
 LOCK_PATIENCE_S = 0.05
@@ -99,6 +104,7 @@ class Supervisor:
         self._recorder = recorder
         self._events: deque[Event] = deque()
         self._leaving = False
+        self._faults = 0
         self._kept = kept
         self._loop = Loop(self._on_signal)
         context = Context(run_dir, attempt, spec, recorder, self._loop, self._emit, reason)
@@ -128,12 +134,15 @@ class Supervisor:
             self._recorder.event("supervisor_started", pid=me.pid)
             self._emit(Began())
         self._read_desired()
-        while True:
-            while self._events:
-                self._dispatch(self._events.popleft())
-            if self._leaving:
-                return 0
-            self._loop.run_once()
+        while not self._leaving:
+            try:
+                while self._events:
+                    self._dispatch(self._events.popleft())
+                if not self._leaving:
+                    self._loop.run_once()
+            except Exception as error:  # noqa: BLE001 - the supervision barrier, see _survive
+                self._survive(error)
+        return 0
 
     def _emit(self, event: Event) -> None:
         self._events.append(event)
@@ -176,8 +185,8 @@ class Supervisor:
 
     def _orders(self) -> dict[Do, Callable[[], None]]:
         return {
-            Do.RUN_CHECKS: self._run_checks,
-            Do.TAKE_LEASE: self._take_lease,
+            Do.RUN_CHECKS: self._preflight.begin,
+            Do.TAKE_LEASE: self._lease.begin,
             Do.START_JOB: self._start_job,
             Do.LET_GO: self._job.let_go,
             Do.WATCH_JOB: self._watch_job,
@@ -193,33 +202,36 @@ class Supervisor:
         self._recorder.event("timer", timer=timer.value)
         return TimerFired(timer, progressing=timer is Timer.GRACE and self._job.is_progressing())
 
-    def _run_checks(self) -> None:
-        try:
-            self._preflight.begin()
-        except Exception as error:  # noqa: BLE001 - supervision barrier: a broken check must not take the run along
-            self._report_bug(error)
-            finding = Finding("preflight.internal", Level.FAIL, "preflight", f"{type(error).__name__}: {error}")
-            self._emit(ChecksDone((finding,)))
+    def _survive(self, error: Exception) -> None:
+        """The supervision barrier: whatever goes wrong inside costs a step of the run, never the supervision of its job."""
+        self._faults += 1
+        if self._faults > MOST_FAULTS:
+            raise error
+        state = self._state.state
+        if isinstance(error, HoldfastError):
+            refusal = Refusal(error.code, error.exit_code, str(error), error.hint)
+        else:
+            import traceback
 
-    def _take_lease(self) -> None:
-        try:
-            self._lease.begin()
-        except HoldfastError as error:
-            self._emit(LeaseFailed(Refusal(error.code, error.exit_code, str(error), error.hint)))
-        except Exception as error:  # noqa: BLE001 - supervision barrier, as above
-            self._report_bug(error)
-            self._emit(LeaseFailed(Refusal("internal", 70, f"{type(error).__name__}: {error}", "see supervisor.log")))
+            self._recorder.log("".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip())
+            self._recorder.event("internal_error", error=f"{type(error).__name__}: {error}")
+            words = f"holdfast itself failed: {type(error).__name__}: {error}"
+            refusal = Refusal("internal", 70, words, "please report it with supervisor.log")
+        if isinstance(state, Preflight):
+            self._emit(ChecksDone((Finding("preflight.internal", Level.FAIL, "preflight", refusal.message, refusal.hint),)))
+        elif isinstance(state, Waiting):
+            self._emit(LeaseFailed(refusal))
+        elif isinstance(state, Starting) and state.job is None:
+            self._emit(StartFailed(refusal))
+        elif isinstance(state, Finalizing) and state.emptied:
+            late = Finding("postflight.internal", Level.UNKNOWN, "postflight", refusal.message, refusal.hint)
+            self._emit(ResultsChecked((late,)))
+        elif isinstance(state, Ended):
+            self._leaving = True
 
     def _start_job(self) -> None:
-        state = self._state.state
-        assert isinstance(state, Starting)
-        try:
-            self._job.start(state)
-        except HoldfastError as error:
-            self._emit(StartFailed(Refusal(error.code, error.exit_code, str(error), error.hint)))
-        except Exception as error:  # noqa: BLE001 - supervision barrier, as above
-            self._report_bug(error)
-            self._emit(StartFailed(Refusal("internal", 70, f"{type(error).__name__}: {error}", "see supervisor.log")))
+        assert isinstance(self._state.state, Starting)
+        self._job.start(self._state.state)
 
     def _watch_job(self) -> None:
         self._job.watch(self._state.state)
@@ -234,7 +246,7 @@ class Supervisor:
         """
         if not isinstance(self._state.state, Running):
             return
-        if self._events or self._context.notifying:
+        if self._events or self._context.notifying or not files.can_read(f"{self._context.run_dir}/{wire.RUN}"):
             self._loop.timers.arm("slim", SLIM_AFTER_S, self._slim_down)
             return
         # Until the new image listens, a signal waits instead of ending it.
@@ -262,16 +274,10 @@ class Supervisor:
     def _leave(self) -> None:
         self._leaving = True
 
-    def _report_bug(self, error: Exception) -> None:
-        import traceback
-
-        self._recorder.log("".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip())
-
     def _observe(self) -> Resumed:
         """What is left of a run that another supervisor began."""
         rebooted = self._state.boot_id != boot_id()
-        if not rebooted:
-            self._lease.resume(self._state.state)
+        self._lease.resume(self._state.state, rebooted=rebooted)
         resumed = self._job.observe(self._state.state, rebooted=rebooted)
         state = self._state.state
         if isinstance(state, Starting) and not rebooted and self._recorder.was_abandoned():
@@ -284,7 +290,7 @@ class Supervisor:
 
     def _on_signal(self, number: int) -> None:
         if number == signal.SIGCHLD:
-            self._job.reap()
+            self._job.on_child()
             return
         name = signal.Signals(number).name
         forced = number == signal.SIGINT and self._context.note_interrupt() > 1
@@ -353,10 +359,27 @@ def main(argv: list[str]) -> int:
                 recorder.log("another supervisor is at work; leaving")
                 return 0
             kept = {"lock": lock}
-        return Supervisor(run_dir, attempt, spec, recorder, recorder.read_state(), reason=reason, kept=kept).run()
+        state = _read_state(recorder)
     except (OSError, ValueError, KeyError) as error:
         sys.stderr.write(f"{utc_now()} cannot supervise {run_dir} attempt {attempt}: {error}\n")
         return 74
+    try:
+        return Supervisor(run_dir, attempt, spec, recorder, state, reason=reason, kept=kept).run()
+    except Exception as error:  # noqa: BLE001 - supervision barrier: the keeper goes on, another supervisor can take over
+        import traceback
+
+        recorder.log("".join(traceback.format_exception(error)).rstrip())
+        recorder.event("supervisor_failed", error=f"{type(error).__name__}: {error}")
+        return 70
+
+
+def _read_state(recorder: Recorder) -> RunState:
+    try:
+        return recorder.read_state()
+    except (OSError, ValueError) as error:
+        from .rebuild import rebuild_state
+
+        return rebuild_state(recorder, str(error))
 
 
 def _parse_kept(text: str) -> dict[str, int]:

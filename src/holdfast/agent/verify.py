@@ -23,9 +23,8 @@ def main(arguments: list[str]) -> int:
             manifest = json.load(file)
     except (OSError, ValueError) as error:
         return _refuse(directory, f"the login shell lost the run's variables ({error})")
-    devices = [device.get("slice_uuid") or device["card_uuid"] for device in manifest["devices"]]
     seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    leased = ",".join(devices) or manifest["environment"].get("CUDA_VISIBLE_DEVICES", "")
+    leased = manifest["environment"].get("CUDA_VISIBLE_DEVICES", "")
     if seen != leased:
         return _refuse(directory, f"CUDA_VISIBLE_DEVICES is {seen!r} after the login shell, leased is {leased!r}")
     try:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.agent.observe import RunView
+    from holdfast.model.identity import ProcessId
 
 EXIT_UNKNOWN = 69
 """The run can no longer be observed from here, and how it ended is not known."""
@@ -41,7 +42,15 @@ _SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 _STATE_FILES = frozenset({wire.STATE, wire.EXIT, wire.STATUS})
 
 
-def follow(run_dir: str, attempt: int, *, stdout: BinaryIO | None = None, quiet: bool = False, offset: int = 0) -> int:
+def follow(
+    run_dir: str,
+    attempt: int,
+    *,
+    stdout: BinaryIO | None = None,
+    quiet: bool = False,
+    offset: int = 0,
+    own: bool = True,
+) -> int:
     """Follow one attempt until it is over; the exit code is the job's, or holdfast's own for it.
 
     Args:
@@ -50,9 +59,11 @@ def follow(run_dir: str, attempt: int, *, stdout: BinaryIO | None = None, quiet:
         stdout: where the job's bytes go (default: standard output).
         quiet: show no output and no summary (for ``--json``); notices still go to standard error.
         offset: where in the output to begin, in bytes.
+        own: this process asked for the run, so its environment is the job's: a run whose supervisor dies before the job
+            started may begin again. A mere onlooker has it called off.
     """
     with _listening() as (wake_fd, heard):
-        following = _Following(run_dir, attempt, stdout or sys.stdout.buffer, offset=offset, quiet=quiet)
+        following = _Following(run_dir, attempt, stdout or sys.stdout.buffer, offset=offset, quiet=quiet, own=own)
         try:
             return following.run(wake_fd, heard)
         except BrokenPipeError:
@@ -84,15 +95,17 @@ def _listening() -> Iterator[tuple[int, list[int]]]:
 class _Following:
     """One attempt being followed."""
 
-    def __init__(self, run_dir: str, attempt: int, stdout: BinaryIO, *, offset: int, quiet: bool) -> None:
+    def __init__(self, run_dir: str, attempt: int, stdout: BinaryIO, *, offset: int, quiet: bool, own: bool) -> None:
         self.run_dir, self.attempt = run_dir, attempt
         self.run_id = os.path.basename(run_dir)
         self._stdout = stdout
         self._quiet = quiet
+        self._own = own
         self._output = Follower(f"{wire.attempt_dir(run_dir, attempt)}/{wire.OUTPUT}", offset)
         self._notices: set[str] = set()
         self._interrupts = 0
-        self._settled = False
+        self._settled_after: ProcessId | None = None
+        self._settled_at = 0.0
         self._began = monotonic_s()
 
     def close(self) -> None:
@@ -117,7 +130,7 @@ class _Following:
     def _wait(self, changes: Changes, view: RunView, wake_fd: int, heard: list[int]) -> int | None:
         """Show output until something else than output changes; an exit code ends the following."""
         # Whatever was written between the look and the watch is seen because the watch is older than the look.
-        patience_s = UNSTARTED_S if _is_unstarted(view) else None
+        patience_s = UNSTARTED_S if _is_unstarted(view) else acting.ADOPT_WAIT_S if view.vanished else None
         while True:
             if heard:
                 _drain(wake_fd)
@@ -131,21 +144,28 @@ class _Following:
                 return None
 
     def _judge(self, view: RunView) -> int | None:
-        if view.over or (view.ended and not view.supervised and self._settled):
+        if view.over or (view.ended and not view.supervised and not view.vanished):
             self._pump(last=True)
             if not self._quiet:
                 print_summary(view)
             return view.exit_code if view.exit_code is not None else EXIT_UNKNOWN
-        if view.vanished and not self._settled:
-            self._settled = True
-            self._notice(f"{self.run_id} has lost its supervisor and its job ({view.note}); finishing its record")
-            if not acting.settle(view):
-                return self._give_up("its record could not be finished from here")
+        if view.vanished and not self._settle(view):
+            return self._give_up(f"nobody could finish its record; see {view.attempt_dir}/{wire.SUPERVISOR_LOG}")
         if _is_unstarted(view) and monotonic_s() - self._began > UNSTARTED_S:
             return self._give_up(f"no supervisor took it up; see {view.attempt_dir}/{wire.SUPERVISOR_LOG}")
         if view.condition == observe.UNREADABLE and view.state is None:
             return self._give_up(view.note)
         return None
+
+    def _settle(self, view: RunView) -> bool:
+        """Have a vanished run finished, once; False when that failed: the new supervisor is gone too, or never came."""
+        assert view.state is not None
+        supervisor = view.state.supervisor
+        if self._settled_after is None:
+            self._notice(f"{self.run_id}: nobody is left who could end it ({view.note}); a new supervisor does")
+            self._settled_after, self._settled_at = supervisor, monotonic_s()
+            return acting.settle(view, begin=self._own)
+        return supervisor == self._settled_after and monotonic_s() - self._settled_at < acting.ADOPT_WAIT_S
 
     def _give_up(self, why: str) -> int:
         self._pump(last=True)
@@ -185,11 +205,7 @@ class _Following:
         """Say once what is new and not in the job's own output."""
         state = view.state.state if view.state is not None else None
         if isinstance(state, Waiting):
-            for busy in state.blocked_by:
-                since = f" since {busy.since}" if busy.since else ""
-                place = "waits in line before you" if busy.witness is Witness.QUEUE else "holds it"
-                doing = f" ({busy.command})" if busy.command else ""
-                self._notice(f"waiting for card {busy.device}: {busy.holder} {place}{since}{doing}")
+            self._tell_waiting(state)
         elif isinstance(state, Running) and self._notices:
             self._notice(f"running since {state.since}" + _name_cards(view))
         elif isinstance(state, Stopping):
@@ -199,7 +215,22 @@ class _Following:
         if view.supervisor is Presence.GONE and view.job_lives:
             self._notice(f"its supervisor is gone, the job goes on unsupervised: holdfast adopt {self.run_id}")
         for item in view.unreadable:
+            # The job may be writing its heartbeat at this moment; only what is ours is worth a word.
+            if item.path.endswith(wire.HEARTBEAT):
+                continue
             self._notice(f"{item.path} cannot be read: {item.reason}")
+
+    def _tell_waiting(self, state: Waiting) -> None:
+        from .cards import find_place_in_line
+
+        for busy in state.blocked_by:
+            since = f" since {busy.since}" if busy.since else ""
+            place = "waits in line before you" if busy.witness is Witness.QUEUE else "holds it"
+            doing = f" ({busy.command})" if busy.command else ""
+            self._notice(f"waiting for {busy.label}: {busy.holder} {place}{since}{doing}")
+        place_in_line = find_place_in_line(self.run_id) if state.blocked_by else None
+        if place_in_line is not None:
+            self._notice("you are number {} of {} in line".format(*place_in_line))
 
     def _notice(self, text: str) -> None:
         if text not in self._notices:
@@ -257,13 +288,22 @@ def build_summary(view: RunView) -> list[str]:
 
 
 def _duration(view: RunView) -> str:
+    seconds = duration_of(view)
+    return "" if seconds is None else format_duration(seconds)
+
+
+def duration_of(view: RunView) -> float | None:
+    """Seconds from the job's exec to its end; None when it never ran or has not ended."""
+    recorded = view.exit.get("duration_s")
+    if isinstance(recorded, (int, float)):
+        return float(recorded)
     end = view.end
     if end is None or not end.started_at:
-        return ""
+        return None
     try:
-        return format_duration(parse_utc(end.at) - parse_utc(end.started_at))
+        return max(0.0, parse_utc(end.at) - parse_utc(end.started_at))
     except ValueError:
-        return ""
+        return None
 
 
 def _count_artifacts(view: RunView) -> str:

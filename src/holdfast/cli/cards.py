@@ -123,6 +123,19 @@ def _survey(rules: Rules, inventory: Inventory, warnings: list[str]) -> tuple[Su
     return found, area.directories
 
 
+def find_place_in_line(run_id: str) -> tuple[int, int] | None:
+    """Which of how many a waiting run is, from 1; None when it has no ticket, or the line cannot be read."""
+    from holdfast.host.lease_survey import survey
+
+    try:
+        area = open_existing_area()
+        line = () if area is None else survey(area, ()).waiting
+    except (HoldfastError, OSError):
+        return None
+    names = [ticket.run_id for ticket in line]
+    return (names.index(run_id) + 1, len(names)) if run_id in names else None
+
+
 def list_devices(inventory: Inventory) -> tuple[LeasedDevice, ...]:
     """Every card and every slice as a leasable device."""
     found = []

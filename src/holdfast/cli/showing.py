@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast.agent import acting, observe
 from holdfast.agent.observe import Presence, Reach
 from holdfast.host import files
-from holdfast.host.clock import parse_utc
 from holdfast.model import wire
 from holdfast.model.errors import NoSuchRun, StorageError
 from holdfast.model.units import format_bytes, format_duration
 
+from .attach import duration_of, write_fully
 from .cards import devices_of, is_simulated, name_cards
 from .render import clean, heading, pairs, print_json, table
 
@@ -180,8 +180,6 @@ def print_diff(dossier: Dossier, *, as_json: bool) -> int:
         return 0
     if data:
         import sys
-
-        from .attach import write_fully
 
         sys.stdout.flush()
         write_fully(sys.stdout.buffer, data)
@@ -360,8 +358,9 @@ def _end_lines(view: RunView) -> list[tuple[str, object]]:
             ("outcome", f"{end.outcome.value} (exit {end.exit_code})"),
             ("evidence", end.evidence),
         ]
-        if end.started_at:
-            lines.append(("job ran", format_duration(_seconds_between(end.started_at, end.at))))
+        seconds = duration_of(view)
+        if seconds is not None:
+            lines.append(("job ran", format_duration(seconds)))
         if end.refusal is not None:
             lines += [("refused", end.refusal.message), ("remedy", end.refusal.hint)]
         lines += [("warning", warning) for warning in end.warnings]
@@ -377,13 +376,6 @@ def _end_lines(view: RunView) -> list[tuple[str, object]]:
         if key not in _SHOWN_OTHERWISE and value not in (None, [], {})
     ]
     return lines
-
-
-def _seconds_between(begin: str, end: str) -> float:
-    try:
-        return max(0.0, parse_utc(end) - parse_utc(begin))
-    except ValueError:
-        return 0.0
 
 
 def _present_files(view: RunView) -> list[tuple[str, object]]:

@@ -75,6 +75,35 @@ def _parse_device(part: object, whole: object) -> str:
     raise _refuse(whole)
 
 
+LASTING = (
+    "no_such_device",
+    "not_visible",
+    "named_twice",
+    "mig:",
+    "lost",
+    "unresponsive",
+    "unreadable",
+    "ecc_uncorrectable",
+    "remap_failed",
+    "remap_pending",
+    "reset_required",
+)
+"""Beginnings of reasons that do not go away by waiting, as somebody's use does."""
+
+
+def may_pass(reason: str) -> bool:
+    """Whether a reason against a card may go away by itself."""
+    return not reason.startswith(LASTING)
+
+
+def is_worth_waiting(request: GpuRequest, inventory: Inventory, choice: Choice) -> bool:
+    """Whether the devices that a refused request wants can become free, so that waiting makes sense."""
+    lasting = sum(not may_pass(reason) for _, reason in choice.rejected)
+    if request.devices:
+        return bool(choice.rejected) and not lasting
+    return len(inventory.cards) - lasting >= request.wanted
+
+
 def judge_card(
     card: Card, rules: CardRules, *, leased: Mapping[str, str] | None = None, own_run_id: str | None = None
 ) -> tuple[str, ...]:

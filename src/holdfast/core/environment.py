@@ -49,7 +49,7 @@ class Placement:
 
     `deadline_epoch_s` is the wall-clock time at which the run will be asked to stop (seconds since 1970), None without
     one; `threads` the cap for each process of the job, `workers` the bound for data loaders, `torch_version` as text
-    (``2.5.1+cu121``), each None when not known.
+    (``2.5.1+cu121``), each None when not known. `imposed`: a scheduler chose the cards and named them in the environment.
     """
 
     run_dir: str
@@ -64,6 +64,7 @@ class Placement:
     threads: int | None = None
     workers: int | None = None
     torch_version: str | None = None
+    imposed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,8 @@ def build_environment(base: Mapping[str, str], spec: JobSpec, placement: Placeme
 
     Values that were redacted when the run was recorded are not used: the caller's own value stays.
     """
-    user = dict(base)
+    # An enclosing run's deadline or worker bound is not this run's, also where this one has none.
+    user = {name: value for name, value in base.items() if name not in ("HOLDFAST_DEADLINE", "HOLDFAST_WORKERS")}
     user.update({name: value for name, value in spec.env.items() if value != REDACTED})
     findings: list[Finding] = []
     ours = _build_own(placement)
@@ -97,7 +99,9 @@ def build_environment(base: Mapping[str, str], spec: JobSpec, placement: Placeme
 
 
 def _build_own(placement: Placement) -> dict[str, str]:
+    optional = {"HOLDFAST_DEADLINE": placement.deadline_epoch_s, "HOLDFAST_WORKERS": placement.workers}
     return {
+        **{name: str(int(value)) for name, value in optional.items() if value is not None},
         "HOLDFAST_RUN_DIR": placement.run_dir,
         "HOLDFAST_RUN_ID": placement.run_id,
         "HOLDFAST_ATTEMPT": str(placement.attempt),
@@ -105,9 +109,8 @@ def _build_own(placement: Placement) -> dict[str, str]:
         "HOLDFAST_CHECKPOINT_DIR": placement.checkpoint_dir,
         "HOLDFAST_ARTIFACT_DIR": placement.artifact_dir,
         "HOLDFAST_HEARTBEAT": placement.heartbeat,
-        "HOLDFAST_DEADLINE": "" if placement.deadline_epoch_s is None else str(int(placement.deadline_epoch_s)),
-        "HOLDFAST_WORKERS": "" if placement.workers is None else str(placement.workers),
-        **visible_devices([device.uuid for device in placement.devices] or [NO_CARDS]),
+        # What a scheduler gave stays as the scheduler wrote it (LEASE-17).
+        **({} if placement.imposed else visible_devices([device.uuid for device in placement.devices] or [NO_CARDS])),
     }
 
 

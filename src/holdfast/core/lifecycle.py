@@ -174,7 +174,7 @@ def _blocked(state: Waiting, event: LeaseBlocked, now: Now, plan: Plan) -> Step:
 
 
 def _busy_refusal(busy: tuple[Busy, ...], waited: float | None) -> Refusal:
-    names = "; ".join(f"{item.device}: {item.holder}" + (f" since {item.since}" if item.since else "") for item in busy)
+    names = "; ".join(f"{item.label}: {item.holder}" + (f" since {item.since}" if item.since else "") for item in busy)
     message = names or "no card is free"
     if waited is not None:
         message = f"gave up after waiting {waited:.0f} s: {message}"

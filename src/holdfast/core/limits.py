@@ -31,6 +31,9 @@ THREAD_VARIABLES = (
 )
 """The variables by which the usual libraries size their thread pools when they are loaded."""
 
+CONTROLLERS = {"memory": "memory", "memory_high": "memory", "cpus": "cpu", "cpu_weight": "cpu", "tasks": "pids"}
+"""Which of the kernel's controllers holds each limit that a control group can hold."""
+
 
 class Mechanism(str, Enum):
     """What holds a limit in place; NONE is "nothing can here"."""

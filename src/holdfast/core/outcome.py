@@ -13,6 +13,10 @@ from ..model.run import Ended, Finalizing, Outcome, StopCause
 
 EXIT_LOST = 71
 """The end was not witnessed (EX_OSERR of sysexits.h: the operating system took it)."""
+LIMIT_FINDING = "limits.reached"
+"""The id of a finding that says which limit the tree ran into: it explains a signal that nobody here sent (LIM-01)."""
+MISMATCH_FINDING = "lease.mismatch"
+"""The id of a finding that says that the job would have seen other cards than were leased (LEASE-09)."""
 STOPPED_BY_TIME = (StopCause.DEADLINE, StopCause.MAX_HOLD)
 
 
@@ -42,7 +46,9 @@ def _judge(final: Finalizing, findings: tuple[Finding, ...]) -> tuple[Outcome, i
     if final.status is None:
         return Outcome.LOST, EXIT_LOST, _describe_loss(final)
     if final.status.code != 0:
-        return Outcome.FAILED, final.status.exit_code, f"the job ended with {final.status.describe()}"
+        reasons = [item.evidence for item in findings if item.id in (LIMIT_FINDING, MISMATCH_FINDING)]
+        words = "; ".join([f"the job ended with {final.status.describe()}", *reasons])
+        return Outcome.FAILED, final.status.exit_code, words
     failed = [finding for finding in findings if finding.level is Level.FAIL]
     if failed:
         words = "; ".join(f"{item.id} {item.subject}: {item.evidence}" for item in failed)
@@ -73,7 +79,7 @@ def _describe_end(final: Finalizing) -> str:
 
 def _describe_loss(final: Finalizing) -> str:
     if final.job is None:
-        return "the run was given up before its job started (the box was restarted)"
+        return "the run was given up before its job started: the box was restarted, or its records were lost"
     return (
         f"the job (pid {final.job.process.pid}) is gone and nobody witnessed its end: "
         "supervisor and keeper had both been killed, or the box was restarted"

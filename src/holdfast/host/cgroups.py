@@ -4,10 +4,10 @@ Theory. Groups are named ``holdfast/<run-id>.<attempt>`` and made below the *nea
 can give the controllers we want, so that every limit above us keeps holding for the job. On v2 a cgroup that has
 processes cannot hand controllers to children (the "no internal processes" rule; the real root is exempt), so that
 ancestor is usually our parent: the job becomes our sibling, and no process but the job is ever moved. The one
-exception: when we are the only process of our cgroup (a delegated scope or service made for us, see
-`build_scope_command`), we step down into a leaf ``supervisor`` ourselves. Where v2 offers no controllers (hybrid
-boxes), a bare v2 group is made for its kill and empty events, and v1 groups for limits and accounts. The supervisor and
-the keeper stay outside of the group: killing it never kills those who must report it.
+exception: when we are the only process of our cgroup (a delegated scope or service made for us, see `host.scopes`), we
+step down into a leaf ``supervisor`` ourselves. Where v2 offers no controllers (hybrid boxes), a bare v2 group is made
+for its kill and empty events, and v1 groups for limits and accounts. The supervisor and the keeper stay outside of the
+group: killing it never kills those who must report it.
 
 Each limit is written, read back, and put down as enforced by a mechanism or refused with a reason; nothing is assumed.
 All reads answer None for "cannot tell". Membership is the kernel's word: whoever is in the group was started by the
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "EffectiveLimits", "Group", "Hierarchies", "Usage", "build_scope_command", "create", "discover", "has_user_systemd",
-    "is_populated", "open_group", "read_effective",
+    "EffectiveLimits", "Group", "Hierarchies", "Usage", "create", "discover", "is_populated", "open_group",
+    "read_effective",
 ]  # fmt: skip
 
 PERIOD_US = 100_000
@@ -117,6 +117,9 @@ def _choose_parent(place: Place, offered: list[str]) -> str | None:
     Moving the job there needs its ``cgroup.procs``: it is the common ancestor of the job's old and new place.
     """
     best: tuple[int, str] | None = None
+    if _is_own_scope(place.path) and offered and _step_down(place.path):
+        # The slice above a scope of the user manager could be used too; but it is systemd's, and only the scope is ours.
+        return place.path
     for parent in place.ancestors():
         if not (os.access(parent, os.W_OK) and os.access(f"{parent}/cgroup.procs", os.W_OK)):
             continue
@@ -128,6 +131,12 @@ def _choose_parent(place: Place, offered: list[str]) -> str | None:
     if offered and _step_down(place.path):
         return place.path
     return None if best is None else best[1]
+
+
+def _is_own_scope(path: str) -> bool:
+    """Whether a cgroup is a scope that was made for one run (host/scopes.py)."""
+    name = path.rpartition("/")[2]
+    return name.startswith(f"{TOP}-") and name.endswith(".scope")
 
 
 def _hand_down(parent: str, offered: list[str]) -> list[str]:
@@ -245,21 +254,3 @@ def _write_and_check(directory: str, files: list[tuple[str, str]]) -> str | None
         if got is None or not got.isdigit() or not value.isdigit() or not 0 <= int(value) - int(got) < page:
             return f"{directory}/{name}: wrote {value}, reads {got}"
     return None
-
-
-def build_scope_command(unit: str, command: tuple[str, ...], *, user: bool = True) -> tuple[str, ...]:
-    """The argument vector that runs `command` (a supervisor) alone in a delegated scope of its own.
-
-    systemd-run registers its own pid and then becomes the command, so pid and descriptors stay. The scope belongs to
-    the user, who may make groups with limits inside it. Works where systemd is PID 1 and the user manager runs; `unit`
-    gets the ending ``.scope``. Source: systemd-run(1), systemd.resource-control(5) "Delegate=".
-    """
-    manager = ("--user",) if user else ()
-    options = ("--scope", "--quiet", "--collect", f"--unit={unit}.scope", "--property=Delegate=yes")
-    return ("systemd-run", *manager, *options, "--", *command)
-
-
-def has_user_systemd(environ: dict[str, str], *, root: str = "") -> bool:
-    """Whether systemd is PID 1 here and this user's manager can be asked for a scope. Source: sd_booted(3)."""
-    runtime = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-    return os.path.isdir(f"{root}/run/systemd/system") and os.path.exists(f"{root}{runtime}/systemd/private")

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 class BoundedChild:
-    """One child whose output is read into memory up to a limit; its errors are discarded."""
+    """One child whose output is read into memory up to a limit; its errors are discarded unless asked for."""
 
-    def __init__(self, argv: tuple[str, ...], environ: Mapping[str, str], limit: int) -> None:
+    def __init__(
+        self, argv: tuple[str, ...], environ: Mapping[str, str], limit: int, *, with_errors: bool = False
+    ) -> None:
         self.data = bytearray()
         self.code: int | None = None
         self._limit = limit
@@ -28,7 +30,7 @@ class BoundedChild:
         self.fd, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(writer, True)
         null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDWR, 0)
-        actions = [null, (os.POSIX_SPAWN_DUP2, writer, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
+        actions = [null, (os.POSIX_SPAWN_DUP2, writer, 1), (os.POSIX_SPAWN_DUP2, 1 if with_errors else 0, 2)]
         try:
             self._pid = os.posix_spawnp(argv[0], argv, dict(environ), file_actions=actions)
         except OSError:

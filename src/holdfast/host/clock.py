@@ -35,7 +35,10 @@ def parse_utc(text: str) -> float:
     shifted, of_year = (year, month - 3) if month > 2 else (year - 1, month + 9)
     leaps = shifted // 4 - shifted // 100 + shifted // 400
     days = shifted * 365 + leaps + (153 * of_year + 2) // 5 + day - 1 - 719468
-    return days * 86400.0 + seconds + fraction
+    whole = days * 86400 + seconds
+    if format_utc(whole)[:19] != text[:19]:
+        raise ValueError(f"{text[:40]!r} is no time like 2026-11-20T10:45:01.123Z")
+    return whole + fraction
 
 
 def epoch_s() -> float:

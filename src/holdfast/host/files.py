@@ -90,6 +90,15 @@ def read_bytes(path: str, *, limit: int = MAX_RECORD_BYTES) -> bytes:
         os.close(descriptor)
 
 
+def can_read(path: str) -> bool:
+    """Whether a file can be opened for reading now."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return True
+
+
 def read_text_or_none(path: str) -> str | None:
     """A small kernel file (or any file) as text without its last newline; None when it cannot be read."""
     try:

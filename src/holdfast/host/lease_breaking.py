@@ -149,7 +149,7 @@ def _write_audit(area: Area, judged: list[tuple[SeenRecord, Judgement]], *, gone
     }
     path = f"{area.directories[0]}/{audit_name(actor)}"
     try:
-        _append_public(path, (json.dumps(line, ensure_ascii=False) + "\n").encode())
+        _append_public(path, (json.dumps(line) + "\n").encode())
     except OSError as error:
         raise StorageError(
             f"{path} cannot be written: {error.strerror}; the lease was not broken",

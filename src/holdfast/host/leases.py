@@ -336,6 +336,19 @@ def adopt(area: Area, record: LeaseRecord, holders: Iterable[ProcessId]) -> Held
         files.close()
 
 
+def clear_leftovers(area: Area, run_id: str, attempt: int) -> None:
+    """Remove what a lease of ours has left in sight though nobody holds it any more: its record and hand-written locks.
+
+    Locks are not touched: they went with the processes that held them, and may be somebody else's by now.
+    """
+    for seen in lease_records.read_records(area)[0]:
+        if (seen.record.run_id, seen.record.attempt, seen.record.uid) == (run_id, attempt, os.geteuid()):
+            held = Held(area, seen.record, LockFiles())
+            held.find_published()
+            held.release()
+            remove_quietly(seen.path)
+
+
 def _lock_if_free(files: LockFiles, path: str, *, exclusive: bool) -> None:
     """Our record keeps everybody off the card; only the passing try of another can be in the way."""
     for _ in range(PASSING_TRIES):

@@ -75,14 +75,20 @@ class LimitPlan:
 
 
 def plan_limits(
-    limits: Limits, group: Group | None, *, priority: Priority = Priority.LOW, spread: str = ""
+    limits: Limits,
+    group: Group | None,
+    *,
+    priority: Priority = Priority.LOW,
+    nice: int = NICE_LOW,
+    spread: str = "",
 ) -> LimitPlan:
     """Name the mechanism for each limit asked for.
 
     Args:
         limits: What the job asks for.
         group: The run's control group with its limits already set, or None when none could be made.
-        priority: LOW is nice 10 and best-effort level 7 (ETIQ-01), NORMAL leaves both alone.
+        priority: LOW is `nice` and best-effort level 7 (ETIQ-01), NORMAL leaves both alone.
+        nice: What LOW means on this box (10, unless its rules file says otherwise).
         spread: The run's id: runs bound to few CPUs start at different ones, so that they do not pile up on CPU 0.
     """
     found = []
@@ -98,7 +104,7 @@ def plan_limits(
         limits=(*found, *note),
         open_files=open_files,
         cpus=cpus,
-        nice=NICE_LOW if low else None,
+        nice=nice if low else None,
         io_level=IO_LEVEL_LOW if low else None,
     )
 

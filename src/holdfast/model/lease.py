@@ -79,7 +79,8 @@ class Busy:
     """One reason why one device is not to be had, with its witness.
 
     `holder` is a phrase for people (``anna, run 2026...-resnet-1f2e, pid 4242``), `since` ISO UTC when known,
-    `pids` the processes that hold on, `draining` True when the run is over but something of it is left.
+    `pids` the processes that hold on, `draining` True when the run is over but something of it is left, `index` the
+    card's number where whoever asks knows it.
     """
 
     device: str
@@ -90,6 +91,12 @@ class Busy:
     command: str | None = None
     pids: tuple[int, ...] = ()
     draining: bool = False
+    index: int | None = None
+
+    @property
+    def label(self) -> str:
+        """The device for people: ``card 0`` where its index is known, else its UUID."""
+        return self.device if self.index is None else f"card {self.index}"
 
 
 @dataclass(frozen=True, slots=True)

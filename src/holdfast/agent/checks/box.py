@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ...core.limits import BoxShare, judge_share
+from ...core.limits import BoxShare, Mechanism, judge_share
 from ...model.job import Rung, Unenforced
 from ...model.run import Ended, RunState
 from ...model.units import format_bytes
@@ -100,10 +100,17 @@ def check_limits(situation: Situation) -> Iterator[Finding]:
     finally:
         if group is not None:
             group.remove()
+    from ..scoping import consider
+
+    prospect = consider(asked, plan, root=situation.root)
+    if prospect.finding is not None:
+        yield prospect.finding
     report = warned if asked.unenforced is Unenforced.WARN else failed
     for limit in plan.limits:
         subject = f"limits.{limit.name}"
-        if limit.mechanism.value == "none":
+        if limit.name in prospect.holds:
+            yield passed("limits", subject, f"{limit.asked}, to be held by {Mechanism.SYSTEMD_SCOPE.value}")
+        elif limit.mechanism.value == "none":
             remedy = "remove it, have cgroups delegated, or accept it: limits: {unenforced: warn}"
             yield report("limits", subject, f"{limit.asked}: nothing here can hold it ({limit.detail})", remedy)
         else:

@@ -76,7 +76,23 @@ def check_login(situation: Situation) -> Iterator[Finding]:
         )
     elif is_lingering(user, root=situation.root) and leaves_no_session():
         yield passed("login", user, "lingers, and this is outside any login session")
+    elif is_lingering(user, root=situation.root) and _finds_scope(user, situation.root):
+        seen = "lingers: from its start on the job and its supervisor are in a systemd scope, which no logout ends"
+        if situation.spec.gpus.wanted and situation.spec.gpu.wait_s != 0:
+            yield warned("login", user, f"{seen}; until it has its cards, a logout ends the run", "stay logged in")
+        else:
+            yield passed("login", user, seen)
     else:
         seen = f"KillUserProcesses=yes ({manager.source}): at logout everything of the session is ended, the run too"
         remedy = f"loginctl enable-linger {user}, then start it with: systemd-run --user --scope holdfast run ..."
         yield warned("login", user, seen, remedy)
+
+
+def _finds_scope(user: str, root: str) -> bool:
+    from ...host.scopes import ScopeUnavailable, find_manager
+
+    try:
+        find_manager(user, root=root)
+    except ScopeUnavailable:
+        return False
+    return True

@@ -60,19 +60,12 @@ def _judge(situation: Situation, inventory: Inventory) -> Iterator[Finding]:
     if choice.devices:
         yield passed("cards", "cards" + marked, f"would take {', '.join(choice.devices)}")
         return
-    hard = [uuid for uuid, reason in choice.rejected if not _may_pass(reason)]
-    enough = not hard if spec.gpus.devices else len(inventory.cards) - len(hard) >= spec.gpus.wanted
+    enough = cards.is_worth_waiting(spec.gpus, inventory, choice)
     level = situation.busy_level if enough else Level.FAIL
     remedy = "wait for them: gpu: {wait: 2h}" if level is not Level.FAIL else "see `holdfast gpus`; ask for other cards"
     yield Finding("cards", level, "cards" + marked, choice.problem or "no card fits", remedy)
     for uuid, reason in choice.rejected:
         yield Finding("cards.rejected", Level.WARN, uuid + marked, reason, "see `holdfast gpus`")
-
-
-def _may_pass(reason: str) -> bool:
-    """Whether a reason goes away by itself, as somebody's use does; a broken or absent card does not."""
-    hard = ("no_such_device", "not_visible", "named_twice", "mig:", "lost", "unresponsive", "unreadable")
-    return not reason.startswith((*hard, "ecc_uncorrectable", "remap_failed", "remap_pending", "reset_required"))
 
 
 def _read_leases(situation: Situation, inventory: Inventory) -> tuple[dict[str, str], Finding | None]:

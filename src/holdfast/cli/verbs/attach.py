@@ -38,7 +38,7 @@ def command(*, run: str, lines: int | None, runs: str | None, as_json: bool) -> 
         raise NoSuchRun(f"{found.run_id} has no attempt yet", hint=f"holdfast show {found.run_id}")
     path = f"{wire.attempt_dir(found.run_dir, attempts[-1])}/{wire.OUTPUT}"
     offset = 0 if lines is None else find_last_lines(path, lines)
-    code = follow(found.run_dir, attempts[-1], quiet=as_json, offset=offset)
+    code = follow(found.run_dir, attempts[-1], quiet=as_json, offset=offset, own=False)
     if as_json:
         view = observe.observe(found.run_dir, attempt=attempts[-1])
         print_json({"run_id": found.run_id, "attempt": view.attempt, "condition": view.condition, "exit_code": code})

@@ -1,0 +1,35 @@
+"""The page about exit codes says what the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.core import outcome
+from holdfast.host import spawn
+from holdfast.model import errors
+from holdfast.model.errors import HoldfastError
+from holdfast.model.run import Outcome
+
+pytestmark = pytest.mark.process
+
+PAGE = Path(__file__).parents[2] / "docs" / "exit-codes.md"
+
+
+def read_rows() -> dict[int, tuple[str, str]]:
+    rows = re.findall(r"^\| (\d+) \| (.+?) \| (.+?) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return {int(code): (outcomes, words) for code, outcomes, words in rows}
+
+
+@pytest.mark.requirement("PROC-25")
+def test_every_code_of_holdfast_is_on_the_page() -> None:
+    kinds = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, HoldfastError)]
+    codes = {kind.exit_code for kind in kinds} | {errors.EXIT_STOPPED, errors.EXIT_TIMED_OUT, outcome.EXIT_LOST}
+    assert codes | {spawn.EXIT_NOT_FOUND, spawn.EXIT_NOT_EXECUTABLE, 0, 1, 69, 143} == set(read_rows())
+
+
+def test_every_outcome_is_on_the_page() -> None:
+    named = {word for outcomes, _ in read_rows().values() for word in outcomes.split(", ")}
+    assert named == {item.value.replace("_", " ") for item in Outcome} | {"-"}
