@@ -41,11 +41,11 @@ def manager(logout: Logout, controllers: tuple[str, ...] = ALL) -> ScopeManager:
         (Logout.HARMLESS, FILES, Unenforced.FAIL, False, None, None),
     ],
 )
-def test_LIM_01_PROC_24_a_scope_is_taken_for_what_it_alone_gives(  # noqa: PLR0913, PLR0917 - one row of the table
+def test_LIM_01_PROC_24_a_scope_is_taken_for_what_it_alone_gives(  # noqa: PLR0917 - one row of the table
     logout: Logout,
     limit: LimitInForce,
     unenforced: Unenforced,
-    threatened: bool,  # noqa: FBT001 - one column of the table
+    threatened: bool,
     holds: tuple[str, ...] | None,
     level: Level | None,
 ) -> None:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.host import cgroups
 from holdfast.host.cgroup_group import Group, is_populated, remove_tree
 from holdfast.host.cgroup_tree import Hierarchies, discover, read_effective
 from holdfast.host.cgroups import create, open_group

@@ -6,9 +6,9 @@ and the cgroup tree described there, starts the payload in a session of its own,
 host chunk by chunk (each chunk forced out with fdatasync, so that the host can read it while the guest runs and still
 has it after a power cut), reaps orphans like any init, writes `result.json`, and powers off.
 
-With `systemd` in the request it prepares the same machine and then becomes systemd, which starts D-Bus, the login manager
-and one service: this file again, as the payload's supervisor, with `--service` behind the request. The payload is then
-root's; it opens login sessions through PAM (`runuser -l`) as it needs them.
+With `systemd` in the request it prepares the same machine and then becomes systemd, which starts D-Bus, the login
+manager and one service: this file again, as the payload's supervisor, with `--service` behind the request. The payload
+is then root's; it opens login sessions through PAM (`runuser -l`) as it needs them.
 
 Invariants: the root file system stays read-only; the only writable host paths are those mounted from the request;
 process 1 never exits (that would be a kernel panic), whatever goes wrong is written as `init_error` and the guest

@@ -92,7 +92,7 @@ def test_PROC_24_a_scope_is_not_taken_at_the_price_of_the_run(machine: Machine) 
     assert only_there["mechanisms"] == {"cpu_weight": "systemd_scope"}
     assert [one["level"] for one in only_there["findings"]] == ["warn"]
     assert only_there["outcome"] == "stopped"
-    assert "SIGTERM" in only_there["reason"]
+    assert "SIGTERM" in only_there["ending"]
 
     # The account's systemd hangs: the run starts all the same, and says why it has the weaker mechanism.
     hung = found["hung"]

@@ -131,6 +131,10 @@ class CardLease:
         survey = look_around(self._area, everything)
         leased = {uuid: _phrase(busy[0]) for uuid, busy in survey.busy.items() if busy}
         leased.update({uuid: _phrase(busy) for uuid, busy in self._lost.items()})
+        for card in self._inventory.cards:
+            # A leased slice makes the whole card busy, but not its other slices: `choose` knows that by itself.
+            if any(part.uuid not in leased for part in card.mig_slices):
+                leased.pop(card.uuid, None)
         busy_now = (*(busy for reasons in survey.busy.values() for busy in reasons), *self._lost.values())
         choice = cards.choose(
             spec.gpus,

@@ -118,7 +118,7 @@ def _choose_parent(place: Place, offered: list[str]) -> str | None:
     """
     best: tuple[int, str] | None = None
     if _is_own_scope(place.path) and offered and _step_down(place.path):
-        # The slice above a scope of the user manager could be used too; but it is systemd's, and only the scope is ours.
+        # The slice above could be used too, where the user manager made the scope; but only the scope is ours.
         return place.path
     for parent in place.ancestors():
         if not (os.access(parent, os.W_OK) and os.access(f"{parent}/cgroup.procs", os.W_OK)):

@@ -1,4 +1,4 @@
-"""Real runs of an account on a box where systemd is process 1; root's payload, which opens the account's login sessions.
+"""Real runs of an account on a box where systemd is process 1; root's payload, which opens the account's logins.
 
 Usage: systemd_runs.py SCENARIO... Prints what was seen as JSON, by scenario. A login is `runuser -l`: PAM, the login
 manager, a session scope that belongs to root, and the account's own systemd.
@@ -142,7 +142,7 @@ def finish(run: dict[str, Any]) -> dict[str, Any]:
     wait_until(lambda: has_ended(run), 20)
     gone = bool(wait_until(lambda: scope_is_gone(run), 10))
     exit_record = read(run, "exit.json")
-    return {"outcome": exit_record["outcome"], "reason": exit_record["reason"], "gone": gone}
+    return {"outcome": exit_record["outcome"], "ending": exit_record["ending"], "gone": gone}
 
 
 def sessions() -> list[str]:

@@ -22,17 +22,23 @@ DEFAULT_LIMIT = 30
 @click.option("-a", "--all", "everything", is_flag=True, help="Show every run, however old.")
 @click.option("-n", "--limit", default=DEFAULT_LIMIT, show_default=True, type=click.IntRange(min=1), help="How many.")
 @click.option("-s", "--state", "states", multiple=True, metavar="STATE", help="Only these: running, failed, live, ...")
+@click.option("--using", metavar="PATH", type=click.Path(), help="Only live runs that execute files below PATH; exit 75 if any.")
 @click.option("--runs", metavar="DIR", type=click.Path(), help="Look only under this directory of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-def command(*, everything: bool, limit: int, states: tuple[str, ...], runs: str | None, as_json: bool) -> int:
+def command(*, everything: bool, limit: int, states: tuple[str, ...], using: str | None, runs: str | None, as_json: bool) -> int:
     """List runs, newest first.
 
     Runs that have not ended are always shown; of the ended ones the newest --limit. A STATE is a lifecycle state or an
     outcome as shown, or `live` for every run that has not ended; give the option several times for several.
+
+    Before a deploy: `holdfast ls --using /srv/code` names the live runs whose files would be overwritten under them, and
+    its exit code is then 75.
     """
     rows, notice = _read_rows(runs)
     if notice:
         note(notice)
+    if using is not None:
+        return _show_users(using, rows, as_json=as_json)
     wanted = [row for row in rows if not states or any(_has_state(row, state) for state in states)]
     shown = wanted if everything else _newest(wanted, limit)
     if as_json:
@@ -50,6 +56,21 @@ def command(*, everything: bool, limit: int, states: tuple[str, ...], runs: str 
     elif not shown:
         note(f"none of {len(rows)} runs is {' or '.join(states)}" if rows else "no runs yet; holdfast run starts one")
     return 0
+
+
+def _show_users(path: str, rows: list[Row], *, as_json: bool) -> int:
+    from holdfast.agent.in_use import find_users
+    from holdfast.model.errors import ResourceBusy
+
+    users = find_users(path, [row.run_id for row in rows if not row.ended])
+    if as_json:
+        print_json({"path": path, "users": [{"run_id": user.run_id, "files": list(user.files)} for user in users]})
+    for user in users if not as_json else ():
+        files = ", ".join(user.files) or "its processes could not be looked at"
+        note(f"{user.run_id} executes from {path}: {files}")
+    if not users and not as_json:
+        note(f"no live run executes from {path}")
+    return ResourceBusy.exit_code if users else 0
 
 
 def _read_rows(runs: str | None) -> tuple[list[Row], str | None]:
