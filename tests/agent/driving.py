@@ -80,7 +80,9 @@ class Driven:
         return type(self.state().state).__name__.lower()
 
     def supervisor(self) -> ProcessId:
-        return wait_until(lambda: self.state().supervisor, what="a supervisor took the run up")
+        found = wait_until(lambda: self.state().supervisor, what="a supervisor took the run up")
+        assert found is not None
+        return found
 
     def start(self, reason: str = "start") -> None:
         launch.start_supervisor(self.run_dir, self.attempt, environ=self.environ, reason=reason)
@@ -96,7 +98,9 @@ class Driven:
             found = self.state().state
             return found if type(found).__name__.lower() in kinds else None
 
-        return wait_until(look, timeout_s, what=f"{self.run_id} is {' or '.join(kinds)}; log: {self.log()[-600:]}")
+        found = wait_until(look, timeout_s, what=f"{self.run_id} is {' or '.join(kinds)}; log: {self.log()[-600:]}")
+        assert found is not None
+        return found
 
     def running(self, timeout_s: float = 15.0) -> Running:
         found = self.wait_kind("running", "ended", timeout_s=timeout_s)
@@ -166,7 +170,8 @@ class Driven:
 def _recorded(state: State) -> list[ProcessId]:
     if not isinstance(state, (Starting, Running, Stopping, Finalizing)):
         return []
-    return [process for process in (state.keeper, state.job and state.job.process) if process is not None]
+    leader = None if state.job is None else state.job.process
+    return [process for process in (state.keeper, leader) if process is not None]
 
 
 @dataclass(slots=True)
@@ -201,7 +206,8 @@ class Drive:
         for run in self.runs:
             try:
                 state = wire.from_bytes(RunState, run._read_state(), wire.STATE)
-                run.seen.update(process for process in (state.supervisor, *_recorded(state.state)) if process is not None)
+                run.seen.update(_recorded(state.state))
+                run.seen.update([] if state.supervisor is None else [state.supervisor])
             except (OSError, wire.WireError):
                 pass
             for _ in range(100):

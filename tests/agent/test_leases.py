@@ -206,7 +206,7 @@ def test_LEASE_14_the_default_is_to_fail_at_once_and_to_say_who_has_it(drive: Dr
 def test_LEASE_14_18_three_waiters_get_the_card_in_their_order(drive: Drive) -> None:
     first = drive(*job("leave_when_told", f"{drive.workdir}/go", 0), environ=simulated(), **ONE)
     first.ready()
-    waiters = []
+    waiters: list[Driven] = []
     for _ in range(3):
         waiter = drive(*job("exit_with", 0), environ=simulated(), **patient(60))
         wait_until(lambda waiter=waiter: waiter.events("blocked"))  # type: ignore[misc]

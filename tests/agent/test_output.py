@@ -118,7 +118,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str], str]]:
     """Makes tmpfs mounts of a size."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small disk needs root")
-    mounted = []
+    mounted: list[str] = []
 
     def make(size: str) -> str:
         path = str(tmp_path / f"disk-{len(mounted)}")

@@ -20,7 +20,7 @@ from holdfast.model.identity import WaitStatus
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from holdfast.host.spawn import Started
 
@@ -90,7 +90,7 @@ def run_once(launch: Launch) -> WaitStatus:
     return status_of(launch)
 
 
-def run_many(tmp_path: Path, commands: list[tuple[str, ...]]) -> list[WaitStatus]:
+def run_many(tmp_path: Path, commands: Sequence[tuple[str, ...]]) -> list[WaitStatus]:
     """Several jobs side by side, each with its own files."""
     launches = [
         build(tmp_path, *argv, status_path=str(tmp_path / f"status-{n}.json"), output_path=str(tmp_path / f"out-{n}"))
@@ -121,7 +121,8 @@ def test_PROC_05_all_256_exit_codes_are_exact(tmp_path: Path, subreaper: None) -
     seen = {}
     for first in range(0, 256, BATCH):
         codes = range(first, first + BATCH)
-        for code, status in zip(codes, run_many(tmp_path, [("/bin/sh", "-c", f"exit {code}") for code in codes]), strict=True):
+        statuses = run_many(tmp_path, [("/bin/sh", "-c", f"exit {code}") for code in codes])
+        for code, status in zip(codes, statuses, strict=True):
             seen[code] = (status.code, status.signal, status.source)
     assert seen == {code: (code, None, "keeper") for code in range(256)}
 
@@ -218,7 +219,8 @@ def test_only_the_leases_descriptors_are_inherited(tmp_path: Path, subreaper: No
     secret = os.open(tmp_path / "secret", os.O_RDONLY | os.O_CREAT, 0o600)
     os.set_inheritable(secret, True)
     try:
-        launch = build(tmp_path, "/bin/sh", "-c", "for f in /proc/self/fd/*; do readlink $f; done; true", inherited_fds=(lease,))
+        script = "for f in /proc/self/fd/*; do readlink $f; done; true"
+        launch = build(tmp_path, "/bin/sh", "-c", script, inherited_fds=(lease,))
         assert run_once(launch).code == 0
     finally:
         os.close(lease)

@@ -52,6 +52,7 @@ def test_LIM_01_PROC_24_a_lingering_account_gets_limits_and_outlives_its_logout(
     assert limited["mechanisms"] == dict.fromkeys(("memory", "cpus", "tasks"), "systemd_scope")
     assert limited["memory_max"] == str(64 * 1024**2)
     assert [one["level"] for one in limited["findings"]] == ["pass"]
+    assert limited["login"] == ["pass"]
     assert limited["alive_after_logout"]
     assert limited["left"] == []
     assert limited["outcome"] == "succeeded"

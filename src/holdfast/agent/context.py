@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 class Context:
     """Shared by the parts of a supervisor; owns nothing but small counters.
 
-    `rules` are read when first asked for; `rules_problem` is set when they exist and cannot be read: no run starts under
-    rules that nobody can see.
+    `rules` are read when first asked for; `rules_problem` is set when they exist and cannot be read: no run starts
+    under rules that nobody can see.
     """
 
-    def __init__(  # noqa: PLR0913 - the one place where everything meets
+    def __init__(
         self,
         run_dir: str,
         attempt: int,

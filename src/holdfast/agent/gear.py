@@ -26,8 +26,9 @@ class Gear:
     def joins_late(self) -> bool:
         """Whether the job may be moved into its group after exec instead of before.
 
-        Moving a process waits for all CPUs, ten milliseconds on a quiet box (the kernel's cgroup_threadgroup_rwsem). Where the
-        group only counts (no limit rests on it, and the PID namespace contains the job), nobody has to wait for that.
+        Moving a process waits for all CPUs, ten milliseconds on a quiet box (the kernel's cgroup_threadgroup_rwsem).
+        Where the group only counts (no limit rests on it, and the PID namespace contains the job), nobody has to wait
+        for that.
         """
         return self.group is not None and self.rung is Rung.PID_NAMESPACE and not self.group.enforced
 

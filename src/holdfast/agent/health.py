@@ -1,6 +1,7 @@
 """Health samples while the job runs: its cards, its memory and CPU as a whole tree, its own progress (OBS-08).
 
-One line every `health_every`; the driver is asked through the probe without waiting for it, so a stuck driver costs a sample.
+One line every `health_every`; the driver is asked through the probe without waiting for it, so a stuck driver costs a
+sample.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which live runs execute from files below a path: what a deploy asks before it overwrites anything (PROC-21).
 
-Proof is taken from the processes themselves: their executable, the files that their argument vectors name, and what they
-have mapped. A run whose processes cannot be looked at is told as unknown, not as free.
+Proof is taken from the processes themselves: their executable, the files that their argument vectors name, and what
+they have mapped. A run whose processes cannot be looked at is told as unknown, not as free.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The job's processes under one supervisor: start, watch, end, and prove that nothing is left.
 
-The keeper's exit is the normal proof that the tree is empty. Where the keeper itself was killed, the supervisor (a child
-subreaper) inherits its children and finds the rest by cgroup, namespace, descent and marker.
+The keeper's exit is the normal proof that the tree is empty. Where the keeper itself was killed, the supervisor (a
+child subreaper) inherits its children and finds the rest by cgroup, namespace, descent and marker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..core.events import (
     JobVanished,
     Resumed,
     StartFailed,
-        TreeEmptied,
+    TreeEmptied,
     TreeStuck,
 )
 from ..host import libc, members
@@ -47,7 +47,7 @@ STUCK_PATIENCE_S = 0.1
 KILL_PATIENCE_S = 5.0
 """How long KILL is repeated in one go before the survivors are named."""
 WITNESS_PATIENCE_S = 10.0
-"""How long an orphan may wait to be reaped by init; only then does the kernel tell its status (seen: 2 s, a lazy init)."""
+"""How long an orphan may wait for init to reap it; only then does the kernel tell its status (seen: 2 s, a lazy init)."""
 WITNESS_EVERY_S = 0.05
 JOIN_ROUNDS = 4
 """A tree that forks while it is moved is looked at again, so often."""
@@ -68,7 +68,6 @@ class JobControl:
         self._output: OutputFile | None = None
         self._pipe: int | None = None
         self._told_status = False
-        self._progress: tuple[int, int] = (0, 0)
         self._watchdog: Watchdog | None = None
         self._progress: tuple[int, int] = (0, 0)
         self._stuck = self._keeper_gone = False
@@ -81,7 +80,7 @@ class JobControl:
 
     @property
     def kept_fds(self) -> dict[str, int]:
-        """What must outlive a change of image: the keeper's channel says that we live, the output end is for its death."""
+        """What must outlive a change of image: the keeper's channel tells that we live, the output is for its death."""
         if self._started is None:
             return {}
         return {"channel": self._started.channel.fileno(), "output": self._started.output_fd}
@@ -171,8 +170,9 @@ class JobControl:
         """The job that was observed never ran: nothing of it counts."""
         self._keeper = self._job = None
         self._keeper_gone = False
-        self._keeper_fd = self._close_fd(self._keeper_fd)
-        self._job_fd = self._close_fd(self._job_fd)
+        self._close_fd(self._keeper_fd)
+        self._close_fd(self._job_fd)
+        self._keeper_fd = self._job_fd = None
         self._discard_group()
         self._gear = None
 
@@ -185,7 +185,7 @@ class JobControl:
         return self._job is not None and is_alive(self._job.process)
 
     def _has_execed(self) -> bool:
-        """Only the exec'd image carries this attempt's marker in its environment; before, it is a copy of a supervisor."""
+        """Only the exec'd image has this attempt's marker in its environment; before, it is a copy of a supervisor."""
         environ = None if self._job is None else read_environ(self._job.process.pid)
         return environ is not None and (
             environ.get("HOLDFAST_ATTEMPT") == str(self._context.attempt)
@@ -243,7 +243,8 @@ class JobControl:
 
     def _on_keeper_gone(self) -> None:
         """Normally the tree is empty now. If the keeper was killed, take its place."""
-        self._keeper_fd = self._close_fd(self._keeper_fd)
+        self._close_fd(self._keeper_fd)
+        self._keeper_fd = None
         self._keeper_gone = True
         self.reap()
         self.on_status()
@@ -268,7 +269,7 @@ class JobControl:
 
             self._output = OutputFile(self._context.recorder.path(wire.OUTPUT), self._context.spec.output_max_bytes)
             os.set_blocking(self._pipe, False)
-            self._context.loop.add(self._pipe, self._pump)
+            self._context.loop.add(self._pipe, self._pump_once)
         else:
             self._context.recorder.log("the job's output can no longer be read; the job goes on")
         if self._job_fd is not None:
@@ -288,6 +289,9 @@ class JobControl:
             except OSError:
                 continue
         return None
+
+    def _pump_once(self) -> None:
+        self._pump()
 
     def _pump(self) -> bool:
         """Move one piece of the job's output into its log; False when there is none now."""
@@ -314,7 +318,8 @@ class JobControl:
             left -= 1
         self._output.close()
         self._output = None
-        self._pipe = self._close_fd(self._pipe)
+        self._close_fd(self._pipe)
+        self._pipe = None
 
     def _on_job_gone(self) -> None:
         if self._job_fd is not None:
@@ -326,7 +331,7 @@ class JobControl:
         self._check_empty()
 
     def on_child(self) -> None:
-        """A child of ours has ended: without a keeper these are the tree's orphans, and the last one is what we wait for."""
+        """A child of ours has ended: without a keeper it is one of the tree's orphans, perhaps the last."""
         self.reap()
         if self._keeper_gone:
             self._check_empty()
@@ -367,7 +372,7 @@ class JobControl:
         self._context.emit(JobVanished())
 
     def _awaits_reaping(self) -> bool:
-        """Whether the leader is a zombie of somebody else's: the kernel tells its status when that one has reaped it."""
+        """Whether the leader is somebody else's zombie: the kernel tells its status once that one has reaped it."""
         info = None if self._job_fd is None or self._job_lives() else libc.read_pidfd_info(self._job_fd)
         return info is not None and info.wait_status is None
 

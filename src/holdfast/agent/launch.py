@@ -1,8 +1,9 @@
 """From outside: start a supervisor for an attempt, and tell it what is wanted. Both are files and a detached process.
 
 Nothing here waits for the job. A supervisor gets a session of its own, no terminal, and no parent that could take it
-along. It begins as a fork of whoever starts it, because what that process has loaded is what a start needs; once its job
-runs it replaces its image by a small one (isolated interpreter, no site-packages: it needs the standard library only).
+along. It begins as a fork of whoever starts it, because what that process has loaded is what a start needs; once its
+job runs it replaces its image by a small one (isolated interpreter, no site-packages: it needs the standard library
+only).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def build_supervisor_command(
 ) -> tuple[str, ...]:
     """The argument vector of a supervisor: isolated interpreter, no site-packages.
 
-    `keep` names the descriptors that it takes over from its former image (``lock``, ``inotify``, ``channel``, ``output``).
+    `keep` names the descriptors that it takes over from its former image (``lock``, ``inotify``, ``channel``,
+    ``output``).
     """
     entry = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
     kept = ("--keep", ",".join(f"{name}={descriptor}" for name, descriptor in keep.items())) if keep else ()

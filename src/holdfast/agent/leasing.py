@@ -1,7 +1,7 @@
 """Cards for one run: choose, lock, look again under the lock, wait in line, keep the record true, give back.
 
-The order that keeps two runs apart: survey and choose (a guess), lock all or nothing (the truth among holdfast's users), read
-the cards once more (the truth about everybody else). A refusal at any point gives everything back.
+The order that keeps two runs apart: survey and choose (a guess), lock all or nothing (the truth among holdfast's
+users), read the cards once more (the truth about everybody else). A refusal at any point gives everything back.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..host.leases import Held
     from ..host.nvml import Probe
     from ..model.gpu import CardRules
+    from ..model.identity import ProcessId
     from .context import Context
 
 FIRST_READING_S = 20.0
@@ -283,7 +284,7 @@ class CardLease:
             return
         wanted = self._context.spec.gpus.wanted
         free = {device.uuid for device in self._waiter.free}
-        # Whole cards first, in PCI order, but those that said no under the lock last; a card is asked under the lock only.
+        # Whole cards first, in PCI order, but those that said no under the lock last; cards are asked under the lock only.
         ordered = sorted(_all_devices(self._inventory), key=lambda device: device.uuid in self._doubtful)
         devices = tuple(device for device in ordered if device.uuid in free)[:wanted]
         outcome = self._waiter.acquire(self._record(devices))
@@ -341,8 +342,7 @@ class CardLease:
         phase = _PHASES.get(type(state))
         if self._held is None or phase is None or not isinstance(state, (Starting, Running, Stopping, Finalizing)):
             return
-        members = tuple(process for process in (state.keeper, state.job and state.job.process) if process is not None)
-        record = replace(self._held.record, phase=phase, members=members, supervisor=identify_self())
+        record = replace(self._held.record, phase=phase, members=_holders(state), supervisor=identify_self())
         self._publish(record)
 
     def note_cgroup(self, path: str | None) -> None:
@@ -372,17 +372,17 @@ class CardLease:
         from ..host import lease_area, leases
         from ..host.processes import is_alive
 
-        live = isinstance(state, (Starting, Running, Stopping, Finalizing))
-        holders = [p for p in (state.keeper, state.job and state.job.process) if p is not None] if live else []
+        devices = state.devices if isinstance(state, (Starting, Running, Stopping, Finalizing)) else ()
+        holders = _holders(state)
         try:
             self._area = lease_area.open_area(self._context.rules.lease_dir, environ=self._context.environ)
-            if rebooted or not live or not state.devices or not any(map(is_alive, holders)):
+            if rebooted or not devices or not any(map(is_alive, holders)):
                 leases.clear_leftovers(self._area, self._context.run_id, self._context.attempt)
                 return
             record = replace(
-                self._find_record(state.devices),
+                self._find_record(devices),
                 phase=_PHASES[type(state)],
-                members=tuple(holders),
+                members=holders,
                 supervisor=identify_self(),
             )
             self._held = leases.adopt(self._area, record, holders)
@@ -431,8 +431,16 @@ class CardLease:
             self._probe = None
 
 
+def _holders(state: State) -> tuple[ProcessId, ...]:
+    """The processes by which a run's lease lives: its keeper and its leader, as far as they are known."""
+    if not isinstance(state, (Starting, Running, Stopping, Finalizing)):
+        return ()
+    leader = None if state.job is None else state.job.process
+    return tuple(process for process in (state.keeper, leader) if process is not None)
+
+
 def _read_and_sample(window_s: float) -> object:
-    """The child's work: one full reading, then the utilisation of every card over a window; the highest sample counts."""
+    """The child's work: one full reading, then every card's utilisation over a window; the highest sample counts."""
     from ..host.gpus import read_inventory, sample_utilisation
 
     inventory = read_inventory(FIRST_READING_S)

@@ -1,7 +1,7 @@
-"""The manifest: what is about to run, where, on which cards, under which limits; written before the job exists (OBS-01).
+"""The manifest: what is about to run, where, on which cards, under which limits; written before the job is (OBS-01).
 
-Completed at the end (OBS-02) by `closing`. Environment values go in by allow-list only and never when they look like secrets
-(OBS-04).
+Completed at the end (OBS-02) by `closing`. Environment values go in by allow-list only and never when they look like
+secrets (OBS-04).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..model.identity import JobProcess, ProcessId
     from ..model.lease import LeasedDevice
     from .context import Context
-    from .job_control import Gear
+    from .gear import Gear
 
 
 def build_job(
@@ -64,7 +64,7 @@ def build_job(
 
 
 def _wrap_command(context: Context, command: tuple[str, ...]) -> tuple[str, ...]:
-    """Through a login shell when asked for: the shell's files may change anything, so the devices are verified after them."""
+    """Through a login shell when asked for: its files may change anything, so the devices are verified after them."""
     if not context.spec.login_shell:
         return command
     import sys

@@ -39,7 +39,7 @@ class Notifier:
         return tuple(work.pid for work in self._under_way)
 
     def send(self, message: dict[str, object]) -> None:
-        """Give `message` (JSON) to the command on stdin and to the webhook by POST; failures are logged and forgotten."""
+        """Give `message` (JSON) to the command on stdin and to the webhook by POST; failures are only logged."""
         notify, body = self._notify, json.dumps({"schema": 1, **message}).encode()
         if not (notify.command or notify.webhook):
             return

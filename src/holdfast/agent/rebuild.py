@@ -1,8 +1,8 @@
 """A run's state when ``state.json`` is missing or damaged: what the other files and the process table still prove.
 
-Loaded only then. The rule is that a job is never started (again) on a guess: a run whose record does not show that it was
-let go is given up, one whose record or processes show it is taken for running and looked at like any other that a new
-supervisor takes up.
+Loaded only then. The rule is that a job is never started (again) on a guess: a run whose record does not show that it
+was let go is given up, one whose record or processes show it is taken for running and looked at like any other that a
+new supervisor takes up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """After a crash of ours: have a run that vanished finished by a new supervisor (PROC-15). Never starts a job again.
 
-Only a run whose supervisor is dead, whose state is not `ended`, and of which nothing lives any more is settled here; a live job without a
-supervisor is left to ``holdfast adopt``, because who watches it is its owner's choice.
+Only a run whose supervisor is dead, whose state is not `ended`, and of which nothing lives any more is settled here; a
+live job without a supervisor is left to ``holdfast adopt``, because who watches it is its owner's choice.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the supervisor writes down: state, events, manifest, exit record, its own log.
 
-State and manifest are committed (durable) before anything is done that they announce. Events and the log are appended and
-may lose their last line in a power cut. No storage fault ends the supervisor: records go to the fallback place, the fault
-is said once on the log and once as an event, and the run goes on (OBS-11).
+State and manifest are committed (durable) before anything is done that they announce. Events and the log are appended
+and may lose their last line in a power cut. No storage fault ends the supervisor: records go to the fallback place,
+the fault is said once on the log and once as an event, and the run goes on (OBS-11).
 """
 
 from __future__ import annotations
@@ -19,8 +19,13 @@ from ..model.identity import WaitStatus
 from ..model.run import Desired, RunState
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from ..model.finding import Finding
 
+
+if TYPE_CHECKING:
+    R = TypeVar("R", WaitStatus, Desired)
 
 LOCK_NAME = "supervisor.lock"
 """The attempt's file on which its supervisor holds a lock."""
@@ -69,7 +74,7 @@ class Recorder:
         return None if status is None or status.source == ABANDONED else status
 
     def was_abandoned(self) -> bool:
-        """Whether the last job that was brought up left without having run, because its supervisor died before the word to go."""
+        """Whether the last job brought up left without having run: its supervisor died before the word to go."""
         status = self._read_raw_status()
         return status is not None and status.source == ABANDONED
 
@@ -80,8 +85,7 @@ class Recorder:
                 files.remove_quietly(f"{directory}/{wire.STATUS}")
 
     def _read_raw_status(self) -> WaitStatus | None:
-        status: WaitStatus | None = self._read_or_none(WaitStatus, wire.STATUS)
-        return status
+        return self._read_or_none(WaitStatus, wire.STATUS)
 
     def read_desired(self) -> Desired | None:
         """What somebody wants of this attempt; None when nobody said anything readable."""
@@ -108,7 +112,7 @@ class Recorder:
         except (OSError, wire.WireError):
             return {}
 
-    def _read_or_none(self, cls: type, name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202 - private, see the two callers
+    def _read_or_none(self, cls: type[R], name: str) -> R | None:
         try:
             return wire.from_bytes(cls, self._read(name), name)
         except FileNotFoundError:
@@ -144,7 +148,7 @@ class Recorder:
         try:
             files.append(self.path(name), data)
         except OSError as error:
-            self._note_degraded(True, str(error))  # noqa: FBT003 - the fact itself
+            self._note_degraded(True, str(error))
 
     def log(self, text: str) -> None:
         """A timestamped line on the supervisor's own log (its standard error)."""

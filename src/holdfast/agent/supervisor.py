@@ -1,11 +1,12 @@
 """The supervisor of one attempt: observe, decide, commit, act.
 
-One process, one thread, no sockets. `core.lifecycle.decide` says what follows from an event; this module commits the new state
-and has the actions carried out; what they bring about comes back as events. A supervisor that is killed anywhere is replaced by
-another that begins with `Resumed`: it reads the same files and goes on. Only one at a time: the attempt's supervisor lock.
+One process, one thread, no sockets. `core.lifecycle.decide` says what follows from an event; this module commits the
+new state and has the actions carried out; what they bring about comes back as events. A supervisor that is killed
+anywhere is replaced by another that begins with `Resumed`: it reads the same files and goes on. Only one at a time:
+the attempt's supervisor lock.
 
-It must not know how cards are chosen, how a tree is contained or what a check looks at: `CardLease`, `JobControl`, `Closing`
-and the preflight do.
+It must not know how cards are chosen, how a tree is contained or what a check looks at: `CardLease`, `JobControl`,
+`Closing` and the preflight do.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from ..core.events import (
     EmptyTree,
     LeaseFailed,
     Now,
-    Resumed,
     ResultsChecked,
+    Resumed,
     StartFailed,
     StopWanted,
     Timer,
@@ -88,7 +89,7 @@ POLL_WITHOUT_INOTIFY_S = 0.5
 class Supervisor:
     """Drives one attempt from whatever state it is in to `ended`."""
 
-    def __init__(  # noqa: PLR0913 - all that the entry has found out
+    def __init__(
         self,
         run_dir: str,
         attempt: int,
@@ -99,7 +100,10 @@ class Supervisor:
         reason: str,
         kept: dict[str, int],
     ) -> None:
-        """Take the attempt up; nothing is done before `run`. `kept` names open descriptors: ``lock``, and more after a change of image."""
+        """Take the attempt up; nothing is done before `run`.
+
+        `kept` names open descriptors: ``lock``, and more after a change of image.
+        """
         self._state = state
         self._recorder = recorder
         self._events: deque[Event] = deque()
@@ -203,7 +207,7 @@ class Supervisor:
         return TimerFired(timer, progressing=timer is Timer.GRACE and self._job.is_progressing())
 
     def _survive(self, error: Exception) -> None:
-        """The supervision barrier: whatever goes wrong inside costs a step of the run, never the supervision of its job."""
+        """The supervision barrier: what goes wrong inside costs a step of the run, never the supervision of its job."""
         self._faults += 1
         if self._faults > MOST_FAULTS:
             raise error
@@ -218,7 +222,8 @@ class Supervisor:
             words = f"holdfast itself failed: {type(error).__name__}: {error}"
             refusal = Refusal("internal", 70, words, "please report it with supervisor.log")
         if isinstance(state, Preflight):
-            self._emit(ChecksDone((Finding("preflight.internal", Level.FAIL, "preflight", refusal.message, refusal.hint),)))
+            finding = Finding("preflight.internal", Level.FAIL, "preflight", refusal.message, refusal.hint)
+            self._emit(ChecksDone((finding,)))
         elif isinstance(state, Waiting):
             self._emit(LeaseFailed(refusal))
         elif isinstance(state, Starting) and state.job is None:
@@ -365,7 +370,7 @@ def main(argv: list[str]) -> int:
         return 74
     try:
         return Supervisor(run_dir, attempt, spec, recorder, state, reason=reason, kept=kept).run()
-    except Exception as error:  # noqa: BLE001 - supervision barrier: the keeper goes on, another supervisor can take over
+    except Exception as error:  # noqa: BLE001 - supervision barrier: the keeper goes on, another can take over
         import traceback
 
         recorder.log("".join(traceback.format_exception(error)).rstrip())

@@ -1,7 +1,7 @@
-"""Runs inside the job, after a login shell and before the command: are the devices still those that were leased? (LEASE-09)
+"""Runs inside the job, between a login shell and the command: are the devices still those of the lease (LEASE-09).
 
-``python -I -S verify.py -- COMMAND...``. Compares the environment with what the supervisor leased, which it finds in the
-attempt's manifest; on a difference the command does not start.
+``python -I -S verify.py -- COMMAND...``. Compares the environment with what the supervisor leased, which it finds in
+the attempt's manifest; on a difference the command does not start.
 """
 
 from __future__ import annotations

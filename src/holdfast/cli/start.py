@@ -55,12 +55,11 @@ def launch(spec: JobSpec, root: str, *, argv: Sequence[str], environ: Mapping[st
     Raises:
         HoldfastError: the directory cannot be made, or no supervisor can be started.
     """
-    from holdfast.agent.create import create_run
-    from holdfast.agent.launch import start_supervisor
+    from holdfast.platforms.base import Call
+    from holdfast.platforms.local import LocalPlatform
 
-    run_dir, run_id = create_run(spec, root, argv=tuple(argv), cwd=os.getcwd(), environ=environ)
-    start_supervisor(run_dir, FIRST_ATTEMPT, environ=environ, reason="start")
-    return run_dir, run_id
+    taken = LocalPlatform(root).submit(spec, Call(tuple(argv), os.getcwd(), environ))
+    return taken.run_dir, taken.run_id
 
 
 def wait_for_start(run_dir: str, attempt: int, *, prove_s: float) -> Progress:

@@ -49,7 +49,8 @@ class Placement:
 
     `deadline_epoch_s` is the wall-clock time at which the run will be asked to stop (seconds since 1970), None without
     one; `threads` the cap for each process of the job, `workers` the bound for data loaders, `torch_version` as text
-    (``2.5.1+cu121``), each None when not known. `imposed`: a scheduler chose the cards and named them in the environment.
+    (``2.5.1+cu121``), each None when not known. `imposed`: a scheduler chose the cards and named them in the
+    environment.
     """
 
     run_dir: str

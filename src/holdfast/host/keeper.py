@@ -1,9 +1,10 @@
 """The keeper: the job's parent, which stays when everything else of holdfast is killed.
 
-It owns the job's output pipe, writes ``status.json`` once the leader has ended, holds the lease's descriptors, and leaves only
-when the whole tree is gone: its own exit *is* the proof that nothing is left, because every orphan of the tree is re-parented
-to it (it is init of the job's PID namespace, or a child subreaper). It takes no decisions while a supervisor lives, and
-only two when there is none: what the job asked for on its supervisor's death, and the end of what outlives the leader.
+It owns the job's output pipe, writes ``status.json`` once the leader has ended, holds the lease's descriptors, and
+leaves only when the whole tree is gone: its own exit *is* the proof that nothing is left, because every orphan of the
+tree is re-parented to it (it is init of the job's PID namespace, or a child subreaper). It takes no decisions while a
+supervisor lives, and only two when there is none: what the job asked for on its supervisor's death, and the end of
+what outlives the leader.
 
 The status is read without reaping (WNOWAIT), committed, and only then reaped: a keeper killed in between leaves the
 zombie, and with it the status, to the supervisor.
@@ -46,8 +47,8 @@ class Keeping:
     """What a keeper was told: where to write, which process is the leader, and how to end the tree.
 
     `output_fd` is read (pipe or pty), `supervisor_fd` reports end of file when the supervisor dies, `fate_fd` holds
-    `FATE_ABANDONED` when the job left without having run. `signal_rest(number)` signals every process of the tree except
-    the keeper and says how many there were. Whoever supervises holds a lock on the file at `lock_path`.
+    `FATE_ABANDONED` when the job left without having run. `signal_rest(number)` signals every process of the tree
+    except the keeper and says how many there were. Whoever supervises holds a lock on the file at `lock_path`.
     """
 
     run_id: str
@@ -229,7 +230,7 @@ class Keeper:
 
 
 def settle_signals() -> None:
-    """Ignore what is not for us, from the first moment of the process; nobody's wakeup descriptor is written any more."""
+    """Ignore what is not for us, from the first moment on, and write to nobody's wakeup descriptor any more."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in IGNORED:

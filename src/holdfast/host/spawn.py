@@ -1,9 +1,10 @@
 """Starting a job: supervisor -> (launcher ->) keeper -> job, with ids reported by the child itself before exec.
 
 The channel is a SEQPACKET socketpair on which the kernel attaches each sender's pid, translated into our PID namespace
-(SO_PASSCRED; Source: unix(7), pid_namespaces(7)): no ``ps``, no guess, no race (PROC-03, B-03). The job then waits for one byte
-on the go pipe. End of file there means that the supervisor died before it had committed the ids: the job leaves without
-having run. The error pipe is close-on-exec: end of file means that exec succeeded, a record says at which step it failed.
+(SO_PASSCRED; Source: unix(7), pid_namespaces(7)): no ``ps``, no guess, no race (PROC-03, B-03). The job then waits for
+one byte on the go pipe. End of file there means that the supervisor died before it had committed the ids: the job
+leaves without having run. The error pipe is close-on-exec: end of file means that exec succeeded, a record says at
+which step it failed.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class Launch:
 
     `enter` runs in the launcher before the keeper is forked (unshare) or is None; `settle` in the keeper (mounts inside
     the namespace); `prepare` in the job before it reports (cgroup, limits, priority); `signal_rest` as in `Keeping`.
-    `inherited_fds` (the lease's locks) stay open in keeper and job across exec. `lock_path` is the file that a supervisor
-    of this attempt holds locked.
+    `inherited_fds` (the lease's locks) stay open in keeper and job across exec. `lock_path` is the file that a
+    supervisor of this attempt holds locked.
     """
 
     run_id: str
@@ -190,7 +191,7 @@ def _hear_reports(channel: socket.socket) -> tuple[ProcessId, JobProcess]:
 
 
 def _receive(channel: socket.socket) -> tuple[bytes, int]:
-    """One message and its sender's pid in our namespace. Source: unix(7), SCM_CREDENTIALS: struct ucred {pid, uid, gid}."""
+    """One message and its sender's pid in our namespace. Source: unix(7), SCM_CREDENTIALS: struct ucred."""
     data, ancillary, _flags, _address = channel.recvmsg(4096, socket.CMSG_SPACE(struct.calcsize("iii")))
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
@@ -229,7 +230,7 @@ def _become_keeper(
         libc.set_name("holdfast-keeper")
         _report(channel, role="keeper", pid=os.getpid())
         step = "fork of the job"
-        # Blocked until right before exec: what is sent to the job meanwhile waits for it instead of being ignored like ours.
+        # Blocked until right before exec: what is sent to the job meanwhile waits for it, and is not ignored like ours.
         everything = signal.valid_signals()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, everything)
         fate_read, fate_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -256,7 +257,7 @@ def _become_keeper(
                 signal_rest=launch.signal_rest,
             )
         ).run()
-    except BaseException as error:  # noqa: BLE001 - the last barrier of a forked child: nothing may unwind into our caller
+    except BaseException as error:  # noqa: BLE001 - the last barrier of a forked child: nothing unwinds into our caller
         _report_failure(channel, step, error)
         os._exit(EXIT_NOT_EXECUTABLE)
     os._exit(0)
@@ -310,7 +311,7 @@ def _become_job(launch: Launch, channel: socket.socket, ends: _JobEnds) -> None:
 
 
 def _connect_streams(output_write: int, *, pty: bool) -> None:
-    """stdin from /dev/null, stdout and stderr into the output pipe, opened for reading too: no SIGPIPE, ever."""
+    """Standard input from /dev/null, stdout and stderr into the output pipe, opened for reading too: no SIGPIPE, ever."""
     if pty:
         import fcntl
         import termios

@@ -1,6 +1,7 @@
-"""Small jobs with bad manners: ``python -I -S job.py VERB [ARGUMENT...]``. Standard library only, started in milliseconds.
+"""Small jobs with bad manners: ``python -I -S job.py VERB [ARGUMENT...]``. Standard library only, quick to start.
 
-A verb that lives on prints ``ready`` once everything it is about is in place; a test waits for that line in the job's output.
+A verb that lives on prints ``ready`` once everything it is about is in place; a test waits for that line in the job's
+output.
 """
 
 from __future__ import annotations

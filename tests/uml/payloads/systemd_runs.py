@@ -160,6 +160,7 @@ def survives_logout() -> dict[str, Any]:
     wait_ready(run)
     wait_until(lambda: not sessions(), 20)
     found = {**run, **describe(run), "alive_after_logout": not has_ended(run)}
+    found["login"] = [one["level"] for one in read(run, "preflight.json")["findings"] if one["id"] == "login"]
     found["memory_max"] = read_limit(run, "memory.max")
     open_gate()
     return {**found, **finish(run), "left": sessions()}
