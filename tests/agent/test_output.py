@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -223,8 +224,8 @@ def test_without_inotify_the_supervisor_looks_by_itself(drive: Drive) -> None:
 
     taken: list[Inotify] = []
     try:
-        with pytest.raises(OSError, match="open files"):
-            while True:
+        with contextlib.suppress(OSError):
+            while len(taken) < 10_000:
                 taken.append(Inotify())
         run = drive(*job("stay"))
         run.ready()

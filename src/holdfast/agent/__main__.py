@@ -1,4 +1,4 @@
-"""Entry of a supervisor: ``python -I -S .../holdfast/agent RUN_DIR ATTEMPT REASON``. Internal; see `agent.supervisor`."""
+"""Entry of a supervisor: ``python -I -S .../holdfast/agent RUN_DIR ATTEMPT REASON``; see `agent.supervisor`."""
 
 from __future__ import annotations
 

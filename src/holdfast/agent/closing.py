@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 EMPTY_RETRY_S = 0.05
 EMPTY_PATIENCE_S = 10.0
-"""How long the driver gets to give a dead job's memory back; after that the leftover is named and the cards are let go."""
+"""How long the driver gets to give a dead job's memory back; then the leftover is named and the cards are let go."""
 
 
 class Closing:
@@ -89,7 +89,7 @@ class Closing:
         return (Finding(LIMIT_FINDING, Level.WARN, "memory", words, "ask for more memory, or use less"),)
 
     def _look_at_devices(self) -> tuple[Finding, ...]:
-        """Whether the login shell left the job with other cards than were leased; then the command never ran (LEASE-09)."""
+        """Whether a login file gave the job other cards than were leased; then the command never ran (LEASE-09)."""
         if not self._context.spec.login_shell:
             return ()
         from .verify import MISMATCH

@@ -1,16 +1,19 @@
-"""What holds a job: rung, control group, limits. Prepared before the start, found again from the manifest on adoption."""
+"""What holds a job: rung, control group, limits. Prepared before the start, found again in the manifest."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..core.limits import Mechanism
 from ..model.job import Rung
 
 if TYPE_CHECKING:
     from ..host.cgroups import Group
     from ..host.limits import LimitPlan
     from .context import Context
+
+BY_GROUP = (Mechanism.CGROUP_V2.value, Mechanism.CGROUP_V1.value, Mechanism.SYSTEMD_SCOPE.value)
 
 
 @dataclass(slots=True)
@@ -48,6 +51,17 @@ def reopen_gear(context: Context) -> Gear:
             dict(found.get("v1") or {}),
             tuple(found.get("controllers") or ()),
         )
+    if group is not None:
+        group.enforced.update(_read_held(facts.get("limits")))
     rung = Rung(facts.get("containment", {}).get("rung", Rung.SUBREAPER.value))
     plan = limits.plan_limits(context.spec.limits, group, priority=context.spec.priority)
     return Gear(rung, rung.value, group, plan)
+
+
+def _read_held(limits: object) -> dict[str, str]:
+    """The limits that the group was seen to take when it was made, with the mechanism, as the manifest lists them."""
+    found = {}
+    for limit in limits if isinstance(limits, list) else []:
+        if isinstance(limit, dict) and limit.get("mechanism") in BY_GROUP:
+            found[str(limit.get("name"))] = str(limit["mechanism"])
+    return found

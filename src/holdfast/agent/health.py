@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from .job_control import JobControl
     from .leasing import CardLease
 
-ALERT_SHARE = 0.9
-"""Of a limit: beyond this there is one warning (LIM-09)."""
-ALERTS = {"memory": "memory_high", "wrong_card": "wrong_card", "install": "install_seen"}
+ALERTS = {"wrong_card": "wrong_card", "install": "install_seen"}
 """The event for each thing that is told once."""
 
 
@@ -65,8 +63,6 @@ class HealthSampler:
             return self._read_tree_by_process()
         usage = gear.group.usage()
         limit = self._context.spec.limits.memory_bytes
-        if limit and usage.memory_anon_bytes is not None and usage.memory_anon_bytes > ALERT_SHARE * limit:
-            self._alert("memory", used_bytes=usage.memory_anon_bytes, limit_bytes=limit)
         return {
             "memory_bytes": usage.memory_bytes,
             "memory_anon_bytes": usage.memory_anon_bytes,
@@ -82,10 +78,12 @@ class HealthSampler:
 
         pids = self._job.list_pids()
         used = read_tree_memory(pids)
-        limit = self._context.spec.limits.memory_bytes
-        if limit and used.memory_bytes > ALERT_SHARE * limit:
-            self._alert("memory", used_bytes=used.memory_bytes, limit_bytes=limit)
-        return {"memory_bytes": used.memory_bytes, "memory_exact": used.exact, "tasks": len(pids)}
+        return {
+            "memory_bytes": used.memory_bytes,
+            "memory_exact": used.exact,
+            "memory_limit_bytes": self._context.spec.limits.memory_bytes,
+            "tasks": len(pids),
+        }
 
     def _alert(self, what: str, **data: object) -> None:
         if what not in self._alerted:

@@ -47,7 +47,7 @@ STUCK_PATIENCE_S = 0.1
 KILL_PATIENCE_S = 5.0
 """How long KILL is repeated in one go before the survivors are named."""
 WITNESS_PATIENCE_S = 10.0
-"""How long an orphan may wait for init to reap it; only then does the kernel tell its status (seen: 2 s, a lazy init)."""
+"""How long an orphan may wait for init to reap it; only then does the kernel tell its status (seen: 2 s)."""
 WITNESS_EVERY_S = 0.05
 JOIN_ROUNDS = 4
 """A tree that forks while it is moved is looked at again, so often."""
@@ -200,12 +200,18 @@ class JobControl:
         if self._keeper_fd is None:
             self._on_keeper_gone()
         self._join_late()
-        if self._gear is not None and self._gear.plan.watched:
-            from .watchdog import Watchdog
-
-            self._watchdog = Watchdog(self._context, self._gear.plan, self.list_pids)
-            self._watchdog.begin()
+        if self._gear is not None:
+            self._begin_watchdog(self._gear)
         self.on_status()
+
+    def _begin_watchdog(self, gear: Gear) -> None:
+        limits = self._context.spec.limits
+        if not gear.plan.watched and limits.memory_bytes is None and limits.memory_high_bytes is None:
+            return
+        from .watchdog import Watchdog
+
+        self._watchdog = Watchdog(self._context, gear, self.list_pids)
+        self._watchdog.begin()
 
     def _join_late(self) -> None:
         """Move the tree into its group if that was put off; what a member starts from then on begins there."""

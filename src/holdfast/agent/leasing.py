@@ -284,7 +284,7 @@ class CardLease:
             return
         wanted = self._context.spec.gpus.wanted
         free = {device.uuid for device in self._waiter.free}
-        # Whole cards first, in PCI order, but those that said no under the lock last; cards are asked under the lock only.
+        # Whole cards first, in PCI order, but those that said no under the lock last: they are asked only there.
         ordered = sorted(_all_devices(self._inventory), key=lambda device: device.uuid in self._doubtful)
         devices = tuple(device for device in ordered if device.uuid in free)[:wanted]
         outcome = self._waiter.acquire(self._record(devices))

@@ -50,6 +50,7 @@ def build_job(
         checkpoint_dir=context.shared(wire.CHECKPOINTS),
         artifact_dir=context.shared(wire.ARTIFACTS),
         heartbeat=context.recorder.path(wire.HEARTBEAT),
+        checkpoint_request=context.recorder.path(wire.CHECKPOINT_REQUEST),
         devices=devices,
         deadline_epoch_s=None if limit_s is None else time.time() + limit_s,
         threads=spec.threads or cap_threads(cpus, processes=max(1, len(devices))),
@@ -74,7 +75,7 @@ def _wrap_command(context: Context, command: tuple[str, ...]) -> tuple[str, ...]
     return (shell, "-l", "-c", 'exec "$@"', "holdfast", sys.executable, "-I", "-S", verify, "--", *command)
 
 
-def write_before(
+def write_before(  # noqa: PLR0917 - all that a manifest is made of, once
     context: Context,
     devices: tuple[LeasedDevice, ...],
     gear: Gear,

@@ -1,6 +1,12 @@
-"""Limits that nothing in the kernel holds here: the whole tree is looked at every second, and ended or reported.
+"""Memory and tasks of the running tree, looked at every second: warned about in time, and ended where nothing else does.
 
-The last resort of `host.limits`, and named as such in the manifest: a burst between two looks can exceed the limit.
+Two tasks. **Warning** (LIM-03, LIM-09): the kernel kills at a memory limit without a word, so when the tree passes the
+soft limit, and again at nine tenths of the hard one, there is an event, a notice, and a request to the job to save
+(``checkpoint_request.json``, which a job polls; no signal is ever sent as a question). Whatever holds the limit.
+**Ending**: limits that nothing in the kernel holds here (mechanism ``watchdog``): a burst between two looks can exceed
+them. The last resort of `host.limits`, and named as such in the manifest.
+
+A supervisor that takes over finds the request on disk and does not repeat what was said.
 """
 
 from __future__ import annotations
@@ -9,47 +15,93 @@ from typing import TYPE_CHECKING
 
 from ..core.events import StopWanted
 from ..core.limits import Mechanism
+from ..host import files
+from ..host.clock import utc_now
 from ..host.limits import read_tree_memory
+from ..model import wire
 from ..model.run import StopCause, StopRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..host.limits import LimitPlan
     from .context import Context
+    from .gear import Gear
 
 EVERY_S = 1.0
+CLOSELY_S = 0.2
+"""How often once the tree is near: the last tenth of a limit may be filled within a second."""
+NEAR_SHARE = 0.6
+"""Of the next threshold: from here on it is looked at closely."""
+ALERT_SHARE = 0.9
+"""Of the hard memory limit."""
 
 
 class Watchdog:
     """Looks at the tree that `list_pids` names until its timer ``watchdog`` is disarmed."""
 
-    def __init__(self, context: Context, plan: LimitPlan, list_pids: Callable[[], list[int]]) -> None:
+    def __init__(self, context: Context, gear: Gear, list_pids: Callable[[], list[int]]) -> None:
         """Nothing is looked at before `begin`."""
-        self._context, self._list_pids = context, list_pids
-        self._watched = {name for name in plan.watched if plan.mechanism_of(name) is Mechanism.WATCHDOG}
-        self._warned = False
+        self._context, self._gear, self._list_pids = context, gear, list_pids
+        self._watched = {name for name in gear.plan.watched if gear.plan.mechanism_of(name) is Mechanism.WATCHDOG}
+        limits = context.spec.limits
+        alert = None if limits.memory_bytes is None else int(ALERT_SHARE * limits.memory_bytes)
+        said = _read_said(context)
+        marks = (limits.memory_high_bytes, alert)
+        self._marks = sorted({mark for mark in marks if mark is not None and mark > said})
 
     def begin(self) -> None:
         """Look from now on."""
         self._context.loop.timers.arm("watchdog", EVERY_S, self._look)
 
     def _look(self) -> None:
-        pids = self._list_pids()
         limits = self._context.spec.limits
-        used = read_tree_memory(pids).memory_bytes if self._watched & {"memory", "memory_high"} else 0
+        pids = self._list_pids() if self._needs_pids() else []
+        used = self._read_memory(pids)
         over = None
         if "memory" in self._watched and limits.memory_bytes is not None and used > limits.memory_bytes:
             over = f"the tree uses {used} bytes of memory, the limit is {limits.memory_bytes}"
         elif "tasks" in self._watched and limits.tasks is not None and len(pids) > limits.tasks:
             over = f"the tree has {len(pids)} processes, the limit is {limits.tasks}"
+        self._warn(used)
         if over is not None:
             self._context.recorder.event("limit_exceeded", what=over)
             self._context.emit(StopWanted(StopRequest(StopCause.MEMORY, "holdfast", force=True, detail=over)))
             return
-        soft = limits.memory_high_bytes
-        if "memory_high" in self._watched and soft is not None and used > soft and not self._warned:
-            self._warned = True
-            self._context.recorder.event("memory_high", used_bytes=used, limit_bytes=soft)
-            self._context.notify("memory_high")
-        self.begin()
+        near = bool(self._marks) and used > NEAR_SHARE * self._marks[0]
+        self._context.loop.timers.arm("watchdog", CLOSELY_S if near else EVERY_S, self._look)
+
+    def _needs_pids(self) -> bool:
+        """Listing the tree costs a walk over /proc; the group's counters do not."""
+        return "tasks" in self._watched or self._read_group() is None
+
+    def _read_group(self) -> int | None:
+        group = self._gear.group
+        return None if group is None else group.usage().memory_anon_bytes
+
+    def _read_memory(self, pids: list[int]) -> int:
+        counted = self._read_group()
+        return read_tree_memory(pids).memory_bytes if counted is None else counted
+
+    def _warn(self, used: int) -> None:
+        """Say once for each mark that it was passed, and ask the job to save while it still can."""
+        passed = [mark for mark in self._marks if used > mark]
+        if not passed:
+            return
+        self._marks = [mark for mark in self._marks if mark not in passed]
+        limit = self._context.spec.limits.memory_bytes
+        facts = {"used_bytes": used, "threshold_bytes": passed[-1], "limit_bytes": limit}
+        self._context.recorder.event("memory_high", **facts)
+        self._context.recorder.commit(
+            wire.CHECKPOINT_REQUEST, wire.to_bytes({"reason": "memory", "at": utc_now(), **facts})
+        )
+        self._context.notify("memory_high")
+
+
+def _read_said(context: Context) -> int:
+    """The highest threshold that an earlier supervisor of this attempt has spoken about; 0 without one."""
+    path = context.recorder.path(wire.CHECKPOINT_REQUEST)
+    try:
+        said = wire.parse_object(files.read_bytes(path), wire.CHECKPOINT_REQUEST).get("threshold_bytes")
+    except (OSError, wire.WireError):
+        return 0
+    return said if isinstance(said, int) else 0

@@ -111,6 +111,7 @@ def _preview_environment(
         checkpoint_dir=f"{run_dir}/{wire.CHECKPOINTS}",
         artifact_dir=f"{run_dir}/{wire.ARTIFACTS}",
         heartbeat=f"{wire.attempt_dir(run_dir, 1)}/{wire.HEARTBEAT}",
+        checkpoint_request=f"{wire.attempt_dir(run_dir, 1)}/{wire.CHECKPOINT_REQUEST}",
         devices=devices,
         threads=spec.threads or cap_threads(cpus, processes=processes),
         workers=bound_workers(cpus, spec.limits.memory_bytes or effective.memory_bytes, processes=processes),

@@ -329,8 +329,18 @@ def _progress_lines(dossier: Dossier) -> list[tuple[str, object]]:
     if beat:
         lines.append(("heartbeat", ", ".join(f"{key} {value}" for key, value in beat.items())))
     if sample:
-        lines.append(("health", _brief(sample)))
+        lines += [("memory", _describe_memory(sample)), ("health", _brief(sample))]
     return lines
+
+
+def _describe_memory(sample: Facts) -> str | None:
+    """The tree's memory against its limit, file cache left out where that is known; None when nothing is known."""
+    used, limit = sample.get("memory_anon_bytes") or sample.get("memory_bytes"), sample.get("memory_limit_bytes")
+    if not isinstance(used, int):
+        return None
+    if not isinstance(limit, int) or limit <= 0:
+        return f"{format_bytes(used)}, no limit"
+    return f"{format_bytes(used)} of {format_bytes(limit)} ({100 * used / limit:.0f} %)"
 
 
 def _print_findings(title: str, findings: list[Facts]) -> None:

@@ -60,6 +60,7 @@ class Placement:
     checkpoint_dir: str
     artifact_dir: str
     heartbeat: str
+    checkpoint_request: str
     devices: tuple[LeasedDevice, ...] = ()
     deadline_epoch_s: float | None = None
     threads: int | None = None
@@ -110,6 +111,7 @@ def _build_own(placement: Placement) -> dict[str, str]:
         "HOLDFAST_CHECKPOINT_DIR": placement.checkpoint_dir,
         "HOLDFAST_ARTIFACT_DIR": placement.artifact_dir,
         "HOLDFAST_HEARTBEAT": placement.heartbeat,
+        "HOLDFAST_CHECKPOINT_REQUEST": placement.checkpoint_request,
         # What a scheduler gave stays as the scheduler wrote it (LEASE-17).
         **({} if placement.imposed else visible_devices([device.uuid for device in placement.devices] or [NO_CARDS])),
     }

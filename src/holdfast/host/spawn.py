@@ -311,7 +311,7 @@ def _become_job(launch: Launch, channel: socket.socket, ends: _JobEnds) -> None:
 
 
 def _connect_streams(output_write: int, *, pty: bool) -> None:
-    """Standard input from /dev/null, stdout and stderr into the output pipe, opened for reading too: no SIGPIPE, ever."""
+    """Input from /dev/null, output and errors into the output pipe, opened for reading too: no SIGPIPE, ever."""
     if pty:
         import fcntl
         import termios

@@ -7,5 +7,6 @@ outside the process.
 from __future__ import annotations
 
 from .memory import limit_gpu_memory
+from .requests import checkpoint_requested
 
-__all__ = ["limit_gpu_memory"]
+__all__ = ["checkpoint_requested", "limit_gpu_memory"]

@@ -1,0 +1,17 @@
+"""What the supervisor asks of a running job: a file that appears, to be looked for at a step boundary (LIM-03).
+
+A file and not a signal: a signal that nobody handles ends the process, and saving inside a handler corrupts.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def checkpoint_requested() -> bool:
+    """Whether the job was asked to save now, because its memory nears a limit. One look at a file: cheap in every step.
+
+    The request stays until the job removes it (its path is in ``HOLDFAST_CHECKPOINT_REQUEST``); False outside of holdfast.
+    """
+    path = os.environ.get("HOLDFAST_CHECKPOINT_REQUEST", "")
+    return bool(path) and os.path.exists(path)
