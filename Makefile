@@ -67,6 +67,7 @@ spelling: $(VENV)/.dev
 documents: $(VENV)/.dev
 	$(BIN)/python scripts/check_docs.py
 	$(BIN)/python scripts/generate_lifecycle.py --check
+	$(BIN)/python scripts/requirements_coverage.py --strict --missing
 
 test: $(VENV)/.dev $(VENV)/.system ## install what the tests need, system packages too, and run them all
 	$(BIN)/python -m pytest -m "not soak and not cluster" $(K) </dev/null

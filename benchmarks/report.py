@@ -73,6 +73,7 @@ TARGETS = (
     Target("start", "holdfast run -d", "ratio_to_python_p50", 3, "x `python -c pass`"),
     Target("handover", "holdfast, simulated card", "p50_ms", 20),
     Target("handover", "holdfast, fake NVML", "p50_ms", 20),
+    Target("handover", "holdfast, fake NVML, jobs of 2 s, one in line at a time", "p50_ms", 20),
     Target("stop", "holdfast, pid_namespace", "p50_ms", 500, "ms beyond the grace"),
     Target("stop", "holdfast, pid_namespace", "survivors", 0, "survivors"),
     Target("stop", "holdfast, cgroup_v2", "p50_ms", 500, "ms beyond the grace"),

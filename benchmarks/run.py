@@ -1,7 +1,7 @@
 """``make bench``: measure holdfast and its peers side by side, and say which targets are met.
 
     python benchmarks/run.py                 everything, about six minutes
-    python benchmarks/run.py --quick         fewer rounds, under a minute; to see that it works, not for quoting
+    python benchmarks/run.py --quick         fewer rounds, about a minute; to see that it works, not for quoting
     python benchmarks/run.py --only start    one part (several times for several)
     python benchmarks/run.py --docs          also write the tables into docs/benchmarks.md
 
@@ -110,7 +110,7 @@ def _prepare(directory: str, options: argparse.Namespace) -> dict[str, Callable[
             place("start"), nvml, payload, rounds=4 if quick else 21, peers=with_peers and not quick
         ),
         "handover": lambda: bench_handover.measure(
-            place("handover"), nvml, payload, jobs=5 if quick else 12, peers=with_peers and not quick
+            place("handover"), nvml, payload, jobs=3 if quick else 12, peers=with_peers and not quick
         ),
         "stop": lambda: bench_stop.measure(
             place("stop"), nvml, payload, rounds=1 if quick else 3, peers=with_peers and not quick

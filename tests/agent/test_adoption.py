@@ -14,7 +14,7 @@ from holdfast.model import wire
 from holdfast.model.job import Orphan, Rung
 from holdfast.model.run import Ended, Outcome, Running, Wish
 from tests.agent.driving import Drive, Driven, job, read_text, timeouts
-from tests.agent.test_start import RUNGS
+from tests.agent.test_start import RUNGS, TWO_RUNGS
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -43,7 +43,7 @@ def test_PROC_15_23_a_job_goes_on_without_its_supervisor_and_is_adopted(drive: D
 
 
 @pytest.mark.requirement("PROC-23")
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", TWO_RUNGS)
 def test_PROC_23_the_other_policy_ends_the_tree_with_its_supervisor(drive: Drive, rung: Rung) -> None:
     run = drive(*job("tree", "setsid", "double_fork"), containment=rung, on_supervisor_death=Orphan.KILL)
     run.ready()
@@ -68,7 +68,7 @@ def test_PROC_23_a_change_of_image_is_not_a_death(drive: Drive) -> None:
 
 
 @pytest.mark.requirement("PROC-05", "PROC-15")
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", TWO_RUNGS)
 def test_PROC_05_a_job_that_ends_without_a_supervisor_keeps_its_exit_code(drive: Drive, rung: Rung) -> None:
     run = drive(*job("leave_when_told", f"{drive.workdir}/go", 29), containment=rung)
     state = run.ready()
@@ -82,7 +82,7 @@ def test_PROC_05_a_job_that_ends_without_a_supervisor_keeps_its_exit_code(drive:
 
 
 @pytest.mark.requirement("PROC-15", "POST-04")
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", TWO_RUNGS)
 def test_POST_04_leftovers_are_ended_without_a_supervisor(drive: Drive, rung: Rung) -> None:
     # On one rung with a member that ignores TERM, which costs the keeper's whole patience.
     kinds = ("escapee", "double_fork") if rung is Rung.SUBREAPER else ("setsid", "double_fork", "stopped")
@@ -99,7 +99,7 @@ def test_POST_04_leftovers_are_ended_without_a_supervisor(drive: Drive, rung: Ru
 
 
 @pytest.mark.requirement("PROC-05", "PROC-14")
-@pytest.mark.parametrize("rung", [Rung.SUBREAPER, Rung.CGROUP_V1, Rung.PROCESS_GROUP])
+@pytest.mark.parametrize("rung", [Rung.SUBREAPER, Rung.PROCESS_GROUP])
 def test_PROC_14_supervisor_and_keeper_may_both_be_killed(drive: Drive, rung: Rung) -> None:
     run = drive(*job("leave_when_told", f"{drive.workdir}/go", 31), containment=rung)
     state = run.ready()
@@ -295,3 +295,44 @@ def test_PROC_14_a_corrupt_state_without_a_manifest_never_starts_the_job(drive: 
     end = run.ended()
     assert end.outcome is Outcome.LOST
     assert run.events("exec") == []
+
+
+@pytest.mark.requirement("PROC-14")
+@pytest.mark.parametrize("rung", TWO_RUNGS)
+def test_PROC_14_without_state_and_manifest_a_living_job_is_found_by_its_marker(drive: Drive, rung: Rung) -> None:
+    run = drive(*job("leave_when_told", f"{drive.workdir}/go", 18), containment=rung)
+    before = run.ready()
+    run.kill_supervisor()
+    os.unlink(run.path(wire.STATE))
+    os.unlink(run.path(wire.MANIFEST))
+    resume(run)
+    assert run.events("state_rebuilt")[0]["data"]["source"] == "the process table"
+    after = run.running()
+    assert (after.job.process, after.keeper) == (before.job.process, before.keeper)
+    tell(f"{drive.workdir}/go")
+    assert run.ended().exit_code == 18
+    run.assert_gone()
+
+
+@pytest.mark.requirement("PROC-14")
+def test_PROC_14_the_end_is_rebuilt_from_the_exit_record(drive: Drive) -> None:
+    run = drive(*job("exit_with", 19))
+    before = run.ended()
+    with open(run.path(wire.STATE), "wb") as file:
+        file.write(b"{")
+    resume(run)
+    after = run.ended()
+    assert (after.exit_code, after.outcome, after.at) == (before.exit_code, before.outcome, before.at)
+    assert len(run.events("exec")) == 1
+
+
+@pytest.mark.requirement("PROC-14")
+def test_PROC_14_a_damaged_manifest_does_not_stop_an_adoption(drive: Drive) -> None:
+    run = drive(*job("leave_when_told", f"{drive.workdir}/go", 20))
+    run.ready()
+    run.kill_supervisor()
+    with open(run.path(wire.MANIFEST), "wb") as file:
+        file.write(b'{"schema": 1, "plan": {"run_s": "soon"}, "cgroup": 7, "containment": {"rung": "hope"}}')
+    run.adopt()
+    tell(f"{drive.workdir}/go")
+    assert run.ended().exit_code == 20

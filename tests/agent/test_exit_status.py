@@ -12,14 +12,14 @@ from holdfast.model import wire
 from holdfast.model.job import Rung
 from holdfast.model.run import Outcome
 from tests.agent.driving import Drive, job, timeouts
-from tests.agent.test_start import RUNGS
+from tests.agent.test_start import RUNGS, TWO_RUNGS
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
 
 @pytest.mark.requirement("PROC-05", "B-01", "B-70")
-@pytest.mark.parametrize("code", [0, 1, 3, 42, 125, 126, 127, 128, 137, 255])
+@pytest.mark.parametrize("code", [0, 3, 125, 127, 137, 255])
 def test_PROC_05_the_exit_code_is_the_jobs_own(drive: Drive, code: int) -> None:
     run = drive(*job("exit_with", code))
     end = run.ended()
@@ -30,8 +30,8 @@ def test_PROC_05_the_exit_code_is_the_jobs_own(drive: Drive, code: int) -> None:
 
 
 @pytest.mark.requirement("PROC-05")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT, signal.SIGHUP])
-@pytest.mark.parametrize("rung", [Rung.PID_NAMESPACE, Rung.SUBREAPER])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
+@pytest.mark.parametrize("rung", TWO_RUNGS)
 def test_PROC_05_the_signal_is_the_jobs_own(drive: Drive, number: int, rung: Rung) -> None:
     run = drive(*job("die_by", int(number)), containment=rung)
     end = run.ended()
@@ -50,7 +50,7 @@ def test_PROC_05_a_job_is_not_over_before_it_is(drive: Drive) -> None:
 
 
 @pytest.mark.requirement("PROC-05")
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", TWO_RUNGS)
 def test_PROC_05_kill_from_outside_is_signal_9(drive: Drive, rung: Rung) -> None:
     run = drive(*job("stay"), containment=rung)
     run.kill(run.ready().job.process)
@@ -82,7 +82,7 @@ def test_OBS_02_POST_02_the_exit_record_says_how_long_how_much_and_why(drive: Dr
     for found in (record, manifest):
         assert found["outcome"] == "failed"
         assert found["exit_code"] == 3
-        assert found["reason"] == "the job ended with exit code 3"
+        assert found["ending"] == "the job ended with exit code 3"
         assert found["duration_s"] >= 0
         assert found["status"]["max_rss_bytes"] > 0
         assert [item["name"] for item in found["artifacts"]] == ["result.txt"]
@@ -101,7 +101,7 @@ def test_OBS_02_the_record_is_complete_after_a_kill_a_stop_and_a_timeout(drive: 
         run.ended()
         manifest = run.read(wire.MANIFEST)
         assert manifest["outcome"] == outcome
-        assert {"ended_at", "exit_code", "reason", "duration_s", "status", "usage", "checkpoints"} <= manifest.keys()
+        assert {"ended_at", "exit_code", "ending", "duration_s", "status", "usage", "checkpoints"} <= manifest.keys()
 
 
 @pytest.mark.requirement("POST-05")
@@ -120,7 +120,7 @@ def test_POST_05_with_the_artifact_it_is_success(drive: Drive) -> None:
 
 
 @pytest.mark.requirement("POST-01")
-def test_a_control_group_is_removed_in_the_end(drive: Drive) -> None:
+def test_POST_01_a_control_group_is_removed_in_the_end(drive: Drive) -> None:
     run = drive(*job("stay"))
     run.ready()
     named = run.read(wire.MANIFEST)["cgroup"]

@@ -15,7 +15,7 @@ from holdfast.model.gpu import GpuRequest
 from holdfast.model.job import GpuOptions, Rung
 from holdfast.model.run import Outcome, Wish
 from tests.agent.driving import Drive, Driven, job, timeouts
-from tests.agent.test_start import RUNGS
+from tests.agent.test_start import TWO_RUNGS
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def test_LEASE_02_POST_01_the_card_is_free_after_every_end(drive: Drive, ending:
 
 
 @pytest.mark.requirement("LEASE-02", "LEASE-03")
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", TWO_RUNGS)
 def test_LEASE_03_a_card_stays_busy_while_anything_of_a_dead_supervisors_run_lives(drive: Drive, rung: Rung) -> None:
     run = drive(*job("stay"), environ=simulated(), containment=rung, **ONE)
     state = run.ready()
@@ -452,3 +452,24 @@ def test_LEASE_02_a_run_that_died_with_its_card_does_not_disturb_the_next_lessee
     lessee.ask(Wish.STOP_NOW)
     lessee.ended()
     assert records(drive) == []
+
+
+@pytest.mark.requirement("POST-04")
+def test_POST_04_a_card_is_not_handed_on_while_the_driver_still_holds_memory_of_the_dead(
+    drive: Drive, fake_nvml: FakeNvml
+) -> None:
+    fake_nvml.add_cards(1)
+    run = on_fake(drive, fake_nvml, *job("leave_when_told", f"{drive.workdir}/go", 0))
+    run.ready()
+    fake_nvml.run_on(0, (4_194_000, 5 * 1024**3))
+    with open(f"{drive.workdir}/go", "w"):
+        pass
+    state = run.wait_kind("finalizing")
+    wait_until(lambda: getattr(run.state().state, "emptied", True))
+    assert run.kind() == "finalizing", state
+    assert records(drive)[0]["phase"] == "postflight"
+    fake_nvml.run_on(0)
+    assert run.ended().outcome is Outcome.SUCCEEDED
+    assert {"cards.empty": "pass"}.items() <= {
+        finding["id"]: finding["level"] for finding in run.read(wire.POSTFLIGHT)["findings"]
+    }.items()

@@ -235,3 +235,19 @@ def test_without_inotify_the_supervisor_looks_by_itself(drive: Drive) -> None:
     finally:
         for queue in taken:
             queue.close()
+
+
+@pytest.mark.requirement("PROC-11")
+def test_a_terminal_outlives_its_keeper(drive: Drive) -> None:
+    """Its controlling side is held by the supervisor too, also after a change of image: no hang-up, nothing lost."""
+    words = f"echo ready; while ! test -e {drive.workdir}/go; do sleep 0.02; done; echo later; exit 5"
+    run = drive("sh", "-c", words, pty=True, containment=Rung.SUBREAPER)
+    state = run.running()
+    wait_until(lambda: b"ready" in run.output())
+    wait_until(lambda: run.events("supervisor_resumed"))
+    run.kill(state.keeper)
+    wait_until(lambda: run.events("keeper_lost"))
+    with open(f"{drive.workdir}/go", "w"):
+        pass
+    assert run.ended().exit_code == 5
+    assert b"later" in run.output()

@@ -21,6 +21,9 @@ pytestmark = pytest.mark.process
 
 RUNGS = (Rung.PID_NAMESPACE, Rung.CGROUP_V2, Rung.CGROUP_V1, Rung.SUBREAPER, Rung.PROCESS_GROUP)
 
+TWO_RUNGS = (Rung.PID_NAMESPACE, Rung.SUBREAPER)
+"""Where the keeper is process 1 of a namespace, and where it is an ordinary process: the two ways of things."""
+
 
 def shown(run: Driven) -> dict[str, Any]:
     assert run.ended().exit_code == 0, run.log() + run.output().decode()

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.host import processes
+from holdfast.model.errors import NotPermitted
 from holdfast.model.job import Rung
 from holdfast.model.run import Finalizing, Outcome, Stopping, StopRung, Wish
 from tests.agent.driving import Drive, job, read_text
-from tests.agent.test_start import RUNGS
+from tests.agent.test_start import RUNGS, TWO_RUNGS
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -166,6 +167,52 @@ def test_PROC_18_asking_twice_changes_nothing(drive: Drive) -> None:
     assert run.kind() == "ended"
 
 
+@pytest.mark.requirement("PROC-18")
+def test_PROC_18_another_account_is_refused(drive: Drive) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("changing the account needs root")
+    run = drive(*job("stay"))
+    run.ready()
+    # The whole way is opened, so that it is our own check that refuses and not a directory in between.
+    path = run.directory
+    while path != "/tmp":
+        os.chmod(path, os.stat(path).st_mode | 0o055)
+        path = os.path.dirname(path)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgid(65534)
+            os.setuid(65534)
+            run.ask()
+        except NotPermitted as error:
+            code = 0 if "another account" in str(error) + error.hint else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert run.kind() == "running"
+    run.ask()
+    run.ended()
+
+
+@pytest.mark.requirement("PROC-22")
+@pytest.mark.parametrize("rung", TWO_RUNGS)
+def test_PROC_22_a_helper_outlives_the_thread_that_spawned_it_and_not_its_trainer(drive: Drive, rung: Rung) -> None:
+    program = (
+        "import subprocess, threading, time\n"
+        "def spawn():\n  global child\n  child = subprocess.Popen(['sleep', '600'])\n"
+        "thread = threading.Thread(target=spawn)\nthread.start()\nthread.join()\n"
+        "print('ready' if child.poll() is None else 'dead', flush=True)\ntime.sleep(600)\n"
+    )
+    run = drive(job()[0], "-c", program, containment=rung)
+    leader = run.ready().job.process
+    assert len(run.marked()) == 2
+    run.kill(leader)
+    end = run.ended()
+    assert end.exit_code == 137
+    run.assert_gone()
+
+
 @pytest.mark.requirement("B-50")
 def test_B_50_exit_code_0_after_a_stop_is_not_success(drive: Drive) -> None:
     run = drive(*job("leave_on_term", 0), artifacts=())
@@ -206,7 +253,7 @@ def test_B_43_no_signal_but_term_cont_and_kill_is_ever_sent(drive: Drive) -> Non
 
 
 @pytest.mark.requirement("PROC-10")
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("rung", TWO_RUNGS)
 def test_PROC_10_no_zombies_are_left_during_and_after(drive: Drive, rung: Rung) -> None:
     run = drive(*job("zombies", 50), containment=rung)
     state = run.ready()

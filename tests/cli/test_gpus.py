@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.model.ids import name_of
 from tests.cli.live import live_run
 from tests.fakes.nvml import GIB
 
@@ -155,6 +156,8 @@ def test_LEASE_16_a_live_lease_is_released_only_with_force_and_reason(
         for arguments in ((), ("--force",), ("--reason", "because")):
             done = holdfast("gpus", "release", run.run_id, *arguments)
             assert done.code == 77, arguments
+        by_name = holdfast("gpus", "release", name_of(run.run_id))
+        assert (by_name.code, run.run_id in by_name.err) == (77, True), by_name
         done = holdfast("gpus", "release", "0", "--force", "--reason", "the driver is stuck")
         assert done.code == 0
         assert run.run_id in done.out

@@ -161,3 +161,12 @@ def test_OBS_09_a_live_run_is_listed_while_it_runs_and_after(holdfast: Command) 
         assert "running" in holdfast("ls").out
         holdfast("stop", "--now", run.run_id)
         assert "stopped" in holdfast("ls").out
+
+
+def test_a_misspelt_state_is_an_error_not_an_empty_list(holdfast: Command, runs: str) -> None:
+    make_run(runs, run_id(1), ended())
+    done = holdfast("ls", "--state", "live2")
+    assert (done.code, done.out) == (64, "")
+    assert "no state 'live2'" in done.err
+    assert "did you mean live?" in done.err
+    assert holdfast("ls", "--state", "running").code == 0

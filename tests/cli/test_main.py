@@ -105,3 +105,20 @@ def test_the_installed_module_and_the_package_are_the_same_program(holdfast: Com
         [sys.executable, "-m", "holdfast.cli.main", "--version"], capture_output=True, text=True, check=True
     )
     assert done.stdout == holdfast("--version").out
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("ps", "ls"), ("status", "ls"), ("kill", "stop"), ("submit", "run"), ("wait", "attach"), ("top", "gpus")],
+)
+def test_what_other_tools_call_a_verb_is_understood(word: str, meant: str, holdfast: Command) -> None:
+    ended = holdfast(word, "x")
+    assert ended.code == 64
+    assert f"did you mean `holdfast {meant}`?" in ended.err
+
+
+def test_each_other_word_leads_to_a_verb_and_is_none_itself() -> None:
+    from holdfast.cli.group import ELSEWHERE
+
+    assert not set(ELSEWHERE) & set(SUMMARIES)
+    assert {meant.split()[0] for meant in ELSEWHERE.values()} <= {*SUMMARIES, "--help"}

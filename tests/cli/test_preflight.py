@@ -26,7 +26,7 @@ FINDINGS = (
 def test_findings_go_from_mild_to_grave_with_their_remedies(capsys: pytest.CaptureFixture[str]) -> None:
     print_findings(FINDINGS)
     assert capsys.readouterr().out == (
-        "pass     workdir /w\n"
+        "pass     workdir /w: exists\n"
         "unknown  quota: cannot be read\n"
         "warn     shm /dev/shm: 64 MiB\n"
         "         do: make it larger\n"
@@ -34,8 +34,8 @@ def test_findings_go_from_mild_to_grave_with_their_remedies(capsys: pytest.Captu
         "         do: correct it\n"
         "1 pass, 1 unknown, 1 warn, 1 fail: the job would not start\n"
     )
-    print_findings(FINDINGS[1:2], verbose=True)
-    assert capsys.readouterr().out == "pass     workdir /w: exists\n1 pass: the job would start\n"
+    print_findings([Finding("cards", Level.PASS, "cards (simulated)", "1 can be had")])
+    assert capsys.readouterr().out == "pass     cards (simulated): 1 can be had\n1 pass: the job would start\n"
     print_findings(())
     assert capsys.readouterr().out == "no checks: the job would start\n"
 

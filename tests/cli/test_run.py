@@ -254,3 +254,25 @@ def test_a_working_directory_that_is_gone_is_an_error(holdfast: Command, tmp_pat
     )
     assert done.returncode == 74, done.stderr
     assert done.stderr.startswith("holdfast: the current directory cannot be found")
+
+
+def test_the_summary_of_each_failed_run_names_its_failure_note(holdfast: Command) -> None:
+    """The note is written after the end is on record; a follower that leaves between the two would not name it."""
+    for _ in range(5):
+        ended = holdfast("run", "--", "sh", "-c", "exit 3")
+        assert ended.code == 3
+        note = re.search(r"^  why: (\S+)$", ended.err, re.MULTILINE)
+        assert note is not None, ended.err
+        assert "job_failed" in Path(note[1]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [("train.py", "python train.py"), ("go.sh", "bash go.sh"), ("go", "./go")]
+)
+def test_a_program_in_place_of_a_job_file_gets_the_command_to_type(
+    holdfast: Command, tmp_path: Path, name: str, command: str
+) -> None:
+    (tmp_path / name).write_text("#!/bin/sh\nexit 0\n")
+    ended = holdfast("run", name)
+    assert (ended.code, ended.out) == (65, "")
+    assert f"{name}: is a program, not a job file\n  to run it: holdfast run -- {command}\n" in ended.err

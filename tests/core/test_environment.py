@@ -25,7 +25,14 @@ pytestmark = pytest.mark.pure
 
 SPEC = JobSpec("t", ("true",), "/w")
 PLACE = Placement(
-    "/r", "20261120-104501-t-3fa2", 2, "start", "/r/checkpoints", "/r/artifacts", "/r/attempts/2/heartbeat.json"
+    "/r",
+    "20261120-104501-t-3fa2",
+    2,
+    "start",
+    "/r/checkpoints",
+    "/r/artifacts",
+    "/r/attempts/2/heartbeat.json",
+    "/r/attempts/2/checkpoint_request.json",
 )
 CARDS = (LeasedDevice("GPU-b", 1, "H"), LeasedDevice("GPU-a", 0, "H", "MIG-x"))
 

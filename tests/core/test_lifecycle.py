@@ -272,7 +272,13 @@ class TestBeforeTheJob:
         assert step(Waiting("w"), LeaseBlocked((BUSY,), final=False)) == (Waiting("w", (BUSY,)), ())
         assert_stale(Waiting("w", (BUSY,)), LeaseBlocked((BUSY,), final=False))
 
-    @pytest.mark.parametrize(("busy", "words"), [((BUSY,), "GPU-1: anna"), ((), "no card is free")])
+    @pytest.mark.parametrize(
+        ("busy", "words"),
+        [
+            ((BUSY,), "GPU-1: anna"),
+            ((), "the cards were still being watched for idleness (gpu.idle_window); wait longer than that"),
+        ],
+    )
     def test_waiting_ends_with_the_holder_named(self, busy: tuple[object, ...], words: str) -> None:
         state, _ = step(Waiting("w", busy), TimerFired(Timer.WAIT))  # type: ignore[arg-type]
         assert isinstance(state, Finalizing)

@@ -51,6 +51,18 @@ def test_the_jobs_own_code_passes_through(status: WaitStatus, code: int, words: 
     assert judge(replace(RAN, status=status), MISSING) == (Outcome.FAILED, code, words)
 
 
+WORDS = {
+    StopCause.OPERATOR: "asked to stop",
+    StopCause.SIGNAL: "signal",
+    StopCause.PREEMPTION: "preemption",
+    StopCause.DEADLINE: "deadline",
+    StopCause.MAX_HOLD: "max hold",
+    StopCause.DISK_FULL: "disk full",
+    StopCause.LEASE_MISMATCH: "lease mismatch",
+    StopCause.MEMORY: "memory",
+}
+
+
 @pytest.mark.requirement("B-50")
 @pytest.mark.parametrize(
     ("cause", "outcome", "code"),
@@ -67,7 +79,7 @@ def test_the_jobs_own_code_passes_through(status: WaitStatus, code: int, words: 
 )
 def test_who_left_with_0_because_it_was_asked_to_did_not_succeed(cause: StopCause, outcome: Outcome, code: int) -> None:
     stopped = replace(RAN, request=StopRequest(cause, "anna"))
-    assert judge(stopped) == (outcome, code, f"{cause.value} by anna; the job ended with exit code 0")
+    assert judge(stopped) == (outcome, code, f"{WORDS[cause]} by anna; the job ended with exit code 0")
 
 
 def test_a_failure_for_a_cause_keeps_the_jobs_code() -> None:
@@ -82,7 +94,7 @@ def test_a_failure_for_a_cause_keeps_the_jobs_code() -> None:
 def test_a_stop_without_a_status(job: JobProcess | None, words: str) -> None:
     for cause, code in ((StopCause.OPERATOR, 130), (StopCause.MEMORY, 1)):
         final = replace(RAN, job=job, status=None, request=StopRequest(cause, "anna"))
-        assert judge(final)[1:] == (code, f"{cause.value} by anna; {words}")
+        assert judge(final)[1:] == (code, f"{WORDS[cause]} by anna; {words}")
 
 
 def test_absence_of_evidence_is_lost() -> None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.host import scopes
 from holdfast.host.cgroup_group import is_populated
 from holdfast.host.cgroup_tree import discover
 from holdfast.host.scopes import (
@@ -205,3 +207,56 @@ def test_on_return_we_are_in_the_scope(tmp_path: Path) -> None:
     finally:
         wait_until(lambda: is_populated(scope) is False)
         os.rmdir(scope)
+
+
+# --- what is asked of systemd, judged by systemd itself ------------------------------------------------------------
+
+
+def verify(tmp_path: Path, text: str) -> tuple[int, str]:
+    """What systemd says of a unit file; lines about other units of this machine are left out."""
+    path = tmp_path / "holdfast-check.service"
+    path.write_text(text)
+    words = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(path)]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=20, check=False, env={**os.environ, "LC_ALL": "C"}
+    )
+    said = [line for line in done.stderr.splitlines() if "holdfast-check" in line]
+    return done.returncode, "\n".join(said)
+
+
+def as_unit(call: tuple[str, ...]) -> str:
+    """The same properties as a unit file. `PIDs` exists only over the bus: a scope takes processes, a service starts them.
+
+    A scope cannot be written as a file (systemd.scope(5)); a service shares these properties.
+    """
+    words = list(call[len(scopes.MANAGER) :])
+    count, words = int(words[2]), words[3:]
+    values = {}
+    for _ in range(count):
+        name, kind = words[0], words[1]
+        size = 2 + int(words[2]) if kind == "au" else 3
+        if kind != "au":
+            values[name] = words[2]
+        words = words[size + (kind == "au") :]
+    assert words == ["0"], "no auxiliary units"
+    unit = {name: values.pop(name) for name in ("Description", "CollectMode")}
+    lines = ["[Unit]", *(f"{name}={value}" for name, value in unit.items())]
+    lines += ["[Service]", "ExecStart=/bin/true", *(f"{name}={value}" for name, value in values.items())]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.requirement("B-45")
+@pytest.mark.parametrize("spare_on_oom", [True, False])
+def test_B_45_systemd_takes_every_property_that_we_pass(tmp_path: Path, spare_on_oom: bool) -> None:
+    text = as_unit(build_call(UNIT, 4711, spare_on_oom=spare_on_oom))
+    assert "Delegate=true" in text
+    assert ("OOMPolicy=continue" in text) is spare_on_oom
+    assert verify(tmp_path, text) == (0, "")
+
+
+@pytest.mark.requirement("B-45")
+@pytest.mark.parametrize("bad", ["MemoryLimit=1G", "Delegat=true", "OOMPolicy=never", "TasksMax=100 # few"])
+def test_B_45_the_look_itself_finds_what_systemd_does_not_take(tmp_path: Path, bad: str) -> None:
+    text = as_unit(build_call(UNIT, 4711, spare_on_oom=False))
+    said = verify(tmp_path, f"{text}{bad}\n")[1]
+    assert "holdfast-check.service:" in said, said

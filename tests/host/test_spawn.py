@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.host import libc, processes
-from holdfast.host.keeper import ABANDONED
 from holdfast.host.spawn import Launch, SpawnFailed, spawn
 from holdfast.model import wire
-from holdfast.model.identity import WaitStatus
+from holdfast.model.identity import ABANDONED, WaitStatus
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ B-20a\tMUST\tNo reset
 """
 
 
-def run(root: Path, source: str, *options: str) -> subprocess.CompletedProcess[str]:
-    (root / "list.tsv").write_text(LIST)
+def run(root: Path, source: str, *options: str, rows: str = LIST) -> subprocess.CompletedProcess[str]:
+    (root / "list.tsv").write_text(rows)
     (root / "tests").mkdir()
     (root / "tests" / "test_some.py").write_text(source)
     command = [sys.executable, str(SCRIPT), "--list", str(root / "list.tsv"), "--tests", str(root / "tests")]
@@ -88,3 +88,19 @@ def test_a_malformed_list_is_an_error_with_its_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "bad.tsv:2: expected id, rank" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_is_asked_for_later_is_not_missed_and_may_be_claimed(tmp_path: Path) -> None:
+    later = LIST.replace("A card stays busy", "A card stays busy\tlater")
+    done = run(tmp_path, "def test_LEASE_04_B_20a_x(): ...", "--strict", rows=later)
+    assert done.returncode == 0, done.stderr
+    assert "LEASE-03  MUST    later" in done.stdout
+    assert "MUST: 2 of 2 covered" in done.stdout
+    (tmp_path / "again").mkdir()
+    assert run(tmp_path / "again", "def test_LEASE_03_LEASE_04_B_20a_x(): ...", "--strict", rows=later).returncode == 0
+
+
+def test_strict_names_what_it_misses(tmp_path: Path) -> None:
+    done = run(tmp_path, "def test_LEASE_03_x(): ...", "--strict")
+    assert "no test covers B-20a, a MUST: No reset" in done.stderr
+    assert "PROC-05" not in done.stderr

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from ..host import clock, processes
 from ..model import wire
 from ..model.errors import NoSuchRun, ResourceBusy, StillAlive, StorageError, UsageError
+from ..model.identity import ABANDONED
 from ..model.run import (
     Created,
     Desired,
@@ -217,7 +218,9 @@ def settle(view: RunView, *, begin: bool = False) -> bool:
 def is_unstarted(view: RunView) -> bool:
     """Whether the word to go was certainly never given to the job."""
     state = view.state.state if view.state is not None else None
-    return isinstance(state, (Created, Preflight, Waiting)) or (isinstance(state, Starting) and state.job is None)
+    if isinstance(state, Starting):
+        return state.job is None or view.status.get("source") == ABANDONED
+    return isinstance(state, (Created, Preflight, Waiting))
 
 
 def settle_and_look(run_dir: str) -> RunView:

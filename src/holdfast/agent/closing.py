@@ -12,6 +12,7 @@ from ..host.clock import parse_utc
 from ..host.offload import Offload, OffloadFailed
 from ..model import wire
 from ..model.finding import Finding, Level
+from ..model.gpu import HolderKind
 from ..model.run import Ended, Finalizing, Outcome, State
 from ..model.units import format_bytes
 
@@ -104,7 +105,7 @@ class Closing:
     def _check_cards(self) -> None:
         """The cards must be empty of our own before they are handed on (POST-04)."""
         inventory = self._lease.read_again()
-        left = () if inventory is None else _own_leftovers(inventory, self._lease.leased_cards, self._context.run_id)
+        left = () if inventory is None else self._find_leftovers(inventory)
         if left and self._waited_s < EMPTY_PATIENCE_S:
             self._waited_s += EMPTY_RETRY_S
             self._context.loop.timers.arm("cards_empty", EMPTY_RETRY_S, self._check_cards)
@@ -116,6 +117,20 @@ class Closing:
             self._findings = (*self._findings, Finding("cards.empty", level, "leased cards", words, remedy))
         self._context.recorder.findings(wire.POSTFLIGHT, self._findings)
         self._context.emit(ResultsChecked(self._findings))
+
+    def _find_leftovers(self, inventory: Inventory) -> tuple[str, ...]:
+        """Processes of this run that NVML still lists on its cards; on a card of its own, also dead ones of nobody.
+
+        Such a card was free of ghosts when it was leased, so one that is there now is ours.
+        """
+        alone, run_id = not self._context.spec.gpu.share, self._context.run_id
+        return tuple(
+            f"pid {process.pid} on card {card.index}"
+            for card in inventory.cards
+            if card.uuid in self._lease.leased_cards
+            for process in card.processes or ()
+            if process.run_id == run_id or (alone and process.kind is HolderKind.GHOST)
+        )
 
     def write(self, ended: Ended) -> None:
         """Exit record, completed manifest, failure note, handbook; then tell people. May be done twice."""
@@ -164,17 +179,6 @@ class Closing:
         self._context.notify("ended", **facts)
         if self._context.notifying:
             self._context.notifier.finish()
-
-
-def _own_leftovers(inventory: Inventory, leased: frozenset[str], run_id: str) -> tuple[str, ...]:
-    """Processes of this run that NVML still lists on its cards."""
-    return tuple(
-        f"pid {process.pid} on card {card.index}"
-        for card in inventory.cards
-        if card.uuid in leased
-        for process in card.processes or ()
-        if process.run_id == run_id
-    )
 
 
 def _list_directory(path: str) -> list[dict[str, object]]:

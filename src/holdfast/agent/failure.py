@@ -24,6 +24,12 @@ TAIL_BYTES = 256 * 1024
 LONGEST_LINE = 2000
 
 
+def judge_attempt(run_dir: str, attempt: int, ended: Ended) -> Verdict:
+    """The class of an end without success, with evidence and remedy, from what the attempt's directory holds."""
+    directory = wire.attempt_dir(run_dir, attempt)
+    return judge_failure(ended, _gather(directory, read_tail(f"{directory}/{wire.OUTPUT}")))
+
+
 def write_failure(run_dir: str, attempt: int, ended: Ended, findings: tuple[Finding, ...]) -> None:
     """Write ``failure.md`` of an attempt that has ended without success.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,20 +43,33 @@ def reopen_gear(context: Context) -> Gear:
     from ..host.cgroups import open_group
 
     facts = context.recorder.read_manifest()
+    name = f"{context.run_id}.{context.attempt}"
     found = facts.get("cgroup")
     group = None
     if isinstance(found, dict):
-        group = open_group(
-            str(found.get("name", "")),
-            found.get("unified"),
-            dict(found.get("v1") or {}),
-            tuple(found.get("controllers") or ()),
-        )
+        # A damaged record must not lead to somebody else's group: all in it would be killed.
+        v1 = found.get("v1")
+        pairs = v1.items() if isinstance(v1, dict) else ()
+        trees = {str(kind): path for kind, path in pairs if _is_own(path, name)}
+        unified = found.get("unified") if _is_own(found.get("unified"), name) else None
+        group = open_group(name, unified, trees, tuple(found.get("controllers") or ()))
     if group is not None:
         group.enforced.update(_read_held(facts.get("limits")))
-    rung = Rung(facts.get("containment", {}).get("rung", Rung.SUBREAPER.value))
+    rung = _read_rung(facts.get("containment"))
     plan = limits.plan_limits(context.spec.limits, group, priority=context.spec.priority)
     return Gear(rung, rung.value, group, plan)
+
+
+def _is_own(path: object, name: str) -> bool:
+    return isinstance(path, str) and os.path.basename(path) == name
+
+
+def _read_rung(recorded: object) -> Rung:
+    """The recorded rung; without a readable record the one that assumes least."""
+    try:
+        return Rung(recorded.get("rung")) if isinstance(recorded, dict) else Rung.SUBREAPER
+    except ValueError:
+        return Rung.SUBREAPER
 
 
 def _read_held(limits: object) -> dict[str, str]:

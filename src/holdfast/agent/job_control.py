@@ -56,9 +56,9 @@ JOIN_ROUNDS = 4
 class JobControl:
     """One attempt's job. Emits the events of its life."""
 
-    def __init__(self, context: Context, lease: CardLease) -> None:
-        """Nothing exists before `start` or `observe`."""
-        self._context, self._lease = context, lease
+    def __init__(self, context: Context, lease: CardLease, *, kept_output: int | None = None) -> None:
+        """Nothing exists before `start` or `observe`. `kept_output`: our end of the output, of a former image."""
+        self._context, self._lease, self._kept_output = context, lease, kept_output
         self._started: Started | None = None
         self._gear: Gear | None = None
         self._keeper: ProcessId | None = None
@@ -70,7 +70,7 @@ class JobControl:
         self._told_status = False
         self._watchdog: Watchdog | None = None
         self._progress: tuple[int, int] = (0, 0)
-        self._stuck = self._keeper_gone = False
+        self._stuck = self._keeper_gone = self._keeper_done = False
         self._witness_until = 0.0
 
     @property
@@ -115,12 +115,13 @@ class JobControl:
         """The ids are committed: the job may exec. The answer comes over the error pipe."""
         if self._started is None or self._started.error_fd < 0:
             return
-        from . import manifest
-
-        manifest.note_started(self._context, self._started.keeper, self._started.job)
         self._context.loop.add(self._started.error_fd, self._on_exec)
         self._open_pidfds()
         self._started.go()
+        from . import manifest
+
+        # For people and for a damaged state.json; the ids that count are in the state, committed before this.
+        manifest.note_started(self._context, self._started.keeper, self._started.job)
 
     def _on_exec(self) -> None:
         assert self._started is not None
@@ -170,6 +171,7 @@ class JobControl:
         """The job that was observed never ran: nothing of it counts."""
         self._keeper = self._job = None
         self._keeper_gone = False
+        self._keeper_done = False
         self._close_fd(self._keeper_fd)
         self._close_fd(self._job_fd)
         self._keeper_fd = self._job_fd = None
@@ -283,8 +285,9 @@ class JobControl:
 
     def _open_output(self) -> int | None:
         """An end of our own of the pipe or terminal that the job writes to."""
-        if self._started is not None and self._started.output_fd >= 0:
-            return os.dup(self._started.output_fd)
+        ours = self._started.output_fd if self._started is not None else self._kept_output
+        if ours is not None and ours >= 0:
+            return os.dup(ours)
         assert self._job is not None
         for number in (1, 2):
             path = f"/proc/{self._job.process.pid}/fd/{number}"
@@ -344,7 +347,11 @@ class JobControl:
 
     def _check_empty(self) -> None:
         """Say so when the leader's end is known, its keeper is gone and nothing else is left."""
-        if self._told_status and self._keeper_fd is None and not members.find_members(self._tree()):
+        if (
+            self._told_status
+            and self._keeper_fd is None
+            and (self._keeper_done or not members.find_members(self._tree()))
+        ):
             self._empty()
 
     def _seek_witness(self) -> None:
@@ -409,6 +416,9 @@ class JobControl:
                 path = self._context.recorder.path(wire.STATUS)
                 if self._context.recorder.read_status() is None:
                     write_status((self._context.run_id, self._context.attempt), path, status)
+            elif self._keeper is not None and found.si_pid == self._keeper.pid:
+                # It leaves with 0 only when no child is left to it, and every process of the tree is or becomes its child.
+                self._keeper_done = (found.si_code, found.si_status) == (os.CLD_EXITED, 0)
             try:
                 os.waitpid(found.si_pid, 0)
             except ChildProcessError:

@@ -16,6 +16,7 @@ from ..host import files
 from ..model import wire
 from ..model.errors import NotPermitted, StorageError
 from ..model.run import Desired, Wish
+from .ahead import WAITING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,13 +45,17 @@ def start_supervisor(run_dir: str, attempt: int, *, environ: Mapping[str, str], 
         StorageError: its log cannot be opened, or no process can be had.
     """
     log_path = f"{wire.attempt_dir(run_dir, attempt)}/{wire.SUPERVISOR_LOG}"
+    arguments = (run_dir, str(attempt), reason)
     log = _open_log(log_path)
+    if WAITING.take(arguments, environ, log_path):
+        os.close(log)
+        return
     try:
         first = os.fork()
     except OSError as error:
         raise StorageError(f"no supervisor could be started: {error.strerror}", hint="see `ulimit -u`") from error
     if first == 0:
-        _detach((run_dir, str(attempt), reason), dict(environ), log)
+        _detach(arguments, dict(environ), log_path)
     os.close(log)
     os.waitpid(first, 0)
 
@@ -65,31 +70,38 @@ def _open_log(path: str) -> int:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
 
-def _detach(arguments: tuple[str, ...], environ: dict[str, str], log: int) -> None:
-    """In the child: own session, no terminal, no stray descriptors, supervise. Never returns."""
+def _detach(arguments: tuple[str, ...], environ: dict[str, str], log_path: str) -> None:
+    """In the child: own session, no terminal, supervise. Never returns."""
     code = 70
     try:
         os.setsid()
         if os.fork() != 0:
             os._exit(0)
-        null = os.open(os.devnull, os.O_RDONLY)
+        os.environ.clear()
+        os.environ.update(environ)
+        code = supervise_here(arguments, log_path)
+    finally:
+        os._exit(code)
+
+
+def supervise_here(arguments: tuple[str, ...], log_path: str) -> int:
+    """Make this process (a detached fork) the supervisor: no stray descriptors, its log, then the loop; its exit code."""
+    try:
+        log, null = _open_log(log_path), os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
         os.closerange(3, 1024)
         os.chdir("/")
         os.umask(0o077)
-        os.environ.clear()
-        os.environ.update(environ)
         from .supervisor import main
 
-        code = main(list(arguments))
+        return main(list(arguments))
     except BaseException:  # noqa: BLE001 - the last barrier of a forked child: nothing may unwind into our caller
         import traceback
 
         files.write_all(2, traceback.format_exc().encode())
-    finally:
-        os._exit(code)
+        return 70
 
 
 def ask(run_dir: str, attempt: int, desired: Desired) -> None:

@@ -269,13 +269,12 @@ class CardLease:
 
     def _warm_up(self) -> None:
         """Load and initialise all that a start needs while we wait: at hand-over an idle card is waiting for us."""
-        from ..host.gpus import read_inventory
         from . import starting
 
         starting.warm_up(self._context)
 
         if self._inventory.source is InventorySource.NVML:
-            self._inventory = read_inventory(FIRST_READING_S, probe=self.probe())
+            self.probe().warm(FIRST_READING_S)
 
     def _on_wake(self) -> None:
         assert self._waiter is not None
@@ -386,10 +385,21 @@ class CardLease:
                 supervisor=identify_self(),
             )
             self._held = leases.adopt(self._area, record, holders)
-            # Loaded now, not when the job has ended and the next one waits for its card.
-            from ..host import gpus  # noqa: F401
+            self._keep_warm()
         except HoldfastError as error:
             self._context.recorder.log(f"the lease could not be taken over: {error}")
+
+    def _keep_warm(self) -> None:
+        """Load and initialise now what the end needs: then the next run waits for this card."""
+        from ..host import gpus  # noqa: F401 - loaded for its sake
+        from ..host.nvml import ProbeFailed
+
+        if self._context.recorder.read_manifest().get("gpu_source") != InventorySource.NVML.value:
+            return
+        try:
+            self.probe().warm(FIRST_READING_S)
+        except ProbeFailed as error:
+            self._context.recorder.log(f"the GPU probe does not come up: {error}")
 
     def _find_record(self, devices: tuple[LeasedDevice, ...]) -> LeaseRecord:
         """Our record as an earlier supervisor left it, so that "since" stays what it was; a new one if it is gone."""

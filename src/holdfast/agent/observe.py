@@ -329,7 +329,7 @@ def _describe(state: State) -> str:
     if isinstance(state, Waiting):
         return "; ".join(f"{busy.label} is held by {busy.holder}" for busy in state.blocked_by)
     if isinstance(state, Stopping):
-        return f"{state.request.cause.value} by {state.request.by}, rung {state.rung.value}"
+        return f"{state.request.words}, rung {state.rung.value}"
     if isinstance(state, Finalizing) and state.stuck:
         return "survived KILL so far: " + "; ".join(state.stuck)
     return ""

@@ -24,7 +24,12 @@ def build_plan(context: Context, created_epoch_s: float) -> Plan:
     """
     kept = context.recorder.read_manifest().get("plan")
     if isinstance(kept, dict):
-        return wire.decode(Plan, kept)
+        try:
+            return wire.decode(Plan, kept)
+        except wire.WireError as error:
+            context.recorder.log(
+                f"the plan in {wire.MANIFEST} is damaged ({error}); made anew from the job and the rules"
+            )
     spec, rules = context.spec, context.rules
     ceiling = _smaller(spec.grace_max_s, rules.grace_max_s)
     assert ceiling is not None

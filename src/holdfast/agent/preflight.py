@@ -40,6 +40,7 @@ CHECKS: tuple[Check, ...] = (
     clock.check_rules,
     clock.check_time,
     clock.check_login,
+    disk.check_run_directory,
     disk.check_disks,
     box.check_memory,
     box.check_share,

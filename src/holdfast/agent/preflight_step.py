@@ -28,9 +28,7 @@ class PreflightStep:
             words = str(context.rules_problem)
             self._done((Finding("rules", Level.FAIL, "rules file", words, context.rules_problem.hint),))
             return
-        if self._work is not None:
-            context.loop.remove(self._work.fileno())
-            self._work.abandon()
+        self.abandon()
         from .preflight import run_checks
 
         def work() -> object:
@@ -40,6 +38,15 @@ class PreflightStep:
 
         self._work = Offload(work)
         context.loop.add(self._work.fileno(), self._take)
+        # The child is at work on another core; what comes next is loaded meanwhile.
+        from . import starting  # noqa: F401
+
+    def abandon(self) -> None:
+        """Nobody waits for the answer any more: a check that hangs must not outlive the run."""
+        if self._work is not None:
+            self._context.loop.remove(self._work.fileno())
+            self._work.abandon()
+            self._work = None
 
     def _take(self) -> None:
         assert self._work is not None

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..host import fallback, files
 from ..host.clock import monotonic_s, utc_now
-from ..host.keeper import ABANDONED
 from ..model import wire
-from ..model.identity import WaitStatus
+from ..model.identity import ABANDONED, WaitStatus
 from ..model.run import Desired, RunState
 
 if TYPE_CHECKING:

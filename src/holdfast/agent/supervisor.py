@@ -117,7 +117,7 @@ class Supervisor:
         self._plan = build_plan(context, context.created_epoch_s)
         self._preflight = PreflightStep(context)
         self._lease = CardLease(context)
-        self._job = JobControl(context, self._lease)
+        self._job = JobControl(context, self._lease, kept_output=kept.get("output"))
         self._health = HealthSampler(context, self._job, self._lease)
         self._closing = Closing(context, self._job, self._lease)
 
@@ -167,6 +167,8 @@ class Supervisor:
 
     def _announce(self, before: State, after: State) -> None:
         if type(before) is not type(after):
+            if isinstance(before, Preflight):
+                self._preflight.abandon()
             name = type(after).__name__.lower()
             grace = {"grace_s": self._plan.grace_s} if isinstance(after, Stopping) else {}
             self._recorder.event(name, **_headline(after), **grace)

@@ -1,4 +1,4 @@
-"""Memory and tasks of the running tree, looked at every second: warned about in time, and ended where nothing else does.
+"""Memory and tasks of the running tree, looked at every second: warned of in time, ended where nothing else does it.
 
 Two tasks. **Warning** (LIM-03, LIM-09): the kernel kills at a memory limit without a word, so when the tree passes the
 soft limit, and again at nine tenths of the hard one, there is an event, a notice, and a request to the job to save
@@ -6,11 +6,12 @@ soft limit, and again at nine tenths of the hard one, there is an event, a notic
 **Ending**: limits that nothing in the kernel holds here (mechanism ``watchdog``): a burst between two looks can exceed
 them. The last resort of `host.limits`, and named as such in the manifest.
 
-A supervisor that takes over finds the request on disk and does not repeat what was said.
+A supervisor that takes over reads in the event stream what was said, and does not repeat it.
 """
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 from ..core.events import StopWanted
@@ -50,8 +51,8 @@ class Watchdog:
         self._marks = sorted({mark for mark in marks if mark is not None and mark > said})
 
     def begin(self) -> None:
-        """Look from now on."""
-        self._context.loop.timers.arm("watchdog", EVERY_S, self._look)
+        """Look from now on; soon at first, because a job may take all its memory at once."""
+        self._context.loop.timers.arm("watchdog", CLOSELY_S, self._look)
 
     def _look(self) -> None:
         limits = self._context.spec.limits
@@ -99,9 +100,11 @@ class Watchdog:
 
 def _read_said(context: Context) -> int:
     """The highest threshold that an earlier supervisor of this attempt has spoken about; 0 without one."""
-    path = context.recorder.path(wire.CHECKPOINT_REQUEST)
+    said = 0
     try:
-        said = wire.parse_object(files.read_bytes(path), wire.CHECKPOINT_REQUEST).get("threshold_bytes")
-    except (OSError, wire.WireError):
-        return 0
-    return said if isinstance(said, int) else 0
+        for line in files.read_lines(context.recorder.path(wire.EVENTS)):
+            if b'"memory_high"' in line:
+                said = max(said, int(json.loads(line)["data"]["threshold_bytes"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return said
+    return said

@@ -19,10 +19,11 @@ from holdfast.agent.changes import EVERYTHING, Changes
 from holdfast.agent.observe import Presence, Reach
 from holdfast.agent.tail import Follower
 from holdfast.host.clock import monotonic_s, parse_utc
+from holdfast.host.processes import is_alive
 from holdfast.model import wire
 from holdfast.model.errors import EXIT_STOPPED, HoldfastError
 from holdfast.model.lease import Witness
-from holdfast.model.run import Created, Finalizing, Running, Stopping, Waiting, Wish
+from holdfast.model.run import Created, Finalizing, Outcome, Running, Stopping, Waiting, Wish
 from holdfast.model.units import format_duration
 
 from .render import note
@@ -39,7 +40,9 @@ EXIT_BROKEN_PIPE = 141
 UNSTARTED_S = 20.0
 """How long a run may stay without any supervisor before following it is given up."""
 _SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
-_STATE_FILES = frozenset({wire.STATE, wire.EXIT, wire.STATUS})
+NOTE_WAIT_S = 1.0
+"""How long a failed run's failure note is waited for: the supervisor writes it right after the end is on record."""
+_STATE_FILES = frozenset({wire.STATE, wire.EXIT, wire.STATUS, wire.FAILURE})
 
 
 def follow(
@@ -107,6 +110,7 @@ class _Following:
         self._settled_after: ProcessId | None = None
         self._settled_at = 0.0
         self._began = monotonic_s()
+        self._over_since: float | None = None
 
     def close(self) -> None:
         self._output.close()
@@ -131,6 +135,8 @@ class _Following:
         """Show output until something else than output changes; an exit code ends the following."""
         # Whatever was written between the look and the watch is seen because the watch is older than the look.
         patience_s = UNSTARTED_S if _is_unstarted(view) else acting.ADOPT_WAIT_S if view.vanished else None
+        if view.over:
+            patience_s = NOTE_WAIT_S
         while True:
             if heard:
                 _drain(wake_fd)
@@ -145,6 +151,8 @@ class _Following:
 
     def _judge(self, view: RunView) -> int | None:
         if view.over or (view.ended and not view.supervised and not view.vanished):
+            if self._awaits_note(view):
+                return None
             self._pump(last=True)
             if not self._quiet:
                 print_summary(view)
@@ -156,6 +164,17 @@ class _Following:
         if view.condition == observe.UNREADABLE and view.state is None:
             return self._give_up(view.note)
         return None
+
+    def _awaits_note(self, view: RunView) -> bool:
+        """Whether the failure note, which the summary names, is about to be written."""
+        if self._quiet or view.end is None or view.end.outcome is Outcome.SUCCEEDED or view.end.refusal is not None:
+            return False
+        supervisor = view.state.supervisor if view.state is not None else None
+        if supervisor is None or view.reach is not Reach.HERE or not is_alive(supervisor):
+            return False
+        self._over_since = self._over_since or monotonic_s()
+        late = monotonic_s() - self._over_since >= NOTE_WAIT_S
+        return not late and not os.path.exists(f"{view.attempt_dir}/{wire.FAILURE}")
 
     def _settle(self, view: RunView) -> bool:
         """Have a vanished run finished, once; False when that failed: the new supervisor is gone too, or never came."""
@@ -209,7 +228,7 @@ class _Following:
         elif isinstance(state, Running) and self._notices:
             self._notice(f"running since {state.since}" + _name_cards(view))
         elif isinstance(state, Stopping):
-            self._notice(f"stopping ({state.request.cause.value} by {state.request.by}): {state.rung.value} sent")
+            self._notice(f"stopping ({state.request.words}): {state.rung.value.upper()} sent")
         elif isinstance(state, Finalizing) and state.stuck:
             self._notice("survived KILL so far: " + "; ".join(state.stuck))
         if view.supervisor is Presence.GONE and view.job_lives:

@@ -263,6 +263,11 @@ def build_reset_request(box: Box, place: Place, *, host: str, now: str) -> str:
         lines += ["", f"The card is idle: no process, 0 % utilisation, no lease at {now}."]
     else:
         lines += ["", "The card is NOT known to be idle: please talk to the people above first."]
+    lines += [
+        "",
+        "A reset is not local to this card: nothing may use it, and cards that NVLink joins to it may have to be reset",
+        "together with it (`nvidia-smi topo -m` shows which); their users are concerned too.",
+    ]
     lines += ["", "Command (needs root, ends everything on the card):", f"  nvidia-smi --gpu-reset -i {place.index}"]
     return "\n".join(lines)
 

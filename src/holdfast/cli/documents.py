@@ -8,6 +8,7 @@ something that was not written.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from dataclasses import dataclass
@@ -22,6 +23,9 @@ MAX_BYTES = 1024 * 1024
 MAX_NODES = 20_000
 MAX_DEPTH = 32
 MAX_ALIASES = 100
+SILENT_PIPE_S = 5
+PROGRAM_ENDINGS = (".py", ".sh", ".bash", ".ipynb")
+"""No job file is called so."""
 
 Value = str | int | float | bool | None | list["Node"] | dict[str, "Node"]
 
@@ -56,6 +60,10 @@ def load_document(path: str) -> Node:
         JobFileError: it is missing, unreadable, not text, too large, or not well-formed; file and line are named.
     """
     text = read_text(path)
+    if text.startswith("#!") or path.endswith(PROGRAM_ENDINGS):
+        interpreter = "python " if path.endswith(".py") else "bash " if path.endswith((".sh", ".bash")) else ""
+        command = f"{interpreter}{path if interpreter or '/' in path else './' + path}"
+        raise JobFileError(f"{path}: is a program, not a job file", hint=f"to run it: holdfast run -- {command}")
     return parse_toml(text, path) if path.lower().endswith(".toml") else parse_yaml(text, path)
 
 
@@ -66,8 +74,7 @@ def read_text(path: str) -> str:
         JobFileError: there is no such text.
     """
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = _read_data(path)
     except FileNotFoundError as error:
         raise JobFileError(f"{path}: no such job file", hint=_suggest_file(path)) from error
     except IsADirectoryError as error:
@@ -87,6 +94,29 @@ def read_text(path: str) -> str:
     if "\0" in text:
         raise JobFileError(f"{path}: is not a text file (it contains a zero byte)")
     return text
+
+
+def _read_data(path: str) -> bytes:
+    """At most `MAX_BYTES` and one more. A pipe (``<(...)``) is read to its end; one that stays silent is no job file.
+
+    Raises:
+        OSError: it cannot be read, or nothing came.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    with open(descriptor, "rb", buffering=0) as file:
+        import select
+
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        data = b""
+        while len(data) <= MAX_BYTES:
+            if not poll.poll(SILENT_PIPE_S * 1000):
+                raise TimeoutError(errno.ETIMEDOUT, f"it is a pipe into which nobody wrote for {SILENT_PIPE_S} s")
+            piece = file.read(MAX_BYTES + 1 - len(data))
+            if piece == b"":
+                break
+            data += piece or b""
+        return data
 
 
 def _suggest_file(path: str) -> str:
@@ -285,6 +315,9 @@ def parse_toml(text: str, path: str) -> Node:
         raise JobFileError(f"{place}: not valid TOML: {problem}") from error
     except RecursionError as error:
         raise JobFileError(f"{path}: nested deeper than any job file") from error
+    except ValueError as error:
+        # Source: sys.set_int_max_str_digits, "Integer string conversion length limitation".
+        raise JobFileError(f"{path}: holds a number that is too large: {str(error)[:80]}") from error
     return _TomlTree(path, _find_toml_lines(text)).build(tree, (), 1)
 
 

@@ -37,16 +37,16 @@ def rank(findings: Sequence[Finding], *, strict: bool) -> Level:
     return Level.FAIL if strict and grave is Level.WARN else grave
 
 
-def print_findings(findings: Sequence[Finding], *, verbose: bool = False, strict: bool = False) -> None:
+def print_findings(findings: Sequence[Finding], *, strict: bool = False) -> None:
     """One line per check; under it the remedy. Mild ones first, so that the last line is the gravest."""
     order = list(Level)
     for finding in sorted(findings, key=lambda finding: order.index(finding.level)):
         level = finding.level.value
         word = paint(level) + " " * (7 - len(level))
-        subject = f" {clean(finding.subject)}" if finding.subject else ""
-        quiet = finding.level is Level.PASS and not verbose
-        evidence = "" if quiet or not finding.evidence else f": {clean(finding.evidence)}"
-        print(f"{word}  {finding.id}{subject}{evidence}")
+        subject = clean(finding.subject)
+        on = subject if subject.startswith(finding.id) else f"{finding.id} {subject}".rstrip()
+        evidence = f": {clean(finding.evidence)}" if finding.evidence else ""
+        print(f"{word}  {on}{evidence}")
         if finding.remedy:
             print(f"         do: {clean(finding.remedy)}")
     print(_summarise(findings, strict=strict))

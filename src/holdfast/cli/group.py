@@ -65,10 +65,29 @@ class LazyGroup(click.Group):
         return found + click.Command.shell_complete(self, ctx, incomplete)
 
 
+ELSEWHERE = {
+    **dict.fromkeys(("ps", "list", "status", "queue", "squeue", "jobs"), "ls"),
+    **dict.fromkeys(("start", "submit", "add", "exec", "sbatch", "srun"), "run"),
+    **dict.fromkeys(("kill", "cancel", "scancel", "end", "abort", "terminate"), "stop"),
+    **dict.fromkeys(("log", "tail", "cat", "output"), "logs"),
+    **dict.fromkeys(("follow", "wait", "watch"), "attach"),
+    **dict.fromkeys(("info", "inspect", "describe", "why"), "show"),
+    **dict.fromkeys(("delete", "remove", "clean", "prune", "clear"), "rm"),
+    **dict.fromkeys(("cards", "gpu", "smi", "top", "nvidia-smi"), "gpus"),
+    **dict.fromkeys(("check", "validate", "doctor"), "preflight"),
+    **dict.fromkeys(("resume", "retry", "rerun"), "restart"),
+    "release": "gpus release",
+    "help": "--help",
+}
+"""What other tools call a verb, to ours. A near spelling would mislead: `status` looks most like `restart`."""
+
+
 def suggest_verb(word: str) -> str:
-    """What to do about an unknown verb: the nearest one, and where the list is."""
+    """What to do about an unknown verb: the one that is meant, and where the list is."""
     import difflib
 
+    if word in ELSEWHERE:
+        return f"did you mean `holdfast {ELSEWHERE[word]}`? `holdfast --help` lists the verbs"
     near = difflib.get_close_matches(word, list(SUMMARIES), n=1, cutoff=0.6)
     if near:
         return f"did you mean {near[0]}? `holdfast --help` lists the verbs"

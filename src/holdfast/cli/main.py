@@ -17,16 +17,45 @@ if TYPE_CHECKING:  # typing itself is too slow to import for ``--version``
 
 COMPLETE_VARIABLE = "_HOLDFAST_COMPLETE"
 """Set by the completion scripts when they ask what may come next."""
+EXIT_INTERRUPTED = 130
+"""`holdfast.model.errors.EXIT_STOPPED`, which is not loaded yet."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line `argv` (default: this process's) and return its exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    if arguments in (["--version"], ["-V"]):
-        return _print_version()
-    from .errors import guard
+    try:
+        if argv is None:
+            _open_standard_streams()
+        if arguments in (["--version"], ["-V"]):
+            return _print_version()
+        if argv is None:
+            from holdfast.agent.ahead import fork_for
 
-    return guard(lambda: _dispatch(arguments), arguments)
+            fork_for(arguments)
+        from .errors import guard
+
+        return guard(lambda: _dispatch(arguments), arguments)
+    except KeyboardInterrupt:
+        # While modules were being loaded, before anything was done.
+        return EXIT_INTERRUPTED
+
+
+def _open_standard_streams() -> None:
+    """Put /dev/null where a parent closed descriptor 0, 1 or 2: else the next file opened would become that stream."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is not None:
+            continue
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            os.set_inheritable(number, True)
+        stream = open(number, "w" if number else "r", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+        setattr(sys, name, stream)
 
 
 def _print_version() -> int:

@@ -1,159 +1,38 @@
-"""Everything known about one attempt, gathered from its files and put into words.
+"""What `dossier` gathered about one attempt, put into words for a person, section by section.
 
-Reads only. A part that is missing is left out or said to be missing; nothing is guessed: seeds that nobody stated are
-"not stated", a limit that nothing holds says so.
+Empty sections are left out; a limit that nothing holds says so.
 """
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.agent import acting, observe
 from holdfast.agent.observe import Presence, Reach
 from holdfast.host import files
 from holdfast.model import wire
-from holdfast.model.errors import NoSuchRun, StorageError
+from holdfast.model.errors import StorageError
 from holdfast.model.units import format_bytes, format_duration
 
 from .attach import duration_of, write_fully
-from .cards import devices_of, is_simulated, name_cards
+from .cards import devices_of, name_cards
+from .dossier import build_phases, describe_seed
 from .render import clean, heading, pairs, print_json, table
 
 if TYPE_CHECKING:
     from holdfast.agent.observe import RunView
     from holdfast.model.identity import ProcessId
 
-    from .runs import Found
+    from .dossier import Dossier, Facts
 
 LAST_EVENTS = 8
 EVENT_CHARS = 160
 """How much of an event's data is shown; `holdfast logs --events` has all of it."""
 _SHOWN_OTHERWISE = frozenset(
-    {"schema", "kind", "outcome", "exit_code", "evidence", "reason", "status", "refusal", "warnings", "request"}
-    | {"at", "ended_at", "started_at", "duration_s", "final_cards"}
+    {"schema", "kind", "outcome", "exit_code", "evidence", "ending", "reason", "status", "refusal", "warnings"}
+    | {"request", "at", "ended_at", "started_at", "duration_s", "final_cards"}
 )
-PHASES = ("created", "preflight", "waiting", "starting", "running", "stopping", "finalizing", "ended")
-Facts = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Dossier:
-    """One attempt: the look, its events, the findings of both check lists, and the last health sample."""
-
-    view: RunView
-    events: list[Facts]
-    preflight: list[Facts]
-    postflight: list[Facts]
-    health: Facts
-    earlier: list[Facts]
-
-    def encode(self) -> Facts:
-        """The JSON object of ``show --json``: desired, last committed and observed stay apart."""
-        view = self.view
-        return {
-            "run_id": view.run_id,
-            "name": view.name,
-            "run_dir": view.run_dir,
-            "attempt": view.attempt,
-            "attempts": [*self.earlier, {"attempt": view.attempt, "condition": view.condition}],
-            "condition": view.condition,
-            "note": view.note,
-            "ended": view.ended,
-            "exit_code": view.exit_code,
-            "desired": view.desired,
-            "committed": view.state,
-            "observed": {
-                "at": view.observed_at,
-                "by": os.uname().nodename,
-                "supervisor": view.supervisor,
-                "keeper": view.keeper,
-                "job": view.job,
-                "members": view.members,
-                "rebooted": view.rebooted,
-            },
-            "reachability": {"reach": view.reach, "host": view.host},
-            "unreadable": view.unreadable,
-            "origin": view.record,
-            "manifest": view.manifest,
-            "simulated": is_simulated(view),
-            "status": view.status,
-            "exit": view.exit,
-            "heartbeat": view.heartbeat,
-            "health": self.health,
-            "preflight": self.preflight,
-            "postflight": self.postflight,
-            "phases": build_phases(self.events),
-            "events": self.events,
-            "seed": describe_seed(view),
-        }
-
-
-def gather(found: Found, attempt: int | None) -> Dossier:
-    """Everything about one attempt, the newest unless told; a run that vanished is finished first.
-
-    Raises:
-        NoSuchRun: there is no such attempt.
-    """
-    view = acting.settle_and_look(found.run_dir)
-    if attempt is not None:
-        if attempt not in view.attempts:
-            known = ", ".join(map(str, view.attempts)) or "none"
-            raise NoSuchRun(f"{found.run_id} has no attempt {attempt}; it has {known}", hint="leave --attempt out")
-        view = observe.observe(found.run_dir, attempt=attempt)
-    earlier = [observe.observe(found.run_dir, attempt=number) for number in view.attempts if number != view.attempt]
-    return Dossier(
-        view=view,
-        events=observe.read_events(found.run_dir, view.attempt),
-        preflight=_read_findings(f"{view.attempt_dir}/{wire.PREFLIGHT}"),
-        postflight=_read_findings(f"{view.attempt_dir}/{wire.POSTFLIGHT}"),
-        health=_read_last(f"{view.attempt_dir}/{wire.HEALTH}"),
-        earlier=[{"attempt": old.attempt, "condition": old.condition, "exit_code": old.exit_code} for old in earlier],
-    )
-
-
-def _read_findings(path: str) -> list[Facts]:
-    try:
-        value = wire.parse_object(files.read_bytes(path), path).get("findings")
-    except (OSError, wire.WireError):
-        return []
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _read_last(path: str) -> Facts:
-    try:
-        lines = list(files.read_lines(path))
-        return wire.parse_object(lines[-1], path) if lines else {}
-    except (OSError, wire.WireError):
-        return {}
-
-
-def build_phases(events: list[Facts]) -> list[Facts]:
-    """Each lifecycle state that was entered, with when and for how many seconds (by the monotonic clock)."""
-    entered = [event for event in events if event.get("event") in PHASES]
-    found = []
-    for event, following in zip_longest(entered, entered[1:]):
-        begin, end = event.get("monotonic_s"), None if following is None else following.get("monotonic_s")
-        known = isinstance(begin, (int, float)) and isinstance(end, (int, float)) and end >= begin
-        found.append(
-            {
-                "phase": event["event"],
-                "since": event.get("utc"),
-                "seconds": round(end - begin, 6) if known else None,  # type: ignore[operator]  # known says numbers
-            }
-        )
-    return found
-
-
-def describe_seed(view: RunView) -> str:
-    """The declared seed, or that none was stated (OBS-06)."""
-    for source in (view.heartbeat, view.manifest, view.record.get("job")):
-        seed = source.get("seed") if isinstance(source, dict) else None
-        if seed is not None:
-            return str(seed)
-    return "not stated"
 
 
 def print_diff(dossier: Dossier, *, as_json: bool) -> int:
@@ -206,8 +85,9 @@ def print_dossier(dossier: Dossier, *, environment: bool, every_event: bool) -> 
     view = dossier.view
     heading(clean(f"{view.run_id}: {view.condition}" + (f" (exit {view.exit_code})" if view.ended else "")))
     pairs(_state_lines(dossier), indent=2)
+    _section("failure", _failure_lines(dossier))
     _section("job", _job_lines(view))
-    _section("where and how", _place_lines(view))
+    _section("where and how", _place_lines(view, environment=environment))
     if build_phases(dossier.events):
         heading("phases")
         rows = [
@@ -238,6 +118,16 @@ def _section(title: str, lines: list[tuple[str, object]]) -> None:
     if known:
         heading(title)
         pairs(known, indent=2)
+
+
+def _failure_lines(dossier: Dossier) -> list[tuple[str, object]]:
+    failure = dossier.failure
+    if failure is None:
+        return []
+    lines: list[tuple[str, object]] = [("class", failure.failure_class), ("seen", "\n".join(failure.evidence))]
+    # Its own last lines stand in the note, not here.
+    output = f"holdfast logs -n 20 {dossier.view.run_id}" if dossier.view.end and dossier.view.end.started_at else None
+    return [*lines, ("do", failure.remedy.replace(" below", "")), ("output", output)]
 
 
 def _state_lines(dossier: Dossier) -> list[tuple[str, object]]:
@@ -289,10 +179,11 @@ def _job_lines(view: RunView) -> list[tuple[str, object]]:
     return lines
 
 
-def _place_lines(view: RunView) -> list[tuple[str, object]]:
+def _place_lines(view: RunView, *, environment: bool) -> list[tuple[str, object]]:
     manifest = view.manifest
     containment = manifest.get("containment")
-    rung = f"{containment.get('rung')}: {containment.get('why')}" if isinstance(containment, dict) else None
+    words = [containment.get("rung"), containment.get("why")] if isinstance(containment, dict) else []
+    rung = ": ".join(str(word) for word in dict.fromkeys(words) if word) or None
     lines: list[tuple[str, object]] = [
         ("host", view.host),
         ("cards", _describe_cards(view)),
@@ -308,7 +199,8 @@ def _place_lines(view: RunView) -> list[tuple[str, object]]:
         lines.append(("limits", "none asked for"))
     added = manifest.get("environment_added")
     if isinstance(added, (dict, list)) and added:
-        lines.append(("env added", ", ".join(map(str, added))))
+        names = ", ".join(map(str, added)) if environment else f"{len(added)} variables (--env names them)"
+        lines.append(("env added", names))
     return lines
 
 
@@ -327,7 +219,7 @@ def _progress_lines(dossier: Dossier) -> list[tuple[str, object]]:
     sample = {key: value for key, value in dossier.health.items() if key != "schema"}
     lines: list[tuple[str, object]] = []
     if beat:
-        lines.append(("heartbeat", ", ".join(f"{key} {value}" for key, value in beat.items())))
+        lines.append(("heartbeat", _brief(beat)))
     if sample:
         lines += [("memory", _describe_memory(sample)), ("health", _brief(sample))]
     return lines
@@ -405,9 +297,17 @@ def _words(value: object) -> str:
 
 
 def _brief(value: object) -> str:
-    """A JSON value in one line."""
+    """A JSON value in one line; what is not known is left out of mappings."""
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_brief(item)}" for key, item in value.items())
+        return ", ".join(_brief_fact(str(key), item) for key, item in value.items() if item is not None)
     if isinstance(value, list):
         return "[" + ", ".join(_brief(item) for item in value) + "]"
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"
     return str(value)
+
+
+def _brief_fact(key: str, value: object) -> str:
+    if key.endswith("_bytes") and isinstance(value, int):
+        return f"{key.removesuffix('_bytes')} {format_bytes(value)}"
+    return f"{key} {_brief(value)}"

@@ -55,7 +55,7 @@ class Teller:
         """Hear one look."""
         state = view.state.state if view.state is not None else None
         if isinstance(state, Stopping):
-            self._say(f"{view.run_id}: {state.rung.value} sent, waiting")
+            self._say(f"{view.run_id}: {state.rung.value.upper()} sent, waiting")
         elif isinstance(state, Finalizing) and state.stuck:
             self._say(f"{view.run_id}: survived KILL so far: {'; '.join(state.stuck)}")
 
@@ -124,7 +124,7 @@ def report_stop(stopped: Stopped) -> None:
         print(f"{view.run_id} had already ended: {view.condition} (exit {view.exit_code})")
         return
     for event in stopped.ladder:
-        print(f"  {str(event.get('utc', ''))[11:23]}  {_describe(event)}")
+        print(f"  {str(event.get('utc', ''))[11:]}  {_describe(event)}")
     if view.ended:
         print(f"{view.run_id} {view.condition} (exit {view.exit_code}): {view.note}")
     elif stopped.survivors:

@@ -177,6 +177,8 @@ def _busy_refusal(busy: tuple[Busy, ...], waited: float | None) -> Refusal:
     names = "; ".join(f"{item.label}: {item.holder}" + (f" since {item.since}" if item.since else "") for item in busy)
     message = names or "no card is free"
     if waited is not None:
+        # Nobody was named: the first look, which takes as long as the idle window, was not over yet.
+        message = names or "the cards were still being watched for idleness (gpu.idle_window); wait longer than that"
         message = f"gave up after waiting {waited:.0f} s: {message}"
     hint = "wait for it with --wait 1h, ask for other cards, or look at `holdfast gpus`"
     return Refusal("busy", 75, message, hint, busy=busy)

@@ -61,7 +61,7 @@ def _judge_stopped(final: Finalizing) -> tuple[Outcome, int, str]:
     assert request is not None
     ending = _describe_end(final)
     detail = f" ({request.detail})" if request.detail else ""
-    words = f"{request.cause.value} by {request.by}{detail}; {ending}"
+    words = f"{request.words}{detail}; {ending}"
     if request.cause in STOPPED_BY_TIME:
         return Outcome.TIMED_OUT, EXIT_TIMED_OUT, words
     if request.cause is StopCause.PREEMPTION:

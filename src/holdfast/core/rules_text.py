@@ -121,6 +121,8 @@ def _parse_scalar(match: re.Match[str], where: str) -> object:
     if word in ("true", "false"):
         return word == "true"
     plain = word.replace("_", "")
+    if len(plain) > LONGEST_NUMBER:
+        raise RulesError(f"{where}: {word[:20]}... is too large a number")
     if re.fullmatch(r"[+-]?\d+", plain, re.ASCII):
         return int(plain)
     if re.fullmatch(r"[+-]?\d+\.\d+", plain, re.ASCII):

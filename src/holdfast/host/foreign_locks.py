@@ -112,7 +112,7 @@ def remove_lock(path: str, run_id: str) -> bool:
     """Remove a lock file that this run published; False when it is not (or no longer) its own."""
     directory, name = os.path.split(path)
     index = name.removeprefix("gpu_").removesuffix(".lock")
-    found = read_lock(directory, int(index)) if index.isdigit() else None
+    found = read_lock(directory, int(index)) if index.isascii() and index.isdigit() else None
     if found is None or found.run_id != run_id or found.uid != os.geteuid():
         return False
     remove_quietly(path)

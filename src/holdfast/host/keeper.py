@@ -20,9 +20,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..model.identity import WaitStatus
+from ..model.identity import ABANDONED, WaitStatus
 from ..model.wire import to_bytes
-from . import fallback
+from . import fallback, libc
 from .clock import monotonic_s, utc_now
 from .output import OutputFile
 
@@ -33,8 +33,6 @@ ORPHAN_GRACE_S = 5.0
 """Without a supervisor: how long what outlives the leader gets between TERM and KILL."""
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
 """Signals meant for the job or the supervisor; the keeper ends by its tree's end alone."""
-ABANDONED = "abandoned"
-"""The `WaitStatus.source` of a job that was never let go: its supervisor died first, so it never ran."""
 FATE_ABANDONED = b"a"
 LOOK_AGAIN_S = 0.5
 """How often a keeper looks whether the supervisor that took over is still there."""
@@ -175,21 +173,20 @@ class Keeper:
     def _record(self, found: os.waitid_result) -> None:
         code, number, dumped = describe_status(found.si_code, found.si_status)
         source = ABANDONED if self._was_abandoned() else "keeper"
-        status = WaitStatus(code, number, dumped, ended_at=utc_now(), source=source)
-        self._write(status)
-        _, _, usage = os.wait4(found.si_pid, 0)
+        usage = libc.read_zombie_usage(found.si_pid) or libc.Usage(0.0, 0.0, 0)
         self._write(
             WaitStatus(
                 code,
                 number,
                 dumped,
-                ended_at=status.ended_at,
-                user_s=round(usage.ru_utime, 3),
-                system_s=round(usage.ru_stime, 3),
-                max_rss_bytes=usage.ru_maxrss * 1024,
+                ended_at=utc_now(),
+                user_s=round(usage.user_s, 3),
+                system_s=round(usage.system_s, 3),
+                max_rss_bytes=usage.max_rss_bytes,
                 source=source,
             )
         )
+        os.waitpid(found.si_pid, 0)
         self._leader_ended = True
         if not self._supervised:
             self._orphan_deadline = monotonic_s()

@@ -215,7 +215,7 @@ def _list_left_temporaries(area: Area) -> list[str]:
     left = []
     for directory, name in lease_area.list_names(area):
         writer = name.removesuffix(".tmp").rpartition(".")[2]
-        if not (name.startswith(".") and name.endswith(".tmp") and writer.isdigit()):
+        if not (name.startswith(".") and name.endswith(".tmp") and writer.isascii() and writer.isdigit()):
             continue
         path = f"{directory}/{name}"
         if not _is_ours(path) or processes.read_stat(int(writer)) is not None:
@@ -238,7 +238,7 @@ def _sweep_hand_written(area: Area) -> list[str]:
     removed = []
     for name in names:
         index = name.removeprefix("gpu_").removesuffix(".lock")
-        lock = foreign_locks.read_lock(area.hand_written, int(index)) if index.isdigit() else None
+        lock = foreign_locks.read_lock(area.hand_written, int(index)) if index.isascii() and index.isdigit() else None
         if lock is None or lock.run_id is None or lock.run_id in holding or not _is_ours(lock.path):
             continue
         if _remove(lock.path):

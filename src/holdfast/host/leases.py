@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # A failing try of somebody else holds a lock for well under a millisecond; these are tries to tell that from a lease.
 PASSING_TRIES = 25
-PASSING_PAUSE_S = 0.002
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.0002, 0.003
 
 
 class Held:
@@ -145,7 +145,7 @@ def acquire(
     files = LockFiles() if files is None else files
     held = None
     try:
-        for _ in range(PASSING_TRIES):
+        for tries in range(PASSING_TRIES):
             outcome = _try_once(area, record, files, ticket)
             if isinstance(outcome, Held):
                 held = outcome
@@ -157,7 +157,7 @@ def acquire(
                 return outcome.busy
             if not patient:
                 return tuple(Busy(device.uuid, Witness.LOCK, _PASSING) for device in record.devices)
-            time.sleep(PASSING_PAUSE_S)
+            time.sleep(min(FIRST_PAUSE_S * 2**tries, LAST_PAUSE_S))
         return _name_unrecorded(area, record)
     finally:
         if held is None:
@@ -351,10 +351,10 @@ def clear_leftovers(area: Area, run_id: str, attempt: int) -> None:
 
 def _lock_if_free(files: LockFiles, path: str, *, exclusive: bool) -> None:
     """Our record keeps everybody off the card; only the passing try of another can be in the way."""
-    for _ in range(PASSING_TRIES):
+    for tries in range(PASSING_TRIES):
         if files.try_lock(path, exclusive=exclusive):
             return
-        time.sleep(PASSING_PAUSE_S)
+        time.sleep(min(FIRST_PAUSE_S * 2**tries, LAST_PAUSE_S))
 
 
 def _unwritable(area: Area, error: OSError) -> StorageError:

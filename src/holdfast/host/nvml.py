@@ -247,9 +247,25 @@ class Probe:
             raise self._give_up("loading the driver library" if child.ready else "starting the probe")
         return None
 
+    def warm(self, deadline_s: float) -> None:
+        """Have the child started and the driver initialised, without waiting for it; its answer is nobody's concern.
+
+        Raises: as `send`.
+        """
+        if self._overdue_at is None:
+            self.send({"op": "utilisation"}, deadline_s)
+
     def ask(self, request: Mapping[str, object], deadline_s: float) -> Reply:
-        """The reply to a request, within `deadline_s`. Raises: as `send` and `receive_ready`."""
+        """The reply to a request, within `deadline_s`. Raises: as `send` and `receive_ready`.
+
+        A request that is still under way (`warm`) is waited for first, within its own deadline.
+        """
+        if self._overdue_at is not None:
+            self._await_reply()
         self.send(request, deadline_s)
+        return self._await_reply()
+
+    def _await_reply(self) -> Reply:
         poll = select.poll()
         poll.register(self.fileno(), select.POLLIN)
         while True:

@@ -31,6 +31,10 @@ class JobProcess:
     inner_pid: int
 
 
+ABANDONED = "abandoned"
+"""The `WaitStatus.source` of a job that was never let go: its supervisor died first, so it never ran."""
+
+
 @dataclass(frozen=True, slots=True)
 class WaitStatus:
     """What the kernel said when the job's leader ended: exactly one of `code` (0..255) and `signal` is set.

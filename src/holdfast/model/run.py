@@ -57,6 +57,12 @@ class StopRequest:
     force: bool = False
     detail: str = ""
 
+    @property
+    def words(self) -> str:
+        """Cause and author as a phrase: ``asked to stop by anna``, ``deadline by holdfast``."""
+        cause = "asked to stop" if self.cause is StopCause.OPERATOR else self.cause.value.replace("_", " ")
+        return f"{cause} by {self.by}"
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:

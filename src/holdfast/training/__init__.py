@@ -1,7 +1,7 @@
 """What a training script may import: small, standard library only, nothing happens at import time.
 
-`holdfast.training` grows with checkpoints, stop flags and heartbeats; today it has what the box itself cannot enforce from
-outside the process.
+What the box cannot do from outside of the process: a limit that only torch obeys, a request to save that only the
+script can follow.
 """
 
 from __future__ import annotations

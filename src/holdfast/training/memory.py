@@ -14,8 +14,8 @@ DEFAULT_SHARE = 0.95
 def limit_gpu_memory(share: float = DEFAULT_SHARE) -> int:
     """Let torch allocate at most `share` of each visible card's memory; beyond it torch raises its out-of-memory error.
 
-    Call it after importing torch and before the first allocation. Without torch, or without a visible card, nothing is to
-    be limited.
+    Call it after importing torch and before the first allocation. Without torch, or without a visible card, nothing is
+    to be limited.
 
     Returns:
         The number of devices that were limited.

@@ -9,9 +9,9 @@ import os
 
 
 def checkpoint_requested() -> bool:
-    """Whether the job was asked to save now, because its memory nears a limit. One look at a file: cheap in every step.
+    """Whether the job was asked to save now, because its memory nears a limit: one look at a file, cheap.
 
-    The request stays until the job removes it (its path is in ``HOLDFAST_CHECKPOINT_REQUEST``); False outside of holdfast.
+    The request stays until the job removes it (``HOLDFAST_CHECKPOINT_REQUEST`` is its path). False outside of holdfast.
     """
     path = os.environ.get("HOLDFAST_CHECKPOINT_REQUEST", "")
     return bool(path) and os.path.exists(path)

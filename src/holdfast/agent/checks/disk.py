@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ...core.disk_budget import DiskUse, judge_disk
 from ...host.disks import DiskUnreadable, measure, read_mounts
-from .situation import unknown, warned
+from .situation import failed, passed, unknown, warned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +15,22 @@ if TYPE_CHECKING:
     from ...host.disks import DiskSpace
     from ...model.finding import Finding
     from .situation import Situation
+
+
+def check_run_directory(situation: Situation) -> Iterator[Finding]:
+    """The run directory with its log and manifest can be made: the nearest directory there is takes files (PRE-05)."""
+    place = os.path.abspath(situation.runs_place)
+    there = place
+    while not os.path.lexists(there) and there != "/":
+        there = os.path.dirname(there)
+    remedy = "name another place with --runs or HOLDFAST_RUNS, or have this one made writable"
+    if not os.path.isdir(there):
+        yield failed("run_directory", place, f"cannot be made: {there} is not a directory", remedy)
+    elif not os.access(there, os.W_OK | os.X_OK):
+        # Also false on a file system that is mounted read-only, for root too; access(2), EROFS.
+        yield failed("run_directory", place, f"cannot be made: {there} does not take files from this account", remedy)
+    else:
+        yield passed("run_directory", place, "takes files" if there == place else f"can be made in {there}")
 
 
 def check_disks(situation: Situation) -> Iterator[Finding]:

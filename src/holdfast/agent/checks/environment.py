@@ -34,7 +34,7 @@ def check_environment(situation: Situation) -> Iterator[Finding]:
     torch = find_torch(spec.command, situation.job_environ, spec.workdir)
     cpus = read_effective().cpus
     placement = Placement(
-        *("", "", 0, "start", "", "", ""),
+        *("", "", 0, "start", "", "", "", ""),
         threads=spec.threads or (None if cpus is None else _cap(spec.limits.cpus, cpus, spec.gpus.wanted)),
         torch_version=torch.version,
     )

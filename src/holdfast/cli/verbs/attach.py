@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from holdfast.cli.completion import complete_runs
-from holdfast.cli.render import note, print_json
+from holdfast.cli.render import is_terminal, note, print_json
 
 from . import SUMMARIES
 
@@ -38,8 +40,13 @@ def command(*, run: str, lines: int | None, runs: str | None, as_json: bool) -> 
         raise NoSuchRun(f"{found.run_id} has no attempt yet", hint=f"holdfast show {found.run_id}")
     path = f"{wire.attempt_dir(found.run_dir, attempts[-1])}/{wire.OUTPUT}"
     offset = 0 if lines is None else find_last_lines(path, lines)
+    if not as_json and is_terminal(sys.stderr) and not observe.observe(found.run_dir, attempt=attempts[-1]).ended:
+        note(f"Ctrl-C stops {found.run_id}, closing the terminal does not; `holdfast logs -f` only looks")
     code = follow(found.run_dir, attempts[-1], quiet=as_json, offset=offset, own=False)
     if as_json:
         view = observe.observe(found.run_dir, attempt=attempts[-1])
-        print_json({"run_id": found.run_id, "attempt": view.attempt, "condition": view.condition, "exit_code": code})
+        how = {"condition": view.condition, "note": view.note}
+        print_json(
+            {"run_id": found.run_id, "run_dir": found.run_dir, "attempt": view.attempt, "exit_code": code, **how}
+        )
     return code

@@ -15,6 +15,7 @@ from . import SUMMARIES
 
 if TYPE_CHECKING:
     from holdfast.cli.cards import Box, Place
+    from holdfast.host.lease_area import Area
 
 
 @click.group(short_help=SUMMARIES["gpus"], invoke_without_command=True)
@@ -43,7 +44,7 @@ def command(ctx: click.Context, *, as_json: bool) -> int:
 @click.option("--reason", default="", metavar="TEXT", help="Why; needed with --force, written to the audit log.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def release(*, run: str, force: bool, reason: str, as_json: bool) -> int:
-    """End the lease of RUN (a run id, or a card's index) when its holder is gone.
+    """End the lease of RUN (its id, its name, or a card's index) when its holder is gone.
 
     No process is signalled. A lease that still holds is broken only by its owner or root, with --force and a written
     --reason; every break leaves a line in the audit log.
@@ -55,7 +56,7 @@ def release(*, run: str, force: bool, reason: str, as_json: bool) -> int:
     area = open_existing_area()
     if area is None:
         raise NoSuchRun(f"no lease of {run}: nobody has leased on this box", hint="holdfast gpus shows the cards")
-    broken = break_lease(area, _find_lessee(run), force=force, reason=reason)
+    broken = break_lease(area, _find_lessee(area, run), force=force, reason=reason)
     if as_json:
         print_json({"released": broken})
         return 0
@@ -68,13 +69,19 @@ def release(*, run: str, force: bool, reason: str, as_json: bool) -> int:
     return 0
 
 
-def _find_lessee(text: str) -> str:
-    """A run id as it is; for a card's index, the run that leases the card."""
-    if not text.isdigit():
-        return text
+def _find_lessee(area: Area, text: str) -> str:
+    """A run id as it is; for a name the lessee of that name; for a card's index, the run that leases the card."""
     from holdfast.cli.cards import read_box
-    from holdfast.model.errors import NoSuchRun
+    from holdfast.host import lease_records
+    from holdfast.model.errors import NoSuchRun, UsageError
+    from holdfast.model.ids import name_of
 
+    if not (text.isascii() and text.isdigit()):
+        leased = {found.record.run_id for found in lease_records.read_records(area)[0]}
+        named = sorted(run_id for run_id in leased if name_of(run_id) == text)
+        if len(named) > 1:
+            raise UsageError(f"{len(named)} lessees are named {text!r}: {', '.join(named)}", hint="say its id")
+        return named[0] if named else text
     held = {place.lease.run_id for place in read_box().places if place.lease and place.index == int(text)}
     if len(held) != 1:
         what = "is not leased" if not held else f"is leased by several runs: {', '.join(sorted(held))}"

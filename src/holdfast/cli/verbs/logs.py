@@ -97,7 +97,11 @@ def _print(found: Found, attempt: int, name: str, *, lines: int | None, follow: 
 
     path = _path(found, attempt, name)
     if not follow and not os.path.lexists(path):
-        note(f"attempt {attempt} of {found.run_id} has written no {name}")
+        from holdfast.agent.observe import observe
+
+        view = observe(found.run_dir, attempt=attempt)
+        how = f"{view.condition}: {view.note}" if view.note else view.condition
+        note(f"attempt {attempt} of {found.run_id} has written no {name}; {how}")
         return
     offset = 0 if lines is None else find_last_lines(path, lines)
     sys.stdout.flush()

@@ -22,19 +22,24 @@ DEFAULT_LIMIT = 30
 @click.option("-a", "--all", "everything", is_flag=True, help="Show every run, however old.")
 @click.option("-n", "--limit", default=DEFAULT_LIMIT, show_default=True, type=click.IntRange(min=1), help="How many.")
 @click.option("-s", "--state", "states", multiple=True, metavar="STATE", help="Only these: running, failed, live, ...")
-@click.option("--using", metavar="PATH", type=click.Path(), help="Only live runs that execute files below PATH; exit 75 if any.")
+@click.option(
+    "--using", metavar="PATH", type=click.Path(), help="Only live runs that execute files below PATH; exit 75 if any."
+)
 @click.option("--runs", metavar="DIR", type=click.Path(), help="Look only under this directory of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-def command(*, everything: bool, limit: int, states: tuple[str, ...], using: str | None, runs: str | None, as_json: bool) -> int:
+def command(
+    *, everything: bool, limit: int, states: tuple[str, ...], using: str | None, runs: str | None, as_json: bool
+) -> int:
     """List runs, newest first.
 
     Runs that have not ended are always shown; of the ended ones the newest --limit. A STATE is a lifecycle state or an
     outcome as shown, or `live` for every run that has not ended; give the option several times for several.
 
-    Before a deploy: `holdfast ls --using /srv/code` names the live runs whose files would be overwritten under them, and
-    its exit code is then 75.
+    Before a deploy: `holdfast ls --using /srv/code` names the live runs whose files would be overwritten under them,
+    and its exit code is then 75.
     """
     rows, notice = _read_rows(runs)
+    _check_states(states, rows)
     if notice:
         note(notice)
     if using is not None:
@@ -85,6 +90,24 @@ def _read_rows(runs: str | None) -> tuple[list[Row], str | None]:
             return list_runs(index, [default_root()]), index.notice
         root = os.path.abspath(runs)
         return [row for row in list_runs(index, [root]) if row.root == root], index.notice
+
+
+def _check_states(states: tuple[str, ...], rows: list[Row]) -> None:
+    """A misspelt state would list nothing, which looks like an answer."""
+    if not states:
+        return
+    import difflib
+
+    from holdfast.cli.dossier import PHASES
+    from holdfast.model.errors import UsageError
+    from holdfast.model.run import Outcome
+
+    words = ["live", *PHASES[:-1], *(outcome.value for outcome in Outcome), "unreadable"]
+    for state in states:
+        if state not in words and not any(_has_state(row, state) for row in rows):
+            near = difflib.get_close_matches(state, words, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(words)}"
+            raise UsageError(f"--state: there is no state {state!r}", hint=hint)
 
 
 def _has_state(row: Row, state: str) -> bool:

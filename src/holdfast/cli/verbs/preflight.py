@@ -18,12 +18,9 @@ from . import SUMMARIES
 @click.command(cls=JobCommand, short_help=SUMMARIES["preflight"])
 @click.argument("job", required=False, type=click.Path())
 @click.option("--strict", is_flag=True, help="Let warnings fail too.")
-@click.option("-v", "--verbose", is_flag=True, help="Show the evidence of passed checks too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @job_options
-def command(
-    *, job: str | None, command: tuple[str, ...], strict: bool, verbose: bool, as_json: bool, **options: object
-) -> int:
+def command(*, job: str | None, command: tuple[str, ...], strict: bool, as_json: bool, **options: object) -> int:
     """Check whether a job could run here now, and start nothing.
 
     Takes the same file, options and command as `run`. Exit code 0 when nothing failed, 78 otherwise. A check that
@@ -36,5 +33,5 @@ def command(
     if as_json:
         print_json({"job": spec.name, "level": grave, "findings": findings, "exit_code": code})
     else:
-        print_findings(findings, verbose=verbose, strict=strict)
+        print_findings(findings, strict=strict)
     return code

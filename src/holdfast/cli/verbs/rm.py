@@ -51,7 +51,7 @@ def command(*, names: tuple[str, ...], yes: bool, dry_run: bool, runs: str | Non
         print_json({"runs": [c for c, _ in passed], "removed": removed, "refused": [str(error) for error in refused]})
     else:
         size = format_bytes(sum(candidate.size_bytes for candidate, _ in passed))
-        note(f"{'removed' if removed else 'would remove'} {len(passed)} runs, {size}")
+        note(f"{'removed' if removed else 'would remove'} {len(passed)} run{'' if len(passed) == 1 else 's'}, {size}")
         for error in refused:
             note(str(error))
     return refused[0].exit_code if refused else 0

@@ -109,7 +109,11 @@ def _follow(run_dir: str, run_id: str, attempt: int, *, as_json: bool) -> int:
         note(f"run {run_id}")
     code = attach.follow(run_dir, attempt, quiet=as_json)
     if as_json:
-        print_json({"run_id": run_id, "run_dir": run_dir, "attempt": attempt, "exit_code": code})
+        from holdfast.agent.observe import observe
+
+        view = observe(run_dir, attempt=attempt)
+        facts = {"run_id": run_id, "run_dir": run_dir, "attempt": attempt, "exit_code": code}
+        print_json({**facts, "condition": view.condition, "note": view.note})
     return code
 
 
@@ -151,4 +155,6 @@ def _describe(progress: Progress, run_id: str) -> list[str]:
 
 def _describe_busy(busy: Mapping[str, object]) -> str:
     since = f" since {busy['since']}" if busy.get("since") else ""
-    return f"{busy['device']} is held by {busy['holder']}{since}"
+    index = busy.get("index")
+    device = busy["device"] if index is None else f"card {index}"
+    return f"{device} is held by {busy['holder']}{since}"

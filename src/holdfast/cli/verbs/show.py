@@ -33,8 +33,9 @@ def command(
     What somebody wants, what the supervisor last wrote, and what can be seen now are shown apart. Files that cannot be
     read are named, and the rest is shown.
     """
+    from holdfast.cli.dossier import gather
     from holdfast.cli.runs import find
-    from holdfast.cli.showing import gather, print_diff, print_dossier
+    from holdfast.cli.showing import print_diff, print_dossier
 
     found = find(run, root=runs)
     if found.notice:

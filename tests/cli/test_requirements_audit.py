@@ -1,0 +1,303 @@
+"""Acceptance checks carried out as they are written: whole commands, real processes, real disks, a real connection."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.agent import launch
+from holdfast.host.clock import utc_now
+from holdfast.model.errors import NotPermitted
+from holdfast.model.run import Desired, Wish
+from tests.cli.conftest import ENTRY
+from tests.cli.live import SLEEPER, live_run
+from tests.host.small_disk import mount_small_disk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.cli.conftest import Command
+    from tests.fakes.nvml import FakeNvml
+
+pytestmark = pytest.mark.cli
+
+NOBODY = 65534
+
+
+def events(run_dir: str) -> list[str]:
+    """The names of what happened in a run's first attempt."""
+    with open(f"{run_dir}/attempts/1/events.jsonl", encoding="utf-8") as file:
+        return [json.loads(line)["event"] for line in file]
+
+
+def only_run(holdfast: Command) -> dict[str, object]:
+    """The one run there is."""
+    (run,) = holdfast("ls", "--all", "--json").json()["runs"]
+    assert isinstance(run, dict)
+    return run
+
+
+def is_refused_to_nobody(error: type[Exception], attempt: Callable[[], object]) -> bool:
+    """Whether `attempt`, made in a child that has become another account, ends with `error`."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+            attempt()
+        except error:
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(child, 0)[1] == 0
+
+
+@contextmanager
+def decoy(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The very command of a job, started by hand."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.requirement("ETIQ-02", "PROC-08")
+def test_ETIQ_02_a_decoy_with_the_same_command_line_survives_every_verb(holdfast: Command) -> None:
+    with decoy(*SLEEPER) as stranger, live_run(holdfast, "--name", "job") as run:
+        commands = [
+            ("ls",),
+            ("show", run.run_id),
+            ("logs", run.run_id),
+            ("gpus",),
+            ("stop", run.run_id),
+            ("restart", run.run_id),
+            ("stop", "--now", run.run_id),
+            ("rm", run.run_id),
+        ]
+        for words in commands:
+            done = holdfast(*words)
+            assert done.code == 0, (words, done)
+            assert stranger.poll() is None, words
+        assert not os.path.exists(run.run_dir)
+
+
+@pytest.mark.requirement("PROC-18", "ETIQ-02")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_PROC_18_nobody_cannot_stop_roots_run_and_its_owner_may_twice(holdfast: Command, public_path: Path) -> None:
+    with live_run(holdfast, "--runs", str(public_path)) as run:
+        for wish in (Wish.STOP, Wish.STOP_NOW):
+            wanted = Desired(wish, "nobody", utc_now())
+            assert is_refused_to_nobody(NotPermitted, lambda wanted=wanted: launch.ask(run.run_dir, 1, wanted))  # type: ignore[misc]
+        assert run.look().condition == "running"
+        assert not os.path.exists(f"{run.run_dir}/attempts/1/desired.json")
+        assert holdfast("stop", run.run_dir).code == 0
+        again = holdfast("stop", run.run_dir)
+        assert again.code == 0
+        assert "already" in again.out
+
+
+@pytest.mark.requirement("ETIQ-01")
+def test_ETIQ_01_a_plain_run_is_nice_and_a_normal_one_is_not(holdfast: Command) -> None:
+    look = ("--", "sh", "-c", "nice; ionice")
+    low, normal = holdfast("run", *look), holdfast("run", "--priority", "normal", *look)
+    assert low.out.splitlines()[:2] == ["10", "best-effort: prio 7"]
+    assert normal.out.splitlines()[0] == str(os.nice(0))
+
+
+@pytest.mark.requirement("PROC-07")
+def test_PROC_07_show_tells_a_grace_above_the_measured_save(holdfast: Command) -> None:
+    beat = 'echo \'{"step": 1, "save_seconds": 40}\' > "$HOLDFAST_HEARTBEAT"; echo ready; sleep 600'
+    with live_run(holdfast, job=("sh", "-c", beat)) as run:
+        assert re.search(r"stop grace +80 s|stop grace +1m ?20s|stop grace +1\.3 min", holdfast("show", run.run_id).out)
+
+
+@pytest.mark.requirement("PROC-09")
+def test_PROC_09_start_and_stop_from_something_like_cron(
+    holdfast: Command, isolated_environment: dict[str, str]
+) -> None:
+    bare = {"PATH": "/usr/bin:/bin", **isolated_environment}
+
+    def cron(*words: str) -> subprocess.CompletedProcess[str]:
+        quoted = ["setsid", "-w", "sh", "-c", 'exec "$@" < /dev/null', "sh", *ENTRY, *words]
+        return subprocess.run(quoted, env=bare, capture_output=True, text=True, check=False, timeout=25)
+
+    started = cron("run", "-d", "--prove", "0", "--json", "--", *SLEEPER)
+    assert started.returncode == 0, started
+    run_id = json.loads(started.stdout)["run_id"]
+    stopped = cron("stop", run_id)
+    assert stopped.returncode == 0, stopped
+    assert holdfast("show", "--json", run_id).json()["condition"] == "stopped"
+
+
+@pytest.mark.requirement("PROC-13", "PROC-25")
+def test_PROC_13_detaching_passes_early_failures_on(holdfast: Command) -> None:
+    absent = holdfast("run", "-d", "--", "/no/such")
+    assert absent.code in (78, 127)
+    assert "/no/such" in absent.err
+    early = holdfast("run", "-d", "--prove", "20s", "--", "sh", "-c", "sleep 1; exit 9")
+    assert early.code == 9
+    assert "failed" in early.err
+    with live_run(holdfast) as run:
+        assert run.look().condition == "running"
+
+
+@pytest.mark.requirement("PROC-20")
+def test_PROC_20_overwriting_the_script_of_a_live_run_changes_nothing(holdfast: Command, tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    body = "echo ready\nwhile [ ! -e go ]; do sleep 0.05; done\necho {}\n"
+    script.write_text(body.format("as it was"))
+    with live_run(holdfast, "--workdir", str(tmp_path), job=("sh", "job.sh")) as run:
+        with script.open("r+") as file:
+            file.write(body.format("EDITED!!!"))
+        (tmp_path / "go").touch()
+        run.wait_condition("succeeded")
+        assert run.output() == "ready\nas it was\n"
+
+
+@pytest.mark.requirement("RAIL-02", "PRE-04")
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--image", "/nowhere/x.sif", "--", "true"), "/nowhere/x.sif"),
+        (("--config", "/nowhere/c.json", "--", "true"), "/nowhere/c.json"),
+        (("--input", "/nowhere/in.txt", "--", "true"), "/nowhere/in.txt"),
+        (("--data", "/nowhere/data", "--", "true"), "/nowhere/data"),
+        (("--", "/nowhere/program"), "/nowhere/program"),
+        (("--gpus", "7", "--", "true"), "7"),
+    ],
+)
+def test_RAIL_02_a_missing_thing_stops_the_run_before_anything_starts(
+    holdfast: Command, words: tuple[str, ...], named: str
+) -> None:
+    cards = {"HOLDFAST_SIMULATED_GPUS": "1"}
+    request = () if "--gpus" in words else ("--gpus", "1")
+    done = holdfast("run", *request, *words, env=cards)
+    assert done.code in (65, 66, 78), done
+    assert named in done.err
+    left = [name for name in os.listdir(os.environ["HOLDFAST_LEASE_DIR"]) if name.startswith(("lease-", "ticket-"))]
+    assert left == []
+    for run in holdfast("ls", "--all", "--json").json()["runs"]:
+        assert not {"exec", "starting", "running"}.intersection(events(str(run["run_dir"])))
+
+
+@pytest.mark.requirement("RAIL-10", "PRE-06")
+def test_RAIL_10_the_second_run_is_refused_when_the_first_has_filled_the_disk(
+    holdfast: Command, tmp_path: Path
+) -> None:
+    with mount_small_disk(tmp_path / "disk", 100 << 20) as disk:
+        words = (
+            "--disk-min-free",
+            "80MiB",
+            "--disk-min-free-inodes",
+            "1",
+            "--workdir",
+            str(disk),
+            "--runs",
+            str(tmp_path / "runs"),
+        )
+        first = holdfast("run", *words, "--", "sh", "-c", "head -c 30M /dev/zero > cell1")
+        assert first.code == 0, first
+        second = holdfast("run", *words, "--", "touch", "cell2")
+        assert second.code == 78
+        assert "disk.bytes" in second.err
+        assert str(disk) in second.err
+        assert not (disk / "cell2").exists()
+
+
+@pytest.mark.requirement("LEASE-11")
+@pytest.mark.parametrize(("free", "code"), [(9_500_000_000, 75), (10_100_000_000, 0)])
+def test_LEASE_11_a_card_with_less_than_10_GB_free_is_refused_unless_less_is_asked_for(
+    holdfast: Command, fake_nvml: FakeNvml, free: int, code: int
+) -> None:
+    fake_nvml.add_cards(1)
+    card = fake_nvml.cards[0].values
+    fake_nvml.set(0, memory__used=int(str(card["memory.total"])) - int(str(card["memory.reserved"])) - free)
+    window = ("--gpus", "1", "--idle-window", "0s")
+    done = holdfast("run", *window, "--", "true")
+    assert done.code == code, done
+    assert ("(9.5 GB) free" in done.err) is (code != 0)
+    taken = holdfast("run", *window, "--min-free", "8GB", "--", "true")
+    assert taken.code == 0, taken
+
+
+# --- a connection that is lost for real ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> tuple[str, ...]:
+    """The words of an ssh client that reaches a private sshd over a pipe: no port, no account but our own."""
+    sshd = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+    if sshd is None or os.geteuid() != 0:
+        pytest.skip("needs sshd (package openssh-server) and root")
+    os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
+    home = tmp_path / "ssh"
+    home.mkdir(mode=0o700)
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / name)], check=True)
+    (home / "authorized").write_text((home / "user.pub").read_text())
+    (home / "sshd_config").write_text(
+        f"HostKey {home}/host\nAuthorizedKeysFile {home}/authorized\nStrictModes no\nUsePAM no\nPidFile none\n"
+        "PermitRootLogin prohibit-password\nPasswordAuthentication no\n"
+    )
+    proxy = f"{sshd} -i -f {home}/sshd_config"
+    options = (
+        "StrictHostKeyChecking=no",
+        f"UserKnownHostsFile={home}/known",
+        f"ProxyCommand={proxy}",
+        "LogLevel=ERROR",
+    )
+    return ("ssh", "-F", "none", "-i", str(home / "user"), *(word for one in options for word in ("-o", one)))
+
+
+@pytest.mark.requirement("PROC-12")
+def test_PROC_12_a_run_survives_the_loss_of_the_ssh_client(
+    holdfast: Command, remote: tuple[str, ...], isolated_environment: dict[str, str]
+) -> None:
+    import shlex
+
+    settings = [f"{name}={value}" for name, value in isolated_environment.items()]
+    words = shlex.join(["env", *settings, *ENTRY, "run", "-d", "--prove", "0", "--name", "far", "--", *SLEEPER])
+    client = subprocess.Popen(
+        [*remote, "-tt", "root@box", f"{words}; echo detached; sleep 600"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        said = b""
+        while b"detached" not in said:
+            assert client.stdout is not None
+            part = os.read(client.stdout.fileno(), 4096)
+            assert part, said
+            said += part
+        assert b"running" in said, said
+    finally:
+        client.kill()
+        client.communicate()
+    try:
+        found = subprocess.run(
+            [*remote, "root@box", shlex.join(["env", *settings, *ENTRY, "show", "--json", "far"])],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=25,
+        )
+        assert found.returncode == 0, found
+        assert json.loads(found.stdout)["condition"] == "running"
+    finally:
+        ended = holdfast("stop", "--now", "far")
+    assert ended.code == 0
