@@ -52,7 +52,7 @@ def read_requirements(path: Path) -> list[Requirement]:
         if fields[0] in found:
             message = f"{path}:{number}: {fields[0]} is listed twice"
             raise ValueError(message)
-        found[fields[0]] = Requirement(*fields[:3], later=later)
+        found[fields[0]] = Requirement(fields[0], fields[1], fields[2], later)
     return list(found.values())
 
 

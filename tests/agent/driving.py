@@ -5,6 +5,8 @@ A run here is what `holdfast run -d` makes, without the command line: `create_ru
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import json
 import os
 import signal
@@ -218,6 +220,15 @@ class Drive:
                     processes.send_signal(process, signal.SIGKILL)
                 wait_until(lambda left=left: not any(map(processes.is_alive, left)))  # type: ignore[misc]
             fallback.clear(run.run_id, run.attempt)
+            _remove_groups(run.run_id)
+
+
+def _remove_groups(run_id: str) -> None:
+    """What a run that a test left unfinished had; an ended run has removed its own."""
+    for depth in ("*", "*/*", "*/*/*"):
+        for path in glob.glob(f"/sys/fs/cgroup/{depth}/holdfast/{run_id}.*"):
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
 
 
 def timeouts(**seconds: float) -> Timeouts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import TYPE_CHECKING
 
@@ -219,22 +218,35 @@ def test_OBS_03_no_half_written_record_is_ever_seen(drive: Drive) -> None:
     run.ended()
 
 
-def test_without_inotify_the_supervisor_looks_by_itself(drive: Drive) -> None:
-    from holdfast.host.inotify import Inotify
+def start_without_inotify(run: Driven) -> None:
+    """Start the supervisor in a user namespace of its own in which not one inotify instance may be had."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            libc.unshare(libc.CLONE_NEWUSER)
+            for name, content in (("setgroups", "deny"), ("uid_map", f"0 {UID} 1"), ("gid_map", f"0 {GID} 1")):
+                with open(f"/proc/self/{name}", "w") as file:
+                    file.write(content)
+            with open("/proc/sys/user/max_inotify_instances", "w") as file:
+                file.write("0")
+            run.start()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
-    taken: list[Inotify] = []
-    try:
-        with contextlib.suppress(OSError):
-            while len(taken) < 10_000:
-                taken.append(Inotify())
-        run = drive(*job("stay"))
-        run.ready()
-        assert "no inotify" in run.log()
-        run.ask()
-        assert run.ended().outcome is Outcome.STOPPED
-    finally:
-        for queue in taken:
-            queue.close()
+
+UID, GID = os.geteuid(), os.getegid()
+
+
+def test_without_inotify_the_supervisor_looks_by_itself(drive: Drive) -> None:
+    run = drive.create(*job("stay"))
+    start_without_inotify(run)
+    run.ready()
+    assert "no inotify" in run.log()
+    run.ask()
+    assert run.ended().outcome is Outcome.STOPPED
 
 
 @pytest.mark.requirement("PROC-11")

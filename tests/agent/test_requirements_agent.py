@@ -200,7 +200,7 @@ def test_LIM_01_who_takes_over_knows_what_the_kernel_holds(drive: Drive) -> None
     run = drive(*trainer("fill", 20, 21, 0.01), limits=Limits(memory_bytes=400 * MIB, tasks=200))
     run.ready()
     spec = wire.decode(JobSpec, wire.parse_object(read_text(f"{run.run_dir}/{wire.RUN}").encode(), wire.RUN)["job"])
-    facts = SimpleNamespace(spec=spec, recorder=Recorder(run.run_dir, run.run_id, 1))
+    facts = SimpleNamespace(spec=spec, run_id=run.run_id, attempt=1, recorder=Recorder(run.run_dir, run.run_id, 1))
     gear = reopen_gear(cast("Context", facts))
     held = {item["name"]: item["mechanism"] for item in run.read(wire.MANIFEST)["limits"]}
     assert {limit.name: limit.mechanism.value for limit in gear.plan.limits} == held

@@ -85,7 +85,7 @@ def test_ETIQ_02_a_decoy_with_the_same_command_line_survives_every_verb(holdfast
             ("stop", run.run_id),
             ("restart", run.run_id),
             ("stop", "--now", run.run_id),
-            ("rm", run.run_id),
+            ("rm", "--yes", run.run_id),
         ]
         for words in commands:
             done = holdfast(*words)
@@ -184,7 +184,7 @@ def test_RAIL_02_a_missing_thing_stops_the_run_before_anything_starts(
 ) -> None:
     cards = {"HOLDFAST_SIMULATED_GPUS": "1"}
     request = () if "--gpus" in words else ("--gpus", "1")
-    done = holdfast("run", *request, *words, env=cards)
+    done = holdfast("run", "--idle-window", "0s", *request, *words, env=cards)
     assert done.code in (65, 66, 78), done
     assert named in done.err
     left = [name for name in os.listdir(os.environ["HOLDFAST_LEASE_DIR"]) if name.startswith(("lease-", "ticket-"))]
@@ -223,8 +223,7 @@ def test_LEASE_11_a_card_with_less_than_10_GB_free_is_refused_unless_less_is_ask
     holdfast: Command, fake_nvml: FakeNvml, free: int, code: int
 ) -> None:
     fake_nvml.add_cards(1)
-    card = fake_nvml.cards[0].values
-    fake_nvml.set(0, memory__used=int(str(card["memory.total"])) - int(str(card["memory.reserved"])) - free)
+    fake_nvml.set(0, memory__total=free + int(str(fake_nvml.cards[0].values["memory.reserved"])))
     window = ("--gpus", "1", "--idle-window", "0s")
     done = holdfast("run", *window, "--", "true")
     assert done.code == code, done
@@ -233,7 +232,7 @@ def test_LEASE_11_a_card_with_less_than_10_GB_free_is_refused_unless_less_is_ask
     assert taken.code == 0, taken
 
 
-# --- a connection that is lost for real ----------------------------------------------------------------------------
+# --- a connection that is lost for real
 
 
 @pytest.fixture
@@ -301,3 +300,65 @@ def test_PROC_12_a_run_survives_the_loss_of_the_ssh_client(
     finally:
         ended = holdfast("stop", "--now", "far")
     assert ended.code == 0
+
+
+# --- what the job is given, seen from inside of it
+
+
+@pytest.mark.requirement("RAIL-03", "RAIL-04", "B-11", "B-13")
+def test_RAIL_03_04_a_job_whose_torch_is_not_known_gets_both_names(holdfast: Command) -> None:
+    done = holdfast("run", "--", "env")
+    assert done.code == 0, done
+    seen = dict(line.split("=", 1) for line in done.out.splitlines() if "=" in line)
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        assert seen[name] == "expandable_segments:True,max_split_size_mb:512"
+    assert seen["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
+    assert "NCCL_ASYNC_ERROR_HANDLING" in seen
+
+
+@pytest.mark.requirement("RAIL-03", "B-11")
+def test_RAIL_03_a_setting_that_torch_cannot_parse_is_refused_with_the_right_one(holdfast: Command) -> None:
+    done = holdfast("run", "--", "env", env={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb=512"})
+    assert done.code == 78
+    assert "max_split_size_mb:512" in done.err
+    assert "exec" not in events(str(only_run(holdfast)["run_dir"]))
+
+
+@pytest.mark.requirement("RAIL-06")
+def test_RAIL_06_the_job_sees_its_caps_and_a_users_own_number(holdfast: Command) -> None:
+    most = min(8, len(os.sched_getaffinity(0)))
+    capped = holdfast("run", "--", "sh", "-c", "echo $OMP_NUM_THREADS $MKL_NUM_THREADS").out.split()
+    assert len(capped) == 2
+    assert all(1 <= int(word) <= most for word in capped)
+    stated = holdfast("run", "--", "sh", "-c", "echo $OMP_NUM_THREADS", env={"OMP_NUM_THREADS": "1"})
+    assert stated.out.split() == ["1"]
+
+
+@pytest.mark.requirement("OBS-06")
+@pytest.mark.parametrize(("words", "seed"), [(("--seed", "7"), 7), ((), "not stated")])
+def test_OBS_06_a_seed_is_recorded_and_its_absence_said(
+    holdfast: Command, words: tuple[str, ...], seed: object
+) -> None:
+    assert holdfast("run", *words, "--", "true").code == 0
+    run = only_run(holdfast)
+    with open(f"{run['run_dir']}/attempts/1/manifest.json", encoding="utf-8") as file:
+        assert json.load(file)["seed"] == seed
+    assert re.search(rf"seed +{seed}", holdfast("show", str(run["run_id"])).out)
+
+
+@pytest.mark.requirement("OBS-04")
+def test_OBS_04_no_secret_of_the_callers_environment_is_anywhere(holdfast: Command, tmp_path: Path) -> None:
+    secrets = {"WANDB_API_KEY": "w4ndb-53cr3t-value", "HF_TOKEN": "hf_53cr3tTokenValue0123456789abcd"}
+    done = holdfast("run", "--", "sh", "-c", 'test -n "$HF_TOKEN" && echo has it', env=secrets)
+    assert done.code == 0, done
+    assert "has it" in done.out
+    run_id = str(only_run(holdfast)["run_id"])
+    said = [holdfast("show", *words, run_id).out for words in ((), ("--json",), ("--environment",))]
+    said += [done.out, done.err]
+    for directory, _, names in os.walk(tmp_path / "isolated"):
+        for name in names:
+            with open(f"{directory}/{name}", errors="replace", encoding="utf-8") as file:
+                said.append(file.read())
+    assert len(said) > 10
+    for secret in secrets.values():
+        assert not [text for text in said if secret in text]

@@ -72,7 +72,9 @@ def test_run_as_json_prints_one_object_and_not_the_jobs_output(holdfast: Command
     ended = holdfast("run", "--json", "--", "sh", "-c", "echo noise; exit 4")
     run = only_run(root)
     assert ended.code == 4, ended
-    assert ended.json() == {"schema": 1, "run_id": run.name, "run_dir": str(run), "attempt": 1, "exit_code": 4}
+    facts = {"run_id": run.name, "run_dir": str(run), "attempt": 1, "exit_code": 4}
+    how = {"condition": "failed", "note": "the job ended with exit code 4"}
+    assert ended.json() == {"schema": 1, **facts, **how}
     assert (run / "attempts/1/output.log").read_text() == "noise\n"
 
 
@@ -264,6 +266,19 @@ def test_the_summary_of_each_failed_run_names_its_failure_note(holdfast: Command
         note = re.search(r"^  why: (\S+)$", ended.err, re.MULTILINE)
         assert note is not None, ended.err
         assert "job_failed" in Path(note[1]).read_text(encoding="utf-8")
+
+
+def test_the_summary_shows_warnings(holdfast: Command) -> None:
+    ended = holdfast("run", "--expected", "1h", "--", "sh", "-c", "sleep 0.3")
+    assert ended.code == 0
+    assert re.search(r"^  warning: .*1h", ended.err, re.MULTILINE), ended.err
+
+
+def test_detached_in_line_names_the_card_by_its_number(holdfast: Command, stops: None) -> None:
+    assert holdfast("run", "-d", "--prove", "0", "--gpus", "1", "--", *FOREVER, env=SIMULATED).code == 0
+    waiting = holdfast("run", "-d", "--gpus", "1", "--wait", "1h", "--", "true", env=SIMULATED)
+    assert waiting.code == 0
+    assert "in line for cards: card 0 is held by " in waiting.err
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ def verify(tmp_path: Path, text: str) -> tuple[int, str]:
 
 
 def as_unit(call: tuple[str, ...]) -> str:
-    """The same properties as a unit file. `PIDs` exists only over the bus: a scope takes processes, a service starts them.
+    """The same properties as a unit file. `PIDs` exists only over the bus: a service starts its processes.
 
     A scope cannot be written as a file (systemd.scope(5)); a service shares these properties.
     """

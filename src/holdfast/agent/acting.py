@@ -68,7 +68,7 @@ def grace_of(view: RunView) -> float:
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value  # noqa: PLR0124 - NaN
 
 
 def describe_caller() -> str:

@@ -114,6 +114,7 @@ class Context:
     def heartbeat(self) -> dict[str, object]:
         """The job's last heartbeat; empty when there is none that can be read."""
         try:
-            return wire.parse_object(files.read_bytes(self.recorder.path(wire.HEARTBEAT)), wire.HEARTBEAT)
+            data = files.read_bytes(self.recorder.path(wire.HEARTBEAT))
+            return wire.clean_heartbeat(wire.parse_object(data, wire.HEARTBEAT))
         except (OSError, wire.WireError):
             return {}

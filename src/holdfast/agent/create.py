@@ -71,14 +71,18 @@ def create_run(
     """
     refuse_secrets(spec)
     git = GitReader(spec.workdir, environ)
+    # A umask that takes from the owner, too, would make directories that nobody can enter.
+    previous = os.umask(0o077)
     try:
         run_dir, chosen = _make_directory(_open_root(runs_root), spec.name, run_id)
         try:
             _fill(run_dir, chosen, spec, git=git, argv=argv, cwd=cwd)
         except OSError as error:
             _take_back(run_dir)
-            raise StorageError(f"{run_dir}: {error.strerror}", hint="see df and the directory's permissions") from error
+            what = error.filename if isinstance(error.filename, str) else run_dir
+            raise StorageError(f"{what}: {error.strerror}", hint="see df and the directory's permissions") from error
     finally:
+        os.umask(previous)
         git.close()
     return run_dir, chosen
 
@@ -257,7 +261,11 @@ def next_attempt(run_dir: str, reason: str) -> int:
 def _make_attempt(run_dir: str, run_id: str, number: int, reason: str = "start") -> None:
     """Make an attempt's directory exclusively, then its state; a directory without a state was never begun."""
     directory = wire.attempt_dir(run_dir, number)
-    os.mkdir(directory, 0o700)
+    previous = os.umask(0o077)
+    try:
+        os.mkdir(directory, 0o700)
+    finally:
+        os.umask(previous)
     state = RunState(
         run_id=run_id,
         attempt=number,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 from typing import TYPE_CHECKING
 
 from ..core.events import (
@@ -21,9 +20,9 @@ from ..core.events import (
     TreeEmptied,
     TreeStuck,
 )
-from ..host import libc, members
+from ..host import members, witness
 from ..host.clock import monotonic_s, utc_now
-from ..host.keeper import DRAIN_LIMIT_BYTES, describe_status, wait_briefly, write_status
+from ..host.keeper import describe_status, wait_briefly, write_status
 from ..host.processes import is_alive, open_pidfd, read_environ
 from ..model import wire
 from ..model.identity import WaitStatus
@@ -32,10 +31,10 @@ from ..model.run import Ended, Finalizing, Refusal, Running, Starting, State, St
 from .gear import Gear, reopen_gear
 
 if TYPE_CHECKING:
-    from ..host.output import OutputFile
     from ..host.spawn import Started
     from ..model.identity import JobProcess, ProcessId
     from .context import Context
+    from .drain import Drain
     from .leasing import CardLease
     from .watchdog import Watchdog
 
@@ -65,9 +64,9 @@ class JobControl:
         self._job: JobProcess | None = None
         self._keeper_fd: int | None = None
         self._job_fd: int | None = None
-        self._output: OutputFile | None = None
-        self._pipe: int | None = None
+        self._drain: Drain | None = None
         self._told_status = False
+        self._exec_pending = False
         self._watchdog: Watchdog | None = None
         self._progress: tuple[int, int] = (0, 0)
         self._stuck = self._keeper_gone = self._keeper_done = False
@@ -116,6 +115,7 @@ class JobControl:
         if self._started is None or self._started.error_fd < 0:
             return
         self._context.loop.add(self._started.error_fd, self._on_exec)
+        self._exec_pending = True
         self._open_pidfds()
         self._started.go()
         from . import manifest
@@ -125,6 +125,7 @@ class JobControl:
 
     def _on_exec(self) -> None:
         assert self._started is not None
+        self._exec_pending = False
         self._context.loop.remove(self._started.error_fd)
         error = self._started.read_error()
         if error is None:
@@ -247,6 +248,9 @@ class JobControl:
         status = self._context.recorder.read_status()
         if status is not None:
             self._told_status = True
+            if self._exec_pending:
+                # A job of no length: both came in one turn of the loop, and the start happened first.
+                self._on_exec()
             self._context.emit(JobExited(status))
 
     def _on_keeper_gone(self) -> None:
@@ -271,64 +275,17 @@ class JobControl:
     def _take_over(self) -> None:
         """The keeper was killed under a living job: drain its output, learn of its end from the pidfd."""
         assert self._job is not None
-        self._pipe = self._open_output()
-        if self._pipe is not None:
-            from ..host.output import OutputFile
+        from .drain import Drain, open_output
 
-            self._output = OutputFile(self._context.recorder.path(wire.OUTPUT), self._context.spec.output_max_bytes)
-            os.set_blocking(self._pipe, False)
-            self._context.loop.add(self._pipe, self._pump_once)
-        else:
+        kept = self._started.output_fd if self._started is not None else self._kept_output
+        pipe = open_output(self._job.process.pid, kept)
+        if pipe is None:
             self._context.recorder.log("the job's output can no longer be read; the job goes on")
+        else:
+            path = self._context.recorder.path(wire.OUTPUT)
+            self._drain = Drain(self._context.loop, pipe, path, self._context.spec.output_max_bytes)
         if self._job_fd is not None:
             self._context.loop.add(self._job_fd, self._on_job_gone)
-
-    def _open_output(self) -> int | None:
-        """An end of our own of the pipe or terminal that the job writes to."""
-        ours = self._started.output_fd if self._started is not None else self._kept_output
-        if ours is not None and ours >= 0:
-            return os.dup(ours)
-        assert self._job is not None
-        for number in (1, 2):
-            path = f"/proc/{self._job.process.pid}/fd/{number}"
-            try:
-                # A job may have put its output elsewhere; only the pipe is ours to read.
-                if stat.S_ISFIFO(os.stat(path).st_mode):
-                    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            except OSError:
-                continue
-        return None
-
-    def _pump_once(self) -> None:
-        self._pump()
-
-    def _pump(self) -> bool:
-        """Move one piece of the job's output into its log; False when there is none now."""
-        assert self._output is not None
-        assert self._pipe is not None
-        try:
-            data = os.read(self._pipe, 1 << 16)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
-        if data:
-            self._output.write(data)
-        else:
-            self._context.loop.remove(self._pipe)
-        return bool(data)
-
-    def _close_output(self) -> None:
-        """Take what is still in the pipe, which holds no more than its size, and close both ends of the copying."""
-        if self._output is None:
-            return
-        left = DRAIN_LIMIT_BYTES >> 16
-        while left and self._pump():
-            left -= 1
-        self._output.close()
-        self._output = None
-        self._close_fd(self._pipe)
-        self._pipe = None
 
     def _on_job_gone(self) -> None:
         if self._job_fd is not None:
@@ -385,21 +342,10 @@ class JobControl:
         self._context.emit(JobVanished())
 
     def _awaits_reaping(self) -> bool:
-        """Whether the leader is somebody else's zombie: the kernel tells its status once that one has reaped it."""
-        info = None if self._job_fd is None or self._job_lives() else libc.read_pidfd_info(self._job_fd)
-        return info is not None and info.wait_status is None
+        return self._job_fd is not None and not self._job_lives() and witness.awaits_reaping(self._job_fd)
 
     def _read_kernel_record(self) -> WaitStatus | None:
-        """The exit status that a pidfd keeps once the process was reaped (Linux 6.15); we need not be the parent."""
-        if self._job_fd is None or self._job_lives():
-            return None
-        info = libc.read_pidfd_info(self._job_fd)
-        raw = None if info is None else info.wait_status
-        if raw is None:
-            return None
-        code = os.WEXITSTATUS(raw) if os.WIFEXITED(raw) else None
-        number = os.WTERMSIG(raw) if os.WIFSIGNALED(raw) else None
-        return WaitStatus(code, number, os.WCOREDUMP(raw), ended_at=utc_now(), source="pidfd")
+        return None if self._job_fd is None or self._job_lives() else witness.read_kernel_record(self._job_fd)
 
     def reap(self) -> None:
         """Take the status of every child of ours that has ended; the job's own is written down before it is reaped."""
@@ -554,7 +500,9 @@ class JobControl:
         for key in ("leftovers", "keeper", "watchdog"):
             self._context.loop.timers.disarm(key)
         self.reap()
-        self._close_output()
+        if self._drain is not None:
+            self._drain.close()
+            self._drain = None
         self._context.emit(TreeEmptied())
 
     def read_usage(self) -> dict[str, object]:

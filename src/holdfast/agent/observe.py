@@ -185,7 +185,7 @@ def observe(run_dir: str, *, attempt: int | None = None) -> RunView:
         manifest=manifest,
         status=reader.read_object(f"{where}/{wire.STATUS}"),
         exit=reader.read_object(f"{where}/{wire.EXIT}"),
-        heartbeat=reader.read_object(f"{where}/{wire.HEARTBEAT}"),
+        heartbeat=wire.clean_heartbeat(reader.read_object(f"{where}/{wire.HEARTBEAT}")),
     )
     view = _with(view, unreadable=tuple(reader.problems))
     return _judge(_look_for_processes(view))
@@ -313,6 +313,10 @@ def _judge_state(view: RunView, state: RunState) -> tuple[str, str]:
     if isinstance(state.state, Created) and state.supervisor is None and not view.rebooted:
         return kind, "no supervisor has taken it up yet"
     if view.supervised:
+        assert state.supervisor is not None
+        if (asleep := processes.read_stat(state.supervisor.pid)) is not None and asleep.state in "Tt":
+            pid = state.supervisor.pid
+            return kind, f"its supervisor (pid {pid}) was stopped by a signal and does nothing until kill -CONT {pid}"
         return kind, _describe(state.state)
     if view.job_lives:
         if view.job is Presence.GONE and not view.members:

@@ -56,6 +56,7 @@ def measure_grace(plan: Plan, context: Context) -> Plan:
         return replace(plan, grace_s=min(context.spec.grace_s, plan.grace_max_s))
     measured = context.heartbeat().get("save_seconds")
     grace_s = GRACE_FLOOR_S
+    # Not a number (NaN) is not above zero.
     if isinstance(measured, (int, float)) and not isinstance(measured, bool) and measured > 0:
         grace_s = max(GRACE_FLOOR_S, GRACE_FACTOR * measured)
     return replace(plan, grace_s=min(grace_s, plan.grace_max_s))

@@ -79,7 +79,12 @@ def remove(candidate: Candidate, *, root: str) -> None:
         aside = f"{PREFIX}{candidate.run_id}"
         parent = os.open(root, _DIRECTORY)
         try:
-            os.rename(candidate.run_id, aside, src_dir_fd=parent, dst_dir_fd=parent)
+            try:
+                os.rename(candidate.run_id, aside, src_dir_fd=parent, dst_dir_fd=parent)
+            except OSError as error:
+                raise StorageError(
+                    f"{candidate.run_dir} could not be removed: {error.strerror}", hint="it is whole; see the directory"
+                ) from error
             _remove_tree(parent, aside, os.path.join(root, aside))
         except OSError as error:
             raise StorageError(

@@ -11,8 +11,10 @@ Reads only; never blocks; knows nothing of runs or terminals.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -75,6 +77,7 @@ class Follower:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
             except FileNotFoundError:
                 return False
+            _check_regular(self._descriptor, self._path)
             if self._offset and not self._anchor:
                 start = max(0, self._offset - ANCHOR_BYTES)
                 self._anchor = os.pread(self._descriptor, self._offset - start, start)
@@ -107,6 +110,11 @@ class Follower:
             kept = window[-(len(self._anchor) - 1) :] if len(self._anchor) > 1 else b""
             position += len(data)
         return False
+
+
+def _check_regular(descriptor: int, path: str) -> None:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise OSError(errno.EINVAL, "is not a regular file; the job replaced it", path)
 
 
 def _after_cut(descriptor: int) -> int:
@@ -144,6 +152,7 @@ def find_last_lines(path: str, count: int) -> int:
     except FileNotFoundError:
         return 0
     try:
+        _check_regular(descriptor, path)
         end = os.fstat(descriptor).st_size
         if count <= 0:
             return end

@@ -21,12 +21,12 @@ from holdfast.agent.tail import Follower
 from holdfast.host.clock import monotonic_s, parse_utc
 from holdfast.host.processes import is_alive
 from holdfast.model import wire
-from holdfast.model.errors import EXIT_STOPPED, HoldfastError
+from holdfast.model.errors import EXIT_STOPPED, HoldfastError, StorageError
 from holdfast.model.lease import Witness
 from holdfast.model.run import Created, Finalizing, Outcome, Running, Stopping, Waiting, Wish
 from holdfast.model.units import format_duration
 
-from .render import note
+from .render import clean, note
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,13 @@ UNSTARTED_S = 20.0
 _SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 NOTE_WAIT_S = 1.0
 """How long a failed run's failure note is waited for: the supervisor writes it right after the end is on record."""
+BLIND_LOOK_S = 0.5
+"""How often a run is looked at whose state cannot be read for the moment."""
 _STATE_FILES = frozenset({wire.STATE, wire.EXIT, wire.STATUS, wire.FAILURE})
+
+
+class OutputRefused(OSError):
+    """Standard output refused the job's bytes; the run has nothing to do with it."""
 
 
 def follow(
@@ -72,6 +78,11 @@ def follow(
         except BrokenPipeError:
             note(f"standard output was closed; {following.run_id} goes on: holdfast attach {following.run_id}")
             return EXIT_BROKEN_PIPE
+        except OutputRefused as error:
+            raise StorageError(
+                f"standard output takes no more: {error.strerror}; {following.run_id} is not affected",
+                hint=f"follow it again: holdfast attach {following.run_id}    its output: {following.run_dir}",
+            ) from error
         finally:
             following.close()
 
@@ -111,6 +122,7 @@ class _Following:
         self._settled_at = 0.0
         self._began = monotonic_s()
         self._over_since: float | None = None
+        self._supervisor: ProcessId | None = None
 
     def close(self) -> None:
         self._output.close()
@@ -121,6 +133,8 @@ class _Following:
         with Changes(view.attempt_dir, wake_fd=wake_fd, local=local) as changes:
             while True:
                 view = observe.observe(self.run_dir, attempt=self.attempt)
+                if view.state is not None and view.reach is Reach.HERE:
+                    self._supervisor = view.state.supervisor or self._supervisor
                 self._tell(view)
                 self._pump(last=False)
                 code = self._judge(view)
@@ -137,6 +151,8 @@ class _Following:
         patience_s = UNSTARTED_S if _is_unstarted(view) else acting.ADOPT_WAIT_S if view.vanished else None
         if view.over:
             patience_s = NOTE_WAIT_S
+        elif view.state is None:
+            patience_s = BLIND_LOOK_S
         while True:
             if heard:
                 _drain(wake_fd)
@@ -162,7 +178,10 @@ class _Following:
         if _is_unstarted(view) and monotonic_s() - self._began > UNSTARTED_S:
             return self._give_up(f"no supervisor took it up; see {view.attempt_dir}/{wire.SUPERVISOR_LOG}")
         if view.condition == observe.UNREADABLE and view.state is None:
-            return self._give_up(view.note)
+            # The job may have removed its own run directory: its supervisor still knows the end, and writes it.
+            if self._supervisor is None or not is_alive(self._supervisor):
+                return self._give_up(view.note)
+            self._notice(f"{view.note}; its supervisor (pid {self._supervisor.pid}) goes on")
         return None
 
     def _awaits_note(self, view: RunView) -> bool:
@@ -274,6 +293,7 @@ def write_fully(stdout: BinaryIO, data: bytes) -> None:
 
     Raises:
         BrokenPipeError: nobody reads any more.
+        OutputRefused: it takes no more for another reason, a full disk for one.
     """
     view = memoryview(data)
     while view:
@@ -281,17 +301,21 @@ def write_fully(stdout: BinaryIO, data: bytes) -> None:
             view = view[os.write(stdout.fileno(), view) :]
         except BlockingIOError:
             select.select([], [stdout.fileno()], [])
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputRefused(error.errno, error.strerror) from error
 
 
 def print_summary(view: RunView) -> None:
     """Three lines on standard error: how it ended, what it used and left, where everything is."""
     for line in build_summary(view):
-        print(line, file=sys.stderr)
+        print(clean(line, keep_newlines=True), file=sys.stderr)
     sys.stderr.flush()
 
 
 def build_summary(view: RunView) -> list[str]:
-    """The three lines of `print_summary`, a fourth with the remedy when the run was refused."""
+    """The three lines of `print_summary`, then warnings, and the remedy or the failure note where there is one."""
     end = view.end
     duration = _duration(view)
     took = f" after {duration}" if duration else ""
@@ -299,6 +323,7 @@ def build_summary(view: RunView) -> list[str]:
     lines = [f"holdfast: {view.name} {view.condition}{took} (exit {view.exit_code}): {reason}"]
     lines.append(f"  attempt {view.attempt}, {_count_artifacts(view)}{_name_cards(view)}")
     lines.append(f"  {view.run_dir}  (holdfast show {view.run_id})")
+    lines += [f"  warning: {warning}" for warning in (end.warnings if end is not None else ())]
     if end is not None and end.refusal is not None and end.refusal.hint:
         lines.append(f"  {end.refusal.hint}")
     elif os.path.exists(f"{view.attempt_dir}/{wire.FAILURE}"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import select
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -103,20 +104,20 @@ def _read_data(path: str) -> bytes:
         OSError: it cannot be read, or nothing came.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    with open(descriptor, "rb", buffering=0) as file:
-        import select
-
+    try:
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
         data = b""
         while len(data) <= MAX_BYTES:
             if not poll.poll(SILENT_PIPE_S * 1000):
                 raise TimeoutError(errno.ETIMEDOUT, f"it is a pipe into which nobody wrote for {SILENT_PIPE_S} s")
-            piece = file.read(MAX_BYTES + 1 - len(data))
-            if piece == b"":
+            piece = os.read(descriptor, MAX_BYTES + 1 - len(data))
+            if not piece:
                 break
-            data += piece or b""
+            data += piece
         return data
+    finally:
+        os.close(descriptor)
 
 
 def _suggest_file(path: str) -> str:
@@ -305,9 +306,10 @@ def parse_toml(text: str, path: str) -> Node:
         import tomllib
     else:
         import tomli as tomllib
+    lines = _find_toml_lines(text, path)
     try:
         # Source: TOML 1.0, "Newline means LF or CRLF"; the parser wants LF or CRLF, never CR alone.
-        tree = tomllib.loads(text, parse_float=_keep_text)
+        return _TomlTree(path, lines).build(tomllib.loads(text, parse_float=_keep_text), (), 1)
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+), column \d+\)$", str(error))
         place = f"{path}:{found[1]}" if found else path
@@ -318,7 +320,6 @@ def parse_toml(text: str, path: str) -> Node:
     except ValueError as error:
         # Source: sys.set_int_max_str_digits, "Integer string conversion length limitation".
         raise JobFileError(f"{path}: holds a number that is too large: {str(error)[:80]}") from error
-    return _TomlTree(path, _find_toml_lines(text)).build(tree, (), 1)
 
 
 _TABLE_LINE = re.compile(r"\s*\[\[?\s*([^\]\[]+?)\s*\]\]?\s*(?:#.*)?")
@@ -327,23 +328,33 @@ _KEY_LINE = re.compile(
 )
 
 
-def _find_toml_lines(text: str) -> dict[tuple[str, ...], int]:
+def _find_toml_lines(text: str, source: str) -> dict[tuple[str, ...], int]:
     """Key path to the line it is written on, by looking for ``[table]`` and ``key =`` lines.
 
     tomllib does not tell. Inside multi-line strings a line may look like a key; the first finding counts, so that a
     real key before it keeps its line.
+
+    Raises:
+        JobFileError: a key has more parts than any job file has levels.
     """
     lines: dict[tuple[str, ...], int] = {}
     table: tuple[str, ...] = ()
     for number, line in enumerate(text.splitlines(), start=1):
         if header := _TABLE_LINE.fullmatch(line):
             table = _split_key(header[1])
+            _check_depth(table, f"{source}:{number}")
             lines.setdefault(table, number)
         elif entry := _KEY_LINE.match(line):
             path = (*table, *_split_key(entry[1]))
+            _check_depth(path, f"{source}:{number}")
             for length in range(len(table) + 1, len(path) + 1):
                 lines.setdefault(path[:length], number)
     return lines
+
+
+def _check_depth(key: tuple[str, ...], where: str) -> None:
+    if len(key) > MAX_DEPTH:
+        raise JobFileError(f"{where}: more than {MAX_DEPTH} levels, which no job file has")
 
 
 def _split_key(key: str) -> tuple[str, ...]:

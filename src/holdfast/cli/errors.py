@@ -78,6 +78,11 @@ def _report_safely(error: HoldfastError, *, as_json: bool) -> int:
     try:
         return report(error, as_json=as_json)
     except OSError:
+        pass
+    try:
+        # Standard output takes nothing; a person may still read this.
+        return report(error, as_json=False)
+    except OSError:
         # Nobody can be told; the exit code still speaks.
         return error.exit_code
 

@@ -66,7 +66,9 @@ def read_job(
     stated: dict[str, Node] = {}
     if path is not None:
         tree = load_document(path)
-        base = os.path.dirname(os.path.abspath(os.path.join(here, path)))
+        found = os.path.abspath(os.path.join(here, path))
+        # `<(...)` and /dev/stdin stand in no directory of the job's.
+        base = here if found.startswith(("/dev/", "/proc/")) else os.path.dirname(found)
         stated = _flatten(tree, path, problems)
     fields: dict[str, object] = {}
     _convert(stated, base, fields, problems)

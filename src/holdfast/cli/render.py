@@ -44,9 +44,16 @@ def print_json(value: Mapping[str, object]) -> None:
     import json
 
     from holdfast.model import wire
+    from holdfast.model.errors import StorageError
     from holdfast.model.run import SCHEMA
 
-    print(json.dumps({"schema": SCHEMA, **wire.encode(dict(value))}, indent=1, ensure_ascii=False))
+    try:
+        text = json.dumps({"schema": SCHEMA, **wire.encode(dict(value))}, indent=1, ensure_ascii=False)
+    except RecursionError as error:
+        raise StorageError(
+            "a file of the run is nested deeper than anything holdfast writes", hint="look at its files themselves"
+        ) from error
+    print(text)
 
 
 def note(text: str) -> None:

@@ -16,6 +16,8 @@ from holdfast.model.ids import is_run_id, name_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from holdfast.model.lease import LeaseRecord
+
 
 class Found(NamedTuple):
     """A run that was found: where it is, its id, and a sentence about how, when that needs one."""
@@ -83,6 +85,18 @@ def require_own(found: Found) -> None:
         raise _foreign(found.run_id, owner)
 
 
+def require_readable(found: Found) -> None:
+    """Refuse to look into what cannot be looked into: closed is not empty.
+
+    Raises:
+        NotPermitted: it belongs to somebody else, or its owner has closed it.
+    """
+    if os.access(found.run_dir, os.R_OK | os.X_OK, effective_ids=True):
+        return
+    require_own(found)
+    raise NotPermitted(f"{found.run_dir} is closed to its own account", hint=f"chmod u+rwx {found.run_dir}")
+
+
 def complete(incomplete: str) -> list[tuple[str, str]]:
     """Ids and names that begin with `incomplete`, newest first, as (word, help): for shell completion."""
     words: dict[str, str] = {}
@@ -136,9 +150,15 @@ def _is_directory(path: str) -> bool:
 
 
 def _missing(text: str, roots: list[str], runs: list[tuple[str, str]]) -> NoSuchRun | NotPermitted:
-    stranger = _owner_by_lease(text)
-    if stranger is not None:
-        return _foreign(*stranger)
+    leased = _find_lease(text)
+    if leased is not None and leased.uid != os.geteuid():
+        return _foreign(leased.run_id, leased.uid)
+    if leased is not None:
+        pid = leased.supervisor.pid
+        return NoSuchRun(
+            f"{leased.run_id} has a lease, and its run directory {leased.run_dir} cannot be seen from here",
+            hint=f"if that disk is gone for good, `kill -TERM {pid}` (its supervisor) stops the run",
+        )
     import difflib
 
     names = list(dict.fromkeys(name_of(run_id) for run_id, _ in runs))
@@ -147,8 +167,8 @@ def _missing(text: str, roots: list[str], runs: list[tuple[str, str]]) -> NoSuch
     return NoSuchRun(f"no run answers to {text!r} under {', '.join(roots)}", hint=hint)
 
 
-def _owner_by_lease(text: str) -> tuple[str, int] | None:
-    """A live run of another account is known by its public lease record, though its directory is closed to us."""
+def _find_lease(text: str) -> LeaseRecord | None:
+    """A run that lives is known by its public lease record, though its directory is closed to us, or gone."""
     from holdfast.host import lease_records
     from holdfast.model.errors import HoldfastError
 
@@ -161,8 +181,8 @@ def _owner_by_lease(text: str) -> tuple[str, int] | None:
         # It only makes a refusal more precise; the plain one stands without it.
         return None
     for found in records:
-        if found.record.run_id == text and found.record.uid != os.geteuid():
-            return found.record.run_id, found.record.uid
+        if found.record.run_id == text or (found.record.uid == os.geteuid() and name_of(found.record.run_id) == text):
+            return found.record if lease_records.judge(found).holds else None
     return None
 
 

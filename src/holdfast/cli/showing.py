@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 LAST_EVENTS = 8
 EVENT_CHARS = 160
 """How much of an event's data is shown; `holdfast logs --events` has all of it."""
+DEEPEST_SHOWN = 20
+"""A damaged record may be nested as deep as the parser goes."""
 _SHOWN_OTHERWISE = frozenset(
     {"schema", "kind", "outcome", "exit_code", "evidence", "ending", "reason", "status", "refusal", "warnings"}
     | {"request", "at", "ended_at", "started_at", "duration_s", "final_cards"}
@@ -126,7 +128,7 @@ def _failure_lines(dossier: Dossier) -> list[tuple[str, object]]:
         return []
     lines: list[tuple[str, object]] = [("class", failure.failure_class), ("seen", "\n".join(failure.evidence))]
     # Its own last lines stand in the note, not here.
-    output = f"holdfast logs -n 20 {dossier.view.run_id}" if dossier.view.end and dossier.view.end.started_at else None
+    output = f"holdfast logs -n 20 {dossier.view.run_id}" if dossier.view.end and not dossier.view.end.refusal else None
     return [*lines, ("do", failure.remedy.replace(" below", "")), ("output", output)]
 
 
@@ -296,18 +298,20 @@ def _words(value: object) -> str:
     return shlex.join(map(str, value)) if isinstance(value, list) else ""
 
 
-def _brief(value: object) -> str:
-    """A JSON value in one line; what is not known is left out of mappings."""
+def _brief(value: object, depth: int = 0) -> str:
+    """A JSON value in one line; what is not known is left out of mappings, what is nested too deep is cut."""
+    if isinstance(value, (dict, list)) and depth > DEEPEST_SHOWN:
+        return "..."
     if isinstance(value, dict):
-        return ", ".join(_brief_fact(str(key), item) for key, item in value.items() if item is not None)
+        return ", ".join(_brief_fact(str(key), item, depth) for key, item in value.items() if item is not None)
     if isinstance(value, list):
-        return "[" + ", ".join(_brief(item) for item in value) + "]"
+        return "[" + ", ".join(_brief(item, depth + 1) for item in value) + "]"
     if isinstance(value, float):
         return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.0f}"
     return str(value)
 
 
-def _brief_fact(key: str, value: object) -> str:
+def _brief_fact(key: str, value: object, depth: int) -> str:
     if key.endswith("_bytes") and isinstance(value, int):
         return f"{key.removesuffix('_bytes')} {format_bytes(value)}"
-    return f"{key} {_brief(value)}"
+    return f"{key} {_brief(value, depth + 1)}"

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import re
 
+LONGEST_NUMBER = 40
+"""In characters; int() refuses thousands of digits with an error of its own."""
+
 
 class RulesError(ValueError):
     """The text is not a rules file; the message begins with the line."""

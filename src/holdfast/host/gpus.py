@@ -11,6 +11,7 @@ It must not know who leases what, nor which card is fit for a job (`core.cards`)
 from __future__ import annotations
 
 import os
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +160,9 @@ def build_inventory(reply: Entry, view: ProcessView) -> Inventory:
     reasons += [f"{function} failed: {text} (NVML code {code})" for function, code, text in errors]
     blocked = {stuck["index"]: stuck for stuck in reply["stuck"] if stuck["index"] is not None}
     facts = {int(pid): known for pid, known in reply["facts"].items()}
-    cards = tuple(_build_card(entry, blocked.get(entry["index"]), facts, view) for entry in reply["cards"])
+    named = [entry.get("uuid") for entry in reply["cards"]]
+    doubled = frozenset(uuid for uuid in named if uuid and named.count(uuid) > 1)
+    cards = tuple(_build_card(entry, blocked.get(entry["index"]), facts, view, doubled) for entry in reply["cards"])
     silent = [card.index for card in cards if card.index in blocked]
     reasons += [f"card {index} did not answer in time" for index in silent]
     cuda = reply.get("cuda")
@@ -173,8 +176,15 @@ def build_inventory(reply: Entry, view: ProcessView) -> Inventory:
     )
 
 
-def _build_card(entry: Entry, stuck: Entry | None, facts: Mapping[int, Entry], view: ProcessView) -> Card:
+def _build_card(
+    entry: Entry, stuck: Entry | None, facts: Mapping[int, Entry], view: ProcessView, doubled: frozenset[str]
+) -> Card:
     faults = list(_find_faults(entry, stuck))
+    uuid = entry.get("uuid")
+    if uuid is not None and (uuid in doubled or not _UUID.fullmatch(uuid)):
+        # A name that several cards bear, or that can be none, would lease the wrong card.
+        faults.append(f"implausible: the driver says UUID {uuid!r}{', of several cards' if uuid in doubled else ''}")
+        uuid = None
     total, used, free = _check_memory(entry.get("memory"), faults)
     utilisation = _percent(entry.get("utilisation"))
     if utilisation is None and entry.get("utilisation") is not None:
@@ -182,7 +192,7 @@ def _build_card(entry: Entry, stuck: Entry | None, facts: Mapping[int, Entry], v
     power = entry.get("power_mw")
     return Card(
         index=entry["index"],
-        uuid=entry.get("uuid") or f"UNREADABLE-{entry['index']}",
+        uuid=uuid or f"UNREADABLE-{entry['index']}",
         name=entry.get("name") or "unreadable card",
         pci_bus_id=entry.get("pci"),
         memory_total_bytes=total,
@@ -196,9 +206,17 @@ def _build_card(entry: Entry, stuck: Entry | None, facts: Mapping[int, Entry], v
         faults=tuple(faults),
         ecc_uncorrectable=entry.get("ecc_volatile"),
         mig_enabled=bool(entry.get("mig")),
-        mig_slices=tuple(_build_slice(part, facts, view) for part in entry.get("slices") or () if part.get("uuid")),
+        mig_slices=tuple(
+            _build_slice(part, facts, view)
+            for part in entry.get("slices") or ()
+            if _UUID.fullmatch(part.get("uuid") or "")
+        ),
         processes=_build_processes(entry.get("processes"), facts, view),
     )
+
+
+_UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
+"""What can be part of a file name. Drivers before 470 named slices ``MIG-GPU-<uuid>/<gi>/<ci>``: not offered."""
 
 
 def _build_slice(entry: Entry, facts: Mapping[int, Entry], view: ProcessView) -> MigSlice:

@@ -6,6 +6,7 @@ GiB is 1024^3. A bare number is seconds or bytes.
 
 from __future__ import annotations
 
+import math
 import re
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -69,7 +70,10 @@ def _checked_bytes(count: float, text: str | int) -> int:
 
 
 def format_duration(seconds: float) -> str:
-    """Two units at most: ``0.8 s``, ``42 s``, ``3m12s``, ``4h05m``, ``2d03h``."""
+    """Two units at most: ``0.8 s``, ``42 s``, ``3m12s``, ``4h05m``, ``2d03h``; ``?`` for what is no finite number."""
+    if not math.isfinite(seconds):
+        # A damaged record says so; nothing of ours does.
+        return "?"
     if seconds < 10:
         return f"{max(seconds, 0.0):.1f} s"
     whole = round(seconds)

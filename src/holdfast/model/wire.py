@@ -41,6 +41,9 @@ POSTFLIGHT = "postflight.json"
 EXIT = "exit.json"
 FAILURE = "failure.md"
 
+LARGEST_HEARTBEAT_NUMBER = 1 << 63
+LONGEST_HEARTBEAT_TEXT = 1000
+
 _HINTS: dict[type, dict[str, object]] = {}
 _BY_KIND = {cls.__name__.lower(): cls for cls in STATES}
 
@@ -112,6 +115,22 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise WireError(f"{where} holds {type(value).__name__}, not a JSON object")
     return value
+
+
+def clean_heartbeat(values: dict[str, Any]) -> dict[str, Any]:
+    """What of a heartbeat can be reckoned with and repeated: short text and numbers of a sane size.
+
+    The job writes it, so anything may stand there: a number that no float holds would break whoever computes with it,
+    and a megabyte would be repeated in every sample. NaN and infinity stay: a loss may be either.
+    """
+    return {
+        key: value
+        for key, value in values.items()
+        if value is None
+        or isinstance(value, float)
+        or (isinstance(value, int) and abs(value) < LARGEST_HEARTBEAT_NUMBER)
+        or (isinstance(value, str) and len(value) <= LONGEST_HEARTBEAT_TEXT)
+    }
 
 
 def _hints_of(cls: type) -> dict[str, object]:

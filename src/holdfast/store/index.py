@@ -222,6 +222,9 @@ class Index:
             self._db.execute("COMMIT")
         except sqlite3.DatabaseError as error:
             self._give_up_or_rebuild(error)
+        except (UnicodeEncodeError, OverflowError):
+            # A name that is no UTF-8, a number beyond 64 bits: not for the index. The run directory has it.
+            self._db.execute("ROLLBACK")
 
     def _give_up_or_rebuild(self, error: sqlite3.DatabaseError) -> None:
         """Damage that shows only while reading: begin anew; this call's answer then comes from the directories."""

@@ -42,7 +42,7 @@ def check_command(situation: Situation) -> Iterator[Finding]:
     name = spec.command[0]
     path = find_command(name, situation.job_environ, spec.workdir)
     if path is None:
-        where = f"{situation.in_workdir(name)} does not exist" if "/" in name else _describe_path(situation)
+        where = _describe_file(situation.in_workdir(name)) if "/" in name else _describe_path(situation)
         yield failed("command", name, where, "correct the command, or activate the environment that has it")
     elif not os.access(path, os.X_OK):
         mode = os.stat(path).st_mode & 0o7777
@@ -51,6 +51,12 @@ def check_command(situation: Situation) -> Iterator[Finding]:
         )
     else:
         yield from _check_executable(situation, path)
+
+
+def _describe_file(path: str) -> str:
+    if os.path.isdir(path):
+        return f"{path} is a directory"
+    return f"{path} is not a regular file" if os.path.exists(path) else f"{path} does not exist"
 
 
 def _describe_path(situation: Situation) -> str:

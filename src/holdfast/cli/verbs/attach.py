@@ -28,7 +28,7 @@ def command(*, run: str, lines: int | None, runs: str | None, as_json: bool) -> 
     from holdfast.agent import observe
     from holdfast.agent.tail import find_last_lines
     from holdfast.cli.attach import follow
-    from holdfast.cli.runs import find
+    from holdfast.cli.runs import find, require_readable
     from holdfast.model import wire
     from holdfast.model.errors import NoSuchRun
 
@@ -36,6 +36,7 @@ def command(*, run: str, lines: int | None, runs: str | None, as_json: bool) -> 
     if found.notice:
         note(found.notice)
     attempts = observe.list_attempts(found.run_dir)
+    require_readable(found)
     if not attempts:
         raise NoSuchRun(f"{found.run_id} has no attempt yet", hint=f"holdfast show {found.run_id}")
     path = f"{wire.attempt_dir(found.run_dir, attempts[-1])}/{wire.OUTPUT}"

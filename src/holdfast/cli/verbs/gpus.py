@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from holdfast.cli.cards import Box, Place
     from holdfast.host.lease_area import Area
 
+MOST_WARNINGS = 20
+"""Anybody can put files into the lease area; so many are told of one by one."""
+
 
 @click.group(short_help=SUMMARIES["gpus"], invoke_without_command=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
@@ -123,8 +126,10 @@ def _print(box: Box) -> None:
     simulated = inventory.source is InventorySource.SIMULATED
     if simulated:
         print("SIMULATED cards (HOLDFAST_SIMULATED_GPUS): no hardware behind them")
-    for warning in box.warnings:
+    for warning in box.warnings[:MOST_WARNINGS]:
         note(warning)
+    if len(box.warnings) > MOST_WARNINGS:
+        note(f"{len(box.warnings) - MOST_WARNINGS} more like these; --json lists them all")
     if not box.places:
         print(f"no cards: {inventory.reason or 'none were found'}")
         return

@@ -71,8 +71,10 @@ def command(
 
 def _choose_attempts(found: Found, asked: str | None) -> tuple[int, ...]:
     from holdfast.agent.observe import list_attempts
+    from holdfast.cli.runs import require_readable
 
     attempts = list_attempts(found.run_dir)
+    require_readable(found)
     if not attempts:
         raise NoSuchRun(f"{found.run_id} has no attempt yet", hint=f"holdfast show {found.run_id}")
     if asked is None:
