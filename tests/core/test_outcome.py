@@ -29,8 +29,10 @@ def judge(final: Finalizing, *findings: Finding) -> tuple[Outcome, int, str]:
 
 
 def test_success_needs_the_code_and_the_results() -> None:
+    assert judge(RAN, LATE, UNREAD) == (Outcome.SUCCEEDED, 0, "exit code 0")
+    there = Finding("artifact", Level.PASS, "result.json", "12 B, written by this attempt")
     words = "exit code 0 and every declared result is in place"
-    assert judge(RAN, LATE, UNREAD) == (Outcome.SUCCEEDED, 0, words)
+    assert judge(RAN, LATE, there) == (Outcome.SUCCEEDED, 0, words)
 
 
 def test_POST_05_exit_0_without_the_result_is_a_failure() -> None:

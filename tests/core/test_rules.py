@@ -111,7 +111,7 @@ def test_ETIQ_09_a_job_cannot_exceed_the_maximum_hold() -> None:
 
 @pytest.mark.requirement("ETIQ-09")
 def test_ETIQ_09_the_file_lowers_min_free_and_a_job_may_only_ask_for_more() -> None:
-    assert card_rules(SPEC, Rules()).min_free_bytes == 10_000_000_000
+    assert card_rules(SPEC, Rules()).min_free_bytes == 10 * 1024**3
     assert card_rules(SPEC, RULES).min_free_bytes == 4_000_000_000
     more = replace(SPEC, gpu=GpuOptions(min_free_bytes=8_000_000_000))
     less = replace(SPEC, gpu=GpuOptions(min_free_bytes=1_000_000_000))

@@ -21,6 +21,8 @@ from ..model.lease import Busy, LeasedDevice, LeaseRecord, Phase, Witness
 from ..model.run import Finalizing, Refusal, Running, Starting, State, Stopping, Waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..host.lease_area import Area
     from ..host.lease_waiting import Waiter
     from ..host.leases import Held
@@ -78,34 +80,42 @@ class CardLease:
         return frozenset() if self._held is None else frozenset(d.card_uuid for d in self._held.record.devices)
 
     @property
+    def is_deciding(self) -> bool:
+        """Whether cards are locked and being looked at: whoever waits for them has them nearly."""
+        return self._held is not None and self._work is not None
+
+    @property
     def probe_pid(self) -> int | None:
         """The pid of the probe child, which is no part of the job."""
         return None if self._probe is None else self._probe.pid
 
     def begin(self) -> None:
-        """Read the cards in a child (the driver may hang, utilisation is sampled over seconds), then choose."""
+        """Read the cards in a child, because the driver may hang; then choose."""
+        self._lost.clear()
+        self._read_aside(0.0, self._choose_first)
+
+    def _read_aside(self, window_s: float, then: Callable[[], None]) -> None:
+        """Read the cards in a disposable child, their utilisation over `window_s`; go on with `then` when it is done."""
         context = self._context
         if self._work is not None:
             context.loop.remove(self._work.fileno())
             self._work.abandon()
-        window_s = context.spec.gpu.idle_window_s
-        self._work = Offload(lambda: _read_and_sample(window_s))
-        context.loop.add(self._work.fileno(), self._take_reading)
+        work = self._work = Offload(lambda: _read_and_sample(window_s))
 
-    def _take_reading(self) -> None:
-        assert self._work is not None
-        if not self._work.is_done():
-            return
-        self._context.loop.remove(self._work.fileno())
-        work, self._work = self._work, None
-        try:
-            self._inventory = wire.decode(Inventory, work.result())
-            self._lost.clear()
-            self._choose_first()
-        except OffloadFailed as error:
-            self._fail("gpu_unreadable", 78, f"the cards could not be read: {error}", "see `holdfast gpus`")
-        except HoldfastError as error:
-            self._fail(error.code, error.exit_code, str(error), error.hint)
+        def take() -> None:
+            if not work.is_done():
+                return
+            context.loop.remove(work.fileno())
+            self._work = None
+            try:
+                self._inventory = wire.decode(Inventory, work.result())
+                then()
+            except OffloadFailed as error:
+                self._fail("gpu_unreadable", 78, f"the cards could not be read: {error}", "see `holdfast gpus`")
+            except HoldfastError as error:
+                self._fail(error.code, error.exit_code, str(error), error.hint)
+
+        context.loop.add(work.fileno(), take)
 
     def _fail(self, code: str, exit_code: int, message: str, hint: str) -> None:
         self._context.emit(LeaseFailed(Refusal(code, exit_code, message, hint)))
@@ -192,33 +202,45 @@ class CardLease:
             self._block(outcome)
             return
         self._held = outcome
-        self._look_again()
+        # Nobody else of holdfast can come in between now: time to see whether the cards really rest (LEASE-10).
+        self._read_aside(self._context.spec.gpu.idle_window_s, lambda: self._decide(handed_over=False))
 
     def _look_again(self) -> None:
-        """Read the cards under the lock; a card that turned busy meanwhile is given back (LEASE-10)."""
+        """At hand-over: one reading under the lock, by the probe that is warm."""
         from ..host.gpus import read_inventory
 
-        assert self._held is not None
-        devices = self._held.record.devices
-        # A probe that is already warm answers in milliseconds; a cold one has to initialise the driver first.
         limit_s = RECHECK_S if self._probe is not None else FIRST_READING_S
         self._inventory = read_inventory(limit_s, probe=self.probe())
-        busy = self._judge(devices)
-        self._doubtful = frozenset(item.device for item in busy)
-        if busy:
-            self._held.release()
-            self._held = None
-            if self._waiter is not None:
-                self._waiter.refused(busy)
-            self._block(busy)
-            return
-        self._end_wait()
-        self._context.emit(LeaseGranted(devices))
+        self._decide(handed_over=True)
 
-    def _judge(self, devices: tuple[LeasedDevice, ...]) -> tuple[Busy, ...]:
+    def _decide(self, *, handed_over: bool) -> None:
+        """Keep the locked cards, or give them back because a reading under the lock says that they are busy."""
+        assert self._held is not None
+        devices = self._held.record.devices
+        busy = self._judge(devices, handed_over=handed_over)
+        self._doubtful = frozenset(item.device for item in busy)
+        if not busy:
+            self._end_wait()
+            self._context.emit(LeaseGranted(devices))
+            return
+        self._held.release()
+        self._held = None
+        if self._waiter is not None:
+            self._waiter.refused(busy)
+        elif not self._context.spec.gpus.devices and not self._doubtful <= self._lost.keys():
+            # Any card would do: perhaps another one rests.
+            self._lost.update({item.device: item for item in busy})
+            self._choose_first()
+            return
+        self._block(busy)
+
+    def _judge(self, devices: tuple[LeasedDevice, ...], *, handed_over: bool) -> tuple[Busy, ...]:
         from ..core import cards
 
         rules, found = self._rules(), []
+        if handed_over:
+            # Utilisation is an average over the past second, the previous run's here. Processes and memory still count.
+            rules = replace(rules, max_utilisation_pct=100)
         for device in devices:
             card = next((card for card in self._inventory.cards if card.uuid == device.card_uuid), None)
             if card is None:

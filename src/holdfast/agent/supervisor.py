@@ -77,6 +77,7 @@ if TYPE_CHECKING:
 
     from ..core.events import Action, Event
 
+DECIDING_S = 0.25
 MOST_FAULTS = 100
 """A fault of ours that comes back so often is a loop: the supervisor leaves, the keeper holds on."""
 SLIM_AFTER_S = 1.0
@@ -181,7 +182,7 @@ class Supervisor:
 
     def _perform(self, action: Action) -> None:
         if isinstance(action, Arm):
-            self._loop.timers.arm(action.timer, action.delay_s, lambda: self._emit(self._fire(action.timer)))
+            self._loop.timers.arm(action.timer, action.delay_s, lambda: self._on_timer(action.timer))
         elif isinstance(action, Disarm):
             self._loop.timers.disarm(action.timer)
         elif isinstance(action, EmptyTree):
@@ -204,9 +205,13 @@ class Supervisor:
             Do.LEAVE: self._leave,
         }
 
-    def _fire(self, timer: Timer) -> TimerFired:
+    def _on_timer(self, timer: Timer) -> None:
+        if timer is Timer.WAIT and self._lease.is_deciding:
+            # The cards are ours but for a last look, which ends by itself.
+            self._loop.timers.arm(timer, DECIDING_S, lambda: self._on_timer(timer))
+            return
         self._recorder.event("timer", timer=timer.value)
-        return TimerFired(timer, progressing=timer is Timer.GRACE and self._job.is_progressing())
+        self._emit(TimerFired(timer, progressing=timer is Timer.GRACE and self._job.is_progressing()))
 
     def _survive(self, error: Exception) -> None:
         """The supervision barrier: what goes wrong inside costs a step of the run, never the supervision of its job."""

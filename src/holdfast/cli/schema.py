@@ -86,7 +86,7 @@ KEYS: tuple[Key, ...] = (
     Key("gpus", Kind.GPUS, "gpus", "gpus", _CARDS,
         "Cards: a count, any:N, indexes (0,1), or UUIDs of cards or MIG slices.", "0"),
     Key("gpu.min_free", Kind.SIZE, "gpu.min_free_bytes", "min-free", _CARDS,
-        "Memory that each card must have free.", "10GB, or the box's rule", absent="none"),
+        "Memory that each card must have free.", "10GiB, or the box's rule", absent="none"),
     Key("gpu.wait", Kind.DURATION, "gpu.wait_s", "wait", _CARDS,
         "How long to stand in line for busy cards; 0 fails at once and names the holder.", "0s"),
     Key("gpu.share", Kind.BOOL, "gpu.share", "share", _CARDS,

@@ -53,7 +53,8 @@ def _judge(final: Finalizing, findings: tuple[Finding, ...]) -> tuple[Outcome, i
     if failed:
         words = "; ".join(f"{item.id} {item.subject}: {item.evidence}" for item in failed)
         return Outcome.FAILED, ResultMissing.exit_code, f"exit code 0, but {words}"
-    return Outcome.SUCCEEDED, 0, "exit code 0 and every declared result is in place"
+    declared = any(finding.id == "artifact" for finding in findings)
+    return Outcome.SUCCEEDED, 0, "exit code 0 and every declared result is in place" if declared else "exit code 0"
 
 
 def _judge_stopped(final: Finalizing) -> tuple[Outcome, int, str]:

@@ -20,6 +20,7 @@ Source: cgroups(7), Documentation/admin-guide/cgroup-v2.rst; ``cgroup.kill`` sin
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING
 
 from ..core.limits import Mechanism
@@ -40,6 +41,7 @@ PERIOD_US = 100_000
 LEAST_QUOTA_US = 1000
 """The kernel refuses less. Source: kernel/sched/core.c, min_cfs_quota_period."""
 WANTED = ("memory", "cpu", "pids")
+STALE_MANY, STALE_AFTER_S = 32, 3600.0
 V1_WANTED = ("memory", "cpu", "cpuacct", "pids", "freezer")
 
 
@@ -195,8 +197,31 @@ def _make_directory(top: str, name: str, *, prepare: Callable[[], None] | None =
             continue
         except OSError:
             return None
+        _sweep_stale(top, name)
         return directory
     return None
+
+
+def _sweep_stale(top: str, name: str) -> None:
+    """Remove empty groups that runs left whose end nobody was there to see, now and then: a box has thousands of runs.
+
+    Only what is old and has no process: a run that is just starting has an empty group too.
+    """
+    if name.startswith("probe-"):
+        return
+    try:
+        entries = [entry for entry in os.scandir(top) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return
+    if len(entries) < STALE_MANY:
+        return
+    for entry in entries:
+        try:
+            old = time.time() - entry.stat(follow_symlinks=False).st_ctime > STALE_AFTER_S
+        except OSError:
+            continue
+        if old and is_populated(entry.path) is False:
+            remove_tree(entry.path)
 
 
 # ------------------------------------------------------------------------------------------------------- setting limits

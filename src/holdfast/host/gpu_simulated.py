@@ -9,6 +9,7 @@ Processes are looked up in the real process table like those of a real card.
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from ..model.gpu import Card, GpuProcess, HolderKind, Inventory, InventorySource, MigSlice
@@ -47,6 +48,8 @@ def _read_value(value: str) -> Entry:
         if int(count) > MOST_CARDS:
             raise ValueError(f"{count} cards are more than {MOST_CARDS}")
         return {"cards": [{"memory_total": size or DEFAULT_MEMORY}] * int(count)}
+    if not os.path.isfile(value):
+        raise ValueError("neither a number of cards nor a file")
     with open(value, encoding="utf-8") as file:
         description = json.load(file)
     if not isinstance(description, dict) or not isinstance(description.get("cards"), list):

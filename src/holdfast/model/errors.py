@@ -111,3 +111,5 @@ EXIT_TIMED_OUT = 124
 """As timeout(1)."""
 EXIT_STOPPED = 130
 """A run ended because somebody asked: as a shell reports SIGINT."""
+EXIT_WARNED = 79
+"""``holdfast preflight --strict``: nothing failed, but there are warnings."""

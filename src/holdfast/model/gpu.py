@@ -126,7 +126,7 @@ class GpuRequest:
 class CardRules:
     """The limits by which a card is judged fit for a new run. Bytes and percent."""
 
-    min_free_bytes: int = 10 * 1000**3
+    min_free_bytes: int = 10 * 1024**3
     max_utilisation_pct: int = 10
     max_used_bytes: int = 1024**3
     share: bool = False

@@ -69,7 +69,7 @@ def _examine(names: tuple[str, ...], runs: str | None) -> tuple[list[tuple[Candi
         try:
             found = find(name, root=runs)
             if found.notice:
-                note(found.notice)
+                raise UsageError(f"{name!r} is not one run: {found.notice}", hint="give its whole id")
             if found.root not in roots:
                 raise UsageError(f"{found.run_dir} is outside of the runs roots", hint=f"say --runs {found.root}")
             passed[found.run_dir] = removal.examine(found.run_dir, root=found.root), found
