@@ -213,9 +213,7 @@ class TestWholeLives:
             *("Created", "Preflight", "Waiting", "Starting", "Starting", "Running", "Finalizing", "Finalizing", "Ended")
         ]
         assert run.version == 8
-        assert run.state == Ended(
-            "later", Outcome.SUCCEEDED, 0, "exit code 0", OK, started_at="later"
-        )
+        assert run.state == Ended("later", Outcome.SUCCEEDED, 0, "exit code 0", OK, started_at="later")
 
 
 class TestBeforeTheJob:

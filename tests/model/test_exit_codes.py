@@ -26,7 +26,12 @@ def read_rows() -> dict[int, tuple[str, str]]:
 @pytest.mark.requirement("PROC-25")
 def test_every_code_of_holdfast_is_on_the_page() -> None:
     kinds = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, HoldfastError)]
-    codes = {kind.exit_code for kind in kinds} | {errors.EXIT_STOPPED, errors.EXIT_TIMED_OUT, errors.EXIT_WARNED, outcome.EXIT_LOST}
+    codes = {kind.exit_code for kind in kinds} | {
+        errors.EXIT_STOPPED,
+        errors.EXIT_TIMED_OUT,
+        errors.EXIT_WARNED,
+        outcome.EXIT_LOST,
+    }
     assert codes | {spawn.EXIT_NOT_FOUND, spawn.EXIT_NOT_EXECUTABLE, 0, 1, 69, 143} == set(read_rows())
 
 

@@ -1,8 +1,8 @@
 """A supervisor that is forked before anybody knows of which run: it loads its modules on another core meanwhile.
 
-`holdfast run` forks it as its very first act and hands it the run directory once that exists; so the job starts some forty
-milliseconds earlier. It holds nothing and does nothing until then, and leaves when the pipe closes without a word. Imports
-nothing at the top but what an interpreter has loaded anyway.
+`holdfast run` forks it as its very first act and hands it the run directory once that exists; so the job starts some
+twenty milliseconds earlier. It holds nothing and does nothing until then, and leaves when the pipe closes without a
+word. Imports nothing at the top but what an interpreter has loaded anyway.
 """
 
 from __future__ import annotations

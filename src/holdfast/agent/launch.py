@@ -85,7 +85,7 @@ def _detach(arguments: tuple[str, ...], environ: dict[str, str], log_path: str) 
 
 
 def supervise_here(arguments: tuple[str, ...], log_path: str) -> int:
-    """Make this process (a detached fork) the supervisor: no stray descriptors, its log, then the loop; its exit code."""
+    """Make this process (a detached fork) the supervisor: its log, no stray descriptors, the loop; its exit code."""
     try:
         log, null = _open_log(log_path), os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
@@ -93,10 +93,10 @@ def supervise_here(arguments: tuple[str, ...], log_path: str) -> int:
         os.dup2(log, 2)
         os.closerange(3, 1024)
         os.chdir("/")
-        os.umask(0o077)
+        umask = os.umask(0o077)
         from .supervisor import main
 
-        return main(list(arguments))
+        return main(list(arguments), umask=umask)
     except BaseException:  # noqa: BLE001 - the last barrier of a forked child: nothing may unwind into our caller
         import traceback
 

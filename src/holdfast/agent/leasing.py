@@ -95,7 +95,7 @@ class CardLease:
         self._read_aside(0.0, self._choose_first)
 
     def _read_aside(self, window_s: float, then: Callable[[], None]) -> None:
-        """Read the cards in a disposable child, their utilisation over `window_s`; go on with `then` when it is done."""
+        """Read the cards in a disposable child, their utilisation over `window_s`, and go on with `then`."""
         context = self._context
         if self._work is not None:
             context.loop.remove(self._work.fileno())
@@ -138,6 +138,7 @@ class CardLease:
             self._take_imposed()
             return
         self._area = lease_area.open_area(context.rules.lease_dir, environ=context.environ)
+        self._sweep()
         everything = _all_devices(self._inventory)
         survey = look_around(self._area, everything)
         leased = {uuid: _phrase(busy[0]) for uuid, busy in survey.busy.items() if busy}
@@ -170,6 +171,19 @@ class CardLease:
             if uuid not in {item.device for item in named}
         )
         self._block((*named, *rest))
+
+    def _sweep(self) -> None:
+        """Clear away what earlier runs of this account left in the area; no hurry, and no harm when it fails."""
+        from ..host.lease_breaking import sweep
+
+        assert self._area is not None
+        try:
+            removed = sweep(self._area)
+        except (OSError, HoldfastError) as error:
+            self._context.recorder.log(f"the lease area could not be swept: {error}")
+            return
+        if removed:
+            self._context.recorder.event("leases_swept", files=removed)
 
     def _take_imposed(self) -> None:
         """Inside Slurm or Kubernetes the allocation is given: verify it, lock nothing (LEASE-17)."""
@@ -282,7 +296,9 @@ class CardLease:
         )
         wanted = self._context.spec.gpus.devices
         everything = [d for d in _all_devices(self._inventory) if allowed is None or d.uuid in allowed]
-        candidates = tuple(d for d in everything if _is_wanted(d, wanted))
+        from ..host.lease_survey import is_sound
+
+        candidates = tuple(d for d in everything if _is_wanted(d, wanted) and is_sound(self._area, d))
         self._waiter = Waiter(self._area, self._record(()), candidates, self._context.spec.gpus.wanted)
         self._warm_up()
         if self._waiter.fileno() >= 0:

@@ -121,7 +121,7 @@ def bring_up(context: Context, lease: CardLease, gear: Gear, devices: tuple[Leas
             kill_on_supervisor_death=spec.on_supervisor_death is Orphan.KILL,
             pty=spec.pty,
             signal_rest=_build_signal_rest(context, gear, entered if in_namespace else None),
-            prepare=lambda: _prepare_job(gear),
+            prepare=lambda: _prepare_job(gear, context.umask),
             lock_path=context.recorder.path(LOCK_NAME),
             enter=enter if in_namespace else None,
             settle=settle if in_namespace else None,
@@ -148,8 +148,9 @@ def _build_signal_rest(context: Context, gear: Gear, entered: list[namespaces.En
     return signal_tree if entered is None else signal_namespace
 
 
-def _prepare_job(gear: Gear) -> None:
-    """In the job's process before it reports: into the group, under the limits."""
+def _prepare_job(gear: Gear, umask: int) -> None:
+    """In the job's process before it reports: into the group, under the limits, with the caller's umask."""
+    os.umask(umask)
     if gear.group is not None and not gear.joins_late:
         gear.group.add()
     for problem in limits.apply_in_child(gear.plan):

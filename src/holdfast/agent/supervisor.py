@@ -49,6 +49,7 @@ from ..model.run import (
     Created,
     Ended,
     Finalizing,
+    Outcome,
     Preflight,
     Refusal,
     Running,
@@ -100,6 +101,7 @@ class Supervisor:
         *,
         reason: str,
         kept: dict[str, int],
+        umask: int,
     ) -> None:
         """Take the attempt up; nothing is done before `run`.
 
@@ -113,6 +115,7 @@ class Supervisor:
         self._kept = kept
         self._loop = Loop(self._on_signal)
         context = Context(run_dir, attempt, spec, recorder, self._loop, self._emit, reason)
+        context.umask = umask
         self._context = context
         context.created_epoch_s = parse_utc(state.created_at)
         self._plan = build_plan(context, context.created_epoch_s)
@@ -140,13 +143,16 @@ class Supervisor:
             self._emit(Began())
         self._read_desired()
         while not self._leaving:
+            event: Event | None = None
             try:
                 while self._events:
-                    self._dispatch(self._events.popleft())
+                    event = self._events.popleft()
+                    self._dispatch(event)
+                event = None
                 if not self._leaving:
                     self._loop.run_once()
             except Exception as error:  # noqa: BLE001 - the supervision barrier, see _survive
-                self._survive(error)
+                self._survive(error, event)
         return 0
 
     def _emit(self, event: Event) -> None:
@@ -213,7 +219,7 @@ class Supervisor:
         self._recorder.event("timer", timer=timer.value)
         self._emit(TimerFired(timer, progressing=timer is Timer.GRACE and self._job.is_progressing()))
 
-    def _survive(self, error: Exception) -> None:
+    def _survive(self, error: Exception, event: Event | None) -> None:
         """The supervision barrier: what goes wrong inside costs a step of the run, never the supervision of its job."""
         self._faults += 1
         if self._faults > MOST_FAULTS:
@@ -240,6 +246,15 @@ class Supervisor:
             self._emit(ResultsChecked((late,)))
         elif isinstance(state, Ended):
             self._leaving = True
+        elif isinstance(state, (Running, Stopping)):
+            self._press_on(state, event)
+
+    def _press_on(self, state: Running | Stopping, event: Event | None) -> None:
+        """A step of ours failed beside a living job: a wish to end it must not be lost, nor the ladder stand still."""
+        if isinstance(state, Running) and isinstance(event, (StopWanted, TimerFired)):
+            self._emit(event)
+        elif isinstance(state, Stopping) and not self._loop.timers.is_armed(Timer.GRACE):
+            self._loop.timers.arm(Timer.GRACE, self._plan.grace_s, lambda: self._on_timer(Timer.GRACE))
 
     def _start_job(self) -> None:
         assert isinstance(self._state.state, Starting)
@@ -358,8 +373,11 @@ def _headline(state: State) -> dict[str, object]:
     return {key: value for key, value in wire.encode(state).items() if key not in skip and value not in (None, [], "")}
 
 
-def main(argv: list[str]) -> int:
-    """``RUN_DIR ATTEMPT REASON [--keep FD,FD]``: supervise one attempt until it has ended."""
+def main(argv: list[str], *, umask: int = 0o077) -> int:
+    """``RUN_DIR ATTEMPT REASON [--keep FD,FD]``: supervise one attempt until it has ended.
+
+    `umask` is the caller's, for the job; our own files are private whatever it is.
+    """
     run_dir, attempt, reason = argv[0], int(argv[1]), argv[2]
     kept = _parse_kept(argv[4]) if len(argv) > 4 else {}
     try:
@@ -376,13 +394,26 @@ def main(argv: list[str]) -> int:
         sys.stderr.write(f"{utc_now()} cannot supervise {run_dir} attempt {attempt}: {error}\n")
         return 74
     try:
-        return Supervisor(run_dir, attempt, spec, recorder, state, reason=reason, kept=kept).run()
+        return Supervisor(run_dir, attempt, spec, recorder, state, reason=reason, kept=kept, umask=umask).run()
     except Exception as error:  # noqa: BLE001 - supervision barrier: the keeper goes on, another can take over
         import traceback
 
         recorder.log("".join(traceback.format_exception(error)).rstrip())
         recorder.event("supervisor_failed", error=f"{type(error).__name__}: {error}")
+        _give_up(recorder, f"holdfast itself failed before anything was started: {type(error).__name__}: {error}")
         return 70
+
+
+def _give_up(recorder: Recorder, words: str) -> None:
+    """End a run of which nothing was begun, so that nobody waits for it; one that was begun is left to a successor."""
+    try:
+        state = recorder.read_state()
+        if isinstance(state.state, Created):
+            refusal = Refusal("internal", 70, words, "please report it with supervisor.log")
+            ended = Ended(utc_now(), Outcome.FAILED, 70, words, refusal=refusal)
+            recorder.commit_state(replace(state, state=ended, version=state.version + 1, updated_at=utc_now()))
+    except (OSError, ValueError) as error:
+        recorder.log(f"the end could not be recorded: {error}")
 
 
 def _read_state(recorder: Recorder) -> RunState:

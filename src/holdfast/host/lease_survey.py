@@ -62,6 +62,12 @@ def survey(area: Area, devices: tuple[LeasedDevice, ...]) -> Survey:
     return Survey(busy, leases, tuple(waiting), tuple(warnings))
 
 
+def is_sound(area: Area, device: LeasedDevice) -> bool:
+    """Whether the device's lock files are what holdfast makes, so that waiting for them makes sense."""
+    names = [lock_files.lock_name(uuid) for uuid in dict.fromkeys((device.uuid, device.card_uuid))]
+    return not any(lock_files.is_planted(path) for path in _paths(area, names))
+
+
 def _reasons(
     area: Area, device: LeasedDevice, leases: tuple[Lease, ...], locks: tuple[KernelLock, ...]
 ) -> tuple[Busy, ...]:
@@ -71,6 +77,9 @@ def _reasons(
         for name in (names[0], names[-1])
     )
     # A slice's lessee locks the card too, but shared: that says nothing about the other slices.
+    planted = [path for path in _paths(area, names) if lock_files.is_planted(path)]
+    if planted:
+        return (Busy(device.uuid, Witness.LOCK, f"{planted[0]} is not a lock file"),)
     held = on_device or [lock for lock in on_card if lock.exclusive or device.slice_uuid is None]
     reasons = []
     for lease in leases:
@@ -84,6 +93,10 @@ def _reasons(
     if lock is not None and lock.run_id is None:
         reasons.append(Busy(device.uuid, Witness.FOREIGN_LOCK, lock.text, since=lock.since or None))
     return tuple(reasons)
+
+
+def _paths(area: Area, names: list[str]) -> list[str]:
+    return [f"{directory}/{name}" for directory in area.directories for name in names]
 
 
 def _touches(lease: Lease, device: LeasedDevice) -> bool:

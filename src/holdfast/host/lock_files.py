@@ -175,6 +175,15 @@ class LockFiles:
         self._locked.clear()
 
 
+def is_planted(path: str) -> bool:
+    """Whether something other than a plain file lies where a lock file belongs: nothing that holdfast made."""
+    try:
+        seen = os.lstat(path)
+    except OSError:
+        return False
+    return not stat.S_ISREG(seen.st_mode) or seen.st_nlink > 1
+
+
 def open_lock_file(path: str) -> int:
     """Open a lock file for locking, creating it readable for everybody when it is not there.
 

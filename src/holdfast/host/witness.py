@@ -1,7 +1,7 @@
 """How a process ended, told by the kernel to somebody who is not its parent: the record that a pidfd keeps.
 
-Source: the PIDFD_GET_INFO ioctl, PIDFD_INFO_EXIT (Linux 6.15); the pidfd must have been opened before the process was reaped.
-Older kernels tell nothing here, and nothing is then claimed.
+Source: the PIDFD_GET_INFO ioctl, PIDFD_INFO_EXIT (Linux 6.15); the pidfd must have been opened before the process was
+reaped. Older kernels tell nothing here, and nothing is then claimed.
 """
 
 from __future__ import annotations
