@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("holdfast", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("holdfast")
 
-pytest_plugins = ("tests.fakes.nvml.fixtures",)
+pytest_plugins = ("tests.agent.fixtures", "tests.fakes.nvml.fixtures")
 
 KINDS = frozenset({"pure", "contract", "process", "cli", "cluster"})
 

@@ -23,15 +23,16 @@ pytestmark = pytest.mark.process
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root can make groups here")
 def test_every_rung_is_tried_best_first() -> None:
+    places = discover()
+    tops = [f"{place.path}/holdfast" for place in (*places.v1, *([places.unified] if places.unified else []))]
+    before = {name for top in tops if os.path.isdir(top) for name in os.listdir(top)}
     found = probe_rungs(fresh=True)
     assert tuple(one.rung for one in found) == LADDER
     works = {one.rung for one in found if one.works}
     assert {Rung.SUBREAPER, Rung.PROCESS_GROUP, Rung.PID_NAMESPACE} <= works
-    places = discover()
     assert (Rung.CGROUP_V2 in works) is (places.unified is not None)
-    for place in (*places.v1, *([places.unified] if places.unified else [])):
-        top = f"{place.path}/holdfast"
-        assert not os.path.isdir(top) or not any(name.startswith("probe-") for name in os.listdir(top))
+    after = {name for top in tops if os.path.isdir(top) for name in os.listdir(top)}
+    assert not [name for name in after - before if name.startswith("probe-")]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second account")

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from holdfast.model.identity import ProcessId
 
-pytest_plugins = ("tests.agent.conftest",)
 pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 KILLS = int(os.environ.get("HOLDFAST_SOAK_KILLS", "500"))

@@ -363,7 +363,7 @@ class JobControl:
                 if self._context.recorder.read_status() is None:
                     write_status((self._context.run_id, self._context.attempt), path, status)
             elif self._keeper is not None and found.si_pid == self._keeper.pid:
-                # It leaves with 0 only when it has no child left, and every process of the tree is or becomes its child.
+                # It leaves with 0 only without a child, and every process of the tree is or becomes its child.
                 self._keeper_done = (found.si_code, found.si_status) == (os.CLD_EXITED, 0)
             try:
                 os.waitpid(found.si_pid, 0)
