@@ -47,6 +47,7 @@ class Context:
         self._rules: tuple[Rules, HoldfastError | None] | None = None
         self.created_epoch_s = 0.0
         self.umask = 0o077
+        self.box: tuple[float, int | None, str | None] | None = None
         self._seen: Desired | None = None
         self._interrupts = 0
         self._notifier: Notifier | None = None

@@ -40,7 +40,7 @@ def write_failure(run_dir: str, attempt: int, ended: Ended, findings: tuple[Find
     tail = read_tail(f"{directory}/{wire.OUTPUT}")
     verdict = judge_failure(ended, _gather(directory, tail))
     text = _render(f"{os.path.basename(run_dir)}, attempt {attempt}", ended, verdict, findings, tail)
-    files.commit(f"{directory}/{wire.FAILURE}", redact_text(text).encode("utf-8", "replace"))
+    files.commit(f"{directory}/{wire.FAILURE}", redact_text(text).encode("utf-8", "replace"), durable=False)
 
 
 def read_tail(path: str, lines: int = LAST_LINES) -> str:

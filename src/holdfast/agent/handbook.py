@@ -24,7 +24,9 @@ def write_handbook(run_dir: str, attempt: int, spec: JobSpec) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    files.commit(f"{run_dir}/{wire.HANDBOOK}", render_handbook(run_dir, attempt, spec).encode("utf-8", "replace"))
+    files.commit(
+        f"{run_dir}/{wire.HANDBOOK}", render_handbook(run_dir, attempt, spec).encode("utf-8", "replace"), durable=False
+    )
 
 
 def render_handbook(run_dir: str, attempt: int, spec: JobSpec) -> str:

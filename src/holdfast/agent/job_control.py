@@ -93,19 +93,32 @@ class JobControl:
             PreflightFailed: a limit or the wanted containment cannot be had.
         """
         from ..host.spawn import SpawnFailed
-        from .starting import bring_up, prepare_gear
+        from .starting import bring_up
 
         self._context.recorder.forget_status()
-        self._gear = prepare_gear(self._context)
+        gear = self.prepare()
         try:
-            self._started = bring_up(self._context, self._lease, self._gear, state.devices)
+            self._started = bring_up(self._context, self._lease, gear, state.devices)
         except SpawnFailed as error:
             self._discard_group()
+            self._gear = None
             hint = "see supervisor.log; another --containment may work here"
             self._emit_start_failure("spawn", 71, f"the job could not be started: {error}", hint)
             return
         self._keeper, self._job = self._started.keeper, self._started.job
         self._context.emit(JobReported(self._keeper, self._job))
+
+    def prepare(self) -> Gear:
+        """Make what holds the job, once: a run in line does it while it waits.
+
+        Raises:
+            PreflightFailed: as `start`.
+        """
+        if self._gear is None:
+            from .starting import prepare_gear
+
+            self._gear = prepare_gear(self._context)
+        return self._gear
 
     def _emit_start_failure(self, code: str, exit_code: int, message: str, hint: str) -> None:
         self._context.emit(StartFailed(Refusal(code, exit_code, message, hint)))

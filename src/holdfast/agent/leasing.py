@@ -44,9 +44,9 @@ _PHASES = {Starting: Phase.PREFLIGHT, Running: Phase.RUN, Stopping: Phase.STOPPI
 class CardLease:
     """The lease of one run. Emits LeaseGranted, LeaseBlocked or LeaseFailed; `fds` is for the job tree to inherit."""
 
-    def __init__(self, context: Context) -> None:
-        """Nothing is leased before `begin`."""
-        self._context = context
+    def __init__(self, context: Context, prepare_start: Callable[[], object]) -> None:
+        """Nothing is leased before `begin`. `prepare_start` does for a start what can be done while standing in line."""
+        self._context, self._prepare_start = context, prepare_start
         self._held: Held | None = None
         self._waiter: Waiter | None = None
         self._work: Offload | None = None
@@ -307,12 +307,13 @@ class CardLease:
 
     def _warm_up(self) -> None:
         """Load and initialise all that a start needs while we wait: at hand-over an idle card is waiting for us."""
-        from . import starting
+        from ..host import gpus
 
-        starting.warm_up(self._context)
-
+        self._prepare_start()
         if self._inventory.source is InventorySource.NVML:
             self.probe().warm(FIRST_READING_S)
+        else:
+            gpus.read_inventory(RECHECK_S)
 
     def _on_wake(self) -> None:
         assert self._waiter is not None

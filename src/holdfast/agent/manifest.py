@@ -31,13 +31,11 @@ def build_job(
 ) -> tuple[JobEnvironment, tuple[str, ...]]:
     """The job's whole environment and the argument vector that is exec'd; what people should know becomes events."""
     from ..host.allocation import imposed_allocation
-    from ..host.cgroups import read_effective
-    from ..host.packages import find_torch
 
     spec = context.spec
-    effective = read_effective()
-    cpus = spec.limits.cpus or effective.cpus or float(os.cpu_count() or 1)
-    memory = spec.limits.memory_bytes or effective.memory_bytes
+    if context.box is None:
+        context.box = _look_at_box(context)
+    cpus, memory, torch = context.box
     limit_s = min(
         (value for value in (spec.timeouts.run_s, spec.timeouts.total_s) if value is not None),
         default=None,
@@ -55,13 +53,25 @@ def build_job(
         deadline_epoch_s=None if limit_s is None else time.time() + limit_s,
         threads=spec.threads or cap_threads(cpus, processes=max(1, len(devices))),
         workers=bound_workers(cpus, memory, processes=max(1, len(devices))),
-        torch_version=find_torch(spec.command, context.environ, spec.workdir).version,
+        torch_version=torch,
         imposed=imposed_allocation(context.environ) is not None,
     )
     environment = build_environment(context.environ, spec, placement)
     for finding in () if quiet else environment.findings:
         context.recorder.event("environment", finding=finding)
     return environment, _wrap_command(context, spec.command)
+
+
+def _look_at_box(context: Context) -> tuple[float, int | None, str | None]:
+    """Cores and bytes of memory that this run may use, and the version of the torch that it will import."""
+    from ..host.cgroups import read_effective
+    from ..host.packages import find_torch
+
+    spec = context.spec
+    effective = read_effective()
+    cpus = spec.limits.cpus or effective.cpus or float(os.cpu_count() or 1)
+    memory = spec.limits.memory_bytes or effective.memory_bytes
+    return cpus, memory, find_torch(spec.command, context.environ, spec.workdir).version
 
 
 def _wrap_command(context: Context, command: tuple[str, ...]) -> tuple[str, ...]:
@@ -120,7 +130,8 @@ def write_before(  # noqa: PLR0917 - all that a manifest is made of, once
         "environment_added": environment.added,
         "baseline": _baseline(),
     }
-    context.recorder.commit(wire.MANIFEST, wire.to_bytes(body))
+    # Durable with the directory's next sync, which is that of the state with the job's ids, before the word to go.
+    context.recorder.commit(wire.MANIFEST, wire.to_bytes(body), durable=False)
 
 
 def _baseline() -> dict[str, object]:
@@ -133,14 +144,14 @@ def _baseline() -> dict[str, object]:
 
 
 def amend(context: Context, **facts: object) -> None:
-    """Commit the manifest with more facts in it."""
+    """Put more facts into the manifest; each is on disk in another record too (state, exit record)."""
     body = context.recorder.read_manifest()
     body.pop("schema", None)
-    context.recorder.commit(wire.MANIFEST, wire.to_bytes({**body, **wire.encode(facts)}))
+    context.recorder.commit(wire.MANIFEST, wire.to_bytes({**body, **wire.encode(facts)}), durable=False)
 
 
 def note_started(context: Context, keeper: ProcessId, job: JobProcess) -> None:
-    """Add who keeps and who runs, before the word to go."""
+    """Add who keeps and who runs."""
     amend(context, keeper=keeper, job=job)
 
 

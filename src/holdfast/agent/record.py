@@ -15,7 +15,7 @@ from ..host import fallback, files
 from ..host.clock import monotonic_s, utc_now
 from ..model import wire
 from ..model.identity import ABANDONED, WaitStatus
-from ..model.run import Desired, RunState
+from ..model.run import Desired, Ended, Running, RunState, Starting, Stopping
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -50,13 +50,20 @@ class Recorder:
         except OSError:
             return 0
 
-    def commit(self, name: str, data: bytes) -> None:
+    def commit(self, name: str, data: bytes, *, durable: bool = True) -> None:
         """Commit one record of the attempt, in the fallback place if need be."""
-        self._note_degraded(not fallback.commit(self.run_id, self.attempt, self.path(name), data))
+        self._note_degraded(not fallback.commit(self.run_id, self.attempt, self.path(name), data, durable=durable))
 
     def commit_state(self, state: RunState) -> None:
-        """Commit where the run stands."""
-        self.commit(wire.STATE, wire.to_bytes(state))
+        """Commit where the run stands: before anything is done that this state announces.
+
+        Only a state whose loss in a power cut would let the run look like less than it was waits for the disk: one with
+        a job, and the end. (Before, nothing was done yet; while finalizing, ``status.json`` is on disk.) Somebody waits
+        for each millisecond of the others: the next run for this one's cards, a person for the start.
+        """
+        step = state.state
+        durable = isinstance(step, (Running, Stopping, Ended)) or (isinstance(step, Starting) and step.job is not None)
+        self.commit(wire.STATE, wire.to_bytes(state), durable=durable)
 
     def read_state(self) -> RunState:
         """The committed state.
@@ -125,7 +132,7 @@ class Recorder:
 
     def findings(self, name: str, findings: tuple[Finding, ...]) -> None:
         """Commit a list of findings (preflight or postflight)."""
-        self.commit(name, wire.to_bytes({"findings": findings}))
+        self.commit(name, wire.to_bytes({"findings": findings}), durable=False)
 
     def event(self, event: str, **data: object) -> None:
         """Append one event: sequence number, UTC, monotonic seconds, name, data."""

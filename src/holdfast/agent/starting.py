@@ -80,11 +80,8 @@ def _hold_limits(context: Context, spec: JobSpec) -> tuple[Group | None, LimitPl
 
 
 def warm_up(context: Context) -> None:
-    """Do ahead of time what the start would otherwise do first: load modules, try the containment rungs."""
-    containment.choose(context.spec.containment)
+    """Find out and load ahead of time what the start needs besides its gear."""
     manifest.build_job(context, (), quiet=True)
-    if os.path.isdir(SYSTEMD):
-        from . import scoping  # noqa: F401 - to have it loaded
 
 
 def bring_up(context: Context, lease: CardLease, gear: Gear, devices: tuple[LeasedDevice, ...]) -> Started:

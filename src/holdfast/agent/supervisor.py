@@ -120,7 +120,7 @@ class Supervisor:
         context.created_epoch_s = parse_utc(state.created_at)
         self._plan = build_plan(context, context.created_epoch_s)
         self._preflight = PreflightStep(context)
-        self._lease = CardLease(context)
+        self._lease = CardLease(context, self._prepare_start)
         self._job = JobControl(context, self._lease, kept_output=kept.get("output"))
         self._health = HealthSampler(context, self._job, self._lease)
         self._closing = Closing(context, self._job, self._lease)
@@ -171,6 +171,9 @@ class Supervisor:
             self._announce(before.state, after.state)
         for action in actions:
             self._perform(action)
+        if after is not before:
+            # The lease's public record follows what was done; whoever waits for this step does not wait for it.
+            self._lease.on_state(after.state)
 
     def _announce(self, before: State, after: State) -> None:
         if type(before) is not type(after):
@@ -184,7 +187,6 @@ class Supervisor:
                 self._context.notify(name)
         elif isinstance(after, Waiting):
             self._recorder.event("blocked", busy=after.blocked_by)
-        self._lease.on_state(after)
 
     def _perform(self, action: Action) -> None:
         if isinstance(action, Arm):
@@ -255,6 +257,12 @@ class Supervisor:
             self._emit(event)
         elif isinstance(state, Stopping) and not self._loop.timers.is_armed(Timer.GRACE):
             self._loop.timers.arm(Timer.GRACE, self._plan.grace_s, lambda: self._on_timer(Timer.GRACE))
+
+    def _prepare_start(self) -> None:
+        from . import starting
+
+        self._job.prepare()
+        starting.warm_up(self._context)
 
     def _start_job(self) -> None:
         assert isinstance(self._state.state, Starting)

@@ -21,10 +21,10 @@ def directory(run_id: str, attempt: int) -> str | None:
     return None if base is None else f"{base}/{run_id}.{attempt}"
 
 
-def commit(run_id: str, attempt: int, path: str, data: bytes) -> bool:
+def commit(run_id: str, attempt: int, path: str, data: bytes, *, durable: bool = True) -> bool:
     """Commit a record; True when it is where it belongs, False when it went to the fallback place or nowhere."""
     try:
-        files.commit(path, data)
+        files.commit(path, data, durable=durable)
     except OSError:
         _commit_aside(run_id, attempt, os.path.basename(path), data)
         return False

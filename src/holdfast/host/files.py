@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 MAX_RECORD_BYTES = 16 * 1024**2
 
 
-def commit(path: str, data: bytes, *, mode: int = 0o600) -> None:
+def commit(path: str, data: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
     """Replace `path` by `data`, durably and atomically; the old content stands until the new one is on disk.
 
-    The file has exactly `mode`, whatever the umask.
+    The file has exactly `mode`, whatever the umask. With `durable` False it is atomic for every other process, also
+    when we are killed, but a power cut may bring the old content back: for records that then say nothing false.
 
     Raises:
         OSError: nothing was replaced; or it was, and the disk could not make the new name durable.
@@ -31,14 +32,16 @@ def commit(path: str, data: bytes, *, mode: int = 0o600) -> None:
         try:
             os.fchmod(descriptor, mode)
             write_all(descriptor, data)
-            os.fsync(descriptor)
+            if durable:
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         os.rename(temporary, path)
     except OSError:
         remove_quietly(temporary)
         raise
-    sync_directory(directory)
+    if durable:
+        sync_directory(directory)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
