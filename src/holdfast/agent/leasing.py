@@ -45,7 +45,7 @@ class CardLease:
     """The lease of one run. Emits LeaseGranted, LeaseBlocked or LeaseFailed; `fds` is for the job tree to inherit."""
 
     def __init__(self, context: Context, prepare_start: Callable[[], object]) -> None:
-        """Nothing is leased before `begin`. `prepare_start` does for a start what can be done while standing in line."""
+        """Nothing is leased before `begin`. `prepare_start` does for a start what can be done in line."""
         self._context, self._prepare_start = context, prepare_start
         self._held: Held | None = None
         self._waiter: Waiter | None = None
