@@ -165,3 +165,22 @@ def test_LEASE_16_a_live_lease_is_released_only_with_force_and_reason(
         audit = [name for name in os.listdir(os.environ["HOLDFAST_LEASE_DIR"]) if "audit" in name]
         assert audit
     assert holdfast("gpus", "release", "20261120-100000-none-0a1b").code == 66
+
+
+def test_LEASE_18_every_run_that_shares_a_card_is_shown(holdfast: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1")
+    shared = ("run", "-d", "--prove", "0", "--gpus", "1", "--share", "--idle-window", "0s")
+    for name in ("first", "second"):
+        assert holdfast(*shared, "--name", name, "--", "sleep", "60").code == 0
+    try:
+        shown = holdfast("gpus")
+        (card,) = holdfast("gpus", "--json").json()["cards"]
+    finally:
+        for name in ("first", "second"):
+            holdfast("stop", "--now", name)
+    assert "+1 sharing" in shown.out
+    assert ["-first-" in card["lease"]["run_id"], ["-second-" in one["run_id"] for one in card["sharing"]]] == [
+        True,
+        [True],
+    ]
+    assert shown.out.count("shared by") == 2

@@ -34,6 +34,7 @@ READING_S = 0.7
 class Place:
     """One leasable thing: a card, or one MIG slice of it. `lease` is the record that holds it, `busy` every witness.
 
+    `sharing` are the records of further runs that share the card with that of `lease`, by consent of all.
     `unavailable` has every reason why a new run would not get it, empty when it would. `simulated` marks what is no
     hardware.
     """
@@ -45,6 +46,7 @@ class Place:
     card: Card
     part: MigSlice | None
     lease: LeaseRecord | None
+    sharing: tuple[LeaseRecord, ...]
     busy: tuple[Busy, ...]
     unavailable: tuple[str, ...]
 
@@ -149,6 +151,7 @@ def _build_places(card: Card, inventory: Inventory, survey: Survey | None, limit
     simulated = inventory.source is InventorySource.SIMULATED
     busy = {} if survey is None else survey.busy
     leased = {uuid: reasons[0].holder for uuid, reasons in busy.items() if reasons}
+    whole_leases = _find_leases(survey, card.uuid, None)
     whole = Place(
         index=card.index,
         uuid=card.uuid,
@@ -156,7 +159,8 @@ def _build_places(card: Card, inventory: Inventory, survey: Survey | None, limit
         simulated=simulated,
         card=card,
         part=None,
-        lease=_find_lease(survey, card.uuid, None),
+        lease=next(iter(whole_leases), None),
+        sharing=whole_leases[1:],
         busy=busy.get(card.uuid, ()),
         unavailable=judging.judge_card(card, limits, leased=leased),
     )
@@ -168,7 +172,8 @@ def _build_places(card: Card, inventory: Inventory, survey: Survey | None, limit
             simulated=simulated,
             card=card,
             part=part,
-            lease=_find_lease(survey, card.uuid, part.uuid),
+            lease=next(iter(_find_leases(survey, card.uuid, part.uuid)), None),
+            sharing=(),
             busy=busy.get(part.uuid, ()),
             unavailable=judging.judge_slice(card, part, limits, leased=leased),
         )
@@ -177,12 +182,15 @@ def _build_places(card: Card, inventory: Inventory, survey: Survey | None, limit
     return [whole, *parts]
 
 
-def _find_lease(survey: Survey | None, card_uuid: str, slice_uuid: str | None) -> LeaseRecord | None:
-    for lease in () if survey is None else survey.leases:
-        for device in lease.seen.record.devices:
-            if lease.judgement.holds and (device.card_uuid, device.slice_uuid) == (card_uuid, slice_uuid):
-                return lease.seen.record
-    return None
+def _find_leases(survey: Survey | None, card_uuid: str, slice_uuid: str | None) -> tuple[LeaseRecord, ...]:
+    """The records that hold this very device, oldest first; several only where all of them share."""
+    found = [
+        lease.seen.record
+        for lease in (() if survey is None else survey.leases)
+        if lease.judgement.holds
+        and any((d.card_uuid, d.slice_uuid) == (card_uuid, slice_uuid) for d in lease.seen.record.devices)
+    ]
+    return tuple(sorted(found, key=lambda record: record.since))
 
 
 def name_cards(view: RunView) -> str:

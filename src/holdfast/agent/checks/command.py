@@ -43,7 +43,10 @@ def check_command(situation: Situation) -> Iterator[Finding]:
     path = find_command(name, situation.job_environ, spec.workdir)
     if path is None:
         where = _describe_file(situation.in_workdir(name)) if "/" in name else _describe_path(situation)
-        yield failed("command", name, where, "correct the command, or activate the environment that has it")
+        remedy = "correct the command, or activate the environment that has it"
+        if len(spec.command) == 1 and any(letter.isspace() for letter in name):
+            remedy = "no shell reads the command: leave out the quotes, or write: bash -c '...'"
+        yield failed("command", name, where, remedy)
     elif not os.access(path, os.X_OK):
         mode = os.stat(path).st_mode & 0o7777
         yield failed(

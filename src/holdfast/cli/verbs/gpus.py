@@ -162,7 +162,9 @@ def _line(place: Place) -> tuple[object, ...]:
     return (
         f"{place.index}{'/' + place.uuid if place.part is not None else ''}",
         place.name + (mark if "simulated" not in place.name.lower() else ""),
-        lease.user if lease else _foreign_holder(place),
+        f"{lease.user}{f' +{len(place.sharing)} sharing' if place.sharing else ''}"
+        if lease
+        else _foreign_holder(place),
         lease.since[:19] + "Z" if lease else next((busy.since for busy in place.busy if busy.since), None),
         lease.run_id if lease else None,
         memory,
@@ -179,11 +181,10 @@ def _details(place: Place) -> list[tuple[str, str]]:
     from holdfast.cli.cards import describe_process
 
     found = [("not available", reason) for reason in place.unavailable]
-    lease = place.lease
-    if lease is not None:
+    for lease in (place.lease, *place.sharing) if place.lease is not None else ():
         phase = f"phase {lease.phase.value}, supervisor pid {lease.supervisor.pid}"
-        doing = f"{lease.command or 'command not recorded'} ({phase})"
-        found.append(("runs", doing))
+        who = f"shared by {lease.user}, run {lease.run_id}: " if lease.share else ""
+        found.append(("runs", f"{who}{lease.command or 'command not recorded'} ({phase})"))
     found += [("process", describe_process(process)) for process in place.processes]
     if place.part is None:
         found += [("fault", fault) for fault in place.card.faults]
@@ -210,6 +211,7 @@ def _encode(box: Box) -> dict[str, object]:
                 "available": not place.unavailable,
                 "unavailable": place.unavailable,
                 "lease": place.lease,
+                "sharing": place.sharing,
                 "busy": place.busy,
                 "memory_used_bytes": place.memory[0],
                 "memory_total_bytes": place.memory[1],
