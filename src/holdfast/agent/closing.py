@@ -139,7 +139,8 @@ class Closing:
         duration_s = None
         if ended.started_at is not None:
             ended_at = ended.status.ended_at if ended.status is not None and ended.status.ended_at else ended.at
-            duration_s = round(max(0.0, parse_utc(ended_at) - parse_utc(ended.started_at)), 3)
+            wall_s = max(0.0, parse_utc(ended_at) - parse_utc(ended.started_at))
+            duration_s = round(self._job.correct_duration(wall_s, parse_utc(ended_at)), 3)
         inventory = self._lease.inventory
         facts = {
             "ended_at": ended.at,

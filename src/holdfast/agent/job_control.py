@@ -21,7 +21,7 @@ from ..core.events import (
     TreeStuck,
 )
 from ..host import members, witness
-from ..host.clock import monotonic_s, utc_now
+from ..host.clock import boottime_ns, epoch_s, monotonic_s, utc_now
 from ..host.keeper import describe_status, wait_briefly, write_status
 from ..host.processes import is_alive, open_pidfd, read_environ
 from ..model import wire
@@ -48,6 +48,7 @@ KILL_PATIENCE_S = 5.0
 WITNESS_PATIENCE_S = 10.0
 """How long an orphan may wait for init to reap it; only then does the kernel tell its status (seen: 2 s)."""
 WITNESS_EVERY_S = 0.05
+CLOCK_JUMP_S = 2.0
 JOIN_ROUNDS = 4
 """A tree that forks while it is moved is looked at again, so often."""
 
@@ -517,6 +518,18 @@ class JobControl:
             self._drain.close()
             self._drain = None
         self._context.emit(TreeEmptied())
+
+    def correct_duration(self, wall_s: float, ended_epoch_s: float) -> float:
+        """The job's duration; by the clock that nobody can set where the wall clock has jumped meanwhile.
+
+        The job's start in ticks since boot is part of its identity; the time since its end is short, and taken from the
+        wall clock.
+        """
+        if self._job is None:
+            return wall_s
+        since_start_s = boottime_ns() / 1e9 - self._job.process.start_ticks / os.sysconf("SC_CLK_TCK")
+        steady_s = max(0.0, since_start_s - max(0.0, epoch_s() - ended_epoch_s))
+        return steady_s if abs(steady_s - wall_s) > CLOCK_JUMP_S else wall_s
 
     def read_usage(self) -> dict[str, object]:
         """The group's counters; empty without a group."""

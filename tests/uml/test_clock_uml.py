@@ -1,0 +1,34 @@
+"""A wall clock that jumps under a run moves neither its deadline nor its duration."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.uml.machine import REPOSITORY, Guest
+
+if TYPE_CHECKING:
+    from tests.uml.machine import Machine
+
+pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.timeout(120)]
+
+
+@pytest.mark.requirement("RAIL-01", "OBS-02")
+@pytest.mark.parametrize("direction", ["forward", "back"])
+def test_a_day_more_or_less_on_the_clock_moves_no_deadline(machine: Machine, direction: str) -> None:
+    env = {
+        "PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOLDFAST_RUNS": f"{machine.disk}/runs",
+        "HOME": "/root",
+    }
+    done = machine.run(["python", "clock.py", direction], Guest(env=env))
+    assert done.code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["started"] == 0, done.stderr
+    assert found["early"] == "running", "the jump ended it"
+    assert found["condition"] == "timed_out"
+    assert found["exit"]["exit_code"] == 124
+    assert 1 < found["exit"]["duration_s"] < 60
