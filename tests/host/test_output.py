@@ -205,3 +205,33 @@ def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:
     output.write(b"x")
     output.close()
     assert victim.read_bytes() == b"precious"
+
+
+@pytest.mark.requirement("OBS-13")
+@pytest.mark.parametrize("torn", ["truncated", "half the note", "half the tail", "nothing yet"])
+def test_a_writer_killed_in_the_middle_of_a_cut_loses_no_tail(tmp_path: Path, torn: str) -> None:
+    path = tmp_path / "output.log"
+    head, tail = b"h" * 100, b"t" * 300
+    note = b"\n[holdfast: 5000 bytes were cut here, output is capped]\n"
+    left = {
+        "truncated": b"",
+        "half the note": note[:20],
+        "half the tail": note + tail[:99],
+        "nothing yet": b"m" * 5000 + tail,
+    }
+    path.write_bytes(head + left[torn])
+    (tmp_path / "output.log.tail").write_bytes(b"100 5000\n" + tail)
+    log = OutputFile(str(path), 1 << 20)
+    log.write(b"more\n")
+    log.close()
+    assert path.read_bytes() == head + note + tail + b"more\n"
+    assert not (tmp_path / "output.log.tail").exists()
+
+
+def test_a_damaged_tail_is_put_away(tmp_path: Path) -> None:
+    (tmp_path / "output.log").write_bytes(b"kept\n")
+    (tmp_path / "output.log.tail").write_bytes(b"\xff no numbers\n")
+    log = OutputFile(str(tmp_path / "output.log"), 1 << 20)
+    log.close()
+    assert (tmp_path / "output.log").read_bytes() == b"kept\n"
+    assert not (tmp_path / "output.log.tail").exists()

@@ -3,6 +3,9 @@
 Up to the cap the file is exactly what the job wrote. Beyond it the head and the newest tail are kept and the middle
 goes, with one line that says how much; the first Python traceback of the removed part is kept in ``first_error.txt``. A
 disk that is full costs output, which is counted and said, never the job (OBS-11, OBS-13).
+
+While it is cut the tail lies aside in a file of its own (where the disk has room for it), so that a writer that is
+killed in between loses nothing: the next one finishes the cut.
 """
 
 from __future__ import annotations
@@ -31,7 +34,30 @@ class OutputFile:
         self._note_bytes = 0
         self._descriptor = self._open()
 
+    @property
+    def _aside(self) -> str:
+        return f"{self._path}.tail"
+
     def _open(self) -> int | None:
+        descriptor = self._open_log()
+        if descriptor is not None:
+            self._finish_cut(descriptor)
+        return descriptor
+
+    def _finish_cut(self, descriptor: int) -> None:
+        """Put back the tail of a cut during which another writer was killed."""
+        try:
+            facts, _, kept = files.read_bytes(self._aside, limit=self._max_bytes + 64).partition(b"\n")
+            head, self._cut_bytes = (int(word) for word in facts.split())
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError):
+            files.remove_quietly(self._aside)
+            return
+        self._descriptor = descriptor
+        self._rewrite(head, kept)
+
+    def _open_log(self) -> int | None:
         try:
             return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
@@ -91,10 +117,21 @@ class OutputFile:
         kept = kept[kept.find(b"\n") + 1 :] if b"\n" in kept[:4096] else kept
         # Our own line of the last cut stands between head and tail and is no output.
         self._cut_bytes += size - head - len(kept) - self._note_bytes
+        try:
+            files.commit(self._aside, f"{head} {self._cut_bytes}\n".encode() + kept, durable=False)
+        except OSError:
+            # No room to be careful; the cut itself makes some.
+            files.remove_quietly(self._aside)
+        self._rewrite(head, kept)
+
+    def _rewrite(self, head: int, kept: bytes) -> None:
+        """Head, the line that says how much is missing, and the tail."""
+        assert self._descriptor is not None
         note = f"\n[holdfast: {self._cut_bytes} bytes were cut here, output is capped]\n".encode()
         os.ftruncate(self._descriptor, head)
         self._note_bytes = self._append(note)
         self._dropped += len(kept) - self._append(kept)
+        files.remove_quietly(self._aside)
 
     def _save_first_error(self, start: int, end: int) -> None:
         """Keep the first traceback of the part that is about to go; a disk that refuses it costs just that."""
