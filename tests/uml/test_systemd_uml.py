@@ -65,7 +65,7 @@ def test_LIM_01_PROC_24_a_lingering_account_gets_limits_and_outlives_its_logout(
     # systemd must not take the supervisor along when the kernel ends the job.
     assert found["hog"]["mechanisms"] == {"memory": "systemd_scope"}
     assert found["hog"]["outcome"] == "failed"
-    assert found["hog"]["code"] == 128 + signal.SIGKILL
+    assert found["hog"]["exit_code"] == 128 + signal.SIGKILL
     assert "class: `out_of_memory`" in found["hog"]["failure"]
 
     # Root gets the same from the system's manager.

@@ -142,7 +142,8 @@ def finish(run: dict[str, Any]) -> dict[str, Any]:
     wait_until(lambda: has_ended(run), 20)
     gone = bool(wait_until(lambda: scope_is_gone(run), 10))
     exit_record = read(run, "exit.json")
-    return {"outcome": exit_record["outcome"], "ending": exit_record["ending"], "gone": gone}
+    ended = {name: exit_record[name] for name in ("outcome", "exit_code", "ending")}
+    return {**ended, "gone": gone}
 
 
 def sessions() -> list[str]:
