@@ -183,7 +183,7 @@ def test_python_files_may_have_windows_line_ends(run: Run, work: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "seen"),
     [
-        ("c.json", '{\n "lr": 0.1,\n}', "line 3"),
+        ("c.json", '{\n "lr": 0.1\n "x": 2}', "line 3"),
         ("c.json", "[" * 200_000, "nested too deeply"),
         ("c.yaml", "a:\n\tb: 1\n", "line 2: a tab"),
         ("c.yaml", "a: \0\n", "line 1: a NUL"),
