@@ -540,7 +540,8 @@ class JobControl:
 
     def close(self) -> dict[str, object]:
         """After the end: read the group's last counters, remove it, close what is open. Answers the counters."""
-        usage = self.read_usage()
+        # A group that was prepared in line for a job that never came has counted nothing.
+        usage = {} if self._job is None else self.read_usage()
         self._discard_group()
         if self._started is not None:
             self._started.close()

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 FIRST_READING_S = 20.0
 """nvmlInit takes seconds on a box without persistence mode; the first reading is worth waiting for."""
+READING_MARGIN_S = 10.0
+"""The probe keeps its own deadlines; a child that is this late hangs elsewhere, and no run waits for it for ever."""
 RECHECK_S = 0.8
 RELEASE_PATIENCE_S = 10.0
 """How long the driver gets to hand a dead job's memory back before the cards are let go anyway."""
@@ -97,14 +99,19 @@ class CardLease:
     def _read_aside(self, window_s: float, then: Callable[[], None]) -> None:
         """Read the cards in a disposable child, their utilisation over `window_s`, and go on with `then`."""
         context = self._context
-        if self._work is not None:
-            context.loop.remove(self._work.fileno())
-            self._work.abandon()
+        self._abandon_reading()
         work = self._work = Offload(lambda: _read_and_sample(window_s))
+        limit_s = FIRST_READING_S + window_s + READING_MARGIN_S
+
+        def give_up() -> None:
+            self._abandon_reading()
+            words = f"the cards did not answer within {limit_s:g} s"
+            self._fail("gpu_unreadable", 78, words, "the driver or /proc hangs; see `holdfast gpus`")
 
         def take() -> None:
             if not work.is_done():
                 return
+            context.loop.timers.disarm("reading")
             context.loop.remove(work.fileno())
             self._work = None
             try:
@@ -116,6 +123,14 @@ class CardLease:
                 self._fail(error.code, error.exit_code, str(error), error.hint)
 
         context.loop.add(work.fileno(), take)
+        context.loop.timers.arm("reading", limit_s, give_up)
+
+    def _abandon_reading(self) -> None:
+        self._context.loop.timers.disarm("reading")
+        if self._work is not None:
+            self._context.loop.remove(self._work.fileno())
+            self._work.abandon()
+            self._work = None
 
     def _fail(self, code: str, exit_code: int, message: str, hint: str) -> None:
         self._context.emit(LeaseFailed(Refusal(code, exit_code, message, hint)))
@@ -466,10 +481,7 @@ class CardLease:
 
     def release(self) -> None:
         """Give everything back; harmless when there is nothing."""
-        if self._work is not None:
-            self._context.loop.remove(self._work.fileno())
-            self._work.abandon()
-            self._work = None
+        self._abandon_reading()
         self._end_wait()
         if self._held is not None:
             self._held.release()
