@@ -205,14 +205,16 @@ def settle(view: RunView, *, begin: bool = False) -> bool:
     What was lost and what was proven is the supervisor's to judge. Bounded: only its start is waited for. A run whose
     job had not started yet would begin now, in the environment of whoever looks; so unless `begin` it is called off.
     """
-    from .reconcile import settle as settle_run
-
     if not os.access(view.run_dir, os.W_OK) or os.stat(view.run_dir).st_uid != os.geteuid():
         return False
     if not begin and is_unstarted(view) and view.desired is None:
         reason = f"its supervisor died before the job started; holdfast restart {view.run_id} starts it"
         launch.ask(view.run_dir, view.attempt, Desired(Wish.STOP, by="holdfast", at=clock.utc_now(), reason=reason))
-    return settle_run(view.run_dir)
+    if not observe.observe(view.run_dir).vanished:
+        # Somebody else was quicker.
+        return False
+    launch.start_supervisor(view.run_dir, view.attempt, environ=os.environ, reason="adopt")
+    return True
 
 
 def is_unstarted(view: RunView) -> bool:
