@@ -46,6 +46,7 @@ FORMS: dict[Kind, str] = {
     Kind.CPUS: "CPUs",
     Kind.ENV: "mapping",
     Kind.URL: "URL",
+    Kind.EVERY: "auto, duration, steps",
 }
 
 

@@ -141,7 +141,7 @@ def health(run: Driven) -> list[dict[str, object]]:
 # --- memory: said before, and named after --------------------------------------------------------------------------
 
 
-@pytest.mark.requirement("B-46", "LIM-03", "LIM-09")
+@pytest.mark.requirement("B-46", "LIM-03", "LIM-09", "LIB-16")
 def test_B_46_LIM_03_the_job_is_warned_and_asked_to_save_before_the_kernel_kills(drive: Drive) -> None:
     run = drive(*trainer("fill", 75, 130, 0.1), limits=Limits(memory_bytes=100 * MIB))
     end = run.ended(timeout_s=40.0)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).parents[2] / "docs" / "run-directory.md"
 MODULES = (origin, job, gpu, run, identity, lease, finding)
 CLASSES = {name: cls for module in MODULES for name, cls in vars(module).items() if dataclasses.is_dataclass(cls)}
-STORED = (origin.RunOrigin, RunState, run.Desired, identity.WaitStatus, finding.Finding)
+STORED = (origin.RunOrigin, RunState, run.Desired, run.CheckpointWish, identity.WaitStatus, finding.Finding)
 """What is stored as a file of its own; everything else follows from their fields."""
 PLAIN = {"str": "text", "int": "integer", "float": "number", "bool": "true or false", "State": "State"}
 

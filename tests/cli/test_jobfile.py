@@ -13,6 +13,7 @@ from holdfast.cli.jobfile import name_from_command, read_job
 from holdfast.model.errors import HoldfastError, JobFileError, UsageError
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.job import (
+    Checkpoints,
     DiskNeeds,
     GpuOptions,
     JobSpec,
@@ -41,7 +42,7 @@ env: {EPOCHS: "30", LR: 1e-3, MODE: 0644, EMPTY: ""}
 seed: 7
 priority: normal
 gpus: any:2
-gpu: {min_free: 12GB, wait: 1h30m, share: true, max_hold: 24h, idle_window: 5s}
+gpu: {min_free: 12GB, wait: 1h30m, share: true, max_hold: 24h, idle_window: 5s, memory_share: 0.9}
 timeout: 4h
 timeouts: {preflight: 1m, run: 3h, postflight: 2m}
 grace: 45s
@@ -56,6 +57,7 @@ config: conf/a.yaml
 data: [~/data]
 artifacts: ["artifacts/result.json", artifacts/./model.npz]
 disk: {min_free: 2GB, min_free_inodes: 10000, checkpoint_size: 1GB, keep: 3, paths: [scratch]}
+checkpoints: {every: 10m, keep: 4, mirror: durable, interruptions: 6h}
 output: {max: 50MiB}
 health_every: 10s
 tracker: none
@@ -99,6 +101,7 @@ wait = "1h30m"
 share = true
 max_hold = "24h"
 idle_window = 5
+memory_share = 0.9
 [timeouts]
 preflight = "1m"
 run = "3h"
@@ -118,6 +121,11 @@ min_free_inodes = 10000
 checkpoint_size = "1GB"
 keep = 3
 paths = ["scratch"]
+[checkpoints]
+every = "600s"
+keep = 4
+mirror = "durable"
+interruptions = 21600
 [notify]
 command = "notify-send holdfast"
 webhook = "https://example.org/hook"
@@ -160,7 +168,7 @@ def test_every_key_reaches_its_field(text: str, name: str, job: Callable[..., Pa
         workdir=f"{base}/code",
         env={"EPOCHS": "30", "LR": "1e-3", "MODE": "0644", "EMPTY": ""},
         gpus=GpuRequest(count=2),
-        gpu=GpuOptions(12 * 1000**3, 5400.0, True, 86400.0, 5.0),
+        gpu=GpuOptions(12 * 1000**3, 5400.0, True, 86400.0, 5.0, 0.9),
         timeouts=Timeouts(60.0, 10800.0, 120.0, 14400.0),
         grace_s=45.0,
         grace_max_s=1200.0,
@@ -173,6 +181,7 @@ def test_every_key_reaches_its_field(text: str, name: str, job: Callable[..., Pa
         data=(str(Path.home() / "data"),),
         artifacts=("artifacts/result.json", "artifacts/model.npz"),
         disk=DiskNeeds(2 * 1000**3, 10000, 1000**3, 3, (f"{base}/scratch",)),
+        checkpoints=Checkpoints("600s", 4, f"{base}/durable", 21600.0),
         expected_s=3600.0,
         output_max_bytes=50 * 1024**2,
         health_every_s=10.0,
@@ -199,6 +208,27 @@ def test_silence_is_the_documented_default(job: Callable[..., Path]) -> None:
 def test_none_and_auto_and_null_take_the_default_back(job: Callable[..., Path]) -> None:
     path = job("command: x\ntimeout: none\ngrace: auto\nthreads: ~\nimage: null\ngpu: {max_hold: none}\nlimits:\n")
     assert read(path) == JobSpec(name="x", command=("x",), workdir=str(path.parent))
+
+
+@pytest.mark.requirement("CKPT-09")
+@pytest.mark.parametrize(
+    ("written", "read_as"),
+    [
+        ("auto", "auto"),
+        ("10m", "600s"),
+        ("1.5h", "5400s"),
+        ("12d", "1036800s"),
+        ("500", "500 steps"),
+        ("'500'", "500 steps"),
+        ("500 steps", "500 steps"),
+        ("script", None),
+        ("~", None),
+    ],
+)
+def test_CKPT_09_how_often_is_a_time_a_number_of_steps_or_auto(
+    written: str, read_as: str | None, job: Callable[..., Path]
+) -> None:
+    assert read(job(f"command: x\ncheckpoints: {{every: {written}}}\n")).checkpoints.every == read_as
 
 
 @pytest.mark.requirement("PRE-02")
@@ -259,7 +289,7 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
         (
             "command: x\ngpu: 2\n",
             (
-                "job.yaml:2: gpu: expected a mapping with min_free, wait, share, max_hold, idle_window, "
+                "job.yaml:2: gpu: expected a mapping with min_free, wait, share, max_hold, idle_window, memory_share, "
                 "found the number 2"
             ),
         ),
@@ -276,6 +306,26 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
         (
             "command: x\nlimits: {cpu_weight: 10001}\n",
             ("job.yaml:2: limits.cpu_weight: 10001 is too large; the most is 10000"),
+        ),
+        ("command: x\ngpu: {memory_share: 1.5}\n", "job.yaml:2: gpu.memory_share: 1.5 is too large; the most is 1"),
+        (
+            "command: x\ncheckpoints: {every: 0}\n",
+            "job.yaml:2: checkpoints.every: every 0 steps is no rhythm; the least is 1",
+        ),
+        (
+            "command: x\ncheckpoints: {every: 500ms}\n",
+            "job.yaml:2: checkpoints.every: 500ms is too often; the least is 1s",
+        ),
+        (
+            "command: x\ncheckpoints: {every: often}\n",
+            (
+                "job.yaml:2: checkpoints.every: expected auto, a duration with its unit like 10m, "
+                "or a number of steps like 500, found the text 'often'"
+            ),
+        ),
+        (
+            "command: x\ncheckpoints: {interruptions: 0s}\n",
+            "job.yaml:2: checkpoints.interruptions: 0s is too short; the least is 1 s",
         ),
         ("command: x\nlimits: {cpus: .inf}\n", "job.yaml:2: limits.cpus: expected a number, found the text '.inf'"),
         (

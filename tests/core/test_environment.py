@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.core.environment import (
+    OPTIONAL,
     ALLOCATOR_PAIR,
     NO_CARDS,
     Placement,
@@ -18,7 +19,7 @@ from holdfast.core.environment import (
 from holdfast.core.limits import THREAD_VARIABLES
 from holdfast.core.redact import REDACTED
 from holdfast.model.finding import Level
-from holdfast.model.job import JobSpec, Tracker
+from holdfast.model.job import Checkpoints, GpuOptions, JobSpec, Tracker
 from holdfast.model.lease import LeasedDevice
 
 pytestmark = pytest.mark.pure
@@ -182,3 +183,68 @@ def test_a_thread_count_within_the_quota_is_no_finding(stated: str, others: str 
     assert made.findings == ()
     assert made.values["OMP_NUM_THREADS"] == stated
     assert made.values.get("MKL_NUM_THREADS") == others
+
+
+TOLD = (
+    *("HOLDFAST_GRACE", "HOLDFAST_GPU_MEMORY_SHARE", "HOLDFAST_MEAN_TIME_BETWEEN_INTERRUPTIONS"),
+    *("HOLDFAST_MIRROR_DIR", "HOLDFAST_CHECKPOINT_EVERY", "HOLDFAST_CHECKPOINT_KEEP"),
+)
+
+
+@pytest.mark.requirement("LIB-10", "CKPT-09")
+def test_LIB_10_the_training_library_is_told_what_it_has_to_apply() -> None:
+    checkpoints = Checkpoints("600s", 2, "/durable/", 3600.0)
+    spec = replace(SPEC, checkpoints=checkpoints, gpu=GpuOptions(memory_share=0.9))
+    made = build_environment({}, spec, replace(PLACE, devices=CARDS, grace_s=30.0, interruption_s=7200.5)).values
+    assert made["HOLDFAST_GPU_COUNT"] == "2"
+    assert [made[name] for name in TOLD] == ["30", "0.9", "7200.5", f"/durable/{PLACE.run_id}", "600s", "2"]
+
+
+def test_what_nobody_stated_is_not_told() -> None:
+    made = build_environment({}, SPEC, PLACE).values
+    assert made["HOLDFAST_GPU_COUNT"] == "0"
+    assert not set(TOLD) & set(made)
+
+
+def test_a_scheduler_that_chose_the_cards_promises_no_number_that_nobody_asked_for() -> None:
+    assert "HOLDFAST_GPU_COUNT" not in build_environment({}, SPEC, replace(PLACE, imposed=True)).values
+    asked = build_environment({}, SPEC, replace(PLACE, imposed=True, devices=CARDS)).values
+    assert asked["HOLDFAST_GPU_COUNT"] == "2"
+
+
+def test_nothing_that_an_enclosing_run_was_told_is_inherited() -> None:
+    outer = dict.fromkeys((*OPTIONAL, "HOLDFAST_GPU_COUNT"), "7")
+    assert set(TOLD) < OPTIONAL
+    made = build_environment({**outer, "PATH": "/bin"}, SPEC, PLACE).values
+    assert {name: made[name] for name in OPTIONAL if name in made} == {"HOLDFAST_GPU_COUNT": "0"}
+    full = replace(SPEC, checkpoints=Checkpoints("auto", 2, "/d", 1.0), gpu=GpuOptions(memory_share=0.5))
+    place = replace(PLACE, deadline_epoch_s=1.0, workers=1, grace_s=1.0, interruption_s=1.0)
+    assert set(OPTIONAL) < set(build_environment({}, full, place).values), "each of them is set where it can be"
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [(None, "/lib"), ("", "/lib"), ("/mine", "/mine:/lib"), ("/a::/b", "/a::/b:/lib"), ("/a:", "/a::/lib")],
+)
+def test_the_library_stands_behind_the_users_own_paths(paths: str | None, expected: str) -> None:
+    base = {} if paths is None else {"PYTHONPATH": paths}
+    made = build_environment(base, SPEC, replace(PLACE, library="/lib"))
+    assert made.values["PYTHONPATH"] == expected
+    assert {"PYTHONPATH", "HOLDFAST_LIBRARY"} <= set(made.added)
+    stated = build_environment({"PYTHONPATH": "/x"}, replace(SPEC, env=base), replace(PLACE, library="/lib"))
+    assert stated.values["PYTHONPATH"] == ("/x:/lib" if paths is None else expected), "the job file's stands first"
+    assert stated.findings == ()
+
+
+def test_a_path_that_is_there_already_is_not_added_twice() -> None:
+    made = build_environment({"PYTHONPATH": "/lib:/a"}, SPEC, replace(PLACE, library="/lib"))
+    assert made.values["PYTHONPATH"] == "/lib:/a"
+    assert "PYTHONPATH" not in made.added
+
+
+def test_a_run_inside_of_a_run_has_its_own_library_only() -> None:
+    outer = build_environment({"PYTHONPATH": "/mine"}, SPEC, replace(PLACE, library="/old")).values
+    assert build_environment(outer, SPEC, replace(PLACE, library="/new")).values["PYTHONPATH"] == "/mine:/new"
+    without = build_environment(outer, SPEC, PLACE).values
+    assert without["PYTHONPATH"] == "/mine"
+    assert "HOLDFAST_LIBRARY" not in without

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.leaving import judge_leaving
 from holdfast.core.outcome import EXIT_LOST, LIMIT_FINDING, judge_outcome
 from holdfast.model.finding import Finding, Level
 from holdfast.model.identity import JobProcess, ProcessId, WaitStatus
@@ -120,6 +121,7 @@ def test_only_a_witnessed_0_that_nobody_asked_for_succeeds(data: st.DataObject) 
     findings = tuple(data.draw(st.lists(values_of(Finding), max_size=3)))
     ended = judge_outcome(final, findings, "at")
     proven = final.status is not None and final.status.code == 0 and final.request is None and final.refusal is None
+    proven = proven and (final.stop is None or judge_leaving(final.stop, final.status) is None)
     assert (ended.outcome is Outcome.SUCCEEDED) == (proven and all(item.level is not Level.FAIL for item in findings))
     assert ended.evidence
     if final.refusal is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from enum import Enum
 from typing import Any
 
@@ -16,7 +17,17 @@ from holdfast.model import finding, gpu, identity, job, lease, origin, run, wire
 from holdfast.model.finding import Finding, Level
 from holdfast.model.identity import ProcessId, WaitStatus
 from holdfast.model.job import JobSpec
-from holdfast.model.run import Ended, Outcome, Preflight, RunState, StopCause, Stopping, StopRequest, Wish
+from holdfast.model.run import (
+    Ended,
+    Outcome,
+    Preflight,
+    RunState,
+    StopCause,
+    Stopping,
+    StopRecord,
+    StopRequest,
+    Wish,
+)
 from tests.strategies import values_of
 
 pytestmark = pytest.mark.pure
@@ -241,3 +252,38 @@ def test_none_of_a_union() -> None:
 
 def test_the_directory_of_an_attempt() -> None:
     assert wire.attempt_dir("/runs/x", 3) == "/runs/x/attempts/3"
+
+
+@pytest.mark.requirement("LIB-18")
+def test_a_stop_record_is_taken_as_far_as_it_is_sane() -> None:
+    sane = {"schema": 1, "why": "signal", "detail": "SIGTERM", "step": 12, "checkpoint_step": 12, "saved": True}
+    found = wire.clean_stop({**sane, "seconds": 2, "at": "2026-11-20T10:00:00.000Z", "traceback": "a\n\tb\n"})
+    expected = StopRecord("signal", "SIGTERM", 12, 12, saved=True, seconds=2.0, at="2026-11-20T10:00:00.000Z")
+    assert found == dataclasses.replace(expected, traceback="a\n\tb\n")
+
+
+@pytest.mark.parametrize("why", [None, 3, "", " \x07 ", ["signal"], {}])
+def test_a_stop_record_that_does_not_say_why_says_nothing(why: object) -> None:
+    assert wire.clean_stop({"why": why, "saved": True}) is None
+
+
+def test_absurd_values_of_a_stop_record_are_left_out() -> None:
+    absurd = {
+        "why": "x" * 5000,
+        "detail": "red \x1b[31m\ud800\n" + "y" * 5000,
+        "step": True,
+        "checkpoint_step": 10**40,
+        "saved": "yes",
+        "seconds": math.inf,
+        "at": 7,
+        "traceback": "\x1b]0;owned\x07" + "z" * 100_000,
+    }
+    found = wire.clean_stop(absurd)
+    assert found is not None
+    assert (found.step, found.checkpoint_step, found.saved, found.seconds, found.at) == (None, None, False, None, "")
+    assert len(found.why) == wire.LONGEST_WHY
+    assert len(found.detail) <= wire.LONGEST_HEARTBEAT_TEXT
+    assert found.detail.startswith("red  [31m")
+    assert found.traceback == "z" * wire.LONGEST_TRACEBACK
+    assert wire.to_bytes(found)
+    assert wire.clean_stop({"why": "signal", "seconds": math.nan, "step": -1}) == StopRecord("signal")

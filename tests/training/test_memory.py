@@ -65,3 +65,8 @@ def test_RAIL_05_without_torch_nothing_is_imported(monkeypatch: pytest.MonkeyPat
 def test_RAIL_05_a_share_out_of_range_is_refused(share: float) -> None:
     with pytest.raises(ValueError, match="share of the memory"):
         limit_gpu_memory(share)
+
+
+def test_LIB_10_only_the_named_devices_are_limited(cuda: FakeCuda) -> None:
+    assert limit_gpu_memory(0.5, [1, 7]) == 1
+    assert cuda.calls == [(0.5, 1)]

@@ -48,6 +48,8 @@ class Context:
         self.created_epoch_s = 0.0
         self.umask = 0o077
         self.box: tuple[float, int | None, str | None] | None = None
+        self.library: str | None = None
+        self.library_sought = False
         self._seen: Desired | None = None
         self._interrupts = 0
         self._notifier: Notifier | None = None

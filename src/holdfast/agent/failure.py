@@ -112,10 +112,11 @@ def _render(title: str, ended: Ended, verdict: Verdict, findings: tuple[Finding,
         lines += ["## What the checks found", ""]
         lines += [_render_finding(finding) for finding in worse]
         lines.append("")
+    if ended.stop is not None and ended.stop.traceback:
+        lines += ["## Its exception, as the training library saw it", "", *_fence(ended.stop.traceback.strip("\n")), ""]
     if tail:
-        fence = "`" * max(3, _longest_run(tail) + 1)
         count = tail.count("\n") + 1
-        lines += [f"## The last {count} lines of its output", "", fence, tail, fence, ""]
+        lines += [f"## The last {count} lines of its output", "", *_fence(tail), ""]
     else:
         lines += ["## Its output", "", "The job wrote nothing, or its log cannot be read.", ""]
     return "\n".join(lines)
@@ -124,6 +125,12 @@ def _render(title: str, ended: Ended, verdict: Verdict, findings: tuple[Finding,
 def _render_finding(finding: Finding) -> str:
     remedy = f" ({finding.remedy})" if finding.remedy else ""
     return f"- {finding.level.value}: {finding.id}, {finding.subject}: {finding.evidence}{remedy}"
+
+
+def _fence(text: str) -> tuple[str, str, str]:
+    """The text as a block that nothing in it can end."""
+    fence = "`" * max(3, _longest_run(text) + 1)
+    return fence, text, fence
 
 
 def _longest_run(text: str) -> int:

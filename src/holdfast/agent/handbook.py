@@ -49,6 +49,8 @@ Attempt {attempt} of `{command}` in `{spec.workdir}` on {os.uname().nodename}. T
     holdfast logs -f {place}
     holdfast attach {place}          # as if it had been started here; Ctrl-C asks it to stop
 
+    holdfast checkpoint {place}      # save now and go on, where the script uses holdfast.training
+
 ## Stop
 
     holdfast stop {place}            # asks, waits for its last checkpoint, then insists

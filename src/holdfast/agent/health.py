@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 ALERTS = {"wrong_card": "wrong_card", "install": "install_seen"}
 """The event for each thing that is told once."""
+REPEATED = ("step", "epoch", "phase", "loss", "last_durable_step", "nonfinite")
+"""What of a heartbeat is kept in each sample."""
 
 
 class HealthSampler:
@@ -94,7 +96,7 @@ class HealthSampler:
 
     def _read_progress(self) -> dict[str, object]:
         beat = self._context.heartbeat()
-        values: dict[str, object] = {name: beat[name] for name in ("step", "epoch", "phase", "loss") if name in beat}
+        values: dict[str, object] = {name: beat[name] for name in REPEATED if name in beat}
         step, at = beat.get("step"), beat.get("time")
         if isinstance(step, (int, float)) and isinstance(at, (int, float)):
             if self._step is not None and at > self._step[1]:

@@ -517,7 +517,7 @@ class JobControl:
         if self._drain is not None:
             self._drain.close()
             self._drain = None
-        self._context.emit(TreeEmptied())
+        self._context.emit(TreeEmptied(self._context.recorder.read_stop()))
 
     def correct_duration(self, wall_s: float, ended_epoch_s: float) -> float:
         """The job's duration; by the clock that nobody can set where the wall clock has jumped meanwhile.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..host import files
 from ..model import wire
 from ..model.errors import NotPermitted, StorageError
-from ..model.run import Desired, Wish
+from ..model.run import CheckpointWish, Desired, Wish
 from .ahead import WAITING
 
 if TYPE_CHECKING:
@@ -112,12 +112,25 @@ def ask(run_dir: str, attempt: int, desired: Desired) -> None:
         StorageError: it cannot be written.
     """
     path = f"{wire.attempt_dir(run_dir, attempt)}/{wire.DESIRED}"
+    if desired.wish is Wish.STOP_NOW or not _already_forced(path):
+        _leave_wish(run_dir, path, wire.to_bytes(desired))
+
+
+def ask_checkpoint(run_dir: str, attempt: int, wish: CheckpointWish) -> None:
+    """Write a wish for a checkpoint where the supervisor will see it; the last one counts.
+
+    Raises:
+        NotPermitted, StorageError: as `ask`.
+    """
+    path = f"{wire.attempt_dir(run_dir, attempt)}/{wire.CHECKPOINT_WANTED}"
+    _leave_wish(run_dir, path, wire.to_bytes(wish))
+
+
+def _leave_wish(run_dir: str, path: str, data: bytes) -> None:
     try:
         if os.stat(run_dir).st_uid != os.getuid():
             raise NotPermitted(f"{run_dir} belongs to another account", hint="ask its owner, or an administrator")
-        if desired.wish is not Wish.STOP_NOW and _already_forced(path):
-            return
-        files.commit(path, wire.to_bytes(desired))
+        files.commit(path, data)
     except PermissionError as error:
         raise NotPermitted(f"{path}: {error.strerror}", hint="the run belongs to another account") from error
     except OSError as error:

@@ -31,15 +31,13 @@ def build_job(
 ) -> tuple[JobEnvironment, tuple[str, ...]]:
     """The job's whole environment and the argument vector that is exec'd; what people should know becomes events."""
     from ..host.allocation import imposed_allocation
+    from . import promises
 
     spec = context.spec
     if context.box is None:
         context.box = _look_at_box(context)
     cpus, memory, torch = context.box
-    limit_s = min(
-        (value for value in (spec.timeouts.run_s, spec.timeouts.total_s) if value is not None),
-        default=None,
-    )
+    plan = build_plan(context, context.created_epoch_s)
     placement = Placement(
         run_dir=context.run_dir,
         run_id=context.run_id,
@@ -50,11 +48,14 @@ def build_job(
         heartbeat=context.recorder.path(wire.HEARTBEAT),
         checkpoint_request=context.recorder.path(wire.CHECKPOINT_REQUEST),
         devices=devices,
-        deadline_epoch_s=None if limit_s is None else time.time() + limit_s,
+        deadline_epoch_s=promises.find_deadline(plan, time.time(), holds_cards=bool(devices)),
         threads=spec.threads or cap_threads(cpus, processes=max(1, len(devices))),
         workers=bound_workers(cpus, memory, processes=max(1, len(devices))),
         torch_version=torch,
         imposed=imposed_allocation(context.environ) is not None,
+        grace_s=plan.grace_s,
+        interruption_s=promises.find_interruption_time(context),
+        library=promises.find_library(context),
     )
     environment = build_environment(context.environ, spec, placement)
     for finding in () if quiet else environment.findings:

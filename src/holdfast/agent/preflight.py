@@ -42,6 +42,7 @@ CHECKS: tuple[Check, ...] = (
     clock.check_login,
     disk.check_run_directory,
     disk.check_disks,
+    disk.check_mirror,
     box.check_memory,
     box.check_share,
     box.check_process_limits,

@@ -15,7 +15,7 @@ from ..host import fallback, files
 from ..host.clock import monotonic_s, utc_now
 from ..model import wire
 from ..model.identity import ABANDONED, WaitStatus
-from ..model.run import Desired, Ended, Running, RunState, Starting, Stopping
+from ..model.run import CheckpointWish, Desired, Ended, Running, RunState, Starting, Stopping, StopRecord
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 if TYPE_CHECKING:
-    R = TypeVar("R", WaitStatus, Desired)
+    R = TypeVar("R", WaitStatus, Desired, CheckpointWish)
 
 LOCK_NAME = "supervisor.lock"
 """The attempt's file on which its supervisor holds a lock."""
@@ -96,6 +96,27 @@ class Recorder:
     def read_desired(self) -> Desired | None:
         """What somebody wants of this attempt; None when nobody said anything readable."""
         return self._read_or_none(Desired, wire.DESIRED)
+
+    def read_checkpoint_wish(self) -> CheckpointWish | None:
+        """What somebody wants saved; None when nobody said anything readable."""
+        return self._read_or_none(CheckpointWish, wire.CHECKPOINT_WANTED)
+
+    def read_stop(self) -> StopRecord | None:
+        """What the training library wrote on leaving, in this attempt; None when it said nothing that can be read.
+
+        One that is there and cannot be read is told: it may have said that the run was interrupted.
+        """
+        try:
+            data = files.read_bytes(self.path(wire.STOP), limit=wire.LARGEST_STOP_BYTES)
+            found = wire.clean_stop(wire.parse_object(data, wire.STOP))
+            problem = "it does not say why"
+        except FileNotFoundError:
+            return None
+        except (OSError, wire.WireError) as error:
+            found, problem = None, str(error)
+        if found is None:
+            self.event("stop_record_unreadable", path=self.path(wire.STOP), error=problem)
+        return found
 
     @property
     def event_count(self) -> int:

@@ -102,7 +102,9 @@ def bring_up(context: Context, lease: CardLease, gear: Gear, devices: tuple[Leas
         entered.append(namespaces.enter_pid_namespace())
 
     def settle() -> None:
-        namespaces.finish_namespace(entered[0], read_only=spec.data, writable=(context.run_dir,))
+        mirror = spec.checkpoints.mirror
+        kept = (context.run_dir, *([mirror] if mirror is not None and os.path.isdir(mirror) else []))
+        namespaces.finish_namespace(entered[0], read_only=spec.data, writable=kept)
 
     return spawn(
         Launch(

@@ -72,6 +72,7 @@ from .loop import LISTENED, Loop
 from .plan import build_plan, measure_grace
 from .preflight_step import PreflightStep
 from .record import LOCK_NAME, Recorder
+from .saving import SaveRequests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,6 +125,7 @@ class Supervisor:
         self._job = JobControl(context, self._lease, kept_output=kept.get("output"))
         self._health = HealthSampler(context, self._job, self._lease)
         self._closing = Closing(context, self._job, self._lease)
+        self._saving = SaveRequests(context)
 
     def run(self) -> int:
         """Supervise until the run has ended; the exit code of this process is always 0."""
@@ -142,6 +144,7 @@ class Supervisor:
             self._recorder.event("supervisor_started", pid=me.pid)
             self._emit(Began())
         self._read_desired()
+        self._saving.look(self._state.state)
         while not self._leaving:
             event: Event | None = None
             try:
@@ -356,7 +359,7 @@ class Supervisor:
         return queue
 
     def _poll_directory(self) -> None:
-        for name in (wire.DESIRED, wire.STATUS):
+        for name in (wire.DESIRED, wire.STATUS, wire.CHECKPOINT_WANTED):
             self._on_file(name)
         self._loop.timers.arm("poll", POLL_WITHOUT_INOTIFY_S, self._poll_directory)
 
@@ -365,6 +368,8 @@ class Supervisor:
             self._read_desired()
         elif name == wire.STATUS:
             self._job.on_status()
+        elif name == wire.CHECKPOINT_WANTED:
+            self._saving.look(self._state.state)
 
     def _read_desired(self) -> None:
         desired = self._recorder.read_desired()

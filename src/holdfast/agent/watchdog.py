@@ -12,6 +12,7 @@ A supervisor that takes over reads in the event stream what was said, and does n
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 from ..core.events import StopWanted
@@ -92,9 +93,8 @@ class Watchdog:
         limit = self._context.spec.limits.memory_bytes
         facts = {"used_bytes": used, "threshold_bytes": passed[-1], "limit_bytes": limit}
         self._context.recorder.event("memory_high", **facts)
-        self._context.recorder.commit(
-            wire.CHECKPOINT_REQUEST, wire.to_bytes({"reason": "memory", "at": utc_now(), **facts})
-        )
+        request = {"reason": "memory", "at": utc_now(), "by": "holdfast", "id": os.urandom(4).hex(), **facts}
+        self._context.recorder.commit(wire.CHECKPOINT_REQUEST, wire.to_bytes(request))
         self._context.notify("memory_high")
 
 

@@ -76,6 +76,7 @@ ELSEWHERE = {
     **dict.fromkeys(("cards", "gpu", "smi", "top", "nvidia-smi"), "gpus"),
     **dict.fromkeys(("check", "validate", "doctor"), "preflight"),
     **dict.fromkeys(("resume", "retry", "rerun"), "restart"),
+    **dict.fromkeys(("save", "snapshot"), "checkpoint"),
     "release": "gpus release",
     "help": "--help",
 }

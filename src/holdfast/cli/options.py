@@ -40,6 +40,7 @@ METAVARS: dict[Kind, str] = {
     Kind.CPUS: "CPUS",
     Kind.ENV: "NAME=VALUE",
     Kind.URL: "URL",
+    Kind.EVERY: "EVERY",
 }
 LONGEST_METAVAR = 24
 _PREFIX = "job_"

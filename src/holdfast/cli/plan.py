@@ -116,6 +116,7 @@ def _preview_environment(
         threads=spec.threads or cap_threads(cpus, processes=processes),
         workers=bound_workers(cpus, spec.limits.memory_bytes or effective.memory_bytes, processes=processes),
         torch_version=find_torch(spec.command, environ, spec.workdir).version,
+        interruption_s=spec.checkpoints.interruptions_s,
     )
     built = build_environment(environ, spec, placement)
     return {name: built.values[name] for name in built.added if built.values[name]}

@@ -35,6 +35,7 @@ class Kind(str, Enum):
     CPUS = "cpus"
     ENV = "env"
     URL = "url"
+    EVERY = "every"
 
 
 LIST_KINDS = frozenset({Kind.PATHS, Kind.ARTIFACTS, Kind.WORDS})
@@ -95,6 +96,9 @@ KEYS: tuple[Key, ...] = (
         "Give the cards back after this long, by stopping the job.", "no limit", absent="none"),
     Key("gpu.idle_window", Kind.DURATION, "gpu.idle_window_s", "idle-window", _CARDS,
         "How long a card is watched to be idle before it is taken.", "2s"),
+    Key("gpu.memory_share", Kind.NUMBER, "gpu.memory_share", "gpu-memory-share", _CARDS,
+        "Share of each card's memory that torch may take, 0.01 to 1; `holdfast.training` applies it.", "not stated",
+        absent="none", least=0.01, most=1),
     Key("timeout", Kind.DURATION, "timeouts.total_s", "timeout", _TIME,
         "Deadline of the whole run, from its start (waiting for cards included).", "no limit", absent="none"),
     Key("timeouts.preflight", Kind.DURATION, "timeouts.preflight_s", "timeout-preflight", _TIME,
@@ -150,6 +154,18 @@ KEYS: tuple[Key, ...] = (
     Key("disk.keep", Kind.INT, "disk.keep", "checkpoint-keep", _DATA, "How many checkpoints are kept.", "1", least=1),
     Key("disk.paths", Kind.PATHS, "disk.paths", "disk-path", _DATA,
         "Further directories whose disks must have room.", "none"),
+    Key("checkpoints.every", Kind.EVERY, "checkpoints.every", "checkpoint-every", _DATA,
+        "How often `holdfast.training` saves: auto, a duration with its unit (10m), or a number of steps.",
+        "as the script says", absent="script"),
+    Key("checkpoints.keep", Kind.INT, "checkpoints.keep", "keep-last", _DATA,
+        "How many of its last checkpoints `holdfast.training` keeps.",
+        "as the script says", absent="script", least=1),
+    Key("checkpoints.mirror", Kind.PATH, "checkpoints.mirror", "checkpoint-mirror", _DATA,
+        "Directory on storage that outlives the box; `holdfast.training` keeps a proven copy in PATH/<run-id>.", "none",
+        absent="none"),
+    Key("checkpoints.interruptions", Kind.DURATION, "checkpoints.interruptions_s", "interruptions", _DATA,
+        "Mean time between interruptions here, for `every: auto`; observed is that of the run's earlier attempts.",
+        "observed", absent="observed", least=1),
     Key("output.max", Kind.SIZE, "output_max_bytes", "output-max", _RECORD,
         "Size of the output log; beyond it the middle is cut, head and tail stay.", "200MiB", least=65536),
     Key("health_every", Kind.DURATION, "health_every_s", "health-every", _RECORD,
@@ -188,6 +204,7 @@ SECTIONS: tuple[str, ...] = tuple(dict.fromkeys(key.section for key in KEYS))
 """Section titles of help and documentation, in order."""
 
 _DURATION_PATTERN = r"^\s*(\d+(\.\d+)?|(\d+(\.\d+)?\s*(ms|min|[smhdwSMHDW])\s*)+)\s*$"
+_EVERY_PATTERN = r"^\s*(auto|\d+(\s*steps?)?|(\d+(\.\d+)?\s*(ms|min|[smhdwSMHDW])\s*)+)\s*$"
 _SIZE_PATTERN = r"^\s*\d+(\.\d+)?\s*([kKmMgGtTpP]([iI]?[bB]?)?|[bB])?\s*$"
 _NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,47}$"
 _STRINGS: dict[str, object] = {"type": "array", "items": {"type": "string"}}
@@ -247,6 +264,8 @@ def _form_of_many(key: Key) -> dict[str, object]:
     match key.kind:
         case Kind.DURATION:
             return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string", "pattern": _DURATION_PATTERN}]}
+        case Kind.EVERY:
+            return {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": _EVERY_PATTERN}]}
         case Kind.SIZE:
             return {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": _SIZE_PATTERN}]}
         case Kind.GPUS:

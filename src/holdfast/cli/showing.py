@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent import acting, observe
 from holdfast.agent.observe import Presence, Reach
+from holdfast.core.leaving import describe_leaving
 from holdfast.host import files
 from holdfast.model import wire
 from holdfast.model.errors import StorageError
@@ -33,7 +34,7 @@ DEEPEST_SHOWN = 20
 """A damaged record may be nested as deep as the parser goes."""
 _SHOWN_OTHERWISE = frozenset(
     {"schema", "kind", "outcome", "exit_code", "evidence", "ending", "reason", "status", "refusal", "warnings"}
-    | {"request", "at", "ended_at", "started_at", "duration_s", "final_cards"}
+    | {"request", "at", "ended_at", "started_at", "duration_s", "final_cards", "stop"}
 )
 
 
@@ -222,9 +223,20 @@ def _progress_lines(dossier: Dossier) -> list[tuple[str, object]]:
     lines: list[tuple[str, object]] = []
     if beat:
         lines.append(("heartbeat", _brief(beat)))
+    durable = _last_durable(dossier.view)
+    if durable is not None:
+        lines.append(("durable step", f"{durable}: a restart goes on from here"))
     if sample:
         lines += [("memory", _describe_memory(sample)), ("health", _brief(sample))]
     return lines
+
+
+def _last_durable(view: RunView) -> int | None:
+    """The newest checkpoint that its training says is on disk: what it wrote on leaving, else its heartbeat."""
+    left = view.end.stop if view.end is not None else None
+    told = view.heartbeat.get("last_durable_step")
+    steps = [step for step in (None if left is None else left.checkpoint_step, told) if isinstance(step, int)]
+    return max(steps, default=None)
 
 
 def _describe_memory(sample: Facts) -> str | None:
@@ -262,6 +274,8 @@ def _end_lines(view: RunView) -> list[tuple[str, object]]:
             ("outcome", f"{end.outcome.value} (exit {end.exit_code})"),
             ("evidence", end.evidence),
         ]
+        if end.stop is not None:
+            lines.append(("it left", describe_leaving(end.stop)))
         seconds = duration_of(view)
         if seconds is not None:
             lines.append(("job ran", format_duration(seconds)))

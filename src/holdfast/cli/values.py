@@ -245,14 +245,40 @@ def _not_one_of(text: str, choices: tuple[str, ...]) -> str:
 
 
 def _read_duration(key: Key, node: Node, base: str) -> float:
-    del key, base
+    del base
     if isinstance(node.value, (list, dict)):
         raise WrongValueError(f"expected a duration like 90s, 15m, 4h or 1h30m, found {describe(node)}")
     assert node.value is not None
     try:
-        return parse_duration(node.value)
+        seconds = parse_duration(node.value)
     except ValueError as error:
         raise WrongValueError(str(error)) from error
+    if key.least is not None and seconds < key.least:
+        raise WrongValueError(f"{node.text or seconds} is too short; the least is {key.least:g} s")
+    return seconds
+
+
+def _read_every(key: Key, node: Node, base: str) -> str:
+    """``auto``, seconds or steps, in the form that the training library reads: ``auto``, ``600s``, ``500 steps``."""
+    del key, base
+    expected = "auto, a duration with its unit like 10m, or a number of steps like 500"
+    if isinstance(node.value, bool) or not isinstance(node.value, (int, str)):
+        raise WrongValueError(f"expected {expected}, found {describe(node)}")
+    text = str(node.value).strip().lower()
+    if text == "auto":
+        return text
+    steps = re.fullmatch(r"(\d{1,18})(?:\s*steps?)?", text, re.ASCII)
+    if steps is not None:
+        if int(steps[1]) == 0:
+            raise WrongValueError("every 0 steps is no rhythm; the least is 1")
+        return f"{int(steps[1])} steps"
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise WrongValueError(f"expected {expected}, found {describe(node)}") from error
+    if seconds < 1:
+        raise WrongValueError(f"{text} is too often; the least is 1s")
+    return f"{seconds:.10g}s"
 
 
 def _read_size(key: Key, node: Node, base: str) -> int:
@@ -323,4 +349,5 @@ _READERS: dict[Kind, Callable[[Key, Node, str], object]] = {
     Kind.GPUS: _read_gpus,
     Kind.CPUS: _read_cpus,
     Kind.URL: _read_url,
+    Kind.EVERY: _read_every,
 }

@@ -32,6 +32,17 @@ ALLOCATOR_OLD = "PYTORCH_CUDA_ALLOC_CONF"
 ALLOCATOR_PAIR = "expandable_segments:True,max_split_size_mb:512"
 NCCL_NEW = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 NCCL_OLD = "NCCL_ASYNC_ERROR_HANDLING"
+PATH = "PYTHONPATH"
+LIBRARY = "HOLDFAST_LIBRARY"
+"""What holdfast appended to `PATH`, so that a run started inside of a run can take it out again."""
+OPTIONAL = frozenset(
+    f"HOLDFAST_{name}"
+    for name in (
+        *("DEADLINE", "WORKERS", "GRACE", "GPU_COUNT", "GPU_MEMORY_SHARE", "MEAN_TIME_BETWEEN_INTERRUPTIONS"),
+        *("MIRROR_DIR", "CHECKPOINT_EVERY", "CHECKPOINT_KEEP"),
+    )
+)
+"""Variables that not every run sets: an enclosing run's are taken out first."""
 NO_CARDS = "-1"
 """`CUDA_VISIBLE_DEVICES` of a job without cards. Not the empty string: some launchers take that for "unset"."""
 
@@ -50,7 +61,8 @@ class Placement:
     `deadline_epoch_s` is the wall-clock time at which the run will be asked to stop (seconds since 1970), None without
     one; `threads` the cap for each process of the job, `workers` the bound for data loaders, `torch_version` as text
     (``2.5.1+cu121``), each None when not known. `imposed`: a scheduler chose the cards and named them in the
-    environment.
+    environment. `grace_s` is the time between the gentle and the hard stop as planned at the start, `interruption_s`
+    the mean time between interruptions, `library` a directory with `holdfast` and nothing else that can be imported.
     """
 
     run_dir: str
@@ -67,6 +79,9 @@ class Placement:
     workers: int | None = None
     torch_version: str | None = None
     imposed: bool = False
+    grace_s: float | None = None
+    interruption_s: float | None = None
+    library: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +99,13 @@ def build_environment(base: Mapping[str, str], spec: JobSpec, placement: Placeme
     Values that were redacted when the run was recorded are not used: the caller's own value stays.
     """
     # An enclosing run's deadline or worker bound is not this run's, also where this one has none.
-    user = {name: value for name, value in base.items() if name not in ("HOLDFAST_DEADLINE", "HOLDFAST_WORKERS")}
+    user = {name: value for name, value in base.items() if name not in OPTIONAL}
+    inherited = _without(user.pop(PATH, ""), user.pop(LIBRARY, None))
+    if inherited:
+        user[PATH] = inherited
     user.update({name: value for name, value in spec.env.items() if value != REDACTED})
     findings: list[Finding] = []
-    ours = _build_own(placement)
+    ours = _build_own(spec, placement)
     defaults = {"PYTHONUNBUFFERED": "1"}
     defaults.update(_choose_threads(user, placement, findings))
     defaults.update(choose_allocator(user, placement.torch_version))
@@ -97,13 +115,15 @@ def build_environment(base: Mapping[str, str], spec: JobSpec, placement: Placeme
     _report_differences(user, placement, findings)
     added = {name: value for name, value in defaults.items() if name not in user}
     added.update(ours)
+    paths = user.get(PATH, "")
+    if placement.library is not None and placement.library not in paths.split(":"):
+        added.update({PATH: f"{paths}:{placement.library}" if paths else placement.library, LIBRARY: placement.library})
     return JobEnvironment({**user, **added}, tuple(sorted(added)), tuple(findings))
 
 
-def _build_own(placement: Placement) -> dict[str, str]:
-    optional = {"HOLDFAST_DEADLINE": placement.deadline_epoch_s, "HOLDFAST_WORKERS": placement.workers}
+def _build_own(spec: JobSpec, placement: Placement) -> dict[str, str]:
     return {
-        **{name: str(int(value)) for name, value in optional.items() if value is not None},
+        **{name: text for name, text in _tell(spec, placement).items() if text is not None},
         "HOLDFAST_RUN_DIR": placement.run_dir,
         "HOLDFAST_RUN_ID": placement.run_id,
         "HOLDFAST_ATTEMPT": str(placement.attempt),
@@ -115,6 +135,34 @@ def _build_own(placement: Placement) -> dict[str, str]:
         # What a scheduler gave stays as the scheduler wrote it (LEASE-17).
         **({} if placement.imposed else visible_devices([device.uuid for device in placement.devices] or [NO_CARDS])),
     }
+
+
+def _tell(spec: JobSpec, placement: Placement) -> dict[str, str | None]:
+    """What the training library is told, by name; None where there is nothing to tell. The names are `OPTIONAL`."""
+    stated = spec.checkpoints
+    told: dict[str, float | str | None] = {
+        "HOLDFAST_DEADLINE": None if placement.deadline_epoch_s is None else int(placement.deadline_epoch_s),
+        "HOLDFAST_WORKERS": placement.workers,
+        "HOLDFAST_GRACE": placement.grace_s,
+        # Under a scheduler's own choice of cards the library cannot be promised a number, unless it was asked for.
+        "HOLDFAST_GPU_COUNT": len(placement.devices) or (None if placement.imposed else 0),
+        "HOLDFAST_GPU_MEMORY_SHARE": spec.gpu.memory_share,
+        "HOLDFAST_MEAN_TIME_BETWEEN_INTERRUPTIONS": placement.interruption_s,
+        # Each run has a mirror of its own: two that shared one would prune each other's checkpoints.
+        "HOLDFAST_MIRROR_DIR": None if stated.mirror is None else f"{stated.mirror.rstrip('/')}/{placement.run_id}",
+        "HOLDFAST_CHECKPOINT_EVERY": stated.every,
+        "HOLDFAST_CHECKPOINT_KEEP": stated.keep,
+    }
+    return {name: _write(value) for name, value in told.items()}
+
+
+def _write(value: float | str | None) -> str | None:
+    return f"{value:.10g}" if isinstance(value, float) else None if value is None else str(value)
+
+
+def _without(paths: str, entry: str | None) -> str:
+    """A search path without what an enclosing run had added to it."""
+    return paths if entry is None else ":".join(part for part in paths.split(":") if part != entry)
 
 
 def parse_version(text: str | None) -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ from enum import Enum
 from ..model.finding import Finding
 from ..model.identity import JobProcess, ProcessId, WaitStatus
 from ..model.lease import Busy, LeasedDevice
-from ..model.run import Refusal, StopRequest
+from ..model.run import Refusal, StopRecord, StopRequest
 
 
 class Timer(str, Enum):
@@ -137,7 +137,9 @@ class JobVanished:
 
 @dataclass(frozen=True, slots=True)
 class TreeEmptied:
-    """No process of the run is left: proven, not assumed."""
+    """No process of the run is left: proven, not assumed. `stop` is what the training library wrote on leaving."""
+
+    stop: StopRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)

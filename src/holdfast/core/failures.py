@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from ..model.run import Ended, Outcome, StopCause
 from ..model.units import format_bytes
+from .leaving import judge_leaving
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,22 @@ _WORDS: tuple[tuple[str, str, str], ...] = (
     ("not_permitted", r"^PermissionError: |: Permission denied\s*$", "see the permissions of what it names"),
     ("open_files", r"Too many open files|Errno 24\b", "limits: {open_files: 65536}, or fewer workers"),
 )
+_LEFT = {
+    "signal": ("preempted", "holdfast restart goes on from the last checkpoint"),
+    "deadline": ("timed_out", "holdfast restart goes on from the last checkpoint; or raise the time limit"),
+    "operator": ("stopped", "holdfast restart goes on from the last checkpoint"),
+    "user": ("stopped", "holdfast restart goes on from the last checkpoint"),
+    "memory": ("out_of_memory", "raise limits.memory, or use less; holdfast restart goes on from the last checkpoint"),
+    "nonfinite": (
+        "nonfinite",
+        "lower the learning rate or look at the batch; resume from a checkpoint before that step",
+    ),
+    "save_failed": (
+        "save_failed",
+        "see the disk of the checkpoints (df, df -i, its permissions), then: holdfast restart",
+    ),
+}
+"""Class and remedy for what the training library wrote on leaving. An exception is judged by its own words."""
 _REFUSALS = {
     "busy": "wait for the cards (gpu: {wait: 2h}) or take others: holdfast gpus",
     "preflight": "mend what the checks name; holdfast preflight repeats them",
@@ -152,13 +169,19 @@ def _judge_memory(ended: Ended, traces: Traces) -> Verdict:
 
 def _judge_end(ended: Ended, traces: Traces) -> Verdict:
     evidence = [ended.evidence]
+    stop = ended.stop
+    if stop is not None and stop.why in _LEFT and judge_leaving(stop, ended.status) is not None:
+        name, remedy = _LEFT[stop.why]
+        return Verdict(name, tuple(evidence), remedy)
     if traces.free_bytes is not None and traces.free_bytes < FULL_DISK_BYTES:
         evidence.append(f"the run's disk has {format_bytes(traces.free_bytes)} left")
         return Verdict("disk_full", tuple(evidence), "free space on the run's disk, then: holdfast restart")
-    words = find_words(traces.tail)
-    if words is not None:
-        name, line, remedy = words
-        return Verdict(name, (*evidence, f"its output says: {line}"), remedy)
+    told = "" if stop is None else stop.traceback
+    for text, source in ((traces.tail, "its output says"), (told, "its traceback says")):
+        words = find_words(text)
+        if words is not None:
+            name, line, remedy = words
+            return Verdict(name, (*evidence, f"{source}: {line}"), remedy)
     status = ended.status
     if status is not None and status.signal is not None:
         name, meaning = SIGNALS.get(status.signal, (f"signal {status.signal}", "see signal(7)"))
@@ -170,7 +193,7 @@ def _judge_end(ended: Ended, traces: Traces) -> Verdict:
         )
     if status is not None and status.code in (126, 127):
         return Verdict("exec_failed", tuple(evidence), "correct the command, or activate its environment")
-    last = next((line for line in reversed(traces.tail.splitlines()) if line.strip()), "")
+    last = next((line for line in reversed((told or traces.tail).splitlines()) if line.strip()), "")
     if last:
         evidence.append(f"its last line: {last.strip()[:200]}")
     return Verdict("job_failed", tuple(evidence), "read its last lines below; the exit code is the job's own")

@@ -256,17 +256,17 @@ def _vanished(state: Starting | Running | Stopping, _event: JobVanished, now: No
     return _finalize(state, now, status=state.status if isinstance(state, Stopping) else None)
 
 
-def _emptied_early(state: Running | Stopping, _event: TreeEmptied, now: Now, plan: Plan) -> Step:
+def _emptied_early(state: Running | Stopping, event: TreeEmptied, now: Now, plan: Plan) -> Step:
     status = state.status if isinstance(state, Stopping) else None
     final, _ = _finalize(state, now, status=status)
     assert isinstance(final, Finalizing)
-    return replace(final, emptied=True), _check_results(plan)
+    return replace(final, emptied=True, stop=event.stop), _check_results(plan)
 
 
-def _emptied(state: Finalizing, _event: TreeEmptied, _now: Now, plan: Plan) -> Step | None:
+def _emptied(state: Finalizing, event: TreeEmptied, _now: Now, plan: Plan) -> Step | None:
     if state.emptied:
         return None
-    return replace(state, emptied=True, stuck=()), _check_results(plan)
+    return replace(state, emptied=True, stuck=(), stop=event.stop), _check_results(plan)
 
 
 def _check_results(plan: Plan) -> tuple[Action, ...]:

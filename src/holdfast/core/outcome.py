@@ -1,8 +1,8 @@
 """How a run ended, judged from what is proven (POST-05, POST-09, B-50).
 
-In this order: it never ran; its end was not witnessed; somebody or a deadline ended it; its own status; its results.
-Exit code 0 is not success until the declared results are there, and a job that left with 0 because it was asked to
-leave was stopped, not finished.
+In this order: it never ran; somebody or a deadline ended it; the training library says that it left before it was done;
+its end was not witnessed; its own status; its results. Exit code 0 is not success until the declared results are there,
+and a job that left with 0 because it was asked to leave was stopped, not finished.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from ..model.errors import EXIT_STOPPED, EXIT_TIMED_OUT, ResultMissing
 from ..model.finding import Finding, Level
 from ..model.run import Ended, Finalizing, Outcome, StopCause
+from .leaving import EXIT_PREEMPTED, describe_leaving, describe_saved, judge_leaving
 
 EXIT_LOST = 71
 """The end was not witnessed (EX_OSERR of sysexits.h: the operating system took it)."""
@@ -33,6 +34,7 @@ def judge_outcome(final: Finalizing, findings: tuple[Finding, ...], at: str) -> 
         refusal=final.refusal,
         request=final.request,
         started_at=final.started_at,
+        stop=final.stop,
         warnings=tuple(f"{item.id}: {item.evidence}" for item in findings if item.level in mild),
     )
 
@@ -43,10 +45,15 @@ def _judge(final: Finalizing, findings: tuple[Finding, ...]) -> tuple[Outcome, i
         return outcome, final.refusal.exit_code, f"never ran: {final.refusal.message}"
     if final.request is not None:
         return _judge_stopped(final)
+    reasons = [item.evidence for item in findings if item.id in (LIMIT_FINDING, MISMATCH_FINDING)]
+    if final.stop is not None:
+        left = judge_leaving(final.stop, final.status)
+        if left is not None:
+            return left[0], left[1], "; ".join([left[2], *reasons])
+        reasons.append(f"it wrote before: {describe_leaving(final.stop)}")
     if final.status is None:
-        return Outcome.LOST, EXIT_LOST, _describe_loss(final)
+        return Outcome.LOST, EXIT_LOST, "; ".join([_describe_loss(final), *reasons])
     if final.status.code != 0:
-        reasons = [item.evidence for item in findings if item.id in (LIMIT_FINDING, MISMATCH_FINDING)]
         words = "; ".join([f"the job ended with {final.status.describe()}", *reasons])
         return Outcome.FAILED, final.status.exit_code, words
     failed = [finding for finding in findings if finding.level is Level.FAIL]
@@ -66,15 +73,16 @@ def _judge_stopped(final: Finalizing) -> tuple[Outcome, int, str]:
     if request.cause in STOPPED_BY_TIME:
         return Outcome.TIMED_OUT, EXIT_TIMED_OUT, words
     if request.cause is StopCause.PREEMPTION:
-        return Outcome.PREEMPTED, 143, words
+        return Outcome.PREEMPTED, EXIT_PREEMPTED, words
     if request.cause in (StopCause.OPERATOR, StopCause.SIGNAL):
         return Outcome.STOPPED, EXIT_STOPPED, words
     return Outcome.FAILED, final.status.exit_code or 1 if final.status else 1, words
 
 
 def _describe_end(final: Finalizing) -> str:
+    saved = "" if final.stop is None else f", {describe_saved(final.stop)}"
     if final.status is not None:
-        return f"the job ended with {final.status.describe()}"
+        return f"the job ended with {final.status.describe()}{saved}"
     return "the job had not started" if final.job is None else "the job is gone, its status was not witnessed"
 
 

@@ -54,13 +54,17 @@ class Tracker(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class GpuOptions:
-    """How cards are chosen and waited for. Bytes and seconds; None is "no limit stated"."""
+    """How cards are chosen and waited for. Bytes and seconds; None is "no limit stated".
+
+    `memory_share` (0 < share <= 1) is what torch may take of each card's memory; the training library applies it.
+    """
 
     min_free_bytes: int | None = None
     wait_s: float = 0.0
     share: bool = False
     max_hold_s: float | None = None
     idle_window_s: float = 2.0
+    memory_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,20 @@ class DiskNeeds:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """What the training library is told about checkpoints; None leaves it to the script (CKPT-09, CKPT-06).
+
+    `every` is ``auto``, seconds (``600s``) or steps (``500 steps``); `mirror` a directory that outlives the box, in
+    which each run gets one of its own; `interruptions_s` the mean time between interruptions that people expect here.
+    """
+
+    every: str | None = None
+    keep: int | None = None
+    mirror: str | None = None
+    interruptions_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Notify:
     """Whom to tell: an argument vector that gets the message as JSON on stdin, and a URL that gets it by POST."""
 
@@ -139,6 +157,7 @@ class JobSpec:
     data: tuple[str, ...] = ()
     artifacts: tuple[str, ...] = ()
     disk: DiskNeeds = DiskNeeds()
+    checkpoints: Checkpoints = Checkpoints()
     expected_s: float | None = None
     output_max_bytes: int = 200 * 1024**2
     health_every_s: float = 30.0

@@ -80,6 +80,25 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class StopRecord:
+    """Why a training left before its supervisor made it, as its library wrote it into ``stop.json`` (LIB-18).
+
+    `why` is ``signal``, ``deadline``, ``operator``, ``memory``, ``user``, ``nonfinite``, ``save_failed``, ``exception``
+    or ``finished``; `step` the last step done, `checkpoint_step` the newest durable one, `saved` whether that was
+    written on leaving, `seconds` what leaving took. The job writes it: a claim, to be held against its exit status.
+    """
+
+    why: str
+    detail: str = ""
+    step: int | None = None
+    checkpoint_step: int | None = None
+    saved: bool = False
+    seconds: float | None = None
+    at: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Created:
     """The run directory exists; nothing has been done."""
 
@@ -151,7 +170,8 @@ class Finalizing:
     """The leader is gone or never was: empty the tree, check the results, give the cards back.
 
     At most one of `status` and `refusal` is set, or neither when the job's end was not witnessed. `emptied` turns True
-    when the tree was proven empty; `stuck` lists what survived KILL so far.
+    when the tree was proven empty; `stuck` lists what survived KILL so far. `stop` is what the training library left,
+    read once nobody is there who could still write it.
     """
 
     since: str
@@ -164,11 +184,15 @@ class Finalizing:
     request: StopRequest | None = None
     emptied: bool = False
     stuck: tuple[str, ...] = ()
+    stop: StopRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Over. `exit_code` is what `holdfast run` returns; `evidence` proves the outcome."""
+    """Over. `exit_code` is what `holdfast run` returns; `evidence` proves the outcome.
+
+    `stop` is what the training library said about its leaving; None when it said nothing.
+    """
 
     at: str
     outcome: Outcome
@@ -179,6 +203,7 @@ class Ended:
     request: StopRequest | None = None
     started_at: str | None = None
     warnings: tuple[str, ...] = ()
+    stop: StopRecord | None = None
 
 
 State = Created | Preflight | Waiting | Starting | Running | Stopping | Finalizing | Ended
@@ -215,6 +240,16 @@ class Desired:
     """The content of ``desired.json``: a durable wish, seen by the supervisor whenever it looks."""
 
     wish: Wish
+    by: str
+    at: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointWish:
+    """The content of ``checkpoint_wanted.json``: somebody wants the job to save and go on (LIB-17)."""
+
+    id: str
     by: str
     at: str
     reason: str = ""

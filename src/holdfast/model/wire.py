@@ -13,10 +13,11 @@ import types
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
-from .run import SCHEMA, STATES
+from .run import SCHEMA, STATES, StopRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import TypeGuard
 
 T = TypeVar("T")
 
@@ -36,6 +37,8 @@ SUPERVISOR_LOG = "supervisor.log"
 HEALTH = "health.jsonl"
 HEARTBEAT = "heartbeat.json"
 CHECKPOINT_REQUEST = "checkpoint_request.json"
+CHECKPOINT_WANTED = "checkpoint_wanted.json"
+STOP = "stop.json"
 PREFLIGHT = "preflight.json"
 POSTFLIGHT = "postflight.json"
 EXIT = "exit.json"
@@ -43,6 +46,9 @@ FAILURE = "failure.md"
 
 LARGEST_HEARTBEAT_NUMBER = 1 << 63
 LONGEST_HEARTBEAT_TEXT = 1000
+LONGEST_WHY = 40
+LONGEST_TRACEBACK = 16 * 1024
+LARGEST_STOP_BYTES = 1 << 20
 
 _HINTS: dict[type, dict[str, object]] = {}
 _BY_KIND = {cls.__name__.lower(): cls for cls in STATES}
@@ -131,6 +137,49 @@ def clean_heartbeat(values: dict[str, Any]) -> dict[str, Any]:
         or (isinstance(value, int) and abs(value) < LARGEST_HEARTBEAT_NUMBER)
         or (isinstance(value, str) and len(value) <= LONGEST_HEARTBEAT_TEXT)
     }
+
+
+def clean_stop(values: dict[str, Any]) -> StopRecord | None:
+    """What of a ``stop.json`` can be judged and repeated; None when it does not say why.
+
+    The job writes it, so, as with a heartbeat, only values of a sane kind and size are taken, and text without control
+    characters. Of a long traceback the end is kept: it names the error.
+    """
+    why = _clean_line(values.get("why"), LONGEST_WHY)
+    if not why:
+        return None
+    traceback = values.get("traceback")
+    seconds = values.get("seconds")
+    return StopRecord(
+        why=why,
+        detail=_clean_line(values.get("detail"), LONGEST_HEARTBEAT_TEXT),
+        step=_clean_count(values.get("step")),
+        checkpoint_step=_clean_count(values.get("checkpoint_step")),
+        saved=values.get("saved") is True,
+        seconds=float(seconds) if _is_duration(seconds) else None,
+        at=_clean_line(values.get("at"), LONGEST_WHY),
+        traceback=_clean_lines(traceback[-LONGEST_TRACEBACK:]) if isinstance(traceback, str) else "",
+    )
+
+
+def _clean_line(value: object, longest: int) -> str:
+    text = value[:longest] if isinstance(value, str) else ""
+    return "".join(letter if letter.isprintable() else " " for letter in text).strip()
+
+
+def _clean_lines(text: str) -> str:
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else " " for letter in text)
+
+
+def _clean_count(value: object) -> int | None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if 0 <= value < LARGEST_HEARTBEAT_NUMBER else None
+
+
+def _is_duration(value: object) -> TypeGuard[int | float]:
+    # Written so that NaN and infinity do not pass.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < LARGEST_HEARTBEAT_NUMBER
 
 
 def _hints_of(cls: type) -> dict[str, object]:

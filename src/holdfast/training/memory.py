@@ -7,15 +7,24 @@ Source: torch.cuda.set_per_process_memory_fraction, a limit of torch's caching a
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 DEFAULT_SHARE = 0.95
 
 
-def limit_gpu_memory(share: float = DEFAULT_SHARE) -> int:
+def limit_gpu_memory(share: float = DEFAULT_SHARE, devices: Iterable[int] | None = None) -> int:
     """Let torch allocate at most `share` of each visible card's memory; beyond it torch raises its out-of-memory error.
 
     Call it after importing torch and before the first allocation. Without torch, or without a visible card, nothing is
     to be limited.
+
+    Args:
+        share: Above 0 and up to 1.
+        devices: Indices of visible cards, None for all. A process that uses one of several names it, because the
+            call sets up CUDA on the cards that it is made for.
 
     Returns:
         The number of devices that were limited.
@@ -28,7 +37,8 @@ def limit_gpu_memory(share: float = DEFAULT_SHARE) -> int:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return 0
-    devices = int(torch.cuda.device_count())
-    for device in range(devices):
+    count = int(torch.cuda.device_count())
+    chosen = range(count) if devices is None else [device for device in devices if 0 <= device < count]
+    for device in chosen:
         torch.cuda.set_per_process_memory_fraction(share, device)
-    return devices
+    return len(chosen)

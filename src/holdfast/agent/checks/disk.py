@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...core.disk_budget import DiskUse, judge_disk
-from ...host.disks import DiskUnreadable, measure, read_mounts
+from ...host.disks import DiskUnreadable, find_existing, measure, read_mounts
 from .situation import failed, passed, unknown, warned
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from ...host.disks import DiskSpace
     from ...model.finding import Finding
+    from ...model.job import DiskNeeds
     from .situation import Situation
 
 
@@ -58,7 +60,36 @@ def check_disks(situation: Situation) -> Iterator[Finding]:
             )
             yield warned("disk.memory", path, seen, "keep runs on a disk: --runs, or HOLDFAST_RUNS")
     for device, space in spaces.items():
-        yield from judge_disk(_build_use(space, paths[device], device in takers), situation.spec.disk)
+        yield from judge_disk(_build_use(space, paths[device], device in takers), _needs(situation))
+
+
+def _needs(situation: Situation) -> DiskNeeds:
+    """What the job asks of its disks; as many checkpoints as the library is told to keep take room, too."""
+    needs, keep = situation.spec.disk, situation.spec.checkpoints.keep
+    return needs if keep is None or keep <= needs.keep else replace(needs, keep=keep)
+
+
+def check_mirror(situation: Situation) -> Iterator[Finding]:
+    """The mirror of the checkpoints takes files, and does not lie on the very disk that it is to outlive (CKPT-06)."""
+    mirror = situation.spec.checkpoints.mirror
+    if mirror is None:
+        return
+    there = find_existing(mirror)
+    if not os.path.isdir(there) or not os.access(there, os.W_OK | os.X_OK):
+        what = "is not a directory" if not os.path.isdir(there) else "does not take files from this account"
+        remedy = "mount it, or name another place: checkpoints.mirror"
+        yield failed("checkpoints.mirror", mirror, f"cannot be written: {there} {what}", remedy)
+        return
+    try:
+        same = os.stat(there).st_dev == os.stat(find_existing(situation.runs_place)).st_dev
+    except OSError as error:
+        yield unknown("checkpoints.mirror", mirror, f"not told: {error.strerror}", "see whether its server answers")
+        return
+    if same:
+        seen = "lies on the disk of the checkpoints themselves: what takes the one takes the other"
+        yield warned("checkpoints.mirror", mirror, seen, "name a directory on storage that outlives this box")
+    else:
+        yield passed("checkpoints.mirror", mirror, "takes files, and is another disk than the run directory's")
 
 
 def _build_use(space: DiskSpace, paths: dict[str, bool], takes_checkpoints: bool) -> DiskUse:  # noqa: FBT001 - one fact
@@ -86,6 +117,8 @@ def list_places(situation: Situation) -> Iterator[tuple[str, str, bool, bool]]:
     yield "run directory", situation.runs_place, False, not spec.disk.paths
     for path in spec.disk.paths:
         yield "declared path", situation.in_workdir(path), False, True
+    if spec.checkpoints.mirror is not None:
+        yield "checkpoint mirror", spec.checkpoints.mirror, False, True
     yield "working directory", spec.workdir, False, False
     home = environ.get("HOME", "")
     usual = {"HF_HOME": f"{home}/.cache/huggingface", "TORCH_HOME": f"{home}/.cache/torch"}

@@ -13,6 +13,7 @@ SUMMARIES: dict[str, str] = {
     "logs": "Print or follow the output of a run.",
     "attach": "Follow a live run as if it had been started here.",
     "stop": "Stop a run, wait until nothing of it is left, and say how.",
+    "checkpoint": "Ask a run to save a checkpoint and go on.",
     "restart": "Stop a run and start the same command as its next attempt.",
     "adopt": "Give a live run whose supervisor died a new one.",
     "rm": "Remove ended runs.",

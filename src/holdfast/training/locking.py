@@ -1,0 +1,122 @@
+"""One run writes into a directory of checkpoints: a kernel lock that ends with the last process that holds it.
+
+The trainer's writer holds it too: a trainer that starts while the writer of a killed one finishes its save waits for
+that. Forked children (data loaders) let go of it at once. Where the file system has no locks there is only a word.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from . import layout
+from .errors import DirectoryBusy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+WAIT_S = 30.0
+"""How long what a killed trainer left behind (its writer) is waited for."""
+LOOK_S = 0.05
+
+
+class DirectoryLock:
+    """The lock of one directory, taken in the constructor, given back by `release` or the end of all its holders."""
+
+    def __init__(self, directory: str, warn: Callable[[str], None], *, wait_s: float = WAIT_S) -> None:
+        """Take it; waits for a writer whose trainer is dead, not for a living run.
+
+        Raises:
+            DirectoryBusy: another run writes here.
+            OSError: the directory cannot be written.
+        """
+        self.path = os.path.join(directory, layout.LOCK)
+        self.fd: int | None = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            self._take(directory, warn, wait_s)
+        except BaseException:
+            os.close(self.fd)
+            raise
+        os.register_at_fork(after_in_child=self._let_go)
+
+    def _take(self, directory: str, warn: Callable[[str], None], wait_s: float) -> None:
+        assert self.fd is not None
+        limit, said = time.monotonic() + wait_s, False
+        while True:
+            try:
+                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                holder, alive = self._read_holder()
+                if alive or time.monotonic() > limit:
+                    raise DirectoryBusy(
+                        f"{directory} is written by another run ({holder})",
+                        "wait for it or stop it, or give this one a directory of its own",
+                    ) from None
+                if not said:
+                    warn(f"{directory}: waiting for what {holder} left behind to finish its save")
+                    said = True
+                time.sleep(LOOK_S)
+            except OSError as error:
+                if error.errno not in UNSUPPORTED:
+                    raise
+                warn(f"{directory} is on a file system without locks: nothing keeps a second run from writing there")
+                break
+        self._write_holder()
+
+    def _write_holder(self) -> None:
+        assert self.fd is not None
+        me = {"pid": os.getpid(), "start": _start_time(os.getpid()), "host": socket.gethostname(), "boot": _boot_id()}
+        me["run"] = os.environ.get("HOLDFAST_RUN_ID", "")
+        data = json.dumps(me).encode() + b"\n"
+        os.ftruncate(self.fd, 0)
+        os.pwrite(self.fd, data, 0)
+
+    def _read_holder(self) -> tuple[str, bool]:
+        """Who holds it, in words, and whether that process is known to be alive."""
+        assert self.fd is not None
+        try:
+            who = json.loads(os.pread(self.fd, 4096, 0))
+            words = f"process {who['pid']} on {who['host']}" + (f", run {who['run']}" if who["run"] else "")
+            if who["boot"] != _boot_id():
+                # Another machine, or a box that was restarted: only the lock itself speaks.
+                return words, who["host"] != socket.gethostname()
+            return words, _start_time(int(who["pid"])) == who["start"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return "a process that left no name", False
+
+    def _let_go(self) -> None:
+        if self.fd is not None:
+            os.close(self.fd)
+            self.fd = None
+
+    def release(self) -> None:
+        """Give it back; a writer that is still busy goes on holding it."""
+        self._let_go()
+
+
+def _start_time(pid: int) -> str:
+    """When a process began, in the kernel's clock ticks since boot; empty when there is no such process (or a zombie).
+
+    Source: proc(5), field 22 of stat, counted behind the name in parentheses.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in ("Z", "X") else fields[19]
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,85 @@
+"""A second copy on storage that outlives this machine, proven on the far side (CKPT-06, CKPT-10).
+
+A copy counts only after it was read back and every byte compared: some mounts answer a write, and even an fsync, before
+anything has arrived.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+
+from ..host.files import sync_directory
+from . import checkpoints, layout, writing
+
+
+def copy(path: str, mirror: str, keep: checkpoints.Retention) -> str:
+    """Copy the checkpoint at `path` into the directory `mirror`; answers the copy's path.
+
+    The source is proven while it is read, the copy after it was written and dropped from this box's cache.
+
+    Raises:
+        LayoutError: the source is not what was written.
+        OSError: the copy could not be made, or did not prove right.
+    """
+    step = layout.parse_step(os.path.basename(path))
+    assert step is not None, path
+    os.makedirs(mirror, exist_ok=True)
+    final = os.path.join(mirror, layout.step_name(step))
+    if os.path.isdir(final) and checkpoints.verify(final).ok:
+        return final
+    entry = checkpoints.read_entry(path, step)
+    if entry.record is None:
+        raise layout.LayoutError(entry.problem)
+    writing.check_room(mirror, entry.record.nbytes, len(entry.record.files) + 2)
+    building = os.path.join(
+        mirror, layout.building_name(step, f"{os.getpid():08x}{time.monotonic_ns() & 0xFFFFFF:06x}")
+    )
+    try:
+        _copy_files(path, building, entry.record)
+        if os.path.lexists(final):
+            checkpoints.set_aside(final, step)
+        os.rename(building, final)
+        sync_directory(mirror)
+    except (OSError, layout.LayoutError):
+        shutil.rmtree(building, ignore_errors=True)
+        raise
+    _prove(final)
+    checkpoints.prune(mirror, keep)
+    return final
+
+
+def _copy_files(path: str, building: str, record: layout.Record) -> None:
+    directories = sorted({os.path.dirname(file.path) for file in record.files} | {""})
+    for name in directories:
+        os.makedirs(os.path.join(building, name), exist_ok=True)
+    for file in record.files:
+        buffer = memoryview(bytearray(min(file.chunk, file.bytes)))
+        target = os.path.join(building, file.path)
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            for piece in checkpoints.read_pieces(path, file, buffer):
+                while piece:
+                    piece = piece[os.write(descriptor, piece) :]  # noqa: PLW2901 - what is left of it
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    writing.write_durably(os.path.join(building, layout.RECORD), layout.record_to_bytes(record))
+    for name in directories:
+        sync_directory(os.path.join(building, name))
+
+
+def _prove(final: str) -> None:
+    """Read the copy from the far side: what this box still has in its cache is dropped first."""
+    for root, _, names in os.walk(final):
+        for name in names:
+            descriptor = os.open(os.path.join(root, name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+    verdict = checkpoints.verify(final)
+    if not verdict.ok:
+        raise OSError(errno.EIO, f"the copy does not prove right: {verdict.problems[0]}", final)

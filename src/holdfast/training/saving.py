@@ -1,0 +1,329 @@
+"""The trainer's side of a save: copy the state, hand it to the writer, learn how it went.
+
+One save is under way at a time; the loop pauses for the copy. Where there is no memory for a copy, or no anonymous
+shared file, the trainer writes by itself and waits. A writer that dies takes its save with it: that is seen at the next
+step, reported, and the next save starts another one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from . import layout, snapshot, tree, writer, writing
+from .errors import SaveFailed
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Mapping
+
+    from .checkpoints import Retention
+
+LEAVE_S = 60.0
+"""How long the end of a run waits for a mirror after the last checkpoint is durable; the writer goes on by itself."""
+
+
+class Save:
+    """One save: `result()` waits until it is durable, `done` says whether it is over."""
+
+    def __init__(self, saver: Saver | None, step: int) -> None:
+        """A save that has begun."""
+        self.step = step
+        self.paused_s = 0.0
+        self.began = time.monotonic()
+        self._saver = saver
+        self._result: writer.Result | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it is durable or has failed; asks the writer."""
+        if self._result is None and self._saver is not None:
+            self._saver.poll()
+        return self._result is not None
+
+    def result(self, timeout: float | None = None) -> str:
+        """The path of the durable checkpoint.
+
+        Raises:
+            SaveFailed: it did not become durable; earlier checkpoints are untouched.
+            TimeoutError: not within `timeout` seconds.
+        """
+        if self._result is None and self._saver is not None:
+            self._saver.wait(timeout)
+        if self._result is None:
+            raise TimeoutError(f"the checkpoint of step {self.step} is not durable after {timeout} s")
+        if not self._result.ok:
+            raise SaveFailed(
+                f"the checkpoint of step {self.step} was not saved: {self._result.message}",
+                "the earlier checkpoints are untouched; make room or repair the disk, the next interval tries again",
+            )
+        return self._result.path
+
+    def settle(self, result: writer.Result) -> None:
+        """Note how it went."""
+        self._result = result
+
+    @property
+    def outcome(self) -> writer.Result | None:
+        """How it went, None while it is under way."""
+        return self._result
+
+
+class Saver:
+    """Saves states into one directory."""
+
+    def __init__(
+        self,
+        directory: str,
+        keep: Retention,
+        *,
+        token: str = "",
+        rank: int = 0,
+        world: int = 1,
+        mirror: str | None = None,
+        asynchronous: bool = True,
+        report: Callable[[Save, writer.Result], None] | None = None,
+        lock_fd: int | None = None,
+    ) -> None:
+        """Nothing is started before the first save. `report` hears of every result, the mirror's too."""
+        self.directory = os.path.abspath(directory)
+        self.mirror = os.path.abspath(mirror) if mirror else None
+        self._keep, self._rank, self._world = keep, rank, world
+        self._token = token or os.urandom(4).hex()
+        self._asynchronous = asynchronous and hasattr(os, "memfd_create")
+        self._report = report or (lambda _save, _result: None)
+        self._lock_fd = lock_fd
+        self._snapshot: snapshot.Snapshot | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._answers = b""
+        self._current: Save | None = None
+        self._count = 0
+        self._mirrors_due = 0
+        self.why_inline = "" if self._asynchronous else "it was asked for" if not asynchronous else "no memfd here"
+
+    @property
+    def busy(self) -> Save | None:
+        """The save that is under way, as far as was heard."""
+        return self._current
+
+    def prepare(self, states: Mapping[str, Any]) -> None:
+        """See that `states` can be saved, start the writer, and have memory for their copy ready.
+
+        Raises:
+            CannotSave: a value has no plain form.
+        """
+        planned = self._plan(states)[0]
+        nbytes = snapshot.bytes_needed(planned)
+        if self._asynchronous and self._has_memory(nbytes):
+            with contextlib.suppress(OSError, MemoryError):
+                self._open_snapshot().reserve(nbytes, ahead=True)
+                self._start_writer()
+
+    def save(self, step: int, states: Mapping[str, Any], record: dict[str, Any]) -> Save:
+        """Copy `states` and have them made durable; `record` are the fields of `layout.Record` without step and files.
+
+        Raises:
+            CannotSave: a value has no plain form; nothing was written.
+        """
+        if self._current is not None:
+            self.wait(None)
+        save = Save(self, step)
+        planned, record = self._plan(states)[0], dict(record)
+        self._count += 1
+        job = writer.Job(
+            directory=self.directory,
+            token=f"{self._token}{self._count & 0xFFFF:04x}",
+            step=step,
+            files=tuple((file.path, file.offset, file.nbytes) for file in planned),
+            record=record,
+            rank=self._rank,
+            world=self._world,
+            keep=asdict(self._keep),
+            mirror=self.mirror,
+        )
+        if not (self._asynchronous and self._hand_over(job, planned, save)):
+            self._write_here(job, planned, save)
+        return save
+
+    def _plan(self, states: Mapping[str, Any]) -> tuple[list[snapshot.Planned], bytes]:
+        documents, found = {}, {}
+        for name, state in states.items():
+            documents[name], found[name] = tree.flatten(state, name)
+        text = json.dumps(documents, separators=(",", ":")).encode()
+        return snapshot.plan_files(layout.rank_prefix(self._rank), found, text), text
+
+    def _has_memory(self, nbytes: int) -> bool:
+        have = self._snapshot.size if self._snapshot is not None else 0
+        if nbytes <= have:
+            return True
+        free = snapshot.memory_free()
+        if free is not None and free < (nbytes - have) * snapshot.HEADROOM:
+            self.why_inline = f"{free / 1e6:,.0f} MB of memory are free, a copy of the state takes {nbytes / 1e6:,.0f}"
+            return False
+        self.why_inline = ""
+        return True
+
+    def _open_snapshot(self) -> snapshot.Snapshot:
+        if self._snapshot is None:
+            self._snapshot = snapshot.Snapshot()
+        return self._snapshot
+
+    def _hand_over(self, job: writer.Job, planned: list[snapshot.Planned], save: Save) -> bool:
+        """Copy and send; False when this save has to be written here."""
+        if not self._has_memory(snapshot.bytes_needed(planned)):
+            return False
+        try:
+            buffer = self._open_snapshot()
+            buffer.fill(planned)
+            self._start_writer()
+        except (OSError, MemoryError) as error:
+            self.why_inline = f"no copy could be made ({error})"
+            return False
+        line = json.dumps(asdict(job)).encode() + b"\n"
+        for again in (False, True):
+            assert self._channel is not None
+            try:
+                self._channel.setblocking(True)
+                self._channel.sendall(line)
+            except OSError:
+                # It died while it was idle: another one takes this save.
+                self._bury_writer()
+                if again:
+                    return False
+                self._start_writer()
+                continue
+            break
+        self._current = save
+        self._mirrors_due += self.mirror is not None and job.rank == 0
+        save.paused_s = time.monotonic() - save.began
+        return True
+
+    def _write_here(self, job: writer.Job, planned: list[snapshot.Planned], save: Save) -> None:
+        sources = [writing.Source(file.path, file.nbytes, pieces=file.pieces) for file in planned]
+        result = writer.perform(job, sources)
+        save.paused_s = time.monotonic() - save.began
+        self._settle(save, result)
+        mirrored = writer.copy_to_mirror(job, result.path) if result.ok else None
+        if mirrored is not None:
+            self._report(save, mirrored)
+
+    def _start_writer(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            return
+        import subprocess
+
+        self._bury_writer()
+        ours, theirs = socket.socketpair()
+        try:
+            snapshot_fd = self._open_snapshot().fd
+            passed = [theirs.fileno(), snapshot_fd] + ([] if self._lock_fd is None else [self._lock_fd])
+            self._process = subprocess.Popen(
+                writer.command(theirs.fileno(), snapshot_fd),
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        self._channel, self._answers = ours, b""
+
+    def _bury_writer(self) -> str:
+        """Take leave of a dead writer; how it died, in words."""
+        words = "the writer process is gone"
+        if self._channel is not None:
+            self._channel.close()
+        if self._process is not None:
+            code = self._process.wait()
+            words = f"the writer process died ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+        self._process, self._channel = None, None
+        self._mirrors_due = 0
+        return words
+
+    def poll(self) -> None:
+        """Hear what the writer has said so far, without waiting."""
+        if self._channel is not None and (self._current is not None or self._mirrors_due):
+            self._channel.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                self._hear()
+
+    def wait(self, timeout: float | None) -> None:
+        """Wait until nothing is under way, at most `timeout` seconds."""
+        limit = None if timeout is None else time.monotonic() + timeout
+        while self._current is not None and self._channel is not None:
+            left = None if limit is None else limit - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            self._channel.settimeout(left)
+            with contextlib.suppress(TimeoutError):
+                self._hear()
+
+    def _hear(self) -> None:
+        assert self._channel is not None
+        try:
+            data = self._channel.recv(1 << 16)
+        except ConnectionError:
+            data = b""
+        if not data:
+            words = self._bury_writer()
+            if self._current is not None:
+                self._settle(self._current, writer.Result(self._current.step, ok=False, message=words))
+            return
+        self._answers += data
+        while b"\n" in self._answers:
+            line, _, self._answers = self._answers.partition(b"\n")
+            values = json.loads(line)
+            result = writer.Result(**{**values, "notes": tuple(values["notes"])})
+            if result.mirror:
+                self._mirrors_due -= 1
+                self._report(Save(None, result.step), result)
+            elif self._current is not None:
+                self._settle(self._current, result)
+
+    def _settle(self, save: Save, result: writer.Result) -> None:
+        self._current = None
+        save.settle(result)
+        self._report(save, result)
+
+    def close(self, timeout: float = LEAVE_S) -> None:
+        """Wait for what is under way (the mirror at most `timeout` seconds), then let the writer go."""
+        self.wait(None)
+        limit = time.monotonic() + timeout
+        while self._mirrors_due > 0 and self._channel is not None and time.monotonic() < limit:
+            self._channel.settimeout(max(0.01, limit - time.monotonic()))
+            with contextlib.suppress(TimeoutError):
+                self._hear()
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._process is not None and self._mirrors_due <= 0:
+            self._process.wait()
+        elif self._process is not None:
+            # It is copying to the mirror; it finishes by itself. Python warns of a child that nobody waited for.
+            self._process.returncode = 0
+        self._process = None
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+
+
+def versions() -> dict[str, str]:
+    """What the state was made with."""
+    from .. import __version__
+
+    found = {"holdfast": __version__, "python": ".".join(str(part) for part in sys.version_info[:3])}
+    for name in ("torch", "numpy", "jax"):
+        module = sys.modules.get(name)
+        if module is not None:
+            found[name] = str(getattr(module, "__version__", ""))
+    return found

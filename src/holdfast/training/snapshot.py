@@ -1,0 +1,195 @@
+"""The state of one save, copied once: where each file's bytes will lie, and the reused shared buffer that holds them.
+
+The buffer is an anonymous shared file (memfd) that the writer process maps too: the training loop pays for one copy of
+memory, nothing is sent. It is reused by every save and its pages are touched ahead of the first one, because a page
+fault for each 4 KiB would cost more than the copy. Each file's region begins on a page, so the writer can write past
+the page cache straight from it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from . import arrays
+from .layout import PAGE, place_arrays
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+MADV_POPULATE_WRITE = 23
+"""Linux 5.14; source: madvise(2)."""
+HEADROOM = 1.1
+"""A snapshot is made in memory only where this many times its size is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A file of the checkpoint: its path in the checkpoint, its place in the buffer, and what is copied into it."""
+
+    path: str
+    offset: int
+    nbytes: int
+    head: bytes
+    items: tuple[tuple[Any, arrays.Described, int], ...] = ()
+    """Arrays and their offsets from the file's beginning."""
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The file's bytes, array by array, without the buffer: for a box whose memory has no room for a snapshot."""
+        yield memoryview(self.head)
+        for value, what, _ in self.items:
+            if what.nbytes:
+                piece = bytearray(what.nbytes)
+                arrays.copy_into(value, what, piece, 0)
+                arrays.synchronize()
+                yield memoryview(piece)
+
+
+def plan_files(prefix: str, tracked: Mapping[str, Mapping[str, Any]], state: bytes) -> list[Planned]:
+    """Every file of one rank: one data file for each tracked name that has arrays, then the document.
+
+    `tracked` maps the name to its arrays by key; `state` is the encoded document, `prefix` the rank's directory.
+    """
+    planned, offset = [], 0
+    for name, found in tracked.items():
+        if not found:
+            continue
+        described = {key: arrays.describe(value, f"{name}.{key}") for key, value in found.items()}
+        header, places, nbytes = place_arrays(described)
+        items = tuple((found[place.key], described[place.key], place.start) for place in places)
+        planned.append(Planned(f"{prefix}{name}.safetensors", offset, nbytes, header, items))
+        offset += _pages(nbytes)
+    planned.append(Planned(f"{prefix}state.json", offset, len(state), state))
+    return planned
+
+
+def bytes_needed(planned: list[Planned]) -> int:
+    """How large a buffer for these files is."""
+    return planned[-1].offset + _pages(planned[-1].nbytes)
+
+
+def _pages(nbytes: int) -> int:
+    return -(-nbytes // PAGE) * PAGE
+
+
+class Snapshot:
+    """The buffer. One save uses it at a time; whoever calls sees to that."""
+
+    def __init__(self) -> None:
+        """Make an empty one.
+
+        Raises:
+            OSError: this system has no anonymous shared files.
+        """
+        self.fd = os.memfd_create("holdfast-snapshot", os.MFD_CLOEXEC)
+        self.size = 0
+        self._map: mmap.mmap | None = None
+        self._filling: threading.Thread | None = None
+
+    def reserve(self, nbytes: int, *, ahead: bool = False) -> None:
+        """Make room for `nbytes`; with `ahead`, touch the pages in a thread of its own, which never holds the GIL.
+
+        Raises:
+            OSError, MemoryError: there is no room.
+        """
+        if self._filling is not None and not ahead:
+            self._filling.join()
+            self._filling = None
+        if nbytes > self.size:
+            # A little more than asked for: an optimizer's numbers grow by digits, and each growth costs a new mapping.
+            size = _pages(nbytes + (nbytes >> 6))
+            os.ftruncate(self.fd, size)
+            self._map = mmap.mmap(self.fd, size)
+            self.size = size
+            if ahead:
+                self._filling = threading.Thread(
+                    target=_populate, args=(self._map,), name="holdfast-pages", daemon=True
+                )
+                self._filling.start()
+
+    def fill(self, planned: list[Planned]) -> None:
+        """Copy the files' bytes: when this returns, what was copied may be changed."""
+        self.reserve(bytes_needed(planned))
+        buffer = self._map
+        assert buffer is not None
+        waiting = False
+        for file in planned:
+            buffer[file.offset : file.offset + len(file.head)] = file.head
+            for value, what, at in file.items:
+                waiting |= arrays.copy_into(value, what, buffer, file.offset + at)
+        if waiting:
+            arrays.synchronize()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._filling is not None:
+            self._filling.join()
+        self._map = None  # views of arrays may still export it; it goes with them
+        os.close(self.fd)
+
+
+def _populate(buffer: mmap.mmap) -> None:
+    """Have every page there. ctypes releases the GIL for the call; a kernel without the advice leaves it to the copy."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    step = 64 << 20  # in parts: the call holds the lock of the address space, which allocations of the loop need
+    for at in range(0, len(buffer), step):
+        length = min(step, len(buffer) - at)
+        if libc.madvise(ctypes.c_void_p(address + at), ctypes.c_size_t(length), MADV_POPULATE_WRITE) != 0:
+            return
+
+
+def memory_free(read: Callable[[str], str | None] | None = None) -> int | None:
+    """Bytes of memory that this process may still take: the least of the box's and its cgroups' (v2 and v1).
+
+    None when nothing says so.
+    """
+    read = read or _read
+    found = []
+    for line in (read("/proc/meminfo") or "").splitlines():
+        if line.startswith("MemAvailable:"):
+            found.append(int(line.split()[1]) * 1024)
+    for path, limit_name, used_name in _memory_groups(read("/proc/self/cgroup") or ""):
+        limit, used = read(f"{path}/{limit_name}"), read(f"{path}/{used_name}")
+        if limit and used and limit.strip().isdigit():
+            cached = _inactive_file(read(f"{path}/memory.stat") or "")
+            found.append(max(0, int(limit) - int(used) + cached))
+    return min(found, default=None)
+
+
+def _memory_groups(listing: str) -> Iterator[tuple[str, str, str]]:
+    """The memory cgroups of this process and all above them."""
+    for line in listing.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base, names = "/sys/fs/cgroup", ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            base, names = "/sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        while True:
+            yield base + path.rstrip("/"), *names
+            if path in ("", "/"):
+                break
+            path = os.path.dirname(path)
+
+
+def _inactive_file(stat: str) -> int:
+    """Page cache that the kernel gives back before it kills."""
+    for line in stat.splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file"):
+            return int(value)
+    return 0
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return None

@@ -1,0 +1,279 @@
+"""Who makes a checkpoint durable: a small process of its own beside the trainer, or the trainer itself.
+
+The process imports nothing but this library, so it starts in about 20 ms and takes a few MiB; it maps the trainer's
+snapshot and answers on a socket. It ignores the signals that a group gets when a job is asked to stop: the save that is
+under way when everybody is signalled is the one that counts. It leaves when the trainer's end of the socket closes,
+after the save that it has begun. Everything that a save does to a directory is in `perform`, also for a trainer
+without such a process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import mmap
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from . import checkpoints, layout, mirroring, writing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROSTER_WAIT_S = 600.0
+"""How long rank 0 waits for the other ranks' files, and they for its commit."""
+LOOK_S = 0.01
+IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGXCPU")
+ROOM = (errno.ENOSPC, errno.EDQUOT)
+ONCE_MORE = (*ROOM, errno.EIO, errno.ESTALE)
+"""After these a second try may end differently: room was made, other blocks, another handle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One save as one rank sees it. `files` are (path, offset in the snapshot, bytes); `record` lacks the files."""
+
+    directory: str
+    token: str
+    step: int
+    files: tuple[tuple[str, int, int], ...]
+    record: dict[str, Any]
+    rank: int = 0
+    world: int = 1
+    keep: dict[str, Any] = field(default_factory=dict)
+    mirror: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How it went. `path` and `seconds` until durable when `ok`; else `message`, and `errno` where there is one."""
+
+    step: int
+    ok: bool
+    path: str = ""
+    seconds: float = 0.0
+    nbytes: int = 0
+    message: str = ""
+    errno: int = 0
+    notes: tuple[str, ...] = ()
+    mirror: bool = False
+    """This is the answer about the mirror, which comes after the one about the checkpoint itself."""
+
+
+def perform(job: Job, sources: list[writing.Source]) -> Result:
+    """Make one checkpoint durable and prune what it replaces; an error of the file system becomes the result.
+
+    Where it cannot be written: free what may go and try once more; then the mirror instead; then give up, with the
+    checkpoints that were there untouched.
+    """
+    began = time.monotonic()
+    notes: list[str] = []
+    keep = checkpoints.Retention(**job.keep)
+    for directory in (job.directory, job.mirror):
+        if directory is None:
+            continue
+        for last_try in (False, True):
+            try:
+                path = _attempt(job, directory, sources, notes)
+            except OSError as error:
+                problem = error
+                notes.append(_describe(directory, error))
+                if last_try or error.errno not in ONCE_MORE:
+                    break
+                if error.errno in ROOM:
+                    _make_room(job, directory, keep, notes)
+                continue
+            if job.rank == 0:
+                _prune(directory, keep, notes)
+            nbytes = sum(source.nbytes for source in sources)
+            return Result(
+                job.step, ok=True, path=path, seconds=time.monotonic() - began, nbytes=nbytes, notes=tuple(notes)
+            )
+        if job.world > 1:
+            break  # the ranks cannot agree on another place in the middle of a save
+    return Result(
+        job.step,
+        ok=False,
+        message=notes[-1],
+        errno=problem.errno or 0,
+        notes=tuple(notes[:-1]),
+        seconds=time.monotonic() - began,
+    )
+
+
+def _describe(directory: str, error: OSError) -> str:
+    where = error.filename if isinstance(error.filename, str) else directory
+    return f"{where}: {error.strerror or error}"
+
+
+def _attempt(job: Job, directory: str, sources: list[writing.Source], notes: list[str]) -> str:
+    os.makedirs(directory, exist_ok=True)
+    final = os.path.join(directory, layout.step_name(job.step))
+    if os.path.lexists(final):
+        return _settle_existing(final, job, notes)
+    writing.check_room(directory, sum(source.nbytes for source in sources), len(sources) + 2)
+    building = os.path.join(directory, layout.building_name(job.step, job.token))
+    try:
+        os.makedirs(os.path.join(building, layout.rank_prefix(job.rank)), exist_ok=job.world > 1)
+        files = writing.write_files(building, sources)
+        if job.world > 1:
+            return _meet_ranks(job, directory, building, files)
+        return writing.commit(directory, building, _complete(job, files))
+    except OSError:
+        if job.rank == 0:
+            shutil.rmtree(building, ignore_errors=True)
+        raise
+
+
+def _settle_existing(final: str, job: Job, notes: list[str]) -> str:
+    """This step is there already: sound means done; otherwise it is set aside, once, and written anew.
+
+    Raises:
+        OSError: it can neither be read nor be moved.
+    """
+    verdict = checkpoints.verify(final)
+    if verdict.ok:
+        notes.append(f"{final} was there already and proves right")
+        return final
+    if verdict.unreadable or job.rank != 0 or checkpoints.set_aside(final, job.step) is None:
+        raise OSError(errno.EEXIST, f"it exists and does not prove right ({verdict.problems[0]})", final)
+    notes.append(f"{final} did not prove right ({verdict.problems[0]}) and was set aside")
+    raise OSError(errno.ESTALE, "set aside, written anew", final)
+
+
+def _complete(job: Job, files: tuple[layout.FileEntry, ...]) -> layout.Record:
+    return layout.Record(step=job.step, files=files, created=writing.now(), world=job.world, **job.record)
+
+
+def _make_room(job: Job, directory: str, keep: checkpoints.Retention, notes: list[str]) -> None:
+    """Everything that is no longer needed: what killed saves left, then all but the newest, the best, the finite."""
+    if job.rank != 0:
+        return
+    with contextlib.suppress(OSError):
+        for name in os.listdir(directory):
+            if layout.is_building(name) and not name.endswith(job.token):
+                shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
+    least = checkpoints.Retention(1, min(keep.best, 1), keep.metric, keep.mode)
+    _prune(directory, least, notes)
+
+
+def _prune(directory: str, keep: checkpoints.Retention, notes: list[str]) -> None:
+    try:
+        checkpoints.prune(directory, keep)
+    except (OSError, layout.LayoutError) as error:
+        notes.append(f"old checkpoints were not pruned: {error}")
+
+
+def _meet_ranks(job: Job, directory: str, building: str, files: tuple[layout.FileEntry, ...]) -> str:
+    """One unit out of every rank's files: each leaves a roster, rank 0 commits when all are there.
+
+    Raises:
+        OSError: another rank failed, or did not come in time.
+    """
+    roster = json.dumps([asdict(file) for file in files]).encode()
+    writing.write_durably(os.path.join(building, f"roster-{job.rank}.part"), roster)
+    os.rename(os.path.join(building, f"roster-{job.rank}.part"), os.path.join(building, f"roster-{job.rank}.json"))
+    final = os.path.join(directory, layout.step_name(job.step))
+    if job.rank != 0:
+        _wait(lambda: not os.path.isdir(building), f"rank 0 did not commit {final}")
+        if not os.path.isdir(final):
+            raise OSError(errno.ECANCELED, "another rank could not save its part", final)
+        return final
+    rosters = [os.path.join(building, f"roster-{rank}.json") for rank in range(job.world)]
+    _wait(lambda: all(os.path.exists(path) for path in rosters), f"not all {job.world} ranks saved their part")
+    entries: list[layout.FileEntry] = []
+    for path in rosters:
+        with open(path, "rb") as file:
+            entries += [layout.FileEntry(**{**item, "chunks": tuple(item["chunks"])}) for item in json.load(file)]
+        os.unlink(path)
+    return writing.commit(directory, building, _complete(job, tuple(entries)))
+
+
+def _wait(done: Callable[[], bool], words: str) -> None:
+    limit = time.monotonic() + ROSTER_WAIT_S
+    while not done():
+        if time.monotonic() > limit:
+            raise OSError(errno.ETIMEDOUT, f"{words} within {ROSTER_WAIT_S:.0f} s")
+        time.sleep(LOOK_S)
+
+
+def copy_to_mirror(job: Job, path: str) -> Result | None:
+    """Copy a durable checkpoint to the mirror and read it back there; None without a mirror to copy to."""
+    if job.mirror is None or job.rank != 0 or os.path.dirname(path) == os.path.abspath(job.mirror):
+        return None
+    began = time.monotonic()
+    try:
+        target = mirroring.copy(path, job.mirror, checkpoints.Retention(**job.keep))
+    except (OSError, layout.LayoutError) as error:
+        words = _describe(job.mirror, error) if isinstance(error, OSError) else str(error)
+        return Result(job.step, ok=False, message=words, mirror=True)
+    return Result(job.step, ok=True, path=target, seconds=time.monotonic() - began, mirror=True)
+
+
+def main(channel_fd: int, snapshot_fd: int) -> None:
+    """The process: one job at a time, until the trainer is gone."""
+    for name in IGNORED:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    _be_modest()
+    channel = socket.socket(fileno=channel_fd)
+    buffer = b""
+    view: memoryview | None = None
+    while data := channel.recv(1 << 16):
+        buffer += data
+        while b"\n" in buffer:
+            line, _, buffer = buffer.partition(b"\n")
+            job = _parse_job(line)
+            view = _map_again(snapshot_fd, view)
+            sources = [
+                writing.Source(path, nbytes, view[offset : offset + -(-nbytes // layout.PAGE) * layout.PAGE])
+                for path, offset, nbytes in job.files
+            ]
+            result = perform(job, sources)
+            _answer(channel, result)
+            mirrored = copy_to_mirror(job, result.path) if result.ok else None
+            if mirrored is not None:
+                _answer(channel, mirrored)
+
+
+def _be_modest() -> None:
+    """The training step comes first, also where there are few cores."""
+    with contextlib.suppress(OSError):
+        os.nice(5)
+    with contextlib.suppress(OSError), open("/proc/self/comm", "w", encoding="ascii") as file:
+        file.write("holdfast-writer")
+
+
+def _parse_job(line: bytes) -> Job:
+    values = json.loads(line)
+    return Job(**{**values, "files": tuple(tuple(item) for item in values["files"])})
+
+
+def _map_again(descriptor: int, view: memoryview | None) -> memoryview:
+    """The snapshot, mapped anew when the trainer has made it larger."""
+    size = os.fstat(descriptor).st_size
+    if view is None or len(view) != size:
+        view = memoryview(mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ))
+    return view
+
+
+def _answer(channel: socket.socket, result: Result) -> None:
+    """The trainer may be gone: the checkpoint is durable all the same."""
+    with contextlib.suppress(OSError):
+        channel.sendall(json.dumps(asdict(result)).encode() + b"\n")
+
+
+def command(channel_fd: int, snapshot_fd: int) -> list[str]:
+    """The argument vector that starts the process: no site packages, no environment, nothing but this library."""
+    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from holdfast.training.writer import main; "
+        "main(int(sys.argv[2]), int(sys.argv[3]))"
+    )
+    return [sys.executable, "-I", "-S", "-c", code, root, str(channel_fd), str(snapshot_fd)]
