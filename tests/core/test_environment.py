@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from holdfast.core.environment import (
-    OPTIONAL,
     ALLOCATOR_PAIR,
     NO_CARDS,
+    OPTIONAL,
     Placement,
     build_environment,
     choose_allocator,

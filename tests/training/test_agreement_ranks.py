@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.training import agreement_files
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ class Launch:
         self.rounds += 1
         for rank, process in enumerate(self.ranks):
             plan = {
-                **{"rank": rank, "world": self.world, "directory": str(self.directory), "key": f"round{self.rounds}"},
+                "rank": rank,
+                "world": self.world,
+                "directory": str(self.directory),
+                "key": f"round{self.rounds}",
                 **options,
                 **(odd or {}).get(rank, {}),
             }
@@ -163,21 +167,15 @@ def test_LIB_05_saves_and_the_stop_come_in_one_order_on_all_ranks(launch: Callab
     assert decisions > 8, "no save was decided in eight rounds"
 
 
-@pytest.mark.requirement("LIB-05")
-def test_LIB_05_ranks_in_a_collective_at_every_step_stop_together(gloo: Callable[[int], Launch]) -> None:
+@pytest.mark.requirement("LIB-05", "B-51", "MN-06")
+def test_LIB_05_ranks_in_a_collective_at_every_step_stop_together_through_a_board_or_a_store(
+    gloo: Callable[[int], Launch],
+) -> None:
     draw = random.Random(SEED)
     four = gloo(4)
-    for _ in range(6):
-        judge(play(four, draw, collective=True, step_s=0.002, save_chance=0.05))
-
-
-@pytest.mark.requirement("LIB-05", "MN-06")
-@pytest.mark.parametrize("world", [2, 4])
-def test_LIB_05_ranks_that_share_only_a_store_stop_together(gloo: Callable[[int], Launch], world: int) -> None:
-    draw = random.Random(SEED)
-    ranks = gloo(world)
-    for collective in (True, False, True):
-        judge(play(ranks, draw, store=True, collective=collective, step_s=0.004, save_chance=0.05))
+    for store in (False, True, False, True):
+        judge(play(four, draw, collective=True, store=store, step_s=0.002, save_chance=0.05))
+    judge(play(four, draw, store=True, step_s=0.004))
 
 
 @pytest.mark.requirement("LIB-05")
@@ -193,6 +191,14 @@ def test_LIB_05_a_decider_that_is_killed_in_the_middle_holds_up_nobody(launch: C
     assert {result["done"] for result in results} == {results[0]["done"]}
     assert [result["acted"] for result in results] == [[[1, results[0]["done"], 2]]] * 3
     assert four.ranks[1].wait() == -signal.SIGKILL
+
+
+def read_token(path: Path) -> str:
+    board = agreement_files.attach(str(path))
+    assert board is not None
+    token = board.token
+    board.close()
+    return token
 
 
 def has_ended(process: subprocess.Popen[str]) -> bool:
@@ -213,11 +219,11 @@ def test_LIB_05_the_board_of_a_killed_launch_is_not_joined_by_the_next_one(
         process.wait()
     left = [path.name for path in tmp_path.glob(".ranks-same-*")]
     assert left == [".ranks-same-1"]
-    old = (tmp_path / left[0]).stat().st_ino
+    old = read_token(tmp_path / left[0])
     second = launch(2)
     second.begin(step_s=0.001, key="same")
     second.hear_all("running")
-    assert (tmp_path / left[0]).stat().st_ino != old
+    assert read_token(tmp_path / left[0]) != old
     second.ranks[1].send_signal(signal.SIGTERM)
     judge(second.hear_all("done"))
     second.stop()

@@ -122,6 +122,15 @@ def test_a_step_that_goes_back_has_no_throughput(bench: Bench) -> None:
     assert bench.read()["steps_per_s"] == 5.0
 
 
+def test_a_flush_right_after_a_write_keeps_the_throughput(bench: Bench) -> None:
+    bench.beat.step(0)
+    bench.now += 2
+    bench.beat.step(10)
+    bench.now += 0.001
+    bench.beat.flush()
+    assert bench.read()["steps_per_s"] == 5.0
+
+
 def test_slow_writes_come_less_often(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[float] = []
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..core.events import Plan
     from .context import Context
 
-INTERRUPTED = frozenset({Outcome.PREEMPTED.value, Outcome.LOST.value})
+INTERRUPTED = (Outcome.PREEMPTED.value, Outcome.LOST.value)
 MOST_OBSERVED = 50
 """So many earlier attempts are looked at, the newest: older ones say little about this box today."""
 SIGNS_OF_LIFE = (wire.HEARTBEAT, wire.HEALTH, wire.OUTPUT)

@@ -254,7 +254,7 @@ def _decode(name: str, document: Any, buffers: dict[str, bytearray]) -> object: 
         if place is None:
             raise layout.LayoutError(f"{name}.safetensors has no array {entry['key']!r}")
         view = entry.get("view", "")
-        return arrays.from_buffer(entry["library"], place.code, place.shape, view, data, place.start)  # type: ignore[arg-type]
+        return arrays.from_buffer(entry["library"], place.code, place.shape, view, data, place.start)
 
     try:
         return tree.unflatten(document, fetch)

@@ -295,11 +295,11 @@ class BatchSampler:
     def _order(self) -> list[int] | range:
         if not self.shuffle:
             return range(self.length)
-        # Only random() and seeding by a string are promised to stay the same in later Pythons, shuffle() is not.
-        # Source: docs.python.org/3/library/random.html#notes-on-reproducibility
+        # Later Pythons keep what random.random gives for a seed; they may change shuffle.
+        # Source: "Notes on Reproducibility" in the documentation of the module random.
         draw = random.Random(f"{self.seed}-{self.epoch}").random  # noqa: S311 - no secret
         order = list(range(self.length))
-        for last in range(self.length - 1, 0, -1):
+        for last in reversed(range(1, self.length)):
             other = int(draw() * (last + 1))
             order[last], order[other] = order[other], order[last]
         return order

@@ -5,24 +5,12 @@ A torch DataLoader over a map-style dataset is in `data_torch`.
 
 from __future__ import annotations
 
-import itertools
 import sys
-import time
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .data import Batches, BatchSampler, DataChanged, DataEnded, DataUnusable, DataWarning
-from .rng_streams import (
-    Apart,
-    derived_seeds,
-    get_all,
-    global_streams,
-    plain_all,
-    put_all,
-    streams_inside,
-    unplain_all,
-)
+from .data import BatchSampler, DataUnusable
+from .rng_streams import get_all, global_streams, plain_all, put_all, streams_inside, unplain_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -84,7 +72,9 @@ def source_of(loader: object, name: str, *, seed_samples: bool = True) -> Source
     Raises:
         DataUnusable: There is none.
     """
-    if _has(loader, "state_dict", "load_state_dict", "__iter__"):
+    # Accelerate's loaders have the methods always, and a state only with this option.
+    stateful = getattr(loader, "use_stateful_dataloader", True) is not False
+    if stateful and _has(loader, "state_dict", "load_state_dict", "__iter__"):
         return StatefulSource(loader, name)
     data = sys.modules.get("torch.utils.data")
     if data is not None and isinstance(loader, data.DataLoader):
@@ -99,6 +89,8 @@ def source_of(loader: object, name: str, *, seed_samples: bool = True) -> Source
             f"{name} is a {type(loader).__name__}, which has no batches",
             "give a DataLoader, a list or array of batches, an iterable, or a function from the epoch to one",
         )
+    from .data_iterable import IterableSource
+
     return IterableSource(loader, name)
 
 
@@ -193,127 +185,6 @@ def batches_from(batches: Foreign, position: int) -> Iterator[Batch]:
     return (batches[number] for number in range(position, len(batches)))
 
 
-class IterableSource:
-    """An iterable, or a function from the epoch to one, that can only be gone through from its start.
-
-    It draws from random streams apart from the training's (see `Apart`): what it draws then depends on nothing that
-    the training draws in between, and going through it again draws the same.
-    """
-
-    kind = "iterable"
-    ends_unasked = False
-
-    def __init__(self, iterable: Foreign, name: str) -> None:
-        self._iterable, self._name = iterable, name
-        self._iterator: Iterator[Batch] = iter(())
-        self._ahead: list[Batch] = []
-        self._apart = Apart({})
-        self._start: Plain = {}
-        self._used = False
-        # A DataLoader is here because its dataset is an iterable one: that may have an epoch and generators too.
-        self._owners = [("loader", iterable), ("dataset", getattr(iterable, "dataset", None))]
-        self._streams = streams_inside(self._owners)
-
-    def facts(self) -> Plain:
-        """As `Source.facts`."""
-        batch_size = getattr(self._iterable, "batch_size", None)
-        return {
-            "type": type(self._iterable).__name__,
-            "batches": self.length(),
-            "batch_size": batch_size if isinstance(batch_size, int) else None,
-            "generators": sorted(self._streams),
-        }
-
-    def length(self) -> int | None:
-        """As `Source.length`; an estimate where it is one for torch."""
-        return length_of(self._iterable)
-
-    def begin(self, epoch: int) -> None:
-        """As `Source.begin`."""
-        set_epoch([owner for _, owner in self._owners], epoch)
-        self._start = {
-            "seeds": derived_seeds(f"{self._name}/{epoch}"),
-            "generators": plain_all(self._streams, get_all(self._streams)),
-        }
-        self._open(epoch, 0)
-
-    def _open(self, epoch: int, position: int) -> int:
-        """Go through the first `position` batches; answers how many there were."""
-        self._apart, self._ahead = Apart(self._start["seeds"]), []
-        with self._apart:
-            batches = self._iterable if hasattr(self._iterable, "__iter__") else self._iterable(epoch)
-            if is_sequence(batches):
-                self._iterator = batches_from(batches, position)
-                return position
-            self._iterator = iter(batches)
-            if self._iterator is batches and self._iterable is batches:
-                self._refuse_twice()
-            return sum(1 for _ in itertools.islice(self._iterator, position))
-
-    def _refuse_twice(self) -> None:
-        if self._used:
-            raise DataEnded(
-                f"{self._name} is a {type(self._iterable).__name__}, which can be gone through only once, and it is used",
-                "give a function from the epoch to such an iterator, a list, or a DataLoader",
-            )
-        self._used = True
-
-    def resume(self, epoch: int, position: int, state: Plain) -> bool:
-        """As `Source.resume`; warns when batches had to be read to be skipped."""
-        set_epoch([owner for _, owner in self._owners], epoch)
-        self._start = {"seeds": state["seeds"], "generators": state["started"]}
-        saved = get_all(self._streams)
-        put_all(self._streams, unplain_all(self._streams, self._start["generators"]))
-        began = time.monotonic()
-        try:
-            passed = self._open(epoch, position)
-            with self._apart:
-                self._ahead = list(itertools.islice(self._iterator, 1))
-        finally:
-            put_all(self._streams, saved)
-        if passed < position:
-            raise DataChanged(f"{self._name} ended after {passed} batches, and {position} were given before", _REMEDY)
-        seconds = time.monotonic() - began
-        if position and not is_sequence(self._iterable):
-            warnings.warn(
-                f"{self._name}: {position} batches of epoch {epoch} were read again in {seconds:.1f} s to go on after "
-                "them; a loader with state_dict() (torchdata's StatefulDataLoader) or a map-style dataset skips at once",
-                DataWarning,
-                stacklevel=5,
-            )
-        return bool(self._ahead)
-
-    def take(self) -> Batch:
-        """As `Source.take`."""
-        if self._ahead:
-            return self._ahead.pop()
-        with self._apart:
-            return next(self._iterator)
-
-    def used_up(self, position: int) -> int:
-        """As `Source.used_up`: what an iterator does after an error is its own affair; the batch counts."""
-        return position + 1
-
-    def state(self) -> Plain:
-        """As `Source.state`."""
-        return {
-            "seeds": self._start.get("seeds", {}),
-            "started": self._start.get("generators", {}),
-            "generators": plain_all(self._streams, get_all(self._streams)),
-        }
-
-    def adopt(self, state: Plain) -> None:
-        """As `Source.adopt`."""
-        adopt_generators(self._streams, state, self._name)
-
-    def close(self) -> None:
-        """As `Source.close`."""
-        self._iterator, self._ahead = iter(()), []
-
-
-_REMEDY = "restore the data as it was, or pass strict=False to follow() to begin this epoch anew"
-
-
 def adopt_generators(streams: Foreign, state: Plain, name: str) -> None:
     """Put back the generators that belong to a loader.
 
@@ -327,7 +198,10 @@ def adopt_generators(streams: Foreign, state: Plain, name: str) -> None:
 
 
 class StatefulSource:
-    """A loader that keeps its own position: torchdata's StatefulDataLoader and what is like it."""
+    """A loader that keeps its own position: torchdata's StatefulDataLoader and what is like it.
+
+    What its worker processes draw (random augmentation) is as it restores it: torchdata 0.11 does not.
+    """
 
     kind = "stateful"
     ends_unasked = True
@@ -335,7 +209,10 @@ class StatefulSource:
     def __init__(self, loader: Foreign, name: str) -> None:
         self._loader, self._name = loader, name
         self._iterator: Iterator[Batch] = iter(())
-        self._owners = [loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))]
+        parts = [(part, getattr(loader, part, None)) for part in ("sampler", "batch_sampler", "dataset")]
+        self._owners = [("loader", loader), *parts]
+        self._streams = streams_inside(self._owners)
+        self._begun = False
 
     def facts(self) -> Plain:
         """As `Source.facts`: what it can bear is the loader's own affair."""
@@ -347,16 +224,19 @@ class StatefulSource:
 
     def begin(self, epoch: int) -> None:
         """As `Source.begin`."""
-        set_epoch(self._owners, epoch)
+        set_epoch([owner for _, owner in self._owners], epoch)
+        self._begun = True
         self._iterator = iter(self._loader)
 
-    def resume(self, epoch: int, position: int, state: Plain) -> bool:  # noqa: ARG002 - the loader has its own position
+    def resume(self, epoch: int, position: int, state: Plain) -> bool:  # noqa: ARG002 - the loader has its own
         """As `Source.resume`."""
-        set_epoch(self._owners, epoch)
-        streams = global_streams()
+        set_epoch([owner for _, owner in self._owners], epoch)
+        self._begun = True
+        streams = {**global_streams(), **self._streams}
         saved = get_all(streams)
         try:
-            self._loader.load_state_dict(state["loader"])
+            if "loader" in state:
+                self._loader.load_state_dict(state["loader"])
             self._iterator = iter(self._loader)
         finally:
             put_all(streams, saved)
@@ -371,15 +251,17 @@ class StatefulSource:
         return position + 1
 
     def state(self) -> Plain:
-        """As `Source.state`; as plain as the loader's own."""
-        return {"loader": self._loader.state_dict()}
+        """As `Source.state`; as plain as the loader's own.
+
+        Before its first epoch it is not asked: torchdata makes an iterator to answer, which draws random numbers.
+        """
+        state: Plain = {"loader": self._loader.state_dict()} if self._begun else {}
+        return {**state, "generators": plain_all(self._streams, get_all(self._streams))}
 
     def adopt(self, state: Plain) -> None:
-        """As `Source.adopt`: all of it is loaded when the iterator is made."""
+        """As `Source.adopt`: the loader's own state is loaded when the iterator is made."""
+        adopt_generators(self._streams, state, self._name)
 
     def close(self) -> None:
         """As `Source.close`."""
         self._iterator = iter(())
-
-
-__all__ = ["Batches", "Source", "source_of"]

@@ -3,9 +3,8 @@
 The order of an epoch is a stream of indices that the sampler makes in this process. We remember the random states that
 it was made from and how far it was drawn; on resume the same stream is drawn again to the same point, the indices that
 were already given are left out, and the iterator gets the rest. A checksum over all indices proves that the order is
-the same. The loader's own random draws (the workers' base seed, the sampler's seed) happen on a copy of the states of
-then; what others draw from is put back (pytorch/pytorch#36228 is why a loader draws at all; Megatron-Bridge#5257 is
-what happens when that is not undone: everything after the resume is off by one draw).
+the same. The loader's own random draws (the workers' base seed, the sampler's seed) happen on the states of then, and
+what others draw from is put back: without that, everything after a resume is off by one draw (Megatron-Bridge#5257).
 
 Facts about torch, from torch/utils/data/dataloader.py of 2.0 to 2.13: an iterator reads `loader._index_sampler` (that
 is `batch_sampler`, or `sampler` without automatic batching) when it is made; it draws a base seed from
@@ -15,50 +14,29 @@ is `batch_sampler`, or `sampler` without automatic batching) when it is made; it
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
-import random
 import sys
 import warnings
-import zlib
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from .data import BatchSampler, DataChanged, DataWarning
+from .data import BatchSampler, DataUnusable, DataWarning
+from .data_indices import IndexSource, Indices
 from .data_sources import adopt_generators, length_of, set_epoch
-from .rng_streams import (
-    Apart,
-    Stream,
-    derive_seed,
-    get_all,
-    global_streams,
-    plain_all,
-    put_all,
-    streams_inside,
-    unplain_all,
-)
+from .rng_streams import Stream, get_all, global_streams, plain_all, put_all, streams_inside, unplain_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     Batch = Any
     Foreign = Any
-    Index = Any
     Plain = dict[str, Any]
-    State = Any
 
 SAMPLER_DEPTH = 4  # a sampler in a batch sampler in a wrapper for ranks: more is not seen in the field
-ORDER_REMEDY = (
-    "something that decides on the order is not restored: give the sampler its own generator, set_epoch(), or a seed; "
-    "with strict=False in follow() the interrupted epoch begins anew"
-)
 
 
 def is_map_style(loader: Foreign, data: Foreign) -> bool:
     """Whether the indices of `loader` are made in this process and its iterator is torch's own."""
     return (
         type(loader).__iter__ is data.DataLoader.__iter__
-        and not isinstance(loader.dataset, (data.IterableDataset, data.MapDataPipe))
+        and not isinstance(loader.dataset, (data.IterableDataset, getattr(data, "MapDataPipe", data.IterableDataset)))
         and hasattr(loader, "_index_sampler")
     )
 
@@ -67,10 +45,11 @@ def sampler_chain(loader: Foreign) -> list[Foreign]:
     """The object that gives the loader's indices, and those that it wraps."""
     chain = [loader._index_sampler]  # noqa: SLF001 - see the facts above
     while len(chain) < SAMPLER_DEPTH:
-        inner = getattr(chain[-1], "sampler", None) or getattr(chain[-1], "batch_sampler", None)
-        if inner is None:
+        inner = [getattr(chain[-1], name, None) for name in ("sampler", "batch_sampler")]
+        inner = [each for each in inner if each is not None]
+        if not inner:
             break
-        chain.append(inner)
+        chain.append(inner[0])
     return chain
 
 
@@ -79,134 +58,6 @@ def _draws_at_once(sampler: Foreign, data: Foreign) -> bool:
     names = ("SequentialSampler", "RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler", "BatchSampler")
     known = [getattr(data, name) for name in names] + [data.distributed.DistributedSampler, BatchSampler]
     return type(sampler) in known or isinstance(sampler, (list, tuple, range))
-
-
-class Indices:
-    """The indices of one epoch, as the loader's iterator asks for them.
-
-    The first one is drawn as the sampler always does. Later ones of samplers that we do not know are drawn `Apart`:
-    many draw as they go (a few classes for each batch, say), and what the training draws in between must not matter.
-    """
-
-    def __init__(self, owner: LoaderSource, epoch: int) -> None:
-        self._owner = owner
-        self._label = f"{owner.name}/{epoch}"
-        self._draws: Iterator[Index] | None = None
-        self._apart: Apart | None = None
-        self._seed = b""
-        self._buffer: deque[Index] = deque()
-        self._sums: deque[int] = deque()  # the checksum after each index that was drawn and not given
-        self._sum = 0  # after the one drawn last
-        self._sent = 0
-        self.given_sum = 0  # after the one given last
-        self.order: dict[str, State] | None = None  # what the order was made from
-        self.drawn = 0
-        self.exhausted = False
-        self.before: dict[str, State] | None = None  # put back when the first index is asked for
-
-    def __iter__(self) -> Indices:
-        return self
-
-    def __next__(self) -> Index:
-        self.undo()
-        if not self._buffer:
-            self._draw()
-        index = self._buffer.popleft()
-        number, self._sent = self._sent, self._sent + 1
-        return Fetch(index, self._seed, number) if self._owner.seeds_workers else index
-
-    def undo(self) -> None:
-        """Put back what was set for the workers' base seed."""
-        if self.before is not None:
-            put_all(self._owner.streams(), self.before)
-            self.before = None
-
-    def given(self) -> None:
-        """A batch was given to the loop."""
-        if self._sums:
-            self.given_sum = self._sums.popleft()
-
-    @property
-    def sent(self) -> int:
-        """The number of the index that is asked for next."""
-        return self._sent
-
-    def _draw(self) -> None:
-        """Draw one index into the buffer. StopIteration at the end."""
-        if self.exhausted:
-            raise StopIteration
-        try:
-            if self._draws is None:
-                self._start()
-                assert self._draws is not None
-                index = next(self._draws)
-            elif self._apart is None:
-                index = next(self._draws)
-            else:
-                with self._apart:
-                    index = next(self._draws)
-        except StopIteration:
-            self.exhausted = True
-            raise
-        if self.drawn == 0 and not self._owner.draws_at_once:
-            self._apart = Apart.derived(self._label)
-        self.drawn += 1
-        self._sum = zlib.crc32(repr(index).encode(), self._sum)
-        self._sums.append(self._sum)
-        self._buffer.append(index)
-
-    def _start(self) -> None:
-        self.order = get_all(self._owner.order_streams())
-        seed = derive_seed(self._label, [plain_all(self._owner.order_streams(), self.order), self._owner.rank()])
-        self._seed = seed.to_bytes(8, "little")
-        self._draws = iter(self._owner.sampler)
-
-    def replay(self, position: int, state: Plain) -> None:
-        """Draw again what was drawn before, and leave the first `position` indices out.
-
-        Raises:
-            DataChanged: The order is another one.
-        """
-        try:
-            while self.drawn < max(position, state["drawn"]):
-                self._draw()
-                if self.drawn <= position:
-                    self._buffer.clear()
-                    self.given()
-            if state["exhausted"]:
-                self._draw()
-        except StopIteration:
-            pass
-        self._sent = position
-        if self.drawn < position or self.given_sum != state["sum"]:
-            name, epoch = self._owner.name, self._label.rpartition("/")[2]
-            raise DataChanged(f"the order of {name} in epoch {epoch} is not the one of before the resume", ORDER_REMEDY)
-
-    def is_over(self) -> bool:
-        """Whether no index is left; draws the next one, as the next batch would."""
-        if not self._buffer:
-            try:
-                self._draw()
-            except StopIteration:
-                return True
-        return False
-
-
-class IndexSource:
-    """Stands in the place of the loader's sampler; an iterator with persistent workers keeps it for all epochs."""
-
-    def __init__(self, length: int | None) -> None:
-        self._length = length
-        self.indices: Iterator[Index] = iter(())
-
-    def __iter__(self) -> Iterator[Index]:
-        # torch asks twice when it makes an iterator with workers, and draws nothing from the first answer.
-        return self.indices
-
-    def __len__(self) -> int:
-        if self._length is None:
-            raise TypeError("the sampler has no length")
-        return self._length
 
 
 class LoaderSource:
@@ -245,7 +96,7 @@ class LoaderSource:
     def order_streams(self) -> dict[str, Stream]:
         """All that the order could come from: of samplers that we know, never Python's and numpy's global streams."""
         streams = self.streams()
-        if self.draws_at_once and not isinstance(self.sampler, (list, tuple)):
+        if self.draws_at_once:
             streams.pop("python")
             streams.pop("numpy", None)
         return streams
@@ -369,13 +220,23 @@ class LoaderSource:
         state: Plain = {"base": self._base, "generators": plain_all(self._own, get_all(self._own))}
         indices = self._indices
         if indices is not None and indices.order is not None:
-            state["order"] = plain_all(self.streams(), indices.order)
+            state["order"] = indices.order
             state["drawn"], state["exhausted"], state["sum"] = indices.drawn, indices.exhausted, indices.given_sum
         return state
 
-    def adopt(self, state: Mapping[str, Any]) -> None:
+    def adopt(self, state: Plain) -> None:
         """As `Source.adopt`."""
-        adopt_generators(self._own, dict(state), self.name)
+        kinds = {"drawn": int, "exhausted": bool, "sum": int, "order": dict} if state.get("order") is not None else {}
+        for key, kind in kinds.items():
+            if type(state.get(key)) is not kind:
+                raise DataUnusable(
+                    f"the state of {self.name} has {key}={state.get(key)!r:.40}", "use another checkpoint"
+                )
+        try:
+            unplain_all(self.streams(), {**(state.get("order") or {}), **(state.get("base") or {})})
+        except (ValueError, TypeError) as error:
+            raise DataUnusable(f"the state of {self.name} cannot be used: {error}", "use another checkpoint") from None
+        adopt_generators(self._own, state, self.name)
         self._base = state.get("base")
         self._base_is_old = self._base is not None
 
@@ -384,37 +245,3 @@ class LoaderSource:
         self._base_is_old = self._base is not None
         self._iterator = self._copy = self._indices = None
         self._place.indices = iter(())
-
-
-class Fetch:
-    """An index on its way to a worker process, which seeds the worker's random numbers as it arrives.
-
-    It arrives by pickle, just before its batch is fetched, in the thread that fetches; the dataset sees the index
-    itself. Seeding there reaches the dataset and the collate function alike, and the workers' dataset stays the user's
-    own object, which worker_init_fn may look at.
-    """
-
-    __slots__ = ("_index", "_number", "_seed")
-
-    def __init__(self, index: Index, seed: bytes, number: int) -> None:
-        self._index, self._seed, self._number = index, seed, number
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return arrive, (self._index, self._seed, self._number)
-
-
-def arrive(index: Index, seed: bytes, number: int) -> Index:
-    """Seed this process for one batch, and answer its index.
-
-    Not by `torch.manual_seed`, which looks at every kind of device and takes 90 microseconds (measured, 2.13); the CPU
-    generator alone takes one, and workers have no device.
-    """
-    digest = hashlib.blake2b(number.to_bytes(8, "little"), key=seed, digest_size=32).digest()
-    words = [int.from_bytes(digest[at : at + 8], "little") for at in range(0, 32, 8)]
-    random.seed(words[0])
-    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None:
-        numpy.random.seed([words[1] & 0xFFFFFFFF, words[1] >> 32, words[2] & 0xFFFFFFFF, words[2] >> 32])
-    if torch is not None:
-        torch.default_generator.manual_seed(words[3] >> 1)
-    return index

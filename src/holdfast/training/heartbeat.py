@@ -284,7 +284,8 @@ class Heartbeat:
         before, self._window = self._window, (self._step, now)
         if before is None or before[0] > self._step:
             self._rate = None
-        elif now > before[1]:
+        elif now - before[1] > self._every_s / 2:
+            # A flush right after a write says nothing about the pace.
             self._rate = round((self._step - before[0]) / (now - before[1]), 4)
         else:
             self._window = before

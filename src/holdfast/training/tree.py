@@ -214,7 +214,7 @@ def _decode_torch(document: dict[str, Any], _fetch: Callable[[dict[str, Any]], A
 _DECODERS: dict[str, Callable[[dict[str, Any], Callable[[dict[str, Any]], Array]], Any]] = {
     "float": lambda document, _: float(document["value"]),
     "bytes": lambda document, _: bytes.fromhex(document["value"]),
-    "complex": lambda document, fetch: complex(*(unflatten(part, fetch) for part in document["value"])),  # type: ignore[arg-type]
+    "complex": lambda document, fetch: complex(*(float(unflatten(part, fetch)) for part in document["value"])),  # type: ignore[arg-type]
     "range": lambda document, _: range(*document["value"]),
     "tuple": lambda document, fetch: tuple(_decode_items(document, fetch)),
     "set": lambda document, fetch: set(_decode_items(document, fetch)),

@@ -1,4 +1,4 @@
-"""One rank of a launch, driven by lines of JSON: each line is a round, each round a training loop until it is told to stop.
+"""One rank of a launch, driven by lines of JSON: each line is a round, a training loop until it is told to stop.
 
 Prints ``{"running": done}`` when the loop runs, then what it did. Options of a round: see `Round`.
 """
@@ -70,7 +70,7 @@ def run(config: Round) -> None:
     signals.install()
     met = meet(config)
     if config.die_deciding:
-        agreement_board.Board._write = die_in_the_critical_section  # type: ignore[method-assign]
+        agreement_board.Board._write = die_in_the_critical_section  # type: ignore[assignment,method-assign]
     step = make_step(config, draw)
     acted: list[tuple[int, int, int]] = []
     late = []
@@ -130,7 +130,6 @@ def main() -> None:
         place = {name: int(os.environ[name]) for name in ("RANK", "WORLD_SIZE")}
         distributed.init_process_group(
             "gloo",
-            init_method=f"file://{os.environ['GLOO']}" if "FILE" in os.environ else "env://",
             rank=place["RANK"],
             world_size=place["WORLD_SIZE"],
         )

@@ -1,0 +1,184 @@
+"""The checkpoints of a run while it runs: begin a save, hear how it went, know the newest durable step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .errors import SaveFailed
+from .restoring import OWN, plain_metrics
+from .saving import Save, Saver, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .agreement import Agreement
+    from .cadence import Cadence
+    from .environment import Promises
+    from .heartbeat import Heartbeat
+    from .restoring import Restored
+    from .settings import Settings
+    from .tracking import Tracked
+
+import time
+
+from .heartbeat import tell
+
+
+class Checkpointing:
+    """Saves what is tracked on one rank, and keeps count.
+
+    Attributes:
+        last_durable: Step and path of the newest checkpoint that is known to be durable; None before the first.
+        save_seconds: How long the last save took until it was durable, also as an earlier attempt measured it.
+        trouble: Why the last save failed; empty when it did not.
+    """
+
+    def __init__(
+        self, settings: Settings, promises: Promises, cadence: Cadence, heart: Heartbeat, tracked: Mapping[str, Tracked]
+    ) -> None:
+        """Nothing is written before `open`."""
+        self.last_durable: tuple[int, str] | None = None
+        self.save_seconds: float | None = None
+        self.trouble = ""
+        self.cadence = cadence
+        self._settings, self._promises, self._heart, self._tracked = settings, promises, heart, tracked
+        self._saver: Saver | None = None
+        self._rank = 0
+        self._finite_before = 0
+        self._failures = self._mirror_failures = 0
+        self._measured = False
+
+    def open(self, agreement: Agreement, restored: Restored, step: int, lock_fd: int | None) -> None:
+        """From here on saves are possible; intervals count from now."""
+        settings = self._settings
+        self._rank = agreement.rank
+        self._saver = Saver(
+            settings.directory,
+            settings.keep,
+            token=agreement.token,
+            rank=agreement.rank,
+            world=agreement.world,
+            mirror=settings.mirror,
+            asynchronous=settings.asynchronous,
+            report=self._on_result,
+            lock_fd=lock_fd,
+        )
+        self.cadence.begin(step, time.monotonic())
+        if restored.own is not None:
+            self.last_durable = (step, restored.path)
+            self.save_seconds = restored.own.get("save_seconds")
+            if self.save_seconds is not None:
+                self.cadence.note_save(self.save_seconds, 0.0)
+            self._heart.note(last_durable_step=step, save_seconds=self.save_seconds)
+
+    @property
+    def saver(self) -> Saver:
+        """The one that `open` made."""
+        assert self._saver is not None
+        return self._saver
+
+    @property
+    def busy(self) -> bool:
+        """Whether a save is under way, as far as was heard."""
+        return self._saver is not None and self._saver.busy is not None
+
+    def poll(self) -> None:
+        """Hear what there is to hear, without waiting."""
+        self.saver.poll()
+
+    def prepare(self, own: dict[str, Any]) -> None:
+        """See that everything can be saved, and have memory and the writer ready before the first save.
+
+        Raises:
+            CannotSave: a value has no plain form.
+        """
+        self.saver.prepare(self._capture(own))
+
+    def begin(self, own: dict[str, Any], reason: str, *, complete: bool = False) -> Save:
+        """Begin the save of the step that `own` names; waits for one that is still under way.
+
+        Raises:
+            CannotSave: a value has no plain form.
+        """
+        saver = self.saver
+        if saver.busy is not None:
+            saver.wait(None)
+        self._heart.check_finite()
+        healthy, self._finite_before = self._heart.nonfinite == self._finite_before, self._heart.nonfinite
+        self.cadence.saving(own["step"], time.monotonic())
+        tracked = {name: {"replicated": item.replicated, "kind": item.kind} for name, item in self._tracked.items()}
+        record = {
+            "epoch": own["epoch"],
+            "run_id": self._promises.run_id or "",
+            "attempt": self._promises.attempt,
+            "reason": reason,
+            "metrics": plain_metrics(self._heart.last),
+            "healthy": healthy,
+            "complete": complete,
+            "tracked": tracked,
+            "seed": self._settings.seed,
+            "versions": versions(),
+            "save_seconds": self.save_seconds,
+        }
+        return saver.save(own["step"], self._capture(own), record)
+
+    def save_now(self, own: dict[str, Any], reason: str, *, complete: bool = False) -> bool:
+        """Save and wait; False when it did not become durable, which was said."""
+        try:
+            self.begin(own, reason, complete=complete).result()
+        except SaveFailed:
+            return False
+        return True
+
+    def is_durable(self, step: int) -> bool:
+        """Whether the state after `step` steps is known to be durable."""
+        return self.last_durable is not None and self.last_durable[0] == step
+
+    def _capture(self, own: dict[str, Any]) -> dict[str, Any]:
+        from . import rng
+
+        mine = (
+            self._tracked.items()
+            if self._rank == 0
+            else [(name, item) for name, item in self._tracked.items() if not item.replicated]
+        )
+        states = {name: item.capture() for name, item in mine}
+        return {**states, OWN: {**own, "save_seconds": self.save_seconds, "random": rng.capture()}}
+
+    def _on_result(self, save: Save, result: Any) -> None:  # noqa: ANN401 - writer.Result, which is loaded later
+        """Hear how a save, or its copy on the mirror, went."""
+        for note in result.notes:
+            tell(note)
+        if result.mirror:
+            self._on_mirrored(result)
+        elif result.ok:
+            self._on_durable(save, result)
+        else:
+            self.cadence.note_failure()
+            self._failures += 1
+            self.trouble = result.message
+            self._heart.note(save_failures=self._failures)
+            newest = (
+                f"step {self.last_durable[0]} is the newest durable one" if self.last_durable else "none is durable"
+            )
+            tell(f"the checkpoint of step {result.step} was not saved: {result.message}; {newest}")
+
+    def _on_durable(self, save: Save, result: Any) -> None:  # noqa: ANN401 - writer.Result
+        seconds = save.paused_s + result.seconds
+        self.save_seconds, self.trouble = seconds, ""
+        self.last_durable = (result.step, result.path)
+        self.cadence.note_save(seconds, save.paused_s)
+        self._heart.note(save_seconds=seconds, last_durable_step=result.step, pause_seconds=save.paused_s)
+        if not self._measured and self._rank == 0:
+            size = f"{result.nbytes / 1e6:,.1f} MB in {seconds:.2f} s, the loop stood still for {save.paused_s:.3f} s"
+            tell(f"saved step {result.step} ({size}); {self.cadence.describe()}")
+        self._measured = True
+
+    def _on_mirrored(self, result: Any) -> None:  # noqa: ANN401 - writer.Result
+        if result.ok:
+            self._heart.note(mirrored_step=result.step)
+            return
+        self._mirror_failures += 1
+        self._heart.note(mirror_failures=self._mirror_failures)
+        words = f"{result.message} (failure {self._mirror_failures})"
+        tell(f"step {result.step} is durable here, but not on the mirror: {words}")

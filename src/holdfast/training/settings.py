@@ -1,0 +1,92 @@
+"""The settings of a run: the script's arguments, and the supervisor's word.
+
+The supervisor's wins, because it can be given without touching the script.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .cadence import Every, parse_every
+from .checkpoints import Retention
+
+if TYPE_CHECKING:
+    from .environment import Promises
+
+MOST_BEST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `run()` was asked for. `time_limit_s` in seconds; `stop_on`: which troubles end the run."""
+
+    directory: str
+    every: Every
+    keep: Retention
+    seed: int | None = None
+    deterministic: bool = False
+    time_limit_s: float | None = None
+    mirror: str | None = None
+    stop_on: frozenset[str] = frozenset()
+    asynchronous: bool = True
+
+
+def choose_directory(given: str | os.PathLike[str] | None, promises: Promises) -> str:
+    """Where checkpoints are: as given, else as the supervisor says, else ``checkpoints`` beside the script's files."""
+    return os.path.abspath(os.fspath(given) if given is not None else promises.checkpoint_dir or "checkpoints")
+
+
+def choose_mirror(given: str | os.PathLike[str] | None, promises: Promises, directory: str) -> str | None:
+    """The second directory, None without one.
+
+    Raises:
+        ValueError: it is the first one.
+    """
+    mirror = os.fspath(given) if given is not None else promises.mirror
+    if not mirror:
+        return None
+    if os.path.realpath(mirror) == os.path.realpath(directory):
+        raise ValueError(f"mirror={mirror!r} is the directory of the checkpoints itself: give one on other storage")
+    return os.path.abspath(mirror)
+
+
+def choose_retention(promises: Promises, keep_last: int, keep_best: int, metric: str, mode: str) -> Retention:
+    """What is kept.
+
+    Raises:
+        ValueError: fewer than 1 newest, more than `MOST_BEST` best, or another mode than min and max.
+    """
+    if mode not in ("min", "max"):
+        raise ValueError(f'mode={mode!r}: give "min" or "max"')
+    if keep_last < 1 or not 0 <= keep_best <= MOST_BEST:
+        raise ValueError(
+            f"keep_last={keep_last}, keep_best={keep_best}: keep 1 newest or more, and 0 to {MOST_BEST} best"
+        )
+    return Retention(promises.keep_last or keep_last, keep_best, metric, mode)
+
+
+def choose_every(given: str | int | None, promises: Promises) -> Every:
+    """How often to save.
+
+    Raises:
+        ValueError: it makes no sense.
+    """
+    return parse_every(promises.every if promises.every is not None else given)
+
+
+def choose_stops(on_nonfinite: str, on_save_failure: str) -> frozenset[str]:
+    """Which troubles end the run.
+
+    Raises:
+        ValueError: a policy that does not exist.
+    """
+    policies = (
+        ("nonfinite", "on_nonfinite", on_nonfinite, "warn"),
+        ("save_failed", "on_save_failure", on_save_failure, "continue"),
+    )
+    for _, name, value, mild in policies:
+        if value not in (mild, "stop"):
+            raise ValueError(f'{name}={value!r}: give "{mild}" or "stop"')
+    return frozenset(what for what, _, value, _ in policies if value == "stop")
