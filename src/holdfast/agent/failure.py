@@ -61,7 +61,11 @@ def read_tail(path: str, lines: int = LAST_LINES) -> str:
     kept = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
     if kept and kept[-1] == "":
         kept.pop()
-    return "\n".join(line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + " ..." for line in kept[-lines:])
+    return _cut_lines(kept[-lines:])
+
+
+def _cut_lines(lines: list[str]) -> str:
+    return "\n".join(line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + " ..." for line in lines)
 
 
 def _gather(directory: str, tail: str) -> Traces:
@@ -113,7 +117,12 @@ def _render(title: str, ended: Ended, verdict: Verdict, findings: tuple[Finding,
         lines += [_render_finding(finding) for finding in worse]
         lines.append("")
     if ended.stop is not None and ended.stop.traceback:
-        lines += ["## Its exception, as the training library saw it", "", *_fence(ended.stop.traceback.strip("\n")), ""]
+        lines += [
+            "## Its exception, as the training library saw it",
+            "",
+            *_fence(_cut_lines(ended.stop.traceback.strip("\n").split("\n"))),
+            "",
+        ]
     if tail:
         count = tail.count("\n") + 1
         lines += [f"## The last {count} lines of its output", "", *_fence(tail), ""]

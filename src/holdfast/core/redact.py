@@ -101,8 +101,9 @@ _SHAPES = re.compile(
 )
 _URL_PASSWORD = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):([^\s/@]+)@")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+([A-Za-z0-9+/=._~-]{12,})", re.IGNORECASE)
+# A name is tried at its beginning only: from each letter of a long word on, the search would be quadratic.
 _ASSIGNMENT = re.compile(
-    r"""(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?P<sign>["']?[ \t]*(?:=|:(?=[\s"']))[ \t]*)"""
+    r"""(?P<lead>(?<![A-Za-z0-9_.-])[0-9.-]*)(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?P<sign>["']?[ \t]*(?:=|:(?=[\s"']))[ \t]*)"""
     r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,;&|"'}\])]+)"""
 )
 _FLAG = re.compile(
@@ -262,7 +263,7 @@ def _redact_assignment(match: re.Match[str]) -> str:
     if match["name"].lower() == "authorization" and value.lower() in ("bearer", "basic"):
         return match[0]
     quote = value[0] if value[0] in "\"'" else ""
-    return f"{match['name']}{match['sign']}{quote}{REDACTED}{quote}"
+    return f"{match['lead']}{match['name']}{match['sign']}{quote}{REDACTED}{quote}"
 
 
 def _redact_flag(match: re.Match[str]) -> str:

@@ -172,12 +172,13 @@ def synchronize() -> None:
         torch.accelerator.synchronize()
 
 
-def from_buffer(library: str, code: str, shape: tuple[int, ...], view: str, buffer: Buffer, offset: int) -> Any:  # noqa: ANN401
+def from_buffer(what: Described, buffer: Buffer, offset: int) -> Any:  # noqa: ANN401 - an array of any library
     """The array in `buffer` at `offset`, in the library that it came from if that is loaded, else in one that is.
 
     Torch and numpy arrays share the buffer's memory. Without both, numbers come as an ``array.array`` of one dimension.
     """
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    library, code, shape, view = what.library, what.code, what.shape, what.view
     count = prod(shape)
     if library == "python" or (torch is None and numpy is None):
         return _python_array(code, count, view, buffer, offset)

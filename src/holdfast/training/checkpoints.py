@@ -56,7 +56,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What is kept: the newest `last`, the `best` ones by a metric (``"min"`` or ``"max"`` of it), the last finite one."""
+    """What is kept: the newest `last`, the `best` ones by the `mode` (min, max) of a metric, the last finite one."""
 
     last: int = 2
     best: int = 0
@@ -254,7 +254,8 @@ def _decode(name: str, document: Any, buffers: dict[str, bytearray]) -> object: 
         if place is None:
             raise layout.LayoutError(f"{name}.safetensors has no array {entry['key']!r}")
         view = entry.get("view", "")
-        return arrays.from_buffer(entry["library"], place.code, place.shape, view, data, place.start)
+        what = arrays.Described(entry["library"], place.code, place.shape, view)
+        return arrays.from_buffer(what, data, place.start)
 
     try:
         return tree.unflatten(document, fetch)
@@ -337,8 +338,8 @@ def set_aside(path: str, step: int) -> str | None:
 def choose_victims(entries: Iterable[Entry], keep: Retention) -> list[Entry]:
     """The checkpoints that need not be kept, the oldest first (CKPT-07): pure.
 
-    Kept are the newest `last` that have a sound record, the best ones, the last one without NaN, and every one without a
-    sound record (it may be evidence, it is no copy of anything).
+    Kept are the newest `last` that have a sound record, the best ones, the last one without NaN, and every one
+    without a sound record (it may be evidence, it is no copy of anything).
     """
     sound = sorted((entry for entry in entries if entry.record is not None), key=lambda entry: -entry.step)
     kept = {entry.step for entry in sound[: max(1, keep.last)]}

@@ -165,8 +165,8 @@ class FileEntry:
 class Record:
     """The commit record of a checkpoint. `step` is the number of complete steps; times are epoch seconds or seconds.
 
-    `tracked` maps each tracked name to ``{"replicated": bool, "kind": str}``; `healthy` is False when a logged value was
-    NaN or infinite since the checkpoint before; `metrics` are the last logged values.
+    `tracked` maps each tracked name to ``{"replicated": bool, "kind": str}``; `healthy` is False when a logged value
+    was NaN or infinite since the checkpoint before; `metrics` are the last logged values.
     """
 
     step: int

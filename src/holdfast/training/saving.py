@@ -78,7 +78,7 @@ class Save:
 class Saver:
     """Saves states into one directory."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two by name, each with a usual value
         self,
         directory: str,
         keep: Retention,

@@ -133,7 +133,7 @@ class Snapshot:
 
 
 def _populate(buffer: mmap.mmap) -> None:
-    """Have every page there. ctypes releases the GIL for the call; a kernel without the advice leaves it to the copy."""
+    """Have every page there. ctypes releases the GIL meanwhile; a kernel without the advice leaves it to the copy."""
     libc = ctypes.CDLL(None, use_errno=True)
     address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     step = 64 << 20  # in parts: the call holds the lock of the address space, which allocations of the loop need
@@ -149,10 +149,8 @@ def memory_free(read: Callable[[str], str | None] | None = None) -> int | None:
     None when nothing says so.
     """
     read = read or _read
-    found = []
-    for line in (read("/proc/meminfo") or "").splitlines():
-        if line.startswith("MemAvailable:"):
-            found.append(int(line.split()[1]) * 1024)
+    lines = (read("/proc/meminfo") or "").splitlines()
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     for path, limit_name, used_name in _memory_groups(read("/proc/self/cgroup") or ""):
         limit, used = read(f"{path}/{limit_name}"), read(f"{path}/{used_name}")
         if limit and used and limit.strip().isdigit():

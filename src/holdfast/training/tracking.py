@@ -48,7 +48,7 @@ class Tracked:
         except (ValueError, TypeError, KeyError, RuntimeError, AttributeError, IndexError) as error:
             raise CannotResume(
                 f"{self.name} does not fit the checkpoint: {str(error) or type(error).__name__:.500}",
-                "run the script with the model and settings that the checkpoint was made with, or use another directory",
+                "run the script with the model and settings of the checkpoint, or use another directory",
             ) from error
 
 
@@ -68,7 +68,7 @@ def follow(name: str, target: Any, replicated: bool | None) -> Tracked:  # noqa:
         if arrays.library_of(target) == "jax":
             raise TrainingError(
                 f"{name}: a jax array cannot be overwritten in place",
-                "keep the training state in a dict and track that: run.track(state) with state = {'params': params, ...}",
+                "keep the training state in a dict and track that: state = {'params': params}, run.track(state)",
             )
         return Tracked(name, target, "array", replicated)
     if isinstance(target, (dict, list)) or arrays.capture_generator(target) is not None:
