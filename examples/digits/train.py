@@ -5,17 +5,18 @@ scikit-learn: nothing is downloaded. A quarter, drawn evenly from each digit, is
 network sees each training image nine times: as it is and moved by one pixel in each direction. The seed fixes the
 split, the first weights and the order.
 
-It runs anywhere. Under holdfast it finds what it needs in its environment: HOLDFAST_RUN_DIR (the result goes to
-`artifacts/` in it) and HOLDFAST_HEARTBEAT (a file with how far it is). EPOCHS and SEED change the length and the
-draw.
+`holdfast.training` keeps it: kill it at any moment and start the same command again, and it goes on in the middle of
+the epoch to the same final weights, bit for bit. Under `holdfast run` the library is there by itself; without a
+supervisor `python train.py` behaves the same and keeps its checkpoints in `./checkpoints`. EPOCHS and SEED change the
+length and the draw; the result goes to `artifacts/` in the run directory, or here.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
-import time
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -23,6 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_digits
+
+from holdfast import training
 
 Floats = NDArray[np.float32]
 Labels = NDArray[np.int64]
@@ -78,6 +81,18 @@ class Network:
         self.biases: list[Floats] = [np.zeros(width, dtype=np.float32) for width in LAYERS[1:]]
         self._speeds: list[Floats] = [np.zeros_like(p) for p in (*self.weights, *self.biases)]
 
+    @property
+    def state(self) -> dict[str, list[Floats]]:
+        """Everything that training changes, by reference: what is tracked."""
+        return {"weights": self.weights, "biases": self.biases, "speeds": self._speeds}
+
+    def digest(self) -> str:
+        """SHA-256 over all weights: equal digests are equal networks, bit for bit."""
+        total = hashlib.sha256()
+        for parameter in (*self.weights, *self.biases):
+            total.update(parameter.tobytes())
+        return total.hexdigest()
+
     def forward(self, images: Floats) -> list[Floats]:
         """The activations of every layer; the last ones are class probabilities (n, 10)."""
         layers = [images]
@@ -119,13 +134,9 @@ class Network:
         return float((guesses == digits.labels).mean())
 
 
-def train_epoch(network: Network, digits: Digits, rng: np.random.Generator, rate: float) -> float:
-    """Show each image once in each position, in random order; answers the mean loss."""
-    images = np.concatenate([shift(digits.images, *by) for by in SHIFTS])
-    labels = np.tile(digits.labels, len(SHIFTS))
-    order = rng.permutation(len(labels))
-    batches = [order[at : at + BATCH] for at in range(0, len(order), BATCH)]
-    return float(np.mean([network.learn(images[batch], labels[batch], rate) for batch in batches]))
+def shift_all(digits: Digits) -> Digits:
+    """Each image once in each position."""
+    return Digits(np.concatenate([shift(digits.images, *by) for by in SHIFTS]), np.tile(digits.labels, len(SHIFTS)))
 
 
 def write_json(path: str, content: dict[str, Any]) -> None:
@@ -143,44 +154,48 @@ def main() -> int:
     """Train, report each epoch, write the result."""
     epochs = int(os.environ.get("EPOCHS", "30"))
     seed = int(os.environ.get("SEED", "0"))
-    heartbeat = os.environ.get("HOLDFAST_HEARTBEAT")
-    artifacts = os.path.join(os.environ.get("HOLDFAST_RUN_DIR", "."), "artifacts")
     if epochs < 1:
         print(f"digits: EPOCHS must be at least 1, not {epochs}", file=sys.stderr)
         return 2
     rng = np.random.default_rng(seed)
-    training, test = load(rng)
-    network = Network(rng)
-    print(f"digits: {len(training.labels)} training and {len(test.labels)} test images, seed {seed}", flush=True)
-    accuracy = 0.0
-    for epoch in range(1, epochs + 1):
-        # Down to a tenth by a half cosine.
-        rate = LEARNING_RATE * (0.55 + 0.45 * float(np.cos(np.pi * (epoch - 1) / epochs)))
-        loss = train_epoch(network, training, rng, rate)
-        accuracy = network.accuracy(test)
-        print(
-            f"epoch {epoch}/{epochs} loss {loss:.4f} "
-            f"train_acc {network.accuracy(training):.4f} test_acc {accuracy:.4f}",
-            flush=True,
-        )
-        if heartbeat:
-            steps = epoch * -(-len(training.labels) * len(SHIFTS) // BATCH)
-            beat = {"step": steps, "epoch": epoch, "phase": "train", "loss": loss, "time": time.time()}
-            try:
-                write_json(heartbeat, beat)
-            except OSError as error:
-                # Training never fails because of a progress report.
-                print(f"digits: no heartbeat: {error}", file=sys.stderr, flush=True)
+    known, test = load(rng)
+    network, shifted = Network(rng), shift_all(known)
+    sampler = training.BatchSampler(len(shifted.labels), BATCH, seed=seed)
+    print(f"digits: {len(known.labels)} training and {len(test.labels)} test images, seed {seed}", flush=True)
+    # Every two seconds, because all of it takes a quarter of a minute; "auto" is for runs of hours.
+    with training.run(every="2s", keep_last=2, seed=seed) as run:
+        run.track(network=network.state)
+        run.state["loss"] = 0.0  # summed over the epoch so far: it has to survive a kill, too
+        batches = run.batches(sampler)
+        for step in run.steps(epochs * len(sampler)):
+            epoch = step // len(sampler)
+            # Down to a tenth by a half cosine.
+            rate = LEARNING_RATE * (0.55 + 0.45 * float(np.cos(np.pi * epoch / epochs)))
+            batch = next(batches)
+            loss = network.learn(shifted.images[batch], shifted.labels[batch], rate)
+            run.state["loss"] += loss
+            run.log(loss=loss, rate=rate)
+            if (step + 1) % len(sampler) == 0:
+                mean, run.state["loss"] = run.state["loss"] / len(sampler), 0.0
+                print(
+                    f"epoch {epoch + 1}/{epochs} loss {mean:.4f} "
+                    f"train_acc {network.accuracy(known):.4f} test_acc {network.accuracy(test):.4f}",
+                    flush=True,
+                )
+    accuracy = network.accuracy(test)
     result = {
         "accuracy": accuracy,
         "epochs": epochs,
         "seed": seed,
-        "n_train": len(training.labels),
+        "n_train": len(known.labels),
         "n_test": len(test.labels),
+        "weights_sha256": network.digest(),
     }
+    artifacts = os.environ.get("HOLDFAST_ARTIFACT_DIR", "artifacts")
     os.makedirs(artifacts, exist_ok=True)
     write_json(os.path.join(artifacts, "result.json"), result)
     print(f"digits: test accuracy {accuracy:.4f}; wrote {os.path.join(artifacts, 'result.json')}", flush=True)
+    print(f"digits: weights {network.digest()[:16]}", flush=True)
     return 0
 
 

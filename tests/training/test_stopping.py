@@ -150,13 +150,16 @@ HARMLESS = {
     *("time.monotonic", "self._is_second", "self._set", "_act_by_default", "_plain", "callable", "before"),
     *("self._previous.get", "signal.signal", "signal.default_int_handler", "os.kill", "os.getpid"),
 }
-HARMLESS_IN_CHILDREN = HARMLESS | {"os.getppid", "self._was_for_all", "self._spared.add", "time.sleep", "bool"}
+HARMLESS_IN_CHILDREN = HARMLESS | {
+    *("os.getppid", "self._was_for_all", "self._spared.add", "time.sleep", "bool", "_thread.start_new_thread"),
+    *("passed.append", "os._exit"),
+}
 
 
 @pytest.mark.requirement("LIB-01", "B-17")
 def test_LIB_01_a_handler_does_nothing_but_set_a_flag_and_hand_on() -> None:
     for function in handlers():
-        allowed = HARMLESS if function.name in IN_THE_TRAINER else HARMLESS_IN_CHILDREN | {"passed.append", "os._exit"}
+        allowed = HARMLESS if function.name in IN_THE_TRAINER else HARMLESS_IN_CHILDREN
         assert called(function) <= allowed, function.name
         assert not any(isinstance(node, (ast.With, ast.Import, ast.ImportFrom)) for node in ast.walk(function))
 
@@ -169,10 +172,9 @@ def test_LIB_01_every_handler_that_is_installed_is_one_of_those_that_were_read()
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "signal.signal"
     }
-    ours = {"self._note", "self._note_in_child", "pass_over"}
-    assert ours <= given
-    others = given - ours
-    assert all("_plain" in text or text.startswith("signal.") for text in others), others
+    ours = {"self._note", "pass_over", "_plain(before) if number == signal.SIGHUP else self._note_in_child"}
+    given_back = {"_plain(before)", "_plain(self._previous.get(signum))"}
+    assert given == ours | given_back | {"signal.SIG_DFL", "signal.default_int_handler"}
 
 
 def test_a_posted_signal_sets_the_flag_once() -> None:

@@ -59,10 +59,8 @@ class Asked:
     durable: int | None
 
     def is_answered_by(self, step: int) -> bool:
-        """Whether a checkpoint of `step` holds what there was when the wish was made."""
-        if self.step is not None:
-            return step >= self.step
-        return self.durable is None or step > self.durable
+        """Whether a checkpoint of `step` is newer than the last one before the wish, and holds what there was then."""
+        return (self.durable is None or step > self.durable) and (self.step is None or step >= self.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,10 @@ def ask(run_dir: str, *, by: str, reason: str = "") -> Asked:
     acting.require_actionable(view)
     _require_running(view)
     wish = CheckpointWish(os.urandom(4).hex(), by=by, at=clock.utc_now(), reason=reason)
-    asked = Asked(wish, run_dir, view.attempt, clock.epoch_s(), _count(view, "step"), _count(view, "last_durable_step"))
+    durable = _count(view, "last_durable_step")
+    if durable is None:
+        durable = max(_find_committed(f"{run_dir}/{wire.CHECKPOINTS}", 0.0), default=None)
+    asked = Asked(wish, run_dir, view.attempt, clock.epoch_s(), _count(view, "step"), durable)
     launch.ask_checkpoint(run_dir, view.attempt, wish)
     if not view.supervised:
         launch.start_supervisor(run_dir, view.attempt, environ=os.environ, reason="adopt")
@@ -172,7 +173,7 @@ def _find_answer(asked: Asked, view: RunView, *, taken_up: bool) -> tuple[int | 
     committed = _find_committed(place, asked.at_epoch_s - MTIME_SLACK_S)
     steps = [step for step in committed if asked.is_answered_by(step)]
     durable = _count(view, "last_durable_step")
-    if durable is not None and asked.is_answered_by(durable) and (taken_up or durable != asked.durable):
+    if durable is not None and (asked.is_answered_by(durable) or (taken_up and _has_nothing_newer(asked, view))):
         steps.append(durable)
     left = view.end.stop if view.end is not None else None
     if left is not None and left.checkpoint_step is not None and asked.is_answered_by(left.checkpoint_step):
@@ -182,6 +183,13 @@ def _find_answer(asked: Asked, view: RunView, *, taken_up: bool) -> tuple[int | 
     step = max(steps)
     path = f"{place}/step-{step}"
     return step, path if os.path.isdir(path) else place
+
+
+def _has_nothing_newer(asked: Asked, view: RunView) -> bool:
+    """Whether the job, asked, says that its last durable step is where it stands: there was nothing more to save."""
+    told = view.heartbeat.get("time")
+    is_later = isinstance(told, (int, float)) and told >= asked.at_epoch_s
+    return is_later and _count(view, "last_durable_step") == _count(view, "step")
 
 
 def _find_committed(place: str, since_epoch_s: float) -> list[int]:

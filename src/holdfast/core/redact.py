@@ -103,7 +103,8 @@ _URL_PASSWORD = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):([^\s/@]+)@
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+([A-Za-z0-9+/=._~-]{12,})", re.IGNORECASE)
 # A name is tried at its beginning only: from each letter of a long word on, the search would be quadratic.
 _ASSIGNMENT = re.compile(
-    r"""(?P<lead>(?<![A-Za-z0-9_.-])[0-9.-]*)(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)(?P<sign>["']?[ \t]*(?:=|:(?=[\s"']))[ \t]*)"""
+    r"""(?P<lead>(?<![A-Za-z0-9_.-])[0-9.-]*)(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)"""
+    r"""(?P<sign>["']?[ \t]*(?:=|:(?=[\s"']))[ \t]*)"""
     r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,;&|"'}\])]+)"""
 )
 _FLAG = re.compile(

@@ -91,16 +91,20 @@ def describe(value: Any, place: str) -> Described:  # noqa: ANN401 - an array of
     library = library_of(value)
     assert library is not None, place
     if library == "python":
-        letter = "B" if isinstance(value, bytearray) else value.typecode
-        letter = {"l": "q", "L": "Q"}.get(letter, letter)
-        if letter not in _PYTHON:
-            raise CannotSave(place, f"an array of typecode {letter!r}", "use an array of numbers")
-        return Described(library, _PYTHON[letter], (len(value),), "bytearray" if isinstance(value, bytearray) else "")
+        if isinstance(value, bytearray):
+            return Described(library, "U8", (len(value),), "bytearray")
+        letter = {"l": "q", "L": "Q"}.get(value.typecode, value.typecode)
+        if letter not in _PYTHON or value.itemsize != SIZES[_PYTHON[letter]]:
+            raise CannotSave(place, f"an array of typecode {value.typecode!r}", "use an array of numbers")
+        # An array takes elements only from one of the same letter, whatever their sizes.
+        return Described(library, _PYTHON[letter], (len(value),), value.typecode if value.typecode in "lL" else "")
     if library == "torch":
         value = _local(value, place)
         name = str(value.dtype).removeprefix("torch.")
     else:
         name = value.dtype.name
+        if hasattr(value, "mask"):
+            raise CannotSave(place, "a masked array", "track its .data and its .mask")
     shape = tuple(int(size) for size in value.shape)
     if name in _COMPLEX:
         return Described(library, _COMPLEX[name], (*shape, 2), name)
@@ -210,7 +214,7 @@ def _python_array(code: str, count: int, view: str, buffer: Buffer, offset: int)
         return bytearray(data)
     from array import array
 
-    return array(_PYTHON_CODES.get(code, "B"), data)
+    return array(view if view in ("l", "L") else _PYTHON_CODES.get(code, "B"), data)
 
 
 def restore_into(target: Any, source: Any, place: str) -> None:  # noqa: ANN401 - arrays of the same library

@@ -11,12 +11,13 @@ import errno
 import json
 import os
 import shutil
+import stat
 import time
 import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..host.files import sync_directory
+from ..host.files import read_bytes, sync_directory
 from . import arrays, layout, tree
 from .errors import CannotResume, NoValidCheckpoint
 
@@ -95,9 +96,7 @@ def read_entry(path: str, step: int) -> Entry:
     """
     where = os.path.join(path, layout.RECORD)
     try:
-        with open(where, "rb") as file:
-            data = file.read(RECORD_LIMIT)
-        record = layout.record_from_bytes(data, where)
+        record = layout.record_from_bytes(read_bytes(where, limit=RECORD_LIMIT), where)
     except FileNotFoundError:
         return Entry(path, step, None, f"{layout.RECORD} is missing: it was not completed, or files were removed")
     except layout.NewerFormat:
@@ -143,8 +142,8 @@ def _entry_or_refuse(path: str, step: int) -> Entry:
     try:
         if step >= 0:
             return read_entry(path, step)
-        with open(os.path.join(path, layout.RECORD), "rb") as file:
-            record = layout.record_from_bytes(file.read(RECORD_LIMIT), os.path.join(path, layout.RECORD))
+        where = os.path.join(path, layout.RECORD)
+        record = layout.record_from_bytes(read_bytes(where, limit=RECORD_LIMIT), where)
         return Entry(path, record.step, record)
     except layout.NewerFormat as error:
         raise CannotResume(str(error), "use the holdfast that wrote it, or a newer one") from None
@@ -173,11 +172,10 @@ def read_pieces(path: str, file: layout.FileEntry, buffer: memoryview) -> Iterat
     """
     if file.digest != "crc32" or not _is_own_path(file.path) or len(file.chunks) != -(-file.bytes // file.chunk):
         raise layout.LayoutError(f"{file.path}: its entry in {layout.RECORD} makes no sense")
-    descriptor = os.open(os.path.join(path, file.path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a planted pipe must not hold the reader
+    descriptor = os.open(os.path.join(path, file.path), flags)
     try:
-        size = os.fstat(descriptor).st_size
-        if size != file.bytes:
-            raise layout.LayoutError(f"{file.path} has {size} bytes, {file.bytes} were written")
+        _check_size(os.fstat(descriptor), file)
         for at, expected in enumerate(file.chunks):
             start, end = at * file.chunk, min((at + 1) * file.chunk, file.bytes)
             target = buffer[start:end] if len(buffer) == file.bytes else buffer[: end - start]
@@ -189,6 +187,13 @@ def read_pieces(path: str, file: layout.FileEntry, buffer: memoryview) -> Iterat
             yield target
     finally:
         os.close(descriptor)
+
+
+def _check_size(there: os.stat_result, file: layout.FileEntry) -> None:
+    if not stat.S_ISREG(there.st_mode):
+        raise layout.LayoutError(f"{file.path} is no regular file")
+    if there.st_size != file.bytes:
+        raise layout.LayoutError(f"{file.path} has {there.st_size} bytes, {file.bytes} were written")
 
 
 def _is_own_path(path: str) -> bool:
@@ -224,7 +229,7 @@ def load_checkpoint(path: str, rank: int = 0, only: frozenset[str] | None = None
     mine = {file.path.removeprefix(prefix): file for file in entry.record.files if _belongs(file.path, prefix)}
     if layout.STATE not in mine:
         raise layout.LayoutError(f"{prefix}{layout.STATE} is not in the record")
-    documents = json.loads(bytes(_read_file(path, mine.pop(layout.STATE))))
+    documents = _parse_state(_read_file(path, mine.pop(layout.STATE)))
     if only is not None:
         documents = {name: document for name, document in documents.items() if name in only}
         mine = {name: file for name, file in mine.items() if name.removesuffix(".safetensors") in only}
@@ -238,8 +243,21 @@ def _belongs(path: str, prefix: str) -> bool:
     return path.startswith(prefix) if prefix else "/" not in path
 
 
+def _parse_state(data: bytearray) -> dict[str, Any]:
+    try:
+        documents = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise layout.LayoutError(f"{layout.STATE} is not JSON ({error})") from None
+    if not isinstance(documents, dict):
+        raise layout.LayoutError(f"{layout.STATE} is no object of states")
+    return documents
+
+
 def _read_file(path: str, file: layout.FileEntry) -> bytearray:
-    buffer = bytearray(file.bytes)
+    if _is_own_path(file.path):
+        # Before memory is taken: the record may name any size.
+        _check_size(os.lstat(os.path.join(path, file.path)), file)
+    buffer = bytearray(file.bytes if _is_own_path(file.path) else 0)
     for _ in read_pieces(path, file, memoryview(buffer)):
         pass
     return buffer
@@ -259,7 +277,7 @@ def _decode(name: str, document: Any, buffers: dict[str, bytearray]) -> object: 
 
     try:
         return tree.unflatten(document, fetch)
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise layout.LayoutError(f"{layout.STATE}: {name} is damaged ({error})") from None
 
 
@@ -274,8 +292,9 @@ class Search:
 def find_newest(directory: str, rank: int = 0, *, aside: bool = False, whole: bool = False) -> Search:
     """Load the newest valid checkpoint, looking from the newest step down.
 
-    With `aside` those that are wrong are renamed to ``step-N.bad-1``; unreadable ones never are. With `whole` every
-    rank's files are proven, not only this rank's.
+    With `aside` those that are wrong are renamed to ``step-N.bad-1`` once a valid one is found: while there is none they
+    keep their names, so that the next start meets them too and does not begin from scratch. Unreadable ones are never
+    renamed. With `whole` every rank's files are proven, not only this rank's.
 
     Raises:
         NoValidCheckpoint: there are checkpoints, and none proves right.
@@ -290,11 +309,12 @@ def find_newest(directory: str, rank: int = 0, *, aside: bool = False, whole: bo
     for entry in entries:
         verdict, loaded = _try_load(entry, rank, whole=whole)
         if loaded is not None:
+            for wrong in passed:
+                if aside and not wrong.unreadable:
+                    set_aside(wrong.path, wrong.step)
             return Search(loaded, tuple(passed))
         assert verdict is not None
         passed.append(verdict)
-        if aside and not verdict.unreadable:
-            set_aside(entry.path, entry.step)
     if passed:
         lines = "; ".join(f"{os.path.basename(item.path)}: {item.problems[0]}" for item in passed)
         raise NoValidCheckpoint(
@@ -357,10 +377,18 @@ def _metric(entry: Entry, name: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
-def prune(directory: str, keep: Retention) -> list[str]:
-    """Remove what `choose_victims` names; the paths that are gone. Errors leave a checkpoint where it is."""
+def prune(directory: str, keep: Retention, proven: int | None = None) -> list[str]:
+    """Remove what `choose_victims` names; the paths that are gone. Errors leave a checkpoint where it is.
+
+    `proven` is the step of one that is known to be right; without it the newest that proves right is looked for, and
+    without any nothing goes. What is newer than it stays and does not count: it could not be read, so it replaces
+    nothing.
+    """
+    entries = list_entries(directory)
+    if proven is None:
+        proven = next((entry.step for entry in entries if entry.record is not None and verify(entry.path).ok), -1)
     gone = []
-    for entry in choose_victims(list_entries(directory), keep):
+    for entry in choose_victims((entry for entry in entries if entry.step <= proven), keep):
         # Out of sight first: a reader never meets a checkpoint that is half removed.
         hidden = os.path.join(directory, layout.building_name(entry.step, f"{time.monotonic_ns() & 0xFFFFFFFFFF:010x}"))
         try:

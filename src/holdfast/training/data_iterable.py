@@ -96,10 +96,10 @@ class IterableSource:
         began = time.monotonic()
         try:
             passed = self._open(epoch, position)
-            with self._apart:
-                self._ahead = list(itertools.islice(self._iterator, 1))
         finally:
             put_all(self._streams, saved)
+        with self._apart:
+            self._ahead = list(itertools.islice(self._iterator, 1))
         if passed < position:
             raise DataChanged(f"{self._name} ended after {passed} batches; {position} were given before", _REMEDY)
         seconds = time.monotonic() - began

@@ -25,6 +25,8 @@ CHUNK = 16 << 20
 """Bytes under one CRC-32; also what is written at a time."""
 MAX_HEADER = 100 << 20
 """What the safetensors library reads at most."""
+MAX_CHUNK = 1 << 30
+"""A record that asks a reader for larger pieces than this is not ours."""
 _STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)
 _BUILDING = re.compile(r"\.step-(0|[1-9][0-9]{0,17})\.[0-9a-f]{4,32}", re.ASCII)
 _BAD = re.compile(r"step-(0|[1-9][0-9]{0,17})\.bad-([1-9][0-9]{0,5})", re.ASCII)
@@ -121,21 +123,22 @@ def place_arrays(described: dict[str, arrays.Described]) -> tuple[bytes, list[Pl
     return header, [Placed(k, w.code, w.shape, base + a, base + b) for k, w, a, b in spans], base + at
 
 
-def parse_arrays(data: memoryview, where: str) -> dict[str, Placed]:
-    """The places of all arrays of a data file, whose bytes are `data`.
+def parse_arrays(data: memoryview, where: str, size: int | None = None) -> dict[str, Placed]:
+    """The places of all arrays of a data file, whose bytes are `data`; with `size`, that of the file, its beginning.
 
     Raises:
         LayoutError: the header is not one, or names bytes that are not there.
     """
+    size = len(data) if size is None else size
     if len(data) < 8:
         raise LayoutError(f"{where}: {len(data)} bytes are no safetensors file")
     length = int.from_bytes(data[:8], "little")
-    if length > min(MAX_HEADER, len(data) - 8):
+    if length > min(MAX_HEADER, size - 8):
         raise LayoutError(f"{where}: its header of {length} bytes does not fit into the file")
     try:
         head = json.loads(bytes(data[8 : 8 + length]))
         head.pop("__metadata__", None)
-        return {key: _parse_entry(key, entry, 8 + length, len(data)) for key, entry in head.items()}
+        return {key: _parse_entry(key, entry, 8 + length, size) for key, entry in head.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise LayoutError(f"{where}: its header is damaged ({error})") from None
 
@@ -223,9 +226,29 @@ def record_from_bytes(data: bytes, where: str) -> Record:
             for f in body.pop("files")
         )
         known = {item.name for item in fields(Record)}
-        return Record(files=files, **{key: value for key, value in body.items() if key in known})
-    except (KeyError, TypeError, ValueError) as error:
+        record = Record(files=files, **{key: value for key, value in body.items() if key in known})
+        wrong = _wrong_field(record)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise LayoutError(f"{where} lacks what a record has ({error})") from None
+    if wrong:
+        raise LayoutError(f"{where} has a {wrong!r} that no record has")
+    return record
+
+
+def _wrong_field(record: Record) -> str:
+    """The first field that is of another type than a record's: whoever reads relies on them. Empty when all are right."""
+    right = {
+        "step": type(record.step) is int and record.step >= 0,
+        "world": type(record.world) is int and record.world >= 1,
+        "seed": record.seed is None or type(record.seed) is int,
+        "metrics": isinstance(record.metrics, dict),
+        "tracked": isinstance(record.tracked, dict) and all(isinstance(item, dict) for item in record.tracked.values()),
+        "versions": isinstance(record.versions, dict),
+        "created": isinstance(record.created, (int, float)),
+        "healthy": isinstance(record.healthy, bool),
+        "files": all(file.bytes >= 0 and 0 < file.chunk <= MAX_CHUNK for file in record.files),
+    }
+    return next((name for name, sound in right.items() if not sound), "")
 
 
 def _canonical(body: dict[str, Any]) -> bytes:

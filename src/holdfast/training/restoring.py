@@ -6,6 +6,7 @@ round, is an error: continuing with half of a state is worse than not continuing
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -117,21 +118,32 @@ def _choose(directory: str, mirror: str | None, say: Callable[[str], None]) -> c
     """The newest that proves right, of both directories."""
     for path in checkpoints.remove_leftovers(directory):
         say(f"removed {path}, which a save that was cut off had left")
-    if mirror is not None and _newest_step(mirror) > _newest_step(directory):
+    places = [directory]
+    if mirror is not None:
+        with contextlib.suppress(OSError):
+            checkpoints.remove_leftovers(mirror)
+        # By their names first; the one that promises less is read only when the other one does not keep its promise.
+        places = [mirror, directory] if _newest_step(mirror) > _newest_step(directory) else [directory, mirror]
+    best: checkpoints.Loaded | None = None
+    problem: NoValidCheckpoint | None = None
+    for place in places:
+        if _newest_step(place) <= (-1 if best is None else best.record.step) and place != directory:
+            continue
+        if best is not None and _newest_step(place) <= best.record.step:
+            continue
         try:
-            found = _report(checkpoints.find_newest(mirror, whole=True), say)
+            found = _report(checkpoints.find_newest(place, aside=place == directory, whole=True), say)
         except NoValidCheckpoint as error:
-            say(f"the mirror cannot be used: {error}")
-        else:
-            say(f"{directory} has no checkpoint as new as the mirror's")
-            return found
-    try:
-        return _report(checkpoints.find_newest(directory, aside=True, whole=True), say)
-    except NoValidCheckpoint:
-        if mirror is None or _newest_step(mirror) < 0:
-            raise
-        say(f"no checkpoint in {directory} proves right; looking at the mirror {mirror}")
-        return _report(checkpoints.find_newest(mirror, whole=True), say)
+            say(str(error))
+            problem = error
+            continue
+        if found is not None and (best is None or found.record.step > best.record.step):
+            best = found
+    if best is None and problem is not None:
+        raise problem
+    if best is not None and os.path.dirname(best.path) == mirror:
+        say(f"{directory} has no valid checkpoint as new as the mirror's")
+    return best
 
 
 def _newest_step(directory: str) -> int:

@@ -283,7 +283,7 @@ def unplain_all(streams: Mapping[str, Stream], plain: Mapping[str, Plain]) -> di
             continue
         try:
             states[name] = stream.from_plain(value)
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
             raise ValueError(f"the state of the random numbers of {name} is not usable: {error}") from None
     return states
 

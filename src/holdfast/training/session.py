@@ -466,9 +466,8 @@ class Run:
         record = self._describe_end(error)
         if isinstance(error, Stopped) and self.rank == 0:
             where = self.last_durable[1] if self.last_durable else "the beginning: nothing was saved yet"
-            tell(
-                f"stopped at step {self.step} ({record['why']}: {record['detail']}); the same command goes on from {where}"
-            )
+            why = f"{record['why']}: {record['detail']}"
+            tell(f"stopped at step {self.step} ({why}); the same command continues from {where}")
         # Once before the stages, which may hang or be cut off, and once after them.
         leaving.write_record(self._promises.stop_record, record, self.rank)
         leaving.close_all(self._stages(error))

@@ -6,6 +6,7 @@ step, with a lock held. So it stores a number and a time, and everything else ha
 
 from __future__ import annotations
 
+import _thread
 import functools
 import mmap
 import os
@@ -32,8 +33,11 @@ Later than that it is the second request, which gets the default action."""
 PARENT_LAG_S = 0.2
 """How long a forked child that got a TERM waits to hear whether its parent got one too."""
 
-PARENT_LEAD_S = 1.0
+PARENT_LEAD_S = 0.5
 """A TERM that reaches a child later than this after its parent's was meant for the child alone."""
+
+SPARED_S = 30.0
+"""How long a child lives on after a TERM that it let pass: a parent that meant it is not kept waiting for ever."""
 
 _PAUSE_S = 0.005
 # Whose handlers are in place, the newest last: hooks into fork cannot be taken back, so they ask here.
@@ -50,10 +54,13 @@ class StopSignals:
     Children forked while installed (worker pools, data loaders) would be the first to die of a TERM to the whole
     group, and the trainer would fail on their absence before it reaches its flag. So they let the first INT and all
     USR1 pass, and the first TERM when their parent got one at the same time; a TERM for themselves ends them as usual,
-    because ``Pool.terminate()`` and daemonic processes at exit are told that way and waited for without a bound. They
-    use handlers for that, not SIG_IGN: an ignored signal stays ignored through exec, a handler does not, so programs
-    that are started from here die of a TERM as ever. A parent that sits in one C call for longer than `PARENT_LAG_S`
-    cannot be asked in time; workers of torch's DataLoader have `shield_worker`, which needs no answer.
+    and so does any after `restore`, because ``Pool.terminate()`` and daemonic processes at exit are told that way and
+    waited for without a bound. They use handlers for that, not SIG_IGN: an ignored signal stays ignored through exec, a
+    handler does not, so programs that are started from here die of a TERM as ever. A signal does not tell a Python
+    handler who sent it, so this goes by time, with two limits: a parent that sits in one C call for longer than
+    `PARENT_LAG_S` cannot be asked (the child dies, as it would without us), and a parent that ends a child within
+    `PARENT_LEAD_S` of its own TERM is misunderstood (the child dies after `SPARED_S`). Workers of torch's DataLoader
+    have `shield_worker`, which has neither.
 
     Attributes:
         flag: 0, or the number of the first signal.
@@ -70,7 +77,8 @@ class StopSignals:
         self._previous: dict[int, Handler] = {}
         self._pid = os.getpid()
         self._spared: set[int] = set()
-        # When the trainer was told, shared with its forked children: one aligned double, 0.0 for not yet.
+        # Shared with the forked children, two aligned doubles: when the trainer was told (0.0: not yet), and whether it
+        # has let go of them.
         self._told: memoryview[float] = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("d")
 
     def install(self) -> None:
@@ -78,6 +86,7 @@ class StopSignals:
         if self.installed or threading.current_thread() is not threading.main_thread():
             return
         self._pid = os.getpid()
+        self._told[1] = 0.0
         _hook_forks()
         for number in ASKING:
             before: Handler = signal.getsignal(number)
@@ -96,6 +105,7 @@ class StopSignals:
             if signal.getsignal(number) in (self._note, self._note_in_child):
                 signal.signal(number, _plain(before))
         self._previous.clear()
+        self._told[1] = 1.0
         self.installed = False
         _in_charge.remove(self)
 
@@ -142,6 +152,9 @@ class StopSignals:
                 return
             if signum not in self._spared and (signum == signal.SIGINT or self._was_for_all()):
                 self._spared.add(signum)
+                if signum == signal.SIGTERM:
+                    # Not threading.Thread: its locks may be held by what this handler interrupted.
+                    _thread.start_new_thread(self._leave_in_the_end, (time.monotonic() + SPARED_S,))
                 return
         signal.signal(signum, _plain(self._previous.get(signum)))
         os.kill(os.getpid(), signum)
@@ -150,10 +163,17 @@ class StopSignals:
         """Whether the trainer got its TERM at about the time of ours; a child waits a moment to find out."""
         arrived = time.monotonic()
         end = arrived + PARENT_LAG_S
-        while not self._told[0] and time.monotonic() < end:
+        while not (self._told[0] or self._told[1]) and time.monotonic() < end:
             time.sleep(_PAUSE_S)
-        told = self._told[0]
-        return bool(told) and arrived - told <= PARENT_LEAD_S
+        told, released = self._told[0], self._told[1]
+        return bool(told) and not released and arrived - told <= PARENT_LEAD_S
+
+    def _leave_in_the_end(self, end: float) -> None:
+        """In a child, in a thread of its own: repeat the TERM that was let pass, unless the trainer is done."""
+        while time.monotonic() < end and not self._told[1]:
+            time.sleep(_PAUSE_S * 20)
+        if not self._told[1]:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 class ShieldedInit:

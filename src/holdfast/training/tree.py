@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     Document = Any
 
 KIND = "$"
+METADATA = "__metadata__"
+"""The one key of a safetensors header that is no array's."""
+LONGEST_INT_BITS = 10_000
+"""Longer numbers are written in base 16: Python reads at most 4,300 decimal digits."""
 MAX_DEPTH = 200
 PLAIN_REMEDY = "keep it out of what is tracked, or give its owner state_dict() and load_state_dict() of plain values"
 
@@ -79,8 +83,10 @@ class _Flattening:
 
     def encode(self, value: object, path: tuple[str, ...], depth: int) -> Document:
         kind = type(value)
-        if value is None or kind is bool or kind is int or kind is str:
+        if value is None or kind is bool or kind is str:
             return value
+        if kind is int:
+            return _encode_int(value)  # type: ignore[arg-type]  # its exact type was just asked for
         if kind is float:
             return _encode_float(value)  # type: ignore[arg-type]  # its exact type was just asked for
         if arrays.library_of(value) is not None:
@@ -93,7 +99,7 @@ class _Flattening:
         what = arrays.describe(value, self._place(path))
         key = wanted = ".".join(path) or self.name
         again = 1
-        while key in self.arrays:
+        while key in self.arrays or key == METADATA:
             again += 1
             key = f"{wanted}#{again}"
         self.arrays[key] = value
@@ -144,7 +150,10 @@ class _Flattening:
     def _encode_other(self, value: Any, path: tuple[str, ...]) -> Document:  # noqa: ANN401 - whatever it is
         numpy = self._numpy
         if numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "biufc":
-            return {KIND: "numpy.scalar", "dtype": value.dtype.name, "value": self.encode(value.item(), path, 0)}
+            plain = value.item()
+            if isinstance(plain, numpy.generic):
+                raise CannotSave(self._place(path), f"a number of type {value.dtype}", "convert it to float64")
+            return {KIND: "numpy.scalar", "dtype": value.dtype.name, "value": self.encode(plain, path, 0)}
         if isinstance(value, bytes):
             return {KIND: "bytes", "value": value.hex()}
         if isinstance(value, complex):
@@ -175,6 +184,10 @@ def _article(noun: str) -> str:
 
 def _encode_float(value: float) -> Document:
     return value if math.isfinite(value) else {KIND: "float", "value": repr(value)}
+
+
+def _encode_int(value: int) -> Document:
+    return value if value.bit_length() <= LONGEST_INT_BITS else {KIND: "int", "value": hex(value)}
 
 
 def _decode_items(document: dict[str, Any], fetch: Callable[[dict[str, Any]], Array]) -> list[Any]:
@@ -213,6 +226,7 @@ def _decode_torch(document: dict[str, Any], _fetch: Callable[[dict[str, Any]], A
 
 _DECODERS: dict[str, Callable[[dict[str, Any], Callable[[dict[str, Any]], Array]], Any]] = {
     "float": lambda document, _: float(document["value"]),
+    "int": lambda document, _: int(document["value"], 16),
     "bytes": lambda document, _: bytes.fromhex(document["value"]),
     "complex": lambda document, fetch: complex(*(float(unflatten(part, fetch)) for part in document["value"])),  # type: ignore[arg-type]
     "range": lambda document, _: range(*document["value"]),

@@ -141,15 +141,21 @@ class _Lanes:
         # Direct writes are whole pages; what is too much is cut off by the caller.
         self._end = -(-nbytes // PAGE) * PAGE
         self._lock = threading.Lock()
-        self._errors: list[OSError] = []
+        self._errors: list[BaseException] = []
         self._threads: list[threading.Thread] = []
 
     def start(self, lanes: int) -> None:
-        self._threads = [threading.Thread(target=self._run) for _ in range(lanes)]
-        for thread in self._threads:
-            thread.start()
+        for _ in range(lanes):
+            thread = threading.Thread(target=self._run)
+            try:
+                thread.start()
+            except RuntimeError:
+                break  # the account or its group may have no more threads: fewer do it too
+            self._threads.append(thread)
 
     def join(self) -> None:
+        if not self._threads:
+            self._run()
         for thread in self._threads:
             thread.join()
         if self._errors:
@@ -163,7 +169,7 @@ class _Lanes:
                 if start is None:
                     return
                 self._write(start)
-        except OSError as error:
+        except BaseException as error:  # noqa: BLE001 - raised by `join`: a lane that ended early is never taken for done
             self._errors.append(error)
 
     def _write(self, start: int) -> None:

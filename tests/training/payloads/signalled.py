@@ -36,6 +36,9 @@ def second(kind: str) -> None:
     wait_for_flag(at_once)
     say(flag=at_once.flag)
     try:
+        while at_once.flag == signal.SIGUSR1 and not at_once._asked_at:
+            time.sleep(0.001)
+        say(asked=True)
         time.sleep(END_S)
     except KeyboardInterrupt:
         say(interrupted=True)
@@ -57,7 +60,8 @@ def commits(directory: str) -> None:
     say(ready=os.getpid())
     number = noted = 0
     os.set_blocking(0, False)
-    while sys.stdin.buffer.raw.read(1) is None:  # type: ignore[attr-defined]
+    pipe = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - it is the standard input
+    while pipe.read(1) is None:
         files.commit(
             f"{directory}/step.json", json.dumps({"step": number, "body": "x" * 50_000, "end": number}).encode()
         )
@@ -82,8 +86,8 @@ def forked(kind: str) -> None:
     wait_for_flag()
     ours.send(1)
     answered = ours.poll(5) and ours.recv() == child.pid
-    # Not as soon as the trainer was told: a TERM within that time is taken for the one to the group.
     if kind == "stop":
+        signals.restore()
         child.terminate()
     else:
         ours.send(None)
@@ -132,7 +136,8 @@ def loader(kind: str) -> None:
 
     signals.install()
     shielded = ShieldedInit() if kind == "shielded" else None
-    data = DataLoader(Numbers(), batch_size=4, num_workers=2, worker_init_fn=shielded)  # type: ignore[arg-type]
+    numbers: Any = Numbers()
+    data: Any = DataLoader(numbers, batch_size=4, num_workers=2, worker_init_fn=shielded)
     batches = iter(data)
     next(batches)
     say(ready=os.getpid())
