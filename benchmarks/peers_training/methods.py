@@ -264,7 +264,8 @@ class Holdfast(Method):
 
     def save(self, step: int) -> None:
         """Copy; a process writes."""
-        self._save = self._run.save(step)
+        self._run.beat(step)
+        self._save = self._run.save()
 
     def wait(self) -> None:
         """Until the checkpoint is durable."""

@@ -73,7 +73,8 @@ class Block(nn.Module):
         parts = self.mix(self.before(x)).view(batch, length, 3, HEADS, width // HEADS).permute(2, 0, 3, 1, 4)
         seen = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
         x = x + self.out(seen.transpose(1, 2).reshape(batch, length, width))
-        return x + self.feed(self.between(x))
+        fed: Tensor = self.feed(self.between(x))
+        return x + fed
 
 
 class Network(nn.Module):

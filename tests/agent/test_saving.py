@@ -158,7 +158,7 @@ def test_LIB_17_the_heartbeat_or_the_commit_record_alone_is_proof(drive: Drive, 
     run.ready()
     found = ask(run)
     assert found.phase is Phase.SAVED
-    assert f"saved {found.step}\n".encode() in run.output()
+    wait_until(lambda: f"saved {found.step}\n".encode() in run.output(), what="the job says so too")
     assert found.path is not None
     assert os.path.isdir(found.path)
     end(run)

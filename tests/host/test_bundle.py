@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host import bundle
+from holdfast.host import bundle, files
 from tests.leaks import find_leaks, read_held
 
 pytestmark = pytest.mark.process
@@ -156,14 +156,14 @@ def test_the_home_is_the_place_without_a_cache_variable(installed: str, isolated
 def test_a_package_that_changes_while_it_is_copied_leaves_nothing(
     installed: str, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = bundle.files.read_bytes
+    real = files.read_bytes
 
     def read(path: str, *, limit: int = 0) -> bytes:
         with open(f"{installed}/new.py", "a") as file:
             file.write("x = 1\n")
         return real(path, limit=limit)
 
-    monkeypatch.setattr(bundle.files, "read_bytes", read)
+    monkeypatch.setattr(files, "read_bytes", read)
     with pytest.raises(OSError, match="changed while it was copied"):
         find(installed)
     assert os.listdir(cache / "holdfast") == []

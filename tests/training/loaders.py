@@ -6,7 +6,7 @@ import json
 import random
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import pytest
 import torch
 from torch.utils import data
 
@@ -15,6 +15,8 @@ from holdfast.training.data import follow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+
+np = pytest.importorskip("numpy")
 
 SAMPLES = 23
 

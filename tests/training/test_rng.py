@@ -14,7 +14,7 @@ from holdfast.training import rng, rng_streams
 from holdfast.training.errors import TrainingError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
@@ -241,7 +241,7 @@ def test_a_state_that_a_device_refuses_is_an_error_of_ours(monkeypatch: pytest.M
         rng.restore({"cuda": ["AAAA"]})
 
 
-GENERATORS = {
+GENERATORS: dict[str, Callable[[], Any]] = {
     "random.Random": lambda: random.Random(5),
     "RandomState": lambda: np.random.RandomState(5),
     "PCG64": lambda: np.random.default_rng(5),

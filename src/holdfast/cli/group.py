@@ -77,6 +77,8 @@ ELSEWHERE = {
     **dict.fromkeys(("check", "validate", "doctor"), "preflight"),
     **dict.fromkeys(("resume", "retry", "rerun"), "restart"),
     **dict.fromkeys(("save", "snapshot"), "checkpoint"),
+    **dict.fromkeys(("ckpt", "export"), "checkpoints"),
+    **dict.fromkeys(("rehearse", "chaos"), "drill"),
     "release": "gpus release",
     "help": "--help",
 }

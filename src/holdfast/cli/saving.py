@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -55,23 +56,19 @@ class Answer:
 class Teller:
     """Says on standard error how far the wish has come; `quiet` says nothing."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        """Begin with nothing said."""
+    def __init__(self, asked: Asked, *, quiet: bool = False) -> None:
+        """Say that it was asked."""
         self._quiet = quiet
-        self._said: Phase | None = None
+        self._said = Phase.ASKED
+        at = "" if asked.step is None else f" at step {asked.step}"
+        if not quiet:
+            note(f"{os.path.basename(asked.run_dir)}: asked{at}; waiting for a newer checkpoint")
 
     def __call__(self, saving: Saving) -> None:
         """Hear one look."""
-        if self._quiet or saving.phase is self._said:
-            return
-        self._said = saving.phase
-        at = "" if saving.asked.step is None else f" at step {saving.asked.step}"
-        words = {
-            Phase.PASSED_ON: f"asked{at}; the job saves at its next step boundary",
-            Phase.TAKEN_UP: "the job has taken it up",
-        }
-        if saving.phase in words:
-            note(f"{saving.view.run_id}: {words[saving.phase]}")
+        if not self._quiet and saving.phase is Phase.TAKEN_UP and self._said is not Phase.TAKEN_UP:
+            self._said = Phase.TAKEN_UP
+            note(f"{saving.view.run_id}: the job has taken it up")
 
 
 def save_run(found: Found, *, reason: str, wait_s: float | None, quiet: bool) -> Answer:
@@ -85,7 +82,7 @@ def save_run(found: Found, *, reason: str, wait_s: float | None, quiet: bool) ->
     if wait_s is None:
         return Answer(asked, None, 0.0)
     began = clock.monotonic_s()
-    saving = checkpointing.wait_saved(asked, wait_s=wait_s, tell=Teller(quiet=quiet))
+    saving = checkpointing.wait_saved(asked, wait_s=wait_s, tell=Teller(asked, quiet=quiet))
     return Answer(asked, saving, clock.monotonic_s() - began)
 
 

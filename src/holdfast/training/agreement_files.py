@@ -15,13 +15,9 @@ import os
 import stat
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ..host import files
 from .errors import TrainingError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PREFIX = ".ranks-"
 MAGIC = 0x484F4C4442524431
@@ -195,28 +191,21 @@ def create(path: str, world: int) -> Mapped:
 
 
 def _await_the_end_of_others(path: str) -> None:
+    """Return when nobody alive uses the board at the path; what is no sound board is nobody's."""
     end = time.monotonic() + LINGER_S
-    for board in _look_again(path, end):
-        owner = board.creator() if board.is_sound() else None
-        board.close()
-        if owner is None or owner == identify_self() or owner.is_gone():
-            return
-    if os.path.lexists(path):
-        raise TrainingError(
-            f"{path} is in use by another launch of the same key (rank 0 is a living process)",
-            "wait for it to end, or start the ranks with torchrun, which gives each launch its own key",
-        )
-
-
-def _look_again(path: str, end: float) -> Iterator[Mapped]:
-    """The board at a path, again and again until the time is up; ends when there is none."""
     while True:
         board = attach(path)
         if board is None:
             return
-        yield board
-        if time.monotonic() >= end:
+        owner = board.creator() if board.is_sound() else None
+        board.close()
+        if owner is None or owner == identify_self() or owner.is_gone():
             return
+        if time.monotonic() >= end:
+            raise TrainingError(
+                f"{path} is in use by another launch of the same key (its rank 0 has pid {owner.pid})",
+                "wait for it to end, or start the ranks with torchrun, which gives each launch its own key",
+            )
         time.sleep(0.02)
 
 

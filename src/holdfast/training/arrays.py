@@ -138,8 +138,8 @@ def copy_into(value: Any, what: Described, buffer: Buffer, offset: int) -> bool:
     if what.library == "python":
         memoryview(buffer)[offset : offset + what.nbytes] = memoryview(value).cast("B")
         return False
-    import numpy as np
-
+    np = sys.modules.get("numpy")
+    assert np is not None, "jax brings numpy"
     source = np.asarray(value)
     if what.view:
         target = np.frombuffer(buffer, source.dtype.newbyteorder("<"), prod(what.shape[:-1]), offset)

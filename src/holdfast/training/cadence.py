@@ -174,7 +174,8 @@ class Cadence:
     """Decides at each step boundary whether it is time to save.
 
     It is told when the training begins (`begin`), when a save begins (`saving`), and how that ended (`note_save`,
-    `note_failure`). While a save is in flight none is due: the next one is late rather than a second pause.
+    `note_failure`). While a save is in flight none is due by time: the next one is late rather than a second pause. A
+    count of steps is kept to: whoever asks for every 500 steps finds those.
 
     Times are cut to a step boundary: a save is due when the boundary after this one would be past the interval, so 402
     steps of 2 s for 804.98 s. Counts are multiples of the count: every 500 steps means 500, 1000, 1500, also after a
@@ -220,11 +221,13 @@ class Cadence:
         """Whether to save at this boundary, `step` steps done, `step_s` the typical seconds of a step (0: unknown)."""
         if 0 < step_s < math.inf:
             self._step_s = step_s
-        if self._in_flight or step <= self._step or self.every.kind is Kind.NEVER:
+        if step <= self._step or self.every.kind is Kind.NEVER:
             return False
         if self.every.kind is Kind.STEPS:
             count = int(self.every.amount)
             return step // count > self._step // count
+        if self._in_flight:
+            return False
         return now - self._at + self._step_s > self._wait_s()
 
     @property

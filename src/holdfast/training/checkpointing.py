@@ -23,6 +23,9 @@ import time
 
 from .heartbeat import tell
 
+WAITED_S = 1.0
+"""So much standing still is worth a word."""
+
 
 class Checkpointing:
     """Saves what is tracked on one rank, and keeps count.
@@ -46,7 +49,8 @@ class Checkpointing:
         self._rank = 0
         self._finite_before = 0
         self._failures = self._mirror_failures = 0
-        self._measured = False
+        self._measured = self._said_slow = False
+        self._waited_s = 0.0
 
     def open(self, agreement: Agreement, restored: Restored, step: int, lock_fd: int | None) -> None:
         """From here on saves are possible; intervals count from now."""
@@ -102,7 +106,9 @@ class Checkpointing:
         """
         saver = self.saver
         if saver.busy is not None:
+            began = time.monotonic()
             saver.wait(None)
+            self._note_wait(time.monotonic() - began)
         self._heart.check_finite()
         healthy, self._finite_before = self._heart.nonfinite == self._finite_before, self._heart.nonfinite
         self.cadence.saving(own["step"], time.monotonic())
@@ -121,6 +127,19 @@ class Checkpointing:
             "save_seconds": self.save_seconds,
         }
         return saver.save(own["step"], self._capture(own), record)
+
+    def _note_wait(self, seconds: float) -> None:
+        """Say once that the loop stands still because saves are asked for faster than the disk takes them."""
+        self._waited_s += seconds
+        if self._waited_s > WAITED_S and not self._said_slow and self._rank == 0:
+            self._said_slow = True
+            took = f"{self.save_seconds or seconds:.1f} s"
+            tell(f'the loop waits for the save before ({took}): they are asked for too often; every="auto" never waits')
+
+    def close(self) -> None:
+        """Wait for what is under way, and let the writer go."""
+        if self._saver is not None:
+            self._saver.close()
 
     def save_now(self, own: dict[str, Any], reason: str, *, complete: bool = False) -> bool:
         """Save and wait; False when it did not become durable, which was said."""

@@ -292,9 +292,9 @@ class Search:
 def find_newest(directory: str, rank: int = 0, *, aside: bool = False, whole: bool = False) -> Search:
     """Load the newest valid checkpoint, looking from the newest step down.
 
-    With `aside` those that are wrong are renamed to ``step-N.bad-1`` once a valid one is found: while there is none they
-    keep their names, so that the next start meets them too and does not begin from scratch. Unreadable ones are never
-    renamed. With `whole` every rank's files are proven, not only this rank's.
+    With `aside` those that are wrong are renamed to ``step-N.bad-1`` once a valid one is found: while there is none
+    they keep their names, so that the next start meets them too and does not begin from scratch. Unreadable ones are
+    never renamed. With `whole` every rank's files are proven, not only this rank's.
 
     Raises:
         NoValidCheckpoint: there are checkpoints, and none proves right.

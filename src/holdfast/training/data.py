@@ -170,7 +170,10 @@ class Batches:
         loaded = _checked(state, self._name)
         changes = self._changes(loaded)
         if changes:
-            self._give_up(f"{self._name} is not what it was at the checkpoint: {'; '.join(changes)}")
+            what = f"{self._name} is not what it was at the checkpoint: {'; '.join(changes)}"
+            if self._strict:
+                raise DataChanged(what, RESTART_REMEDY)
+            self._begin_anew(what)
             loaded = {**loaded, "begun": False, "finished": False, "position": 0, "source": {}}
         self._source.close()
         self._open, self._finished = False, loaded["finished"]
@@ -188,10 +191,8 @@ class Batches:
             if was.get(key) is not None and was.get(key) != now.get(key)
         ]
 
-    def _give_up(self, what: str) -> None:
-        if self._strict:
-            raise DataChanged(what, RESTART_REMEDY)
-        warnings.warn(f"{what}; the interrupted epoch begins anew", DataWarning, stacklevel=4)
+    def _begin_anew(self, what: str) -> None:
+        warnings.warn(f"{what}; the interrupted epoch begins anew", DataWarning, stacklevel=3)
 
     def _is_complete(self) -> bool:
         length = self.length
@@ -233,7 +234,9 @@ class Batches:
                 self._open = self._source.resume(self._epoch, self._position, state["source"])
                 self._finished = not self._open
             except DataChanged as changed:
-                self._give_up(changed.message)
+                if self._strict:
+                    raise
+                self._begin_anew(changed.message)
                 self._position = 0
         self._pending = None
 

@@ -6,7 +6,7 @@ were already given are left out, and the iterator gets the rest. A checksum over
 the same. The loader's own random draws (the workers' base seed, the sampler's seed) happen on the states of then, and
 what others draw from is put back: without that, everything after a resume is off by one draw (Megatron-Bridge#5257).
 
-Facts about torch, from torch/utils/data/dataloader.py of 2.0 to 2.13: an iterator reads `loader._index_sampler` (that
+Facts about torch, from torch/utils/data/dataloader.py of 2.13: an iterator reads `loader._index_sampler` (that
 is `batch_sampler`, or `sampler` without automatic batching) when it is made; it draws a base seed from
 `loader.generator` or the global state then; with persistent workers only the first epoch does that.
 """

@@ -235,8 +235,8 @@ def record_from_bytes(data: bytes, where: str) -> Record:
     return record
 
 
-def _wrong_field(record: Record) -> str:
-    """The first field that is of another type than a record's: whoever reads relies on them. Empty when all are right."""
+def _wrong_field(record: Any) -> str:  # noqa: ANN401 - its fields may be anything yet
+    """The first field that is of another type than a record's (whoever reads relies on them); empty when none is."""
     right = {
         "step": type(record.step) is int and record.step >= 0,
         "world": type(record.world) is int and record.world >= 1,

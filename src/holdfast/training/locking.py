@@ -47,14 +47,14 @@ class DirectoryLock:
 
     def _take(self, directory: str, warn: Callable[[str], None], wait_s: float) -> None:
         assert self.fd is not None
-        limit, said = time.monotonic() + wait_s, False
+        deadline, said = time.monotonic() + wait_s, False
         while True:
             try:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 holder, alive = self._read_holder()
-                if alive or time.monotonic() > limit:
+                if alive or time.monotonic() > deadline:
                     raise DirectoryBusy(
                         f"{directory} is written by another run ({holder})",
                         "wait for it or stop it, or give this one a directory of its own",

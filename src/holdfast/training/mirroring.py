@@ -14,6 +14,10 @@ import time
 from ..host.files import sync_directory
 from . import checkpoints, layout, writing
 
+LANDING_S = 20.0
+"""How long a copy may take to arrive on the far side after everything was answered."""
+LANDING_LOOK_S = 0.25
+
 
 def copy(path: str, mirror: str, keep: checkpoints.Retention) -> str:
     """Copy the checkpoint at `path` into the directory `mirror`; answers the copy's path.
@@ -26,7 +30,7 @@ def copy(path: str, mirror: str, keep: checkpoints.Retention) -> str:
     """
     step = layout.parse_step(os.path.basename(path))
     assert step is not None, path
-    os.makedirs(mirror, exist_ok=True)
+    make_directory(mirror)
     final = os.path.join(mirror, layout.step_name(step))
     if os.path.isdir(final) and checkpoints.verify(final).ok:
         return final
@@ -46,9 +50,21 @@ def copy(path: str, mirror: str, keep: checkpoints.Retention) -> str:
     except (OSError, layout.LayoutError):
         shutil.rmtree(building, ignore_errors=True)
         raise
-    _prove(final)
-    checkpoints.prune(mirror, keep)
+    prove(final)
+    checkpoints.prune(mirror, keep, step)
     return final
+
+
+def make_directory(mirror: str) -> None:
+    """The mirror itself may be made; what it lies in must be there.
+
+    A mount that is missing must not be taken for a place on this machine's own disk.
+
+    Raises:
+        OSError: it is not there and cannot be made.
+    """
+    if not os.path.isdir(mirror):
+        os.mkdir(mirror)
 
 
 def _copy_files(path: str, building: str, record: layout.Record) -> None:
@@ -71,8 +87,24 @@ def _copy_files(path: str, building: str, record: layout.Record) -> None:
         sync_directory(os.path.join(building, name))
 
 
-def _prove(final: str) -> None:
-    """Read the copy from the far side: what this box still has in its cache is dropped first."""
+def prove(final: str, patience_s: float = LANDING_S) -> None:
+    """Read the copy from the far side, for some seconds again and again: some mounts answer before anything arrived.
+
+    Raises:
+        OSError: it does not prove right in time; it is kept, and nothing counts on it.
+    """
+    limit = time.monotonic() + patience_s
+    while True:
+        problem = _look_at_far_side(final)
+        if not problem:
+            return
+        if time.monotonic() > limit:
+            raise OSError(errno.EIO, f"the copy does not prove right: {problem}", final)
+        time.sleep(LANDING_LOOK_S)
+
+
+def _look_at_far_side(final: str) -> str:
+    """What is wrong with a copy, empty when nothing is; what this box still has in its cache is dropped first."""
     for root, _, names in os.walk(final):
         for name in names:
             descriptor = os.open(os.path.join(root, name), os.O_RDONLY | os.O_CLOEXEC)
@@ -80,6 +112,8 @@ def _prove(final: str) -> None:
                 os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(descriptor)
-    verdict = checkpoints.verify(final)
-    if not verdict.ok:
-        raise OSError(errno.EIO, f"the copy does not prove right: {verdict.problems[0]}", final)
+    try:
+        verdict = checkpoints.verify(final)
+    except FileNotFoundError:
+        return "it is not there"
+    return "" if verdict.ok else verdict.problems[0]

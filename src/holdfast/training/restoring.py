@@ -122,20 +122,18 @@ def _choose(directory: str, mirror: str | None, say: Callable[[str], None]) -> c
     if mirror is not None:
         with contextlib.suppress(OSError):
             checkpoints.remove_leftovers(mirror)
-        # By their names first; the one that promises less is read only when the other one does not keep its promise.
-        places = [mirror, directory] if _newest_step(mirror) > _newest_step(directory) else [directory, mirror]
+        # By their names; the one that promises less is read only when the other one does not keep its promise.
+        places = sorted((directory, mirror), key=_newest_step, reverse=True)
     best: checkpoints.Loaded | None = None
-    problem: NoValidCheckpoint | None = None
+    problem: CannotResume | None = None
     for place in places:
-        if _newest_step(place) <= (-1 if best is None else best.record.step) and place != directory:
-            continue
         if best is not None and _newest_step(place) <= best.record.step:
             continue
         try:
             found = _report(checkpoints.find_newest(place, aside=place == directory, whole=True), say)
-        except NoValidCheckpoint as error:
-            say(str(error))
-            problem = error
+        except (NoValidCheckpoint, OSError) as error:
+            problem = error if isinstance(error, CannotResume) else CannotResume(f"{place} cannot be read: {error}")
+            say(str(problem))
             continue
         if found is not None and (best is None or found.record.step > best.record.step):
             best = found

@@ -135,7 +135,7 @@ def _device_count(torch: Foreign, name: str) -> int:
 def capture() -> Plain:
     """The states of all global random numbers: numbers, strings, lists and dicts only.
 
-    0.05 ms on a CPU of 2.x GHz with numpy and torch loaded. A device's state is kept on the host, so that reading it
+    Less than 0.1 ms with numpy and torch loaded (measured). A device's state is kept on the host, so that reading it
     waits for no kernel. Devices that this process does not use yet have none.
     """
     streams = global_streams()

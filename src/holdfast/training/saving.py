@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -105,7 +106,7 @@ class Saver:
         self._answers = b""
         self._current: Save | None = None
         self._count = 0
-        self._mirrors_due = 0
+        self._mirrors_due: list[int] = []
         self.why_inline = "" if self._asynchronous else "it was asked for" if not asynchronous else "no memfd here"
 
     @property
@@ -195,13 +196,13 @@ class Saver:
             except OSError:
                 # It died while it was idle: another one takes this save.
                 self._bury_writer()
-                if again:
+                if again or not self._try_start_writer():
                     return False
-                self._start_writer()
                 continue
             break
         self._current = save
-        self._mirrors_due += self.mirror is not None and job.rank == 0
+        if self.mirror is not None and job.rank == 0:
+            self._mirrors_due.append(job.step)
         save.paused_s = time.monotonic() - save.began
         return True
 
@@ -214,6 +215,14 @@ class Saver:
         if mirrored is not None:
             self._report(save, mirrored)
 
+    def _try_start_writer(self) -> bool:
+        try:
+            self._start_writer()
+        except OSError as error:
+            self.why_inline = f"no writer process could be started ({error})"
+            return False
+        return True
+
     def _start_writer(self) -> None:
         if self._process is not None and self._process.poll() is None:
             return
@@ -221,6 +230,8 @@ class Saver:
 
         self._bury_writer()
         ours, theirs = socket.socketpair()
+        # A signal to the whole group must not end it before it has said that it ignores them: it inherits the mask.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, writer.ignored_signals())
         try:
             snapshot_fd = self._open_snapshot().fd
             passed = [theirs.fileno(), snapshot_fd] + ([] if self._lock_fd is None else [self._lock_fd])
@@ -236,6 +247,7 @@ class Saver:
             raise
         finally:
             theirs.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._channel, self._answers = ours, b""
 
     def _bury_writer(self) -> str:
@@ -247,7 +259,11 @@ class Saver:
             code = self._process.wait()
             words = f"the writer process died ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
         self._process, self._channel = None, None
-        self._mirrors_due = 0
+        due, self._mirrors_due = self._mirrors_due, []
+        for step in due:
+            if self._current is None or self._current.step != step:
+                lost = f"{words} before its copy was proven"
+                self._report(Save(None, step), writer.Result(step, ok=False, message=lost, mirror=True))
         return words
 
     def poll(self) -> None:
@@ -284,8 +300,10 @@ class Saver:
             line, _, self._answers = self._answers.partition(b"\n")
             values = json.loads(line)
             result = writer.Result(**{**values, "notes": tuple(values["notes"])})
+            if result.mirror or not result.ok or os.path.dirname(result.path) == self.mirror:
+                # What failed, or lies on the mirror itself, is not copied there.
+                self._mirrors_due = [step for step in self._mirrors_due if step != result.step]
             if result.mirror:
-                self._mirrors_due -= 1
                 self._report(Save(None, result.step), result)
             elif self._current is not None:
                 self._settle(self._current, result)
@@ -299,14 +317,14 @@ class Saver:
         """Wait for what is under way (the mirror at most `timeout` seconds), then let the writer go."""
         self.wait(None)
         limit = time.monotonic() + timeout
-        while self._mirrors_due > 0 and self._channel is not None and time.monotonic() < limit:
+        while self._mirrors_due and self._channel is not None and time.monotonic() < limit:
             self._channel.settimeout(max(0.01, limit - time.monotonic()))
             with contextlib.suppress(TimeoutError):
                 self._hear()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        if self._process is not None and self._mirrors_due <= 0:
+        if self._process is not None and not self._mirrors_due:
             self._process.wait()
         elif self._process is not None:
             # It is copying to the mirror; it finishes by itself. Python warns of a child that nobody waited for.

@@ -313,6 +313,7 @@ class Run:
         """
         assert self._agreement is not None
         self._finished = True
+        self._decision = None  # whoever is asked to leave after the last step has done all there was to do
         self._agreement.finish(self.step)
         if not self._checkpoints.is_durable(self.step):
             self._checkpoints.begin(self._own(), "finished", complete=True).result()
@@ -494,8 +495,7 @@ class Run:
                 name = getattr(call, "__qualname__", type(call).__name__)
                 yield f"on_stop callback {name}", partial(call, error.why)
             yield "process group", leaving.destroy_process_group
-        if self._restored is not None:
-            yield "checkpoint writer", self._checkpoints.saver.close
+        yield "checkpoint writer", self._checkpoints.close
         if self._agreement is not None:
             yield "agreement of the ranks", self._agreement.close
         if self._promises.stacks is not None:

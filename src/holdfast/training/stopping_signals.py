@@ -196,7 +196,8 @@ def shield_worker(worker_id: int = 0) -> None:  # noqa: ARG001 - the signature o
     holds up an exit: torch asks a worker to leave through its queue, waits 5 s and only then sends a TERM, and
     multiprocessing sends daemonic processes another at exit. Torch itself installs a C handler that dies of a TERM from
     anybody but the parent (torch/csrc/DataLoader.cpp, handler_SIGTERM) after fork, so this must run in the worker:
-    give `ShieldedInit` as `worker_init_fn`. Only in the main thread of the worker; elsewhere nothing is done.
+    give `ShieldedInit` as `worker_init_fn`. A worker that is hit in the few milliseconds before that dies as without
+    it. Only in the main thread of the worker; elsewhere nothing is done.
     """
     if threading.current_thread() is not threading.main_thread():
         return

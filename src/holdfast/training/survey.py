@@ -14,6 +14,7 @@ import stat
 from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from ..host import files
@@ -28,7 +29,7 @@ MOST_FOREIGN = 1000
 
 
 class Kind(str, Enum):
-    """What one entry of a directory is. `COMPLETE`: a sound record, and each file has its size; no byte was compared."""
+    """What an entry of a directory is. `COMPLETE`: a sound record and files of the right size; no byte was compared."""
 
     COMPLETE = "complete"
     DAMAGED = "damaged"
@@ -148,11 +149,27 @@ def look(path: str) -> Item:
     except OSError as error:
         problem = f"{layout.RECORD} cannot be read: {error.strerror}"
         return Item(path, Kind.UNREADABLE, -1 if named is None else named, problem=problem)
+    if not _is_well_formed(record):
+        problem = f"{layout.RECORD} has values that no holdfast writes"
+        return Item(path, Kind.DAMAGED, -1 if named is None else named, problem=problem)
     if named is not None and record.step != named:
         problem = f"{layout.RECORD} is that of step {record.step}: directories were swapped"
         return Item(path, Kind.DAMAGED, named, problem=problem)
     kind, problem = _compare_sizes(path, record)
     return Item(path, kind, record.step, record, problem)
+
+
+def _is_well_formed(record: layout.Record) -> bool:
+    """Whether the values have the types that they are declared with: its SHA-256 only says that nothing changed."""
+    expected: dict[str, tuple[type, ...]] = {
+        "step": (int,), "created": (int, float), "epoch": (int, NoneType), "world": (int,), "run_id": (str,),
+        "attempt": (int, NoneType), "reason": (str,), "metrics": (dict,), "healthy": (bool,), "complete": (bool,),
+        "tracked": (dict,), "seed": (int, NoneType), "versions": (dict,), "save_seconds": (int, float, NoneType),
+    }  # fmt: skip
+    typed = all(isinstance(getattr(record, name), kinds) for name, kinds in expected.items())
+    return (
+        typed and record.step >= 0 and record.world >= 1 and all(isinstance(w, dict) for w in record.tracked.values())
+    )
 
 
 def _compare_sizes(path: str, record: layout.Record) -> tuple[Kind, str]:

@@ -195,9 +195,7 @@ def _merge(place: str, old: Any, new: Any) -> Any:  # noqa: ANN401
 def _as_jax(place: str, old: Any, new: Any) -> Any:  # noqa: ANN401
     if tuple(old.shape) != tuple(new.shape):
         raise ValueError(f"{place}: the checkpoint has shape {list(new.shape)}, the script {list(old.shape)}")
-    import jax  # type: ignore[import-not-found,unused-ignore]
-
-    return jax.device_put(new, old.sharding)
+    return sys.modules["jax"].device_put(new, old.sharding)
 
 
 def _expect(place: str, state: Any, kind: type) -> None:  # noqa: ANN401

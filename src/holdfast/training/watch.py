@@ -88,13 +88,16 @@ class Watch:
         return Wish(Action.STOP, f"{self.reason.why}: {self.reason.detail}"[:LONGEST_REASON])
 
     def wish_to_save(self, step: int, now: float, cadence: Cadence, *, busy: bool) -> Wish | None:
-        """Whether to save after `step` complete steps; while a save is under way only when somebody asks."""
+        """Whether to save after `step` complete steps.
+
+        While a save is under way (`busy`): only when somebody asks, or by the count of steps, which is a promise.
+        """
         if now - self._looked_at >= REQUEST_EVERY_S:
             self._looked_at = now
             asked = take_request(self._request_path)
             if asked is not None:
                 return Wish(Action.SAVE, asked)
-        if not busy and cadence.due(step, now, self._step_s):
+        if cadence.due(step, now, self._step_s) and not (busy and cadence.interval_s is not None):
             return Wish(Action.SAVE, "interval")
         return None
 

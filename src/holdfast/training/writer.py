@@ -14,6 +14,7 @@ import errno
 import json
 import mmap
 import os
+import select
 import shutil
 import signal
 import socket
@@ -22,7 +23,9 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ..host.files import sync_directory
 from . import checkpoints, layout, mirroring, writing
+from .errors import CannotResume
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 ROSTER_WAIT_S = 600.0
 """How long rank 0 waits for the other ranks' files, and they for its commit."""
 LOOK_S = 0.01
+TRAINER_LOOK_MS = 1000
 IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGXCPU")
 ROOM = (errno.ENOSPC, errno.EDQUOT)
 ONCE_MORE = (*ROOM, errno.EIO, errno.ESTALE)
@@ -91,7 +95,7 @@ def perform(job: Job, sources: list[writing.Source]) -> Result:
                     _make_room(job, directory, keep, notes)
                 continue
             if job.rank == 0:
-                _prune(directory, keep, notes)
+                _prune(directory, keep, notes, job.step)
             nbytes = sum(source.nbytes for source in sources)
             return Result(
                 job.step, ok=True, path=path, seconds=time.monotonic() - began, nbytes=nbytes, notes=tuple(notes)
@@ -114,7 +118,10 @@ def _describe(directory: str, error: OSError) -> str:
 
 
 def _attempt(job: Job, directory: str, sources: list[writing.Source], notes: list[str]) -> str:
-    os.makedirs(directory, exist_ok=True)
+    if directory == job.mirror:
+        mirroring.make_directory(directory)
+    else:
+        os.makedirs(directory, exist_ok=True)
     final = os.path.join(directory, layout.step_name(job.step))
     if os.path.lexists(final):
         return _settle_existing(final, job, notes)
@@ -125,7 +132,10 @@ def _attempt(job: Job, directory: str, sources: list[writing.Source], notes: lis
         files = writing.write_files(building, sources)
         if job.world > 1:
             return _meet_ranks(job, directory, building, files)
-        return writing.commit(directory, building, _complete(job, files))
+        path = writing.commit(directory, building, _complete(job, files))
+        if directory == job.mirror:
+            mirroring.prove(path)
+        return path
     except OSError:
         if job.rank == 0:
             shutil.rmtree(building, ignore_errors=True)
@@ -138,8 +148,15 @@ def _settle_existing(final: str, job: Job, notes: list[str]) -> str:
     Raises:
         OSError: it can neither be read nor be moved.
     """
-    verdict = checkpoints.verify(final)
+    if not os.path.isdir(final):
+        raise OSError(errno.EEXIST, "it is in the way and is no checkpoint; move it", final)
+    try:
+        verdict = checkpoints.verify(final)
+    except CannotResume as error:
+        raise OSError(errno.EEXIST, str(error), final) from None
     if verdict.ok:
+        # Whoever made it visible may have been killed before its name was durable.
+        sync_directory(os.path.dirname(final))
         notes.append(f"{final} was there already and proves right")
         return final
     if verdict.unreadable or job.rank != 0 or checkpoints.set_aside(final, job.step) is None:
@@ -164,10 +181,10 @@ def _make_room(job: Job, directory: str, keep: checkpoints.Retention, notes: lis
     _prune(directory, least, notes)
 
 
-def _prune(directory: str, keep: checkpoints.Retention, notes: list[str]) -> None:
+def _prune(directory: str, keep: checkpoints.Retention, notes: list[str], proven: int | None = None) -> None:
     try:
-        checkpoints.prune(directory, keep)
-    except (OSError, layout.LayoutError) as error:
+        checkpoints.prune(directory, keep, proven)
+    except (OSError, layout.LayoutError, CannotResume) as error:
         notes.append(f"old checkpoints were not pruned: {error}")
 
 
@@ -217,15 +234,17 @@ def copy_to_mirror(job: Job, path: str) -> Result | None:
     return Result(job.step, ok=True, path=target, seconds=time.monotonic() - began, mirror=True)
 
 
-def main(channel_fd: int, snapshot_fd: int) -> None:
-    """The process: one job at a time, until the trainer is gone."""
-    for name in IGNORED:
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+def main(channel_fd: int, snapshot_fd: int, trainer: int) -> None:
+    """The process: one job at a time, until the trainer is gone. `trainer` is its process number."""
+    numbers = ignored_signals()
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     _be_modest()
     channel = socket.socket(fileno=channel_fd)
     buffer = b""
     view: memoryview | None = None
-    while data := channel.recv(1 << 16):
+    while data := _receive(channel, trainer):
         buffer += data
         while b"\n" in buffer:
             line, _, buffer = buffer.partition(b"\n")
@@ -240,6 +259,26 @@ def main(channel_fd: int, snapshot_fd: int) -> None:
             mirrored = copy_to_mirror(job, result.path) if result.ok else None
             if mirrored is not None:
                 _answer(channel, mirrored)
+
+
+def ignored_signals() -> list[signal.Signals]:
+    """What the process ignores; the trainer blocks them while it starts it, so that none comes before it can."""
+    return [getattr(signal, name) for name in IGNORED]
+
+
+def _receive(channel: socket.socket, trainer: int) -> bytes:
+    """What the trainer sends next; nothing when it is gone.
+
+    Its end of the socket may live on in a process that it forked, so its own life is looked at as well.
+    """
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    gone = False
+    while not gone:
+        gone = os.getppid() != trainer
+        if poll.poll(0 if gone else TRAINER_LOOK_MS):
+            return channel.recv(1 << 16)
+    return b""
 
 
 def _be_modest() -> None:
@@ -274,6 +313,6 @@ def command(channel_fd: int, snapshot_fd: int) -> list[str]:
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from holdfast.training.writer import main; "
-        "main(int(sys.argv[2]), int(sys.argv[3]))"
+        "main(*map(int, sys.argv[2:]))"
     )
-    return [sys.executable, "-I", "-S", "-c", code, root, str(channel_fd), str(snapshot_fd)]
+    return [sys.executable, "-I", "-S", "-c", code, root, str(channel_fd), str(snapshot_fd), str(os.getpid())]

@@ -139,6 +139,8 @@ def loader(kind: str) -> None:
     numbers: Any = Numbers()
     data: Any = DataLoader(numbers, batch_size=4, num_workers=2, worker_init_fn=shielded)
     batches = iter(data)
+    # Batches come from the workers in turn: after two, both have started.
+    next(batches)
     next(batches)
     say(ready=os.getpid())
     wait_for_flag()
@@ -149,8 +151,8 @@ def loader(kind: str) -> None:
         while time.monotonic() < end:
             next(batches)
             seen += 1
-    except RuntimeError as error:
-        problem = str(error)
+    except (RuntimeError, OSError) as error:
+        problem = str(error) or repr(error)
     del batches
     say(seen=seen, problem=problem)
 

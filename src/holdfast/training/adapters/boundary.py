@@ -1,0 +1,35 @@
+"""What every adapter does between two steps of a loop that belongs to somebody else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..session import Run
+
+
+def pass_boundary(run: Run, step: int) -> None:
+    """Say that `step` steps are complete, and save or stop here if that was decided.
+
+    A stop is raised and not returned. The frameworks' own flags (`should_training_stop`, `should_stop`) let the fit
+    end as if it were done: epoch-end evaluation, "training completed", and then the script's lines after it, which
+    take a half-trained model for the result and cost the time that is left for the save.
+
+    Raises:
+        Stopped: the run was asked to leave; everything is saved.
+    """
+    run.beat(step)
+    if run.should_stop() or run.should_save():
+        run._act()  # noqa: SLF001 - the step that Run.steps takes here
+
+
+def log_numbers(run: Run, values: dict[str, Any]) -> None:
+    """Log what is a number, or an array of one, under its name."""
+    numbers = {}
+    for name, value in values.items():
+        try:
+            numbers[name.replace("/", "_")] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            continue
+    if numbers:
+        run.log(**numbers)

@@ -1,0 +1,285 @@
+"""`training.run` in this process: what is tracked comes back, what does not fit is refused by name."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import training
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+np = pytest.importorskip("numpy")
+
+pytestmark = pytest.mark.contract
+
+
+def train(directory: Path, steps: int, tracked: dict[str, Any], **options: Any) -> training.Run:
+    with training.run(directory, every=options.pop("every", 2), **options) as run:
+        run.track(**tracked)
+        for _ in run.steps(steps):
+            for value in tracked.values():
+                np.add(value, 1, out=value)
+            run.log(loss=float(run.step))
+    return run
+
+
+def test_arrays_come_back_in_place(tmp_path: Path) -> None:
+    train(tmp_path, 3, {"weights": np.zeros(4)})
+    weights = np.full(4, 9.0)
+    run = train(tmp_path, 5, {"weights": weights})
+    assert weights.tolist() == [5.0] * 4
+    assert run.step == 5
+
+
+def test_a_finished_run_does_nothing_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(tmp_path, 3, {"weights": np.zeros(4)})
+    weights = np.zeros(4)
+    train(tmp_path, 3, {"weights": weights})
+    assert weights.tolist() == [3.0] * 4
+    assert "all 3 steps are done already" in capsys.readouterr().err
+
+
+def test_plain_values_live_in_the_state(tmp_path: Path) -> None:
+    for steps, expected in ((2, 0.0), (4, 2.0)):
+        with training.run(tmp_path) as run:
+            run.track(best=0.0)
+            for step in run.steps(steps):
+                if step == 0:
+                    assert run.state["best"] == 0.0
+                if step == 2:
+                    assert run.state["best"] == expected
+                run.state["best"] = float(step + 1)
+
+
+@pytest.mark.requirement("CKPT-01")
+def test_what_the_checkpoint_lacks_is_named(tmp_path: Path) -> None:
+    train(tmp_path, 2, {"weights": np.zeros(4)})
+    with pytest.raises(training.CannotResume, match=r"has no 'speeds'; it has weights"):
+        train(tmp_path, 4, {"weights": np.zeros(4), "speeds": np.zeros(4)})
+
+
+@pytest.mark.requirement("CKPT-01")
+def test_what_the_script_does_not_track_is_named(tmp_path: Path) -> None:
+    train(tmp_path, 2, {"weights": np.zeros(4), "speeds": np.zeros(4)})
+    with pytest.raises(training.CannotResume, match=r"also has speeds, which this script does not track"):
+        train(tmp_path, 4, {"weights": np.zeros(4)})
+
+
+def test_a_changed_shape_is_named(tmp_path: Path) -> None:
+    train(tmp_path, 2, {"weights": np.zeros(4)})
+    with pytest.raises(
+        training.CannotResume, match=r"weights: the checkpoint has shape \[4\].*, the script shape \[5\]"
+    ):
+        train(tmp_path, 4, {"weights": np.zeros(5)})
+
+
+def test_another_seed_is_refused(tmp_path: Path) -> None:
+    train(tmp_path, 2, {"weights": np.zeros(4)}, seed=1)
+    with pytest.raises(training.CannotResume, match=r"made with seed 1, this script has seed 2"):
+        train(tmp_path, 4, {"weights": np.zeros(4)}, seed=2)
+
+
+@pytest.mark.requirement("CKPT-04")
+def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_continues(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(tmp_path, 4, {"weights": np.zeros(4)})
+    path = tmp_path / "step-4" / "weights.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    weights = np.zeros(4)
+    train(tmp_path, 5, {"weights": weights})
+    assert weights.tolist() == [5.0] * 4
+    assert (tmp_path / "step-4.bad-1").is_dir()
+    words = capsys.readouterr().err
+    assert "step-4 is not used (weights.safetensors: the bytes" in words
+    assert "resuming after step 2" in words
+
+
+def test_none_valid_is_an_error_and_never_a_fresh_start(tmp_path: Path) -> None:
+    train(tmp_path, 4, {"weights": np.zeros(4)})
+    for name in ("step-2", "step-4"):
+        (tmp_path / name / "checkpoint.json").write_text("{}")
+    with pytest.raises(training.NoValidCheckpoint, match=r"none of the 2 checkpoints in .* proves right"):
+        train(tmp_path, 5, {"weights": np.zeros(4)})
+    assert not (tmp_path / "step-5").exists()
+
+
+def test_a_newer_format_is_refused_not_skipped(tmp_path: Path) -> None:
+    train(tmp_path, 4, {"weights": np.zeros(4)})
+    record = tmp_path / "step-4" / "checkpoint.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "version": 2}))
+    with pytest.raises(training.CannotResume, match=r"format version 2; this holdfast reads up to 1"):
+        train(tmp_path, 5, {"weights": np.zeros(4)})
+    assert (tmp_path / "step-4").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (lambda: 0, r"state\.bad cannot be saved: a function"),
+        (sys.stdout, r"state\.bad cannot be saved: an? \w+"),
+        (np.array(["a"]), r"state\.bad cannot be saved: its elements are str"),
+    ],
+    ids=["lambda", "file", "strings"],
+)
+def test_what_cannot_be_saved_is_named_after_the_first_step(tmp_path: Path, value: object, words: str) -> None:
+    def attempt() -> None:
+        with training.run(tmp_path, every=None) as run:
+            run.track({"bad": value, "good": np.zeros(2)})
+            for _ in run.steps(5):
+                assert run.step == 0
+
+    with pytest.raises(training.CannotSave, match=words):
+        attempt()
+
+
+def test_something_that_cannot_be_restored_is_refused_when_it_is_tracked(tmp_path: Path) -> None:
+    with (
+        training.run(tmp_path) as run,
+        pytest.raises(training.TrainingError, match=r"broken: object .* cannot be restored"),
+    ):
+        run.track(broken=object())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "least"},
+        {"keep_last": 0},
+        {"keep_best": 4},
+        {"on_nonfinite": "ignore"},
+        {"every": 0},
+        {"every": "soon"},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"(?i)give|write|keep|step"):
+        training.run(tmp_path, **options)
+
+
+def test_a_loss_that_is_nan_keeps_the_last_checkpoint_from_before_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with training.run(tmp_path, every=1, keep_last=1) as run:
+        run.track(weights=np.zeros(2))
+        for step in run.steps(6):
+            run.log(loss=math.nan if step >= 3 else 1.0)
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-3", "step-6"]
+    assert "loss was not finite at step" in capsys.readouterr().err
+
+
+def test_a_loss_that_is_nan_ends_the_run_when_that_is_the_policy(tmp_path: Path) -> None:
+    def attempt() -> None:
+        with training.run(tmp_path, on_nonfinite="stop") as run:
+            run.track(weights=np.zeros(2))
+            for _ in run.steps(6):
+                run.log(loss=math.inf)
+
+    with pytest.raises(training.NonFinite, match=r"loss was not finite"):
+        attempt()
+
+
+@pytest.mark.requirement("LIB-02")
+def test_each_stage_of_leaving_runs_whatever_the_others_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    order: list[str] = []
+
+    class Loader:
+        def __iter__(self) -> Any:
+            return iter(range(100))
+
+        def __len__(self) -> int:
+            return 100
+
+    def broken(why: str) -> None:
+        order.append(f"broken {why} {(tmp_path / 'step-1').is_dir()}")
+        raise OSError("the tracker is not reachable")
+
+    def attempt() -> None:
+        with training.run(tmp_path) as run:
+            batches = run.batches(Loader())
+            run.on_stop(broken)
+            run.on_stop(lambda why: order.append(f"second {why}"))
+            for _ in run.steps(5):
+                next(batches)
+                run.stop()
+
+    with pytest.raises(training.Stopped) as caught:
+        attempt()
+    assert (caught.value.code, caught.value.saved) == (143, True)
+    assert order == ["broken user True", "second user"]
+    assert "closing failed: on_stop callback" in capsys.readouterr().err
+
+
+def test_a_stop_after_the_last_step_is_a_finish(tmp_path: Path) -> None:
+    with training.run(tmp_path) as run:
+        for step in run.steps(3):
+            if step == 2:
+                run.stop()
+    assert (tmp_path / "step-3").is_dir()
+
+
+@pytest.mark.requirement("CKPT-07")
+def test_the_best_ones_are_kept_beside_the_newest(tmp_path: Path) -> None:
+    with training.run(tmp_path, every=1, keep_last=1, keep_best=2, metric="score", mode="max") as run:
+        for step in run.steps(6):
+            run.log(score=[0.1, 0.9, 0.3, 0.8, 0.2, 0.0][step])
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-2", "step-4", "step-6"]
+
+
+@pytest.mark.requirement("CKPT-06")
+def test_a_mirror_takes_over_when_the_directory_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    local, mirror = tmp_path / "local", tmp_path / "mirror"
+    train(local, 4, {"weights": np.zeros(4)}, mirror=mirror)
+    assert training.latest(mirror) == str(mirror / "step-4")
+    for path in sorted(local.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    weights = np.zeros(4)
+    train(local, 5, {"weights": weights}, mirror=mirror)
+    assert weights.tolist() == [5.0] * 4
+    assert f"resuming after step 4 from {mirror}" in capsys.readouterr().err
+
+
+def test_things_tracked_late_are_restored_when_they_are_tracked(tmp_path: Path) -> None:
+    train(tmp_path, 2, {"weights": np.zeros(4)})
+    with training.run(tmp_path) as run:
+        assert run.resume() == 2
+        weights = np.zeros(4)
+        run.track(weights=weights)
+        assert weights.tolist() == [2.0] * 4
+        for _ in run.steps(3):
+            pass
+
+
+def test_a_save_by_hand_is_durable_when_it_says_so(tmp_path: Path) -> None:
+    with training.run(tmp_path, every=None) as run:
+        weights = np.zeros(4)
+        run.track(weights=weights)
+        for step in range(run.begin(), 3):
+            weights += 1
+            run.beat(step + 1)
+            save = run.save()
+            weights += 100  # after save() returned: not part of it
+            assert save.result().endswith(f"step-{step + 1}")
+            weights -= 100
+            assert training.load(tmp_path / f"step-{step + 1}")["weights"].tolist() == [step + 1.0] * 4
+
+
+def test_the_block_can_be_entered_once(tmp_path: Path) -> None:
+    run = training.run(tmp_path)
+    with run:
+        assert run.step == 0
+    with pytest.raises(training.TrainingError, match="entered once"):
+        run.__enter__()
+
+
+def test_a_loop_of_ones_own_must_begin_first(tmp_path: Path) -> None:
+    with training.run(tmp_path) as run, pytest.raises(training.TrainingError, match=r"call run\.begin\(\) first"):
+        run.beat(1)
