@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,12 @@ class Described:
         return prod(self.shape) * SIZES[self.code]
 
 
+@lru_cache(maxsize=1 << 14)
+def _describe_as(library: str, code: str, shape: tuple[int, ...], view: str = "") -> Described:
+    """One object for all arrays that are alike: layouts are compared at each save, and so mostly by identity."""
+    return Described(library, code, shape, view)
+
+
 def library_of(value: object) -> str | None:
     """``torch``, ``numpy``, ``jax`` or ``python`` when `value` is an array of theirs, else None."""
     torch = sys.modules.get("torch")
@@ -107,10 +114,10 @@ def describe(value: Any, place: str) -> Described:  # noqa: ANN401 - an array of
             raise CannotSave(place, "a masked array", "track its .data and its .mask")
     shape = tuple(int(size) for size in value.shape)
     if name in _COMPLEX:
-        return Described(library, _COMPLEX[name], (*shape, 2), name)
+        return _describe_as(library, _COMPLEX[name], (*shape, 2), name)
     if name not in _TORCH:
         raise CannotSave(place, f"its elements are {name}", "convert it to numbers, or keep it out of what is tracked")
-    return Described(library, _TORCH[name], shape)
+    return _describe_as(library, _TORCH[name], shape)
 
 
 def _local(tensor: Any, place: str) -> Any:  # noqa: ANN401 - a torch.Tensor
@@ -129,12 +136,24 @@ def _local(tensor: Any, place: str) -> Any:  # noqa: ANN401 - a torch.Tensor
     return tensor
 
 
-def copy_into(value: Any, what: Described, buffer: Buffer, offset: int) -> bool:  # noqa: ANN401 - an array of any library
-    """Copy the bytes of `value` into `buffer` at `offset`; True if a device still copies and must be waited for."""
+def make_target(what: Described, buffer: Buffer, offset: int) -> Any:  # noqa: ANN401 - a torch.Tensor
+    """For an array of torch a view of the buffer, into which `copy_into` copies; it may be kept for the next save."""
+    if what.library != "torch" or what.nbytes == 0:
+        return None
+    torch = sys.modules["torch"]
+    dtype = getattr(torch, _FROM_CODE[what.code])
+    return torch.frombuffer(buffer, dtype=dtype, count=prod(what.shape), offset=offset).view(what.shape)
+
+
+def copy_into(value: Any, what: Described, buffer: Buffer, offset: int, target: Any = None) -> bool:  # noqa: ANN401
+    """Copy the bytes of `value` into `buffer` at `offset`; True if a device still copies and must be waited for.
+
+    `target` is what `make_target` answers for the same place; made here when it is not given.
+    """
     if what.nbytes == 0:
         return False
     if what.library == "torch":
-        return _copy_torch(value, what, buffer, offset)
+        return _copy_torch(value, what, make_target(what, buffer, offset) if target is None else target)
     if what.library == "python":
         memoryview(buffer)[offset : offset + what.nbytes] = memoryview(value).cast("B")
         return False
@@ -152,7 +171,7 @@ def copy_into(value: Any, what: Described, buffer: Buffer, offset: int) -> bool:
     return False
 
 
-def _copy_torch(value: Any, what: Described, buffer: Buffer, offset: int) -> bool:  # noqa: ANN401 - a torch.Tensor
+def _copy_torch(value: Any, what: Described, target: Any) -> bool:  # noqa: ANN401 - two torch.Tensors
     torch = sys.modules["torch"]
     source = value.detach()
     if hasattr(source, "to_local"):
@@ -161,7 +180,6 @@ def _copy_torch(value: Any, what: Described, buffer: Buffer, offset: int) -> boo
         source = torch.view_as_real(source.resolve_conj())
     if source.is_neg():
         source = source.resolve_neg()
-    target = torch.frombuffer(buffer, dtype=source.dtype, count=source.numel(), offset=offset).view(source.shape)
     on_device = source.device.type != "cpu"
     target.copy_(source, non_blocking=on_device)
     return bool(on_device)

@@ -8,6 +8,7 @@ step, reported, and the next save starts another one.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -22,7 +23,7 @@ from .errors import SaveFailed
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from .checkpoints import Retention
 
@@ -101,6 +102,7 @@ class Saver:
         self._report = report or (lambda _save, _result: None)
         self._lock_fd = lock_fd
         self._snapshot: snapshot.Snapshot | None = None
+        self._layouts = snapshot.Layouts()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._answers = b""
@@ -135,6 +137,10 @@ class Saver:
         """
         if self._current is not None:
             self.wait(None)
+        with _without_collections():
+            return self._save(step, states, record)
+
+    def _save(self, step: int, states: Mapping[str, Any], record: dict[str, Any]) -> Save:
         save = Save(self, step)
         planned, record = self._plan(states)[0], dict(record)
         self._count += 1
@@ -154,11 +160,12 @@ class Saver:
         return save
 
     def _plan(self, states: Mapping[str, Any]) -> tuple[list[snapshot.Planned], bytes]:
-        documents, found = {}, {}
+        documents, found, described = {}, {}, {}
         for name, state in states.items():
-            documents[name], found[name] = tree.flatten(state, name)
+            documents[name], found[name], described[name] = tree.flatten_described(state, name)
         text = json.dumps(documents, separators=(",", ":")).encode()
-        return snapshot.plan_files(layout.rank_prefix(self._rank), found, text), text
+        prefix = layout.rank_prefix(self._rank)
+        return snapshot.plan_files(prefix, found, text, described, self._layouts), text
 
     def _has_memory(self, nbytes: int) -> bool:
         have = self._snapshot.size if self._snapshot is not None else 0
@@ -333,6 +340,18 @@ class Saver:
         if self._snapshot is not None:
             self._snapshot.close()
             self._snapshot = None
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """A plan of 10,000 arrays is enough objects for full collections of garbage, each longer than the plan itself."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def versions() -> dict[str, str]:

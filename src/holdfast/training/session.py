@@ -13,7 +13,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import environment, leaving, restoring
+from . import environment, leaving, oversights, restoring
 from .agreement import Action, join, read_ranks
 from .cadence import DEFAULT_INTERRUPTION_S, Cadence
 from .checkpointing import Checkpointing
@@ -121,6 +121,7 @@ class Run:
         self._restored: restoring.Restored | None = None
         self._prepared = self._finished = self._entered = False
         self._nonfinite_seen = 0
+        self._rates: list[dict[str, list[float]]] = []
         self._watch = Watch(promises.checkpoint_request, settings.time_limit_s, tell)
         speaks = self.rank == 0
         self._heart = Heartbeat(promises.heartbeat if speaks else None, promises.metrics if speaks else None)
@@ -259,8 +260,10 @@ class Run:
         settings = self._settings
         restored = restoring.find(self.directory, settings.mirror, self._agreement, seed=settings.seed, say=tell)
         self._restored = restored
+        self._rates = [oversights.read_rates(self._tracked)]
         for tracked in self._tracked.values():
             restored.restore(tracked)
+        self._rates.append(oversights.read_rates(self._tracked))
         if restored.own is not None:
             self.step, self.epoch = int(restored.own["step"]), restored.own["epoch"]
             self.state.update(restored.own["state"])
@@ -345,6 +348,7 @@ class Run:
         if not self._prepared:
             self._prepared = True
             checkpoints.prepare(self._own())
+            self._look_for_oversights()
         if self._heart.nonfinite != self._nonfinite_seen:
             self._on_nonfinite()
         if checkpoints.trouble and "save_failed" in self._settings.stop_on:
@@ -414,6 +418,16 @@ class Run:
     def _own(self) -> dict[str, Any]:
         """What the library itself keeps in a checkpoint, but for the random states."""
         return {"step": self.step, "epoch": self.epoch, "state": self.state}
+
+    def _look_for_oversights(self) -> None:
+        """After the first step everything exists that the script will ever build."""
+        if self.rank != 0:
+            return
+        for what in oversights.find_untracked(self._tracked.values()):
+            tell(f"{what} is not tracked: a resume would begin it anew; give it to run.track()")
+        built, restored = self._rates
+        for words in oversights.compare_rates(built, restored, oversights.read_rates(self._tracked)):
+            tell(words)
 
     def _on_nonfinite(self) -> None:
         heart = self._heart

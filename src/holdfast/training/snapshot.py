@@ -8,6 +8,7 @@ the page cache straight from it.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -16,13 +17,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import arrays
-from .layout import PAGE, place_arrays
+from .layout import PAGE, Placed, place_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
 MADV_POPULATE_WRITE = 23
 """Linux 5.14; source: madvise(2)."""
+HUGE_FROM = 64 << 20
+"""Buffers of at least this many bytes ask for huge pages: direct writes pin a 512th of the pages, a last one wastes 2 MiB."""
 HEADROOM = 1.1
 """A snapshot is made in memory only where this many times its size is free."""
 
@@ -49,18 +52,41 @@ class Planned:
                 yield memoryview(piece)
 
 
-def plan_files(prefix: str, tracked: Mapping[str, Mapping[str, Any]], state: bytes) -> list[Planned]:
+class Layouts:
+    """The layouts of the save before, by tracked name: between two saves numbers change, seldom shapes."""
+
+    def __init__(self) -> None:
+        """None is known."""
+        self._known: dict[str, tuple[dict[str, arrays.Described], tuple[bytes, list[Placed], int]]] = {}
+
+    def place(self, name: str, described: dict[str, arrays.Described]) -> tuple[bytes, list[Placed], int]:
+        """As `layout.place_arrays`."""
+        known = self._known.get(name)
+        if known is None or known[0] != described:
+            known = self._known[name] = (described, place_arrays(described))
+        return known[1]
+
+
+def plan_files(
+    prefix: str,
+    tracked: Mapping[str, Mapping[str, Any]],
+    state: bytes,
+    described: Mapping[str, dict[str, arrays.Described]] | None = None,
+    layouts: Layouts | None = None,
+) -> list[Planned]:
     """Every file of one rank: one data file for each tracked name that has arrays, then the document.
 
-    `tracked` maps the name to its arrays by key; `state` is the encoded document, `prefix` the rank's directory.
+    `tracked` maps the name to its arrays by key, `described` to what they are stored as; `state` is the encoded
+    document, `prefix` the rank's directory.
     """
+    layouts = layouts or Layouts()
     planned, offset = [], 0
     for name, found in tracked.items():
         if not found:
             continue
-        described = {key: arrays.describe(value, f"{name}.{key}") for key, value in found.items()}
-        header, places, nbytes = place_arrays(described)
-        items = tuple((found[place.key], described[place.key], place.start) for place in places)
+        stored = described[name] if described else {k: arrays.describe(v, f"{name}.{k}") for k, v in found.items()}
+        header, places, nbytes = layouts.place(name, stored)
+        items = tuple((found[place.key], stored[place.key], place.start) for place in places)
         planned.append(Planned(f"{prefix}{name}.safetensors", offset, nbytes, header, items))
         offset += _pages(nbytes)
     planned.append(Planned(f"{prefix}state.json", offset, len(state), state))
@@ -89,6 +115,7 @@ class Snapshot:
         self.size = 0
         self._map: mmap.mmap | None = None
         self._filling: threading.Thread | None = None
+        self._targets: dict[int, tuple[arrays.Described, Any]] = {}
 
     def reserve(self, nbytes: int, *, ahead: bool = False) -> None:
         """Make room for `nbytes`; with `ahead`, touch the pages in a thread of its own, which never holds the GIL.
@@ -103,11 +130,14 @@ class Snapshot:
             # A little more than asked for: an optimizer's numbers grow by digits, and each growth costs a new mapping.
             size = _pages(nbytes + (nbytes >> 6))
             os.ftruncate(self.fd, size)
+            self._targets = {}
             self._map = mmap.mmap(self.fd, size)
             self.size = size
+            if size >= HUGE_FROM:
+                advise_huge(self._map)
             if ahead:
                 self._filling = threading.Thread(
-                    target=_populate, args=(self._map,), name="holdfast-pages", daemon=True
+                    target=_populate, args=(self._map, _pages(nbytes)), name="holdfast-pages", daemon=True
                 )
                 self._filling.start()
 
@@ -116,11 +146,19 @@ class Snapshot:
         self.reserve(bytes_needed(planned))
         buffer = self._map
         assert buffer is not None
-        waiting = False
+        waiting, known, targets = False, self._targets, {}
         for file in planned:
             buffer[file.offset : file.offset + len(file.head)] = file.head
             for value, what, at in file.items:
-                waiting |= arrays.copy_into(value, what, buffer, file.offset + at)
+                place = file.offset + at
+                before = known.get(place)
+                # An array of this kind was at this place before: the view of the buffer serves again.
+                target = before[1] if before is not None and before[0] is what else None
+                if target is None:
+                    target = arrays.make_target(what, buffer, place)
+                targets[place] = (what, target)
+                waiting |= arrays.copy_into(value, what, buffer, place, target)
+        self._targets = targets
         if waiting:
             arrays.synchronize()
 
@@ -128,17 +166,24 @@ class Snapshot:
         """Give the memory back."""
         if self._filling is not None:
             self._filling.join()
+        self._targets = {}
         self._map = None  # views of arrays may still export it; it goes with them
         os.close(self.fd)
 
 
-def _populate(buffer: mmap.mmap) -> None:
+def advise_huge(mapped: mmap.mmap) -> None:
+    """Ask for huge pages, where the kernel has them for shared memory (``shmem_enabled``: advise or more)."""
+    with contextlib.suppress(OSError, AttributeError):
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+
+
+def _populate(buffer: mmap.mmap, nbytes: int) -> None:
     """Have every page there. ctypes releases the GIL meanwhile; a kernel without the advice leaves it to the copy."""
     libc = ctypes.CDLL(None, use_errno=True)
     address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
     step = 64 << 20  # in parts: the call holds the lock of the address space, which allocations of the loop need
-    for at in range(0, len(buffer), step):
-        length = min(step, len(buffer) - at)
+    for at in range(0, nbytes, step):
+        length = min(step, nbytes - at)
         if libc.madvise(ctypes.c_void_p(address + at), ctypes.c_size_t(length), MADV_POPULATE_WRITE) != 0:
             return
 

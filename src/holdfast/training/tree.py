@@ -36,8 +36,14 @@ def flatten(state: object, name: str) -> tuple[Document, dict[str, Array]]:
     Raises:
         CannotSave: a value has no plain form; the error names its place.
     """
+    document, found, _ = flatten_described(state, name)
+    return document, found
+
+
+def flatten_described(state: object, name: str) -> tuple[Document, dict[str, Array], dict[str, arrays.Described]]:
+    """As `flatten`, with what each array is stored as, which the walk finds out anyway."""
     walk = _Flattening(name)
-    return walk.encode(state, (), 0), walk.arrays
+    return walk.encode(state, (), 0), walk.arrays, walk.described
 
 
 def unflatten(document: Document, fetch: Callable[[dict[str, Any]], Array]) -> object:
@@ -78,6 +84,7 @@ class _Flattening:
     def __init__(self, name: str) -> None:
         self.name = name
         self.arrays: dict[str, Array] = {}
+        self.described: dict[str, arrays.Described] = {}
         self._inside: set[int] = set()
         self._numpy = sys.modules.get("numpy")
 
@@ -102,7 +109,7 @@ class _Flattening:
         while key in self.arrays or key == METADATA:
             again += 1
             key = f"{wanted}#{again}"
-        self.arrays[key] = value
+        self.arrays[key], self.described[key] = value, what
         entry = {KIND: "array", "key": key, "library": what.library}
         if what.view:
             entry["view"] = what.view

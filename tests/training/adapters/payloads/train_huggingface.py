@@ -64,6 +64,7 @@ arguments = TrainingArguments(
     report_to=[],
     disable_tqdm=True,
     use_cpu=True,
+    label_names=["y"],
     seed=3,
     **options.get("arguments", {}),
 )

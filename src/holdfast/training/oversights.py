@@ -1,0 +1,94 @@
+"""What a script forgot, said once: state that exists and is not tracked, a learning rate that went back (CKPT-14).
+
+A resume that lacks the gradient scaler or the moving average goes on without an error and trains something else. After
+the first step everything of the kind exists, so it can be looked for; a warning is all that follows.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from .tracking import Tracked
+
+NOTICEABLE = 0.01
+"""A learning rate that is this share away from the restored one has moved."""
+
+
+def find_untracked(tracked: Iterable[Tracked]) -> list[str]:
+    """Torch's optimizers, schedulers, gradient scalers and averaged models that live and are not tracked, in words."""
+    kinds = _kinds()
+    if not kinds:
+        return []
+    import gc
+
+    known = {id(part) for item in tracked for part in _parts(item.target)}
+    found: list[str] = []
+    for thing in gc.get_objects():
+        # type() does not ask proxies, isinstance() would.
+        kind = next((words for base, words in kinds if issubclass(type(thing), base)), None)
+        if kind is not None and id(thing) not in known:
+            found.append(f"{kind} ({type(thing).__name__})")
+    return sorted(set(found))
+
+
+def _kinds() -> list[tuple[type, str]]:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return []
+    places = (
+        ("torch.optim", "Optimizer", "an optimizer"),
+        ("torch.optim.lr_scheduler", "LRScheduler", "a learning-rate scheduler"),
+        ("torch.amp", "GradScaler", "a gradient scaler"),
+        ("torch.optim.swa_utils", "AveragedModel", "a moving average of the weights"),
+    )
+    found = [(getattr(sys.modules.get(module), name, None), words) for module, name, words in places]
+    return [(kind, words) for kind, words in found if isinstance(kind, type)]
+
+
+def _parts(target: Any) -> Iterator[Any]:  # noqa: ANN401 - anything tracked
+    """A tracked thing and what it holds: schedulers keep schedulers, wrappers keep what they wrap."""
+    yield target
+    held = target.values() if isinstance(target, dict) else target if isinstance(target, (list, tuple)) else ()
+    inner = [
+        *held,
+        *(getattr(target, name, None) for name in ("_schedulers", "optimizer", "scheduler", "scaler", "module")),
+    ]
+    for part in inner:
+        if isinstance(part, (list, tuple)):
+            yield from part
+        elif part is not None and part is not target:
+            yield part
+
+
+def read_rates(tracked: Mapping[str, Tracked]) -> dict[str, list[float]]:
+    """The learning rates of all tracked optimizers, by name, one for each group of parameters."""
+    rates = {}
+    for name, item in tracked.items():
+        groups = getattr(item.target, "param_groups", None)
+        if isinstance(groups, list):
+            rates[name] = [float(group["lr"]) for group in groups if isinstance(group, dict) and "lr" in group]
+    return rates
+
+
+def compare_rates(
+    built: dict[str, list[float]], restored: dict[str, list[float]], now: dict[str, list[float]]
+) -> list[str]:
+    """Learning rates that a resumed run set back to what its script began with: pure.
+
+    `built` is before anything was restored, `restored` after, `now` after the first step.
+    """
+    return [
+        f"the learning rate of {name} was {old:g} in the checkpoint and is {new:g} again, as the script built it: "
+        "build the scheduler before the loop, and track it"
+        for name, rates in restored.items()
+        for first, old, new in zip(built.get(name, []), rates, now.get(name, []), strict=False)
+        if _near(new, first) and not _near(old, first) and not _near(new, old)
+    ]
+
+
+def _near(one: float, other: float) -> bool:
+    return abs(one - other) <= NOTICEABLE * max(abs(one), abs(other))
