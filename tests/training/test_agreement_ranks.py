@@ -160,8 +160,8 @@ def test_LIB_05_one_signalled_rank_stops_all_four_at_the_same_step(
 def test_LIB_05_saves_and_the_stop_come_in_one_order_on_all_ranks(launch: Callable[..., Launch]) -> None:
     draw = random.Random(SEED)
     four, decisions = launch(), 0
-    for _ in range(8):
-        results = play(four, draw, step_s=0.002, save_chance=0.2)
+    for step_s, chance in ((0.002, 0.2), (0.0, 0.5)) * 4:
+        results = play(four, draw, step_s=step_s, save_chance=chance)
         judge(results)
         decisions += len(results[0]["acted"])
     assert decisions > 8, "no save was decided in eight rounds"

@@ -107,16 +107,13 @@ class Board:
         """What arriving means when there is a decision, one is being made, or we want one."""
         with self._fence:
             pass
-        if self._words[SEQUENCE_AT] % 2:
-            self._wait_for_decider()
-        if self._words[SEQUENCE_AT] == self._settled and wish is not None and self._all_acknowledged():
+        # Each conclusion is drawn from one load: the next one may find that another rank has begun to decide.
+        sequence = self._settled_sequence()
+        if sequence == self._settled and wish is not None and self._all_acknowledged():
             self._try_to_decide(done, wish)
-        if self._words[SEQUENCE_AT] % 2:
-            self._wait_for_decider()
-        if self._words[SEQUENCE_AT] == self._settled:
-            return None
-        # A decision that we have not acknowledged: nobody can change the board before we do.
-        if done < self._words[STEP_AT]:
+            sequence = self._settled_sequence()
+        # Even and not ours: a decision that we have not acknowledged, so nobody changes the board before we do.
+        if sequence == self._settled or done < self._words[STEP_AT]:
             return None
         return self._acknowledge()
 
@@ -191,16 +188,23 @@ class Board:
         with self._fence:
             pass
 
-    def _wait_for_decider(self) -> None:
-        """Wait while somebody decides, which takes about a millisecond; take the attempt of a dead one back."""
+    def _settled_sequence(self) -> int:
+        """The sequence when it is even: waits while somebody decides, which takes about a millisecond.
+
+        Raises:
+            AgreementLost: somebody decides and stands still.
+        """
         words, end, pause_s = self._words, time.monotonic() + self._timeout_s, _FIRST_PAUSE_S
-        while words[SEQUENCE_AT] % 2:
+        while True:
+            sequence = words[SEQUENCE_AT]
+            if sequence % 2 == 0:
+                return sequence
             if self._lock():
-                # Free and odd: whoever made it odd died in between. Nobody has acted on it.
+                # Odd while nobody holds the lock: whoever made it odd died, and nobody has acted on it.
                 if words[SEQUENCE_AT] % 2:
                     words[SEQUENCE_AT] -= 1
                 self._unlock()
-                return
+                continue
             if time.monotonic() >= end:
                 raise AgreementLost(
                     f"rank {self.rank} waited {self._timeout_s:.0f} s for a rank that stands still in a decision",

@@ -1,0 +1,366 @@
+"""Does an interrupted training continue? The judgement of a rehearsal, from what was seen of its attempts: pure.
+
+Compared are an uninterrupted run, the reference, and one that was interrupted again and again. What differs between
+the two before the first interruption cannot be blamed on interruptions: the first attempt is its own control.
+
+Absence of evidence is no success: what could not be compared is said to be not proven.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    Values = Mapping[str, Any]
+    Rows = Mapping[int, Values]
+
+EXIT_STOPPED = 143
+"""What the training library leaves with when it was asked to stop: 128 + SIGTERM."""
+
+
+class End(str, Enum):
+    """How an attempt ended: by itself, by our KILL, by our TERM, with an error of its own, or cut at the time limit."""
+
+    FINISHED = "finished"
+    KILLED = "killed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    CUT = "cut"
+
+
+class Verdict(str, Enum):
+    """What a rehearsal shows; the value is what people read."""
+
+    EXACT = "continues exactly"
+    INEXACT = "continues, not bit for bit"
+    UNPROVEN = "continues; whether exactly cannot be told"
+    STARTS_OVER = "starts over"
+    NO_CHECKPOINT = "no checkpoint was ever made"
+    GOES_BACK = "goes back further than its newest checkpoint"
+    SKIPS = "skips steps"
+    FAILS = "fails after an interruption"
+    DOES_NOT_STOP = "continues, but does not stop well"
+    UNFINISHED = "was not done in time"
+    TOO_SHORT = "was over before it could be interrupted"
+    SHARED = "cannot be told: it does not begin at its beginning"
+    BROKEN = "fails without any interruption"
+
+
+@dataclass(frozen=True, slots=True)
+class Trail:
+    """One attempt as it was seen. Steps are numbers of complete steps; None: not seen.
+
+    `first` is the step at which it began, `last` the last one that is known; `durable` the newest durable checkpoint
+    when it began; `rows` the logged values by step; `prints` a digest of each part of the state, by the checkpoint's
+    step; `stop` what its stop record says. Times are seconds.
+    """
+
+    attempt: int
+    end: End
+    first: int | None = None
+    last: int | None = None
+    durable: int | None = None
+    rows: Rows = field(default_factory=dict)
+    prints: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
+    exit_code: int | None = None
+    stop: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the report: what was looked at, whether it is as it should be (None: not told), and what was seen."""
+
+    what: str
+    good: bool | None
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The verdict, in one more sentence why, the lines of the report, and how many steps were done again."""
+
+    verdict: Verdict
+    why: str
+    lines: tuple[Line, ...] = ()
+    redone: int = 0
+    compared: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether the training continued as if nothing had happened."""
+        return self.verdict is Verdict.EXACT
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """Where two runs first differ: the step, the name, the reference's value and the other's, in which attempt."""
+
+    step: int
+    name: str
+    expected: object
+    seen: object
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """The steps compared after the first resume, what differs there, and what differed before any interruption."""
+
+    steps: int = 0
+    differences: tuple[_Difference, ...] = ()
+    noisy: tuple[_Difference, ...] = ()
+
+
+def judge(reference: Trail, trails: Sequence[Trail], *, source: str = "metrics") -> Judgement:
+    """Judge a rehearsal; `source` says what `rows` were read from (``metrics`` or ``heartbeats``)."""
+    early = _judge_reference(reference, trails) or _judge_ends(trails)
+    redone = count_redone(trails)
+    if early is not None:
+        return Judgement(*early, (), redone)
+    steps = _judge_resumes(reference, trails)
+    if steps[0] is not None:
+        return Judgement(steps[0], steps[1], (Line("steps", False, steps[1]),), redone)
+    rows = _compare([(t.attempt, t.rows) for t in trails], reference.rows)
+    prints = _compare([(t.attempt, t.prints) for t in trails], reference.prints)
+    lines = [Line("steps", True, steps[1]), _line_of_rows(rows, source), *_lines_of_prints(prints)]
+    stopping = _judge_stops(trails)
+    lines += stopping
+    verdict, why = _conclude(rows, prints, source)
+    bad = next((line for line in stopping if not line.good), None)
+    if bad is not None and verdict is not Verdict.INEXACT:
+        verdict, why = Verdict.DOES_NOT_STOP, bad.words
+    return Judgement(verdict, why, tuple(lines), redone, max(rows.steps, prints.steps))
+
+
+def count_redone(trails: Sequence[Trail]) -> int:
+    """How many steps were done a second time, as far as was seen."""
+    return sum(
+        max(before.last - after.first, 0)
+        for before, after in zip(trails, trails[1:])  # noqa: B905 - one shorter, on purpose
+        if before.last is not None and after.first is not None
+    )
+
+
+# ----------------------------------------------------------------------------------------------- how attempts ended
+
+
+def _judge_reference(reference: Trail, trails: Sequence[Trail]) -> tuple[Verdict, str] | None:
+    if reference.end is End.FAILED:
+        return Verdict.BROKEN, f"exit code {reference.exit_code}{_quote(reference.words)}"
+    # A library that resumed says so in its first heartbeat; one that counts from 1 has not resumed.
+    if (reference.first or 0) > 1 and reference.durable is None:
+        return Verdict.SHARED, (
+            f"its first run began at step {reference.first}: it found what another run had left; "
+            "give it a directory of its own, as HOLDFAST_CHECKPOINT_DIR names one for each run"
+        )
+    start = reference.first
+    if trails and trails[0].first is not None and start is not None and trails[0].first > start + 1:
+        return Verdict.SHARED, (
+            f"its second run began at step {trails[0].first}, where the first had left something; "
+            "let it keep its checkpoints in HOLDFAST_CHECKPOINT_DIR, which is another directory in each run"
+        )
+    return None
+
+
+def _judge_ends(trails: Sequence[Trail]) -> tuple[Verdict, str] | None:
+    failed = next((trail for trail in trails if trail.end is End.FAILED), None)
+    interrupted = [trail for trail in trails if trail.end in (End.KILLED, End.STOPPED)]
+    if failed is not None:
+        return Verdict.FAILS, f"attempt {failed.attempt} ended with exit code {failed.exit_code}{_quote(failed.words)}"
+    if not interrupted or len(trails) < 2:
+        return Verdict.TOO_SHORT, "no interruption took place; use more steps, or interrupt less late"
+    if trails[-1].end is End.CUT:
+        last = trails[-1]
+        return Verdict.UNFINISHED, f"attempt {last.attempt} was at step {_number(last.last)} when time was up"
+    return None
+
+
+def _quote(words: str) -> str:
+    return f": {words}" if words else ""
+
+
+def _number(step: int | None) -> str:
+    return "?" if step is None else str(step)
+
+
+# ------------------------------------------------------------------------------------------------ where they resumed
+
+
+def _judge_resumes(reference: Trail, trails: Sequence[Trail]) -> tuple[Verdict | None, str]:
+    """Whether each attempt began where the one before it had last saved; None and a sentence when all did."""
+    start, resumed, unseen = reference.first or 0, 0, 0
+    for before, after in zip(trails, trails[1:]):  # noqa: B905 - one shorter, on purpose
+        if after.first is None:
+            unseen += 1
+            continue
+        problem = _judge_resume(start, before, after)
+        if problem is not None:
+            return problem
+        resumed += after.first > start
+    missing = _find_missing(reference.rows, trails)
+    if missing is not None:
+        return Verdict.SKIPS, missing
+    if unseen == len(trails) - 1:
+        return Verdict.NO_CHECKPOINT if _never_saved(trails) else Verdict.UNPROVEN, (
+            "no attempt said where it began: neither a heartbeat with its step nor metrics were written"
+        )
+    if not resumed:
+        if _never_saved(trails):
+            return (
+                Verdict.NO_CHECKPOINT,
+                f"every attempt began at step {start}; nothing was saved before an interruption",
+            )
+        return Verdict.STARTS_OVER, f"every attempt began at step {start}"
+    where = ", ".join(f"{_number(trail.first)}" for trail in trails[1:])
+    known = sum(trail.durable is not None for trail in trails[1:])
+    newest = "the newest durable checkpoint" if known == len(trails) - 1 else "where it had saved"
+    return None, f"each attempt began at {newest} (step {where}); {count_redone(trails)} steps were done again"
+
+
+def _judge_resume(start: int, before: Trail, after: Trail) -> tuple[Verdict, str] | None:
+    assert after.first is not None
+    durable = after.durable
+    if durable is None:
+        return None
+    if after.first < durable:
+        seen = f"attempt {after.attempt} began at step {after.first}, although step {durable} was saved"
+        return (Verdict.STARTS_OVER if after.first <= start else Verdict.GOES_BACK), seen
+    if after.first > max(durable, 1):
+        reached = f"; the one before had reached about {_number(before.last)}"
+        return Verdict.SKIPS, (
+            f"attempt {after.attempt} began at step {after.first}, and the newest checkpoint was of step {durable}{reached}"
+        )
+    return None
+
+
+def _never_saved(trails: Sequence[Trail]) -> bool:
+    return all(trail.durable is None for trail in trails[1:])
+
+
+def _find_missing(expected: Rows, trails: Sequence[Trail]) -> str | None:
+    """A step that the reference logged and an attempt, which logged steps on both sides of it, did not."""
+    for trail in trails:
+        if trail.rows:
+            low, high = min(trail.rows), max(trail.rows)
+            missing = sorted(step for step in expected if low < step < high and step not in trail.rows)
+            if missing:
+                return f"attempt {trail.attempt} logged no step {missing[0]}, which the uninterrupted run did"
+    return None
+
+
+# --------------------------------------------------------------------------------------------------- what they logged
+
+
+def _compare(found: Iterable[tuple[int, Rows]], expected: Rows) -> _Comparison:
+    """Values of all attempts against the reference's; the first attempt is the control."""
+    steps, noisy, differences = 0, dict[str, _Difference](), dict[str, _Difference]()
+    for at, (attempt, rows) in enumerate(found):
+        target = noisy if at == 0 else differences
+        common = sorted(rows.keys() & expected.keys())
+        steps += len(common) if at else 0
+        for step in common:
+            for name in sorted(rows[step].keys() | expected[step].keys()):
+                ours, theirs = expected[step].get(name), rows[step].get(name)
+                if not _same(ours, theirs) and (name not in target or step < target[name].step):
+                    target[name] = _Difference(step, name, ours, theirs, attempt)
+    real = sorted((one for name, one in differences.items() if name not in noisy), key=_order)
+    return _Comparison(steps, tuple(real), tuple(sorted(noisy.values(), key=_order)))
+
+
+def _order(difference: _Difference) -> tuple[int, bool, str]:
+    return difference.step, difference.name != "loss", difference.name
+
+
+def _same(one: object, other: object) -> bool:
+    """Equal bit for bit as far as JSON tells: 1 and 1.0 differ, NaN is NaN."""
+    return type(one) is type(other) and (one == other or (one != one and other != other))  # noqa: PLR0124 - NaN
+
+
+def _line_of_rows(rows: _Comparison, source: str) -> Line:
+    if rows.differences:
+        return Line("values", False, _describe(rows.differences[0]))
+    noise = ", ".join(one.name for one in rows.noisy)
+    beside = f"; not judged, because it differs between two runs without an interruption: {noise}" if noise else ""
+    if not rows.steps:
+        return Line("values", None, f"no step after a resume was logged in both runs ({source}){beside}")
+    told = "" if source == "metrics" else " (from heartbeats: nothing was logged with the library)"
+    return Line(
+        "values", None if noise else True, f"equal bit for bit in {rows.steps} steps after a resume{told}{beside}"
+    )
+
+
+def _describe(found: _Difference) -> str:
+    return (
+        f"{found.name} differs first at step {found.step}: {found.expected!r} without an interruption, "
+        f"{found.seen!r} in attempt {found.attempt}"
+    )
+
+
+def _lines_of_prints(prints: _Comparison) -> list[Line]:
+    if not prints.steps:
+        return [Line("states", None, "no checkpoint of the same step was seen in both runs")]
+    lines = [
+        Line("states", False, f"{one.name} differs first in the checkpoint of step {one.step} (attempt {one.attempt})")
+        for one in prints.differences
+    ]
+    if prints.noisy:
+        noise = ", ".join(one.name for one in prints.noisy)
+        lines.append(Line("states", None, f"not judged, because it differs without an interruption too: {noise}"))
+    if not lines:
+        lines.append(Line("states", True, f"equal bit for bit in {prints.steps} checkpoints after a resume"))
+    return lines
+
+
+def _conclude(rows: _Comparison, prints: _Comparison, source: str) -> tuple[Verdict, str]:
+    if rows.differences:
+        return Verdict.INEXACT, _describe(rows.differences[0])
+    if prints.differences:
+        names = ", ".join(dict.fromkeys(one.name for one in prints.differences))
+        return Verdict.INEXACT, f"{names} is not the same in the checkpoint of step {prints.differences[0].step}"
+    own = next((one for one in rows.noisy if one.name == "loss"), None) or next(iter(prints.noisy), None)
+    if own is not None:
+        return Verdict.INEXACT, (
+            f"two runs differ without any interruption ({own.name} at step {own.step}): seed every generator, or accept it "
+            "with --inexact"
+        )
+    judged = [
+        f"{count} {what}" for count, what in ((rows.steps, "logged steps"), (prints.steps, "checkpoints")) if count
+    ]
+    if not judged:
+        return (
+            Verdict.UNPROVEN,
+            f"nothing could be compared after a resume (no {source}, no checkpoint of the same step)",
+        )
+    return Verdict.EXACT, f"{' and '.join(judged)} after a resume are the same bit for bit"
+
+
+# ---------------------------------------------------------------------------------------------------- how they stopped
+
+
+def _judge_stops(trails: Sequence[Trail]) -> list[Line]:
+    """What became of a TERM: left with 143, said so, and the next attempt began at that very step."""
+    lines = []
+    for before, after in zip(trails, trails[1:]):  # noqa: B905 - one shorter, on purpose
+        if before.end is not End.STOPPED:
+            continue
+        step, saved = before.stop.get("step"), before.stop.get("saved")
+        if before.exit_code != EXIT_STOPPED:
+            words = f"attempt {before.attempt} left with exit code {before.exit_code} after a TERM, not {EXIT_STOPPED}"
+            lines.append(Line("stop", False, words))
+        elif not saved:
+            lines.append(
+                Line("stop", False, f"attempt {before.attempt} left after a TERM without having saved its step")
+            )
+        elif after.first is not None and after.first != step:
+            words = f"attempt {before.attempt} saved step {step} after a TERM, and attempt {after.attempt} began at {after.first}"
+            lines.append(Line("stop", False, words))
+        else:
+            words = f"after a TERM it saved step {step}, left with {EXIT_STOPPED}, and began there again"
+            lines.append(Line("stop", True, words))
+    return lines
