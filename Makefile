@@ -44,8 +44,8 @@ $(VENV)/.system: $(VENV)/.made scripts/system-packages.txt scripts/install_syste
 
 setup: $(VENV)/.dev ## make .venv with everything that checks and tests import
 
-demo: $(VENV)/.run ## run the main job: a small network learns handwritten digits, under holdfast
-	@PATH="$(CURDIR)/$(BIN):$$PATH" holdfast run examples/digits/job.yaml
+demo: $(VENV)/.run ## a small network learns handwritten digits; then again, killed in the middle: the same weights
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/digits/kill_and_resume.py
 
 check: lint format types layers spelling documents ## lint, format, types, layers, spelling, documents (`make -k check`: all of them)
 

@@ -337,7 +337,8 @@ def test_a_run_on_the_real_NVML_path_is_leased_watched_and_recorded(drive: Drive
     assert last["cards"][0]["uuid"] == fake_nvml.cards[0].uuid
     assert {"memory_used_bytes", "utilisation_pct", "temperature_c"} <= last["cards"][0].keys()
     assert last["step"] > 0
-    assert last["steps_per_s"] > 0
+    # The first sample of a supervisor, also after it has changed its image, has nothing to compare with.
+    assert any(sample.get("steps_per_s", 0) > 0 for sample in samples())
     run.ask(Wish.STOP_NOW)
     run.ended()
     assert run.read(wire.EXIT)["final_cards"]["source"] == "nvml"

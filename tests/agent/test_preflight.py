@@ -21,7 +21,7 @@ from holdfast.core.rules import Rules
 from holdfast.host.clock import epoch_s
 from holdfast.model.finding import Finding, Level
 from holdfast.model.gpu import Card, GpuRequest, Inventory, InventorySource
-from holdfast.model.job import DiskNeeds, GpuOptions, JobSpec, Limits, Rung, Timeouts, Tracker, Unenforced
+from holdfast.model.job import Checkpoints, DiskNeeds, GpuOptions, JobSpec, Limits, Rung, Timeouts, Tracker, Unenforced
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
@@ -233,6 +233,32 @@ def test_a_run_directory_in_memory_warns(run: Run, work: Path) -> None:
     found = run(environ={"HOLDFAST_RUNS": "/dev/shm/holdfast-test-runs"})
     assert level(found, "disk.memory") is Level.WARN
     assert not os.path.exists("/dev/shm/holdfast-test-runs")
+
+
+@pytest.mark.requirement("CKPT-06")
+def test_CKPT_06_a_mirror_must_take_files_and_be_another_disk(run: Run, work: Path) -> None:
+    def mirror(path: str) -> dict[str, list[Finding]]:
+        return run(checkpoints=Checkpoints(mirror=path))
+
+    assert "checkpoints.mirror" not in run()
+    same = mirror(f"{work}/not/there/yet")
+    assert level(same, "checkpoints.mirror") is Level.WARN
+    assert "what takes the one takes the other" in same["checkpoints.mirror"][0].evidence
+    assert not (work / "not").exists(), "nothing is made"
+    (work / "file").touch()
+    assert "is not a directory" in mirror(f"{work}/file/mirror")["checkpoints.mirror"][0].evidence
+    assert level(mirror(f"{work}/file/mirror"), "checkpoints.mirror") is Level.FAIL
+    if os.stat("/dev/shm").st_dev != os.stat(work).st_dev:
+        other = mirror("/dev/shm/holdfast-test-mirror")
+        assert level(other, "checkpoints.mirror") is Level.PASS
+        assert any("checkpoint mirror" in finding.evidence for finding in other["disk.bytes"])
+
+
+def test_room_is_checked_for_as_many_checkpoints_as_are_kept(run: Run) -> None:
+    needs = DiskNeeds(min_free_bytes=1, checkpoint_bytes=1000, keep=1)
+    assert "1 kept" in str(run(disk=needs)["disk.bytes"])
+    assert "4 kept" in str(run(disk=needs, checkpoints=Checkpoints(keep=4))["disk.bytes"])
+    assert "3 kept" in str(run(disk=replace(needs, keep=3), checkpoints=Checkpoints(keep=2))["disk.bytes"])
 
 
 def test_a_script_that_stays_in_its_place_warns(run: Run, work: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 from holdfast.host.processes import identify_self
 from holdfast.model import wire
 from holdfast.model.run import Outcome
+from tests.agent.test_leaving import library
 from tests.cli.live import live_run
 from tests.rundirs import dead_process, ended, make_run, running, write
 
@@ -187,3 +189,28 @@ def test_what_did_not_fail_has_no_failure(holdfast: Command) -> None:
     run_dir = holdfast("run", "--json", "--", "true").json()["run_dir"]
     assert "\nfailure\n" not in holdfast("show", run_dir).out
     assert holdfast("show", "--json", run_dir).json()["failure"] is None
+
+
+@pytest.mark.requirement("LIB-18")
+@pytest.mark.parametrize(
+    ("why", "outcome", "words"),
+    [
+        ("signal", "preempted (exit 143)", "saved step 120, stopped by SIGTERM from outside"),
+        ("deadline", "timed_out (exit 124)", "saved step 120 before the deadline (SIGTERM)"),
+        ("nonfinite", "failed (exit 143)", "saved step 120, a value was not finite (SIGTERM)"),
+        ("operator", "stopped (exit 130)", "saved step 120, asked to stop (SIGTERM)"),
+    ],
+)
+def test_LIB_18_why_a_training_left_and_what_is_durable_are_shown(
+    holdfast: Command, why: str, outcome: str, words: str
+) -> None:
+    record = {"why": why, "detail": "SIGTERM", "checkpoint_step": 120, "saved": True, "traceback": "deep\nin it\n"}
+    ended = holdfast("run", "--json", "--", *library("leave", 143, json.dumps(record), "now"))
+    run_dir = ended.json()["run_dir"]
+    shown = holdfast("show", run_dir).out
+    assert outcome in shown
+    assert words in shown
+    assert "120: a restart goes on from here" in shown
+    assert "traceback deep" not in shown, "a traceback is for the failure note"
+    value = holdfast("show", "--json", run_dir).json()
+    assert value["exit"]["stop"]["checkpoint_step"] == value["committed"]["state"]["stop"]["checkpoint_step"] == 120

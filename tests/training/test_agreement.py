@@ -113,7 +113,8 @@ def test_a_reason_is_cut_between_characters() -> None:
 # ---------------------------------------------------------------------------------------------------------------- alone
 
 
-def test_one_rank_decides_at_once(tmp_path: Path) -> None:
+@pytest.mark.requirement("B-52")
+def test_B_52_one_rank_acts_at_the_very_next_step_boundary(tmp_path: Path) -> None:
     alone = agreement.join(rank=0, world=1, local_world=1, directory=str(tmp_path), key="k")
     assert isinstance(alone, Alone)
     assert alone.arrive(3, None) is None

@@ -105,7 +105,7 @@ LAYOUTS: dict[str, Any] = {
     "negative and transposed": lambda t: torch.complex(t, t + 1).conj().imag.T,
     "real part": lambda t: torch.complex(t, t + 1).real,
     "parameter": lambda t: torch.nn.Parameter(t),
-    "needs gradient": lambda t: (t.clone().requires_grad_() * 2),
+    "needs gradient": lambda t: t.clone().requires_grad_() * 2,
     "channels last": lambda t: t.reshape(1, 2, 3, 2).to(memory_format=torch.channels_last),
     "offset": lambda t: t.reshape(-1)[5:],
     "inference": lambda t: torch.inference_mode()(lambda: t * 3)(),
@@ -137,9 +137,7 @@ def test_tied_tensors_come_back_in_both_places_and_stay_tied_in_the_model(tmp_pa
 
 
 def test_generators_of_all_libraries_go_on_with_the_same_numbers(tmp_path: Any) -> None:
-    made: dict[str, Any] = {
-        name: np.random.Generator(getattr(np.random, name)(5)) for name in arrays._BIT_GENERATORS
-    }
+    made: dict[str, Any] = {name: np.random.Generator(getattr(np.random, name)(5)) for name in arrays._BIT_GENERATORS}
     for generator in made.values():
         generator.normal()
         generator.integers(0, 2**31, dtype=np.int32)
@@ -147,9 +145,10 @@ def test_generators_of_all_libraries_go_on_with_the_same_numbers(tmp_path: Any) 
     torch.rand(3, generator=made["torch"])
     back = through_disk(tmp_path, made)
     for name in arrays._BIT_GENERATORS:
-        assert back[name].integers(0, 2**31, 5, dtype=np.int32).tolist() == made[name].integers(
-            0, 2**31, 5, dtype=np.int32
-        ).tolist(), name
+        assert (
+            back[name].integers(0, 2**31, 5, dtype=np.int32).tolist()
+            == made[name].integers(0, 2**31, 5, dtype=np.int32).tolist()
+        ), name
     assert torch.equal(torch.rand(5, generator=back["torch"]), torch.rand(5, generator=made["torch"]))
 
 
@@ -220,7 +219,9 @@ def test_files_have_the_mode_that_the_umask_gives(mask: int, tmp_path: Any) -> N
     assert support.mode_of(result.path) == 0o777 & ~mask
 
 
-def test_without_its_library_an_array_comes_in_one_that_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_without_its_library_an_array_comes_in_one_that_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
     result = support.save(tmp_path, 1, {"t": {"x": torch.ones(3), "n": np.arange(4.0)}})
     monkeypatch.delitem(sys.modules, "torch")
     assert checkpoints.load_checkpoint(result.path).states["t"]["x"].tolist() == [1, 1, 1]

@@ -34,7 +34,17 @@ def test_a_visible_checkpoint_is_one_by_its_name(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("step-01", "step--1", "step-", "step-1 ", "Step-1", "step-1.bad-1", ".step-1.abcd", "step-\u0661", "step-1\n"),
+        *(
+            "step-01",
+            "step--1",
+            "step-",
+            "step-1 ",
+            "Step-1",
+            "step-1.bad-1",
+            ".step-1.abcd",
+            "step-\u0661",
+            "step-1\n",
+        ),
         *("xstep-1", "step-1/", "step-1.tmp", "step-9999999999999999999", "step-1.0", "last", ""),
     ],
 )

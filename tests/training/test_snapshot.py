@@ -32,7 +32,9 @@ def bytes_of(taken: snapshot.Snapshot, file: snapshot.Planned) -> bytes:
 
 
 def test_files_begin_on_pages_and_hold_what_the_pieces_say(taken: snapshot.Snapshot) -> None:
-    planned = plan({"a": {"x": array("d", [1, 2])}, "none": {"n": 3}, "b": [array("b", [1] * 5000), array("f")]}, b"{text}")
+    planned = plan(
+        {"a": {"x": array("d", [1, 2])}, "none": {"n": 3}, "b": [array("b", [1] * 5000), array("f")]}, b"{text}"
+    )
     taken.fill(planned)
     assert [file.path for file in planned] == ["a.safetensors", "b.safetensors", "state.json"]
     for file in planned:
@@ -101,7 +103,9 @@ MEMINFO = "MemTotal: 9 kB\nMemAvailable:    1000 kB\n"
         ({"/proc/self/cgroup": "0::/\n", "/sys/fs/cgroup/memory.max": "10", "/sys/fs/cgroup/memory.current": "4"}, 6),
     ],
 )
-def test_the_memory_that_is_free_is_the_least_of_the_box_and_its_groups(files: dict[str, str], free: int | None) -> None:
+def test_the_memory_that_is_free_is_the_least_of_the_box_and_its_groups(
+    files: dict[str, str], free: int | None
+) -> None:
     assert snapshot.memory_free(files.get) == free
 
 

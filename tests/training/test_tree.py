@@ -36,10 +36,16 @@ def there_and_back(state: object) -> Any:
 def same(a: Any, b: Any) -> bool:
     """Equal also in type, and with NaN equal to itself."""
     if isinstance(a, float):
-        return type(b) is float and (a == b or (math.isnan(a) and math.isnan(b))) and math.copysign(1, a) == math.copysign(1, b)
+        return (
+            type(b) is float
+            and (a == b or (math.isnan(a) and math.isnan(b)))
+            and math.copysign(1, a) == math.copysign(1, b)
+        )
     if isinstance(a, dict):
-        return isinstance(b, dict) and list(map(repr, a)) == list(map(repr, b)) and all(
-            same(x, y) for x, y in zip(a.values(), b.values(), strict=True)
+        return (
+            isinstance(b, dict)
+            and list(map(repr, a)) == list(map(repr, b))
+            and all(same(x, y) for x, y in zip(a.values(), b.values(), strict=True))
         )
     if isinstance(a, (list, tuple)):
         return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
@@ -70,9 +76,13 @@ def test_plain_values_come_back_equal_and_of_the_same_type(value: object) -> Non
 
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.binary(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.tuples(inner, inner)
-    | st.dictionaries(st.text(max_size=3) | st.integers() | st.sampled_from(["$", "key", "items"]), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner, inner)
+        | st.dictionaries(
+            st.text(max_size=3) | st.integers() | st.sampled_from(["$", "key", "items"]), inner, max_size=3
+        )
+    ),
     max_leaves=12,
 )
 

@@ -17,6 +17,7 @@ PRELOADED = (
     "holdfast.agent.supervisor",
     "holdfast.agent.preflight",
     "holdfast.agent.starting",
+    "holdfast.agent.promises",
     "holdfast.host.packages",
     "holdfast.host.rulesfile",
     "ctypes",

@@ -10,14 +10,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from .drilling_values import Comparison, compare, describe
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    Values = Mapping[str, Any]
-    Rows = Mapping[int, Values]
+    from .drilling_values import Rows
 
+NOTES = "run.state"
+"""What a script keeps beside its training (`Run.state`): a clock in it is no difference of the training."""
 EXIT_STOPPED = 143
 """What the training library leaves with when it was asked to stop: 128 + SIGTERM."""
 
@@ -55,8 +59,9 @@ class Trail:
     """One attempt as it was seen. Steps are numbers of complete steps; None: not seen.
 
     `first` is the step at which it began, `last` the last one that is known; `durable` the newest durable checkpoint
-    when it began; `rows` the logged values by step; `prints` a digest of each part of the state, by the checkpoint's
-    step; `stop` what its stop record says. Times are seconds.
+    when it began, `files` how many files of any kind were then where checkpoints belong; `rows` the logged values by
+    step; `prints` a digest of each part of the state, by the checkpoint's step; `stop` what its stop record says.
+    Times are seconds.
     """
 
     attempt: int
@@ -64,6 +69,7 @@ class Trail:
     first: int | None = None
     last: int | None = None
     durable: int | None = None
+    files: int = 0
     rows: Rows = field(default_factory=dict)
     prints: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     exit_code: int | None = None
@@ -97,26 +103,6 @@ class Judgement:
         return self.verdict is Verdict.EXACT
 
 
-@dataclass(frozen=True, slots=True)
-class _Difference:
-    """Where two runs first differ: the step, the name, the reference's value and the other's, in which attempt."""
-
-    step: int
-    name: str
-    expected: object
-    seen: object
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Comparison:
-    """The steps compared after the first resume, what differs there, and what differed before any interruption."""
-
-    steps: int = 0
-    differences: tuple[_Difference, ...] = ()
-    noisy: tuple[_Difference, ...] = ()
-
-
 def judge(reference: Trail, trails: Sequence[Trail], *, source: str = "metrics") -> Judgement:
     """Judge a rehearsal; `source` says what `rows` were read from (``metrics`` or ``heartbeats``)."""
     early = _judge_reference(reference, trails) or _judge_ends(trails)
@@ -126,8 +112,8 @@ def judge(reference: Trail, trails: Sequence[Trail], *, source: str = "metrics")
     steps = _judge_resumes(reference, trails)
     if steps[0] is not None:
         return Judgement(steps[0], steps[1], (Line("steps", False, steps[1]),), redone)
-    rows = _compare([(t.attempt, t.rows) for t in trails], reference.rows)
-    prints = _compare([(t.attempt, t.prints) for t in trails], reference.prints)
+    rows = compare([(t.attempt, t.rows) for t in trails], reference.rows)
+    prints = compare([(t.attempt, t.prints) for t in trails], reference.prints)
     lines = [Line("steps", True, steps[1]), _line_of_rows(rows, source), *_lines_of_prints(prints)]
     stopping = _judge_stops(trails)
     lines += stopping
@@ -142,7 +128,7 @@ def count_redone(trails: Sequence[Trail]) -> int:
     """How many steps were done a second time, as far as was seen."""
     return sum(
         max(before.last - after.first, 0)
-        for before, after in zip(trails, trails[1:])  # noqa: B905 - one shorter, on purpose
+        for before, after in pairwise(trails)
         if before.last is not None and after.first is not None
     )
 
@@ -153,17 +139,12 @@ def count_redone(trails: Sequence[Trail]) -> int:
 def _judge_reference(reference: Trail, trails: Sequence[Trail]) -> tuple[Verdict, str] | None:
     if reference.end is End.FAILED:
         return Verdict.BROKEN, f"exit code {reference.exit_code}{_quote(reference.words)}"
-    # A library that resumed says so in its first heartbeat; one that counts from 1 has not resumed.
-    if (reference.first or 0) > 1 and reference.durable is None:
+    start, end = reference.first, reference.last
+    first = trails[0].first if trails else None
+    if None not in (start, end, first) and first > (start + end) / 2:  # type: ignore[operator]  # none is None
         return Verdict.SHARED, (
-            f"its first run began at step {reference.first}: it found what another run had left; "
-            "give it a directory of its own, as HOLDFAST_CHECKPOINT_DIR names one for each run"
-        )
-    start = reference.first
-    if trails and trails[0].first is not None and start is not None and trails[0].first > start + 1:
-        return Verdict.SHARED, (
-            f"its second run began at step {trails[0].first}, where the first had left something; "
-            "let it keep its checkpoints in HOLDFAST_CHECKPOINT_DIR, which is another directory in each run"
+            f"its second run began at step {first}, where the first one had left something; let it keep its "
+            "checkpoints in HOLDFAST_CHECKPOINT_DIR, which is another directory in each run"
         )
     return None
 
@@ -195,14 +176,14 @@ def _number(step: int | None) -> str:
 def _judge_resumes(reference: Trail, trails: Sequence[Trail]) -> tuple[Verdict | None, str]:
     """Whether each attempt began where the one before it had last saved; None and a sentence when all did."""
     start, resumed, unseen = reference.first or 0, 0, 0
-    for before, after in zip(trails, trails[1:]):  # noqa: B905 - one shorter, on purpose
+    for before, after in pairwise(trails):
         if after.first is None:
             unseen += 1
             continue
         problem = _judge_resume(start, before, after)
         if problem is not None:
             return problem
-        resumed += after.first > start
+        resumed += _has_resumed(start, before, after)
     missing = _find_missing(reference.rows, trails)
     if missing is not None:
         return Verdict.SKIPS, missing
@@ -220,7 +201,7 @@ def _judge_resumes(reference: Trail, trails: Sequence[Trail]) -> tuple[Verdict |
     where = ", ".join(f"{_number(trail.first)}" for trail in trails[1:])
     known = sum(trail.durable is not None for trail in trails[1:])
     newest = "the newest durable checkpoint" if known == len(trails) - 1 else "where it had saved"
-    return None, f"each attempt began at {newest} (step {where}); {count_redone(trails)} steps were done again"
+    return None, f"each attempt began at {newest} (step {where}); {count_redone(trails)} steps or a few more were done again"
 
 
 def _judge_resume(start: int, before: Trail, after: Trail) -> tuple[Verdict, str] | None:
@@ -234,13 +215,25 @@ def _judge_resume(start: int, before: Trail, after: Trail) -> tuple[Verdict, str
     if after.first > max(durable, 1):
         reached = f"; the one before had reached about {_number(before.last)}"
         return Verdict.SKIPS, (
-            f"attempt {after.attempt} began at step {after.first}, and the newest checkpoint was of step {durable}{reached}"
+            f"attempt {after.attempt} began at step {after.first}, the newest checkpoint was of step {durable}{reached}"
         )
     return None
 
 
+def _has_resumed(start: int, before: Trail, after: Trail) -> bool:
+    """Whether an attempt went on from somewhere.
+
+    The library says exactly where. Another script's first heartbeat comes a few steps late; but one that saves every n
+    steps resumes beyond the half of what it had reached.
+    """
+    assert after.first is not None
+    if after.durable is not None or before.last is None:
+        return after.first > start
+    return 2 * (after.first - start) > before.last - start
+
+
 def _never_saved(trails: Sequence[Trail]) -> bool:
-    return all(trail.durable is None for trail in trails[1:])
+    return all(trail.durable is None and not trail.files for trail in trails[1:])
 
 
 def _find_missing(expected: Rows, trails: Sequence[Trail]) -> str | None:
@@ -254,37 +247,12 @@ def _find_missing(expected: Rows, trails: Sequence[Trail]) -> str | None:
     return None
 
 
-# --------------------------------------------------------------------------------------------------- what they logged
+# ------------------------------------------------------------------------------------------------ what is concluded
 
 
-def _compare(found: Iterable[tuple[int, Rows]], expected: Rows) -> _Comparison:
-    """Values of all attempts against the reference's; the first attempt is the control."""
-    steps, noisy, differences = 0, dict[str, _Difference](), dict[str, _Difference]()
-    for at, (attempt, rows) in enumerate(found):
-        target = noisy if at == 0 else differences
-        common = sorted(rows.keys() & expected.keys())
-        steps += len(common) if at else 0
-        for step in common:
-            for name in sorted(rows[step].keys() | expected[step].keys()):
-                ours, theirs = expected[step].get(name), rows[step].get(name)
-                if not _same(ours, theirs) and (name not in target or step < target[name].step):
-                    target[name] = _Difference(step, name, ours, theirs, attempt)
-    real = sorted((one for name, one in differences.items() if name not in noisy), key=_order)
-    return _Comparison(steps, tuple(real), tuple(sorted(noisy.values(), key=_order)))
-
-
-def _order(difference: _Difference) -> tuple[int, bool, str]:
-    return difference.step, difference.name != "loss", difference.name
-
-
-def _same(one: object, other: object) -> bool:
-    """Equal bit for bit as far as JSON tells: 1 and 1.0 differ, NaN is NaN."""
-    return type(one) is type(other) and (one == other or (one != one and other != other))  # noqa: PLR0124 - NaN
-
-
-def _line_of_rows(rows: _Comparison, source: str) -> Line:
+def _line_of_rows(rows: Comparison, source: str) -> Line:
     if rows.differences:
-        return Line("values", False, _describe(rows.differences[0]))
+        return Line("values", False, describe(rows.differences[0]))
     noise = ", ".join(one.name for one in rows.noisy)
     beside = f"; not judged, because it differs between two runs without an interruption: {noise}" if noise else ""
     if not rows.steps:
@@ -295,14 +263,7 @@ def _line_of_rows(rows: _Comparison, source: str) -> Line:
     )
 
 
-def _describe(found: _Difference) -> str:
-    return (
-        f"{found.name} differs first at step {found.step}: {found.expected!r} without an interruption, "
-        f"{found.seen!r} in attempt {found.attempt}"
-    )
-
-
-def _lines_of_prints(prints: _Comparison) -> list[Line]:
+def _lines_of_prints(prints: Comparison) -> list[Line]:
     if not prints.steps:
         return [Line("states", None, "no checkpoint of the same step was seen in both runs")]
     lines = [
@@ -317,17 +278,18 @@ def _lines_of_prints(prints: _Comparison) -> list[Line]:
     return lines
 
 
-def _conclude(rows: _Comparison, prints: _Comparison, source: str) -> tuple[Verdict, str]:
+def _conclude(rows: Comparison, prints: Comparison, source: str) -> tuple[Verdict, str]:
     if rows.differences:
-        return Verdict.INEXACT, _describe(rows.differences[0])
+        return Verdict.INEXACT, describe(rows.differences[0])
     if prints.differences:
         names = ", ".join(dict.fromkeys(one.name for one in prints.differences))
         return Verdict.INEXACT, f"{names} is not the same in the checkpoint of step {prints.differences[0].step}"
-    own = next((one for one in rows.noisy if one.name == "loss"), None) or next(iter(prints.noisy), None)
+    own = next((one for one in rows.noisy if one.name == "loss"), None) or next(
+        (one for one in prints.noisy if not one.name.startswith(NOTES)), None
+    )
     if own is not None:
         return Verdict.INEXACT, (
-            f"two runs differ without any interruption ({own.name} at step {own.step}): seed every generator, or accept it "
-            "with --inexact"
+            f"two runs differ without any interruption ({own.name} at step {own.step}); is every generator seeded?"
         )
     judged = [
         f"{count} {what}" for count, what in ((rows.steps, "logged steps"), (prints.steps, "checkpoints")) if count
@@ -346,7 +308,7 @@ def _conclude(rows: _Comparison, prints: _Comparison, source: str) -> tuple[Verd
 def _judge_stops(trails: Sequence[Trail]) -> list[Line]:
     """What became of a TERM: left with 143, said so, and the next attempt began at that very step."""
     lines = []
-    for before, after in zip(trails, trails[1:]):  # noqa: B905 - one shorter, on purpose
+    for before, after in pairwise(trails):
         if before.end is not End.STOPPED:
             continue
         step, saved = before.stop.get("step"), before.stop.get("saved")
@@ -358,7 +320,7 @@ def _judge_stops(trails: Sequence[Trail]) -> list[Line]:
                 Line("stop", False, f"attempt {before.attempt} left after a TERM without having saved its step")
             )
         elif after.first is not None and after.first != step:
-            words = f"attempt {before.attempt} saved step {step} after a TERM, and attempt {after.attempt} began at {after.first}"
+            words = f"attempt {before.attempt} saved step {step} after a TERM, the next one began at step {after.first}"
             lines.append(Line("stop", False, words))
         else:
             words = f"after a TERM it saved step {step}, left with {EXIT_STOPPED}, and began there again"

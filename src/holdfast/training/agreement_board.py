@@ -291,14 +291,15 @@ class Board:
     def wait_for(self, name: str, timeout_s: float) -> bytes:
         """As `Agreement.wait_for`; ends at once when nobody is left who could publish."""
         path, begin, pause_s = self._value_path(name), time.monotonic(), _FIRST_PAUSE_S
+        end = begin + timeout_s
         while True:
+            # Asked before the look: who publishes and leaves in between has published.
             nobody = self._everybody_left()
             try:
                 return files.read_bytes(path)
             except FileNotFoundError:
-                waited_s = time.monotonic() - begin
-                if nobody or waited_s >= timeout_s:
-                    raise nobody_published(self.rank, name, waited_s) from None
+                if nobody or time.monotonic() >= end:
+                    raise nobody_published(self.rank, name, time.monotonic() - begin) from None
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 

@@ -128,7 +128,7 @@ def verify(path: str) -> Verdict:
     problems, unreadable = [], False
     for file in entry.record.files:
         try:
-            for _ in read_pieces(path, file, memoryview(bytearray(min(file.chunk, file.bytes)))):
+            for _ in read_pieces(path, file, memoryview(_room_for(path, file, min(file.chunk, file.bytes)))):
                 pass
         except layout.LayoutError as error:
             problems.append(str(error))
@@ -187,6 +187,14 @@ def read_pieces(path: str, file: layout.FileEntry, buffer: memoryview) -> Iterat
             yield target
     finally:
         os.close(descriptor)
+
+
+def _room_for(path: str, file: layout.FileEntry, nbytes: int) -> bytearray:
+    """A buffer for a file, when it has the size that its entry names: a record may name any, and memory is not free."""
+    if not _is_own_path(file.path):
+        return bytearray()
+    _check_size(os.lstat(os.path.join(path, file.path)), file)
+    return bytearray(nbytes)
 
 
 def _check_size(there: os.stat_result, file: layout.FileEntry) -> None:
@@ -254,10 +262,7 @@ def _parse_state(data: bytearray) -> dict[str, Any]:
 
 
 def _read_file(path: str, file: layout.FileEntry) -> bytearray:
-    if _is_own_path(file.path):
-        # Before memory is taken: the record may name any size.
-        _check_size(os.lstat(os.path.join(path, file.path)), file)
-    buffer = bytearray(file.bytes if _is_own_path(file.path) else 0)
+    buffer = _room_for(path, file, file.bytes)
     for _ in read_pieces(path, file, memoryview(buffer)):
         pass
     return buffer
@@ -377,6 +382,14 @@ def _metric(entry: Entry, name: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
+def newest_proven(directory: str, below: int | None = None) -> int:
+    """The step of the newest checkpoint whose every byte proves right, of those before step `below`; -1 for none."""
+    for entry in list_entries(directory):
+        if entry.record is not None and (below is None or entry.step < below) and verify(entry.path).ok:
+            return entry.step
+    return -1
+
+
 def prune(directory: str, keep: Retention, proven: int | None = None) -> list[str]:
     """Remove what `choose_victims` names; the paths that are gone. Errors leave a checkpoint where it is.
 
@@ -384,11 +397,10 @@ def prune(directory: str, keep: Retention, proven: int | None = None) -> list[st
     without any nothing goes. What is newer than it stays and does not count: it could not be read, so it replaces
     nothing.
     """
-    entries = list_entries(directory)
     if proven is None:
-        proven = next((entry.step for entry in entries if entry.record is not None and verify(entry.path).ok), -1)
+        proven = newest_proven(directory)
     gone = []
-    for entry in choose_victims((entry for entry in entries if entry.step <= proven), keep):
+    for entry in choose_victims((entry for entry in list_entries(directory) if entry.step <= proven), keep):
         # Out of sight first: a reader never meets a checkpoint that is half removed.
         hidden = os.path.join(directory, layout.building_name(entry.step, f"{time.monotonic_ns() & 0xFFFFFFFFFF:010x}"))
         try:

@@ -41,7 +41,8 @@ class Promises:
     `deadline` is epoch seconds, `grace_s` and `interruption_s` are seconds; `gpu_count` cards are leased (0: a CPU
     run), `visible` is what CUDA_VISIBLE_DEVICES says; `threads` is the cap for this process, `workers` the bound for
     data-loader workers; `every` and `keep_last` are the checkpoint settings of the job. `simulated`: the cards do not
-    exist, so they are not looked for. `problems`: what was malformed and is ignored, for people.
+    exist, so they are not looked for. `rehearsal`: `holdfast drill` runs this, in a place of its own. `problems`: what
+    was malformed and is ignored, for people.
     """
 
     run_dir: str | None = None
@@ -69,6 +70,7 @@ class Promises:
     every: str | None = None
     keep_last: int | None = None
     simulated: bool = False
+    rehearsal: bool = False
     problems: tuple[str, ...] = ()
 
 
@@ -137,6 +139,7 @@ def read_promises(environ: Mapping[str, str] | None = None) -> Promises:
         every=reader.every("HOLDFAST_CHECKPOINT_EVERY"),
         keep_last=reader.count("HOLDFAST_CHECKPOINT_KEEP", least=1),
         simulated=reader.text("HOLDFAST_SIMULATED_GPUS") is not None,
+        rehearsal=reader.text("HOLDFAST_REHEARSAL") is not None,
         problems=tuple(reader.problems),
     )
 

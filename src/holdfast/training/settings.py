@@ -34,18 +34,28 @@ class Settings:
 
 
 def choose_directory(given: str | os.PathLike[str] | None, promises: Promises) -> str:
-    """Where checkpoints are: as given, else as the supervisor says, else ``checkpoints`` beside the script's files."""
-    return os.path.abspath(os.fspath(given) if given is not None else promises.checkpoint_dir or "checkpoints")
+    """Where checkpoints are: as given, else as the supervisor says, else ``checkpoints`` beside the script's files.
+
+    In a rehearsal (`holdfast drill`) a directory that the script names is left alone, because what is in it belongs to
+    the real training: one inside of the run's own stands for it.
+    """
+    path = os.path.abspath(os.fspath(given) if given is not None else promises.checkpoint_dir or "checkpoints")
+    own = promises.checkpoint_dir
+    if not promises.rehearsal or own is None or path == os.path.abspath(own):
+        return path
+    from zlib import crc32
+
+    return os.path.join(os.path.abspath(own), f"{os.path.basename(path)[:50]}-{crc32(os.fsencode(path)):08x}")
 
 
 def choose_mirror(given: str | os.PathLike[str] | None, promises: Promises, directory: str) -> str | None:
-    """The second directory, None without one.
+    """The second directory, None without one, and in a rehearsal.
 
     Raises:
         ValueError: it is the first one.
     """
     mirror = os.fspath(given) if given is not None else promises.mirror
-    if not mirror:
+    if not mirror or promises.rehearsal:
         return None
     if os.path.realpath(mirror) == os.path.realpath(directory):
         raise ValueError(f"mirror={mirror!r} is the directory of the checkpoints itself: give one on other storage")

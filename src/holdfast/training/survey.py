@@ -271,21 +271,30 @@ def read_content(item: Item, rank: int = 0) -> Content:
         if not file.path.startswith(prefix) or "/" in name:
             continue
         if name == layout.STATE:
-            content.documents = _read_documents(item.path, file)
+            content.documents = read_documents(item, rank)
         elif name.endswith(".safetensors"):
             content.arrays[name.removesuffix(".safetensors")] = _read_header(item.path, file)
     return content
 
 
-def _read_documents(path: str, file: layout.FileEntry) -> dict[str, Any]:
-    _require_regular(path, file.path)
-    data = files.read_bytes(os.path.join(path, file.path), limit=1 << 30)
+def read_documents(item: Item, rank: int = 0) -> dict[str, Any]:
+    """The documents of a rank's ``state.json`` by tracked name, not decoded.
+
+    Raises:
+        LayoutError: it is damaged, or not there.
+        OSError: it cannot be read.
+    """
+    path = f"{layout.rank_prefix(rank)}{layout.STATE}"
+    if item.record is None or all(file.path != path for file in item.record.files):
+        raise layout.LayoutError(f"{path} is not in the record")
+    _require_regular(item.path, path)
+    data = files.read_bytes(os.path.join(item.path, path), limit=1 << 30)
     try:
         documents = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise layout.LayoutError(f"{file.path} is not JSON ({error})") from None
+        raise layout.LayoutError(f"{path} is not JSON ({error})") from None
     if not isinstance(documents, dict):
-        raise layout.LayoutError(f"{file.path} does not hold states")
+        raise layout.LayoutError(f"{path} does not hold states")
     return documents
 
 

@@ -178,12 +178,13 @@ def _make_room(job: Job, directory: str, keep: checkpoints.Retention, notes: lis
             if layout.is_building(name) and not name.endswith(job.token):
                 shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
     least = checkpoints.Retention(1, min(keep.best, 1), keep.metric, keep.mode)
-    _prune(directory, least, notes)
+    _prune(directory, least, notes, job.step, durable=False)
 
 
-def _prune(directory: str, keep: checkpoints.Retention, notes: list[str], proven: int | None = None) -> None:
+def _prune(directory: str, keep: checkpoints.Retention, notes: list[str], step: int, *, durable: bool = True) -> None:
+    """Prune once `step` is durable; before that, only what an earlier one that proves right replaces."""
     try:
-        checkpoints.prune(directory, keep, proven)
+        checkpoints.prune(directory, keep, step if durable else checkpoints.newest_proven(directory, step))
     except (OSError, layout.LayoutError, CannotResume) as error:
         notes.append(f"old checkpoints were not pruned: {error}")
 

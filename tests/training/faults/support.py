@@ -61,9 +61,7 @@ def save(
     **record: Any,
 ) -> Result:
     """Save in this process; how it went."""
-    saver = Saver(
-        os.fspath(directory), keep or checkpoints.Retention(last=100), mirror=mirror, asynchronous=False
-    )
+    saver = Saver(os.fspath(directory), keep or checkpoints.Retention(last=100), mirror=mirror, asynchronous=False)
     result = saver.save(step, state_of(step) if states is None else states, record).outcome
     saver.close()
     assert result is not None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..session import Run
 
 
@@ -33,3 +35,8 @@ def log_numbers(run: Run, values: dict[str, Any]) -> None:
             continue
     if numbers:
         run.log(**numbers)
+
+
+def number(name: str, things: Sequence[Any]) -> dict[str, Any]:
+    """Names for several things of a kind: ``optimizer``, ``optimizer1``, ..."""
+    return {f"{name}{at or ''}": thing for at, thing in enumerate(things)}

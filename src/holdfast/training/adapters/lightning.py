@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TrainingError
-from .boundary import log_numbers, pass_boundary
+from .boundary import log_numbers, number, pass_boundary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,14 +25,12 @@ if TYPE_CHECKING:
 
     Foreign = Any  # an object of lightning or torch
 
-NOT_KEPT = (
-    "hyper_parameters",
-    "hparams_name",
-    "hparams_type",
-    "datamodule_hyper_parameters",
-    "datamodule_hparams_name",
+ELSEWHERE = (
+    *("state_dict", "optimizer_states", "lr_schedulers", "loops"),
+    *("hyper_parameters", "hparams_name", "hparams_type", "datamodule_hyper_parameters", "datamodule_hparams_name"),
 )
-"""What the script says anyway; hyperparameters may be objects of any kind."""
+"""Parts of a Lightning checkpoint that are tracked by themselves, or that the script says anyway: hyperparameters may
+be objects of any kind."""
 
 
 class HoldfastCallback:
@@ -69,11 +67,11 @@ class HoldfastCallback:
                 "write the loop yourself: run.track(...), run.batches(loader), run.steps(...)",
             )
         run, same = self._run, self._run.world > 1
-        self._trainer = self._record.trainer = trainer
-        run.track(model=pl_module, replicated=same)
+        self._trainer = trainer
+        run.track(**self._record.follow(trainer, pl_module), replicated=same)
         run.track(trainer=self._record, replicated=same)
         run.resume()
-        self._record.give_to_trainer(pl_module)
+        self._record.give_to_trainer()
 
     def on_train_start(self, trainer: Foreign, pl_module: Foreign) -> None:  # noqa: ARG002 - the signature of the hook
         """Take over the signals and the loader."""
@@ -142,17 +140,29 @@ class EpochLoader:
 
 
 class FitRecord:
-    """Everything but the weights of a Lightning checkpoint, as what `Run.track` takes."""
+    """What a Lightning checkpoint has besides model, optimizers and schedulers, as what `Run.track` takes."""
 
     def __init__(self) -> None:
         self.trainer: Foreign = None
         self.restored: dict[str, Any] | None = None
         self.begun = False
+        self.scaler: Foreign = None
+        self.optimizer: Foreign = None
+
+    def follow(self, trainer: Foreign, module: Foreign) -> dict[str, Foreign]:
+        """What has a file of its own, by name."""
+        self.trainer = trainer
+        # The scaler is saved with the precision plugin, and the wrappers of the optimizers have no state: under these
+        # names the run, which warns of what is not tracked, finds that they are.
+        self.scaler = getattr(trainer.precision_plugin, "scaler", None)
+        self.optimizer = trainer.strategy._lightning_optimizers  # noqa: SLF001
+        schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        return {"model": module, **number("optimizer", trainer.optimizers), **number("scheduler", schedulers)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimizers, schedulers, callbacks, precision, the data module, and the loops with their counters."""
+        """Callbacks, precision, the data module, and the loops with their counters."""
         dumped = self.trainer._checkpoint_connector.dump_checkpoint(weights_only=False)  # noqa: SLF001
-        kept = {key: value for key, value in dumped.items() if key not in ("state_dict", "loops", *NOT_KEPT)}
+        kept = {key: value for key, value in dumped.items() if key not in ELSEWHERE}
         loops = dumped["loops"]["fit_loop"]
         fetched = self.trainer.fit_loop._data_fetcher.fetched  # noqa: SLF001 - tells Lightning which batch is the last
         return {"checkpoint": kept, "fit_loop": loops, "fetched": fetched}
@@ -161,19 +171,26 @@ class FitRecord:
         """Keep it until the trainer is where it belongs."""
         self.restored = state
 
-    def give_to_trainer(self, module: Foreign) -> None:
+    def give_to_trainer(self) -> None:
         """All but the loops, through Lightning's own way to restore, which goes on with the optimizers after this."""
         if self.restored is None:
             return
-        connector = self.trainer._checkpoint_connector  # noqa: SLF001 - `fit(ckpt_path=...)` reads pickles only
-        connector._loaded_checkpoint = {**self.restored["checkpoint"], "state_dict": module.state_dict()}  # noqa: SLF001
+        trainer = self.trainer
+        connector = trainer._checkpoint_connector  # noqa: SLF001 - `fit(ckpt_path=...)` reads pickles only
+        connector._loaded_checkpoint = {  # noqa: SLF001
+            **self.restored["checkpoint"],
+            # The run has restored these; Lightning insists on them, and its hooks look at them.
+            "state_dict": trainer.lightning_module.state_dict(),
+            "optimizer_states": [each.state_dict() for each in trainer.optimizers],
+            "lr_schedulers": [config.scheduler.state_dict() for config in trainer.lr_scheduler_configs],
+        }
         connector.restore_model()
         connector.restore_datamodule()
         connector.restore_callbacks()
         # The hooks up to the first batch see the right epoch.
         progress = self.restored["fit_loop"]["epoch_progress"]["current"]
-        self.trainer.fit_loop.epoch_progress.current.processed = progress["processed"]
-        self.trainer.fit_loop.epoch_progress.current.completed = progress["completed"]
+        trainer.fit_loop.epoch_progress.current.processed = progress["processed"]
+        trainer.fit_loop.epoch_progress.current.completed = progress["completed"]
 
     def give_to_loops(self) -> None:
         """The counters of all loops, in the place where they were read."""

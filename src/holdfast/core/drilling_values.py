@@ -1,0 +1,65 @@
+"""Two runs side by side, step by step: which values differ, and which differ without any interruption too: pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    Values = Mapping[str, Any]
+    Rows = Mapping[int, Values]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two runs first differ: the step, the name, the reference's value and the other's, in which attempt."""
+
+    step: int
+    name: str
+    expected: object
+    seen: object
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The steps compared after the first resume, what differs there, and what differed before any interruption."""
+
+    steps: int = 0
+    differences: tuple[Difference, ...] = ()
+    noisy: tuple[Difference, ...] = ()
+
+
+def compare(found: Iterable[tuple[int, Rows]], expected: Rows) -> Comparison:
+    """Values of all attempts against the reference's; the first attempt is the control."""
+    steps, noisy, differences = 0, dict[str, Difference](), dict[str, Difference]()
+    for at, (attempt, rows) in enumerate(found):
+        target = noisy if at == 0 else differences
+        common = sorted(rows.keys() & expected.keys())
+        steps += len(common) if at else 0
+        for step in common:
+            for name in sorted(rows[step].keys() | expected[step].keys()):
+                ours, theirs = expected[step].get(name), rows[step].get(name)
+                if not _same(ours, theirs) and (name not in target or step < target[name].step):
+                    target[name] = Difference(step, name, ours, theirs, attempt)
+    real = sorted((one for name, one in differences.items() if name not in noisy), key=_order)
+    return Comparison(steps, tuple(real), tuple(sorted(noisy.values(), key=_order)))
+
+
+def _order(difference: Difference) -> tuple[int, bool, str]:
+    return difference.step, difference.name != "loss", difference.name
+
+
+def _same(one: object, other: object) -> bool:
+    """Equal bit for bit as far as JSON tells: 1 and 1.0 differ, NaN is NaN."""
+    return type(one) is type(other) and (one == other or (one != one and other != other))  # noqa: PLR0124 - NaN
+
+
+def describe(found: Difference) -> str:
+    """A difference in words."""
+    return (
+        f"{found.name} differs first at step {found.step}: {found.expected!r} without an interruption, "
+        f"{found.seen!r} in attempt {found.attempt}"
+    )
