@@ -168,7 +168,7 @@ def read_rows(path: str) -> tuple[dict[int, dict[str, Any]], list[tuple[float, i
             continue
         row = rows.setdefault(step, {})
         for name, value in values.items():
-            if name not in OWN_FIELDS:
+            if name not in OWN_FIELDS and not (name == "epoch" and value is None):
                 row[f"{name}'" if name in row and name != "epoch" else name] = value
         if isinstance(at, (int, float)):
             times.append((float(at), step))

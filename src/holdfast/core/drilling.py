@@ -201,7 +201,10 @@ def _judge_resumes(reference: Trail, trails: Sequence[Trail]) -> tuple[Verdict |
     where = ", ".join(f"{_number(trail.first)}" for trail in trails[1:])
     known = sum(trail.durable is not None for trail in trails[1:])
     newest = "the newest durable checkpoint" if known == len(trails) - 1 else "where it had saved"
-    return None, f"each attempt began at {newest} (step {where}); {count_redone(trails)} steps or a few more were done again"
+    return (
+        None,
+        f"each attempt began at {newest} (step {where}); {count_redone(trails)} steps or a few more were done again",
+    )
 
 
 def _judge_resume(start: int, before: Trail, after: Trail) -> tuple[Verdict, str] | None:
@@ -256,7 +259,7 @@ def _line_of_rows(rows: Comparison, source: str) -> Line:
     noise = ", ".join(one.name for one in rows.noisy)
     beside = f"; not judged, because it differs between two runs without an interruption: {noise}" if noise else ""
     if not rows.steps:
-        return Line("values", None, f"no step after a resume was logged in both runs ({source}){beside}")
+        return Line("values", None, f"nothing that could be judged was logged after a resume in both runs{beside}")
     told = "" if source == "metrics" else " (from heartbeats: nothing was logged with the library)"
     return Line(
         "values", None if noise else True, f"equal bit for bit in {rows.steps} steps after a resume{told}{beside}"

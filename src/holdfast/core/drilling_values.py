@@ -33,19 +33,32 @@ class Comparison:
 
 
 def compare(found: Iterable[tuple[int, Rows]], expected: Rows) -> Comparison:
-    """Values of all attempts against the reference's; the first attempt is the control."""
-    steps, noisy, differences = 0, dict[str, Difference](), dict[str, Difference]()
-    for at, (attempt, rows) in enumerate(found):
-        target = noisy if at == 0 else differences
-        common = sorted(rows.keys() & expected.keys())
-        steps += len(common) if at else 0
-        for step in common:
-            for name in sorted(rows[step].keys() | expected[step].keys()):
+    """Values of all attempts against the reference's; the first attempt is the control.
+
+    A step counts as compared when a value of it could be judged: one that does not differ in the control too.
+    """
+    rest = list(found)
+    control = _find_differences(rest[:1], expected)
+    seen = _find_differences(rest[1:], expected)
+    steps = sum(
+        any(name not in control for name in rows[step].keys() | expected[step].keys())
+        for _, rows in rest[1:]
+        for step in rows.keys() & expected.keys()
+    )
+    real = sorted((one for name, one in seen.items() if name not in control), key=_order)
+    return Comparison(steps, tuple(real), tuple(sorted(control.values(), key=_order)))
+
+
+def _find_differences(found: Iterable[tuple[int, Rows]], expected: Rows) -> dict[str, Difference]:
+    """For each name the first step at which an attempt has another value than the reference."""
+    first: dict[str, Difference] = {}
+    for attempt, rows in found:
+        for step in sorted(rows.keys() & expected.keys()):
+            for name in rows[step].keys() | expected[step].keys():
                 ours, theirs = expected[step].get(name), rows[step].get(name)
-                if not _same(ours, theirs) and (name not in target or step < target[name].step):
-                    target[name] = Difference(step, name, ours, theirs, attempt)
-    real = sorted((one for name, one in differences.items() if name not in noisy), key=_order)
-    return Comparison(steps, tuple(real), tuple(sorted(noisy.values(), key=_order)))
+                if not _same(ours, theirs) and (name not in first or step < first[name].step):
+                    first[name] = Difference(step, name, ours, theirs, attempt)
+    return first
 
 
 def _order(difference: Difference) -> tuple[int, bool, str]:

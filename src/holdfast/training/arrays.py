@@ -136,24 +136,30 @@ def _local(tensor: Any, place: str) -> Any:  # noqa: ANN401 - a torch.Tensor
     return tensor
 
 
-def make_target(what: Described, buffer: Buffer, offset: int) -> Any:  # noqa: ANN401 - a torch.Tensor
-    """For an array of torch a view of the buffer, into which `copy_into` copies; it may be kept for the next save."""
-    if what.library != "torch" or what.nbytes == 0:
-        return None
-    torch = sys.modules["torch"]
-    dtype = getattr(torch, _FROM_CODE[what.code])
-    return torch.frombuffer(buffer, dtype=dtype, count=prod(what.shape), offset=offset).view(what.shape)
+def address_of(value: Any, what: Described) -> int | None:  # noqa: ANN401 - an array of any library
+    """Where the bytes of `value` lie, if that is in this process's memory, in one piece, and as they are stored.
 
-
-def copy_into(value: Any, what: Described, buffer: Buffer, offset: int, target: Any = None) -> bool:  # noqa: ANN401
-    """Copy the bytes of `value` into `buffer` at `offset`; True if a device still copies and must be waited for.
-
-    `target` is what `make_target` answers for the same place; made here when it is not given.
+    None for everything else, which `copy_into` can copy.
     """
+    if what.view or what.nbytes == 0 or sys.byteorder != "little":
+        return None
+    if what.library == "torch":
+        torch = sys.modules["torch"]
+        # A subclass may hold its numbers elsewhere, or nowhere.
+        plain = type(value) is torch.nn.Parameter or type(value) is torch.Tensor
+        if plain and value.is_cpu and value.is_contiguous() and not value.is_neg():
+            return int(value.data_ptr()) or None
+    elif what.library == "numpy" and value.flags.c_contiguous and value.dtype.isnative:
+        return int(value.__array_interface__["data"][0])
+    return None
+
+
+def copy_into(value: Any, what: Described, buffer: Buffer, offset: int) -> bool:  # noqa: ANN401 - an array of any library
+    """Copy the bytes of `value` into `buffer` at `offset`; True if a device still copies and must be waited for."""
     if what.nbytes == 0:
         return False
     if what.library == "torch":
-        return _copy_torch(value, what, make_target(what, buffer, offset) if target is None else target)
+        return _copy_torch(value, what, buffer, offset)
     if what.library == "python":
         memoryview(buffer)[offset : offset + what.nbytes] = memoryview(value).cast("B")
         return False
@@ -171,7 +177,7 @@ def copy_into(value: Any, what: Described, buffer: Buffer, offset: int, target: 
     return False
 
 
-def _copy_torch(value: Any, what: Described, target: Any) -> bool:  # noqa: ANN401 - two torch.Tensors
+def _copy_torch(value: Any, what: Described, buffer: Buffer, offset: int) -> bool:  # noqa: ANN401 - a torch.Tensor
     torch = sys.modules["torch"]
     source = value.detach()
     if hasattr(source, "to_local"):
@@ -180,6 +186,7 @@ def _copy_torch(value: Any, what: Described, target: Any) -> bool:  # noqa: ANN4
         source = torch.view_as_real(source.resolve_conj())
     if source.is_neg():
         source = source.resolve_neg()
+    target = torch.frombuffer(buffer, dtype=source.dtype, count=source.numel(), offset=offset).view(source.shape)
     on_device = source.device.type != "cpu"
     target.copy_(source, non_blocking=on_device)
     return bool(on_device)

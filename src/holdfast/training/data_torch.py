@@ -23,6 +23,7 @@ from .data import BatchSampler, DataUnusable, DataWarning
 from .data_indices import IndexSource, Indices
 from .data_sources import adopt_generators, length_of, set_epoch
 from .rng_streams import Stream, get_all, global_streams, plain_all, put_all, streams_inside, unplain_all
+from .stopping_signals import ShieldedInit
 
 if TYPE_CHECKING:
     Batch = Any
@@ -188,6 +189,9 @@ class LoaderSource:
         twin = copy.copy(self._loader)
         twin.__dict__["batch_sampler" if twin.batch_sampler is not None else "sampler"] = self._place
         twin.__dict__["_iterator"] = None
+        if twin.num_workers:
+            # A TERM to the whole group must not take the workers before the trainer has done its last steps.
+            twin.__dict__["worker_init_fn"] = ShieldedInit(twin.worker_init_fn)
         if "in_order" in twin.__dict__:
             twin.__dict__["in_order"] = True
         if twin.persistent_workers and twin.num_workers:

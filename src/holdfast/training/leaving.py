@@ -7,6 +7,7 @@ which checkpoint continues it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -68,6 +69,13 @@ def write_record(path: str | None, record: dict[str, Any], rank: int) -> None:
     from ..host import files
 
     guard("stop record", lambda: files.commit(path, json.dumps(record).encode() + b"\n"))
+
+
+def forget_record(path: str | None) -> None:
+    """Remove what an earlier run in the same attempt left: it says nothing about this one."""
+    if path is not None:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
 
 
 def close_all(stages: Iterable[tuple[str, Callable[[], object]]]) -> None:

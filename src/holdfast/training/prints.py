@@ -38,7 +38,8 @@ def digest_parts(item: Item) -> dict[str, str]:
         }
         for name, document in survey.read_documents(item, rank).items():
             for part, content in _split(name, document):
-                found[prefix + part] = _digest([content, data.get(part)])
+                if content is not None or part in data:
+                    found[prefix + part] = _digest([content, data.get(part)])
     return found
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import environment, leaving, oversights, restoring
 from .agreement import Action, join, read_ranks
+from .agreement_files import find_directory
 from .cadence import DEFAULT_INTERRUPTION_S, Cadence
 from .checkpointing import Checkpointing
 from .errors import NonFinite, Stopped, TrainingError
@@ -154,6 +155,8 @@ class Run:
             from . import stacks
 
             stacks.install(environment.of_rank(promises.stacks, self.rank))
+        if self.rank == 0:
+            leaving.forget_record(promises.stop_record)
         self._watch.signals.install()
         return self
 
@@ -253,7 +256,7 @@ class Run:
             rank=self.rank,
             world=self.world,
             local_world=self._local_world,
-            directory=self.directory,
+            directory=self.directory if self.world == 1 else find_directory(self.directory),
             key=self._key,
             timeout_s=JOIN_S,
         )
@@ -285,6 +288,8 @@ class Run:
         self.begin()
         if total is not None and self.step >= total:
             tell(f"all {total} steps are done already (step {self.step} in {self.directory})")
+        if self.should_stop() and self.step != total:
+            self._act()
         while total is None or self.step < total:
             yield self.step
             self.beat(self.step + 1)
@@ -306,6 +311,9 @@ class Run:
         self._restored.check_all_taken(self._tracked)
         self._restored.restore_random()
         self._watch.start()
+        assert self._agreement is not None
+        # Until every rank has said where it begins, nothing is decided.
+        self._decision = self._agreement.arrive(self.step, self._watch.wish_to_stop(time.monotonic(), None))
         return self.step
 
     def finish(self) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import arrays
+from .copying import copy_all
 from .layout import PAGE, Placed, place_arrays
 
 if TYPE_CHECKING:
@@ -115,7 +116,6 @@ class Snapshot:
         self.size = 0
         self._map: mmap.mmap | None = None
         self._filling: threading.Thread | None = None
-        self._targets: dict[int, tuple[arrays.Described, Any]] = {}
 
     def reserve(self, nbytes: int, *, ahead: bool = False) -> None:
         """Make room for `nbytes`; with `ahead`, touch the pages in a thread of its own, which never holds the GIL.
@@ -130,7 +130,6 @@ class Snapshot:
             # A little more than asked for: an optimizer's numbers grow by digits, and each growth costs a new mapping.
             size = _pages(nbytes + (nbytes >> 6))
             os.ftruncate(self.fd, size)
-            self._targets = {}
             self._map = mmap.mmap(self.fd, size)
             self.size = size
             if size >= HUGE_FROM:
@@ -146,19 +145,17 @@ class Snapshot:
         self.reserve(bytes_needed(planned))
         buffer = self._map
         assert buffer is not None
-        waiting, known, targets = False, self._targets, {}
+        base = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        waiting, moves = False, []
         for file in planned:
             buffer[file.offset : file.offset + len(file.head)] = file.head
             for value, what, at in file.items:
-                place = file.offset + at
-                before = known.get(place)
-                # An array of this kind was at this place before: the view of the buffer serves again.
-                target = before[1] if before is not None and before[0] is what else None
-                if target is None:
-                    target = arrays.make_target(what, buffer, place)
-                targets[place] = (what, target)
-                waiting |= arrays.copy_into(value, what, buffer, place, target)
-        self._targets = targets
+                source = arrays.address_of(value, what)
+                if source is None:
+                    waiting |= arrays.copy_into(value, what, buffer, file.offset + at)
+                else:
+                    moves.append((base + file.offset + at, source, what.nbytes))
+        copy_all(moves)
         if waiting:
             arrays.synchronize()
 
@@ -166,7 +163,6 @@ class Snapshot:
         """Give the memory back."""
         if self._filling is not None:
             self._filling.join()
-        self._targets = {}
         self._map = None  # views of arrays may still export it; it goes with them
         os.close(self.fd)
 

@@ -2,7 +2,8 @@
 
 With the library: ``good``; ``generator`` draws from a generator that it does not track; ``order`` counts its samples
 where nothing is saved; ``unseeded`` differs in each run; ``named`` names a checkpoint directory of its own; ``fails``
-cannot start twice. Without it: ``restarts`` begins at 0 each time; ``byhand`` saves and loads a file of its own.
+cannot start twice. Without it: ``restarts`` begins at 0 each time; ``byhand`` saves and loads a file of its own;
+``forgets`` saves it and never loads it.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ def train_alone() -> None:
     while step < STEPS:
         weight -= 0.01 * (weight - SAMPLES[step % len(SAMPLES)])
         step += 1
-        if HOW == "byhand" and step % 5 == 0:
+        if HOW in ("byhand", "forgets") and step % 5 == 0:
             write(path, {"weight": weight, "step": step})
         write(os.environ["HOLDFAST_HEARTBEAT"], {"step": step, "loss": weight})
         time.sleep(STEP_S)
 
 
-if HOW in ("restarts", "byhand"):
+if HOW in ("restarts", "byhand", "forgets"):
     train_alone()
 else:
     train_with_the_library()
