@@ -173,3 +173,16 @@ def test_a_word_without_end_is_looked_through_once(word: str) -> None:
     """From each of its letters anew this would take minutes: the suite's own limit would end it."""
     assert redact_text(f'{{"pad": "{word} HF_TOKEN=verysecret') == f'{{"pad": "{word} HF_TOKEN={REDACTED}'
     assert redact_text("7HF_TOKEN=verysecret --3.api-key=verysecret") == f"7HF_TOKEN={REDACTED} --3.api-key={REDACTED}"
+
+
+@pytest.mark.parametrize(
+    ("text", "safe"),
+    [
+        ("error: HF_TOKEN=abcdefgh", "error: HF_TOKEN=[redacted]"),
+        ("x=HF_TOKEN=abcdefgh", "x=HF_TOKEN=[redacted]"),
+        ("note: a=b, API_KEY: 'xx yy' z", "note: a=b, API_KEY: '[redacted]' z"),
+        ('said: "the line was: WANDB_API_KEY=abcdef"', 'said: "the line was: WANDB_API_KEY=[redacted]"'),
+    ],
+)
+def test_a_secret_in_the_value_of_a_harmless_name_is_found(text: str, safe: str) -> None:
+    assert redact_text(text) == safe

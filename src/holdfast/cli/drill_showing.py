@@ -36,8 +36,8 @@ REMEDIES = {
 
 def print_rehearsal(rehearsal: Rehearsal) -> None:
     """The report."""
-    for line in draw(rehearsal, _bar_width()):
-        print(clean(line))
+    for bar in draw(rehearsal, _bar_width()):
+        print(clean(bar))
     judgement = rehearsal.judgement
     print()
     for line in judgement.lines:

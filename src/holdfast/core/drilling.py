@@ -267,7 +267,7 @@ def _line_of_rows(rows: Comparison, source: str) -> Line:
 
 
 def _lines_of_prints(prints: Comparison) -> list[Line]:
-    if not prints.steps:
+    if not prints.steps and not prints.noisy:
         return [Line("states", None, "no checkpoint of the same step was seen in both runs")]
     lines = [
         Line("states", False, f"{one.name} differs first in the checkpoint of step {one.step} (attempt {one.attempt})")
@@ -287,9 +287,8 @@ def _conclude(rows: Comparison, prints: Comparison, source: str) -> tuple[Verdic
     if prints.differences:
         names = ", ".join(dict.fromkeys(one.name for one in prints.differences))
         return Verdict.INEXACT, f"{names} is not the same in the checkpoint of step {prints.differences[0].step}"
-    own = next((one for one in rows.noisy if one.name == "loss"), None) or next(
-        (one for one in prints.noisy if not one.name.startswith(NOTES)), None
-    )
+    noisy = [one for one in rows.noisy if one.name == "loss" or not rows.steps]
+    own = next(iter((*noisy, *(one for one in prints.noisy if not one.name.startswith(NOTES)))), None)
     if own is not None:
         return Verdict.INEXACT, (
             f"two runs differ without any interruption ({own.name} at step {own.step}); is every generator seeded?"

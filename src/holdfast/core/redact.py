@@ -102,11 +102,10 @@ _SHAPES = re.compile(
 _URL_PASSWORD = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):([^\s/@]+)@")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+([A-Za-z0-9+/=._~-]{12,})", re.IGNORECASE)
 # A name is tried at its beginning only: from each letter of a long word on, the search would be quadratic.
-_ASSIGNMENT = re.compile(
-    r"""(?P<lead>(?<![A-Za-z0-9_.-])[0-9.-]*)(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)"""
-    r"""(?P<sign>["']?[ \t]*(?:=|:(?=[\s"']))[ \t]*)"""
-    r"""(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s,;&|"'}\])]+)"""
+_ASSIGNED = re.compile(
+    r"""(?<![A-Za-z0-9_.-])[0-9.-]*(?P<name>[A-Za-z_][A-Za-z0-9_.-]*)["']?[ \t]*(?:=|:(?=[\s"']))[ \t]*"""
 )
+_VALUE = re.compile(r""""[^"\n]*"|'[^'\n]*'|[^\s,;&|"'}\])]+""")
 _FLAG = re.compile(
     r"""(?<!\S)(?P<flag>--?[A-Za-z][A-Za-z0-9_-]*)(?P<gap>[ \t]+)(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s;&|-]\S*)"""
 )
@@ -249,7 +248,7 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
         text = _URL_PASSWORD.sub(_redact_url, text)
     text = _BEARER.sub(lambda match: f"{match[1]} {REDACTED}", text)
     if "=" in text or ":" in text:
-        text = _ASSIGNMENT.sub(_redact_assignment, text)
+        text = _redact_assignments(text)
     return _FLAG.sub(_redact_flag, text) if "-" in text else text
 
 
@@ -257,14 +256,27 @@ def _redact_url(match: re.Match[str]) -> str:
     return match[0] if match[2].startswith("$") else f"{match[1]}:{REDACTED}@"
 
 
-def _redact_assignment(match: re.Match[str]) -> str:
-    value = match["value"]
-    if not is_secret_name(match["name"]) or _HARMLESS.fullmatch(value) is not None or value.startswith(REDACTED[:-1]):
-        return match[0]
-    if match["name"].lower() == "authorization" and value.lower() in ("bearer", "basic"):
-        return match[0]
-    quote = value[0] if value[0] in "\"'" else ""
-    return f"{match['lead']}{match['name']}{match['sign']}{quote}{REDACTED}{quote}"
+def _redact_assignments(text: str) -> str:
+    """Every secret assignment, also one that is the value of a harmless name: ``error: HF_TOKEN=...``."""
+    parts, at = [], 0
+    for head in _ASSIGNED.finditer(text):
+        # The search goes on in the values of harmless names; names inside of a secret value are gone with it.
+        if head.start() < at or not is_secret_name(head["name"]):
+            continue
+        value = _VALUE.match(text, head.end())
+        if value is None or _is_known_harmless(head["name"], value[0]):
+            continue
+        quote = value[0][0] if value[0][0] in "\"'" else ""
+        parts.append(f"{text[at : head.end()]}{quote}{REDACTED}{quote}")
+        at = value.end()
+    return "".join((*parts, text[at:]))
+
+
+def _is_known_harmless(name: str, value: str) -> bool:
+    """Whether the value of a secret's name is no secret: a number, a path, a variable, what was redacted already."""
+    if name.lower() == "authorization" and value.lower() in ("bearer", "basic"):
+        return True
+    return _HARMLESS.fullmatch(value) is not None or value.startswith(REDACTED[:-1])
 
 
 def _redact_flag(match: re.Match[str]) -> str:

@@ -47,11 +47,11 @@ def copy_all(moves: list[Move]) -> None:
 
 
 def _split(moves: list[Move]) -> list[Move]:
-    pieces = []
-    for to, source, nbytes in moves:
-        for at in range(0, nbytes, PIECE):
-            pieces.append((to + at, source + at, min(PIECE, nbytes - at)))
-    return pieces
+    return [
+        (to + at, source + at, min(PIECE, nbytes - at))
+        for to, source, nbytes in moves
+        for at in range(0, nbytes, PIECE)
+    ]
 
 
 def _start_helpers(work: deque[Move], errors: list[BaseException]) -> list[threading.Thread]:

@@ -215,7 +215,9 @@ class Saver:
 
     def _write_here(self, job: writer.Job, planned: list[snapshot.Planned], save: Save) -> None:
         sources = [writing.Source(file.path, file.nbytes, pieces=file.pieces) for file in planned]
-        result = writer.perform(job, sources)
+        hidden: list[str] = []
+        result = writer.perform(job, sources, hidden)
+        writer.remove(hidden)
         save.paused_s = time.monotonic() - save.began
         self._settle(save, result)
         mirrored = writer.copy_to_mirror(job, result.path) if result.ok else None

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 MADV_POPULATE_WRITE = 23
 """Linux 5.14; source: madvise(2)."""
 HUGE_FROM = 64 << 20
-"""Buffers of at least this many bytes ask for huge pages: direct writes pin a 512th of the pages, a last one wastes 2 MiB."""
+"""From this many bytes on a buffer asks for huge pages: a direct write then has a 512th of the pages to pin.
+
+Below it, the part of the last one that is not used would count.
+"""
 HEADROOM = 1.1
 """A snapshot is made in memory only where this many times its size is free."""
 

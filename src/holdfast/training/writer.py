@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..host.files import sync_directory
-from . import checkpoints, layout, mirroring, writing
+from . import checkpoints, layout, mirroring, snapshot, writing
 from .errors import CannotResume
 
 if TYPE_CHECKING:
@@ -71,9 +71,10 @@ class Result:
     """This is the answer about the mirror, which comes after the one about the checkpoint itself."""
 
 
-def perform(job: Job, sources: list[writing.Source]) -> Result:
+def perform(job: Job, sources: list[writing.Source], hidden: list[str]) -> Result:
     """Make one checkpoint durable and prune what it replaces; an error of the file system becomes the result.
 
+    What was pruned is out of sight, under names which `hidden` gets: the caller says how it went, then removes them.
     Where it cannot be written: free what may go and try once more; then the mirror instead; then give up, with the
     checkpoints that were there untouched.
     """
@@ -86,6 +87,7 @@ def perform(job: Job, sources: list[writing.Source]) -> Result:
         for last_try in (False, True):
             try:
                 path = _attempt(job, directory, sources, notes)
+                seconds = time.monotonic() - began
             except OSError as error:
                 problem = error
                 notes.append(_describe(directory, error))
@@ -95,11 +97,9 @@ def perform(job: Job, sources: list[writing.Source]) -> Result:
                     _make_room(job, directory, keep, notes)
                 continue
             if job.rank == 0:
-                _prune(directory, keep, notes, job.step)
+                _prune(directory, keep, notes, job.step, hidden)
             nbytes = sum(source.nbytes for source in sources)
-            return Result(
-                job.step, ok=True, path=path, seconds=time.monotonic() - began, nbytes=nbytes, notes=tuple(notes)
-            )
+            return Result(job.step, ok=True, path=path, seconds=seconds, nbytes=nbytes, notes=tuple(notes))
         if job.world > 1:
             break  # the ranks cannot agree on another place in the middle of a save
     return Result(
@@ -178,13 +178,16 @@ def _make_room(job: Job, directory: str, keep: checkpoints.Retention, notes: lis
             if layout.is_building(name) and not name.endswith(job.token):
                 shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
     least = checkpoints.Retention(1, min(keep.best, 1), keep.metric, keep.mode)
-    _prune(directory, least, notes, job.step, durable=False)
+    _prune(directory, least, notes, job.step)
 
 
-def _prune(directory: str, keep: checkpoints.Retention, notes: list[str], step: int, *, durable: bool = True) -> None:
-    """Prune once `step` is durable; before that, only what an earlier one that proves right replaces."""
+def _prune(
+    directory: str, keep: checkpoints.Retention, notes: list[str], step: int, hidden: list[str] | None = None
+) -> None:
+    """Prune once `step` is durable (with `hidden`); before that, only what an earlier one that is right replaces."""
     try:
-        checkpoints.prune(directory, keep, step if durable else checkpoints.newest_proven(directory, step))
+        proven = step if hidden is not None else checkpoints.newest_proven(directory, step)
+        checkpoints.prune(directory, keep, proven, hidden)
     except (OSError, layout.LayoutError, CannotResume) as error:
         notes.append(f"old checkpoints were not pruned: {error}")
 
@@ -255,11 +258,19 @@ def main(channel_fd: int, snapshot_fd: int, trainer: int) -> None:
                 writing.Source(path, nbytes, view[offset : offset + -(-nbytes // layout.PAGE) * layout.PAGE])
                 for path, offset, nbytes in job.files
             ]
-            result = perform(job, sources)
+            hidden: list[str] = []
+            result = perform(job, sources, hidden)
             _answer(channel, result)
+            remove(hidden)
             mirrored = copy_to_mirror(job, result.path) if result.ok else None
             if mirrored is not None:
                 _answer(channel, mirrored)
+
+
+def remove(hidden: list[str]) -> None:
+    """Remove what `perform` has put out of sight; what is left of it goes at the next start."""
+    for path in hidden:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def ignored_signals() -> list[signal.Signals]:
@@ -299,7 +310,10 @@ def _map_again(descriptor: int, view: memoryview | None) -> memoryview:
     """The snapshot, mapped anew when the trainer has made it larger."""
     size = os.fstat(descriptor).st_size
     if view is None or len(view) != size:
-        view = memoryview(mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ))
+        mapped = mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
+        if size >= snapshot.HUGE_FROM:
+            snapshot.advise_huge(mapped)
+        view = memoryview(mapped)
     return view
 
 

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from holdfast import training
+from holdfast.training.adapters import distributed
 
 torch.set_num_threads(1)
 directory, options = sys.argv[1], json.loads(sys.argv[2])
@@ -39,7 +40,8 @@ def main():
         layers = [torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1)]
         model = torch.nn.Sequential(*layers)
         torch.manual_seed(100 + rank)  # dropout and noise differ from rank to rank
-        net = torch.nn.parallel.DistributedDataParallel(model) if ddp else model
+        unused = options.get("find_unused", False)
+        net = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=unused) if ddp else model
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
         sampler = DistributedSampler(Rows(), world, rank, seed=5)
@@ -52,6 +54,8 @@ def main():
             batches = run.batches(loader)
         else:
             batches = (batch for _ in iter(int, 1) for batch in loader)
+        if ddp and options.get("settle", True):
+            distributed.settle_buckets(net, lambda: net(torch.randn(3, 8)).sum())
         log.write("ready\n")
         for step in run.steps(options["total"]):
             rows, x, y = next(batches)
