@@ -61,6 +61,9 @@ def build(size: str) -> Training:
     import torch
     from torch import nn
 
+    torch.manual_seed(0)
+    if size == "many":
+        return _build_many()
     layers, width, rows = SHAPES[size]
 
     class Block(nn.Module):
@@ -87,7 +90,6 @@ def build(size: str) -> Training:
                 x = block(x)
             return self.head(x)  # type: ignore[no-any-return]  # torch's modules answer Any
 
-    torch.manual_seed(0)
     model = Network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     training = Training(model, optimizer)
@@ -95,6 +97,25 @@ def build(size: str) -> Training:
     for moments in optimizer.state.values():
         moments["exp_avg"].normal_()
         moments["exp_avg_sq"].uniform_()
+    return training
+
+
+def _build_many() -> Training:
+    """3,333 parameters of 64 x 64 numbers: more than 13,000 tensors with the moments and the steps, 164 MB."""
+    import torch
+    from torch import nn
+
+    class Many(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.matrices = nn.ParameterList(nn.Parameter(torch.randn(64, 64)) for _ in range(3333))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.stack([matrix.sum() for matrix in self.matrices]).sum() * x.sum()
+
+    model = Many()
+    training = Training(model, torch.optim.AdamW(model.parameters(), lr=1e-5))
+    training.step(torch.ones(1))
     return training
 
 

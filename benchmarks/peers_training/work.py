@@ -4,6 +4,7 @@
     python work.py lost METHOD SIZE DIRECTORY [--saves N]      times of training steps, with saves in between
     python work.py memory METHOD SIZE DIRECTORY                waits for a line before it makes the method, then saves
     python work.py load METHOD SIZE DIRECTORY                  reads a checkpoint, from the disk and from the page cache
+    python work.py steps - - DIRECTORY                         what `run.steps` and `run.log` cost, without torch
     python work.py versions - - -                              which of the libraries are here
 
 A method whose library is not installed says ``{"note": "not installed"}``.
@@ -35,7 +36,7 @@ BATCH = 32
 def main() -> None:
     """Do one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("pause", "lost", "memory", "load", "versions"))
+    parser.add_argument("what", choices=("pause", "lost", "memory", "load", "steps", "versions"))
     parser.add_argument("method")
     parser.add_argument("size")
     parser.add_argument("directory")
@@ -201,7 +202,38 @@ def _read_all(path: str) -> None:
                 pass
 
 
-MODES = {"pause": pause, "lost": lost, "memory": memory, "load": load}
+def steps(options: argparse.Namespace) -> None:
+    """The library's own time in each step: of a loop at 100 steps/s, and of one whose body is empty."""
+    from holdfast import training as library
+
+    for name in ("heartbeat.json", "checkpoint-request"):
+        os.environ["HOLDFAST_" + name.partition(".")[0].upper().replace("-", "_")] = f"{options.directory}/{name}"
+    with library.run(f"{options.directory}/paced", every=None) as run:
+        run.track({"weights": bytearray(1000)})
+        spent, worst, loss = 0.0, 0.0, 1.0
+        count = 100 * options.saves
+        ended, cpu_ended = time.perf_counter(), time.process_time()
+        cpu = 0.0
+        for step in run.steps(count):
+            cpu += time.process_time() - cpu_ended
+            took = time.perf_counter() - ended
+            if step > 1:  # the first boundary starts the writer
+                spent, worst = spent + took, max(worst, took)
+            time.sleep(max(0.0, 0.01 - took))
+            loss *= 0.999
+            ended, cpu_ended = time.perf_counter(), time.process_time()
+            run.log(loss=loss, lr=1e-3)
+        say(paced=count - 2, spent_s=spent, worst_s=worst, cpu_s=cpu)
+    with library.run(f"{options.directory}/empty", every=None) as run:
+        run.track({"weights": bytearray(1000)})
+        count, began = 100_000, 0.0
+        for step in run.steps(count):
+            began = began or time.perf_counter()
+            run.log(loss=loss)
+        say(empty=count, spent_s=time.perf_counter() - began)
+
+
+MODES = {"pause": pause, "lost": lost, "memory": memory, "load": load, "steps": steps}
 
 
 if __name__ == "__main__":

@@ -113,8 +113,8 @@ def test_a_script_that_is_never_the_same_twice_does_not_pass(name: str) -> None:
 
 
 def test_nothing_to_compare_is_no_success() -> None:
-    blank = {"rows": {}, "prints": {}}
-    found = judged(replace(FIRST, **blank), replace(SECOND, **blank), replace(REFERENCE, **blank))
+    first, second, reference = (replace(trail, rows={}, prints={}) for trail in (FIRST, SECOND, REFERENCE))
+    found = judged(first, second, reference)
     assert found.verdict is Verdict.UNPROVEN
 
 

@@ -40,7 +40,9 @@ def pause(seconds: float) -> None:
 
 
 def checkpoints(directory: Path) -> list[str]:
-    return sorted((directory / "checkpoints").glob("step-*"), key=lambda path: int(path.name.split("-")[1].split(".")[0]))  # type: ignore[return-value]
+    return sorted(
+        (directory / "checkpoints").glob("step-*"), key=lambda path: int(path.name.split("-")[1].split(".")[0])
+    )  # type: ignore[return-value]
 
 
 def left_together(launch: Launch) -> int:

@@ -166,9 +166,7 @@ def test_ranks_meet_and_rank_0_commits_one_unit(tmp_path: Path) -> None:
     from holdfast.training.saving import Saver
 
     def one(rank: int) -> writer.Result | None:
-        saver = Saver(
-            str(tmp_path), checkpoints.Retention(), token="abcd", rank=rank, world=4, asynchronous=False
-        )
+        saver = Saver(str(tmp_path), checkpoints.Retention(), token="abcd", rank=rank, world=4, asynchronous=False)
         return saver.save(7, {"model": {"rank": rank}}, {}).outcome
 
     with ThreadPoolExecutor(4) as pool:

@@ -48,7 +48,12 @@ class Trainer:
                     found.append(values)
             return bool(found)
 
-        wait_until(look, timeout_s, what=f"{key} from the trainer; {self.errors.decode()[-2000:]}")
+        def over() -> bool:
+            ended = self.process.poll() is not None
+            return look() or ended
+
+        wait_until(over, timeout_s, what=f"{key} from the trainer")
+        assert found, f"the trainer ended without saying {key}: {self.errors.decode()[-2000:]}"
         return found[0]
 
     def _read(self) -> None:

@@ -29,8 +29,8 @@ class Trainer:
             "step": 0,
             "deep": [{"step": 0}],
         }
-        run.track(first={"x": array("q", [0]) * 100}, second=self.state)
-        self.first = run._tracked["first"].target
+        self.first = {"x": array("q", [0]) * 100}
+        run.track(first=self.first, second=self.state)
 
     def fill(self, step: int) -> None:
         self.state["w"][:] = array("d", [float(step)]) * len(self.state["w"])
@@ -49,11 +49,21 @@ class Trainer:
         self.run.beat(step)
         durable = self.run.last_durable
         say(saving=step, durable=durable and durable[0])
-        save = self.run.save(step)
+        save = self.run.save()
         # What is saved must be the copy: the state changes at once.
         self.fill(-1)
         self.state["step"] = self.state["deep"][0]["step"] = -1
         return save
+
+
+def find_writer() -> int | None:
+    """The child that is the library's writer."""
+    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+        for pid in file.read().split():
+            with open(f"/proc/{pid}/cmdline", "rb") as command:
+                if b"holdfast.training.writer" in command.read():
+                    return int(pid)
+    return None
 
 
 def fork_child() -> None:
@@ -76,7 +86,7 @@ def main() -> None:
         for line in sys.stdin:
             if line == "save\n":
                 save = trainer.save()
-                say(writer=run._saver._process.pid)
+                say(writer=find_writer())
             elif line == "wait\n":
                 try:
                     say(path=save and save.result())
