@@ -1,4 +1,4 @@
-"""Starting one measuring process (``peers_training/work.py``) for each method and round, and collecting what it says."""
+"""Starting one measuring process (``peers_training/work.py``) for each method and round, and hearing what it says."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ def _children_cpu_s() -> float:
 
 def _environment() -> dict[str, str]:
     """Nobody else's settings; what the libraries say belongs to a log."""
-    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
+    kept = {
+        name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ
+    }
     return {**kept, "PYTHONWARNINGS": "ignore", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 

@@ -7,7 +7,6 @@ where a library does not see to that itself by an fsync of what it left. A libra
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

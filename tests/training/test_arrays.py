@@ -104,7 +104,7 @@ LAYOUTS: dict[str, Any] = {
     "negative view": lambda t: torch.complex(t, t + 1).conj().imag,
     "negative and transposed": lambda t: torch.complex(t, t + 1).conj().imag.T,
     "real part": lambda t: torch.complex(t, t + 1).real,
-    "parameter": lambda t: torch.nn.Parameter(t),
+    "parameter": torch.nn.Parameter,
     "needs gradient": lambda t: t.clone().requires_grad_() * 2,
     "channels last": lambda t: t.reshape(1, 2, 3, 2).to(memory_format=torch.channels_last),
     "offset": lambda t: t.reshape(-1)[5:],
@@ -153,7 +153,7 @@ def test_generators_of_all_libraries_go_on_with_the_same_numbers(tmp_path: Any) 
 
 
 def test_scalars_of_numpy_come_back_as_what_they_were(tmp_path: Any) -> None:
-    state = [np.float32(1.1), np.float64("nan"), np.int8(-3), np.bool_(True), np.complex64(1 + 2j), np.float16(65504)]  # noqa: FBT003
+    state = [np.float32(1.1), np.float64("nan"), np.int8(-3), np.bool_(True), np.complex64(1 + 2j), np.float16(65504)]
     back = through_disk(tmp_path, state)
     assert [type(item) for item in back] == [type(item) for item in state]
     assert repr(back) == repr(state)

@@ -9,7 +9,7 @@ import random
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -21,6 +21,9 @@ from holdfast.training.checkpoints import Entry, Retention
 from holdfast.training.errors import CannotResume, NoValidCheckpoint
 from holdfast.training.layout import LayoutError, Record
 from tests.training.faults import support
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.contract
 
@@ -57,6 +60,10 @@ def corruptions(draw: random.Random) -> dict[str, Any]:
     def truncate(path: str) -> None:
         os.truncate(path, draw.randrange(os.path.getsize(path)))
 
+    def replace(path: str, make: Any) -> None:
+        os.unlink(path)
+        make(path)
+
     def empty(path: str) -> None:
         os.truncate(path, 0)
 
@@ -67,8 +74,8 @@ def corruptions(draw: random.Random) -> dict[str, Any]:
         "truncated": truncate,
         "emptied": empty,
         "deleted": os.unlink,
-        "directory": lambda path: (os.unlink(path), os.mkdir(path)),
-        "pipe": lambda path: (os.unlink(path), os.mkfifo(path)),
+        "directory": lambda path: replace(path, os.mkdir),
+        "pipe": lambda path: replace(path, os.mkfifo),
     }
 
 
@@ -330,13 +337,14 @@ def test_a_newer_format_is_refused_with_what_to_do(two: Path, call: str) -> None
 
     support.rewrite_record(str(two / "step-2"), lambda body: body.update(version=2))
     path = str(two / "step-2")
+    calls: dict[str, Callable[[], object]] = {
+        "newest": lambda: checkpoints.find_newest(str(two), aside=True),
+        "latest": lambda: api.latest(two),
+        "verify": lambda: checkpoints.verify(path),
+        "load": lambda: api.load(path),
+    }
     with pytest.raises(CannotResume, match=r"format version 2.*use the holdfast that wrote it, or a newer one"):
-        {
-            "newest": lambda: checkpoints.find_newest(str(two), aside=True),
-            "latest": lambda: api.latest(two),
-            "verify": lambda: checkpoints.verify(path),
-            "load": lambda: api.load(path),
-        }[call]()
+        calls[call]()
     assert support.steps(two) == [1, 2]
     result = support.save(two, 2)
     assert not result.ok
@@ -401,7 +409,7 @@ class Campaign(RuleBasedStateMachine):
 
     @initialize(last=st.integers(1, 3), best=st.integers(0, 2))
     def begin(self, last: int, best: int) -> None:
-        self.directory = f"/dev/shm/holdfast-test-{os.getpid()}-{time.monotonic_ns()}"  # noqa: S108
+        self.directory = f"/dev/shm/holdfast-test-{os.getpid()}-{time.monotonic_ns()}"
         self.keep = Retention(last, best)
         self.step = 0
         self.good: set[int] = set()

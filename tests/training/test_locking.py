@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -100,3 +101,28 @@ def test_another_error_of_the_lock_is_not_taken_for_having_it(tmp_path: Path, mo
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(OSError, match="Input/output"):
         DirectoryLock(str(tmp_path), print)
+
+
+@pytest.mark.parametrize(
+    ("change", "alive"),
+    [
+        ({}, True),
+        ({"pid": 2**22 + 1}, False),
+        ({"start": "1"}, False),
+        ({"boot": "before the restart"}, False),
+        ({"host": "elsewhere"}, True),
+        ({"host": "elsewhere", "boot": "other"}, True),
+        ({"host": "another-container", "pid": 2**22 + 1}, True),
+    ],
+)
+def test_only_a_holder_that_is_known_to_be_dead_is_waited_for(
+    change: dict[str, object], alive: bool, tmp_path: Path
+) -> None:
+    lock = DirectoryLock(str(tmp_path), print)
+    who = json.loads((tmp_path / ".lock").read_text())
+    (tmp_path / ".lock").write_text(json.dumps({**who, **change}))
+    said: list[str] = []
+    with pytest.raises(DirectoryBusy, match="is written by another run"):
+        DirectoryLock(str(tmp_path), said.append, wait_s=0.1)
+    assert bool(said) != alive
+    lock.release()

@@ -260,10 +260,15 @@ def test_a_writer_that_dies_while_it_copies_is_a_failure_of_the_mirror(
     save = mirrored.save(1, support.state_of(1), {})
     assert mirrored._process is not None
     pid = mirrored._process.pid
-    wait_until(lambda: (tmp_path / "c" / "step-1").is_dir())
+    wait_until((tmp_path / "c" / "step-1").is_dir)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: is_gone(pid))
-    wait_until(lambda: (mirrored.poll(), len(heard) >= 1)[1])
+
+    def answered_for() -> int:
+        mirrored.poll()
+        return len(heard)
+
+    wait_until(answered_for)
     mirrored.poll()
     # Killed before or after each of its two answers: what was not answered is said to have failed.
     answered = [(result.mirror, result.ok) for result in heard]

@@ -136,8 +136,8 @@ def test_optimizer_scheduler_and_scaler_are_taken_as_they_are() -> None:
     [
         (lambda: (1, 2), "tuple"),
         (lambda: print, "cannot be restored in place"),
-        (lambda: object(), "object"),
-        (lambda: type("S", (), {"state_dict": lambda self: {}})(), "no load_state_dict"),
+        (object, "object"),
+        (type("S", (), {"state_dict": lambda self: {}}), "no load_state_dict"),
     ],
 )
 def test_what_cannot_be_restored_in_place_is_refused_when_it_is_tracked(make: Any, words: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +15,7 @@ from tests.training.faults import support
 from tests.training.faults.support import Faults
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.contract
 
@@ -21,18 +23,13 @@ ERRORS = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EDQUOT", "ER
 
 
 @pytest.fixture
-def memory(tmp_path: Path) -> Path:
-    """A place where fsync costs nothing; several hundred saves follow."""
-    import shutil
-    import tempfile
-
+def memory(tmp_path: Path) -> Iterator[Path]:
+    """A place where fsync costs nothing, where there is one: several hundred saves follow."""
     if not os.path.isdir("/dev/shm"):
-        return tmp_path / "c"
-    path = tempfile.mkdtemp(dir="/dev/shm", prefix="holdfast-test-")
-    import atexit
-
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return tmp_path / "c" if not path else __import__("pathlib").Path(path) / "c"
+        yield tmp_path / "c"
+        return
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="holdfast-test-") as directory:
+        yield Path(directory) / "c"
 
 
 @pytest.mark.requirement("LIB-06", "CKPT-05", "CKPT-08")

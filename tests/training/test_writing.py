@@ -103,7 +103,8 @@ def test_a_file_system_that_takes_nothing_and_says_nothing_is_an_error(
 def test_where_threads_are_refused_the_file_is_written_all_the_same(
     allowed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, started = threading.Thread.start, []
+    real = threading.Thread.start
+    started: list[threading.Thread] = []
 
     def start(thread: threading.Thread) -> None:
         if len(started) >= allowed:

@@ -253,7 +253,7 @@ def restore_into(target: Any, source: Any, place: str) -> None:  # noqa: ANN401 
             raise ValueError(f"{place}: the checkpoint has {len(source)} elements, the script {len(target)}")
         target[:] = source
         return
-    there, here = (tuple(source.shape), str(source.dtype)), (tuple(target.shape), str(target.dtype))
+    there, here = (tuple(source.shape), _type_of(source)), (tuple(target.shape), _type_of(target))
     if there != here:
         raise ValueError(f"{place}: the checkpoint has {_words(there)}, the script {_words(here)}")
     if library_of(target) == "torch":
@@ -262,6 +262,11 @@ def restore_into(target: Any, source: Any, place: str) -> None:  # noqa: ANN401 
             target.copy_(source)
     else:
         target[...] = source
+
+
+def _type_of(array: Any) -> str:  # noqa: ANN401 - an array of any library
+    """The name of the element type; numpy's without the byte order, which assignment converts."""
+    return str(getattr(array.dtype, "name", array.dtype))
 
 
 def _words(what: tuple[tuple[int, ...], str]) -> str:

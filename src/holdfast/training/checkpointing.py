@@ -111,6 +111,9 @@ class Checkpointing:
             self._note_wait(time.monotonic() - began)
         self._heart.check_finite()
         healthy, self._finite_before = self._heart.nonfinite == self._finite_before, self._heart.nonfinite
+        # A loss that is logged more seldom than saved stays NaN until a finite one is seen.
+        metrics = plain_metrics(self._heart.last)
+        healthy = healthy and not any(metrics[name] is not value for name, value in self._heart.last.items())
         self.cadence.saving(own["step"], time.monotonic())
         tracked = {name: {"replicated": item.replicated, "kind": item.kind} for name, item in self._tracked.items()}
         record = {
@@ -118,7 +121,7 @@ class Checkpointing:
             "run_id": self._promises.run_id or "",
             "attempt": self._promises.attempt,
             "reason": reason,
-            "metrics": plain_metrics(self._heart.last),
+            "metrics": metrics,
             "healthy": healthy,
             "complete": complete,
             "tracked": tracked,

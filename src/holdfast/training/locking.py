@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-WAIT_S = 30.0
-"""How long what a killed trainer left behind (its writer) is waited for."""
+WAIT_S = 300.0
+"""How long what a killed trainer left behind (its writer) is waited for: some hundred gigabytes, or their copy."""
 LOOK_S = 0.05
 
 
@@ -84,9 +84,11 @@ class DirectoryLock:
         try:
             who = json.loads(os.pread(self.fd, 4096, 0))
             words = f"process {who['pid']} on {who['host']}" + (f", run {who['run']}" if who["run"] else "")
+            if who["host"] != socket.gethostname():
+                # Another machine or another container: its processes cannot be seen, only the lock itself speaks.
+                return words, True
             if who["boot"] != _boot_id():
-                # Another machine, or a box that was restarted: only the lock itself speaks.
-                return words, who["host"] != socket.gethostname()
+                return words, False
             return words, _start_time(int(who["pid"])) == who["start"]
         except (OSError, ValueError, KeyError, TypeError):
             return "a process that left no name", False

@@ -32,11 +32,12 @@ def copy(path: str, mirror: str, keep: checkpoints.Retention) -> str:
     assert step is not None, path
     make_directory(mirror)
     final = os.path.join(mirror, layout.step_name(step))
-    if os.path.isdir(final) and checkpoints.verify(final).ok:
-        return final
     entry = checkpoints.read_entry(path, step)
     if entry.record is None:
         raise layout.LayoutError(entry.problem)
+    # An earlier run may have left the same step there: only a copy of this very one is one.
+    if os.path.isdir(final) and (there := checkpoints.verify(final)).ok and there.record == entry.record:
+        return final
     writing.check_room(mirror, entry.record.nbytes, len(entry.record.files) + 2)
     building = os.path.join(
         mirror, layout.building_name(step, f"{os.getpid():08x}{time.monotonic_ns() & 0xFFFFFF:06x}")

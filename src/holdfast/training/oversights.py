@@ -27,9 +27,13 @@ def find_untracked(tracked: Iterable[Tracked]) -> list[str]:
 
     known = {id(part) for item in tracked for part in _parts(item.target)}
     found: list[str] = []
+    kind_of: dict[int, str | None] = {}  # a data set may be millions of objects, of few types
     for thing in gc.get_objects():
         # type() does not ask proxies, isinstance() would.
-        kind = next((words for base, words in kinds if issubclass(type(thing), base)), None)
+        what = type(thing)
+        if id(what) not in kind_of:
+            kind_of[id(what)] = next((words for base, words in kinds if issubclass(what, base)), None)
+        kind = kind_of[id(what)]
         if kind is not None and id(thing) not in known:
             found.append(f"{kind} ({type(thing).__name__})")
     return sorted(set(found))

@@ -138,10 +138,13 @@ class Snapshot:
             if size >= HUGE_FROM:
                 advise_huge(self._map)
             if ahead:
-                self._filling = threading.Thread(
+                filling = threading.Thread(
                     target=_populate, args=(self._map, _pages(nbytes)), name="holdfast-pages", daemon=True
                 )
-                self._filling.start()
+                # The account or its group may have no more threads: then the first copy touches the pages.
+                with contextlib.suppress(RuntimeError):
+                    filling.start()
+                    self._filling = filling
 
     def fill(self, planned: list[Planned]) -> None:
         """Copy the files' bytes: when this returns, what was copied may be changed."""

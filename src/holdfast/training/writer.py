@@ -91,7 +91,10 @@ def perform(job: Job, sources: list[writing.Source], hidden: list[str]) -> Resul
             except OSError as error:
                 problem = error
                 notes.append(_describe(directory, error))
-                if last_try or error.errno not in ONCE_MORE:
+                if last_try or not _may_try_again(job, error):
+                    if job.rank == 0:
+                        # The other ranks wait for it to be visible or gone.
+                        shutil.rmtree(_building(job, directory), ignore_errors=True)
                     break
                 if error.errno in ROOM:
                     _make_room(job, directory, keep, notes)
@@ -112,6 +115,16 @@ def perform(job: Job, sources: list[writing.Source], hidden: list[str]) -> Resul
     )
 
 
+def _may_try_again(job: Job, error: OSError) -> bool:
+    """Whether a second try may end differently; with several ranks only before the others were told of the failure."""
+    alone = job.world == 1 or (job.rank == 0 and isinstance(error, writing.NoSpace))
+    return alone and error.errno in ONCE_MORE
+
+
+def _building(job: Job, directory: str) -> str:
+    return os.path.join(directory, layout.building_name(job.step, job.token))
+
+
 def _describe(directory: str, error: OSError) -> str:
     where = error.filename if isinstance(error.filename, str) else directory
     return f"{where}: {error.strerror or error}"
@@ -125,10 +138,13 @@ def _attempt(job: Job, directory: str, sources: list[writing.Source], notes: lis
     final = os.path.join(directory, layout.step_name(job.step))
     if os.path.lexists(final):
         return _settle_existing(final, job, notes)
-    writing.check_room(directory, sum(source.nbytes for source in sources), len(sources) + 2)
-    building = os.path.join(directory, layout.building_name(job.step, job.token))
+    building = _building(job, directory)
     try:
-        os.makedirs(os.path.join(building, layout.rank_prefix(job.rank)), exist_ok=job.world > 1)
+        part = os.path.join(building, layout.rank_prefix(job.rank))
+        if job.rank != 0:
+            os.makedirs(part, exist_ok=True)  # a failure is said there
+        writing.check_room(directory, sum(source.nbytes for source in sources), len(sources) + 2)
+        os.makedirs(part, exist_ok=job.world > 1)
         files = writing.write_files(building, sources)
         if job.world > 1:
             return _meet_ranks(job, directory, building, files)
@@ -136,10 +152,18 @@ def _attempt(job: Job, directory: str, sources: list[writing.Source], notes: lis
         if directory == job.mirror:
             mirroring.prove(path)
         return path
-    except OSError:
-        if job.rank == 0:
+    except OSError as error:
+        if job.rank != 0 and error.errno != errno.ECANCELED:
+            _say_failed(building, job.rank)
+        elif job.rank == 0 and not isinstance(error, writing.NoSpace):
             shutil.rmtree(building, ignore_errors=True)
         raise
+
+
+def _say_failed(building: str, rank: int) -> None:
+    """An empty file, which needs no room: rank 0 gives the save up as soon as it sees it."""
+    with contextlib.suppress(OSError):
+        os.close(os.open(os.path.join(building, f"failed-{rank}"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
 
 
 def _settle_existing(final: str, job: Job, notes: list[str]) -> str:
@@ -208,12 +232,24 @@ def _meet_ranks(job: Job, directory: str, building: str, files: tuple[layout.Fil
             raise OSError(errno.ECANCELED, "another rank could not save its part", final)
         return final
     rosters = [os.path.join(building, f"roster-{rank}.json") for rank in range(job.world)]
-    _wait(lambda: all(os.path.exists(path) for path in rosters), f"not all {job.world} ranks saved their part")
+    failed = [os.path.join(building, f"failed-{rank}") for rank in range(job.world)]
+
+    def met() -> bool:
+        return any(map(os.path.exists, failed)) or all(map(os.path.exists, rosters))
+
+    _wait(met, f"not all {job.world} ranks saved their part")
+    for rank, path in enumerate(failed):
+        if os.path.exists(path):
+            raise OSError(errno.ECANCELED, f"rank {rank} could not save its part", directory)
     entries: list[layout.FileEntry] = []
     for path in rosters:
         with open(path, "rb") as file:
             entries += [layout.FileEntry(**{**item, "chunks": tuple(item["chunks"])}) for item in json.load(file)]
         os.unlink(path)
+    for entry in entries:
+        # A roster may outlive its files: never commit what is not there.
+        if os.lstat(os.path.join(building, entry.path)).st_size != entry.bytes:
+            raise OSError(errno.EIO, f"{entry.path} is not what its rank wrote", directory)
     return writing.commit(directory, building, _complete(job, tuple(entries)))
 
 
@@ -325,9 +361,11 @@ def _answer(channel: socket.socket, result: Result) -> None:
 
 def command(channel_fd: int, snapshot_fd: int) -> list[str]:
     """The argument vector that starts the process: no site packages, no environment, nothing but this library."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    package = sys.modules["holdfast"].__file__
+    assert package is not None
+    root = os.path.dirname(os.path.dirname(os.path.abspath(package)))
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from holdfast.training.writer import main; "
+        "import sys; sys.path.append(sys.argv[1]); from holdfast.training.writer import main; "
         "main(*map(int, sys.argv[2:]))"
     )
     return [sys.executable, "-I", "-S", "-c", code, root, str(channel_fd), str(snapshot_fd), str(os.getpid())]

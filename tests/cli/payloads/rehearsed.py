@@ -13,6 +13,7 @@ import os
 import random
 import sys
 import time
+from typing import Any
 
 HOW = sys.argv[1]
 STEPS = int(sys.argv[2]) if len(sys.argv) > 2 else 120
@@ -24,7 +25,7 @@ def train_with_the_library() -> None:
     from holdfast import training
 
     rng = random.Random(None if HOW == "unseeded" else 7)
-    state = {"w": 0.5, "m": 0.0, "seen": 0}
+    state: dict[str, Any] = {"w": 0.5, "m": 0.0, "seen": 0}
     seen = 0
     if HOW == "fails" and os.environ["HOLDFAST_ATTEMPT"] != "1":
         sys.exit("no such file: prices.csv")

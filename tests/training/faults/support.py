@@ -6,7 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import random
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from holdfast.training import checkpoints, layout
 from holdfast.training.saving import Saver
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Iterator
     from pathlib import Path
 

@@ -78,7 +78,7 @@ def test_a_tmpfs_without_inodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         for step in (1, 2):
             assert save(directory, step, asynchronous=True).ok
         os.truncate(directory / "step-1" / "checkpoint.json", 100)
-        taken = []
+        taken: list[Path] = []
         with contextlib.suppress(OSError):
             while True:
                 taken.append(disk / f"file-{len(taken)}")

@@ -123,7 +123,9 @@ def test_a_kernel_that_says_no_costs_the_save_and_nothing_else(
 
 
 @pytest.mark.requirement("CKPT-08")
-@pytest.mark.parametrize("fault", ["fsync:error=EIO:when=1", "pwrite64:error=ENOSPC:when=2", "rename:error=ESTALE:when=1"])
+@pytest.mark.parametrize(
+    "fault", ["fsync:error=EIO:when=1", "pwrite64:error=ENOSPC:when=2", "rename:error=ESTALE:when=1"]
+)
 def test_what_fails_once_is_tried_once_more(
     fault: str,
     traced: Callable[..., tuple[list[str], subprocess.CompletedProcess[str]]],

@@ -15,7 +15,7 @@ SUMMARIES: dict[str, str] = {
     "stop": "Stop a run, wait until nothing of it is left, and say how.",
     "checkpoint": "Ask a run to save a checkpoint and go on.",
     "checkpoints": "List, prove, show, prune and export checkpoints.",
-    "drill": "Rehearse a script: interrupt it at random, and see whether it continues.",
+    "drill": "Rehearse a script: kill it at random, and compare.",
     "restart": "Stop a run and start the same command as its next attempt.",
     "adopt": "Give a live run whose supervisor died a new one.",
     "rm": "Remove ended runs.",

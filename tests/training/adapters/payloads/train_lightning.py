@@ -60,8 +60,12 @@ class Net(pl.LightningModule):
 
 
 class Say(pl.Callback):
+    said = None
+
     def on_train_batch_end(self, trainer, *_):
-        print("step", trainer.global_step, flush=True)
+        if trainer.global_step != self.said and not trainer.fit_loop._should_accumulate():
+            self.said = trainer.global_step
+            print("step", trainer.global_step, flush=True)
 
 
 options = json.loads(sys.argv[2])

@@ -1,7 +1,7 @@
 """A trainer whose state says of which step it is, in every number.
 
-`trainer.py DIRECTORY NUMBERS loop|ask [OPTION...]`: with `loop` it saves after every step until it is killed; with
-`ask` it does what the lines of its input say: `save`, `wait`, `fork`, `quit`. It prints JSON lines. Options: `mirror=M`.
+`trainer.py DIRECTORY NUMBERS loop|ask [OPTION...]`: with `loop` it saves after every step until killed; with
+`ask` it does what the lines of its input say: `save`, `wait`, `fork`, `quit`. It prints JSON lines. Option: `mirror=M`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,8 @@ class Trainer:
         self.state["step"] = self.state["deep"][0]["step"] = step
 
     def whose(self) -> list[float]:
-        return sorted(
-            {*self.state["w"], *self.state["m"], *self.first["x"], self.state["step"], self.state["deep"][0]["step"]}
-        )
+        plain = {self.state["step"], self.state["deep"][0]["step"]}
+        return sorted(plain.union(*map(distinct, (self.state["w"], self.state["m"], self.first["x"]))))
 
     def save(self) -> Any:
         step = self.run.step + 1
@@ -54,6 +53,12 @@ class Trainer:
         self.fill(-1)
         self.state["step"] = self.state["deep"][0]["step"] = -1
         return save
+
+
+def distinct(numbers: array[Any]) -> set[float]:
+    """The different values; quickly when there is one."""
+    same = array(numbers.typecode, [numbers[0]]) * len(numbers)
+    return {numbers[0]} if numbers.tobytes() == same.tobytes() else set(numbers)
 
 
 def find_writer() -> int | None:
