@@ -1,7 +1,7 @@
 """Measure holdfast.training and its peers side by side, and say which targets are met.
 
     python benchmarks/training.py                        everything, about ten minutes
-    python benchmarks/training.py --quick                fewer rounds, two minutes; to see that it works, not for quoting
+    python benchmarks/training.py --quick                fewer rounds, two minutes; to see that it works
     python benchmarks/training.py --only pause,lost      some parts
     python benchmarks/training.py --peers-python PATH    the interpreter that has torch and the peers
     python benchmarks/training.py --install              make that environment under ~/.cache/holdfast-bench first

@@ -63,12 +63,16 @@ class Workshop:
         os.makedirs(place)
         os.sync()
         self.quiet.wait()
-        others = Others()
+        others, began = Others(), time.monotonic()
         before = _children_cpu_s()
         argv = [self.python, WORK, what, method, size, place, "--saves", str(saves)]
         heard = _talk(argv, watch_memory=watch_memory)
         heard.others = others.used(_children_cpu_s() - before)
         self.others.append(heard.others)
+        words = heard.note or f"others used {heard.others:.2f} processors"
+        print(
+            f"bench:   {what} {method} {size}: {time.monotonic() - began:.1f} s, {words}", file=sys.stderr, flush=True
+        )
         shutil.rmtree(place, ignore_errors=True)
         return heard
 

@@ -1,7 +1,7 @@
 """How each library saves and loads the same state; each is used as its documentation says.
 
 `save` returns when the training loop may go on; `wait` when every byte, every file and the directory are on the disk,
-where a library does not see to that itself by an fsync of what it left. A library that is not installed raises ImportError.
+where a library does not see to that itself by an fsync of what it left. Without its library it raises ImportError.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Memcpy(Method):
         super().__init__(training, directory)
         self._buffers = [tensor.clone() for tensor in training.tensors()]
 
-    def save(self, step: int) -> None:
+    def save(self, step: int) -> None:  # noqa: ARG002 - the signature of a method
         """Copy."""
         for buffer, tensor in zip(self._buffers, self.training.tensors(), strict=True):
             buffer.copy_(tensor.detach())

@@ -227,7 +227,7 @@ def steps(options: argparse.Namespace) -> None:
     with library.run(f"{options.directory}/empty", every=None) as run:
         run.track({"weights": bytearray(1000)})
         count, began = 100_000, 0.0
-        for step in run.steps(count):
+        for _ in run.steps(count):
             began = began or time.perf_counter()
             run.log(loss=loss)
         say(empty=count, spent_s=time.perf_counter() - began)

@@ -98,7 +98,7 @@ def control(path: str, draw: random.Random) -> bool:
 
 
 @pytest.mark.requirement("CKPT-04", "CKPT-07")
-def test_no_damage_of_the_newest_checkpoint_is_silent(tmp_path: Path) -> None:
+def test_no_damage_of_the_newest_checkpoint_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     draw = random.Random(SEED)
     directory = str(tmp_path / "c")
     for step in (1, 2):
@@ -123,9 +123,10 @@ def test_no_damage_of_the_newest_checkpoint_is_silent(tmp_path: Path) -> None:
             flips += 1
             fooled += control(path, draw)
     assert support.newest(directory) == 2
-    print(
-        f"\n{DAMAGES} damages in {time.monotonic() - began:.0f} s, seed {SEED}: {len(silent)} silent; "
-        f"{dict(sorted(figures.items()))}; control: safetensors alone loaded {fooled} of {flips} flipped bits silently"
-    )
+    with capsys.disabled():
+        print(
+            f"\n{DAMAGES} damages in {time.monotonic() - began:.0f} s, seed {SEED}: {len(silent)} silent; "
+            f"{dict(sorted(figures.items()))}; control: safetensors alone loaded {fooled} of {flips} flipped bits silently"
+        )
     assert not silent, f"seed {SEED}:\n" + "\n".join(silent)
     assert fooled > flips // 2, "the control saw the damages: they are none"

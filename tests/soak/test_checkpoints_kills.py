@@ -110,7 +110,9 @@ class Lane:
 
 
 @pytest.mark.requirement("CKPT-04", "CKPT-05", "CKPT-17")
-def test_whatever_is_killed_at_a_random_instant_the_newest_committed_step_is_continued(tmp_path: Path) -> None:
+def test_whatever_is_killed_at_a_random_instant_the_newest_committed_step_is_continued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lanes = [Lane(tmp_path / f"lane-{at}", SEED + at) for at in range(LANES)]
     began = time.monotonic()
 
@@ -130,9 +132,10 @@ def test_whatever_is_killed_at_a_random_instant_the_newest_committed_step_is_con
     kills = figures["tree"] + figures["trainer"] + figures["writer"]
     wrong = [line for lane in lanes for line in lane.wrong]
     steps = sum(lane.expected for lane in lanes)
-    print(
-        f"\n{kills} kills ({dict(figures)}) of {NUMBERS * 12 / 1e6:.0f} MB states, {steps} steps made durable, "
-        f"{time.monotonic() - began:.0f} s, seed {SEED}: {kills - len(wrong)} of {kills} right"
-    )
+    with capsys.disabled():
+        print(
+            f"\n{kills} kills ({dict(figures)}) of {NUMBERS * 12 / 1e6:.0f} MB states, {steps} steps made durable, "
+            f"{time.monotonic() - began:.0f} s, seed {SEED}: {kills - len(wrong)} of {kills} right"
+        )
     assert not wrong, f"seed {SEED}: {len(wrong)} of {kills}:\n" + "\n".join(wrong)
     assert figures["in the middle of a save"] > kills // 4, "too few kills met a save"

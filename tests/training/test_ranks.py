@@ -39,12 +39,6 @@ def pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def checkpoints(directory: Path) -> list[str]:
-    return sorted(
-        (directory / "checkpoints").glob("step-*"), key=lambda path: int(path.name.split("-")[1].split(".")[0])
-    )  # type: ignore[return-value]
-
-
 def left_together(launch: Launch) -> int:
     """The step after which all ranks left."""
     last = {launch.steps(rank)[-1] for rank in range(launch.world)}

@@ -294,6 +294,22 @@ def test_a_copy_that_will_never_be_made_is_not_waited_for(
     assert [result.mirror for result in heard] == [False]
 
 
+@pytest.mark.requirement("CKPT-06")
+def test_a_mirror_that_is_missing_is_said_and_counted_and_the_run_goes_on(
+    start: Callable[..., Trainer], tmp_path: Path
+) -> None:
+    trainer = start(tmp_path / "c", f"mirror={tmp_path}/mount/m")
+    trainer.resumed()
+    for step in (1, 2):
+        trainer.save()
+        assert trainer.saved()["path"].endswith(f"c/step-{step}")
+    assert trainer.quit() == 0
+    for step in (1, 2):
+        assert trainer.said(f"step {step} is durable here, but not on the mirror: {tmp_path}/mount/m: No such file")
+        assert trainer.said(f"(failure {step})")
+    assert not (tmp_path / "mount").exists()
+
+
 # --------------------------------------------------------------------------------------------------- the trainer's end
 
 

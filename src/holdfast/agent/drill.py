@@ -219,7 +219,7 @@ class Drill:
 
 
 class _Turn:
-    """When to interrupt one attempt: when by the reference's pace it should be at a step, not when it says so."""
+    """When to interrupt one attempt: when by its pace it should be at a step; it says so only once a second."""
 
     def __init__(
         self, reference: Trail, watch: Watch, target: int | None, wish: Wish, *, cut: bool, limit_s: float
@@ -227,6 +227,7 @@ class _Turn:
         self._reference, self._target, self._wish, self._cut, self._limit_s = reference, target, wish, cut, limit_s
         self._pace = [(step, at) for at, step in watch.timeline]
         self._needs_rows = watch.by_library
+        self._due_s: float | None = None
         self.reached = self.late = False
 
     def decide(self, watch: Watch, running_s: float) -> Wish | None:
@@ -241,11 +242,13 @@ class _Turn:
         delay = self._delay(watch, running_s)
         if delay is None or delay > 0:
             return None
-        waits = self._needs_rows and watch.attempt == 1 and delay > -FIRST_ROWS_S
+        now = clock.monotonic_s()
+        self._due_s = self._due_s or now
+        waits = self._needs_rows and watch.attempt == 1 and now - self._due_s < FIRST_ROWS_S
         return None if waits and not watch.has_rows() else self._wish
 
     def _delay(self, watch: Watch, running_s: float) -> float | None:
-        """Seconds until the interruption is due, negative when it is overdue; None while that is not known."""
+        """Seconds until the interruption is due, 0 or less when it is; None while that is not known."""
         assert self._target is not None
         if not self._pace:
             # It never says where it is: its share of the time has to do.
@@ -254,8 +257,14 @@ class _Turn:
             return share * self._reference.seconds - running_s
         if watch.first is None or watch.began_s is None:
             return None
-        wait_s = max(self._time_of(self._target) - self._time_of(watch.first), 0.0)
-        return wait_s - (clock.monotonic_s() - watch.began_s)
+        elapsed_s = clock.monotonic_s() - watch.began_s
+        (begin_s, begin), (last_s, last) = watch.beats[0], watch.beats[-1]
+        if last >= self._target:
+            return 0.0
+        if last > begin:
+            # Its own pace: that of the reference may have been another one, when the machine had more or less to do.
+            return last_s + (self._target - last) * (last_s - begin_s) / (last - begin) - elapsed_s
+        return max(self._time_of(self._target) - self._time_of(watch.first), 0.0) - elapsed_s
 
     def _time_of(self, step: int) -> float:
         """When the reference was at a step, in seconds since its first one."""

@@ -155,7 +155,7 @@ def _judge_ends(trails: Sequence[Trail]) -> tuple[Verdict, str] | None:
     if failed is not None:
         return Verdict.FAILS, f"attempt {failed.attempt} ended with exit code {failed.exit_code}{_quote(failed.words)}"
     if not interrupted or len(trails) < 2:
-        return Verdict.TOO_SHORT, "no interruption took place; use more steps, or interrupt less late"
+        return Verdict.TOO_SHORT, "it was done before the first interruption was due"
     if trails[-1].end is End.CUT:
         last = trails[-1]
         return Verdict.UNFINISHED, f"attempt {last.attempt} was at step {_number(last.last)} when time was up"

@@ -109,7 +109,7 @@ class Board:
             pass
         # Each conclusion is drawn from one load: the next one may find that another rank has begun to decide.
         sequence = self._settled_sequence()
-        if sequence == self._settled and wish is not None and self._all_acknowledged():
+        if sequence == self._settled and wish is not None and self._can_be_met(wish) and self._all_acknowledged():
             self._try_to_decide(done, wish)
             sequence = self._settled_sequence()
         # Even and not ours: a decision that we have not acknowledged, so nobody changes the board before we do.
@@ -134,6 +134,12 @@ class Board:
             at = HEADER + SLOT * rank
             if rank != self.rank and self._words[at + STATE] < FINISHED:
                 yield at
+
+    def _can_be_met(self, wish: Wish) -> bool:
+        """Whether all ranks can do it: no save is whole without those that have finished, except the one at the end."""
+        if wish.action is not Action.SAVE:
+            return True
+        return all(self._words[HEADER + SLOT * rank + STATE] < FINISHED for rank in range(self.world))
 
     def _all_acknowledged(self) -> bool:
         """Whether nobody has still to act on the last decision, or to arrive for the first time."""

@@ -89,6 +89,11 @@ def library_of(value: object) -> str | None:
     return None
 
 
+def is_jax_key(value: Any) -> bool:  # noqa: ANN401 - a jax array
+    """Whether these are typed random keys (``jax.random.key``), whose elements are no numbers but hold some."""
+    return str(value.dtype).startswith("key<")
+
+
 def describe(value: Any, place: str) -> Described:  # noqa: ANN401 - an array of any library
     """What `value`, which stands at `place` in the state, is stored as.
 
@@ -109,6 +114,8 @@ def describe(value: Any, place: str) -> Described:  # noqa: ANN401 - an array of
         value = _local(value, place)
         name = str(value.dtype).removeprefix("torch.")
     else:
+        if library == "jax" and is_jax_key(value):
+            value = sys.modules["jax"].random.key_data(value)
         name = value.dtype.name
         if hasattr(value, "mask"):
             raise CannotSave(place, "a masked array", "track its .data and its .mask")
@@ -165,6 +172,8 @@ def copy_into(value: Any, what: Described, buffer: Buffer, offset: int) -> bool:
         return False
     np = sys.modules.get("numpy")
     assert np is not None, "jax brings numpy"
+    if what.library == "jax" and is_jax_key(value):
+        value = sys.modules["jax"].random.key_data(value)
     source = np.asarray(value)
     if what.view:
         target = np.frombuffer(buffer, source.dtype.newbyteorder("<"), prod(what.shape[:-1]), offset)

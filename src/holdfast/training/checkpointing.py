@@ -9,7 +9,7 @@ from .restoring import OWN, plain_metrics
 from .saving import Save, Saver, versions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from .agreement import Agreement
     from .cadence import Cadence
@@ -23,6 +23,9 @@ import time
 
 from .heartbeat import tell
 
+LAST_CALL_S = 2.0
+"""With less than this left a save is waited for no more."""
+WAIT_LOOK_S = 1.0
 WAITED_S = 1.0
 """So much standing still is worth a word."""
 
@@ -46,7 +49,8 @@ class Checkpointing:
         self.cadence = cadence
         self._settings, self._promises, self._heart, self._tracked = settings, promises, heart, tracked
         self._saver: Saver | None = None
-        self._rank = 0
+        self._rank, self._alone = 0, True
+        self.time_left: Callable[[], float | None] = lambda: None
         self._finite_before = 0
         self._failures = self._mirror_failures = 0
         self._measured = self._said_slow = False
@@ -55,7 +59,7 @@ class Checkpointing:
     def open(self, agreement: Agreement, restored: Restored, step: int, lock_fd: int | None) -> None:
         """From here on saves are possible; intervals count from now."""
         settings = self._settings
-        self._rank = agreement.rank
+        self._rank, self._alone = agreement.rank, agreement.world == 1
         self._saver = Saver(
             settings.directory,
             settings.keep,
@@ -103,11 +107,12 @@ class Checkpointing:
 
         Raises:
             CannotSave: a value has no plain form.
+            SaveFailed: the one before is still under way, and the run must leave before it can end.
         """
         saver = self.saver
         if saver.busy is not None:
             began = time.monotonic()
-            saver.wait(None)
+            self._await_the_one_before(saver)
             self._note_wait(time.monotonic() - began)
         self._heart.check_finite()
         healthy, self._finite_before = self._heart.nonfinite == self._finite_before, self._heart.nonfinite
@@ -117,7 +122,7 @@ class Checkpointing:
         self.cadence.saving(own["step"], time.monotonic())
         tracked = {name: {"replicated": item.replicated, "kind": item.kind} for name, item in self._tracked.items()}
         record = {
-            "epoch": own["epoch"],
+            "epoch": None if own["epoch"] is None else int(own["epoch"]),
             "run_id": self._promises.run_id or "",
             "attempt": self._promises.attempt,
             "reason": reason,
@@ -131,6 +136,14 @@ class Checkpointing:
         }
         return saver.save(own["step"], self._capture(own), record)
 
+    def _await_the_one_before(self, saver: Saver) -> None:
+        """Wait for it; a disk that has stopped answering must not keep a run that is asked to leave (LIB-03)."""
+        while saver.busy is not None:
+            left = self.time_left()
+            if left is not None and left < LAST_CALL_S and self._alone:
+                raise SaveFailed(f"no save: that of step {saver.busy.step} is still under way and the time is up")
+            saver.wait(WAIT_LOOK_S if left is None else min(WAIT_LOOK_S, max(left - LAST_CALL_S, 0.05)))
+
     def _note_wait(self, seconds: float) -> None:
         """Say once that the loop stands still because saves are asked for faster than the disk takes them."""
         self._waited_s += seconds
@@ -139,16 +152,19 @@ class Checkpointing:
             took = f"{self.save_seconds or seconds:.1f} s"
             tell(f'the loop waits for the save before ({took}): they are asked for too often; every="auto" never waits')
 
-    def close(self) -> None:
-        """Wait for what is under way, and let the writer go."""
+    def close(self, patience: float | None = None) -> None:
+        """Wait for what is under way, at most `patience` seconds, and let the writer go."""
         if self._saver is not None:
-            self._saver.close()
+            self._saver.close(patience=patience)
 
-    def save_now(self, own: dict[str, Any], reason: str, *, complete: bool = False) -> bool:
-        """Save and wait; False when it did not become durable, which was said."""
+    def save_now(self, own: dict[str, Any], reason: str, *, timeout: Callable[[], float | None]) -> bool:
+        """Save and wait; False when it did not become durable, which was said. `timeout` is asked after the copy."""
         try:
-            self.begin(own, reason, complete=complete).result()
+            self.begin(own, reason).result(timeout())
         except SaveFailed:
+            return False
+        except TimeoutError as error:
+            tell(f"{error}: its writer goes on by itself, as long as it lives")
             return False
         return True
 

@@ -11,18 +11,16 @@ import errno
 import json
 import os
 import shutil
-import stat
 import time
-import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..host.files import read_bytes, sync_directory
-from . import arrays, layout, tree
+from . import arrays, layout, reading, tree
 from .errors import CannotResume, NoValidCheckpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 RECORD_LIMIT = 64 << 20
 REFUSALS = (errno.EACCES, errno.EPERM)
@@ -128,8 +126,7 @@ def verify(path: str) -> Verdict:
     problems, unreadable = [], False
     for file in entry.record.files:
         try:
-            for _ in read_pieces(path, file, memoryview(_room_for(path, file, min(file.chunk, file.bytes)))):
-                pass
+            reading.prove(path, file)
         except layout.LayoutError as error:
             problems.append(str(error))
         except OSError as error:
@@ -161,63 +158,6 @@ def _words(path: str, error: OSError) -> str:
     return f"{path} cannot be read: {error.strerror or error}"
 
 
-def read_pieces(path: str, file: layout.FileEntry, buffer: memoryview) -> Iterator[memoryview]:
-    """Read one file of a checkpoint chunk by chunk, each proven before it is given out.
-
-    `buffer` holds either one chunk, which every piece then overwrites, or the whole file.
-
-    Raises:
-        LayoutError: its bytes are not those that were written.
-        OSError: it cannot be read.
-    """
-    if file.digest != "crc32" or not _is_own_path(file.path) or len(file.chunks) != -(-file.bytes // file.chunk):
-        raise layout.LayoutError(f"{file.path}: its entry in {layout.RECORD} makes no sense")
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a planted pipe must not hold the reader
-    descriptor = os.open(os.path.join(path, file.path), flags)
-    try:
-        _check_size(os.fstat(descriptor), file)
-        for at, expected in enumerate(file.chunks):
-            start, end = at * file.chunk, min((at + 1) * file.chunk, file.bytes)
-            target = buffer[start:end] if len(buffer) == file.bytes else buffer[: end - start]
-            _read_exactly(descriptor, target, file.path)
-            if zlib.crc32(target) != expected:
-                raise layout.LayoutError(
-                    f"{file.path}: the bytes from {start} to {end} are not those that were written"
-                )
-            yield target
-    finally:
-        os.close(descriptor)
-
-
-def _room_for(path: str, file: layout.FileEntry, nbytes: int) -> bytearray:
-    """A buffer for a file, when it has the size that its entry names: a record may name any, and memory is not free."""
-    if not _is_own_path(file.path):
-        return bytearray()
-    _check_size(os.lstat(os.path.join(path, file.path)), file)
-    return bytearray(nbytes)
-
-
-def _check_size(there: os.stat_result, file: layout.FileEntry) -> None:
-    if not stat.S_ISREG(there.st_mode):
-        raise layout.LayoutError(f"{file.path} is no regular file")
-    if there.st_size != file.bytes:
-        raise layout.LayoutError(f"{file.path} has {there.st_size} bytes, {file.bytes} were written")
-
-
-def _is_own_path(path: str) -> bool:
-    """A path in the checkpoint itself: a record is only a file, and must not send a reader elsewhere."""
-    parts = path.split("/")
-    return len(parts) <= 2 and all(part and not part.startswith(".") and "\0" not in part for part in parts)
-
-
-def _read_exactly(descriptor: int, target: memoryview, where: str) -> None:
-    while target:
-        read = os.readv(descriptor, [target])
-        if read == 0:
-            raise layout.LayoutError(f"{where} ended while it was read")
-        target = target[read:]
-
-
 def load_checkpoint(path: str, rank: int = 0, only: frozenset[str] | None = None) -> Loaded:
     """The states that a rank saved (or those of them named in `only`), each byte proven while it is read.
 
@@ -237,11 +177,11 @@ def load_checkpoint(path: str, rank: int = 0, only: frozenset[str] | None = None
     mine = {file.path.removeprefix(prefix): file for file in entry.record.files if _belongs(file.path, prefix)}
     if layout.STATE not in mine:
         raise layout.LayoutError(f"{prefix}{layout.STATE} is not in the record")
-    documents = _parse_state(_read_file(path, mine.pop(layout.STATE)))
+    documents = _parse_state(reading.read_whole(path, mine.pop(layout.STATE)))
     if only is not None:
         documents = {name: document for name, document in documents.items() if name in only}
         mine = {name: file for name, file in mine.items() if name.removesuffix(".safetensors") in only}
-    buffers = {name: _read_file(path, file) for name, file in mine.items()}
+    buffers = {name: reading.read_whole(path, file) for name, file in mine.items()}
     for name, document in documents.items():
         loaded.states[name] = _decode(name, document, buffers)
     return loaded
@@ -259,13 +199,6 @@ def _parse_state(data: bytearray) -> dict[str, Any]:
     if not isinstance(documents, dict):
         raise layout.LayoutError(f"{layout.STATE} is no object of states")
     return documents
-
-
-def _read_file(path: str, file: layout.FileEntry) -> bytearray:
-    buffer = _room_for(path, file, file.bytes)
-    for _ in read_pieces(path, file, memoryview(buffer)):
-        pass
-    return buffer
 
 
 def _decode(name: str, document: Any, buffers: dict[str, bytearray]) -> object:  # noqa: ANN401 - a JSON value

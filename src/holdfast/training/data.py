@@ -119,6 +119,13 @@ class Batches:
                 return
             batch = self._take()
 
+    def begin_or_continue(self) -> Iterator[Batch]:
+        """The batches of a new epoch, or of the one that a checkpoint left: for a script that loops over the loader."""
+        if self._pending is None and self._open:
+            self._source.close()
+            self._open, self._finished = False, True
+        yield from self.rest_of_epoch()
+
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs that are still to be gone through, up to `count` - 1, also after a resume.
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from ..host.files import remove_quietly, sync_directory
-from . import arrays, checkpoints, layout, survey, writing
+from . import arrays, checkpoints, layout, reading, survey, writing
 from .errors import CannotResume, NoValidCheckpoint, TrainingError
 from .restoring import OWN
 
@@ -180,7 +180,7 @@ def _copy(path: str, source: _Source, descriptor: int) -> None:
     """Copy each array to its place, out of pieces that are proven as they come."""
     at, moves, first = 0, source.moves, 0
     buffer = memoryview(bytearray(min(source.entry.chunk, source.entry.bytes)))
-    for piece in checkpoints.read_pieces(path, source.entry, buffer):
+    for piece in reading.read_pieces(path, source.entry, buffer):
         end = at + len(piece)
         if at < len(source.header) and bytes(piece[: len(source.header) - at]) != source.header[at:end]:
             raise layout.LayoutError(f"{source.entry.path} changed while it was read")

@@ -40,6 +40,8 @@ def describe_end(
         why, detail = error.why, reason.detail if reason is not None else ""
     elif error is None:
         why, detail = "finished", "all steps are done" if finished else "the block ended"
+    elif isinstance(error, SystemExit) and error.code in (None, 0):
+        why, detail = "finished", "the script ended itself with exit code 0"
     elif isinstance(error, NonFinite):
         why, detail = "nonfinite", str(error)
     else:

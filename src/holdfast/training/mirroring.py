@@ -12,7 +12,7 @@ import shutil
 import time
 
 from ..host.files import sync_directory
-from . import checkpoints, layout, writing
+from . import checkpoints, layout, reading, writing
 
 LANDING_S = 20.0
 """How long a copy may take to arrive on the far side after everything was answered."""
@@ -77,7 +77,7 @@ def _copy_files(path: str, building: str, record: layout.Record) -> None:
         target = os.path.join(building, file.path)
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
-            for piece in checkpoints.read_pieces(path, file, buffer):
+            for piece in reading.read_pieces(path, file, buffer):
                 while piece:
                     piece = piece[os.write(descriptor, piece) :]  # noqa: PLW2901 - what is left of it
             os.fsync(descriptor)

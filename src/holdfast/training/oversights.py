@@ -26,6 +26,16 @@ def find_untracked(tracked: Iterable[Tracked]) -> list[str]:
     import gc
 
     known = {id(part) for item in tracked for part in _parts(item.target)}
+    found = _find_others(kinds, known)
+    if found:
+        gc.collect()  # what only waits to be collected was not forgotten
+        found = _find_others(kinds, known)
+    return found
+
+
+def _find_others(kinds: list[tuple[type, str]], known: set[int]) -> list[str]:
+    import gc
+
     found: list[str] = []
     kind_of: dict[int, str | None] = {}  # a data set may be millions of objects, of few types
     for thing in gc.get_objects():

@@ -193,11 +193,9 @@ def _add_replicated(loaded: checkpoints.Loaded, rank: int) -> None:
 
 
 def is_loader(target: object) -> bool:
-    """Whether this is a data loader of torch or torchdata, which is followed rather than saved as it is."""
+    """Whether this is torch's DataLoader, which knows no position of its own and is followed instead."""
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(target, torch.utils.data.DataLoader):
-        return True
-    return any(base.__name__ == "StatefulDataLoader" for base in type(target).__mro__)
+    return torch is not None and isinstance(target, torch.utils.data.DataLoader) and not hasattr(target, "state_dict")
 
 
 def plain_metrics(values: Mapping[str, object]) -> dict[str, Any]:

@@ -41,10 +41,17 @@ class Save:
         self.began = time.monotonic()
         self._saver = saver
         self._result: writer.Result | None = None
+        self._real: Save | None = None
+
+    def stand_for(self, save: Save) -> None:
+        """This one was asked for before its step was complete; `save` is what came of it."""
+        self._real = save
 
     @property
     def done(self) -> bool:
         """Whether it is durable or has failed; asks the writer."""
+        if self._real is not None:
+            return self._real.done
         if self._result is None and self._saver is not None:
             self._saver.poll()
         return self._result is not None
@@ -54,12 +61,16 @@ class Save:
 
         Raises:
             SaveFailed: it did not become durable; earlier checkpoints are untouched.
-            TimeoutError: not within `timeout` seconds.
+            TimeoutError: not within `timeout` seconds; or its step is not complete, so that it has not begun.
         """
+        if self._real is not None:
+            return self._real.result(timeout)
+        if self._saver is None and self._result is None:
+            raise TimeoutError(f"the checkpoint of step {self.step} begins when its step is complete")
         if self._result is None and self._saver is not None:
             self._saver.wait(timeout)
         if self._result is None:
-            raise TimeoutError(f"the checkpoint of step {self.step} is not durable after {timeout} s")
+            raise TimeoutError(f"the checkpoint of step {self.step} is not durable after {timeout or 0.0:.1f} s")
         if not self._result.ok:
             raise SaveFailed(
                 f"the checkpoint of step {self.step} was not saved: {self._result.message}",
@@ -74,7 +85,7 @@ class Save:
     @property
     def outcome(self) -> writer.Result | None:
         """How it went, None while it is under way."""
-        return self._result
+        return self._result if self._real is None else self._real.outcome
 
 
 class Saver:
@@ -107,7 +118,7 @@ class Saver:
         self._channel: socket.socket | None = None
         self._answers = b""
         self._current: Save | None = None
-        self._count = 0
+        self._step, self._count = -1, 0
         self._mirrors_due: list[int] = []
         self.why_inline = "" if self._asynchronous else "it was asked for" if not asynchronous else "no memfd here"
 
@@ -143,7 +154,9 @@ class Saver:
     def _save(self, step: int, states: Mapping[str, Any], record: dict[str, Any]) -> Save:
         save = Save(self, step)
         planned, record = self._plan(states)[0], dict(record)
-        self._count += 1
+        # Counted for each step: a rank that saved once alone meets the others again at the next step.
+        self._count = self._count + 1 if self._step == step else 0
+        self._step = step
         job = writer.Job(
             directory=self.directory,
             token=f"{self._token}{self._count & 0xFFFF:04x}",
@@ -322,21 +335,25 @@ class Saver:
         save.settle(result)
         self._report(save, result)
 
-    def close(self, timeout: float = LEAVE_S) -> None:
-        """Wait for what is under way (the mirror at most `timeout` seconds), then let the writer go."""
-        self.wait(None)
-        limit = time.monotonic() + timeout
-        while self._mirrors_due and self._channel is not None and time.monotonic() < limit:
+    def close(self, timeout: float = LEAVE_S, *, patience: float | None = None) -> None:
+        """Wait for what is under way (the mirror at most `timeout` seconds), then let the writer go.
+
+        With `patience` seconds at most for all of it; a writer that needs longer ends by itself.
+        """
+        limit = time.monotonic() + (timeout if patience is None else min(timeout, patience))
+        self.wait(patience)
+        limit = limit if patience is not None else time.monotonic() + timeout
+        while self._mirrors_due and self._current is None and self._channel is not None and time.monotonic() < limit:
             self._channel.settimeout(max(0.01, limit - time.monotonic()))
             with contextlib.suppress(TimeoutError):
                 self._hear()
         if self._channel is not None:
             self._channel.close()
             self._channel = None
-        if self._process is not None and not self._mirrors_due:
+        if self._process is not None and not self._mirrors_due and self._current is None:
             self._process.wait()
         elif self._process is not None:
-            # It is copying to the mirror; it finishes by itself. Python warns of a child that nobody waited for.
+            # It still writes; it finishes by itself. Python warns of a child that nobody waited for.
             self._process.returncode = 0
         self._process = None
         if self._snapshot is not None:

@@ -14,17 +14,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from . import environment, leaving, oversights, restoring
-from .agreement import Action, join, read_ranks
+from .agreement import Action, AgreementLost, join, read_ranks
 from .agreement_files import find_directory
 from .cadence import DEFAULT_INTERRUPTION_S, Cadence
 from .checkpointing import Checkpointing
-from .errors import NonFinite, Stopped, TrainingError
+from .errors import NonFinite, SaveFailed, Stopped, TrainingError
 from .heartbeat import Heartbeat, tell
 from .locking import DirectoryLock
 from .restoring import OWN
+from .saving import Save
 from .settings import Settings, choose_directory, choose_every, choose_mirror, choose_retention, choose_stops
 from .stopping import Budget
 from .watch import Watch, parse_reason
+from .writing import make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,13 +34,14 @@ if TYPE_CHECKING:
 
     from .agreement import Agreement, Decision
     from .data import Batches
-    from .saving import Save
     from .tracking import Tracked
 
 JOIN_S = 600.0
 """How long the ranks wait for each other at the start: imports on a shared file system take minutes."""
 FLUSH = "flush"
 FLUSH_WAIT_S = 60.0
+LAST_S = 0.5
+"""What leaving itself takes, after the last wait for the writer."""
 
 
 def run(  # noqa: PLR0913 - each is a setting that a script may want, all by name
@@ -120,7 +123,10 @@ class Run:
         self._agreement: Agreement | None = None
         self._lock: DirectoryLock | None = None
         self._restored: restoring.Restored | None = None
-        self._prepared = self._finished = self._entered = False
+        self._prepared = self._finished = self._entered = self._begun = False
+        self._in_step = False  # between two boundaries of `steps`
+        self._later: Save | None = None
+        self._pid = os.getpid()
         self._nonfinite_seen = 0
         self._rates: list[dict[str, list[float]]] = []
         self._watch = Watch(promises.checkpoint_request, settings.time_limit_s, tell)
@@ -128,6 +134,7 @@ class Run:
         self._heart = Heartbeat(promises.heartbeat if speaks else None, promises.metrics if speaks else None)
         cadence = Cadence(settings.every, interruption_s=promises.interruption_s or DEFAULT_INTERRUPTION_S)
         self._checkpoints = Checkpointing(settings, promises, cadence, self._heart, self._tracked)
+        self._checkpoints.time_left = self._watch.time_left
 
     @property
     def last_durable(self) -> tuple[int, str] | None:
@@ -158,6 +165,8 @@ class Run:
         if self.rank == 0:
             leaving.forget_record(promises.stop_record)
         self._watch.signals.install()
+        if not self._watch.signals.installed:
+            tell("not in the main thread: signals do not stop this run, and its exit code is for the script to set")
         return self
 
     def __exit__(
@@ -168,7 +177,12 @@ class Run:
         Raises:
             Stopped: the script's own loop ended because `should_stop` said so.
         """
+        if os.getpid() != self._pid:
+            return  # a forked child ends here: everything is its parent's
         stopped = error if isinstance(error, Stopped) else None
+        if error is None and self._in_step and not self._finished:
+            newest = f"step {self.last_durable[0]}" if self.last_durable else "none"
+            tell(f"the loop was left inside of step {self.step}, which is not saved; the newest checkpoint is {newest}")
         if error is None and self.should_stop():
             error = stopped = self._save_and_stop()
             self._leave(error)
@@ -202,7 +216,9 @@ class Run:
             if isinstance(target, (bool, int, float, str)):
                 self.state.setdefault(name, target)
             elif restoring.is_loader(target):
-                self.batches(target, name=name)
+                from .data_takeover import take_over
+
+                take_over(target, self.batches(target, name=name), lambda: self._begun)
             else:
                 self._add(tracking.follow(name, target, replicated))
 
@@ -250,7 +266,7 @@ class Run:
         if not self._entered:
             raise TrainingError("resume() outside of the run's block", "use it as: with training.run(...) as run")
         if self.rank == 0:
-            os.makedirs(self.directory, exist_ok=True)
+            make_directory(self.directory)
             self._lock = DirectoryLock(self.directory, tell)
         self._agreement = join(
             rank=self.rank,
@@ -291,10 +307,12 @@ class Run:
         if self.should_stop() and self.step != total:
             self._act()
         while total is None or self.step < total:
-            yield self.step
-            self.beat(self.step + 1)
-            if self._decision is not None and self.step != total:
-                self._act()
+            step = self.step
+            self._in_step = True
+            yield step
+            self.beat(step + 1)
+            if self.step != total:
+                self._pass_boundary()
         self.finish()
 
     def begin(self) -> int:
@@ -312,6 +330,7 @@ class Run:
         self._restored.restore_random()
         self._watch.start()
         assert self._agreement is not None
+        self._begun = True
         # Until every rank has said where it begins, nothing is decided.
         self._decision = self._agreement.arrive(self.step, self._watch.wish_to_stop(time.monotonic(), None))
         return self.step
@@ -327,7 +346,10 @@ class Run:
         self._decision = None  # whoever is asked to leave after the last step has done all there was to do
         self._agreement.finish(self.step)
         if not self._checkpoints.is_durable(self.step):
-            self._checkpoints.begin(self._own(), "finished", complete=True).result()
+            save = self._checkpoints.begin(self._own(), "finished", complete=True)
+            if self._later is not None:
+                self._later.stand_for(save)
+            save.result()
 
     def beat(self, step: int) -> None:
         """Say that `step` steps are complete: heartbeat, news of the last save, and what all ranks do now.
@@ -344,6 +366,7 @@ class Run:
             raise TrainingError("beat() before the loop has begun", "call run.begin() first, or use run.steps()")
         now = time.monotonic()
         self._watch.add_step(now)
+        step, self._in_step = int(step), False
         if step < self.step:
             tell(
                 f"the step went back from {self.step} to {step}: was the resumed step forgotten? run.begin() answers it"
@@ -390,7 +413,8 @@ class Run:
     def save(self, *, wait: bool = False) -> Save:
         """Save the state after the steps that the last `beat` named; when it returns, everything may be changed again.
 
-        With several ranks all of them call it at the same step.
+        With several ranks all of them call it at the same step. In the body of `steps` the step is not complete, and
+        its state has no number: there the save begins at the end of the body.
 
         Args:
             wait: Return only when it is durable.
@@ -398,8 +422,17 @@ class Run:
         Raises:
             CannotSave: something that is tracked has no plain form.
             SaveFailed: with `wait`, it did not become durable.
+            TrainingError: with `wait` in the body of `steps`.
         """
         self.resume()
+        if self._in_step:
+            if wait:
+                raise TrainingError(
+                    "save(wait=True) in the body of run.steps(), where the step is not complete",
+                    "leave out wait: it is saved at the end of the body; or write the loop with run.begin() and beat()",
+                )
+            self._later = self._later or Save(None, self.step + 1)
+            return self._later
         reason = "script"
         if self._decision is not None and self._decision.action is Action.SAVE:
             reason, self._decision = self._decision.reason, None
@@ -408,6 +441,14 @@ class Run:
             save.result()
         return save
 
+    def _pass_boundary(self) -> None:
+        """Between two steps: what was decided, and what the script asked for while the step was not complete."""
+        later, self._later = self._later, None
+        if later is not None and not self.should_stop():
+            later.stand_for(self.save())
+        elif self._decision is not None:
+            self._act()
+
     def _act(self) -> None:
         """Do what was decided for this step boundary."""
         decision = self._decision
@@ -415,7 +456,12 @@ class Run:
         if decision.action is Action.STOP:
             raise self._save_and_stop()
         self._decision = None
-        self._begin_save(decision.reason)
+        try:
+            self._begin_save(decision.reason)
+        except SaveFailed as error:
+            tell(str(error))
+            if self._watch.wish_to_stop(time.monotonic(), None) is not None:
+                raise self._save_and_stop() from None
 
     def _begin_save(self, reason: str) -> Save:
         save = self._checkpoints.begin(self._own(), reason)
@@ -461,27 +507,38 @@ class Run:
 
     def _flush(self, why: str) -> bool:
         """Whether everything up to this step is durable, after a last save where one fits before the end."""
-        left, checkpoints = self._watch.time_left(), self._checkpoints
-        checkpoints.saver.wait(None if left is None else max(left, 0.1))
+        checkpoints = self._checkpoints
+        checkpoints.saver.wait(self._patience())
         if checkpoints.is_durable(self.step):
             return True
+        left = self._watch.time_left()  # after the wait: what is left of it counts
         fits, words = Budget.flush_fits(left, checkpoints.save_seconds)
-        fits = fits and not checkpoints.busy
+        if checkpoints.busy:
+            fits, words = False, "the last save is left out: the one before it is still under way"
         if self.world > 1:
             fits = self._agree_to_flush(fits=fits)
         if not fits:
             if self.rank == 0:
                 tell(words)
             return False
-        return checkpoints.save_now(self._own(), f"stop ({why})")
+        return checkpoints.save_now(self._own(), f"stop ({why})", timeout=self._patience)
+
+    def _patience(self) -> float | None:
+        """Seconds for which a writer may be waited for so that leaving still fits; None when nobody ends us."""
+        left = self._watch.time_left()
+        return None if left is None else max(left - LAST_S, 0.1)
 
     def _agree_to_flush(self, *, fits: bool) -> bool:
         """Either all ranks save or none: the clock of the first one decides."""
         assert self._agreement is not None
-        if self.rank == 0:
-            self._agreement.publish(FLUSH, b"1" if fits else b"0")
-            return fits
-        return self._agreement.wait_for(FLUSH, FLUSH_WAIT_S) == b"1"
+        try:
+            if self.rank == 0:
+                self._agreement.publish(FLUSH, b"1" if fits else b"0")
+                return fits
+            return self._agreement.wait_for(FLUSH, FLUSH_WAIT_S) == b"1"
+        except (AgreementLost, OSError) as error:
+            tell(f"no last save: {error}")
+            return False
 
     def _leave(self, error: BaseException | None) -> None:
         """Close everything and say why; nothing is raised from here."""
@@ -517,7 +574,7 @@ class Run:
                 name = getattr(call, "__qualname__", type(call).__name__)
                 yield f"on_stop callback {name}", partial(call, error.why)
             yield "process group", leaving.destroy_process_group
-        yield "checkpoint writer", self._checkpoints.close
+        yield "checkpoint writer", lambda: self._checkpoints.close(self._patience())
         if self._agreement is not None:
             yield "agreement of the ranks", self._agreement.close
         if self._promises.stacks is not None:

@@ -18,7 +18,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from ..host import files
-from . import arrays, checkpoints, layout
+from . import arrays, checkpoints, layout, reading
 from .errors import CannotResume
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def prove(item: Item, progress: Callable[[int], None] | None = None) -> checkpoi
             if not is_sensible(file):
                 raise layout.LayoutError(f"{file.path}: its entry in {layout.RECORD} makes no sense")
             _require_regular(item.path, file.path)
-            for piece in checkpoints.read_pieces(item.path, file, memoryview(bytearray(min(file.chunk, file.bytes)))):
+            for piece in reading.read_pieces(item.path, file, memoryview(bytearray(min(file.chunk, file.bytes)))):
                 if progress is not None:
                     progress(len(piece))
         except layout.LayoutError as error:

@@ -7,6 +7,7 @@ go on pointing at what was restored.
 
 from __future__ import annotations
 
+import copy
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from .errors import CannotResume, TrainingError
 WRAPPERS = ("module.", "_orig_mod.")
 """What DataParallel and torch.compile put before each key; only ever removed at its beginning (CKPT-12, B-57)."""
 _PLAIN = (bool, int, float, str, bytes, complex, type(None))
+_Seen = dict[int, tuple[Any, Any]]
+"""What was restored so far, by id: the object and its stored state."""
 
 
 @dataclass(slots=True)
@@ -42,7 +45,7 @@ class Tracked:
             if self.kind == "stateful":
                 _restore_stateful(self.name, self.target, state)
             else:
-                _restore_value(self.name, self.target, state)
+                _restore_value(self.name, self.target, state, {})
         except CannotResume:
             raise
         except (ValueError, TypeError, KeyError, RuntimeError, AttributeError, IndexError) as error:
@@ -151,7 +154,7 @@ def _compare_shapes(name: str, stored: dict[str, Any], current: dict[str, Any]) 
         )
 
 
-def _restore_value(place: str, target: Any, state: Any) -> None:  # noqa: ANN401
+def _restore_value(place: str, target: Any, state: Any, seen: _Seen) -> None:  # noqa: ANN401
     """Update `target` in place; what cannot be is replaced in its container."""
     if arrays.library_of(target) is not None:
         arrays.restore_into(target, state, place)
@@ -160,11 +163,12 @@ def _restore_value(place: str, target: Any, state: Any) -> None:  # noqa: ANN401
         for key in [key for key in target if key not in state]:
             del target[key]
         for key, value in state.items():
-            target[key] = _merge(f"{place}.{key}", target.get(key), value)
+            target[key] = _merge(f"{place}.{key}", target.get(key), value, seen)
     elif isinstance(target, list):
         _expect(place, state, list)
         target[:] = [
-            _merge(f"{place}.{at}", target[at] if at < len(target) else None, value) for at, value in enumerate(state)
+            _merge(f"{place}.{at}", target[at] if at < len(target) else None, value, seen)
+            for at, value in enumerate(state)
         ]
     else:
         captured = arrays.capture_generator(state)
@@ -173,7 +177,7 @@ def _restore_value(place: str, target: Any, state: Any) -> None:  # noqa: ANN401
         arrays.restore_generator(target, captured)
 
 
-def _merge(place: str, old: Any, new: Any) -> Any:  # noqa: ANN401
+def _merge(place: str, old: Any, new: Any, seen: _Seen) -> Any:  # noqa: ANN401
     """What stands at `place` from here on: the old object with the new state where it can hold it, else the new one."""
     if old is None or isinstance(old, _PLAIN):
         return new
@@ -181,18 +185,48 @@ def _merge(place: str, old: Any, new: Any) -> Any:  # noqa: ANN401
         return _as_jax(place, old, new)
     if isinstance(old, tuple):
         _expect(place, new, tuple)
-        merged = [_merge(f"{place}.{at}", part, item) for at, (part, item) in enumerate(zip(old, new, strict=True))]
+        merged = [
+            _merge(f"{place}.{at}", part, item, seen) for at, (part, item) in enumerate(zip(old, new, strict=True))
+        ]
         return type(old)(*merged) if hasattr(old, "_fields") else tuple(merged)
     if callable(getattr(old, "state_dict", None)) and callable(getattr(old, "load_state_dict", None)):
         _restore_stateful(place, old, new)
         return old
     if arrays.library_of(old) is None and not isinstance(old, (dict, list)) and arrays.capture_generator(old) is None:
         return new
-    _restore_value(place, old, new)
+    if id(old) in seen and not _are_equal(seen[id(old)][1], new):
+        # One object in two places as the script begins, and two by the time of the save: this place gets its own.
+        old = copy.copy(old) if isinstance(old, (dict, list)) else copy.deepcopy(old)
+    seen[id(old)] = (old, new)
+    _restore_value(place, old, new, seen)
     return old
 
 
+def _are_equal(one: Any, other: Any) -> bool:  # noqa: ANN401 - two stored states
+    """Whether two stored states are the same to the bit."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_are_equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(_are_equal, one, other))
+    if arrays.library_of(one) is None:
+        return bool(one == other) or (arrays.capture_generator(one) or one) == (
+            arrays.capture_generator(other) or other
+        )
+    what = arrays.describe(one, "")
+    if what != arrays.describe(other, ""):
+        return False
+    bits = bytearray(what.nbytes), bytearray(what.nbytes)
+    for array, into in zip((one, other), bits, strict=True):
+        arrays.copy_into(array, what, into, 0)
+    return bits[0] == bits[1]
+
+
 def _as_jax(place: str, old: Any, new: Any) -> Any:  # noqa: ANN401
+    if arrays.is_jax_key(old):
+        random = sys.modules["jax"].random
+        return random.wrap_key_data(_as_jax(place, random.key_data(old), new), impl=random.key_impl(old))
     if tuple(old.shape) != tuple(new.shape):
         raise ValueError(f"{place}: the checkpoint has shape {list(new.shape)}, the script {list(old.shape)}")
     return sys.modules["jax"].device_put(new, old.sharding)

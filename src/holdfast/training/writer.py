@@ -94,7 +94,7 @@ def perform(job: Job, sources: list[writing.Source], hidden: list[str]) -> Resul
                 if last_try or not _may_try_again(job, error):
                     if job.rank == 0:
                         # The other ranks wait for it to be visible or gone.
-                        shutil.rmtree(_building(job, directory), ignore_errors=True)
+                        _discard(_building(job, directory))
                     break
                 if error.errno in ROOM:
                     _make_room(job, directory, keep, notes)
@@ -123,6 +123,15 @@ def _may_try_again(job: Job, error: OSError) -> bool:
 
 def _building(job: Job, directory: str) -> str:
     return os.path.join(directory, layout.building_name(job.step, job.token))
+
+
+def _discard(building: str) -> None:
+    """Remove what was begun; out of the way first, because other ranks may still write there."""
+    gone = f"{building}dead"
+    with contextlib.suppress(OSError):
+        os.rename(building, gone)
+    for path in (gone, building):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _describe(directory: str, error: OSError) -> str:
@@ -156,7 +165,7 @@ def _attempt(job: Job, directory: str, sources: list[writing.Source], notes: lis
         if job.rank != 0 and error.errno != errno.ECANCELED:
             _say_failed(building, job.rank)
         elif job.rank == 0 and not isinstance(error, writing.NoSpace):
-            shutil.rmtree(building, ignore_errors=True)
+            _discard(building)
         raise
 
 

@@ -8,6 +8,7 @@ cache where the file system lets them: less memory, no second copy, and the trai
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -46,6 +47,22 @@ class Source:
     nbytes: int
     whole: memoryview | None = None
     pieces: Callable[[], Iterable[memoryview]] | None = None
+
+
+def make_directory(path: str) -> None:
+    """Make a directory and those above it, so that their names outlive a power cut as what is in them does.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    missing = []
+    while not os.path.isdir(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for level in reversed(missing):
+        os.makedirs(level, exist_ok=True)
+        with contextlib.suppress(PermissionError):
+            sync_directory(os.path.dirname(level))
 
 
 def check_room(directory: str, nbytes: int, files: int) -> None:

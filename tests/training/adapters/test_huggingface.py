@@ -36,7 +36,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_LIB_19_a_trainer_continues_bit_for_bit(tmp_path: Path, name: str) -> None:
     # 4 is a step with an evaluation, 10 the end of an epoch: what follows them must be over before the state is saved.
-    last = check_exact("train_huggingface", tmp_path, {"every": 3, **SETTINGS[name]}, [(4, TERM), (10, TERM), (17, KILL)])
+    last = check_exact(
+        "train_huggingface", tmp_path, {"every": 3, **SETTINGS[name]}, [(4, TERM), (10, TERM), (17, KILL)]
+    )
     again = Training("train_huggingface", tmp_path / "cut", {"every": 3, **SETTINGS[name]})
     assert again.run() == 0, again.errors.read_text(errors="replace")[-5000:]
     assert again.steps == []

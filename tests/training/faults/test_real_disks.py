@@ -99,7 +99,7 @@ def image(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     disks.need("mkfs.ext4", "losetup")
     path = tmp_path / "disk.img"
     disks.make_image(path, 32, "ext4")
-    with disks.attached(path) as device, disks.mounted(device, tmp_path / "disk") as place:
+    with disks.private_mounts(), disks.attached(path) as device, disks.mounted(device, tmp_path / "disk") as place:
         yield device, place
 
 

@@ -10,7 +10,9 @@ import hashlib
 import json
 import os
 import sys
+import time
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -24,16 +26,16 @@ rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE",
 ddp = options.get("mode", "ddp") == "ddp" and world > 1
 
 
-class Rows(Dataset):
-    def __len__(self):
+class Rows(Dataset[Any]):
+    def __len__(self) -> int:
         return 90
 
-    def __getitem__(self, at):
+    def __getitem__(self, at: int) -> Any:
         noise = torch.Generator().manual_seed(at)
         return at, torch.randn(8, generator=noise) + 0.1 * torch.randn(8), torch.randn(1, generator=noise)
 
 
-def main():
+def main() -> None:
     log = open(os.path.join(directory, f"steps-{rank}.txt"), "a", buffering=1)  # noqa: SIM115 - until the end
     with training.run(os.path.join(directory, "checkpoints"), every=options.get("every", 4), seed=5) as run:
         torch.manual_seed(5)
@@ -44,14 +46,14 @@ def main():
         net = torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=unused) if ddp else model
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, gamma=0.7)
-        sampler = DistributedSampler(Rows(), world, rank, seed=5)
+        sampler: DistributedSampler[Any] = DistributedSampler(Rows(), world, rank, seed=5)
         loader = DataLoader(Rows(), batch_size=3, sampler=sampler)
         same = options.get("replicated", ddp)
         run.track(model=net, optimizer=optimizer, scheduler=scheduler, replicated=same)
-        mine = {"rows": [], "mean": torch.zeros(8)}
+        mine: dict[str, Any] = {"rows": [], "mean": torch.zeros(8)}
         if not options.get("no_data"):
             run.track(mine=mine)
-            batches = run.batches(loader)
+            batches: Any = run.batches(loader)
         else:
             batches = (batch for _ in iter(int, 1) for batch in loader)
         if ddp and options.get("settle", True):
@@ -68,6 +70,8 @@ def main():
             mine["mean"] += x.mean(0)
             run.log(loss=loss.item())
             log.write(f"{step + 1}\n")
+            if not ddp:
+                time.sleep(0.01)  # a step's work: nothing else keeps these ranks near each other
     digest = hashlib.sha256()
     for tensor in [*model.state_dict().values(), mine["mean"], torch.get_rng_state()]:
         digest.update(tensor.numpy().tobytes())

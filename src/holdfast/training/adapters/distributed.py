@@ -1,9 +1,10 @@
 """DistributedDataParallel: what it takes for a resumed run to add its gradients in the same order.
 
-DDP sends gradients in buckets that it first lays out by the order of the parameters, and lays out anew after the first
-backward pass by the order in which gradients became ready (torch/csrc/distributed/c10d/reducer.cpp, `rebuild_buckets`).
-Of three ranks and more, gloo and NCCL add an element in an order that depends on its place in the bucket. The first step
-of a process is thus rounded in another way than all that follow, and a resumed run has one such step in the middle.
+DDP sends gradients in buckets. It lays them out by the order of the parameters first, and anew after the first backward
+pass, by the order in which gradients became ready (torch/csrc/distributed/c10d/reducer.cpp, `rebuild_buckets`). With
+three ranks and more, the order in which an element's parts are added depends on its place in the bucket (seen with
+gloo). So the first step of a process is rounded in another way than all that follow, and a resumed run has one such
+step in the middle.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 def settle_buckets(model: Any, compute_loss: Callable[[], Any]) -> None:  # noqa: ANN401 - a DistributedDataParallel
     """Have the buckets laid out for good before the first step; call it on all ranks, at every start, before the loop.
 
-    One forward and backward pass whose traces are removed: gradients, buffers and random numbers are as before. Instead,
-    DistributedDataParallel(find_unused_parameters=True) never lays out anew, at the price of a walk through each graph.
+    One forward and backward pass whose traces are removed: gradients, buffers and random numbers are as before. The
+    other way is DistributedDataParallel(find_unused_parameters=True), which never lays out anew and pays for that with
+    a walk through each graph.
 
     Args:
         model: The DistributedDataParallel module.
-        compute_loss: Computes a loss with `model` from any batch; all parameters that are trained must have a part in it.
+        compute_loss: Computes a loss with `model` from any batch; all trained parameters must have a part in it.
     """
     import torch
 

@@ -8,8 +8,9 @@ its metrics there, and some of its data adapters read ahead. So there is no call
     for step in run.steps(1000):
         logs = model.train_on_batch(*next(batches), return_dict=True)
 
-All that a training step changes is in variables: weights, the optimizer's slots, iterations and learning rate, metrics,
-and the states of the seeds that dropout draws from (source: keras/src/models/model.py, `get_state_tree`).
+All that a training step changes is in variables: weights, the optimizer's slots, iterations and learning rate, and the
+states of the seeds that dropout draws from (source: keras/src/models/model.py, `get_state_tree`). Metrics are left out:
+Keras makes their variables in the first step only. They are means of what was shown, and begin anew after a resume.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Foreign = Any  # an object of keras
 
 
 class KerasState:
-    """A compiled Keras model with its optimizer and metrics, as what `Run.track` takes."""
+    """A compiled Keras model with its optimizer, as what `Run.track` takes."""
 
     def __init__(self, model: Foreign) -> None:
         """Build the optimizer's variables, which Keras itself leaves to the first step.
@@ -66,11 +67,7 @@ class KerasState:
 
     def _variables(self) -> dict[str, dict[str, Foreign]]:
         model = self._model
-        groups = {
-            "weights": model.variables,
-            "optimizer": model.optimizer.variables,
-            "metrics": model.metrics_variables,
-        }
+        groups = {"weights": model.variables, "optimizer": model.optimizer.variables}
         return {name: _by_path(variables) for name, variables in groups.items()}
 
 

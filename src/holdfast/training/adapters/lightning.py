@@ -75,7 +75,7 @@ class HoldfastCallback:
 
     def on_train_start(self, trainer: Foreign, pl_module: Foreign) -> None:  # noqa: ARG002 - the signature of the hook
         """Take over the signals and the loader."""
-        # Lightning's TERM handler makes it leave with exit code 0 before the step is saved, and broadcasts in a handler.
+        # Lightning's TERM handler has it leave before the step is saved, with code 0, and broadcasts in the handler.
         trainer._signal_connector.teardown()  # noqa: SLF001 - there is no setting
         trainer._signal_connector.received_sigterm = False  # noqa: SLF001
         combined = trainer.fit_loop._combined_loader  # noqa: SLF001 - Trainer.train_dataloader gives what is inside
@@ -86,7 +86,7 @@ class HoldfastCallback:
         batches = self._run.batches(combined.flattened[0])
         if batches.length is None:
             raise TrainingError(
-                "the loader has no length: Lightning reads such a loader ahead, and its position would be off by a batch",
+                "the loader has no length: Lightning reads it ahead, and its position would be off by a batch",
                 "give it a length (__len__), or write the loop yourself",
             )
         combined.flattened = [EpochLoader(batches, combined.flattened[0], self._pass_boundary)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator  # type: ignore[import-not-found,unused-ignore]
 from torch.utils.data import DataLoader, Dataset
 
 from holdfast import training
@@ -16,11 +17,11 @@ from holdfast.training.adapters import accelerate
 torch.set_num_threads(1)
 
 
-class Rows(Dataset):
-    def __len__(self):
+class Rows(Dataset[Any]):
+    def __len__(self) -> int:
         return 38
 
-    def __getitem__(self, at):
+    def __getitem__(self, at: int) -> Any:
         noise = torch.Generator().manual_seed(at)
         x = torch.randn(8, generator=noise)
         return x + 0.1 * torch.randn(8), torch.randn(1, generator=noise)

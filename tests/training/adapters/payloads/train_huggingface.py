@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from typing import Any
 
 import torch
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments  # type: ignore[import-not-found,unused-ignore]
 
 from holdfast import training
 from holdfast.training.adapters import huggingface
@@ -16,39 +17,39 @@ from holdfast.training.adapters import huggingface
 torch.set_num_threads(1)
 
 
-class Rows(Dataset):
+class Rows(Dataset[Any]):
     """38 rows: the last batch of an epoch is a smaller one."""
 
-    def __len__(self):
+    def __len__(self) -> int:
         return 38
 
-    def __getitem__(self, at):
+    def __getitem__(self, at: int) -> Any:
         noise = torch.Generator().manual_seed(at)
         return {"x": torch.randn(8, generator=noise), "y": torch.randn(1, generator=noise)}
 
 
 class Net(torch.nn.Module):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.layers = torch.nn.Sequential(
             torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1)
         )
 
-    def forward(self, x, y):
+    def forward(self, x: Any, y: Any) -> Any:
         return {"loss": ((self.layers(x) - y) ** 2).mean()}
 
 
-def collate(rows):
+def collate(rows: Any) -> Any:
     batch = {name: torch.stack([row[name] for row in rows]) for name in ("x", "y")}
     batch["x"] = batch["x"] + 0.1 * torch.randn_like(batch["x"])  # as a collator that masks at random
     return batch
 
 
-class Say(TrainerCallback):
-    def on_step_end(self, args, state, control, **_):
+class Say(TrainerCallback):  # type: ignore[misc,unused-ignore]
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         print("step", state.global_step, flush=True)
 
-    def on_train_end(self, args, state, control, **_):
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         print("trackers end", flush=True)
 
 

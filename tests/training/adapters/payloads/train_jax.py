@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
+import jax  # type: ignore[import-not-found,unused-ignore]
+import jax.numpy as jnp  # type: ignore[import-not-found,unused-ignore]
 import numpy as np
 
 from holdfast import training
@@ -17,18 +17,18 @@ options = json.loads(sys.argv[2])
 
 
 class Moments(NamedTuple):
-    mean: dict
-    square: dict
+    mean: dict[str, Any]
+    square: dict[str, Any]
 
 
-def loss_of(params, key, x, y):
+def loss_of(params: Any, key: Any, x: Any, y: Any) -> Any:
     hidden = jnp.tanh(x @ params["w"] + params["b"])
     hidden = hidden * jax.random.bernoulli(key, 0.7, hidden.shape)
     return ((hidden @ params["v"] - y) ** 2).mean()
 
 
-@jax.jit
-def train_step(params, moments, key, x, y):
+@jax.jit  # type: ignore[untyped-decorator,unused-ignore]
+def train_step(params: Any, moments: Any, key: Any, x: Any, y: Any) -> Any:
     key, drop = jax.random.split(key)
     loss, grads = jax.value_and_grad(loss_of)(params, drop, x, y)
     mean = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, moments.mean, grads)

@@ -7,11 +7,12 @@ import json
 import logging
 import sys
 import warnings
+from typing import Any
 
 warnings.filterwarnings("ignore")
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
-import lightning.pytorch as pl  # noqa: E402
+import lightning.pytorch as pl  # type: ignore[import-not-found,unused-ignore]  # noqa: E402
 import torch  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 
@@ -21,18 +22,18 @@ from holdfast.training.adapters.lightning import HoldfastCallback  # noqa: E402
 torch.set_num_threads(1)
 
 
-class Rows(Dataset):
-    def __len__(self):
+class Rows(Dataset[Any]):
+    def __len__(self) -> int:
         return 38
 
-    def __getitem__(self, at):
+    def __getitem__(self, at: int) -> Any:
         noise = torch.Generator().manual_seed(at)
         x = torch.randn(8, generator=noise)
         return x + 0.1 * torch.randn(8), torch.randn(1, generator=noise)
 
 
-class Net(pl.LightningModule):
-    def __init__(self, options):
+class Net(pl.LightningModule):  # type: ignore[misc,unused-ignore]
+    def __init__(self, options: Any) -> None:
         super().__init__()
         self.save_hyperparameters()
         self.options = options
@@ -40,17 +41,17 @@ class Net(pl.LightningModule):
             torch.nn.Linear(8, 16), torch.nn.BatchNorm1d(16), torch.nn.Dropout(0.3), torch.nn.Linear(16, 1)
         )
 
-    def training_step(self, batch, at):
+    def training_step(self, batch: Any, at: int) -> Any:
         x, y = batch
         loss = ((self.layers(x) - y) ** 2).mean()
         self.log("loss", loss)
         return loss
 
-    def validation_step(self, batch, at):
+    def validation_step(self, batch: Any, at: int) -> None:
         x, y = batch
         self.log("val_loss", ((self.layers(x) - y) ** 2).mean())
 
-    def configure_optimizers(self):
+    def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
         if self.options.get("plateau"):
             scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
@@ -59,10 +60,10 @@ class Net(pl.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.7)]
 
 
-class Say(pl.Callback):
-    said = None
+class Say(pl.Callback):  # type: ignore[misc,unused-ignore]
+    said: int | None = None
 
-    def on_train_batch_end(self, trainer, *_):
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         if trainer.global_step != self.said and not trainer.fit_loop._should_accumulate():
             self.said = trainer.global_step
             print("step", trainer.global_step, flush=True)
