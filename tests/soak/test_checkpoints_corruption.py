@@ -126,7 +126,8 @@ def test_no_damage_of_the_newest_checkpoint_is_silent(tmp_path: Path, capsys: py
     with capsys.disabled():
         print(
             f"\n{DAMAGES} damages in {time.monotonic() - began:.0f} s, seed {SEED}: {len(silent)} silent; "
-            f"{dict(sorted(figures.items()))}; control: safetensors alone loaded {fooled} of {flips} flipped bits silently"
+            f"{dict(sorted(figures.items()))}; "
+            f"control: safetensors alone loaded {fooled} of {flips} flipped bits silently"
         )
     assert not silent, f"seed {SEED}:\n" + "\n".join(silent)
     assert fooled > flips // 2, "the control saw the damages: they are none"

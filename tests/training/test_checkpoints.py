@@ -158,14 +158,14 @@ def test_while_none_is_valid_all_keep_their_names_so_that_no_later_start_begins_
 
 
 def test_what_cannot_be_read_keeps_its_name(two: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.readv
+    real = os.preadv
 
-    def broken(descriptor: int, buffers: Any) -> int:
+    def broken(descriptor: int, buffers: Any, offset: int) -> int:
         if "step-2" in os.readlink(f"/proc/self/fd/{descriptor}"):
             raise OSError(5, "Input/output error")
-        return real(descriptor, buffers)
+        return real(descriptor, buffers, offset)
 
-    monkeypatch.setattr(os, "readv", broken)
+    monkeypatch.setattr(os, "preadv", broken)
     search = checkpoints.find_newest(str(two), aside=True)
     assert search.found is not None
     assert search.found.record.step == 1

@@ -132,5 +132,5 @@ def test_what_each_rank_saved_for_itself_needs_a_rank(checkpoint: Path, tmp_path
 
 
 def test_names_that_are_not_there_are_told(checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(TrainingError, match="no .nodel.; it has second, state"):
-        export(str(checkpoint), str(tmp_path / "x.pt"), form="torch", names=["nodel"])
+    with pytest.raises(TrainingError, match="no 'weights'; it has second, state"):
+        export(str(checkpoint), str(tmp_path / "x.pt"), form="torch", names=["weights"])

@@ -24,8 +24,8 @@ holdfast run --gpus 1 --timeout 4h -- python train.py   run a command
 holdfast run -d job.yaml                             start it and return
 
 The job's own exit code passes through. holdfast's own: 64 usage, 65 bad job file or checkpoint, 66 no such run,
-70 internal, 73 result missing, 74 input/output, 75 busy, 76 still alive, 77 not permitted, 78 preflight failed, 124 timed out,
-130 stopped."""
+70 internal, 73 result missing, 74 input/output, 75 busy, 76 still alive, 77 not permitted, 78 preflight failed,
+124 timed out, 130 stopped."""
 
 
 class LazyGroup(click.Group):

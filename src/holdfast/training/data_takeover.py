@@ -1,8 +1,8 @@
 """A DataLoader that is tracked and then looped over as ever: ``for batch in loader`` counts, and resumes.
 
 `run.batches(loader)` is the plain way. Yet a script that says ``run.track(data=loader)`` and goes on with its own loop
-means the same, and would otherwise begin its epoch anew after a resume without a word. ``iter()`` looks at the class, so
-the loader gets one of its own, which differs in that method only.
+means the same, and would otherwise begin its epoch anew after a resume without a word. ``iter()`` looks at the class,
+so the loader gets one of its own, which differs in that method only.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def take_over(loader: Any, batches: Batches, begun: Callable[[], bool]) -> None:  # noqa: ANN401 - a torch DataLoader
     """From here on ``iter(loader)`` goes through `batches`, once `begun` says that the loop has begun.
 
-    Before that (a look at the first batch, a warm-up) the loader is what it was. Afterwards each ``iter(loader)`` begins
-    an epoch, as it does without us, but for the first one after a resume, which goes on in the middle.
+    Before that (a look at the first batch, a warm-up) the loader is what it was. Afterwards each ``iter(loader)`` is
+    an epoch from its beginning, as it is without us, but for the first one after a resume, which goes on in the middle.
     """
     kind = type(loader)
     inside: list[bool] = []

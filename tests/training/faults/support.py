@@ -26,7 +26,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 PAYLOADS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "payloads")
 INJECTED = (
     *("open", "pwrite", "write", "fsync", "rename", "mkdir", "statvfs", "ftruncate", "lstat", "listdir", "fstat"),
-    *("scandir", "readv", "read", "close"),
+    *("scandir", "preadv", "read", "close"),
 )
 """What a save asks of the file system through `os`; each call of each may fail."""
 

@@ -14,6 +14,7 @@ from array import array
 from typing import Any
 
 from holdfast import training
+from tests.waiting import wait_until
 
 
 def say(**what: Any) -> None:
@@ -91,7 +92,8 @@ def main() -> None:
         for line in sys.stdin:
             if line == "save\n":
                 save = trainer.save()
-                say(writer=find_writer())
+                # Its command line shows a moment after it was started.
+                say(writer=wait_until(find_writer))
             elif line == "wait\n":
                 try:
                     say(path=save and save.result())
