@@ -13,9 +13,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 INSTALL := $(PIP) install --quiet --require-hashes --only-binary :all:
 LOCKS_RUN := -r requirements/runtime.txt -r requirements/build.txt -r requirements/examples.txt
 LOCKS_DEV := -r requirements/dev.txt
+# What the tests of the training library meet. Torch has builds for every kind of device: TORCH=... names another one, TORCH=skip
+# leaves it and the frameworks out, and the tests that need them are skipped.
+TORCH ?= torch==2.13.0
+LOCKS_FRAMEWORKS := -r requirements/frameworks.txt
 K :=
 
-export PYTHON
+export PYTHON TORCH
 
 .PHONY: help setup demo check lint format types layers spelling documents test bench soak fix requirements lock clean
 
@@ -38,11 +42,21 @@ $(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 	@$(INSTALL) $(LOCKS_DEV)
 	@touch $@
 
+$(VENV)/.frameworks: $(VENV)/.dev requirements/frameworks.txt
+	@if [ "$(TORCH)" = skip ]; then \
+	  echo "setup: torch and the frameworks are left out (TORCH=skip)"; \
+	else \
+	  echo "setup: installing $(TORCH) and the locked frameworks into $(VENV)"; \
+	  $(PIP) install --quiet --only-binary :all: "$(TORCH)"; \
+	  $(INSTALL) --no-deps $(LOCKS_FRAMEWORKS); \
+	fi
+	@touch $@
+
 $(VENV)/.system: $(VENV)/.made scripts/system-packages.txt scripts/install_system_packages.sh
 	@scripts/install_system_packages.sh
 	@if [ "$${SYSTEM_PACKAGES:-install}" != skip ]; then touch $@; fi
 
-setup: $(VENV)/.dev ## make .venv with everything that checks and tests import
+setup: $(VENV)/.frameworks ## make .venv with everything that checks and tests import
 
 demo: $(VENV)/.run ## a small network learns handwritten digits; then again, killed in the middle: the same weights
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/digits/kill_and_resume.py
@@ -55,7 +69,7 @@ lint: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff format --check --quiet .
 
-types: $(VENV)/.dev
+types: $(VENV)/.frameworks
 	$(BIN)/mypy --no-error-summary
 
 layers: $(VENV)/.dev
@@ -69,13 +83,13 @@ documents: $(VENV)/.dev
 	$(BIN)/python scripts/generate_lifecycle.py --check
 	$(BIN)/python scripts/requirements_coverage.py --strict --missing
 
-test: $(VENV)/.dev $(VENV)/.system ## install what the tests need, system packages too, and run them all
+test: $(VENV)/.frameworks $(VENV)/.system ## install what the tests need, system packages too, and run them all
 	$(BIN)/python -m pytest -m "not soak and not cluster" $(K) </dev/null
 
-bench: $(VENV)/.dev ## measure, with peers side by side
+bench: $(VENV)/.frameworks ## measure, with peers side by side
 	@if [ -e benchmarks/run.py ]; then $(BIN)/python benchmarks/run.py; else echo "bench: there is no benchmarks/run.py yet" >&2; exit 1; fi
 
-soak: $(VENV)/.dev $(VENV)/.system ## the long tests
+soak: $(VENV)/.frameworks $(VENV)/.system ## the long tests
 	$(BIN)/python -m pytest -m soak $(K) </dev/null
 
 fix: $(VENV)/.dev ## let ruff repair and format

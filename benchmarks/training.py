@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -53,6 +54,7 @@ def main() -> int:
     """Measure, print, write."""
     options = _parse()
     become_subreaper()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was measured so far is still shown
     if options.install:
         _install()
     python = find_python(options.peers_python, cache_directory())
@@ -67,6 +69,9 @@ def main() -> int:
             print(f"bench: {training_report.TITLES[name]} ...", file=sys.stderr, flush=True)
             try:
                 results[name] = measure()
+            except KeyboardInterrupt:
+                broken.append(name)
+                break
             except Exception:  # noqa: BLE001 - one part that breaks must not lose what the others measured
                 traceback.print_exc()
                 broken.append(name)

@@ -12,7 +12,7 @@ from benchmarks.training_workers import ROOT, copy_raw
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.measuring import Row
+    from benchmarks.measuring import Call, Row
     from benchmarks.training_workers import Heard, Workshop
 
     Rows = dict[str, Row]
@@ -164,17 +164,21 @@ IMPORTS = {
 def imports(shop: Workshop, *, rounds: int) -> Rows:
     """What importing costs a script, beyond the interpreter."""
     environ = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": f"{ROOT}/src"}
-    walls: dict[str, list[float]] = {name: [] for name in IMPORTS}
+    calls: dict[str, list[Call]] = {name: [] for name in IMPORTS}
     for number in range(rounds + 1):
         for name, code in IMPORTS.items():
-            took = must([shop.python, "-c", code], environ, shop.directory).wall_s
+            done = must([shop.python, "-c", code], environ, shop.directory)
             if number:  # the first one compiles and fills the page cache
-                walls[name].append(took)
-    bare = statistics.median(walls["python -c pass"]) * 1e3
+                calls[name].append(done)
+    bare = statistics.median(call.cpu_s for call in calls["python -c pass"])
     rows: Rows = {}
-    for name, seconds in walls.items():
-        rows[name] = {**spread(seconds)}
-        rows[name]["over_python_ms"] = round(statistics.median(seconds) * 1e3 - bare, 1)
+    for name, done_calls in calls.items():
+        cpu = statistics.median(call.cpu_s for call in done_calls)
+        rows[name] = {
+            **spread([call.wall_s for call in done_calls]),
+            "cpu_p50_ms": _ms(cpu),
+            "over_python_ms": _ms(cpu - bare),
+        }
     return rows
 
 

@@ -6,6 +6,7 @@ that. Forked children (data loaders) let go of it at once. Where the file system
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -75,8 +76,9 @@ class DirectoryLock:
         me = {"pid": os.getpid(), "start": _start_time(os.getpid()), "host": socket.gethostname(), "boot": _boot_id()}
         me["run"] = os.environ.get("HOLDFAST_RUN_ID", "")
         data = json.dumps(me).encode() + b"\n"
-        os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, data, 0)
+        with contextlib.suppress(OSError):  # a full disk: the run makes room later, and the lock holds without a name
+            os.ftruncate(self.fd, 0)
+            os.pwrite(self.fd, data, 0)
 
     def _read_holder(self) -> tuple[str, bool]:
         """Who holds it, in words, and whether that process is known to be alive."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +152,13 @@ class Run:
         """
         if self._entered:
             raise TrainingError("a run can be entered once", "make another one with training.run(...)")
+        processes = sys.modules.get("multiprocessing.process")
+        if processes is not None and getattr(processes.current_process(), "_inheriting", False):
+            # spawn imports the script into each child; it must not touch what belongs to the parent.
+            raise TrainingError(
+                "the script is being imported again, by a process that it has started (a loader with spawned workers?)",
+                'put what trains under: if __name__ == "__main__":',
+            )
         self._entered = True
         promises, settings = self._promises, self._settings
         for problem in promises.problems:
@@ -324,6 +332,9 @@ class Run:
         Raises:
             CannotResume: as `resume`; or the checkpoint has something that the script does not track.
         """
+        if self._finished and self.world > 1:
+            # The others may have decided without this rank, which had no more steps.
+            raise TrainingError("a second loop in a run of several ranks", "make it one loop: run.steps(all of them)")
         self.resume()
         assert self._restored is not None
         self._restored.check_all_taken(self._tracked)

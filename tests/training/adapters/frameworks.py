@@ -61,12 +61,13 @@ def check_exact(payload: str, tmp_path: Path, options: dict[str, Any], stops: li
     assert whole.run() == 0, whole.errors.read_text(errors="replace")[-5000:]
     after_term: int | None = None
     for step, how in stops:
-        cut = Training(payload, tmp_path / "cut", options)
+        cut = Training(payload, tmp_path / "cut", {**options, "halt": step})
         code = cut.run(step, how)
         words = cut.errors.read_text(errors="replace")[-5000:]
         assert code == (143 if how == signal.SIGTERM else -how), words
         if how == signal.SIGTERM:
-            record = tmp_path / "cut" / f"step-{cut.steps[-1]}" / "checkpoint.json"
+            assert cut.steps[-1] == step
+            record = tmp_path / "cut" / f"step-{step}" / "checkpoint.json"
             assert json.loads(record.read_text())["reason"] == "stop (signal)"
             assert not [line for line in cut.lines if line.startswith(("done", "after fit"))], cut.lines
         if after_term is not None:

@@ -20,14 +20,19 @@ pytestmark = pytest.mark.contract
 @pytest.mark.requirement("LIB-19", "POST-09")
 def test_LIB_19_a_stop_is_raised_between_two_steps_when_everything_is_saved(tmp_path: Path) -> None:
     state = {"weight": 0}
-    with pytest.raises(training.Stopped) as stopped, training.run(tmp_path / "c", every=2) as run:
-        run.track(state)
-        run.begin()
-        for step in range(1, 10):
-            state["weight"] = step
-            if step == 5:
-                run.stop("enough")
-            pass_boundary(run, step)
+
+    def train() -> None:
+        with training.run(tmp_path / "c", every=2) as run:
+            run.track(state)
+            run.begin()
+            for step in range(1, 10):
+                state["weight"] = step
+                if step == 5:
+                    run.stop("enough")
+                pass_boundary(run, step)
+
+    with pytest.raises(training.Stopped) as stopped:
+        train()
     assert (stopped.value.code, stopped.value.step, stopped.value.saved) == (143, 5, True)
     record = json.loads((tmp_path / "c" / "step-5" / "checkpoint.json").read_text())
     assert record["reason"] == "stop (user)"
@@ -64,7 +69,7 @@ def test_one_object_in_two_places_that_were_two_when_saved_becomes_two() -> None
         "tied": [numpy.array([1.0, 2.0]), numpy.array([1.0, 2.0])],
     }
     follow("state", state, replicated=None).restore(stored)
-    assert [state["mean"].tolist(), state["square"].tolist()] == [[1.0, 2.0], [3.0, 4.0]]  # type: ignore[attr-defined]
+    assert [state["mean"].tolist(), state["square"].tolist()] == [[1.0, 2.0], [3.0, 4.0]]
     assert state["pair"] == ({"lr": 0.1}, {"lr": 0.2})
 
 

@@ -47,6 +47,6 @@ def test_LIB_19_a_trainer_continues_bit_for_bit(tmp_path: Path, name: str) -> No
 
 @pytest.mark.requirement("LIB-19")
 def test_LIB_19_trackers_of_a_trainer_are_finished_when_it_is_stopped(tmp_path: Path) -> None:
-    stopped = Training("train_huggingface", tmp_path / "cut", {"every": None, "arguments": {"max_steps": 20}})
+    stopped = Training("train_huggingface", tmp_path / "cut", {"halt": 5, "arguments": {"max_steps": 20}})
     assert stopped.run(5) == 143
     assert stopped.lines[-1] == "trackers end"

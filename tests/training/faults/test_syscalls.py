@@ -131,6 +131,7 @@ def test_what_fails_once_is_tried_once_more(
     traced: Callable[..., tuple[list[str], subprocess.CompletedProcess[str]]],
     tmp_path: Path,
 ) -> None:
+    (tmp_path / "c").mkdir()
     _, done = traced("-e", f"trace={fault.partition(':')[0]}", "-e", f"inject={fault}")
     assert done.returncode == 0, done.stderr
     assert support.newest(tmp_path / "c") == 1

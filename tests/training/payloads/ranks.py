@@ -71,7 +71,7 @@ def main() -> None:
             run.log(loss=loss.item())
             log.write(f"{step + 1}\n")
             if not ddp:
-                time.sleep(0.01)  # a step's work: nothing else keeps these ranks near each other
+                time.sleep(0.03)  # a step's work: nothing else keeps these ranks near each other
     digest = hashlib.sha256()
     for tensor in [*model.state_dict().values(), mine["mean"], torch.get_rng_state()]:
         digest.update(tensor.numpy().tobytes())

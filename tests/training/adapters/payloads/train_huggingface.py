@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import time
 from typing import Any
 
 import torch
@@ -48,6 +49,8 @@ def collate(rows: Any) -> Any:
 class Say(TrainerCallback):  # type: ignore[misc,unused-ignore]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         print("step", state.global_step, flush=True)
+        while state.global_step == options.get("halt") and not run.stop_requested:
+            time.sleep(0.001)  # until the signal that is on its way is here
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         print("trackers end", flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+import time
 from typing import Any, NamedTuple
 
 import jax  # type: ignore[import-not-found,unused-ignore]
@@ -56,6 +57,8 @@ with training.run(sys.argv[1], every=options.get("every"), seed=3) as run:
         state["half"] = state["half"] * 1.01
         run.log(loss=float(loss))
         print("step", step + 1, flush=True)
+        while step + 1 == options.get("halt") and not run.stop_requested:
+            time.sleep(0.001)  # until the signal that is on its way is here
 assert isinstance(state["moments"], Moments)
 digest = hashlib.sha256()
 for leaf in jax.tree.leaves({**state, "key": jax.random.key_data(state["key"])}):

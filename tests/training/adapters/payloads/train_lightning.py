@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import sys
+import time
 import warnings
 from typing import Any
 
@@ -67,6 +68,8 @@ class Say(pl.Callback):  # type: ignore[misc,unused-ignore]
         if trainer.global_step != self.said and not trainer.fit_loop._should_accumulate():
             self.said = trainer.global_step
             print("step", trainer.global_step, flush=True)
+            while trainer.global_step == options.get("halt") and not run.stop_requested:
+                time.sleep(0.001)  # until the signal that is on its way is here
 
 
 options = json.loads(sys.argv[2])

@@ -1,0 +1,90 @@
+"""Arrays of every kind land in the snapshot as they are written without one, whichever way they are copied."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.training import arrays, snapshot, tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+torch = pytest.importorskip("torch")
+numpy = pytest.importorskip("numpy")
+
+pytestmark = pytest.mark.contract
+
+
+class Wrapped(torch.Tensor):  # type: ignore[misc, name-defined]  # torch is a value here
+    """A subclass, whose numbers might lie elsewhere."""
+
+
+KINDS: dict[str, tuple[Callable[[], Any], bool]] = {
+    "contiguous": (lambda: torch.arange(12.0).view(3, 4), True),
+    "parameter": (lambda: torch.nn.Parameter(torch.rand(5, 2)), True),
+    "a part of a storage": (lambda: torch.arange(20)[3:9], True),
+    "bfloat16": (lambda: torch.rand(7).bfloat16(), True),
+    "bool": (lambda: torch.tensor([True, False]), True),
+    "no dimension": (lambda: torch.tensor(3.5), True),
+    "transposed": (lambda: torch.arange(12.0).view(3, 4).t(), False),
+    "every second": (lambda: torch.arange(20)[::2], False),
+    "channels last": (lambda: torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last), False),
+    "expanded": (lambda: torch.rand(3, 1).expand(3, 4), False),
+    "complex": (lambda: torch.tensor([1 + 2j, 3 - 4j]), False),
+    "conjugate": (lambda: torch.tensor([1 + 2j, 3 - 4j]).conj(), False),
+    "negated view": (lambda: torch.tensor([1 + 2j, 3 - 4j]).conj().imag, False),
+    "subclass": (lambda: torch.rand(4).as_subclass(Wrapped), False),
+    "empty": (lambda: torch.empty(0, 3), False),
+    "numpy": (lambda: numpy.arange(6.0).reshape(2, 3), True),
+    "numpy, Fortran order": (lambda: numpy.asfortranarray(numpy.arange(6.0).reshape(2, 3)), False),
+    "numpy, big-endian": (lambda: numpy.arange(5, dtype=">i4"), False),
+    "numpy, read-only": (lambda: numpy.frombuffer(b"12345678", dtype="u2"), True),
+}
+
+
+@pytest.fixture
+def taken() -> Iterator[snapshot.Snapshot]:
+    made = snapshot.Snapshot()
+    yield made
+    made.close()
+
+
+def plan(states: dict[str, Any], layouts: snapshot.Layouts | None = None) -> list[snapshot.Planned]:
+    flat = {name: tree.flatten_described(value, name) for name, value in states.items()}
+    found, described = {k: v[1] for k, v in flat.items()}, {k: v[2] for k, v in flat.items()}
+    return snapshot.plan_files("", found, b"{}", described, layouts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.requirement("CKPT-17")
+def test_the_copy_is_what_would_be_written_without_one(kind: str, taken: snapshot.Snapshot) -> None:
+    value = KINDS[kind][0]()
+    planned = plan({"model": {"x": value, "y": torch.ones(3)}})
+    taken.fill(planned)
+    for file in planned:
+        assert os.pread(taken.fd, file.nbytes, file.offset) == b"".join(file.pieces())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_plain_bytes_in_one_piece_are_copied_as_memory(kind: str) -> None:
+    make, plain = KINDS[kind]
+    value = make()
+    assert (arrays.address_of(value, arrays.describe(value, "x")) is not None) is plain
+
+
+def test_a_layout_is_known_again_until_a_shape_a_type_or_a_name_changes() -> None:
+    layouts = snapshot.Layouts()
+    state = {"a": torch.zeros(3), "b": torch.zeros(2, 2)}
+    first = plan({"m": state}, layouts)[0]
+    state["a"] = torch.ones(3)
+    again = plan({"m": state}, layouts)[0]
+    assert again.head is first.head
+    assert again.items[0][0] is state["a"]
+    for change in ({"a": torch.zeros(4)}, {"a": torch.zeros(3).double()}, {"c": torch.zeros(3)}):
+        changed = plan({"m": {**state, **change}}, layouts)[0]
+        assert changed.head != first.head
+        assert changed.nbytes == len(changed.head) + sum(what.nbytes for _, what, _ in changed.items)
+    assert plan({"m": state}, layouts)[0].head == first.head
