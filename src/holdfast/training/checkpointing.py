@@ -158,15 +158,23 @@ class Checkpointing:
             self._saver.close(patience=patience)
 
     def save_now(self, own: dict[str, Any], reason: str, *, timeout: Callable[[], float | None]) -> bool:
-        """Save and wait; False when it did not become durable, which was said. `timeout` is asked after the copy."""
-        try:
-            self.begin(own, reason).result(timeout())
-        except SaveFailed:
-            return False
-        except TimeoutError as error:
-            tell(f"{error}: its writer goes on by itself, as long as it lives")
-            return False
-        return True
+        """Save and wait; False when it did not become durable, which was said. `timeout` is asked after the copy.
+
+        A writer that dies is replaced, and the save given to the next one: there may be no later interval.
+        """
+        for _ in range(2):
+            save = self.begin(own, reason)
+            try:
+                save.result(timeout())
+            except SaveFailed:
+                if save.outcome is None or save.outcome.errno:
+                    return False
+            except TimeoutError as error:
+                tell(f"{error}: its writer goes on by itself, as long as it lives")
+                return False
+            else:
+                return True
+        return False
 
     def is_durable(self, step: int) -> bool:
         """Whether the state after `step` steps is known to be durable."""
