@@ -12,7 +12,7 @@ pytestmark = pytest.mark.pure
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "holdfast"
 BELOW_THE_DESK = ("model", "core", "host", "store", "agent", "diagnosis", "training")
-ADAPTED = {
+ADAPTED: dict[tuple[str, ...], set[str]] = {
     ("training", "adapters"): {"torch", "transformers", "lightning", "accelerate", "keras", "jax", "numpy"},
     ("training", "export.py"): {"torch", "numpy"},
 }
