@@ -47,7 +47,7 @@ def left_together(launch: Launch) -> int:
 
 
 @pytest.mark.requirement("CKPT-13", "CKPT-02", "CKPT-03")
-@pytest.mark.parametrize("mode", ["ddp", "alone"])
+@pytest.mark.parametrize("mode", ["ddp", pytest.param("alone", marks=pytest.mark.soak)])
 def test_ranks_killed_in_the_middle_of_epochs_end_with_the_same_numbers(tmp_path: Path, mode: str) -> None:
     draw = random.Random(SEED)
     for _ in range(2):
@@ -60,7 +60,7 @@ def test_ranks_killed_in_the_middle_of_epochs_end_with_the_same_numbers(tmp_path
 
 
 @pytest.mark.requirement("LIB-05", "B-51", "POST-09")
-@pytest.mark.parametrize("mode", ["ddp", "alone"])
+@pytest.mark.parametrize("mode", [pytest.param("ddp", marks=pytest.mark.soak), "alone"])
 def test_a_term_to_one_rank_makes_all_leave_at_the_same_step_with_143(tmp_path: Path, mode: str) -> None:
     launch = Launch(tmp_path / "cut", mode=mode)
     launch.wait_for_step(9, rank=2)
@@ -75,7 +75,7 @@ def test_a_term_to_one_rank_makes_all_leave_at_the_same_step_with_143(tmp_path: 
 
 
 @pytest.mark.requirement("LIB-05", "POST-09")
-@pytest.mark.parametrize("whom", ["one rank", "torchrun", "everybody"])
+@pytest.mark.parametrize("whom", ["one rank", "torchrun", pytest.param("everybody", marks=pytest.mark.soak)])
 def test_under_torchrun_all_ranks_leave_at_the_same_step_and_continue_by_the_same_command(
     tmp_path: Path, whom: str
 ) -> None:
@@ -98,6 +98,7 @@ def test_under_torchrun_all_ranks_leave_at_the_same_step_and_continue_by_the_sam
     assert again.results() == whole(tmp_path)
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("LIB-05")
 def test_torchrun_with_restarts_goes_on_by_itself_after_a_term_to_one_rank(tmp_path: Path) -> None:
     # Without a process group: gloo of torch 2.13 does not come up again in a restarted launch, with or without us.

@@ -35,8 +35,7 @@ ROSTER_WAIT_S = 600.0
 LOOK_S = 0.01
 TRAINER_LOOK_MS = 1000
 IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGXCPU")
-ROOM = (errno.ENOSPC, errno.EDQUOT)
-ONCE_MORE = (*ROOM, errno.EIO, errno.ESTALE)
+ONCE_MORE = (*writing.ROOM, errno.EIO, errno.ESTALE)
 """After these a second try may end differently: room was made, other blocks, another handle."""
 
 
@@ -96,7 +95,7 @@ def perform(job: Job, sources: list[writing.Source], hidden: list[str]) -> Resul
                         # The other ranks wait for it to be visible or gone.
                         _discard(_building(job, directory))
                     break
-                if error.errno in ROOM:
+                if error.errno in writing.ROOM:
                     _make_room(job, directory, keep, notes)
                 continue
             if job.rank == 0:

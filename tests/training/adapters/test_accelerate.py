@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 @pytest.mark.requirement("LIB-19", "CKPT-02", "POST-09")
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.soak), 2])
 def test_LIB_19_a_loop_with_an_accelerator_continues_bit_for_bit(tmp_path: Path, workers: int) -> None:
     # 38 rows in batches of 4, three at a time: epochs end within an accumulation, which accelerate cuts short there.
     options = {"steps": 20, "every": 3, "accumulate": 3, "workers": workers}

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 @pytest.mark.requirement("LIB-19", "CKPT-02", "POST-09")
-@pytest.mark.parametrize("backend", ["torch", "jax"])
+@pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.soak), "jax"])
 def test_LIB_19_a_keras_model_continues_bit_for_bit(tmp_path: Path, backend: str) -> None:
     for name in ("keras", backend):
         if find_spec(name) is None:

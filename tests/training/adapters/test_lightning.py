@@ -28,9 +28,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }
 
+LONGEST = "validation within epochs that a scheduler follows"
+REST = [name for name in SETTINGS if name != LONGEST]
+
 
 @pytest.mark.requirement("LIB-19", "CKPT-02", "POST-09")
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [LONGEST, *(pytest.param(name, marks=pytest.mark.soak) for name in REST)])
 def test_LIB_19_a_fit_continues_bit_for_bit(tmp_path: Path, name: str) -> None:
     # 5 is the step of a validation or the end of an epoch, 10 is both in the others.
     last = check_exact("train_lightning", tmp_path, {"every": 3, **SETTINGS[name]}, [(5, TERM), (10, TERM), (13, KILL)])
