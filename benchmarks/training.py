@@ -59,6 +59,8 @@ def main() -> int:
         _install()
     python = find_python(options.peers_python, cache_directory())
     libraries = _ask_versions(python)
+    if libraries["torch"] == "not installed":
+        sys.exit(f"bench: {python} has no torch; name one that has with --peers-python, or make one with --install")
     directory = tempfile.mkdtemp(prefix="holdfast-bench-training-", dir=options.directory)
     began, load_before = time.monotonic(), os.getloadavg()
     shop = Workshop(python, directory, Quiet(options.patience))
@@ -151,6 +153,9 @@ def _parts(shop: Workshop, options: argparse.Namespace) -> dict[str, Callable[[]
 def _install() -> None:
     """An environment with torch and the peers; one that does not install is later said to be missing."""
     place = f"{cache_directory()}/training"
+    there = f"{place}/bin/python"
+    if os.path.exists(there) and "not installed" not in _ask_versions(there).values():
+        return
     subprocess.run([sys.executable, "-m", "venv", place], check=True)
     pip = [f"{place}/bin/python", "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
     for pin in (TORCH, *PINS):
@@ -165,8 +170,6 @@ def _ask_versions(python: str) -> dict[str, str]:
         found: dict[str, str] = json.loads(done.stdout)
     except ValueError:
         sys.exit(f"bench: {python} cannot be used: {done.stderr.strip()[-500:]}")
-    if found["torch"] == "not installed":
-        sys.exit(f"bench: {python} has no torch; name one that has with --peers-python, or make one with --install")
     return found
 
 

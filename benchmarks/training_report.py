@@ -20,7 +20,7 @@ TITLES = {
     "pause-2000": "A save of 2 GB",
     "pause-many": "A save of 13,000 small tensors, 164 MB",
     "lost": "Training time lost per save of 500 MB (steps on one core, the other one free)",
-    "memory": "Memory while saving 500 MB, beyond the state (PSS of all processes, page cache apart)",
+    "memory": "Memory while saving 500 MB, beyond the state (all processes; without page cache)",
     "load": "Loading 500 MB",
     "imports": "Import",
     "steps": "Cost of a step",

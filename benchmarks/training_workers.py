@@ -113,13 +113,14 @@ def _talk(argv: list[str], *, watch_memory: bool) -> Heard:
         errors: list[str] = []
         reader = threading.Thread(target=lambda: errors.extend(process.stderr or []), daemon=True)
         reader.start()
-        watch = _Memory() if watch_memory else None
+        watch: _Memory | None = None
         for line in process.stdout:
             if not line.startswith("{"):
                 continue  # some libraries print
             said = json.loads(line)
             heard.lines.append(said)
-            if watch is not None and said.get("ready"):
+            if watch_memory and said.get("ready"):
+                watch = _Memory()
                 watch.start()
                 _nod(process)
             elif watch is not None and said.get("done"):
@@ -142,36 +143,46 @@ def _nod(process: subprocess.Popen[str]) -> None:
 
 
 class _Memory(threading.Thread):
-    """Looks at the memory of all descendants again and again: PSS, so that what two of them share counts once."""
+    """Looks at the memory of all descendants again and again."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self._over = threading.Event()
-        self.baseline = _pss()
+        self.baseline = _memory()
         self.peak = self.baseline
 
     def run(self) -> None:
         """Until `stop`."""
         while not self._over.wait(LOOK_S):
-            self.peak = max(self.peak, _pss())
+            self.peak = max(self.peak, _memory())
 
     def stop(self) -> dict[str, Any]:
         """End; answers bytes: before the method was made, when its saves are over, and the most in between."""
         self._over.set()
         self.join()
-        held = _pss()
+        held = _memory()
         return {"baseline": self.baseline, "held": held, "peak": max(self.peak, held)}
 
 
-def _pss() -> int:
-    total = 0
+def _memory() -> int:
+    """Bytes of all descendants: what is theirs alone, libraries in shares, and shared memory once.
+
+    Of shared memory the largest mapping counts: the shares of two processes, read one after the other while the second
+    one maps it, would add up to more than there is.
+    """
+    own_kib, shared_kib = 0, 0
     for pid in descendants():
         try:
             with open(f"/proc/{pid}/smaps_rollup", encoding="ascii", errors="replace") as file:
-                total += next((int(line.split()[1]) for line in file if line.startswith("Pss:")), 0)
+                lines = file.readlines()
+            with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+                lines += file.readlines()
         except OSError:
             continue  # it has ended
-    return total * 1024
+        found = {line.partition(":")[0]: line.split()[1] for line in lines if ":" in line and len(line.split()) == 3}
+        own_kib += sum(int(found.get(name, 0)) for name in ("Pss_Anon", "Pss_File"))
+        shared_kib = max(shared_kib, int(found.get("RssShmem", 0)))
+    return (own_kib + shared_kib) * 1024
 
 
 def copy_raw(directory: str, nbytes: int, quiet: Quiet) -> float:

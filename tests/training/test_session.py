@@ -272,6 +272,59 @@ def test_a_save_by_hand_is_durable_when_it_says_so(tmp_path: Path) -> None:
             assert training.load(tmp_path / f"step-{step + 1}")["weights"].tolist() == [step + 1.0] * 4
 
 
+def test_a_state_that_changed_after_its_save_is_saved_again(tmp_path: Path) -> None:
+    weights = np.zeros(4)
+    with training.run(tmp_path) as run:
+        run.track(weights=weights)
+        for _ in run.steps(2):
+            pass
+        weights += 7
+        run.save(wait=True)
+    assert training.load(tmp_path / "step-2")["weights"].tolist() == [7.0] * 4
+
+
+def test_a_script_may_be_done_before_its_last_step(tmp_path: Path) -> None:
+    seen = []
+    with training.run(tmp_path) as run:
+        run.track(weights=np.zeros(4))
+        for step in run.steps(100):
+            seen.append(step)
+            if step == 2:
+                run.finish()
+                seen.append(-1)  # the body is gone on with
+    assert seen == [0, 1, 2, -1]
+    assert json.loads((tmp_path / "step-3" / "checkpoint.json").read_text())["complete"]
+
+
+def test_a_directory_that_vanishes_is_not_made_anew_beneath_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "mount"
+
+    def attempt() -> None:
+        with training.run(place, every=None) as run:
+            run.track(weights=np.zeros(4))
+            for step in run.steps(3):
+                if step == 0:
+                    place.rename(tmp_path / "elsewhere")
+
+    with pytest.raises(training.SaveFailed, match="the run's directory is gone"):
+        attempt()
+    assert not place.exists()
+    assert "the run's directory is gone" in capsys.readouterr().err
+
+
+def test_the_mirror_of_another_training_is_refused(tmp_path: Path) -> None:
+    mirror = tmp_path / "mirror"
+    train(tmp_path / "one", 4, {"weights": np.zeros(4)}, mirror=mirror)
+    with pytest.raises(training.CannotResume, match=r"mirror is the mirror of the training in .*one"):
+        train(tmp_path / "two", 4, {"weights": np.zeros(4)}, mirror=mirror)
+    (tmp_path / "one").rename(tmp_path / "lost")
+    weights = np.zeros(4)
+    train(tmp_path / "two", 5, {"weights": weights}, mirror=mirror)
+    assert weights.tolist() == [5.0] * 4
+
+
 def test_the_block_can_be_entered_once(tmp_path: Path) -> None:
     run = training.run(tmp_path)
     with run:

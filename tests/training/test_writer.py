@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.training import checkpoints, layout, writer
+from holdfast.training import checkpoints, layout, writer, writing
 from tests.training.faults import support
 from tests.training.faults.support import Faults
 
@@ -137,13 +137,28 @@ def test_where_the_directory_cannot_be_written_the_mirror_is(
     assert support.newest(mirror) == 3
 
 
-def test_a_step_that_is_there_and_sound_is_not_written_again(tmp_path: Path) -> None:
+def test_a_step_that_is_there_and_sound_is_replaced_in_one_exchange(tmp_path: Path) -> None:
     assert support.save(tmp_path, 3).ok
     before = os.stat(tmp_path / "step-3").st_ino
     result = support.save(tmp_path, 3)
     assert result.ok
-    assert "was there already and proves right" in result.notes[0]
+    assert result.notes == ()
+    assert os.stat(tmp_path / "step-3").st_ino != before
+    assert support.newest(tmp_path) == 3
+    assert sorted(path.name for path in tmp_path.glob("*step-*")) == ["step-3"]
+
+
+def test_where_directories_cannot_be_exchanged_the_one_that_is_there_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert support.save(tmp_path, 3).ok
+    before = os.stat(tmp_path / "step-3").st_ino
+    monkeypatch.setattr(writing, "RENAME_EXCHANGE", 1 << 20)  # the kernel refuses flags that it does not know
+    result = support.save(tmp_path, 3)
+    assert not result.ok
+    assert "cannot be replaced" in result.message
     assert os.stat(tmp_path / "step-3").st_ino == before
+    assert sorted(path.name for path in tmp_path.glob("*step-*")) == ["step-3"]
 
 
 @pytest.mark.parametrize("name", ["state.json", "model.safetensors", "checkpoint.json"])

@@ -145,7 +145,9 @@ def read_ranks(environ: Mapping[str, str]) -> Ranks:
     Raises:
         TrainingError: a variable holds no rank, or they contradict each other.
     """
-    key = hashlib.sha256("\0".join(environ.get(name, "") for name in LAUNCH_NAMES).encode()).hexdigest()[:16]
+    key = hashlib.sha256(
+        "\0".join(environ.get(name, "") for name in LAUNCH_NAMES).encode(errors="surrogateescape")
+    ).hexdigest()[:16]
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():

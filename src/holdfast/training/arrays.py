@@ -132,6 +132,8 @@ def _local(tensor: Any, place: str) -> Any:  # noqa: ANN401 - a torch.Tensor
     torch = sys.modules["torch"]
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()  # a DTensor: each rank saves its own shard
+    if tensor.is_nested:
+        raise CannotSave(place, "a nested tensor", "save its parts, or its .values() and .offsets()")
     if tensor.layout is not torch.strided:
         raise CannotSave(place, f"a tensor of layout {tensor.layout}", "convert it with .to_dense()")
     if tensor.is_quantized:
@@ -140,7 +142,21 @@ def _local(tensor: Any, place: str) -> Any:  # noqa: ANN401 - a torch.Tensor
         raise CannotSave(
             place, "a tensor on the meta device, which has no data", "materialise it first (to_empty, load)"
         )
+    if (
+        _is_plain(tensor)
+        and (tensor.is_cpu or tensor.is_cuda)
+        and tensor.numel()
+        and not tensor.untyped_storage().nbytes()
+    ):
+        # Reading it would end the process. Wrappers that shard a model free the memory of what they gather this way.
+        raise CannotSave(place, "a tensor whose memory was given back (resize_(0))", "save it while it has its data")
     return tensor
+
+
+def _is_plain(tensor: Any) -> bool:  # noqa: ANN401 - a torch.Tensor
+    """Whether it is no subclass, which may hold its numbers elsewhere, or nowhere."""
+    torch = sys.modules["torch"]
+    return type(tensor) is torch.nn.Parameter or type(tensor) is torch.Tensor
 
 
 def address_of(value: Any, what: Described) -> int | None:  # noqa: ANN401 - an array of any library
@@ -151,10 +167,7 @@ def address_of(value: Any, what: Described) -> int | None:  # noqa: ANN401 - an 
     if what.view or what.nbytes == 0 or sys.byteorder != "little":
         return None
     if what.library == "torch":
-        torch = sys.modules["torch"]
-        # A subclass may hold its numbers elsewhere, or nowhere.
-        plain = type(value) is torch.nn.Parameter or type(value) is torch.Tensor
-        if plain and value.is_cpu and value.is_contiguous() and not value.is_neg():
+        if _is_plain(value) and value.is_cpu and value.is_contiguous() and not value.is_neg():
             return int(value.data_ptr()) or None
     elif what.library == "numpy" and value.flags.c_contiguous and value.dtype.isnative:
         return int(value.__array_interface__["data"][0])
@@ -251,6 +264,28 @@ def _python_array(code: str, count: int, view: str, buffer: Buffer, offset: int)
     return array(view if view in ("l", "L") else _PYTHON_CODES.get(code, "B"), data)
 
 
+def can_be_overwritten(value: Any) -> bool:  # noqa: ANN401 - an array of any library
+    """Whether its elements can be set: not those of a view that repeats them, nor of a read-only array."""
+    library = library_of(value)
+    if library == "torch":
+        repeats = value.layout is sys.modules["torch"].strided and any(
+            step == 0 and size > 1 for size, step in zip(value.shape, value.stride(), strict=True)
+        )
+        return not repeats and not value.is_inference()
+    return library == "python" or (library == "numpy" and bool(value.flags.writeable))
+
+
+def check_alike(target: Any, source: Any, place: str) -> None:  # noqa: ANN401 - arrays of the same library
+    """See that `source` may take the place of `target`.
+
+    Raises:
+        ValueError: the shapes or the element types differ; the message names both.
+    """
+    there, here = (tuple(source.shape), _type_of(source)), (tuple(target.shape), _type_of(target))
+    if there != here:
+        raise ValueError(f"{place}: the checkpoint has {_words(there)}, the script {_words(here)}")
+
+
 def restore_into(target: Any, source: Any, place: str) -> None:  # noqa: ANN401 - arrays of the same library
     """Copy `source` over the elements of `target`, in place.
 
@@ -262,9 +297,7 @@ def restore_into(target: Any, source: Any, place: str) -> None:  # noqa: ANN401 
             raise ValueError(f"{place}: the checkpoint has {len(source)} elements, the script {len(target)}")
         target[:] = source
         return
-    there, here = (tuple(source.shape), _type_of(source)), (tuple(target.shape), _type_of(target))
-    if there != here:
-        raise ValueError(f"{place}: the checkpoint has {_words(there)}, the script {_words(here)}")
+    check_alike(target, source, place)
     if library_of(target) == "torch":
         torch = sys.modules["torch"]
         with torch.no_grad():

@@ -291,6 +291,7 @@ class Heartbeat:
             self._window = before
 
     def _put_beat(self, path: str) -> None:
+        _refuse_special(path)
         record: dict[str, object] = {"schema": 1, "step": self._step, "epoch": self._epoch, "phase": self._phase}
         if "loss" in self.last:
             record["loss"] = self.last["loss"]
@@ -330,7 +331,7 @@ def _encode_row(entry: tuple[int | None, int | None, float, dict[str, Value]]) -
 
 
 def _refuse_special(path: str) -> None:
-    """Refuse what would make a writer wait, such as a FIFO that nobody reads.
+    """Refuse what would make a writer wait (a FIFO that nobody reads), and what must not be replaced (a device).
 
     Raises:
         OSError: `path` is there and is no regular file.

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 UNSUPPORTED = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 WAIT_S = 300.0
 """How long what a killed trainer left behind (its writer) is waited for: some hundred gigabytes, or their copy."""
+UNSEEN_WAIT_S = 100.0
+"""How long a holder on another machine is waited for, whose life cannot be seen: a little more than an NFS lease."""
 LOOK_S = 0.05
 
 
@@ -49,19 +51,20 @@ class DirectoryLock:
     def _take(self, directory: str, warn: Callable[[str], None], wait_s: float) -> None:
         assert self.fd is not None
         deadline, said = time.monotonic() + wait_s, False
+        unseen_deadline = time.monotonic() + min(wait_s, UNSEEN_WAIT_S)
         while True:
             try:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 holder, alive = self._read_holder()
-                if alive or time.monotonic() > deadline:
+                if alive or time.monotonic() > (unseen_deadline if alive is None else deadline):
                     raise DirectoryBusy(
                         f"{directory} is written by another run ({holder})",
                         "wait for it or stop it, or give this one a directory of its own",
                     ) from None
                 if not said:
-                    warn(f"{directory}: waiting for what {holder} left behind to finish its save")
+                    warn(f"{directory}: waiting for {holder}, or what it left behind, to finish its save")
                     said = True
                 time.sleep(LOOK_S)
             except OSError as error:
@@ -80,15 +83,16 @@ class DirectoryLock:
             os.ftruncate(self.fd, 0)
             os.pwrite(self.fd, data, 0)
 
-    def _read_holder(self) -> tuple[str, bool]:
-        """Who holds it, in words, and whether that process is known to be alive."""
+    def _read_holder(self) -> tuple[str, bool | None]:
+        """Who holds it, in words, and whether that process is alive; None when that cannot be seen from here."""
         assert self.fd is not None
         try:
             who = json.loads(os.pread(self.fd, 4096, 0))
             words = f"process {who['pid']} on {who['host']}" + (f", run {who['run']}" if who["run"] else "")
             if who["host"] != socket.gethostname():
-                # Another machine or another container: its processes cannot be seen, only the lock itself speaks.
-                return words, True
+                # Another machine or container: its processes cannot be seen, only the lock itself speaks. A file
+                # server keeps that of a crashed machine for a while (NFS: 90 s), so it is waited for.
+                return words, None
             if who["boot"] != _boot_id():
                 return words, False
             return words, _start_time(int(who["pid"])) == who["start"]

@@ -7,16 +7,68 @@ anything has arrived.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
+import socket
 import time
+from typing import TYPE_CHECKING
 
+from ..host import files
 from ..host.files import sync_directory
-from . import checkpoints, layout, reading, writing
+from . import checkpoints, layout, locking, reading, writing
+from .errors import CannotResume
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LANDING_S = 20.0
 """How long a copy may take to arrive on the far side after everything was answered."""
 LANDING_LOOK_S = 0.25
+
+
+OWNER = ".owner.json"
+REMEDY = "give each training a mirror of its own"
+
+
+def claim(mirror: str, directory: str, say: Callable[[str], None]) -> locking.DirectoryLock | None:
+    """Lock the mirror for the training in `directory`, and see that it is not the mirror of another one.
+
+    Another training that is still there with checkpoints of its own has its mirror for itself. One whose directory is
+    gone is the case that mirrors are for: whoever names the mirror continues it.
+
+    Raises:
+        CannotResume: it is the mirror of another training.
+        DirectoryBusy: another run writes there.
+    """
+    path = os.path.join(mirror, OWNER)
+    try:
+        make_directory(mirror)
+        owner = _read_owner(path)
+        if owner is not None and owner != directory and any(map(layout.is_step, _list_quietly(owner))):
+            raise CannotResume(f"{mirror} is the mirror of the training in {owner}", REMEDY)
+        lock = locking.DirectoryLock(mirror, say)
+        files.commit(path, json.dumps({"host": socket.gethostname(), "directory": directory}).encode() + b"\n")
+    except OSError as error:
+        say(f"the mirror {mirror} cannot be written ({error.strerror or error}): checkpoints have no second copy yet")
+        return None
+    return lock
+
+
+def _read_owner(path: str) -> str | None:
+    """The directory whose mirror it is, when that would be on this box."""
+    try:
+        content = json.loads(files.read_bytes(path, limit=65536))
+        return str(content["directory"]) if content["host"] == socket.gethostname() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _list_quietly(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
 
 
 def copy(path: str, mirror: str, keep: checkpoints.Retention) -> str:

@@ -31,6 +31,10 @@ LEAVE_S = 60.0
 """How long the end of a run waits for a mirror after the last checkpoint is durable; the writer goes on by itself."""
 
 
+LONGEST_WORDS = 4096
+"""Bytes of a dead writer's last words that are repeated."""
+
+
 class Save:
     """One save: `result()` waits until it is durable, `done` says whether it is over."""
 
@@ -112,11 +116,16 @@ class Saver:
         self._asynchronous = asynchronous and hasattr(os, "memfd_create")
         self._report = report or (lambda _save, _result: None)
         self._lock_fd = lock_fd
+        self._lock: tuple[int, int] | None = None
+        if lock_fd is not None:
+            status = os.fstat(lock_fd)
+            self._lock = (status.st_dev, status.st_ino)
         self._snapshot: snapshot.Snapshot | None = None
         self._layouts = snapshot.Layouts()
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._answers = b""
+        self._words_fd = -1
         self._current: Save | None = None
         self._step, self._count = -1, 0
         self._mirrors_due: list[int] = []
@@ -167,6 +176,7 @@ class Saver:
             world=self._world,
             keep=asdict(self._keep),
             mirror=self.mirror,
+            lock=self._lock,
         )
         if not (self._asynchronous and self._hand_over(job, planned, save)):
             self._write_here(job, planned, save)
@@ -252,6 +262,9 @@ class Saver:
 
         self._bury_writer()
         ours, theirs = socket.socketpair()
+        # What it has to say on its way out, without holding the trainer's own output open.
+        self._close_words()
+        self._words_fd = os.memfd_create("holdfast-writer-words", os.MFD_CLOEXEC)
         # A signal to the whole group must not end it before it has said that it ignores them: it inherits the mask.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, writer.ignored_signals())
         try:
@@ -262,6 +275,7 @@ class Saver:
                 pass_fds=passed,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
+                stderr=self._words_fd,
                 cwd="/",
             )
         except OSError:
@@ -280,6 +294,10 @@ class Saver:
         if self._process is not None:
             code = self._process.wait()
             words = f"the writer process died ({f'signal {-code}' if code < 0 else f'exit code {code}'})"
+            said = os.pread(self._words_fd, LONGEST_WORDS, max(0, os.fstat(self._words_fd).st_size - LONGEST_WORDS))
+            if said.strip():
+                words = f"{words}: {said.decode(errors='replace').strip()}"
+            self._close_words()
         self._process, self._channel = None, None
         due, self._mirrors_due = self._mirrors_due, []
         for step in due:
@@ -287,6 +305,11 @@ class Saver:
                 lost = f"{words} before its copy was proven"
                 self._report(Save(None, step), writer.Result(step, ok=False, message=lost, mirror=True))
         return words
+
+    def _close_words(self) -> None:
+        if self._words_fd >= 0:
+            os.close(self._words_fd)
+            self._words_fd = -1
 
     def poll(self) -> None:
         """Hear what the writer has said so far, without waiting."""
@@ -356,6 +379,7 @@ class Saver:
             # It still writes; it finishes by itself. Python warns of a child that nobody waited for.
             self._process.returncode = 0
         self._process = None
+        self._close_words()
         if self._snapshot is not None:
             self._snapshot.close()
             self._snapshot = None

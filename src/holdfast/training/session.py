@@ -123,8 +123,9 @@ class Run:
         self._decision: Decision | None = None
         self._agreement: Agreement | None = None
         self._lock: DirectoryLock | None = None
+        self._mirror_lock: DirectoryLock | None = None
         self._restored: restoring.Restored | None = None
-        self._prepared = self._finished = self._entered = self._begun = False
+        self._prepared = self._finished = self._entered = self._begun = self._ending = False
         self._in_step = False  # between two boundaries of `steps`
         self._later: Save | None = None
         self._pid = os.getpid()
@@ -276,6 +277,10 @@ class Run:
         if self.rank == 0:
             make_directory(self.directory)
             self._lock = DirectoryLock(self.directory, tell)
+            if self._settings.mirror is not None:
+                from .mirroring import claim
+
+                self._mirror_lock = claim(self._settings.mirror, self.directory, tell)
         self._agreement = join(
             rank=self.rank,
             world=self.world,
@@ -319,6 +324,8 @@ class Run:
             self._in_step = True
             yield step
             self.beat(step + 1)
+            if self._ending:
+                break
             if self.step != total:
                 self._pass_boundary()
         self.finish()
@@ -347,12 +354,18 @@ class Run:
         return self.step
 
     def finish(self) -> None:
-        """The last thing after a loop of the script's own: all steps are done, and their state is saved.
+        """The training is done: in the body of `steps` after this step, in a loop of one's own now.
+
+        The state is saved, and the run ends with 0. With several ranks all of them call it at the same step.
 
         Raises:
             SaveFailed: it could not be saved.
         """
-        assert self._agreement is not None
+        if self._in_step:
+            self._ending = True
+            return
+        if self._agreement is None:
+            raise TrainingError("finish() before the loop has begun", "call it in the loop, or after it")
         self._finished = True
         self._decision = None  # whoever is asked to leave after the last step has done all there was to do
         self._agreement.finish(self.step)
@@ -564,8 +577,9 @@ class Run:
         leaving.close_all(self._stages(error))
         record = {**self._describe_end(error), "seconds": round(time.monotonic() - began, 3)}
         leaving.write_record(self._promises.stop_record, record, self.rank)
-        if self._lock is not None:
-            leaving.guard("directory lock", self._lock.release)
+        for lock in (self._lock, self._mirror_lock):
+            if lock is not None:
+                leaving.guard("directory lock", lock.release)
 
     def _describe_end(self, error: BaseException | None) -> dict[str, Any]:
         return leaving.describe_end(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 import threading
@@ -49,11 +50,22 @@ class Planned:
         """The file's bytes, array by array, without the buffer: for a box whose memory has no room for a snapshot."""
         yield memoryview(self.head)
         for value, what, _ in self.items:
-            if what.nbytes:
-                piece = bytearray(what.nbytes)
-                arrays.copy_into(value, what, piece, 0)
-                arrays.synchronize()
-                yield memoryview(piece)
+            address = arrays.address_of(value, what)
+            if address is not None:
+                # As it lies there: one array may be most of the state, and there is no room for a copy.
+                yield memoryview((ctypes.c_char * what.nbytes).from_address(address))
+            elif what.nbytes:
+                yield memoryview(self._copy(value, what))
+
+    def _copy(self, value: Any, what: arrays.Described) -> bytearray:  # noqa: ANN401 - an array of any library
+        try:
+            piece = bytearray(what.nbytes)
+        except MemoryError:
+            words = f"no memory for a copy of an array of {what.nbytes / 1e6:,.0f} MB"
+            raise OSError(errno.ENOMEM, words, self.path) from None
+        arrays.copy_into(value, what, piece, 0)
+        arrays.synchronize()
+        return piece
 
 
 class Layouts:

@@ -73,6 +73,11 @@ def follow(name: str, target: Any, replicated: bool | None) -> Tracked:  # noqa:
                 f"{name}: a jax array cannot be overwritten in place",
                 "keep the training state in a dict and track that: state = {'params': params}, run.track(state)",
             )
+        if not arrays.can_be_overwritten(target):
+            raise TrainingError(
+                f"{name}: an array that cannot be overwritten in place (read-only, or a view that repeats elements)",
+                "track a copy of it and compute with that",
+            )
         return Tracked(name, target, "array", replicated)
     if isinstance(target, (dict, list)) or arrays.capture_generator(target) is not None:
         return Tracked(name, target, "value", replicated)
@@ -183,6 +188,9 @@ def _merge(place: str, old: Any, new: Any, seen: _Seen) -> Any:  # noqa: ANN401
         return new
     if arrays.library_of(old) == "jax":
         return _as_jax(place, old, new)
+    if arrays.library_of(old) is not None and not arrays.can_be_overwritten(old):
+        arrays.check_alike(old, new, place)
+        return new
     if isinstance(old, tuple):
         _expect(place, new, tuple)
         merged = [

@@ -104,7 +104,8 @@ class _Flattening:
 
     def _encode_array(self, value: Array, path: tuple[str, ...]) -> Document:
         what = arrays.describe(value, self._place(path))
-        key = wanted = ".".join(path) or self.name
+        # Half of a surrogate pair is no text in UTF-8, which other readers of the file insist on.
+        key = wanted = (".".join(path) or self.name).encode(errors="backslashreplace").decode()
         again = 1
         while key in self.arrays or key == METADATA:
             again += 1
@@ -138,15 +139,15 @@ class _Flattening:
 
     def _encode_dict(self, value: dict[Any, Any], path: tuple[str, ...], depth: int) -> Document:
         metadata = getattr(value, "_metadata", None)
-        plain = all(type(key) is str for key in value) and KIND not in value
-        if plain:
-            encoded = {key: self.encode(item, (*path, key), depth + 1) for key, item in value.items()}
+        items = list(value.items())  # another thread may add to it meanwhile
+        if KIND not in value and all(type(key) is str for key, _ in items):
+            encoded = {key: self.encode(item, (*path, key), depth + 1) for key, item in items}
             if metadata is None:
                 return encoded
             # torch keeps the versions of a module's formats in an attribute of its state_dict.
             return {KIND: "state_dict", "items": encoded, "metadata": self.encode(dict(metadata), path, depth + 1)}
         pairs = []
-        for key, item in value.items():
+        for key, item in items:
             if isinstance(key, (list, dict)) or arrays.library_of(key) is not None:
                 raise CannotSave(
                     self._place(path), f"a key of type {type(key).__name__}", "use strings or numbers as keys"
@@ -168,7 +169,7 @@ class _Flattening:
         if isinstance(value, range):
             return {KIND: "range", "value": [value.start, value.stop, value.step]}
         if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
-            return self.encode(value.state_dict(), path, len(path))
+            return self._encode_owner(value, path)
         generator = arrays.capture_generator(value)
         if generator is not None:
             return {KIND: "generator", **{key: self.encode(item, path, 0) for key, item in generator.items()}}
@@ -178,11 +179,28 @@ class _Flattening:
         # A number or a string of a subclass (bool and the like were taken above): its value is what counts.
         if isinstance(value, (int, float, str)) and not hasattr(value, "__dict__"):
             return self.encode(next(base for base in (int, float, str) if isinstance(value, base))(value), path, 0)
-        what = f"{_article(type(value).__qualname__)} ({value!r:.60})"
-        raise CannotSave(self._place(path), what, PLAIN_REMEDY)
+        raise CannotSave(self._place(path), _describe_other(value), PLAIN_REMEDY)
+
+    def _encode_owner(self, value: Any, path: tuple[str, ...]) -> Document:  # noqa: ANN401 - it has a state_dict()
+        if id(value) in self._inside:
+            raise CannotSave(self._place(path), "its state_dict() contains itself", PLAIN_REMEDY)
+        self._inside.add(id(value))
+        try:
+            return self.encode(value.state_dict(), path, len(path))
+        finally:
+            self._inside.discard(id(value))
 
     def _place(self, path: tuple[str, ...]) -> str:
         return ".".join((self.name, *path))
+
+
+def _describe_other(value: object) -> str:
+    """Its type, and what it says of itself; its own ``repr`` may fail."""
+    kind = _article(type(value).__qualname__)
+    try:
+        return f"{kind} ({value!r:.60})"
+    except Exception:  # noqa: BLE001 - code of the script's
+        return kind
 
 
 def _article(noun: str) -> str:

@@ -23,7 +23,6 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..host.files import sync_directory
 from . import checkpoints, layout, mirroring, snapshot, writing
 from .errors import CannotResume
 
@@ -52,6 +51,8 @@ class Job:
     world: int = 1
     keep: dict[str, Any] = field(default_factory=dict)
     mirror: str | None = None
+    lock: tuple[int, int] | None = None
+    """Device and inode of the run's lock: a directory that has another one, or is gone, is not the run's any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +142,15 @@ def _describe(directory: str, error: OSError) -> str:
 def _attempt(job: Job, directory: str, sources: list[writing.Source], notes: list[str]) -> str:
     if directory == job.mirror:
         mirroring.make_directory(directory)
-    else:
+    elif job.lock is None:
         os.makedirs(directory, exist_ok=True)
+    elif _identify_lock(directory) != tuple(job.lock):
+        raise OSError(
+            errno.ENOENT, "the run's directory is gone: removed, replaced, or not mounted any more", directory
+        )
     final = os.path.join(directory, layout.step_name(job.step))
-    if os.path.lexists(final):
-        return _settle_existing(final, job, notes)
+    if job.rank == 0 and os.path.lexists(final):
+        _settle_existing(final, job, notes)
     building = _building(job, directory)
     try:
         part = os.path.join(building, layout.rank_prefix(job.rank))
@@ -168,14 +173,22 @@ def _attempt(job: Job, directory: str, sources: list[writing.Source], notes: lis
         raise
 
 
+def _identify_lock(directory: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(os.path.join(directory, layout.LOCK), follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def _say_failed(building: str, rank: int) -> None:
     """An empty file, which needs no room: rank 0 gives the save up as soon as it sees it."""
     with contextlib.suppress(OSError):
         os.close(os.open(os.path.join(building, f"failed-{rank}"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666))
 
 
-def _settle_existing(final: str, job: Job, notes: list[str]) -> str:
-    """This step is there already: sound means done; otherwise it is set aside, once, and written anew.
+def _settle_existing(final: str, job: Job, notes: list[str]) -> None:
+    """This step is there already: a wrong one is set aside, a sound one stays until the new one takes its name.
 
     Raises:
         OSError: it can neither be read nor be moved.
@@ -187,14 +200,10 @@ def _settle_existing(final: str, job: Job, notes: list[str]) -> str:
     except CannotResume as error:
         raise OSError(errno.EEXIST, str(error), final) from None
     if verdict.ok:
-        # Whoever made it visible may have been killed before its name was durable.
-        sync_directory(os.path.dirname(final))
-        notes.append(f"{final} was there already and proves right")
-        return final
-    if verdict.unreadable or job.rank != 0 or checkpoints.set_aside(final, job.step) is None:
+        return
+    if verdict.unreadable or checkpoints.set_aside(final, job.step) is None:
         raise OSError(errno.EEXIST, f"it exists and does not prove right ({verdict.problems[0]})", final)
     notes.append(f"{final} did not prove right ({verdict.problems[0]}) and was set aside")
-    raise OSError(errno.ESTALE, "set aside, written anew", final)
 
 
 def _complete(job: Job, files: tuple[layout.FileEntry, ...]) -> layout.Record:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import threading
 import time
 import zlib
@@ -31,6 +32,8 @@ SPARE_BYTES = 4 << 20
 SPARE_INODES = 8
 LANES = 2
 """Writes under way at a time: one keeps a disk waiting between two of its requests."""
+AT_FDCWD = -100
+RENAME_EXCHANGE = 2
 
 
 class NoSpace(OSError):
@@ -263,7 +266,7 @@ def commit(directory: str, building: str, record: layout.Record) -> str:
     """Write the commit record, make everything durable, then visible; answers the checkpoint's path.
 
     Raises:
-        FileExistsError: there is a checkpoint of this step already.
+        FileExistsError: something is in the way that cannot be replaced.
         OSError: it did not become durable; nothing is visible, or it is and the name may not outlive a power cut.
     """
     write_durably(os.path.join(building, layout.RECORD), layout.record_to_bytes(record))
@@ -272,11 +275,33 @@ def commit(directory: str, building: str, record: layout.Record) -> str:
     sync_directory(building)
     final = os.path.join(directory, layout.step_name(record.step))
     # A rename replaces an empty directory silently; the directory's lock keeps others of us out.
-    if os.path.lexists(final):
-        raise FileExistsError(errno.EEXIST, "there is a checkpoint of this step already", final)
-    os.rename(building, final)
-    sync_directory(directory)
+    if not os.path.lexists(final):
+        os.rename(building, final)
+        sync_directory(directory)
+    else:
+        # The step was saved before, and the state is another one since: there is one of them under the name at any time.
+        _exchange(building, final)
+        sync_directory(directory)
+        shutil.rmtree(building, ignore_errors=True)
     return final
+
+
+def _exchange(one: str, other: str) -> None:
+    """Let two directories change names, in one step that the file system makes whole.
+
+    Raises:
+        FileExistsError: `other` is no directory, or this file system or kernel cannot do it (Linux 3.15, not NFS;
+            source: rename(2), RENAME_EXCHANGE).
+    """
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    done = -1
+    if os.path.isdir(other) and not os.path.islink(other) and hasattr(libc, "renameat2"):
+        here = ctypes.c_int(AT_FDCWD)
+        done = libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), ctypes.c_uint(RENAME_EXCHANGE))
+    if done != 0:
+        raise FileExistsError(errno.EEXIST, "it is there and cannot be replaced; save at another step", other)
 
 
 def now() -> float:

@@ -98,12 +98,15 @@ class HoldfastCallback:
 
     def on_train_end(self, trainer: Foreign, pl_module: Foreign) -> None:  # noqa: ARG002 - the signature of the hook
         """All steps are done."""
-        if self._record.restored is not None:
-            # The limits were reached already, and no batch was asked for.
-            self._run.begin()
         if trainer.global_step != self._run.step:
             self._run.beat(trainer.global_step)
         self._run.finish()
+
+    def on_fit_end(self, trainer: Foreign, pl_module: Foreign) -> None:  # noqa: ARG002 - the signature of the hook
+        """All steps were done before, and the fit had nothing to do."""
+        if not self._record.begun:
+            self._run.begin()
+            self._run.finish()
 
     def _pass_boundary(self) -> None:
         """Between two batches: everything of the last one is over, nothing of the next one has begun."""
@@ -187,10 +190,12 @@ class FitRecord:
         connector.restore_model()
         connector.restore_datamodule()
         connector.restore_callbacks()
-        # The hooks up to the first batch see the right epoch.
-        progress = self.restored["fit_loop"]["epoch_progress"]["current"]
-        trainer.fit_loop.epoch_progress.current.processed = progress["processed"]
-        trainer.fit_loop.epoch_progress.current.completed = progress["completed"]
+        # The hooks up to the first batch see the right epoch and step, and a fit that is over does not begin.
+        loop, progress = trainer.fit_loop, self.restored["fit_loop"]
+        loop.epoch_progress.current.processed = progress["epoch_progress"]["current"]["processed"]
+        loop.epoch_progress.current.completed = progress["epoch_progress"]["current"]["completed"]
+        optimization = "epoch_loop.automatic_optimization.optim_progress"
+        loop.epoch_loop.automatic_optimization.optim_progress.load_state_dict(progress[optimization])
 
     def give_to_loops(self) -> None:
         """The counters of all loops, in the place where they were read."""
