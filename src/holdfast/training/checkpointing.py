@@ -94,6 +94,11 @@ class Checkpointing:
         """Hear what there is to hear, without waiting."""
         self.saver.poll()
 
+    def wait(self, timeout: float | None) -> None:
+        """Wait at most `timeout` seconds until no save is under way: then `last_durable` is exact."""
+        if self._saver is not None:
+            self._saver.wait(timeout)
+
     def prepare(self, own: dict[str, Any]) -> None:
         """See that everything can be saved, and have memory and the writer ready before the first save.
 

@@ -125,7 +125,7 @@ class Run:
         self._lock: DirectoryLock | None = None
         self._mirror_lock: DirectoryLock | None = None
         self._restored: restoring.Restored | None = None
-        self._prepared = self._finished = self._entered = self._begun = self._ending = False
+        self._prepared = self._finished = self._entered = self._begun = self._ending = self._left = False
         self._in_step = False  # between two boundaries of `steps`
         self._later: Save | None = None
         self._pid = os.getpid()
@@ -190,6 +190,7 @@ class Run:
             return  # a forked child ends here: everything is its parent's
         stopped = error if isinstance(error, Stopped) else None
         if error is None and self._in_step and not self._finished:
+            self._checkpoints.wait(self._patience())
             newest = f"step {self.last_durable[0]}" if self.last_durable else "none"
             tell(f"the loop was left inside of step {self.step}, which is not saved; the newest checkpoint is {newest}")
         if error is None and self.should_stop():
@@ -270,6 +271,7 @@ class Run:
             CannotResume: there are checkpoints and none can be continued; never a silent start from scratch.
             DirectoryBusy: another run writes into the directory.
         """
+        self._check_mine()
         if self._restored is not None:
             return self.step
         if not self._entered:
@@ -323,6 +325,7 @@ class Run:
             step = self.step
             self._in_step = True
             yield step
+            self._check_mine()
             self.beat(step + 1)
             if self._ending:
                 break
@@ -390,7 +393,7 @@ class Run:
             raise TrainingError("beat() before the loop has begun", "call run.begin() first, or use run.steps()")
         now = time.monotonic()
         self._watch.add_step(now)
-        step, self._in_step = int(step), False
+        step, self._in_step = layout.check_step(step), False
         if step < self.step:
             tell(
                 f"the step went back from {self.step} to {step}: was the resumed step forgotten? run.begin() answers it"
@@ -487,6 +490,20 @@ class Run:
             if self._watch.wish_to_stop(time.monotonic(), None) is not None:
                 raise self._save_and_stop() from None
 
+    def _check_mine(self) -> None:
+        """See that the block has not ended, and that this is the process that entered it.
+
+        Raises:
+            TrainingError: it is not so; a save would meet that of the run that goes on.
+        """
+        if self._left:
+            raise TrainingError("the run's block has ended", "make another run with training.run(...)")
+        if os.getpid() != self._pid:
+            raise TrainingError(
+                "this process was forked inside of the run's block, and the loop is its parent's",
+                "leave it with os._exit() when its work is done",
+            )
+
     def _begin_save(self, reason: str) -> Save:
         save = self._checkpoints.begin(self._own(), reason)
         # What the loop stood still for a save is no step's time.
@@ -514,6 +531,7 @@ class Run:
         assert first is not None
         words = f"{first.name} was not finite at step {first.step}"
         if "nonfinite" in self._settings.stop_on:
+            self._checkpoints.wait(self._patience())
             kept = self.last_durable[1] if self.last_durable else "none"
             raise NonFinite(
                 words, f"the newest checkpoint is {kept}: lower the learning rate, or look at the data there"
@@ -566,7 +584,7 @@ class Run:
 
     def _leave(self, error: BaseException | None) -> None:
         """Close everything and say why; nothing is raised from here."""
-        began = time.monotonic()
+        began, self._left = time.monotonic(), True
         record = self._describe_end(error)
         if isinstance(error, Stopped) and self.rank == 0:
             where = self.last_durable[1] if self.last_durable else "the beginning: nothing was saved yet"

@@ -279,7 +279,7 @@ def commit(directory: str, building: str, record: layout.Record) -> str:
         os.rename(building, final)
         sync_directory(directory)
     else:
-        # The step was saved before, and the state is another one since: there is one of them under the name at any time.
+        # The step was saved before, and the state has changed since: one of the two is under the name at any time.
         _exchange(building, final)
         sync_directory(directory)
         shutil.rmtree(building, ignore_errors=True)
