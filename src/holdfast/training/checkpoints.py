@@ -21,6 +21,7 @@ from .errors import CannotResume, NoValidCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from mmap import mmap
 
 RECORD_LIMIT = 64 << 20
 REFUSALS = (errno.EACCES, errno.EPERM)
@@ -191,7 +192,7 @@ def _belongs(path: str, prefix: str) -> bool:
     return path.startswith(prefix) if prefix else "/" not in path
 
 
-def _parse_state(data: bytearray) -> dict[str, Any]:
+def _parse_state(data: bytearray | mmap) -> dict[str, Any]:
     try:
         documents = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
@@ -201,7 +202,7 @@ def _parse_state(data: bytearray) -> dict[str, Any]:
     return documents
 
 
-def _decode(name: str, document: Any, buffers: dict[str, bytearray]) -> object:  # noqa: ANN401 - a JSON value
+def _decode(name: str, document: Any, buffers: dict[str, bytearray | mmap]) -> object:  # noqa: ANN401 - a JSON value
     data = buffers.get(f"{name}.safetensors", bytearray())
     places = layout.parse_arrays(memoryview(data), f"{name}.safetensors") if data else {}
 

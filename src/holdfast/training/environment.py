@@ -238,6 +238,20 @@ def apply(promises: Promises, *, seed: int | None = None, rank: int = 0, determi
     return Applied(devices, needed, threads, interop, limited, seeds, tuple(notes))
 
 
+def hold_standard_streams() -> None:
+    """Put /dev/null where standard input, output or error is closed.
+
+    Else the next files to be opened take their numbers: a print of some library would write into a checkpoint, and the
+    writer process, whose standard streams are redirected, would be given what it cannot use.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number is the one that is given out.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+
+
 def _check_devices(promises: Promises, torch: Any, notes: list[str]) -> tuple[int | None, int | None]:  # noqa: ANN401
     """The usable cards and how many are needed.
 

@@ -291,7 +291,7 @@ class Heartbeat:
             self._window = before
 
     def _put_beat(self, path: str) -> None:
-        _refuse_special(path)
+        _refuse_special(path, replaced=True)
         record: dict[str, object] = {"schema": 1, "step": self._step, "epoch": self._epoch, "phase": self._phase}
         if "loss" in self.last:
             record["loss"] = self.last["loss"]
@@ -330,8 +330,10 @@ def _encode_row(entry: tuple[int | None, int | None, float, dict[str, Value]]) -
         return _encode(finite) + "\n"
 
 
-def _refuse_special(path: str) -> None:
-    """Refuse what would make a writer wait (a FIFO that nobody reads), and what must not be replaced (a device).
+def _refuse_special(path: str, *, replaced: bool = False) -> None:
+    """Refuse what would make a writer wait, such as a FIFO that nobody reads.
+
+    A file that is `replaced` is never opened: of what is in the way, only a device must stay.
 
     Raises:
         OSError: `path` is there and is no regular file.
@@ -340,5 +342,6 @@ def _refuse_special(path: str) -> None:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return
-    if not stat.S_ISREG(mode):
+    device = stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+    if device or not (replaced or stat.S_ISREG(mode)):
         raise OSError("it is not a regular file")

@@ -6,6 +6,7 @@ thread hashes while others wait for the disk: 500 MB take a third of the time th
 
 from __future__ import annotations
 
+import mmap
 import os
 import stat
 import threading
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from . import layout
+from .errors import CannotResume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,17 +26,44 @@ LANES_FROM = 64 << 20
 """Files of at least this many bytes are read by `LANES` threads."""
 
 
-def read_whole(path: str, file: layout.FileEntry) -> bytearray:
+def read_whole(path: str, file: layout.FileEntry) -> bytearray | mmap.mmap:
     """One file of the checkpoint in `path`, proven.
+
+    Where memory has no room for it beside the state that it is for, it is mapped: the kernel then gives the pages back
+    and reads them again, instead of killing a run at each of its starts. Writes to the map do not reach the file.
 
     Raises:
         LayoutError: its bytes are not those that were written.
+        CannotResume: there is no memory for it at all.
         OSError: it cannot be read.
     """
     with _opened(path, file) as descriptor:
-        buffer = bytearray(file.bytes)
-        _Reading(descriptor, file, memoryview(buffer)).run()
-        return buffer
+        room = _find_room(file)
+        _Reading(descriptor, file, None if room is None else memoryview(room)).run()
+        return _map(descriptor, path, file) if room is None else room
+
+
+def _find_room(file: layout.FileEntry) -> bytearray | None:
+    from .snapshot import HEADROOM, memory_free
+
+    free = memory_free() if file.bytes >= LANES_FROM else None
+    if free is not None and free < file.bytes * HEADROOM:
+        return None
+    try:
+        return bytearray(file.bytes)
+    except MemoryError:
+        return None
+
+
+def _map(descriptor: int, path: str, file: layout.FileEntry) -> mmap.mmap:
+    try:
+        return mmap.mmap(descriptor, file.bytes, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    except OSError as error:
+        # Not the file's fault: an earlier checkpoint, which would be tried next, is no smaller.
+        raise CannotResume(
+            f"{os.path.join(path, file.path)} cannot be read: {file.bytes / 1e6:,.0f} MB, {error.strerror or error}",
+            "give the run more memory (ulimit -v, the limit of its group)",
+        ) from None
 
 
 def prove(path: str, file: layout.FileEntry) -> None:

@@ -8,6 +8,7 @@ step, reported, and the next save starts another one.
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import json
 import os
@@ -31,6 +32,8 @@ LEAVE_S = 60.0
 """How long the end of a run waits for a mirror after the last checkpoint is durable; the writer goes on by itself."""
 
 
+MOST_DEATHS = 3
+"""After so many writers that died in a save, with none that came through, the trainer writes by itself."""
 LONGEST_WORDS = 4096
 """Bytes of a dead writer's last words that are repeated."""
 
@@ -128,6 +131,7 @@ class Saver:
         self._words_fd = -1
         self._current: Save | None = None
         self._step, self._count = -1, 0
+        self._deaths = 0
         self._mirrors_due: list[int] = []
         self.why_inline = "" if self._asynchronous else "it was asked for" if not asynchronous else "no memfd here"
 
@@ -178,7 +182,7 @@ class Saver:
             mirror=self.mirror,
             lock=self._lock,
         )
-        if not (self._asynchronous and self._hand_over(job, planned, save)):
+        if not (self._asynchronous and self._deaths < MOST_DEATHS and self._hand_over(job, planned, save)):
             self._write_here(job, planned, save)
         return save
 
@@ -258,6 +262,8 @@ class Saver:
     def _start_writer(self) -> None:
         if self._process is not None and self._process.poll() is None:
             return
+        if not sys.executable:
+            raise OSError(errno.ENOENT, "this Python does not know its own executable (sys.executable)")
         import subprocess
 
         self._bury_writer()
@@ -338,6 +344,9 @@ class Saver:
         if not data:
             words = self._bury_writer()
             if self._current is not None:
+                self._deaths += 1
+                if self._deaths == MOST_DEATHS:
+                    self.why_inline = f"{words}, {MOST_DEATHS} times in a row"
                 self._settle(self._current, writer.Result(self._current.step, ok=False, message=words))
             return
         self._answers += data
@@ -351,6 +360,7 @@ class Saver:
             if result.mirror:
                 self._report(Save(None, result.step), result)
             elif self._current is not None:
+                self._deaths = 0
                 self._settle(self._current, result)
 
     def _settle(self, save: Save, result: writer.Result) -> None:

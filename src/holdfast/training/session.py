@@ -14,7 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import environment, leaving, oversights, restoring
+from . import environment, layout, leaving, oversights, restoring
 from .agreement import Action, AgreementLost, join, read_ranks
 from .agreement_files import find_directory
 from .cadence import DEFAULT_INTERRUPTION_S, Cadence
@@ -160,8 +160,9 @@ class Run:
                 "the script is being imported again, by a process that it has started (a loader with spawned workers?)",
                 'put what trains under: if __name__ == "__main__":',
             )
-        self._entered = True
+        self._entered, self._pid = True, os.getpid()
         promises, settings = self._promises, self._settings
+        environment.hold_standard_streams()
         for problem in promises.problems:
             tell(problem)
         applied = environment.apply(promises, seed=settings.seed, rank=self.rank, deterministic=settings.deterministic)
@@ -271,14 +272,13 @@ class Run:
             CannotResume: there are checkpoints and none can be continued; never a silent start from scratch.
             DirectoryBusy: another run writes into the directory.
         """
+        if not self._entered:
+            raise TrainingError("resume() outside of the run's block", "use it as: with training.run(...) as run")
         self._check_mine()
         if self._restored is not None:
             return self.step
-        if not self._entered:
-            raise TrainingError("resume() outside of the run's block", "use it as: with training.run(...) as run")
         if self.rank == 0:
-            make_directory(self.directory)
-            self._lock = DirectoryLock(self.directory, tell)
+            self._lock = self._take_directory()
             if self._settings.mirror is not None:
                 from .mirroring import claim
 
@@ -306,6 +306,17 @@ class Run:
         self._heart.phase("train")
         self._watch.start()
         return self.step
+
+    def _take_directory(self) -> DirectoryLock:
+        try:
+            make_directory(self.directory)
+            return DirectoryLock(self.directory, tell)
+        except OSError as error:
+            at = f" (at {error.filename})" if error.filename not in (None, self.directory) else ""
+            raise TrainingError(
+                f"checkpoints cannot be saved in {self.directory}: {error.strerror or error}{at}",
+                "give a directory that this account can make and write",
+            ) from error
 
     def steps(self, total: int | None = None) -> Iterator[int]:
         """Count from the first step that is not complete to `total` (None: without end), for the body of the loop.
@@ -584,7 +595,7 @@ class Run:
 
     def _leave(self, error: BaseException | None) -> None:
         """Close everything and say why; nothing is raised from here."""
-        began, self._left = time.monotonic(), True
+        began = time.monotonic()
         record = self._describe_end(error)
         if isinstance(error, Stopped) and self.rank == 0:
             where = self.last_durable[1] if self.last_durable else "the beginning: nothing was saved yet"
@@ -598,6 +609,7 @@ class Run:
         for lock in (self._lock, self._mirror_lock):
             if lock is not None:
                 leaving.guard("directory lock", lock.release)
+        self._left = True
 
     def _describe_end(self, error: BaseException | None) -> dict[str, Any]:
         return leaving.describe_end(

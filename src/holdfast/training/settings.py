@@ -39,7 +39,11 @@ def choose_directory(given: str | os.PathLike[str] | None, promises: Promises) -
     In a rehearsal (`holdfast drill`) a directory that the script names is left alone, because what is in it belongs to
     the real training: one inside of the run's own stands for it.
     """
-    path = os.path.abspath(os.fspath(given) if given is not None else promises.checkpoint_dir or "checkpoints")
+    name = os.fsdecode(given) if given is not None else promises.checkpoint_dir or "checkpoints"
+    try:
+        path = os.path.abspath(name)
+    except FileNotFoundError:
+        raise ValueError(f"{name!r} is relative to the working directory, which is gone: give a whole path") from None
     own = promises.checkpoint_dir
     if not promises.rehearsal or own is None or path == os.path.abspath(own):
         return path
@@ -54,7 +58,7 @@ def choose_mirror(given: str | os.PathLike[str] | None, promises: Promises, dire
     Raises:
         ValueError: it is the first one.
     """
-    mirror = os.fspath(given) if given is not None else promises.mirror
+    mirror = os.fsdecode(given) if given is not None else promises.mirror
     if not mirror or promises.rehearsal:
         return None
     if os.path.realpath(mirror) == os.path.realpath(directory):

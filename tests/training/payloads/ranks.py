@@ -73,8 +73,10 @@ def main() -> None:
             if not ddp:
                 time.sleep(0.03)  # a step's work: nothing else keeps these ranks near each other
     digest = hashlib.sha256()
-    for tensor in [*model.state_dict().values(), mine["mean"], torch.get_rng_state()]:
-        digest.update(tensor.numpy().tobytes())
+    # DDP overwrites buffers with rank 0's before each forward pass: what the last pass left on the others is nobody's.
+    buffers = [*model.buffers()] if rank == 0 or not ddp else []
+    for tensor in [*model.parameters(), *buffers, mine["mean"], torch.get_rng_state()]:
+        digest.update(tensor.detach().numpy().tobytes())
     rows = hashlib.sha256(json.dumps(mine["rows"]).encode()).hexdigest()
     done = {"digest": digest.hexdigest(), "rows": rows, "step": run.step, "count": len(mine["rows"])}
     with open(os.path.join(directory, f"done-{rank}.json"), "w") as file:

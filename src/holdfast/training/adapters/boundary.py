@@ -10,6 +10,16 @@ if TYPE_CHECKING:
     from ..session import Run
 
 
+def begin(run: Run) -> None:
+    """The last thing before the first step: random states, and a stop that was asked for while everything was loaded.
+
+    Raises:
+        Stopped: it was.
+    """
+    run.begin()
+    run._pass_boundary()  # noqa: SLF001 - as in `pass_boundary`
+
+
 def pass_boundary(run: Run, step: int) -> None:
     """Say that `step` steps are complete, and save or stop here if that was decided.
 
@@ -21,8 +31,7 @@ def pass_boundary(run: Run, step: int) -> None:
         Stopped: the run was asked to leave; everything is saved.
     """
     run.beat(step)
-    if run.should_stop() or run.should_save():
-        run._act()  # noqa: SLF001 - the step that Run.steps takes here
+    run._pass_boundary()  # noqa: SLF001 - the step that Run.steps takes here
 
 
 def log_numbers(run: Run, values: dict[str, Any]) -> None:

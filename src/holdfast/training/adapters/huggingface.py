@@ -18,7 +18,7 @@ import tempfile
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TrainingError
-from .boundary import log_numbers, pass_boundary
+from .boundary import begin, log_numbers, pass_boundary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -158,7 +158,10 @@ class HoldfastCallback:
         run, state = self._run, self._trainer.state
         if not self._begun:
             self._begun = True
-            run.begin()
+            if state.global_step < state.max_steps:
+                begin(run)
+            else:
+                run.begin()
         elif state.global_step != run.step:
             pass_boundary(run, state.global_step)
         if state.global_step >= state.max_steps:

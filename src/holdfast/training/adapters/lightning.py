@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..errors import TrainingError
-from .boundary import log_numbers, number, pass_boundary
+from .boundary import begin, log_numbers, number, pass_boundary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,7 +43,7 @@ class HoldfastCallback:
     def __new__(cls, *_: Any) -> HoldfastCallback:  # noqa: ANN401, PYI034 - a class that is made here
         """Make an instance of this class and of Lightning's base class, of whichever of its two names is in use."""
         if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
-            from pytorch_lightning import Callback  # type: ignore[import-not-found,unused-ignore]
+            Callback: Foreign = sys.modules["pytorch_lightning"].Callback
         else:
             from lightning.pytorch import Callback  # type: ignore[import-not-found,unused-ignore]
         made: HoldfastCallback = object.__new__(type(cls.__name__, (cls, Callback), {}))
@@ -97,24 +97,18 @@ class HoldfastCallback:
         log_numbers(self._run, trainer.logged_metrics)
 
     def on_train_end(self, trainer: Foreign, pl_module: Foreign) -> None:  # noqa: ARG002 - the signature of the hook
-        """All steps are done."""
+        """All steps are done. Not called when they were before: neither the fit nor the run begins then."""
         if trainer.global_step != self._run.step:
             self._run.beat(trainer.global_step)
         self._run.finish()
-
-    def on_fit_end(self, trainer: Foreign, pl_module: Foreign) -> None:  # noqa: ARG002 - the signature of the hook
-        """All steps were done before, and the fit had nothing to do."""
-        if not self._record.begun:
-            self._run.begin()
-            self._run.finish()
 
     def _pass_boundary(self) -> None:
         """Between two batches: everything of the last one is over, nothing of the next one has begun."""
         run, trainer = self._run, self._trainer
         loop = trainer.fit_loop.epoch_loop
         if not self._record.begun:
-            run.begin()
             self._record.give_to_loops()
+            begin(run)
         elif trainer.global_step != run.step and not loop._should_accumulate():  # noqa: SLF001 - gradients are not saved
             pass_boundary(run, trainer.global_step)
 
