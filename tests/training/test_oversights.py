@@ -72,3 +72,19 @@ def test_a_schedule_that_is_built_after_the_resume_is_noticed(
 def test_rates_that_moved_on_are_no_oversight() -> None:
     assert compare_rates({"o": [0.1]}, {"o": [0.01]}, {"o": [0.009]}) == []
     assert compare_rates({"o": [0.1]}, {"o": [0.1]}, {"o": [0.1]}) == []
+
+
+def test_an_optimizer_without_its_model_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = torch.nn.Linear(2, 2)
+    with training.run(tmp_path) as run:
+        run.track(optimizer=torch.optim.SGD(model.parameters(), 0.1))
+        for _ in run.steps(1):
+            pass
+    assert "optimizer trains parameters of a module that is not tracked" in capsys.readouterr().err
+
+
+def test_a_run_that_tracks_nothing_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with training.run(tmp_path) as run:
+        for _ in run.steps(1):
+            pass
+    assert "nothing is tracked" in capsys.readouterr().err

@@ -336,3 +336,86 @@ def test_the_block_can_be_entered_once(tmp_path: Path) -> None:
 def test_a_loop_of_ones_own_must_begin_first(tmp_path: Path) -> None:
     with training.run(tmp_path) as run, pytest.raises(training.TrainingError, match=r"call run\.begin\(\) first"):
         run.beat(1)
+
+
+def test_a_script_that_is_done_and_breaks_off_loses_nothing(tmp_path: Path) -> None:
+    with training.run(tmp_path) as run:
+        run.track(weights=np.zeros(4))
+        for step in run.steps(100):
+            if step == 2:
+                run.finish()
+                break
+    assert (tmp_path / "step-3").is_dir()
+
+
+def test_a_training_that_ended_itself_is_not_gone_on_with_unless_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def attempt(**options: Any) -> list[int]:
+        seen = []
+        with training.run(tmp_path, **options) as run:
+            for step in run.steps(5):
+                seen.append(step)
+                if step == 2:
+                    run.finish()
+        return seen
+
+    assert attempt() == [0, 1, 2]
+    assert attempt() == []
+    assert "the script ended this training itself after step 3" in capsys.readouterr().err
+    assert attempt(extend=True) == [3, 4]
+
+
+def test_a_loop_that_never_began_is_told_so(tmp_path: Path) -> None:
+    with training.run(tmp_path) as run:
+        for ask in (run.should_stop, run.should_save):
+            with pytest.raises(training.TrainingError, match=r"call run\.begin\(\) first"):
+                ask()
+
+
+def test_a_loop_of_ones_own_that_is_not_finished_is_told_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with training.run(tmp_path, every=None) as run:
+        for step in range(run.begin(), 3):
+            run.beat(step + 1)
+    assert "the loop ended at step 3 without run.finish(), so it is not saved" in capsys.readouterr().err
+
+
+@pytest.mark.requirement("CKPT-14")
+@pytest.mark.parametrize("in_place", [True, False])
+def test_an_array_that_is_replaced_instead_of_changed_is_noticed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, in_place: bool
+) -> None:
+    weights = np.zeros(4)
+    with training.run(tmp_path, every=2) as run:
+        run.track(weights=weights)
+        for _ in run.steps(5):
+            if in_place:
+                weights += 1
+            else:
+                weights = weights + 1  # the mistake
+    assert ("weights is the same as at step 2" in capsys.readouterr().err) is not in_place
+
+
+@pytest.mark.requirement("CKPT-14")
+def test_a_loader_that_was_begun_too_early_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with training.run(tmp_path) as run:
+        run.batches(list(range(10)))
+        for _ in run.steps(2):
+            pass
+    assert "no batch was taken from data in the first step" in capsys.readouterr().err
+
+
+def test_a_time_limit_may_be_text(tmp_path: Path) -> None:
+    assert training.run(tmp_path, time_limit="2h")._settings.time_limit_s == 7200
+    with pytest.raises(ValueError, match="is not a time"):
+        training.run(tmp_path, time_limit="20")
+
+
+@pytest.mark.requirement("CKPT-07")
+def test_of_checkpoints_with_one_value_the_first_is_the_best(tmp_path: Path) -> None:
+    with training.run(tmp_path, every=1, keep_last=1, keep_best=1, metric="score", mode="max") as run:
+        run.track(weights=np.zeros(2))
+        for step in run.steps(8):
+            if step % 3 == 0:
+                run.log(score=[0.1, 0.9, 0.3][step // 3])
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-4", "step-8"]

@@ -55,6 +55,9 @@ class Checkpointing:
         self._failures = self._mirror_failures = 0
         self._measured = self._said_slow = False
         self._waited_s = 0.0
+        self._samples: dict[str, int] = {}
+        self._still: set[str] = set()
+        self._sampled_at = -1
 
     def open(self, agreement: Agreement, restored: Restored, step: int, lock_fd: int | None) -> None:
         """From here on saves are possible; intervals count from now."""
@@ -124,6 +127,7 @@ class Checkpointing:
         # A loss that is logged more seldom than saved stays NaN until a finite one is seen.
         metrics = plain_metrics(self._heart.last)
         healthy = healthy and not any(metrics[name] is not value for name, value in self._heart.last.items())
+        self._look_for_still(own["step"])
         self.cadence.saving(own["step"], time.monotonic())
         tracked = {name: {"replicated": item.replicated, "kind": item.kind} for name, item in self._tracked.items()}
         record = {
@@ -148,6 +152,26 @@ class Checkpointing:
             if left is not None and left < LAST_CALL_S and self._alone:
                 raise SaveFailed(f"no save: that of step {saver.busy.step} is still under way and the time is up")
             saver.wait(WAIT_LOOK_S if left is None else min(WAIT_LOOK_S, max(left - LAST_CALL_S, 0.05)))
+
+    def _look_for_still(self, step: int) -> None:
+        """Say once that an array stays as it is: ``w = w + 1`` makes a new one, and not that one is tracked."""
+        if self._rank != 0 or step <= self._sampled_at:
+            return
+        from . import oversights
+
+        for name, item in self._tracked.items():
+            if item.kind not in ("array", "value"):
+                continue
+            digest = oversights.sample(item.target, name)
+            if digest is not None and self._samples.get(name) == digest and name not in self._still:
+                self._still.add(name)
+                tell(
+                    f"{name} is the same as at step {self._sampled_at}: if the script changes it, it makes a new array "
+                    f"({name} = {name} + ...); change the tracked one in place ({name} += ...)"
+                )
+            if digest is not None:
+                self._samples[name] = digest
+        self._sampled_at = step
 
     def _note_wait(self, seconds: float) -> None:
         """Say once that the loop stands still because saves are asked for faster than the disk takes them."""

@@ -306,8 +306,12 @@ def choose_victims(entries: Iterable[Entry], keep: Retention) -> list[Entry]:
     if not kept.intersection(finite):
         kept.update(finite[:1])
     ranked = [(value, entry.step) for entry in sound if (value := _metric(entry, keep.metric)) is not None]
-    ranked.sort(key=lambda pair: (-pair[0] if keep.mode == "max" else pair[0], -pair[1]))
-    kept.update(step for _, step in ranked[: keep.best])
+    # A checkpoint carries the value that was logged last: of several with one value the oldest has earned it.
+    ranked.sort(key=lambda pair: (-pair[0] if keep.mode == "max" else pair[0], pair[1]))
+    firsts: dict[float, int] = {}
+    for value, step in ranked:
+        firsts.setdefault(value, step)
+    kept.update(list(firsts.values())[: keep.best])
     return sorted((entry for entry in sound if entry.step not in kept), key=lambda entry: entry.step)
 
 

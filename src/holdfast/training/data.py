@@ -99,6 +99,11 @@ class Batches:
         """Batches in an epoch as far as the loader knows it."""
         return self._source.length()
 
+    @property
+    def untouched(self) -> bool:
+        """Whether no batch was given out since it was made or restored."""
+        return not self._open and (self._pending is not None or self._position == 0)
+
     def __iter__(self) -> Iterator[Batch]:
         return self
 

@@ -77,7 +77,7 @@ class DirectoryLock:
     def _write_holder(self) -> None:
         assert self.fd is not None
         me = {"pid": os.getpid(), "start": _start_time(os.getpid()), "host": socket.gethostname(), "boot": _boot_id()}
-        me["run"] = os.environ.get("HOLDFAST_RUN_ID", "")
+        me["run"], me["space"] = os.environ.get("HOLDFAST_RUN_ID", ""), _process_space()
         data = json.dumps(me).encode() + b"\n"
         with contextlib.suppress(OSError):  # a full disk: the run makes room later, and the lock holds without a name
             os.ftruncate(self.fd, 0)
@@ -95,6 +95,8 @@ class DirectoryLock:
                 return words, None
             if who["boot"] != _boot_id():
                 return words, False
+            if who.get("space", "") != _process_space():
+                return words, None  # a number there is another process here
             return words, _start_time(int(who["pid"])) == who["start"]
         except (OSError, ValueError, KeyError, TypeError):
             return "a process that left no name", False
@@ -120,6 +122,14 @@ def _start_time(pid: int) -> str:
     except OSError:
         return ""
     return "" if fields[0] in ("Z", "X") else fields[19]
+
+
+def _process_space() -> str:
+    """The namespace in which process numbers are counted (contained jobs have their own); source: namespaces(7)."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
 
 
 def _boot_id() -> str:

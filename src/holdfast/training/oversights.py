@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from .tracking import Tracked
 
+SAMPLED = 4096
+"""So many elements of an array say whether it changes."""
 NOTICEABLE = 0.01
 """A learning rate that is this share away from the restored one has moved."""
 
@@ -47,6 +49,61 @@ def _find_others(kinds: list[tuple[type, str]], known: set[int]) -> list[str]:
         if kind is not None and id(thing) not in known:
             found.append(f"{kind} ({type(thing).__name__})")
     return sorted(set(found))
+
+
+def find_all(tracked: Mapping[str, Tracked], rates: tuple[dict[str, list[float]], dict[str, list[float]]]) -> list[str]:
+    """Everything of this page that can be seen after the first step, as sentences; `rates` are built and restored."""
+    if not tracked:
+        return [
+            "nothing is tracked: a checkpoint has the step and the random states only; give the rest to run.track()"
+        ]
+    untracked = find_untracked(tracked.values())
+    words = [f"{what} is not tracked: a resume would begin it anew; give it to run.track()" for what in untracked]
+    words += find_foreign_parameters(tracked)
+    words += [
+        f"no batch was taken from {name} in the first step: begin the loop over it after run.begin() or run.steps(), or "
+        "take its batches from run.batches()"
+        for name, item in tracked.items()
+        if getattr(item.target, "untouched", False)
+    ]
+    built, restored = rates
+    return words + compare_rates(built, restored, read_rates(tracked))
+
+
+def find_foreign_parameters(tracked: Mapping[str, Tracked]) -> list[str]:
+    """Tracked optimizers of torch that train parameters of a module which is not tracked."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return []
+    known: set[int] = set()
+    for item in tracked.values():
+        for part in _parts(item.target):
+            if isinstance(part, torch.nn.Module):
+                known.update(id(parameter) for parameter in part.parameters())
+            elif isinstance(part, torch.Tensor):
+                known.add(id(part))
+    return [
+        f"{name} trains parameters of a module that is not tracked: give that to run.track(), too"
+        for name, item in tracked.items()
+        if isinstance(item.target, torch.optim.Optimizer)
+        and any(id(parameter) not in known for group in item.target.param_groups for parameter in group["params"])
+    ]
+
+
+def sample(state: object, name: str) -> int | None:
+    """A CRC-32 over the beginnings of all arrays in a state; None without any."""
+    import zlib
+
+    from . import arrays, tree
+
+    digest, found = 0, tree.flatten(state, name)[1]
+    for value in found.values():
+        piece = value[:SAMPLED] if getattr(value, "ndim", 1) == 1 else value.reshape(-1)[:SAMPLED]
+        what = arrays.describe(piece, name)
+        buffer = bytearray(what.nbytes)
+        arrays.copy_into(piece, what, buffer, 0)
+        digest = zlib.crc32(buffer, digest)
+    return digest if found else None
 
 
 def _kinds() -> list[tuple[type, str]]:

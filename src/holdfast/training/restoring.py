@@ -43,6 +43,7 @@ class Restored:
         self.own: dict[str, Any] | None = self._states.pop(OWN, None)
         if loaded is not None and not isinstance(self.own, dict):
             raise CannotResume(f"{self.path} was not written by a run of this library", ADVICE)
+        self.ended_early = self.own is not None and self.own.get("ended") is True
         if self.own is not None:
             self._random = self.own.pop("random", None)
 

@@ -24,7 +24,15 @@ from .heartbeat import Heartbeat, tell
 from .locking import DirectoryLock
 from .restoring import OWN
 from .saving import Save
-from .settings import Settings, choose_directory, choose_every, choose_mirror, choose_retention, choose_stops
+from .settings import (
+    Settings,
+    choose_directory,
+    choose_every,
+    choose_mirror,
+    choose_retention,
+    choose_stops,
+    choose_time_limit,
+)
 from .stopping import Budget
 from .watch import Watch, parse_reason
 from .writing import make_directory
@@ -55,11 +63,12 @@ def run(  # noqa: PLR0913 - each is a setting that a script may want, all by nam
     mode: str = "min",
     seed: int | None = None,
     deterministic: bool = False,
-    time_limit: float | None = None,
+    time_limit: float | str | None = None,
     mirror: str | os.PathLike[str] | None = None,
     on_nonfinite: str = "warn",
     on_save_failure: str = "continue",
     asynchronous: bool = True,
+    extend: bool = False,
 ) -> Run:
     """A training run that survives; use it as ``with training.run(...) as run``.
 
@@ -73,11 +82,13 @@ def run(  # noqa: PLR0913 - each is a setting that a script may want, all by nam
         mode: ``"min"`` or ``"max"`` of `metric`.
         seed: Seeds python, numpy and torch; a checkpoint that was made with another seed is refused.
         deterministic: Ask torch for deterministic algorithms.
-        time_limit: Seconds after which to save and leave; the supervisor's and Slurm's deadlines are known anyway.
+        time_limit: After so many seconds (or ``"2h"``) to save and leave; the supervisor's and Slurm's deadlines are
+            known anyway.
         mirror: A second directory on storage that outlives this machine; each checkpoint is copied and proven there.
         on_nonfinite: What a NaN or infinite logged value does: ``"warn"``, or ``"stop"``: ends the run with an error.
         on_save_failure: What a save that failed does: ``"continue"``, or ``"stop"``: leave with 143.
         asynchronous: Save in a process of its own; False: the loop waits until a save is durable.
+        extend: Go on with a training that ended itself early (`Run.finish` in the body of its loop).
 
     Raises:
         ValueError: an argument makes no sense.
@@ -90,10 +101,11 @@ def run(  # noqa: PLR0913 - each is a setting that a script may want, all by nam
         keep=choose_retention(promises, keep_last, keep_best, metric, mode),
         seed=seed,
         deterministic=deterministic,
-        time_limit_s=time_limit,
+        time_limit_s=choose_time_limit(time_limit),
         mirror=choose_mirror(mirror, promises, where),
         stop_on=choose_stops(on_nonfinite, on_save_failure),
         asynchronous=asynchronous,
+        extend=extend,
     )
     return Run(settings, promises)
 
@@ -130,7 +142,7 @@ class Run:
         self._later: Save | None = None
         self._pid = os.getpid()
         self._nonfinite_seen = 0
-        self._rates: list[dict[str, list[float]]] = []
+        self._rates: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
         self._watch = Watch(promises.checkpoint_request, settings.time_limit_s, tell)
         speaks = self.rank == 0
         self._heart = Heartbeat(promises.heartbeat if speaks else None, promises.metrics if speaks else None)
@@ -190,11 +202,17 @@ class Run:
         if os.getpid() != self._pid:
             return  # a forked child ends here: everything is its parent's
         stopped = error if isinstance(error, Stopped) else None
+        if error is None and self._ending and self._in_step:
+            # "run.finish(); break": the body is done with, and so is its step.
+            self.beat(self.step + 1)
+            self.finish()
         if error is None and self._in_step and not self._finished:
             self._checkpoints.wait(self._patience())
             newest = f"step {self.last_durable[0]}" if self.last_durable else "none"
             tell(f"the loop was left inside of step {self.step}, which is not saved; the newest checkpoint is {newest}")
-        if error is None and self.should_stop():
+        if error is None and self._begun and not self._in_step and not self._finished:
+            self._say_unfinished()
+        if error is None and self._agreement is not None and self.should_stop():
             error = stopped = self._save_and_stop()
             self._leave(error)
             raise stopped
@@ -294,10 +312,10 @@ class Run:
         settings = self._settings
         restored = restoring.find(self.directory, settings.mirror, self._agreement, seed=settings.seed, say=tell)
         self._restored = restored
-        self._rates = [oversights.read_rates(self._tracked)]
+        built = oversights.read_rates(self._tracked)
         for tracked in self._tracked.values():
             restored.restore(tracked)
-        self._rates.append(oversights.read_rates(self._tracked))
+        self._rates = (built, oversights.read_rates(self._tracked))
         if restored.own is not None:
             self.step, self.epoch = int(restored.own["step"]), restored.own["epoch"]
             self.state.update(restored.own["state"])
@@ -328,7 +346,11 @@ class Run:
             CannotSave: something that is tracked has no plain form (after the first step at the latest).
         """
         self.begin()
-        if total is not None and self.step >= total:
+        if self._restored is not None and self._restored.ended_early and not self._settings.extend:
+            at = f"step {self.step}"
+            tell(f"the script ended this training itself after {at}; training.run(extend=True) goes on with it")
+            total = self.step
+        elif total is not None and self.step >= total:
             tell(f"all {total} steps are done already (step {self.step} in {self.directory})")
         if self.should_stop() and self.step != total:
             self._act()
@@ -436,12 +458,32 @@ class Run:
         """Whether this rank knows of a reason to stop: a look at a flag, for evaluation loops that may be cut short."""
         return self._watch.reason is not None or self._watch.signals.flag != 0
 
+    def _say_unfinished(self) -> None:
+        """The block ended in peace, and nobody said that all was done."""
+        if not self.should_stop() and not self._checkpoints.is_durable(self.step) and self.rank == 0:
+            newest = f"step {self.last_durable[0]}" if self.last_durable else "none"
+            tell(f"the loop ended at step {self.step} without run.finish(), so it is not saved; the newest is {newest}")
+
+    def _see_that_it_began(self, what: str) -> None:
+        if self._agreement is None:
+            raise TrainingError(f"{what} before the loop has begun", "call run.begin() first, or use run.steps()")
+
     def should_stop(self) -> bool:
-        """Whether to leave now: True on the same step in all ranks; then leave the ``with`` block, which saves."""
+        """Whether to leave now: True on the same step in all ranks; then leave the ``with`` block, which saves.
+
+        Raises:
+            TrainingError: the loop has not begun.
+        """
+        self._see_that_it_began("should_stop()")
         return self._decision is not None and self._decision.action is Action.STOP
 
     def should_save(self) -> bool:
-        """Whether to call `save` now: on the same step in all ranks."""
+        """Whether to call `save` now: on the same step in all ranks.
+
+        Raises:
+            TrainingError: the loop has not begun.
+        """
+        self._see_that_it_began("should_save()")
         return self._decision is not None and self._decision.action is Action.SAVE
 
     def stop(self, why: str = "the script asked for it") -> None:
@@ -523,16 +565,14 @@ class Run:
 
     def _own(self) -> dict[str, Any]:
         """What the library itself keeps in a checkpoint, but for the random states."""
-        return {"step": self.step, "epoch": self.epoch, "state": self.state}
+        own = {"step": self.step, "epoch": self.epoch, "state": self.state}
+        return {**own, "ended": True} if self._ending else own
 
     def _look_for_oversights(self) -> None:
         """After the first step everything exists that the script will ever build."""
         if self.rank != 0:
             return
-        for what in oversights.find_untracked(self._tracked.values()):
-            tell(f"{what} is not tracked: a resume would begin it anew; give it to run.track()")
-        built, restored = self._rates
-        for words in oversights.compare_rates(built, restored, oversights.read_rates(self._tracked)):
+        for words in oversights.find_all(self._tracked, self._rates):
             tell(words)
 
     def _on_nonfinite(self) -> None:

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from .cadence import Every, parse_every
+from .cadence import Every, Kind, parse_every
 from .checkpoints import Retention
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class Settings:
     mirror: str | None = None
     stop_on: frozenset[str] = frozenset()
     asynchronous: bool = True
+    extend: bool = False
 
 
 def choose_directory(given: str | os.PathLike[str] | None, promises: Promises) -> str:
@@ -79,6 +80,20 @@ def choose_retention(promises: Promises, keep_last: int, keep_best: int, metric:
             f"keep_last={keep_last}, keep_best={keep_best}: keep 1 newest or more, and 0 to {MOST_BEST} best"
         )
     return Retention(promises.keep_last or keep_last, keep_best, metric, mode)
+
+
+def choose_time_limit(given: float | str | None) -> float | None:
+    """Seconds, from a number or a text such as ``"2h"``.
+
+    Raises:
+        ValueError: it makes no sense.
+    """
+    if not isinstance(given, str):
+        return given
+    parsed = parse_every(given)
+    if parsed.kind is not Kind.TIME:
+        raise ValueError(f'time_limit={given!r} is not a time: write seconds, or "90s", "10m", "2h"')
+    return parsed.amount
 
 
 def choose_every(given: str | int | None, promises: Promises) -> Every:

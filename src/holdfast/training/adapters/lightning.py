@@ -43,10 +43,10 @@ class HoldfastCallback:
     def __new__(cls, *_: Any) -> HoldfastCallback:  # noqa: ANN401, PYI034 - a class that is made here
         """Make an instance of this class and of Lightning's base class, of whichever of its two names is in use."""
         if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
-            Callback: Foreign = sys.modules["pytorch_lightning"].Callback
+            module: Foreign = sys.modules["pytorch_lightning"]
         else:
-            from lightning.pytorch import Callback  # type: ignore[import-not-found,unused-ignore]
-        made: HoldfastCallback = object.__new__(type(cls.__name__, (cls, Callback), {}))
+            from lightning import pytorch as module  # type: ignore[import-not-found,no-redef,unused-ignore]
+        made: HoldfastCallback = object.__new__(type(cls.__name__, (cls, module.Callback), {}))
         return made
 
     def __init__(self, run: Run) -> None:
