@@ -61,8 +61,8 @@ def find_all(tracked: Mapping[str, Tracked], rates: tuple[dict[str, list[float]]
     words = [f"{what} is not tracked: a resume would begin it anew; give it to run.track()" for what in untracked]
     words += find_foreign_parameters(tracked)
     words += [
-        f"no batch was taken from {name} in the first step: begin the loop over it after run.begin() or run.steps(), or "
-        "take its batches from run.batches()"
+        f"no batch was taken from {name} in the first step: begin the loop over it after run.begin() or run.steps(), "
+        "or take its batches from run.batches()"
         for name, item in tracked.items()
         if getattr(item.target, "untouched", False)
     ]
