@@ -175,3 +175,10 @@ def test_numbers_of_another_type_and_nan_are_compared_as_they_are() -> None:
 def test_steps_done_again_are_counted_where_both_ends_are_known() -> None:
     assert count_redone((FIRST, SECOND)) == 7
     assert count_redone((replace(FIRST, last=None), SECOND)) == 0
+
+
+def test_a_term_that_nobody_left_after_is_no_proof_that_it_stops() -> None:
+    assert judge(REFERENCE, (FIRST, SECOND), stop=False).verdict is Verdict.EXACT
+    found = judge(REFERENCE, (FIRST, SECOND), stop=True)
+    assert found.verdict is Verdict.DOES_NOT_STOP
+    assert "no attempt left after a TERM" in found.why

@@ -107,7 +107,8 @@ class Drill:
             return Rehearsal(reference, (), judge(reference, ()), cut, (), source)
         planned = self._plan(reference, watch)
         trails = self._run_interrupted(reference, watch, planned, cut=cut)
-        return Rehearsal(reference, tuple(trails), judge(reference, trails, source=source), cut, planned, source)
+        judgement = judge(reference, trails, source=source, stop=self._wanted.stop)
+        return Rehearsal(reference, tuple(trails), judgement, cut, planned, source)
 
     # --------------------------------------------------------------------------------------------------- two runs
 

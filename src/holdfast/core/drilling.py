@@ -103,8 +103,12 @@ class Judgement:
         return self.verdict is Verdict.EXACT
 
 
-def judge(reference: Trail, trails: Sequence[Trail], *, source: str = "metrics") -> Judgement:
-    """Judge a rehearsal; `source` says what `rows` were read from (``metrics`` or ``heartbeats``)."""
+def judge(reference: Trail, trails: Sequence[Trail], *, source: str = "metrics", stop: bool = False) -> Judgement:
+    """Judge a rehearsal.
+
+    `source` says what `rows` were read from (``metrics`` or ``heartbeats``); with `stop` one interruption was to be a
+    TERM.
+    """
     early = _judge_reference(reference, trails) or _judge_ends(trails)
     redone = count_redone(trails)
     if early is not None:
@@ -116,6 +120,11 @@ def judge(reference: Trail, trails: Sequence[Trail], *, source: str = "metrics")
     prints = compare([(t.attempt, t.prints) for t in trails], reference.prints)
     lines = [Line("steps", True, steps[1]), _line_of_rows(rows, source), *_lines_of_prints(prints)]
     stopping = _judge_stops(trails)
+    if stop and not stopping:
+        words = (
+            f"no attempt left after a TERM: attempt {trails[-1].attempt} was done without, or went on in spite of it"
+        )
+        stopping.append(Line("stop", None, words))
     lines += stopping
     verdict, why = _conclude(rows, prints, source)
     bad = next((line for line in stopping if not line.good), None)
