@@ -13,6 +13,8 @@ lock() { # lock NAME SOURCE [LOCK FILES TO AGREE WITH...]
     local out="requirements/$1.txt" source="$2" constraints=() part other
     for other in "${@:3}"; do constraints+=(--constraint "requirements/$other.txt"); done
     part="$(mktemp)"
+    # Torch is never locked: it has a build for each kind of device.
+    constraints+=(--overrides <(echo "torch ; sys_platform == 'none'"))
     uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate --upgrade \
         "${constraints[@]}" "$source" --output-file "$part" >/dev/null
     if grep -nE '://|^-' "$part"; then
@@ -30,3 +32,4 @@ lock runtime pyproject.toml
 lock build requirements/build.in runtime
 lock dev requirements/dev.in runtime build
 lock examples requirements/examples.in runtime build dev
+lock frameworks requirements/frameworks.in runtime build dev examples
