@@ -343,7 +343,7 @@ def test_a_busy_writer_finishes_the_save_of_a_killed_trainer_and_the_next_one_wa
     first.save()
     first.kill()
     second = start(directory)
-    wait_until(lambda: second.said("left behind to finish its save"), what="the second trainer waits")
+    wait_until(lambda: second.said("left behind, to finish its save"), what="the second trainer waits")
     assert support.steps(directory) == [1]
     os.kill(pid, signal.SIGCONT)
     assert second.resumed() == {"resumed": 2, "whose": [2]}
