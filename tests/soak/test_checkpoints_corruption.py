@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training import checkpoints
 from holdfast.training.errors import NoValidCheckpoint
+from holdfast.training.storage import checkpoints
 from tests.training.faults import support
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training import checkpoints
-from holdfast.training.checkpoints import Retention
-from holdfast.training.saving import Saver
+from holdfast.training.storage import checkpoints
+from holdfast.training.storage.checkpoints import Retention
+from holdfast.training.storage.saving import Saver
 from tests.training.faults import disks, support
 
 if TYPE_CHECKING:

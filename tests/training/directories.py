@@ -9,7 +9,7 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 from holdfast import training
-from holdfast.training import layout
+from holdfast.training.storage import layout
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils import data
 
-from holdfast.training import rng
-from holdfast.training.data import follow
+from holdfast.training.data.batches import follow
+from holdfast.training.randomness import rng
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.training import agreement, agreement_board, agreement_files, agreement_store
-from holdfast.training.agreement import Action, AgreementLost, Alone, Decision, Wish
-from holdfast.training.agreement_board import Board
-from holdfast.training.agreement_store import StoreAgreement
 from holdfast.training.errors import TrainingError
+from holdfast.training.ranks import agreement
+from holdfast.training.ranks import board as agreement_board
+from holdfast.training.ranks import files as agreement_files
+from holdfast.training.ranks import store as agreement_store
+from holdfast.training.ranks.agreement import Action, AgreementLost, Alone, Decision, Wish
+from holdfast.training.ranks.board import Board
+from holdfast.training.ranks.store import StoreAgreement
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -436,6 +439,6 @@ def test_without_a_store_ranks_on_several_hosts_are_refused(tmp_path: Path, monk
 
 
 def test_the_modules_need_nothing_but_the_standard_library_to_be_imported() -> None:
-    code = "import sys; from holdfast.training import agreement_store, agreement_board; print('torch' in sys.modules)"
+    code = "import sys; from holdfast.training.ranks import board, store; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
     assert {agreement_board.__name__, agreement_store.__name__} <= set(sys.modules)

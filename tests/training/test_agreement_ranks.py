@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training import agreement_files
+from holdfast.training.ranks import files as agreement_files
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from holdfast.training import arrays, checkpoints
 from holdfast.training.errors import CannotSave
+from holdfast.training.storage import arrays, checkpoints
 from tests.training.faults import support
 
 pytestmark = pytest.mark.contract

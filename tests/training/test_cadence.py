@@ -97,8 +97,8 @@ def test_before_any_measure_the_first_save_comes_after_a_minute() -> None:
     assert "first save" in cadence.describe()
 
 
-def test_while_a_save_is_in_flight_none_is_due() -> None:
-    for every in (AUTO, Every(Kind.TIME, 10.0), Every(Kind.STEPS, 5.0)):
+def test_while_a_save_is_in_flight_none_is_due_by_time() -> None:
+    for every in (AUTO, Every(Kind.TIME, 10.0)):
         cadence = Cadence(every)
         cadence.begin(0, 0.0)
         cadence.saving(5, 10.0)
@@ -164,11 +164,18 @@ def test_every_500_steps_means_multiples_also_after_a_resume() -> None:
     assert cadence.interval_s is None
 
 
+def test_a_count_of_steps_is_kept_to_while_a_save_is_in_flight() -> None:
+    cadence = Cadence(parse_every(500))
+    cadence.begin(0, 0.0)
+    cadence.saving(500, 0.0)
+    assert not cadence.due(999, 1.0, 1.0)
+    assert cadence.due(1000, 1.0, 1.0)
+
+
 def test_an_overtaken_multiple_is_made_up_for() -> None:
     cadence = Cadence(parse_every(500))
     cadence.begin(0, 0.0)
     cadence.saving(500, 0.0)
-    assert not cadence.due(1000, 1.0, 1.0)
     cadence.note_save(1.0, 0.0)
     assert cadence.due(1001, 2.0, 1.0)
 

@@ -16,10 +16,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from holdfast.training import checkpoints, layout
-from holdfast.training.checkpoints import Entry, Retention
 from holdfast.training.errors import CannotResume, NoValidCheckpoint
-from holdfast.training.layout import LayoutError, Record
+from holdfast.training.storage import checkpoints, layout
+from holdfast.training.storage.checkpoints import Entry, Retention
+from holdfast.training.storage.layout import LayoutError, Record
 from tests.training.faults import support
 
 if TYPE_CHECKING:
@@ -372,7 +372,7 @@ def entry(step: int, loss: float | None = None, *, healthy: bool = True, sound: 
         ([entry(1)], Retention(1), []),
         ([entry(1, 0.1), entry(2, 0.5), entry(3, 0.4)], Retention(1, 1), [2]),
         ([entry(1, 0.1), entry(2, 0.5), entry(3, 0.4)], Retention(1, 1, "loss", "max"), [1]),
-        ([entry(1, 0.1), entry(2, 0.1), entry(3)], Retention(1, 1), [1]),
+        ([entry(1, 0.1), entry(2, 0.1), entry(3)], Retention(1, 1), [2]),
         ([entry(1), entry(2, healthy=False), entry(3, healthy=False)], Retention(1), [2]),
         ([entry(1), entry(2), entry(3, healthy=False)], Retention(2), [1]),
         ([entry(1, sound=False), entry(2), entry(3, sound=False)], Retention(1), []),

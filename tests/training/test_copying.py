@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.training import copying
+from holdfast.training.storage import copying
 
 pytestmark = pytest.mark.contract
 

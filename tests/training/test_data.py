@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training.data import (
+from holdfast.training.data.batches import (
     Batches,
     BatchSampler,
     DataChanged,
@@ -113,7 +113,7 @@ def go_through(make: Callable[[], Any], steps: int, cut: int | None = None) -> l
     return seen
 
 
-@pytest.mark.filterwarnings("ignore::holdfast.training.data.DataWarning")
+@pytest.mark.filterwarnings("ignore::holdfast.training.data.batches.DataWarning")
 @pytest.mark.requirement("CKPT-02", "B-54")
 @pytest.mark.parametrize("name", LOADERS)
 def test_interrupted_is_uninterrupted_at_every_position(name: str) -> None:
@@ -182,7 +182,7 @@ def test_the_rest_of_an_epoch_ends_with_it() -> None:
     assert (batches.epoch, batches.position) == (1, LENGTH)
 
 
-@pytest.mark.filterwarnings("ignore::holdfast.training.data.DataWarning")
+@pytest.mark.filterwarnings("ignore::holdfast.training.data.batches.DataWarning")
 @pytest.mark.parametrize("name", LOADERS)
 @pytest.mark.parametrize("cut", [0, 1, LENGTH - 1, LENGTH, LENGTH + 1, 3 * LENGTH])
 def test_a_count_of_epochs_is_kept_over_a_resume(name: str, cut: int) -> None:

@@ -15,8 +15,9 @@ torch = pytest.importorskip("torch")
 from torch.utils import data  # noqa: E402 - only where there is torch
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
-from holdfast.training import data_indices, rng  # noqa: E402
-from holdfast.training.data import BatchSampler, DataChanged, DataUnusable, DataWarning, follow  # noqa: E402
+from holdfast.training.data import indices as data_indices  # noqa: E402
+from holdfast.training.data.batches import BatchSampler, DataChanged, DataUnusable, DataWarning, follow  # noqa: E402
+from holdfast.training.randomness import rng  # noqa: E402
 from tests.training.loaders import (  # noqa: E402
     SAMPLES,
     Augmented,
@@ -72,7 +73,7 @@ STREAMED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::holdfast.training.data.DataWarning")
+@pytest.mark.filterwarnings("ignore::holdfast.training.data.batches.DataWarning")
 @pytest.mark.requirement("CKPT-02", "B-54")
 @pytest.mark.parametrize("name", [*LOADERS, *STREAMED])
 def test_interrupted_is_uninterrupted_at_every_position(name: str) -> None:

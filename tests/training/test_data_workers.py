@@ -13,7 +13,7 @@ pytest.importorskip("numpy")
 
 from torch.utils import data  # noqa: E402 - only where there is torch
 
-from holdfast.training.data import follow  # noqa: E402
+from holdfast.training.data.batches import follow  # noqa: E402
 from tests.training.loaders import SAMPLES, Augmented, LazySampler, Streamed, indices_of, loader, run_loop  # noqa: E402
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def test_the_seeding_of_samples_can_be_left_to_torch() -> None:
     assert first(seed_samples=True) != plain
 
 
-@pytest.mark.filterwarnings("ignore::holdfast.training.data.DataWarning")
+@pytest.mark.filterwarnings("ignore::holdfast.training.data.batches.DataWarning")
 def test_an_iterable_dataset_with_workers_goes_on() -> None:
     def make() -> data.DataLoader[Any]:
         return data.DataLoader(Streamed(), batch_size=4, num_workers=2)
@@ -121,7 +121,7 @@ def test_a_batch_that_raises_in_a_worker_is_passed_once() -> None:
 SPAWNED = """
 import random, sys, torch
 from torch.utils.data import DataLoader
-from holdfast.training.data import follow
+from holdfast.training.data.batches import follow
 
 class Samples(torch.utils.data.Dataset):
     def __len__(self):
@@ -158,7 +158,8 @@ def test_spawned_workers_are_seeded_too(tmp_path: Path) -> None:
 
 def test_nothing_is_loaded_by_the_library_itself() -> None:
     program = (
-        "import sys; from holdfast.training import rng; from holdfast.training.data import BatchSampler, follow;"
+        "import sys; from holdfast.training.randomness import rng;"
+        "from holdfast.training.data.batches import BatchSampler, follow;"
         "batches = follow(BatchSampler(9, 2)); next(batches); rng.seed_everything(1); state = rng.capture();"
         "assert rng.restore(state) == []; again = follow(BatchSampler(9, 2));"
         "again.load_state_dict(batches.state_dict()); next(again);"

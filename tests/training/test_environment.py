@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training import environment
-from holdfast.training.environment import DevicesMissing, Promises, apply, of_rank, read_promises
+from holdfast.training.box import environment
+from holdfast.training.box.environment import DevicesMissing, Promises, apply, of_rank, read_promises
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -295,7 +295,7 @@ def test_without_promises_nothing_is_touched(with_torch: Any) -> None:
 
 @pytest.mark.requirement("LIB-09")
 def test_LIB_09_the_seeds_that_were_set_are_given_back(monkeypatch: pytest.MonkeyPatch, without_torch: None) -> None:
-    module = types.ModuleType("holdfast.training.rng")
+    module = types.ModuleType("holdfast.training.randomness.rng")
     asked: list[tuple[int, int, bool]] = []
 
     def seed_everything(seed: int, *, rank: int = 0, deterministic: bool = False) -> dict[str, int]:
@@ -303,7 +303,7 @@ def test_LIB_09_the_seeds_that_were_set_are_given_back(monkeypatch: pytest.Monke
         return {"seed": seed}
 
     module.seed_everything = seed_everything  # type: ignore[attr-defined]  # a stand-in module
-    monkeypatch.setitem(sys.modules, "holdfast.training.rng", module)
+    monkeypatch.setitem(sys.modules, "holdfast.training.randomness.rng", module)
     assert apply(Promises(), seed=7, rank=1).seeds == {"seed": 7}
     assert apply(Promises(), deterministic=True).seeds == {"seed": 0}
     assert asked == [(7, 1, False), (0, 0, True)]
@@ -312,7 +312,7 @@ def test_LIB_09_the_seeds_that_were_set_are_given_back(monkeypatch: pytest.Monke
 REAL = """
 import torch
 torch.set_num_threads(2)
-from holdfast.training.environment import apply, read_promises
+from holdfast.training.box.environment import apply, read_promises
 applied = apply(read_promises())
 print(torch.get_num_threads(), torch.get_num_interop_threads(), applied.threads, applied.interop_threads)
 """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.training.environment import Slice, advise_loader, measure_slice
+from holdfast.training.box.environment import Slice, advise_loader, measure_slice
 
 if TYPE_CHECKING:
     from pathlib import Path

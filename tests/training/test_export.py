@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import training
 from holdfast.training.errors import NoValidCheckpoint, TrainingError
-from holdfast.training.export import export, guess_format
+from holdfast.training.storage.export import export, guess_format
 from tests.training.directories import damage, make_directory, spread
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import pytest
 
 from holdfast.host import files
 from holdfast.model.wire import clean_heartbeat
-from holdfast.training import heartbeat
-from holdfast.training.heartbeat import Heartbeat, NonFinite
+from holdfast.training.reporting import heartbeat
+from holdfast.training.reporting.heartbeat import Heartbeat, NonFinite
 from tests.host.small_disk import fill, mount_small_disk
 
 if TYPE_CHECKING:

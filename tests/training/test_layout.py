@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.training import arrays, layout
-from holdfast.training.layout import FileEntry, LayoutError, NewerFormat, Record
+from holdfast.training.storage import arrays, layout
+from holdfast.training.storage.layout import FileEntry, LayoutError, NewerFormat, Record
 
 pytestmark = pytest.mark.pure
 

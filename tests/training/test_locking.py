@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.training.errors import DirectoryBusy
-from holdfast.training.locking import DirectoryLock
+from holdfast.training.storage.locking import DirectoryLock
 from tests.training.faults.driving import start
 from tests.waiting import wait_until
 

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training import checkpoints, mirroring, restoring
-from holdfast.training.checkpoints import Retention
+from holdfast.training import restoring
 from holdfast.training.errors import CannotResume, NoValidCheckpoint
-from holdfast.training.saving import Save, Saver
+from holdfast.training.storage import checkpoints, mirroring
+from holdfast.training.storage.checkpoints import Retention
+from holdfast.training.storage.saving import Save, Saver
 from tests.training.faults import support
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.training.writer import Result
+    from holdfast.training.storage.writer import Result
 
 pytestmark = pytest.mark.contract
 

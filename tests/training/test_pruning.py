@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.training import pruning, survey
-from holdfast.training.checkpoints import Retention
 from holdfast.training.errors import NoValidCheckpoint
+from holdfast.training.storage import pruning, survey
+from holdfast.training.storage.checkpoints import Retention
 from tests.training.directories import damage, make_directory, rewrite
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.training.agreement import Action, Decision, Wish
-from holdfast.training.agreement_board import Board
+from holdfast.training.ranks.agreement import Action, Decision, Wish
+from holdfast.training.ranks.board import Board
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.training import layout, reading
+from holdfast.training.storage import layout, reading
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ def entry(tmp_path: Path) -> layout.FileEntry:
 
 @pytest.mark.requirement("CKPT-04")
 def test_what_is_read_is_what_was_written(entry: layout.FileEntry, tmp_path: Path) -> None:
-    assert reading.read_whole(str(tmp_path), entry) == (tmp_path / "a.safetensors").read_bytes()
+    assert bytes(reading.read_whole(str(tmp_path), entry)) == (tmp_path / "a.safetensors").read_bytes()
     reading.prove(str(tmp_path), entry)
 
 

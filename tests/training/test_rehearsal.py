@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.training.environment import Promises
+from holdfast.training.box.environment import Promises
 from holdfast.training.settings import choose_directory, choose_mirror
 
 pytestmark = [pytest.mark.pure, pytest.mark.requirement("CKPT-15")]

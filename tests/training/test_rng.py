@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training import rng, rng_streams
 from holdfast.training.errors import TrainingError
+from holdfast.training.randomness import rng
+from holdfast.training.randomness import streams as rng_streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

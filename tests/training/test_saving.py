@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training import checkpoints, snapshot, writer
-from holdfast.training.checkpoints import Retention
 from holdfast.training.errors import CannotSave, SaveFailed
-from holdfast.training.saving import Saver
+from holdfast.training.storage import checkpoints, snapshot, writer
+from holdfast.training.storage.checkpoints import Retention
+from holdfast.training.storage.saving import Saver
 from tests.training.faults import support
 from tests.training.faults.driving import is_gone, start, stop_process
 from tests.waiting import wait_until
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from holdfast.training.writer import Result
+    from holdfast.training.storage.writer import Result
     from tests.training.faults.driving import Trainer
 
 __all__ = ["start"]
@@ -375,7 +375,7 @@ def test_the_writer_imports_nothing_but_this_library() -> None:
     names = subprocess.run(
         [
             *code[:4],
-            "import sys; sys.path.insert(0, sys.argv[1]); import holdfast.training.writer; print(*sys.modules)",
+            "import sys; sys.path.insert(0, sys.argv[1]); import holdfast.training.storage.writer; print(*sys.modules)",
             code[5],
         ],
         capture_output=True,
@@ -383,7 +383,7 @@ def test_the_writer_imports_nothing_but_this_library() -> None:
         check=True,
     ).stdout.split()
     assert not {"torch", "numpy", "click", "yaml"} & set(names)
-    assert "holdfast.training.writer" in names
+    assert "holdfast.training.storage.writer" in names
 
 
 def test_memory_of_a_snapshot_goes_back_when_the_run_is_over(tmp_path: Path) -> None:

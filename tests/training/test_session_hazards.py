@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import training
-from holdfast.training import checkpoints, writer, writing
-from holdfast.training.locking import DirectoryLock
+from holdfast.training.storage import checkpoints, writer, writing
+from holdfast.training.storage.locking import DirectoryLock
 
 if TYPE_CHECKING:
     from pathlib import Path

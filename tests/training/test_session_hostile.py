@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import training
-from holdfast.training import layout, reading, snapshot
+from holdfast.training.storage import layout, reading, snapshot
 
 if TYPE_CHECKING:
     from pathlib import Path

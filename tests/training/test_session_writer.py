@@ -13,7 +13,7 @@ from holdfast import training
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.training.saving import Saver
+    from holdfast.training.storage.saving import Saver
 
 np = pytest.importorskip("numpy")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training import layout, snapshot, tree
+from holdfast.training.storage import layout, snapshot, tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,8 +110,8 @@ def test_the_memory_that_is_free_is_the_least_of_the_box_and_its_groups(
 
 
 def test_a_save_without_memory_for_a_copy_is_written_in_place(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.training import checkpoints
-    from holdfast.training.saving import Saver
+    from holdfast.training.storage import checkpoints
+    from holdfast.training.storage.saving import Saver
     from tests.training.faults import support
 
     monkeypatch.setattr(snapshot, "memory_free", lambda: 100)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training import arrays, snapshot, tree
+from holdfast.training.storage import arrays, snapshot, tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.host import processes
-from holdfast.training import stacks
+from holdfast.training.reporting import stacks
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 
 PREAMBLE = """
 import ctypes, os, signal, sys, threading, time
-from holdfast.training import stacks
+from holdfast.training.reporting import stacks
 number = stacks.install(sys.argv[1])
 """
 HANGS = {

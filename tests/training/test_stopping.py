@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.training import stopping, stopping_signals
-from holdfast.training.stopping import Budget, Deadline, StepClock, StopSignals
+from holdfast.training.stopping import budget as stopping
+from holdfast.training.stopping import signals as stopping_signals
+from holdfast.training.stopping.budget import Budget, Deadline, StepClock, StopSignals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.training import layout, prints, survey
 from holdfast.training.errors import CannotResume
-from holdfast.training.survey import Kind
+from holdfast.training.storage import layout, prints, survey
+from holdfast.training.storage.survey import Kind
 from tests.training.directories import damage, make_directory, rewrite, spread
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.training import tree
 from holdfast.training.errors import CannotSave
+from holdfast.training.storage import tree
 
 pytestmark = pytest.mark.pure
 

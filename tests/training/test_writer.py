@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.training import checkpoints, layout, writer, writing
+from holdfast.training.storage import checkpoints, layout, writer, writing
 from tests.training.faults import support
 from tests.training.faults.support import Faults
 
@@ -175,7 +175,7 @@ def test_ranks_meet_and_rank_0_commits_one_unit(tmp_path: Path) -> None:
     """Four ranks in threads; each writes its own files, one record names them all."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from holdfast.training.saving import Saver
+    from holdfast.training.storage.saving import Saver
 
     def one(rank: int) -> writer.Result | None:
         saver = Saver(str(tmp_path), checkpoints.Retention(), token="abcd", rank=rank, world=4, asynchronous=False)
@@ -190,7 +190,7 @@ def test_ranks_meet_and_rank_0_commits_one_unit(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_cannot_save_its_part_fails_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.training.saving import Saver
+    from holdfast.training.storage.saving import Saver
 
     monkeypatch.setattr(writer, "ROSTER_WAIT_S", 0.2)
     saver = Saver(str(tmp_path), checkpoints.Retention(), token="abcd", rank=0, world=2, asynchronous=False)

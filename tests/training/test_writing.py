@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training import layout, writing
+from holdfast.training.storage import layout, writing
 from tests.training.faults import support
 
 if TYPE_CHECKING:

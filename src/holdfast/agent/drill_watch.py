@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.drilling import End, Trail
 from ..host import clock, files
 from ..model import wire
-from ..training import layout, prints, survey
+from ..training.storage import layout, prints, survey
 
 if TYPE_CHECKING:
     from .observe import RunView

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.model import wire
 from holdfast.model.errors import Blame, HoldfastError, NoSuchRun, NotPermitted, ResourceBusy, StorageError, UsageError
-from holdfast.training import layout, survey
 from holdfast.training.errors import DirectoryBusy, NoValidCheckpoint, TrainingError
+from holdfast.training.storage import layout, survey
 
 if TYPE_CHECKING:
     import click
     from click.shell_completion import CompletionItem
 
-    from holdfast.training.survey import Item, Survey
+    from holdfast.training.storage.survey import Item, Survey
 
 HERE = ("checkpoints", ".")
 """Where is looked when nothing was named."""

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.model.units import format_bytes, format_duration
 from holdfast.training.restoring import OWN
-from holdfast.training.survey import Kind
-from holdfast.training.tree import KIND
+from holdfast.training.storage.survey import Kind
+from holdfast.training.storage.tree import KIND
 
 from .render import heading, is_terminal, note, pairs, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.training.checkpoints import Verdict
-    from holdfast.training.survey import Content, Item, Survey
+    from holdfast.training.storage.checkpoints import Verdict
+    from holdfast.training.storage.survey import Content, Item, Survey
 
 SHORT_KEYS = 20
 SHORT_VALUES = 30

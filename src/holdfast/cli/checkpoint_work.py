@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.model.errors import NoSuchRun, NotPermitted, StorageError, UsageError
 from holdfast.model.units import format_bytes
-from holdfast.training import pruning, survey
 from holdfast.training.errors import TrainingError
-from holdfast.training.layout import LayoutError
+from holdfast.training.storage import pruning, survey
+from holdfast.training.storage.layout import LayoutError
 
 from .checkpoint_places import CheckpointWrong, look_around, translate
 from .checkpoint_showing import WORDS, Progress, describe_verdict, encode_item
@@ -19,9 +19,9 @@ from .render import note, print_json, table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.training.checkpoints import Retention, Verdict
-    from holdfast.training.pruning import Plan
-    from holdfast.training.survey import Item
+    from holdfast.training.storage.checkpoints import Retention, Verdict
+    from holdfast.training.storage.pruning import Plan
+    from holdfast.training.storage.survey import Item
 
     from .checkpoint_places import Place
 
@@ -105,7 +105,7 @@ def held(directory: str, *, live: bool) -> Iterator[None]:
     if live:
         yield
         return
-    from holdfast.training.locking import DirectoryLock
+    from holdfast.training.storage.locking import DirectoryLock
 
     lock = DirectoryLock(directory, note, wait_s=LOCK_WAIT_S)
     try:

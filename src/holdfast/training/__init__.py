@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .api import latest, load, verify
+    from .box.environment import DevicesMissing
+    from .box.memory import limit_gpu_memory
+    from .box.requests import checkpoint_requested
+    from .box.slices import advise_loader
     from .cadence import checkpoint_bytes
-    from .checkpoints import Verdict
-    from .data import BatchSampler, follow
-    from .environment import DevicesMissing
+    from .data.batches import BatchSampler, follow
     from .errors import (
         CannotResume,
         CannotSave,
@@ -24,19 +26,17 @@ if TYPE_CHECKING:
         Stopped,
         TrainingError,
     )
-    from .memory import limit_gpu_memory
-    from .requests import checkpoint_requested
-    from .rng import seed_everything
-    from .saving import Save
+    from .randomness.rng import seed_everything
     from .session import Run, run
-    from .slices import advise_loader
+    from .storage.checkpoints import Verdict
+    from .storage.saving import Save
 
 _PLACES = {
-    "run": "session", "Run": "session", "Save": "saving",
-    "latest": "api", "load": "api", "verify": "api", "Verdict": "checkpoints",
-    "BatchSampler": "data", "follow": "data", "seed_everything": "rng",
-    "limit_gpu_memory": "memory", "checkpoint_requested": "requests", "advise_loader": "slices",
-    "checkpoint_bytes": "cadence", "DevicesMissing": "environment",
+    "run": "session", "Run": "session", "Save": "storage.saving",
+    "latest": "api", "load": "api", "verify": "api", "Verdict": "storage.checkpoints",
+    "BatchSampler": "data.batches", "follow": "data.batches", "seed_everything": "randomness.rng",
+    "limit_gpu_memory": "box.memory", "checkpoint_requested": "box.requests", "advise_loader": "box.slices",
+    "checkpoint_bytes": "cadence", "DevicesMissing": "box.environment",
     "TrainingError": "errors", "CannotSave": "errors", "SaveFailed": "errors", "CannotResume": "errors",
     "NoValidCheckpoint": "errors", "DirectoryBusy": "errors", "NonFinite": "errors", "Stopped": "errors",
 }  # fmt: skip

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from . import checkpoints, layout
 from .errors import CannotResume, NoValidCheckpoint
 from .restoring import OWN
+from .storage import checkpoints, layout
 
 Path = str | os.PathLike[str]
 

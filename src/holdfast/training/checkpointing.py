@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import SaveFailed
 from .restoring import OWN, plain_metrics
-from .saving import Save, Saver, versions
+from .storage.saving import Save, Saver, versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .agreement import Agreement
+    from .box.environment import Promises
     from .cadence import Cadence
-    from .environment import Promises
-    from .heartbeat import Heartbeat
+    from .ranks.agreement import Agreement
+    from .reporting.heartbeat import Heartbeat
     from .restoring import Restored
     from .settings import Settings
     from .tracking import Tracked
 
 import time
 
-from .heartbeat import tell
+from .reporting.heartbeat import tell
 
 LAST_CALL_S = 2.0
 """With less than this left a save is waited for no more."""
@@ -210,7 +210,7 @@ class Checkpointing:
         return self.last_durable is not None and self.last_durable[0] == step
 
     def _capture(self, own: dict[str, Any]) -> dict[str, Any]:
-        from . import rng
+        from .randomness import rng
 
         mine = (
             self._tracked.items()

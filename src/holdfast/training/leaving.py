@@ -16,12 +16,12 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from .errors import NonFinite, Stopped
-from .heartbeat import tell
+from .reporting.heartbeat import tell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from .stopping import StopReason
+    from .stopping.budget import StopReason
 
 LONGEST_TRACEBACK = 20_000
 LONGEST_DETAIL = 1000

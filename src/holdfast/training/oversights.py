@@ -94,7 +94,7 @@ def sample(state: object, name: str) -> int | None:
     """A CRC-32 over the beginnings of all arrays in a state; None without any."""
     import zlib
 
-    from . import arrays, tree
+    from .storage import arrays, tree
 
     digest, found = 0, tree.flatten(state, name)[1]
     for value in found.values():

@@ -13,13 +13,13 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from . import checkpoints, layout
 from .errors import CannotResume, NoValidCheckpoint
+from .storage import checkpoints, layout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .agreement import Agreement
+    from .ranks.agreement import Agreement
     from .tracking import Tracked
 
 OWN = "run"
@@ -77,8 +77,8 @@ class Restored:
         """Put the random states back; once, when everything that draws numbers while it is built has been built."""
         state, self._random = self._random, None
         if state is not None:
-            from . import rng
-            from .heartbeat import tell
+            from .randomness import rng
+            from .reporting.heartbeat import tell
 
             for warning in rng.restore(state):
                 tell(warning)

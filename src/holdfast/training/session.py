@@ -14,16 +14,15 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from . import environment, layout, leaving, oversights, restoring
-from .agreement import Action, AgreementLost, join, read_ranks
-from .agreement_files import find_directory
+from . import leaving, oversights, restoring
+from .box import environment
 from .cadence import DEFAULT_INTERRUPTION_S, Cadence
 from .checkpointing import Checkpointing
 from .errors import NonFinite, SaveFailed, Stopped, TrainingError
-from .heartbeat import Heartbeat, tell
-from .locking import DirectoryLock
+from .ranks.agreement import Action, AgreementLost, join, read_ranks
+from .ranks.files import find_directory
+from .reporting.heartbeat import Heartbeat, tell
 from .restoring import OWN
-from .saving import Save
 from .settings import (
     Settings,
     choose_directory,
@@ -33,16 +32,19 @@ from .settings import (
     choose_stops,
     choose_time_limit,
 )
-from .stopping import Budget
-from .watch import Watch, parse_reason
-from .writing import make_directory
+from .stopping.budget import Budget
+from .stopping.watch import Watch, parse_reason
+from .storage import layout
+from .storage.locking import DirectoryLock
+from .storage.saving import Save
+from .storage.writing import make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from .agreement import Agreement, Decision
-    from .data import Batches
+    from .data.batches import Batches
+    from .ranks.agreement import Agreement, Decision
     from .tracking import Tracked
 
 JOIN_S = 600.0
@@ -181,7 +183,7 @@ class Run:
         for note in applied.notes:
             tell(note)
         if promises.stacks is not None:
-            from . import stacks
+            from .reporting import stacks
 
             stacks.install(environment.of_rank(promises.stacks, self.rank))
         if self.rank == 0:
@@ -245,7 +247,7 @@ class Run:
             if isinstance(target, (bool, int, float, str)):
                 self.state.setdefault(name, target)
             elif restoring.is_loader(target):
-                from .data_takeover import take_over
+                from .data.takeover import take_over
 
                 take_over(target, self.batches(target, name=name), lambda: self._begun)
             else:
@@ -265,7 +267,8 @@ class Run:
             name: The name under which its position is saved.
             options: For `data.follow`.
         """
-        from . import data, tracking
+        from . import tracking
+        from .data import batches as data
 
         if loader is None:
             if self._batches is None:
@@ -298,7 +301,7 @@ class Run:
         if self.rank == 0:
             self._lock = self._take_directory()
             if self._settings.mirror is not None:
-                from .mirroring import claim
+                from .storage.mirroring import claim
 
                 self._mirror_lock = claim(self._settings.mirror, self.directory, tell)
         self._agreement = join(
@@ -673,7 +676,7 @@ class Run:
         if self._agreement is not None:
             yield "agreement of the ranks", self._agreement.close
         if self._promises.stacks is not None:
-            from . import stacks
+            from .reporting import stacks
 
             yield "stack dumps", stacks.uninstall
         yield "signal handlers", self._watch.signals.restore

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .cadence import Every, Kind, parse_every
-from .checkpoints import Retention
+from .storage.checkpoints import Retention
 
 if TYPE_CHECKING:
-    from .environment import Promises
+    from .box.environment import Promises
 
 MOST_BEST = 3
 

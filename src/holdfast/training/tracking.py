@@ -12,8 +12,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from . import arrays, layout
 from .errors import CannotResume, TrainingError
+from .storage import arrays, layout
 
 WRAPPERS = ("module.", "_orig_mod.")
 """What DataParallel and torch.compile put before each key; only ever removed at its beginning (CKPT-12, B-57)."""

@@ -10,8 +10,8 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from holdfast.training import checkpoints, layout
-from holdfast.training.saving import Saver
+from holdfast.training.storage import checkpoints, layout
+from holdfast.training.storage.saving import Saver
 
 if TYPE_CHECKING:
     import random
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from holdfast.training.writer import Result
+    from holdfast.training.storage.writer import Result
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 PAYLOADS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "payloads")

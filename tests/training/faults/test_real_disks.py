@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.training import writing
-from holdfast.training.checkpoints import Retention
-from holdfast.training.saving import Saver
+from holdfast.training.storage import writing
+from holdfast.training.storage.checkpoints import Retention
+from holdfast.training.storage.saving import Saver
 from tests.host.small_disk import fill, mount_small_disk
 from tests.training.faults import disks, support
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.training.writer import Result
+    from holdfast.training.storage.writer import Result
 
 pytestmark = pytest.mark.process
 NUMBERS = 100_000

@@ -14,12 +14,13 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast.training import agreement, agreement_board
-from holdfast.training.agreement import Action, Wish
-from holdfast.training.stopping import StopSignals
+from holdfast.training.ranks import agreement
+from holdfast.training.ranks import board as agreement_board
+from holdfast.training.ranks.agreement import Action, Wish
+from holdfast.training.stopping.budget import StopSignals
 
 if TYPE_CHECKING:
-    from holdfast.training.agreement import Agreement
+    from holdfast.training.ranks.agreement import Agreement
 
 
 @dataclass
@@ -50,7 +51,7 @@ def meet(config: Round) -> Agreement:
     if config.store:
         from torch.distributed import distributed_c10d
 
-        from holdfast.training.agreement_store import StoreAgreement
+        from holdfast.training.ranks.store import StoreAgreement
 
         store = distributed_c10d._get_default_store()
         return StoreAgreement(store, rank=config.rank, world=config.world, key=config.key, poll_s=0.02)

@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from holdfast.host import files
-from holdfast.training.stopping import ShieldedInit, StopSignals
+from holdfast.training.stopping.budget import ShieldedInit, StopSignals
 
 END_S = 20.0
 at_once = StopSignals(repeat_s={signal.SIGTERM: 0.0, signal.SIGINT: 0.0})

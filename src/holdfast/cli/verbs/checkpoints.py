@@ -16,7 +16,7 @@ from . import SUMMARIES
 
 if TYPE_CHECKING:
     from holdfast.cli.checkpoint_places import Place
-    from holdfast.training.survey import Survey
+    from holdfast.training.storage.survey import Survey
 
 EPILOG = """\b
 holdfast checkpoints ls digits                            what the run digits has saved
@@ -136,7 +136,7 @@ def show(*, place: str | None, step: int | None, rank: int, everything: bool, ru
     from holdfast.cli import checkpoint_work
     from holdfast.cli.checkpoint_places import CheckpointWrong, choose
     from holdfast.cli.checkpoint_showing import encode_content, print_item
-    from holdfast.training import survey
+    from holdfast.training.storage import survey
 
     item = choose(_resolve(place, runs), step)
     if item.record is None:
@@ -186,7 +186,7 @@ def prune(  # noqa: PLR0913 - its options
     a wrong one does not count, an older one stays in its place. What has no sound record is left alone.
     """
     from holdfast.cli import checkpoint_work
-    from holdfast.training import checkpoints, pruning
+    from holdfast.training.storage import checkpoints, pruning
 
     where = _resolve(place, runs)
     if where.checkpoint is not None:
@@ -238,7 +238,7 @@ def export(  # noqa: PLR0913 - its options
     from holdfast.cli import checkpoint_work
     from holdfast.cli.checkpoint_places import choose
     from holdfast.cli.checkpoint_showing import Progress
-    from holdfast.training import export as exporting
+    from holdfast.training.storage import export as exporting
 
     form = form or exporting.guess_format(out)
     if form is None:

@@ -19,7 +19,7 @@ from ..errors import TrainingError
 from .boundary import number
 
 if TYPE_CHECKING:
-    from ..data import Batches
+    from ..data.batches import Batches
     from ..session import Run
 
     Foreign = Any  # an object of accelerate or torch

@@ -20,7 +20,7 @@ from .boundary import begin, log_numbers, number, pass_boundary
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..data import Batches
+    from ..data.batches import Batches
     from ..session import Run
 
     Foreign = Any  # an object of lightning or torch

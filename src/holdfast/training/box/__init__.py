@@ -1,0 +1,1 @@
+"""What the supervisor and the box give: checked and applied."""

@@ -1,0 +1,1 @@
+"""Seeds and random states as plain data."""

@@ -1,0 +1,1 @@
+"""What others see of a training: heartbeat, metrics, stacks."""

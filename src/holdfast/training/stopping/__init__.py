@@ -1,0 +1,1 @@
+"""When to stop: signals, deadlines, requests, and whether one more save fits."""
