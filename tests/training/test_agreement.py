@@ -399,6 +399,19 @@ def test_a_rank_that_finished_or_left_holds_up_no_round(ranks: Callable[..., lis
     assert [decision.action for decision in walk(three[2], 1, STOP)] == [Action.STOP]
 
 
+def test_no_save_is_decided_without_a_rank_that_has_finished_but_a_stop_is(
+    ranks: Callable[..., list[StoreAgreement]],
+) -> None:
+    first, second = ranks(Memory(), 2)
+    assert first.arrive(0, None) is None
+    assert second.arrive(0, None) is None
+    second.finish(3)
+    assert first.arrive(1, Wish(Action.SAVE, "interval")) is None
+    wait_until(lambda: first._wish is None and first._round == 2, what="the save is void")
+    assert first.arrive(2, None) is None
+    assert [decision.action for decision in walk(first, 3, STOP)] == [Action.STOP]
+
+
 def test_no_verdict_in_time_is_an_error_and_no_decision(ranks: Callable[..., list[StoreAgreement]]) -> None:
     two = ranks(Memory(), 2, answer_timeout_s=0.1)
     with pytest.raises(AgreementLost, match="rank 0 cannot agree with the other 1 ranks: no verdict within 0 s"):

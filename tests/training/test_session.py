@@ -419,3 +419,11 @@ def test_of_checkpoints_with_one_value_the_first_is_the_best(tmp_path: Path) -> 
             if step % 3 == 0:
                 run.log(score=[0.1, 0.9, 0.3][step // 3])
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-4", "step-8"]
+
+
+def test_a_metric_that_is_never_logged_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with training.run(tmp_path, every=1, keep_best=1, metric="accuracy") as run:
+        run.track(weights=np.zeros(2))
+        for _ in run.steps(3):
+            run.log(acc=0.5)
+    assert capsys.readouterr().err.count("'accuracy' was not logged yet") == 1

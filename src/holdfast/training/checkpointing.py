@@ -57,6 +57,7 @@ class Checkpointing:
         self._waited_s = 0.0
         self._samples: dict[str, int] = {}
         self._still: set[str] = set()
+        self._said: set[str] = set()
         self._sampled_at = -1
 
     def open(self, agreement: Agreement, restored: Restored, step: int, lock_fd: int | None) -> None:
@@ -143,7 +144,9 @@ class Checkpointing:
             "versions": versions(),
             "save_seconds": self.save_seconds,
         }
-        return saver.save(own["step"], self._capture(own), record)
+        save = saver.save(own["step"], self._capture(own), record)
+        self._say_how(saver)
+        return save
 
     def _await_the_one_before(self, saver: Saver) -> None:
         """Wait for it; a disk that has stopped answering must not keep a run that is asked to leave (LIB-03)."""
@@ -152,6 +155,17 @@ class Checkpointing:
             if left is not None and left < LAST_CALL_S and self._alone:
                 raise SaveFailed(f"no save: that of step {saver.busy.step} is still under way and the time is up")
             saver.wait(WAIT_LOOK_S if left is None else min(WAIT_LOOK_S, max(left - LAST_CALL_S, 0.05)))
+
+    def _say_how(self, saver: Saver) -> None:
+        """Once for each reason: that the loop writes by itself, and that the best cannot be told."""
+        settings = self._settings
+        if settings.asynchronous and saver.why_inline and saver.why_inline not in self._said:
+            self._said.add(saver.why_inline)
+            tell(f"the loop writes its checkpoints by itself and waits for them: {saver.why_inline}")
+        keep = settings.keep
+        if keep.best and keep.metric not in self._heart.last and self._rank == 0 and "metric" not in self._said:
+            self._said.add("metric")
+            tell(f"{keep.metric!r} was not logged yet, so no checkpoint is the best: run.log({keep.metric}=...)")
 
     def _look_for_still(self, step: int) -> None:
         """Say once that an array stays as it is: ``w = w + 1`` makes a new one, and not that one is tracked."""

@@ -57,6 +57,10 @@ class Store(Protocol):
         """Put a value if the present one is as expected ("" for none); answers what is there afterwards."""
 
 
+VOID = -1
+"""The promise of a rank without further steps, and the verdict on a save that could not be whole."""
+
+
 class StoreAgreement:
     """Agreement of ranks that share a store. Made on all ranks with the same key."""
 
@@ -205,7 +209,7 @@ class StoreAgreement:
             if self._begun is None or self._round != number:
                 return False
             # A rank without further steps promises nothing and is not held.
-            step = -1 if self._finished else self._begun
+            step = VOID if self._finished else self._begun
             self._promised = True
             if not self._finished:
                 self._limit = step
@@ -230,9 +234,12 @@ class StoreAgreement:
                 return
             for rank in missing:
                 del promises[rank]
-        farthest = max(int(self._store.get(key)) for key in promises.values())
+        begun = [int(self._store.get(key)) for key in promises.values()]
         request = json.loads(self._store.get(f"{name}/request"))
-        verdict = {"step": farthest, "action": request["action"], "reason": request["reason"]}
+        # No save is whole without the ranks that have finished or left.
+        whole = len(begun) == self.world and min(begun) != VOID
+        step = max(begun) if whole or request["action"] != Action.SAVE else VOID
+        verdict = {"step": step, "action": request["action"], "reason": request["reason"]}
         self._store.compare_set(f"{name}/verdict", "", json.dumps(verdict))
 
     def _take(self, number: int, verdict: dict[str, int | str]) -> None:
@@ -242,6 +249,12 @@ class StoreAgreement:
                 self._round, self._promised = number + 1, False
                 return
             step = int(verdict["step"])
+            if step == VOID:
+                self._round, self._promised, self._limit = number + 1, False, math.inf
+                if self._wish is not None and self._wish.action is Action.SAVE:
+                    self._wish = None
+                self._changed.notify_all()
+                return
             self._decision = Decision(number, step, Action(int(verdict["action"])), str(verdict["reason"]))
             self._limit = step
             self._changed.notify_all()
