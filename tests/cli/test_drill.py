@@ -45,6 +45,7 @@ def test_a_good_script_passes_and_nothing_is_left(holdfast: Command, isolated_en
     assert os.listdir(isolated_environment["HOLDFAST_RUNS"]) == []
 
 
+@pytest.mark.soak
 def test_both_runs_are_kept_when_told_and_the_compared_steps_are_there(holdfast: Command, tmp_path: Path) -> None:
     value = rehearse(holdfast, "good", "--keep", "kept")
     assert value["verdict"] == "exact"
@@ -56,14 +57,17 @@ def test_both_runs_are_kept_when_told_and_the_compared_steps_are_there(holdfast:
     assert holdfast("drill", "--keep", "kept", *job("good")).code == 64
 
 
-@pytest.mark.parametrize("how", ["generator", "order"])
+@pytest.mark.parametrize("how", ["generator", pytest.param("order", marks=pytest.mark.soak)])
 def test_a_lost_generator_or_data_position_is_detected(holdfast: Command, how: str) -> None:
     value = rehearse(holdfast, how)
     assert value["verdict"] == "inexact"
     assert f"loss differs first at step {value['attempts'][1]['first_step']}" in value["why"]
 
 
-@pytest.mark.parametrize(("how", "verdict"), [("restarts", "no_checkpoint"), ("forgets", "starts_over")])
+@pytest.mark.parametrize(
+    ("how", "verdict"),
+    [pytest.param("restarts", "no_checkpoint", marks=pytest.mark.soak), ("forgets", "starts_over")],
+)
 def test_a_script_that_restarts_at_0_fails(holdfast: Command, how: str, verdict: str) -> None:
     assert rehearse(holdfast, how)["verdict"] == verdict
 
@@ -75,12 +79,14 @@ def test_a_script_without_the_library_is_judged_by_its_heartbeats(holdfast: Comm
     assert any("from heartbeats" in line["words"] for line in value["lines"])
 
 
+@pytest.mark.soak
 def test_a_script_that_differs_anyway_is_not_blamed_on_interruptions(holdfast: Command) -> None:
     value = rehearse(holdfast, "unseeded")
     assert value["verdict"] == "inexact"
     assert "without any interruption" in value["why"]
 
 
+@pytest.mark.soak
 def test_a_script_that_fails_after_an_interruption_is_told_with_its_last_words(holdfast: Command) -> None:
     value = rehearse(holdfast, "fails")
     assert value["verdict"] == "fails"
@@ -92,6 +98,7 @@ def test_a_directory_that_the_script_names_is_left_alone(holdfast: Command, tmp_
     assert not (tmp_path / "mine").exists()
 
 
+@pytest.mark.soak
 def test_a_long_job_is_compared_up_to_where_it_was_cut(holdfast: Command) -> None:
     value = rehearse(holdfast, "good", "--until", "60", steps=100_000)
     assert value["verdict"] == "exact"
@@ -108,7 +115,7 @@ def test_a_job_that_cannot_be_started_is_no_rehearsal(holdfast: Command) -> None
     assert "no such column" in broken.json()["why"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_rehearsal_that_is_given_up_leaves_nothing(isolated_environment: dict[str, str], number: int) -> None:
     place = Path(isolated_environment["TMPDIR"])
     with started("drill", *job("good", 100_000)) as process:

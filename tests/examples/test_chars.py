@@ -38,6 +38,7 @@ def read_result(cwd: Path) -> dict[str, object]:
     return result
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("CKPT-01", "CKPT-02")
 @pytest.mark.timeout(180)
 def test_killed_in_the_middle_it_learns_the_same(tmp_path: Path) -> None:

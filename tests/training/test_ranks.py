@@ -75,7 +75,9 @@ def test_a_term_to_one_rank_makes_all_leave_at_the_same_step_with_143(tmp_path: 
 
 
 @pytest.mark.requirement("LIB-05", "POST-09")
-@pytest.mark.parametrize("whom", ["one rank", "torchrun", pytest.param("everybody", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "whom", ["one rank", *(pytest.param(whom, marks=pytest.mark.soak) for whom in ("torchrun", "everybody"))]
+)
 def test_under_torchrun_all_ranks_leave_at_the_same_step_and_continue_by_the_same_command(
     tmp_path: Path, whom: str
 ) -> None:
@@ -135,6 +137,7 @@ def test_CKPT_13_another_number_of_ranks_is_refused_by_the_names_of_what_each_ha
     assert [path.name for path in (tmp_path / "cut" / "checkpoints").glob("*.bad-*")] == []
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("CKPT-13")
 def test_CKPT_13_another_number_of_ranks_continues_what_is_the_same_on_all_of_them(tmp_path: Path) -> None:
     first = Launch(tmp_path / "cut", 2, total=8, no_data=True, replicated=True)
