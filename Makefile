@@ -87,7 +87,8 @@ test: $(VENV)/.frameworks $(VENV)/.system ## install what the tests need, system
 	$(BIN)/python -m pytest -m "not soak and not cluster" $(K) </dev/null
 
 bench: $(VENV)/.frameworks ## measure, with peers side by side
-	@if [ -e benchmarks/run.py ]; then $(BIN)/python benchmarks/run.py; else echo "bench: there is no benchmarks/run.py yet" >&2; exit 1; fi
+	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/training.py --install
 
 soak: $(VENV)/.frameworks $(VENV)/.system ## the long tests
 	$(BIN)/python -m pytest -m soak $(K) </dev/null
