@@ -78,7 +78,7 @@ def create_run(
         try:
             _fill(run_dir, chosen, spec, git=git, argv=argv, cwd=cwd)
         except OSError as error:
-            _take_back(run_dir)
+            files.remove_tree(run_dir)
             what = error.filename if isinstance(error.filename, str) else run_dir
             raise StorageError(f"{what}: {error.strerror}", hint="see df and the directory's permissions") from error
     finally:
@@ -276,14 +276,3 @@ def _make_attempt(run_dir: str, run_id: str, number: int, reason: str = "start")
         state=Created(),
     )
     files.commit(f"{directory}/{wire.STATE}", wire.to_bytes(state, reason=reason))
-
-
-def _take_back(run_dir: str) -> None:
-    """Remove a run directory that could not be completed; it is ours, made a moment ago, and nothing ran in it."""
-    for directory, _, names in os.walk(run_dir, topdown=False):
-        for name in names:
-            files.remove_quietly(f"{directory}/{name}")
-        try:
-            os.rmdir(directory)
-        except OSError:
-            return

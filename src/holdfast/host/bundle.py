@@ -131,7 +131,7 @@ def _build(place: str, bundle: str, package: str, sources: list[tuple[str, int, 
         files.sync_directory(aside)
         os.rename(aside, bundle)
     except OSError as error:
-        _remove_tree(aside)
+        files.remove_tree(aside)
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         _require_private(bundle)
@@ -165,14 +165,3 @@ def _copy(package: str, target: str, names: list[str]) -> None:
             os.close(descriptor)
     for directory in sorted(directories):
         files.sync_directory(f"{target}/{directory}")
-
-
-def _remove_tree(path: str) -> None:
-    """Remove what we made aside; what cannot be removed is left."""
-    for directory, _, names in os.walk(path, topdown=False):
-        for name in names:
-            files.remove_quietly(f"{directory}/{name}")
-        try:
-            os.rmdir(directory)
-        except OSError:
-            return

@@ -74,6 +74,17 @@ def remove_quietly(path: str) -> None:
         return
 
 
+def remove_tree(path: str) -> None:
+    """Remove a directory that we made and nobody else writes into; what cannot be removed is left."""
+    for directory, _, names in os.walk(path, topdown=False):
+        for name in names:
+            remove_quietly(f"{directory}/{name}")
+        try:
+            os.rmdir(directory)
+        except OSError:
+            return
+
+
 def read_bytes(path: str, *, limit: int = MAX_RECORD_BYTES) -> bytes:
     """The content of a record, at most `limit` bytes, never through a symbolic link at its end.
 
