@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -427,3 +430,61 @@ def test_a_metric_that_is_never_logged_is_said(tmp_path: Path, capsys: pytest.Ca
         for _ in run.steps(3):
             run.log(acc=0.5)
     assert capsys.readouterr().err.count("'accuracy' was not logged yet") == 1
+
+
+def test_an_error_while_the_block_ends_leaves_the_run_in_order_all_the_same(tmp_path: Path) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def attempt() -> None:
+        with training.run(tmp_path, every=None) as run:
+            state: dict[str, Any] = {"good": np.zeros(2)}
+            run.track(state)
+            for step in run.steps(5):
+                if step == 1:
+                    state["bad"] = lambda: 0
+                    run.finish()
+                    break
+
+    with pytest.raises(training.CannotSave, match=r"state\.bad"):
+        attempt()
+    assert signal.getsignal(signal.SIGTERM) is handler
+    with training.run(tmp_path) as again:  # the directory is free
+        again.track({"good": np.zeros(2)})
+        assert again.begin() == 0
+
+
+def test_the_last_save_is_not_waited_for_beyond_the_end(tmp_path: Path) -> None:
+    def attempt() -> None:
+        with training.run(tmp_path, every=None, time_limit=4) as run:
+            run.track(weights=np.zeros(2))
+            for step in run.steps(2):
+                if step == 1:
+                    saver = run._checkpoints.saver
+                    assert saver._process is not None
+                    os.kill(saver._process.pid, signal.SIGSTOP)
+                    pids.append(saver._process.pid)
+
+    pids: list[int] = []
+    with pytest.raises(training.SaveFailed, match="the time is up"):
+        attempt()
+    os.kill(pids[0], signal.SIGKILL)
+    os.waitpid(pids[0], 0)
+
+
+def test_a_mirror_whose_name_cannot_be_written_is_still_locked_by_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.host import files
+    from holdfast.training.storage import mirroring
+
+    def refuse(path: str, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
+    monkeypatch.setattr(files, "commit", refuse)
+    said: list[str] = []
+    lock = mirroring.claim(str(tmp_path / "mirror"), str(tmp_path / "own"), said.append)
+    assert lock is not None
+    assert "another training may take the mirror" in said[0]
+    with pytest.raises(training.DirectoryBusy):
+        mirroring.claim(str(tmp_path / "mirror"), str(tmp_path / "other"), said.append)
+    lock.release()

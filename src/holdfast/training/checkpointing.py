@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from .errors import SaveFailed
+from .reporting.heartbeat import tell
 from .restoring import OWN, plain_metrics
 from .storage.saving import Save, Saver, versions
 
@@ -18,10 +20,6 @@ if TYPE_CHECKING:
     from .restoring import Restored
     from .settings import Settings
     from .tracking import Tracked
-
-import time
-
-from .reporting.heartbeat import tell
 
 LAST_CALL_S = 2.0
 """With less than this left a save is waited for no more."""
@@ -155,6 +153,19 @@ class Checkpointing:
             if left is not None and left < LAST_CALL_S and self._alone:
                 raise SaveFailed(f"no save: that of step {saver.busy.step} is still under way and the time is up")
             saver.wait(WAIT_LOOK_S if left is None else min(WAIT_LOOK_S, max(left - LAST_CALL_S, 0.05)))
+
+    def wait_for(self, save: Save) -> str:
+        """Wait until `save` is durable, as long as the run may live; its path.
+
+        Raises:
+            SaveFailed: it did not become durable, or the time is up.
+        """
+        while not save.done:
+            left = self.time_left()
+            if left is not None and left < LAST_CALL_S:
+                raise SaveFailed(f"the checkpoint of step {save.step} is not durable yet and the time is up")
+            self.wait(WAIT_LOOK_S if left is None else min(WAIT_LOOK_S, max(left - LAST_CALL_S, 0.05)))
+        return save.result()
 
     def _say_how(self, saver: Saver) -> None:
         """Once for each reason: that the loop writes by itself, and that the best cannot be told."""

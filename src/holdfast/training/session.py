@@ -203,22 +203,34 @@ class Run:
         """
         if os.getpid() != self._pid:
             return  # a forked child ends here: everything is its parent's
-        stopped = error if isinstance(error, Stopped) else None
-        if error is None and self._ending and self._in_step:
+        try:
+            if error is None:
+                self._end_in_peace()
+        except BaseException as problem:
+            # Whatever the last save or the last look found: the run is left in order all the same.
+            error = problem
+            raise
+        finally:
+            self._leave(error)
+
+    def _end_in_peace(self) -> None:
+        """The block ended without an error: what is still to be done or to be said.
+
+        Raises:
+            Stopped: the loop ended because `should_stop` said so.
+        """
+        if self._ending and self._in_step:
             # "run.finish(); break": the body is done with, and so is its step.
             self.beat(self.step + 1)
             self.finish()
-        if error is None and self._in_step and not self._finished:
+        if self._in_step and not self._finished:
             self._checkpoints.wait(self._patience())
             newest = f"step {self.last_durable[0]}" if self.last_durable else "none"
             tell(f"the loop was left inside of step {self.step}, which is not saved; the newest checkpoint is {newest}")
-        if error is None and self._begun and not self._in_step and not self._finished:
+        elif self._begun and not self._finished:
             self._say_unfinished()
-        if error is None and self._agreement is not None and self.should_stop():
-            error = stopped = self._save_and_stop()
-            self._leave(error)
-            raise stopped
-        self._leave(error)
+        if self._agreement is not None and self.should_stop():
+            raise self._save_and_stop()
 
     # ------------------------------------------------------------------------------------------------------- tracking
 
@@ -403,16 +415,15 @@ class Run:
         if self._in_step:
             self._ending = True
             return
-        if self._agreement is None:
-            raise TrainingError("finish() before the loop has begun", "call it in the loop, or after it")
+        agreement = self._see_that_it_began("finish()")
         self._finished = True
         self._decision = None  # whoever is asked to leave after the last step has done all there was to do
-        self._agreement.finish(self.step)
+        agreement.finish(self.step)
         if not self._checkpoints.is_durable(self.step):
             save = self._checkpoints.begin(self._own(), "finished", complete=True)
             if self._later is not None:
                 self._later.stand_for(save)
-            save.result()
+            self._checkpoints.wait_for(save)
 
     def beat(self, step: int) -> None:
         """Say that `step` steps are complete: heartbeat, news of the last save, and what all ranks do now.
@@ -424,9 +435,7 @@ class Run:
             NonFinite: a logged value was NaN or infinite, and that is to end the run.
             CannotSave: after the first step, something that is tracked has no plain form.
         """
-        agreement, checkpoints = self._agreement, self._checkpoints
-        if agreement is None:
-            raise TrainingError("beat() before the loop has begun", "call run.begin() first, or use run.steps()")
+        agreement, checkpoints = self._see_that_it_began("beat()"), self._checkpoints
         now = time.monotonic()
         self._watch.add_step(now)
         step, self._in_step = layout.check_step(step), False
@@ -467,9 +476,10 @@ class Run:
             newest = f"step {self.last_durable[0]}" if self.last_durable else "none"
             tell(f"the loop ended at step {self.step} without run.finish(), so it is not saved; the newest is {newest}")
 
-    def _see_that_it_began(self, what: str) -> None:
+    def _see_that_it_began(self, what: str) -> Agreement:
         if self._agreement is None:
             raise TrainingError(f"{what} before the loop has begun", "call run.begin() first, or use run.steps()")
+        return self._agreement
 
     def should_stop(self) -> bool:
         """Whether to leave now: True on the same step in all ranks; then leave the ``with`` block, which saves.

@@ -68,11 +68,6 @@ def parse_step(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def is_step(name: str) -> bool:
-    """Whether this is the name of a visible checkpoint."""
-    return _STEP.fullmatch(name) is not None
-
-
 def building_name(step: int, token: str) -> str:
     """Where the checkpoint is built; all ranks of one launch use the same token."""
     return f".step-{step}.{token}"

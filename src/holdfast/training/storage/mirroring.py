@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 LANDING_S = 20.0
 """How long a copy may take to arrive on the far side after everything was answered."""
 LANDING_LOOK_S = 0.25
-
-
 OWNER = ".owner.json"
 REMEDY = "give each training a mirror of its own"
 
@@ -45,13 +43,21 @@ def claim(mirror: str, directory: str, say: Callable[[str], None]) -> locking.Di
     try:
         make_directory(mirror)
         owner = _read_owner(path)
-        if owner is not None and owner != directory and any(map(layout.is_step, _list_quietly(owner))):
+        if (
+            owner is not None
+            and owner != directory
+            and any(layout.parse_step(name) is not None for name in _list_quietly(owner))
+        ):
             raise CannotResume(f"{mirror} is the mirror of the training in {owner}", REMEDY)
         lock = locking.DirectoryLock(mirror, say)
-        files.commit(path, json.dumps({"host": socket.gethostname(), "directory": directory}).encode() + b"\n")
     except OSError as error:
         say(f"the mirror {mirror} cannot be written ({error.strerror or error}): checkpoints have no second copy yet")
         return None
+    try:
+        files.commit(path, json.dumps({"host": socket.gethostname(), "directory": directory}).encode() + b"\n")
+    except OSError as error:
+        # A full disk, for one: the lock holds without the name, and room may come.
+        say(f"{path} cannot be written ({error.strerror or error}): another training may take the mirror for its own")
     return lock
 
 
