@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import SaveFailed
 from .reporting.heartbeat import tell
-from .restoring import OWN, plain_metrics
+from .restoring import OWN, is_finite, plain_metrics
 from .storage.saving import Save, Saver, versions
 
 if TYPE_CHECKING:
@@ -125,10 +125,12 @@ class Checkpointing:
         healthy, self._finite_before = self._heart.nonfinite == self._finite_before, self._heart.nonfinite
         # A loss that is logged more seldom than saved stays NaN until a finite one is seen.
         metrics = plain_metrics(self._heart.last)
-        healthy = healthy and not any(metrics[name] is not value for name, value in self._heart.last.items())
+        healthy = healthy and all(map(is_finite, self._heart.last.values()))
         self._look_for_still(own["step"])
         self.cadence.saving(own["step"], time.monotonic())
-        tracked = {name: {"replicated": item.replicated, "kind": item.kind} for name, item in self._tracked.items()}
+        tracked = {
+            name: {"replicated": item.replicated, "kind": item.kind.value} for name, item in self._tracked.items()
+        }
         record = {
             "epoch": None if own["epoch"] is None else int(own["epoch"]),
             "run_id": self._promises.run_id or "",
@@ -183,9 +185,10 @@ class Checkpointing:
         if self._rank != 0 or step <= self._sampled_at:
             return
         from . import oversights
+        from .tracking import Kind
 
         for name, item in self._tracked.items():
-            if item.kind not in ("array", "value"):
+            if item.kind is Kind.STATEFUL:
                 continue
             digest = oversights.sample(item.target, name)
             if digest is not None and self._samples.get(name) == digest and name not in self._still:

@@ -199,9 +199,11 @@ def is_loader(target: object) -> bool:
     return torch is not None and isinstance(target, torch.utils.data.DataLoader) and not hasattr(target, "state_dict")
 
 
+def is_finite(value: object) -> bool:
+    """Whether a logged value is neither NaN nor infinite; what is no floating number is finite."""
+    return not isinstance(value, float) or math.isfinite(value)
+
+
 def plain_metrics(values: Mapping[str, object]) -> dict[str, Any]:
     """The last logged values as strict JSON has them: NaN and infinities as text."""
-    return {
-        name: repr(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in values.items()
-    }
+    return {name: value if is_finite(value) else repr(value) for name, value in values.items()}

@@ -291,7 +291,7 @@ class Run:
             assert isinstance(known.target, data.Batches)
             return known.target
         followed = data.follow(loader, name=name, **options)
-        self._add(tracking.Tracked(name, followed, "stateful"))
+        self._add(tracking.Tracked(name, followed, tracking.Kind.STATEFUL))
         if self._batches is None:
             self._batches = followed
         return followed

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import sys
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from .errors import CannotResume, TrainingError
@@ -22,18 +23,26 @@ _Seen = dict[int, tuple[Any, Any]]
 """What was restored so far, by id: the object and its stored state."""
 
 
+class Kind(str, Enum):
+    """How a tracked thing is captured and put back; its value stands in the commit record."""
+
+    STATEFUL = "stateful"
+    ARRAY = "array"
+    VALUE = "value"
+
+
 @dataclass(slots=True)
 class Tracked:
     """One tracked thing: its name, itself, how it is restored, and whether every rank has the same."""
 
     name: str
     target: Any
-    kind: str
+    kind: Kind
     replicated: bool = False
 
     def capture(self) -> Any:  # noqa: ANN401 - whatever the target's state is
         """The state as it is, by reference: the caller copies before the script goes on."""
-        return self.target.state_dict() if self.kind == "stateful" else self.target
+        return self.target.state_dict() if self.kind is Kind.STATEFUL else self.target
 
     def restore(self, state: Any) -> None:  # noqa: ANN401 - whatever was captured
         """Put `state` back in place.
@@ -42,7 +51,7 @@ class Tracked:
             CannotResume: it does not fit; the message names the key.
         """
         try:
-            if self.kind == "stateful":
+            if self.kind is Kind.STATEFUL:
                 _restore_stateful(self.name, self.target, state)
             else:
                 _restore_value(self.name, self.target, state, {})
@@ -66,7 +75,7 @@ def follow(name: str, target: Any, replicated: bool | None) -> Tracked:  # noqa:
         replicated = type(target).__name__ == "DistributedDataParallel"
     target = _unwrap(target)
     if callable(getattr(target, "state_dict", None)) and callable(getattr(target, "load_state_dict", None)):
-        return Tracked(name, target, "stateful", replicated)
+        return Tracked(name, target, Kind.STATEFUL, replicated)
     if arrays.library_of(target) is not None:
         if arrays.library_of(target) == "jax":
             raise TrainingError(
@@ -78,9 +87,9 @@ def follow(name: str, target: Any, replicated: bool | None) -> Tracked:  # noqa:
                 f"{name}: an array that cannot be overwritten in place (read-only, or a view that repeats elements)",
                 "track a copy of it and compute with that",
             )
-        return Tracked(name, target, "array", replicated)
+        return Tracked(name, target, Kind.ARRAY, replicated)
     if isinstance(target, (dict, list)) or arrays.capture_generator(target) is not None:
-        return Tracked(name, target, "value", replicated)
+        return Tracked(name, target, Kind.VALUE, replicated)
     if callable(getattr(target, "state_dict", None)):
         raise TrainingError(f"{name} has state_dict() and no load_state_dict()", "give it one")
     raise TrainingError(
