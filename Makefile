@@ -84,7 +84,7 @@ documents: $(VENV)/.dev
 	$(BIN)/python scripts/requirements_coverage.py --strict --missing
 
 test: $(VENV)/.frameworks $(VENV)/.system ## install what the tests need, system packages too, and run them all
-	$(BIN)/python -m pytest -m "not soak and not cluster" $(K) </dev/null
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not soak and not cluster" $(K) </dev/null
 
 bench: $(VENV)/.frameworks ## measure, with peers side by side
 	$(BIN)/python benchmarks/run.py

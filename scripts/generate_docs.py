@@ -104,6 +104,8 @@ def _row(key: Key) -> str:
         form = ", ".join(f"`{word}`" for word in key.choices)
     if key.absent and key.default != key.absent:
         form += f", `{key.absent}`"
+    if key.off:
+        form += f", `{key.off}`"
     option = f"`--{key.option}`" if key.option else "behind `--`"
     return f"| `{key.path}` | {form} | {key.default or 'required'} | {option} | {key.help} |"
 

@@ -9,12 +9,16 @@ if ! command -v uv >/dev/null; then
     exit 1
 fi
 
+no_torch="$(mktemp)"
+trap 'rm -f "$no_torch"' EXIT
+echo "torch ; sys_platform == 'none'" >"$no_torch"
+
 lock() { # lock NAME SOURCE [LOCK FILES TO AGREE WITH...]
     local out="requirements/$1.txt" source="$2" constraints=() part other
     for other in "${@:3}"; do constraints+=(--constraint "requirements/$other.txt"); done
     part="$(mktemp)"
     # Torch is never locked: it has a build for each kind of device.
-    constraints+=(--overrides <(echo "torch ; sys_platform == 'none'"))
+    constraints+=(--overrides "$no_torch")
     uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-header --no-annotate --upgrade \
         "${constraints[@]}" "$source" --output-file "$part" >/dev/null
     if grep -nE '://|^-' "$part"; then

@@ -67,13 +67,14 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def isolated_environment(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, no_leaks: None
-) -> dict[str, str]:
+) -> Iterator[dict[str, str]]:
     """Give the test a home, run directories and a lease area of its own; answers what was set.
 
     Asks for `no_leaks` so that the search for leaks comes last, after every other fixture has cleaned up.
     """
     if request.node.get_closest_marker("pure"):
-        return {}
+        yield {}
+        return
     for name in list(os.environ):
         if name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES:
             monkeypatch.delenv(name)
@@ -85,13 +86,15 @@ def isolated_environment(
         "XDG_STATE_HOME": root / "state",
         "XDG_CACHE_HOME": root / "cache",
         "XDG_RUNTIME_DIR": root / "runtime",
-        "TMPDIR": root / "tmp",
+        # Not below `tmp_path`: multiprocessing puts sockets into it, whose names may have 107 bytes (unix(7)), and a
+        # worker of a data loader that cannot make one loses its batches without a word.
+        "TMPDIR": Path(tempfile.mkdtemp(prefix="hf-")),
         "HOLDFAST_RUNS": root / "runs",
         "HOLDFAST_LEASE_DIR": root / "leases",
     }
     root.mkdir()
     for path in directories.values():
-        path.mkdir(mode=0o700)
+        path.mkdir(mode=0o700, exist_ok=True)
     # A lease area as on a real box: sticky, for everybody.
     directories["HOLDFAST_LEASE_DIR"].chmod(0o1777)
     environment = {name: str(path) for name, path in directories.items()}
@@ -99,7 +102,8 @@ def isolated_environment(
     environment["HOLDFAST_RULES"] = str(root / "rules.toml")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    return environment
+    yield environment
+    shutil.rmtree(directories["TMPDIR"], ignore_errors=True)
 
 
 @pytest.fixture

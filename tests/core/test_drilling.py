@@ -68,6 +68,8 @@ def test_steps_that_nobody_did_are_seen() -> None:
     found = judged(second=replace(SECOND, rows=holes))
     assert found.verdict is Verdict.SKIPS
     assert "60" in found.why
+    seen = judge(REFERENCE, [FIRST, replace(SECOND, rows=holes)], source="heartbeats")
+    assert seen.verdict is not Verdict.SKIPS, "a heartbeat that was not read was beaten all the same"
 
 
 def test_the_first_step_with_another_loss_is_named() -> None:

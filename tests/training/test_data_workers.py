@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,17 @@ def test_an_iterable_dataset_with_workers_goes_on() -> None:
 
     whole = run_loop(make, 9)
     assert [cut for cut in (3, 8) if run_loop(make, 9, [cut]) != whole] == []
+
+
+def test_closing_ends_the_workers_though_a_traceback_holds_the_iterator() -> None:
+    batches = follow(loader(num_workers=2))
+    next(batches)
+    held = batches._source._iterator  # type: ignore[attr-defined]  # noqa: SLF001 - as the frames of a traceback do
+    assert held is not None
+    before = multiprocessing.active_children()
+    batches.close()
+    assert len(before) == 2
+    assert [child.pid for child in before if child.is_alive()] == []
 
 
 def test_a_batch_that_raises_in_a_worker_is_passed_once() -> None:

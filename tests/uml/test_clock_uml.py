@@ -28,7 +28,8 @@ def test_a_day_more_or_less_on_the_clock_moves_no_deadline(machine: Machine, dir
     assert done.code == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["started"] == 0, done.stderr
-    assert found["early"] == "running", "the jump ended it"
+    # On a loaded machine the guest may be slower than the limit of 8 s of its own clock.
+    assert found["early"] == "running" or found["early_after_s"] > 8, "the jump ended it"
     assert found["condition"] == "timed_out"
     assert found["exit"]["exit_code"] == 124
     assert 1 < found["exit"]["duration_s"] < 60

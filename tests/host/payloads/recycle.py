@@ -45,6 +45,8 @@ def main() -> None:
         file.write(str(first_pid - 1))
     second_pid = start_sleeper()
     second = processes.identify(second_pid)
+    while getattr(processes.read_stat(second_pid), "state", None) == "R":
+        os.sched_yield()  # on its way into pause()
     assert second is not None
     answer = {
         "same_pid": first_pid == second_pid,

@@ -38,9 +38,10 @@ started = call("run", "-d", "--prove", "2", *OPTIONS, "--", "sleep", "1000")
 began = time.monotonic()
 time.clock_settime(time.CLOCK_REALTIME, time.time() + (DAY_S if sys.argv[1] == "forward" else -DAY_S))
 time.sleep(1.5)
-early = show()["condition"]
+early, early_after_s = show()["condition"], time.monotonic() - began
 while show()["condition"] == "running" and time.monotonic() - began < 40:
     time.sleep(0.2)
 time.sleep(2)
 end = show()
-print(json.dumps({"started": started.returncode, "early": early, "condition": end["condition"], "exit": end["exit"]}))
+found = {"started": started.returncode, "early": early, "early_after_s": early_after_s}
+print(json.dumps({**found, "condition": end["condition"], "exit": end["exit"]}))

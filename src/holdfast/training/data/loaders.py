@@ -245,7 +245,15 @@ class LoaderSource:
         self._base_is_old = self._base is not None
 
     def close(self) -> None:
-        """As `Source.close`: an iterator ends its workers when the last reference to it goes."""
+        """As `Source.close`.
+
+        torch ends an iterator's workers when the last reference to it goes; the traceback of a batch that raised is
+        one, and may be kept for long. So they are asked to end (`_shutdown_workers` is what torch's ``__del__`` calls).
+        """
         self._base_is_old = self._base is not None
+        iterator = self._iterator if self._copy is None else self._copy.__dict__.get("_iterator")
         self._iterator = self._copy = self._indices = None
+        end_workers = getattr(iterator, "_shutdown_workers", None)
+        if callable(end_workers):
+            end_workers()
         self._place.indices = iter(())
