@@ -98,7 +98,7 @@ def test_an_iterable_dataset_with_workers_goes_on() -> None:
 def test_closing_ends_the_workers_though_a_traceback_holds_the_iterator() -> None:
     batches = follow(loader(num_workers=2))
     next(batches)
-    held = batches._source._iterator  # type: ignore[attr-defined]  # noqa: SLF001 - as the frames of a traceback do
+    held = batches._source._iterator  # type: ignore[attr-defined] # as the frames of a traceback do
     assert held is not None
     before = multiprocessing.active_children()
     batches.close()

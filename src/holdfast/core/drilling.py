@@ -193,7 +193,7 @@ def _judge_resumes(reference: Trail, trails: Sequence[Trail], source: str) -> tu
         if problem is not None:
             return problem
         resumed += _has_resumed(start, before, after)
-    # A heartbeat that was replaced before it was read was beaten all the same: only metrics prove that a step is missing.
+    # A heartbeat that was replaced before it was read was beaten all the same: only metrics prove that one is missing.
     missing = _find_missing(reference.rows, trails) if source == "metrics" else None
     if missing is not None:
         return Verdict.SKIPS, missing

@@ -17,7 +17,7 @@ class FailureClass(str, Enum):
     """The box's or the group's RAM ran out and the kernel, or a daemon for it, killed."""
     GPU_OUT_OF_MEMORY = "gpu_out_of_memory"
     SHARED_MEMORY = "shared_memory"
-    """/dev/shm was full, or a mapping was cut (SIGBUS)."""
+    """Shared memory was full, or a mapping was cut (SIGBUS)."""
     RESOURCE_LIMIT = "resource_limit"
     """A limit of the process: open files, CPU seconds, file size, address space, tasks."""
     DISK_FULL = "disk_full"
@@ -113,7 +113,7 @@ HANGS = frozenset(
 
 
 class Confidence(str, Enum):
-    """How sure. CERTAIN: a witness of its own (a counter, an exit record); LIKELY: words or two signs; else POSSIBLE."""
+    """How sure. CERTAIN: a witness of its own (counter, exit record); LIKELY: words or two signs; else POSSIBLE."""
 
     POSSIBLE = "possible"
     LIKELY = "likely"
@@ -121,7 +121,7 @@ class Confidence(str, Enum):
 
 
 class Retry(str, Enum):
-    """What may be done without asking a person (FAIL-02). Anything but NEVER is bounded and of the same configuration."""
+    """What may be done without asking a person (FAIL-02): bounded, and with the same configuration."""
 
     NEVER = "never"
     SAME = "same"
