@@ -97,6 +97,9 @@ fix: $(VENV)/.dev ## let ruff repair and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+gotchas: ## list every gotcha of the catalogue: what handles it, which tests show it
+	@$${PYTHON:-python3} scripts/gotchas.py
+
 requirements: ## list every requirement of docs/requirements.tsv as covered by a test or not
 	@$${PYTHON:-python3} scripts/requirements_coverage.py
 

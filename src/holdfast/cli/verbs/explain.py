@@ -1,0 +1,56 @@
+"""``holdfast explain``: the catalogue of gotchas, the failure classes and the Xid numbers, in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.model.errors import UsageError
+
+from . import SUMMARIES
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+
+def complete_topics(
+    ctx: click.Context,  # noqa: ARG001 - click's signature
+    param: click.Parameter,  # noqa: ARG001 - click's signature
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Gotcha ids and failure classes that begin with what is typed."""
+    from click.shell_completion import CompletionItem
+
+    from holdfast.cli.explaining import list_topics
+
+    begin = incomplete.lower()
+    return [CompletionItem(name, help=title) for name, title in list_topics() if name.lower().startswith(begin)]
+
+
+@click.command(short_help=SUMMARIES["explain"])
+@click.argument("topic", nargs=-1, shell_complete=complete_topics)
+@click.option("--search", "words", metavar="WORDS", help="List the gotchas in which all of these words stand.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def command(*, topic: tuple[str, ...], words: str | None, as_json: bool) -> int:
+    r"""Explain TOPIC: a gotcha (U11, SLURM2), a class of a verdict (out_of_memory, deadlock) or a Xid (xid 79).
+
+    Without a topic every gotcha is listed with its title and what holdfast does about it.
+
+    \b
+    holdfast explain U11                 memory on a card that belongs to nobody
+    holdfast explain out_of_memory       a class, its action, and the gotchas that lead to it
+    holdfast explain xid 79              a number of the driver
+    holdfast explain --search inode      the gotchas about inodes
+
+    Exit code 1: nothing was found. 64: there is no such topic.
+    """
+    from holdfast.cli import explaining
+
+    if topic and words is not None:
+        raise UsageError("a topic and --search were both given", hint="give one of the two")
+    if words is not None:
+        return explaining.print_found(words, as_json=as_json)
+    if not topic:
+        return explaining.print_all(as_json=as_json)
+    return explaining.print_topic(" ".join(topic), as_json=as_json)

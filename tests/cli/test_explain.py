@@ -1,0 +1,69 @@
+"""``holdfast explain``: gotchas, classes and Xids in words."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.model.verdict import FailureClass, LiveClass
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Command
+
+pytestmark = pytest.mark.cli
+
+
+def test_a_gotcha_is_told_with_what_is_done_about_it(holdfast: Command) -> None:
+    done = holdfast("explain", "u11")
+    assert done.code == 0
+    assert done.out.startswith("U11: Memory on a card that belongs to nobody visible")
+    for part in ("seen", "why", "signals", "holdfast (detected, remedied)", "to do", "source"):
+        assert f"\n  {part}\n" in done.out
+
+
+def test_what_is_not_done_yet_says_so(holdfast: Command) -> None:
+    assert "Not yet: Kubernetes is not a platform of this version." in holdfast("explain", "K8S1").out
+
+
+def test_all_are_listed(holdfast: Command) -> None:
+    value = json.loads(holdfast("explain", "--json").out)
+    assert len(value["gotchas"]) == 68
+    assert len(holdfast("explain").out.splitlines()) == 69
+
+
+def test_a_search_without_a_hit_says_so_with_1(holdfast: Command) -> None:
+    assert "U7" in holdfast("explain", "--search", "inode").out
+    none = holdfast("explain", "--search", "quark")
+    assert none.code == 1
+    assert "no gotcha has 'quark' in it" in none.err
+
+
+@pytest.mark.parametrize("kind", [*FailureClass, *LiveClass], ids=lambda kind: kind.value)
+def test_every_class_is_explained(holdfast: Command, kind: FailureClass | LiveClass) -> None:
+    done = holdfast("explain", kind.value.replace("_", "-"))
+    assert done.code == 0
+    assert "to do" in done.out
+
+
+def test_a_class_names_its_gotchas(holdfast: Command) -> None:
+    value = json.loads(holdfast("explain", "out_of_memory", "--json").out)
+    assert value["class"] == "out_of_memory"
+    assert value["retry"] == "never"
+    assert "do not shrink the batch" in value["action"]
+
+
+def test_a_xid_is_explained(holdfast: Command) -> None:
+    for words in (("xid", "79"), ("xid79",)):
+        assert holdfast("explain", *words).out.startswith("Xid 79: ")
+    unknown = json.loads(holdfast("explain", "xid 4999", "--json").out)
+    assert unknown["xid"]["code"] == 4999
+
+
+def test_an_unknown_topic_is_a_usage_error_with_a_way_on(holdfast: Command) -> None:
+    done = holdfast("explain", "U99")
+    assert done.code == 64
+    assert "there is no topic 'U99'" in done.err
+    assert "holdfast explain --search" in done.err
+    assert holdfast("explain", "U11", "--search", "x").code == 64
