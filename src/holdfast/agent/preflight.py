@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from ..model.finding import Finding, Level
-from .checks import box, clock, command, disk, environment, gpu, inputs
+from .checks import box, clock, command, disk, environment, framework, gpu, inputs
 from .checks.situation import Situation
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ CHECKS: tuple[Check, ...] = (
     environment.check_allocator,
     environment.check_environment,
     environment.check_tracker,
+    environment.check_clock,
+    framework.check_base_environment,
     clock.check_rules,
     clock.check_time,
     clock.check_login,
@@ -51,6 +53,8 @@ CHECKS: tuple[Check, ...] = (
     box.check_limits,
     box.check_containment,
     inputs.check_image,
+    environment.check_names,
+    framework.check_framework,
     gpu.check_cards,
 )
 """All checks, in the order in which they run."""
@@ -77,8 +81,25 @@ def run_checks(
         busy_level: How grave it is that cards are busy now: WARN where the job waits for them.
         root: In front of system paths, for tests.
     """
+    situation = make_situation(
+        spec, rules, environ=environ, run_dir=run_dir, inventory=inventory, busy_level=busy_level, root=root
+    )
+    return tuple(finding for check in CHECKS for finding in run_one(check, situation))
+
+
+def make_situation(
+    spec: JobSpec,
+    rules: Rules,
+    *,
+    environ: Mapping[str, str],
+    run_dir: str | None = None,
+    inventory: Inventory | None = None,
+    busy_level: Level = Level.WARN,
+    root: str = "",
+) -> Situation:
+    """What the checks look at, now; arguments as of `run_checks`."""
     local = time.localtime()
-    situation = Situation(
+    return Situation(
         spec=spec,
         rules=rules,
         environ=environ,
@@ -89,7 +110,6 @@ def run_checks(
         minute_of_day=local.tm_hour * 60 + local.tm_min,
         root=root,
     )
-    return tuple(finding for check in CHECKS for finding in run_one(check, situation))
 
 
 def run_one(check: Check, situation: Situation) -> list[Finding]:

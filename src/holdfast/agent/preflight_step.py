@@ -22,7 +22,22 @@ class PreflightStep:
         self._work: Offload | None = None
 
     def begin(self) -> None:
-        """Start the checks; a run that is taken up again checks again."""
+        """Start the checks; a run that is taken up again checks again. An automatic attempt waits a little first."""
+        wait_s = self._read_pause() if self._context.reason == "retry" else 0.0
+        if wait_s:
+            self._context.recorder.event("retry_wait", wait_s=wait_s)
+            self._context.loop.timers.arm("retry_wait", wait_s, self._check)
+        else:
+            self._check()
+
+    def _read_pause(self) -> float:
+        from .retrying import read_wait_s
+
+        # Within the deadline of the checks, which has begun already.
+        most_s = self._context.spec.timeouts.preflight_s / 2
+        return min(read_wait_s(self._context.run_dir, self._context.attempt), most_s)
+
+    def _check(self) -> None:
         context = self._context
         if context.rules_problem is not None:
             words = str(context.rules_problem)
@@ -43,6 +58,7 @@ class PreflightStep:
 
     def abandon(self) -> None:
         """Nobody waits for the answer any more: a check that hangs must not outlive the run."""
+        self._context.loop.timers.disarm("retry_wait")
         if self._work is not None:
             self._context.loop.remove(self._work.fileno())
             self._work.abandon()

@@ -19,6 +19,7 @@ from holdfast.agent.changes import EVERYTHING, Changes
 from holdfast.agent.observe import Presence, Reach
 from holdfast.agent.tail import Follower
 from holdfast.host.clock import monotonic_s, parse_utc
+from holdfast.host.keeper import wait_briefly
 from holdfast.host.processes import is_alive
 from holdfast.model import wire
 from holdfast.model.errors import EXIT_STOPPED, HoldfastError, StorageError
@@ -40,11 +41,15 @@ EXIT_BROKEN_PIPE = 141
 UNSTARTED_S = 20.0
 """How long a run may stay without any supervisor before following it is given up."""
 _SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
-NOTE_WAIT_S = 1.0
+NOTE_WAIT_S = 5.0
 """How long a failed run's failure note is waited for: the supervisor writes it right after the end is on record."""
+DECISION_WAIT_S = 60.0
+"""How long it is waited for the decision about another attempt: scratch may have to be pruned first."""
+NEXT_WITHIN_S = 5.0
+"""How long after that decision the next attempt's directory is waited for."""
 BLIND_LOOK_S = 0.5
 """How often a run is looked at whose state cannot be read for the moment."""
-_STATE_FILES = frozenset({wire.STATE, wire.EXIT, wire.STATUS, wire.FAILURE})
+_STATE_FILES = frozenset({wire.STATE, wire.EXIT, wire.STATUS, wire.FAILURE, wire.VERDICT, wire.RETRY})
 
 
 class OutputRefused(OSError):
@@ -60,7 +65,9 @@ def follow(
     offset: int = 0,
     own: bool = True,
 ) -> int:
-    """Follow one attempt until it is over; the exit code is the job's, or holdfast's own for it.
+    """Follow an attempt, and those that holdfast begins after it by itself, until the last one is over.
+
+    The exit code is the job's, or holdfast's own for it.
 
     Args:
         run_dir: the run's directory.
@@ -72,19 +79,52 @@ def follow(
             started may begin again. A mere onlooker has it called off.
     """
     with _listening() as (wake_fd, heard):
-        following = _Following(run_dir, attempt, stdout or sys.stdout.buffer, offset=offset, quiet=quiet, own=own)
-        try:
-            return following.run(wake_fd, heard)
-        except BrokenPipeError:
-            note(f"standard output was closed; {following.run_id} goes on: holdfast attach {following.run_id}")
-            return EXIT_BROKEN_PIPE
-        except OutputRefused as error:
-            raise StorageError(
-                f"standard output takes no more: {error.strerror}; {following.run_id} is not affected",
-                hint=f"follow it again: holdfast attach {following.run_id}    its output: {following.run_dir}",
-            ) from error
-        finally:
-            following.close()
+        code = _follow_one(run_dir, attempt, stdout, (wake_fd, heard), offset=offset, quiet=quiet, own=own)
+        while (following := _find_next(run_dir, attempt)) is not None:
+            attempt = following
+            code = _follow_one(run_dir, attempt, stdout, (wake_fd, heard), offset=0, quiet=quiet, own=own)
+        return code
+
+
+def _find_next(run_dir: str, attempt: int) -> int | None:
+    """The attempt that holdfast itself has begun after this one, or is about to begin; None without."""
+    from holdfast.agent.retrying import read_retry
+
+    decided = read_retry(run_dir, attempt)
+    if not decided.get("retry"):
+        return None
+    state = f"{wire.attempt_dir(run_dir, attempt + 1)}/{wire.STATE}"
+    if not wait_briefly(lambda: os.path.exists(state), NEXT_WITHIN_S):
+        note(f"{os.path.basename(run_dir)}: an attempt was to follow and has not begun; holdfast restart begins it")
+        return None
+    pause = f" in {format_duration(decided['wait_s'])}" if decided.get("wait_s") else ""
+    note(f"{os.path.basename(run_dir)}: attempt {attempt + 1} follows{pause}: {decided.get('why')}")
+    return attempt + 1
+
+
+def _follow_one(
+    run_dir: str,
+    attempt: int,
+    stdout: BinaryIO | None,
+    listening: tuple[int, list[int]],
+    *,
+    offset: int,
+    quiet: bool,
+    own: bool,
+) -> int:
+    following = _Following(run_dir, attempt, stdout or sys.stdout.buffer, offset=offset, quiet=quiet, own=own)
+    try:
+        return following.run(*listening)
+    except BrokenPipeError:
+        note(f"standard output was closed; {following.run_id} goes on: holdfast attach {following.run_id}")
+        return EXIT_BROKEN_PIPE
+    except OutputRefused as error:
+        raise StorageError(
+            f"standard output takes no more: {error.strerror}; {following.run_id} is not affected",
+            hint=f"follow it again: holdfast attach {following.run_id}    its output: {following.run_dir}",
+        ) from error
+    finally:
+        following.close()
 
 
 @contextmanager
@@ -150,7 +190,7 @@ class _Following:
         # Whatever was written between the look and the watch is seen because the watch is older than the look.
         patience_s = UNSTARTED_S if _is_unstarted(view) else acting.ADOPT_WAIT_S if view.vanished else None
         if view.over:
-            patience_s = NOTE_WAIT_S
+            patience_s = NOTE_WAIT_S  # woken before by the note, the decision, and the supervisor's end
         elif view.state is None:
             patience_s = BLIND_LOOK_S
         while True:
@@ -167,7 +207,7 @@ class _Following:
 
     def _judge(self, view: RunView) -> int | None:
         if view.over or (view.ended and not view.supervised and not view.vanished):
-            if self._awaits_note(view):
+            if self._awaits_more(view):
                 return None
             self._pump(last=True)
             if not self._quiet:
@@ -184,16 +224,20 @@ class _Following:
             self._notice(f"{view.note}; its supervisor (pid {self._supervisor.pid}) goes on")
         return None
 
-    def _awaits_note(self, view: RunView) -> bool:
-        """Whether the failure note, which the summary names, is about to be written."""
-        if self._quiet or view.end is None or view.end.outcome is Outcome.SUCCEEDED or view.end.refusal is not None:
+    def _awaits_more(self, view: RunView) -> bool:
+        """Whether more is about to be written: the failure note that the summary names, or that it goes on."""
+        if view.end is None or view.end.outcome is Outcome.SUCCEEDED or view.end.refusal is not None:
             return False
         supervisor = view.state.supervisor if view.state is not None else None
         if supervisor is None or view.reach is not Reach.HERE or not is_alive(supervisor):
             return False
         self._over_since = self._over_since or monotonic_s()
-        late = monotonic_s() - self._over_since >= NOTE_WAIT_S
-        return not late and not os.path.exists(f"{view.attempt_dir}/{wire.FAILURE}")
+        waited_s = monotonic_s() - self._over_since
+        if not os.path.exists(f"{view.attempt_dir}/{wire.FAILURE}"):
+            return waited_s < NOTE_WAIT_S
+        from holdfast.agent.retrying import is_undecided
+
+        return waited_s < DECISION_WAIT_S and is_undecided(view.run_dir, view.attempt)
 
     def _settle(self, view: RunView) -> bool:
         """Have a vanished run finished, once; False when that failed: the new supervisor is gone too, or never came."""

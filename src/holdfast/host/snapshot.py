@@ -7,6 +7,7 @@ settings that would start other programs. Whatever is missing is said in a note,
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -71,6 +72,24 @@ def copy_file(role: str, source: str, run_dir: str, *, clean: Callable[[str], st
     changed = stored is not data
     note = "what looked like a secret was left out of the copy" if changed else ""
     return FileCopy(role, source, relative, digest, len(data), changed, note), None if changed else data
+
+
+def hash_file(path: str) -> str:
+    """SHA-256 of a regular file's bytes, as hexadecimal digits.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file of at most 64 MiB.
+    """
+    import hashlib
+
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > LARGEST_HASHED_BYTES:
+            raise OSError(errno.EINVAL, "not a regular file of at most 64 MiB", path)
+        return hashlib.sha256(_read_all(descriptor, LARGEST_HASHED_BYTES)).hexdigest()
+    finally:
+        os.close(descriptor)
 
 
 def _read_all(descriptor: int, limit: int) -> bytes:

@@ -45,7 +45,7 @@ def command(*, run: str, lines: int | None, runs: str | None, as_json: bool) -> 
         note(f"Ctrl-C stops {found.run_id}, closing the terminal does not; `holdfast logs -f` only looks")
     code = follow(found.run_dir, attempts[-1], quiet=as_json, offset=offset, own=False)
     if as_json:
-        view = observe.observe(found.run_dir, attempt=attempts[-1])
+        view = observe.observe(found.run_dir)
         how = {"condition": view.condition, "note": view.note}
         print_json(
             {"run_id": found.run_id, "run_dir": found.run_dir, "attempt": view.attempt, "exit_code": code, **how}

@@ -24,7 +24,7 @@ def command(*, run: str, follow: bool, wait: str | None, runs: str | None, as_js
     The new attempt has the run's job, code snapshot, artifacts and checkpoints; its environment is made from the one of
     this command. Earlier attempts stay as they are. There are never two trees at once.
     """
-    from holdfast.agent import acting
+    from holdfast.agent import acting, observe
     from holdfast.cli.attach import follow as follow_run
     from holdfast.cli.runs import find, require_own
     from holdfast.cli.stopping import Teller, parse_wait
@@ -49,5 +49,6 @@ def command(*, run: str, follow: bool, wait: str | None, runs: str | None, as_js
         return 0
     code = follow_run(found.run_dir, attempt, quiet=as_json)
     if as_json:
-        print_json({"run_id": found.run_id, "run_dir": found.run_dir, "attempt": attempt, "exit_code": code})
+        newest = observe.list_attempts(found.run_dir)[-1]
+        print_json({"run_id": found.run_id, "run_dir": found.run_dir, "attempt": newest, "exit_code": code})
     return code

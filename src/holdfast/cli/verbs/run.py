@@ -111,8 +111,8 @@ def _follow(run_dir: str, run_id: str, attempt: int, *, as_json: bool) -> int:
     if as_json:
         from holdfast.agent.observe import observe
 
-        view = observe(run_dir, attempt=attempt)
-        facts = {"run_id": run_id, "run_dir": run_dir, "attempt": attempt, "exit_code": code}
+        view = observe(run_dir)
+        facts = {"run_id": run_id, "run_dir": run_dir, "attempt": view.attempt, "exit_code": code}
         print_json({**facts, "condition": view.condition, "note": view.note})
     return code
 

@@ -1,0 +1,62 @@
+"""What may follow a failure without a person: a table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.core.retrying import AUTOMATIC, LONGEST_WAIT_S, Facts, Step, decide_retry
+from holdfast.model.verdict import Confidence, FailureClass
+
+pytestmark = [pytest.mark.pure, pytest.mark.requirement("FAIL-02")]
+
+BLIP = Facts(FailureClass.TRANSIENT, Confidence.LIKELY, used=0, allowed=1)
+
+
+def test_a_transient_failure_is_repeated_once() -> None:
+    first = decide_retry(BLIP, 5)
+    assert (first.step, first.wait_s) == (Step.AGAIN, 5)
+    second = decide_retry(replace(BLIP, used=1), 5)
+    assert second.step is Step.NOTHING
+    assert "1 of 1" in second.why
+
+
+@pytest.mark.requirement("FAIL-01", "FAIL-06")
+@pytest.mark.parametrize("kind", [kind for kind in FailureClass if kind not in AUTOMATIC])
+def test_every_other_class_is_left_to_a_person(kind: FailureClass) -> None:
+    assert decide_retry(replace(BLIP, kind=kind, allowed=100), 5).step is Step.NOTHING
+
+
+def test_what_is_only_possible_is_not_repeated() -> None:
+    assert decide_retry(replace(BLIP, confidence=Confidence.POSSIBLE), 5).step is Step.NOTHING
+
+
+@pytest.mark.requirement("FAIL-16")
+def test_another_configuration_is_not_repeated() -> None:
+    found = decide_retry(replace(BLIP, changed="/work/train.py was changed"), 5)
+    assert found.step is Step.NOTHING
+    assert "/work/train.py was changed" in found.why
+
+
+def test_a_wish_to_stop_and_a_bound_of_none_are_obeyed() -> None:
+    assert decide_retry(replace(BLIP, stop_wanted=True), 5).step is Step.NOTHING
+    assert decide_retry(replace(BLIP, allowed=0), 5).step is Step.NOTHING
+
+
+@pytest.mark.requirement("FAIL-03")
+def test_a_full_disk_needs_room_first() -> None:
+    assert decide_retry(replace(BLIP, kind=FailureClass.DISK_FULL), 5).step is Step.PRUNE_FIRST
+
+
+@pytest.mark.requirement("FAIL-07")
+def test_a_broken_card_is_left_unless_the_job_names_it() -> None:
+    broken = replace(BLIP, kind=FailureClass.HARDWARE, confidence=Confidence.CERTAIN)
+    assert decide_retry(broken, 5).step is Step.SET_ASIDE_FIRST
+    assert decide_retry(replace(broken, names_cards=True), 5).step is Step.NOTHING
+
+
+def test_pauses_grow_and_are_bounded() -> None:
+    waits = [decide_retry(replace(BLIP, used=used, allowed=50), 5).wait_s for used in range(40)]
+    assert waits[:3] == [5, 15, 45]
+    assert max(waits) == LONGEST_WAIT_S
