@@ -21,7 +21,7 @@ K :=
 
 export PYTHON TORCH
 
-.PHONY: help setup demo check lint format types layers spelling documents test bench soak fix requirements lock clean
+.PHONY: help setup demo check lint format types layers spelling documents test bench soak fix requirements gotchas lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -89,6 +89,7 @@ test: $(VENV)/.frameworks $(VENV)/.system ## install what the tests need, system
 bench: $(VENV)/.frameworks ## measure, with peers side by side
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/training.py --install
+	$(BIN)/python benchmarks/diagnosis.py
 
 soak: $(VENV)/.frameworks $(VENV)/.system ## the long tests
 	$(BIN)/python -m pytest -m soak $(K) </dev/null

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.create import create_run
-from holdfast.agent.failure import read_tail, write_failure
+from holdfast.agent.failure import judge_attempt, read_tail, write_failure
 from holdfast.agent.handbook import write_handbook
+from holdfast.diagnosis.ended.judge import read_judgement
+from holdfast.diagnosis.evidence import Answer
 from holdfast.host import files
 from holdfast.model import wire
 from holdfast.model.finding import Finding, Level
 from holdfast.model.identity import WaitStatus
 from holdfast.model.job import JobSpec
 from holdfast.model.run import Ended, Outcome
+from holdfast.model.verdict import FailureClass
 
 pytestmark = pytest.mark.process
 
@@ -42,7 +45,7 @@ def test_POST_03_the_note_holds_the_last_200_lines(run_dir: str) -> None:
     note = fail(run_dir)
     kept = [line for line in note.splitlines() if line.startswith("line ")]
     assert kept == [f"line {n}" for n in range(301, 501)]
-    assert "class: `job_failed`" in note
+    assert "class: `unknown` (possible)" in note
     assert "## What to do" in note
     assert "its last line: line 500" in note
 
@@ -53,11 +56,38 @@ def test_POST_03_signal_checks_and_counters_are_in_the_note(run_dir: str) -> Non
     files.commit(f"{run_dir}/attempts/1/exit.json", wire.to_bytes(record))
     found = (Finding("data", Level.WARN, "/d", "changed", "restore it"), Finding("x", Level.PASS, "s", "fine"))
     note = fail(run_dir, None, 9, found)
-    assert "class: `out_of_memory`" in note
+    assert "class: `out_of_memory` (certain)" in note
+    assert "do not shrink the batch" in note
+    assert "`holdfast explain U9`" in note
     assert "SIGKILL (9)" in note
     assert "- warn: data, /d: changed (restore it)" in note
     assert "fine" not in note
     assert "wrote nothing" in note
+
+
+@pytest.mark.requirement("POST-03", "DIAG-02")
+def test_POST_03_evidence_against_and_what_could_not_be_read_stand_apart(run_dir: str) -> None:
+    note = fail(run_dir, None, 9)
+    assert "class: `killed` (possible)" in note
+    unread = note.partition("## Could not be read")[2].partition("## What to do")[0]
+    assert "OOM counter of its control group" in unread
+    assert "manifest.json is not there" in unread
+    assert "## Against it, and what it was not" in note
+    assert "not stopped: holdfast was not asked to end it" in note
+
+
+@pytest.mark.requirement("POST-03")
+def test_POST_03_the_verdict_is_there_for_programs_and_is_kept(run_dir: str) -> None:
+    Path(run_dir, "attempts/1/output.log").write_text("Traceback (most recent call last):\nKeyError: 'lr'\n")
+    fail(run_dir)
+    stored = read_judgement(run_dir, 1)
+    assert stored is not None
+    assert stored.verdict is not None
+    assert (stored.verdict.kind, stored.tail) == (FailureClass.BUG, "")
+    assert {item.answer for item in stored.ladder} >= {Answer.YES, Answer.NO, Answer.NOT_APPLICABLE}
+    ended = Ended("2026-11-20T10:45:01.123Z", Outcome.FAILED, 1, "x", WaitStatus(1, None))
+    assert judge_attempt(run_dir, 1, ended) == stored.verdict
+    assert os.stat(f"{run_dir}/attempts/1/verdict.json").st_mode & 0o777 == 0o600
 
 
 @pytest.mark.requirement("OBS-04")

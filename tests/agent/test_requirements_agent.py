@@ -125,7 +125,7 @@ def test_B_18_a_plain_run_has_every_rule_without_asking(drive: Drive, tmp_path: 
     found = [finding["id"] for finding in run.read(wire.POSTFLIGHT)["findings"] if finding["level"] == "fail"]
     assert bool(found) is (facts["data"] == "written"), "a write to the data is prevented, or found"
     note = read_text(run.path(wire.FAILURE))
-    for words in ("class: `job_failed`", "exit code: 3", "## What to do", "lines of its output", "ready"):
+    for words in ("class: `unknown`", "exit code: 3", "## What to do", "lines of its output", "ready"):
         assert words in note
 
 

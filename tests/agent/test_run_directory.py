@@ -15,8 +15,9 @@ import pytest
 from holdfast.agent.create import create_run
 from holdfast.agent.launch import start_supervisor
 from holdfast.agent.observe import RunView, observe
+from holdfast.diagnosis.ended import judge
 from holdfast.host.processes import is_alive
-from holdfast.model import finding, gpu, identity, job, lease, origin, run, wire
+from holdfast.model import finding, gpu, identity, job, lease, origin, run, verdict, wire
 from holdfast.model.job import JobSpec
 from holdfast.model.run import SCHEMA, STATES, RunState
 from tests.waiting import wait_until
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGE = Path(__file__).parents[2] / "docs" / "run-directory.md"
-MODULES = (origin, job, gpu, run, identity, lease, finding)
+MODULES = (origin, job, gpu, run, identity, lease, finding, verdict, judge)
 CLASSES = {name: cls for module in MODULES for name, cls in vars(module).items() if dataclasses.is_dataclass(cls)}
-STORED = (origin.RunOrigin, RunState, run.Desired, run.CheckpointWish, identity.WaitStatus, finding.Finding)
+STORED = (
+    *(origin.RunOrigin, RunState, run.Desired, run.CheckpointWish, identity.WaitStatus, finding.Finding),
+    judge.Judgement,
+)
 """What is stored as a file of its own; everything else follows from their fields."""
 PLAIN = {"str": "text", "int": "integer", "float": "number", "bool": "true or false", "State": "State"}
 
@@ -42,7 +46,7 @@ def describe_type(annotation: str) -> str:
     mapped = re.fullmatch(r"dict\[str, (.+)\]", annotation)
     if mapped:
         return f"object of {describe_type(mapped[1])}"
-    return PLAIN.get(annotation, annotation)
+    return PLAIN.get(annotation, annotation.replace(" | ", " or "))
 
 
 def read_sections() -> dict[str, list[tuple[str, str]]]:

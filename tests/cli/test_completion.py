@@ -116,5 +116,5 @@ def test_completing_a_verb_imports_no_verb(program: Path) -> None:
     environ = {**os.environ, "_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": "holdfast s", "COMP_CWORD": "1"}
     command = [sys.executable, "-X", "importtime", *ENTRY[1:]]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert done.stdout.splitlines() == ["plain,show", "plain,stop", "plain,schema"]
+    assert done.stdout.splitlines() == ["plain,show", "plain,stop", "plain,sentinel", "plain,schema"]
     assert "holdfast.cli.verbs.show" not in done.stderr

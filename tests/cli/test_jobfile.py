@@ -21,7 +21,11 @@ from holdfast.model.job import (
     Notify,
     Orphan,
     Priority,
+    Ptrace,
+    Retries,
     Rung,
+    Stall,
+    StallAction,
     Timeouts,
     Tracker,
     Unenforced,
@@ -42,12 +46,15 @@ env: {EPOCHS: "30", LR: 1e-3, MODE: 0644, EMPTY: ""}
 seed: 7
 priority: normal
 gpus: any:2
-gpu: {min_free: 12GB, wait: 1h30m, share: true, max_hold: 24h, idle_window: 5s, memory_share: 0.9}
+gpu: {min_free: 12GB, wait: 1h30m, share: true, max_hold: 24h, idle_window: 5s, memory_share: 0.9, verify: true}
 timeout: 4h
 timeouts: {preflight: 1m, run: 3h, postflight: 2m}
 grace: 45s
 grace_max: 20m
 expected: 1h
+retries: {max: 3, wait: 1m}
+stall: {no_progress: 30m, no_output: 1h, startup: 3h, action: stop}
+ptrace: none
 limits: {memory: 8GiB, memory_high: 7GiB, cpus: 1.5, cpu_weight: 50, affinity: "0-2,5", tasks: 500, open_files: 4096,
          unenforced: warn}
 containment: cgroup_v2
@@ -56,7 +63,9 @@ inputs: [conf/a.yaml, /etc/hosts]
 config: conf/a.yaml
 data: [~/data]
 artifacts: ["artifacts/result.json", artifacts/./model.npz]
-disk: {min_free: 2GB, min_free_inodes: 10000, checkpoint_size: 1GB, keep: 3, paths: [scratch]}
+disk: {min_free: 2GB, min_free_inodes: 10000, checkpoint_size: 1GB, keep: 3, paths: [scratch],
+       expected_files: 5000, scratch: ["tmp/**", "*.part"]}
+caches: big
 checkpoints: {every: 10m, keep: 4, mirror: durable, interruptions: 6h}
 output: {max: 50MiB}
 health_every: 10s
@@ -80,6 +89,8 @@ timeout = "4h"
 grace = 45
 grace_max = "20m"
 expected = "1h"
+ptrace = "none"
+caches = "big"
 containment = "cgroup_v2"
 on_supervisor_death = "kill"
 inputs = ["conf/a.yaml", "/etc/hosts"]
@@ -102,6 +113,16 @@ share = true
 max_hold = "24h"
 idle_window = 5
 memory_share = 0.9
+verify = true
+[retries]
+max = 3
+wait = "1m"
+
+[stall]
+no_progress = "30m"
+no_output = "1h"
+startup = 10800
+action = "stop"
 [timeouts]
 preflight = "1m"
 run = "3h"
@@ -121,6 +142,8 @@ min_free_inodes = 10000
 checkpoint_size = "1GB"
 keep = 3
 paths = ["scratch"]
+expected_files = 5000
+scratch = ["tmp/**", "*.part"]
 [checkpoints]
 every = "600s"
 keep = 4
@@ -180,9 +203,13 @@ def test_every_key_reaches_its_field(text: str, name: str, job: Callable[..., Pa
         config=f"{base}/conf/a.yaml",
         data=(str(Path.home() / "data"),),
         artifacts=("artifacts/result.json", "artifacts/model.npz"),
-        disk=DiskNeeds(2 * 1000**3, 10000, 1000**3, 3, (f"{base}/scratch",)),
+        disk=DiskNeeds(2 * 1000**3, 10000, 1000**3, 3, (f"{base}/scratch",), 5000, ("tmp/**", "*.part")),
         checkpoints=Checkpoints("600s", 4, f"{base}/durable", 21600.0),
+        caches=f"{base}/big",
         expected_s=3600.0,
+        retries=Retries(3, 60.0),
+        stall=Stall(1800.0, 3600.0, 10800.0, StallAction.STOP),
+        ptrace=Ptrace.NONE,
         output_max_bytes=50 * 1024**2,
         health_every_s=10.0,
         tracker=Tracker.NONE,
@@ -203,6 +230,15 @@ def test_silence_is_the_documented_default(job: Callable[..., Path]) -> None:
     path = job("command: python3 -u train.py --x 'a b'\n")
     command = ("python3", "-u", "train.py", "--x", "a b")
     assert read(path) == JobSpec(name="train", command=command, workdir=str(path.parent))
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"), [("off", 0.0), ("'off'", 0.0), ("0", 0.0), ("auto", None), ("~", None), ("90s", 90.0)]
+)
+def test_a_clock_is_switched_off_by_the_word_for_it(
+    written: str, seconds: float | None, job: Callable[..., Path]
+) -> None:
+    assert read(job(f"command: x\nstall: {{no_progress: {written}}}\n")).stall.no_progress_s == seconds
 
 
 def test_none_and_auto_and_null_take_the_default_back(job: Callable[..., Path]) -> None:
@@ -289,7 +325,7 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
         (
             "command: x\ngpu: 2\n",
             (
-                "job.yaml:2: gpu: expected a mapping with min_free, wait, share, max_hold, idle_window, memory_share, "
+                "job.yaml:2: gpu: expected a mapping with min_free, wait, share, max_hold, idle_window, memory_share, verify, "
                 "found the number 2"
             ),
         ),
@@ -356,7 +392,7 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
         ("command: x\ninputs: [3]\n", "job.yaml:2: inputs: expected a list of texts, found the number 3 for inputs"),
         (
             "command: x\nnotify: {on: [done]}\n",
-            ("job.yaml:2: notify.on: 'done' is not one of waiting, starting, running, stopping, ended"),
+            ("job.yaml:2: notify.on: 'done' is not one of waiting, starting, running, stopping, alert, ended"),
         ),
         (
             "command: x\nnotify: {webhook: 'https://u:p@example.org'}\n",

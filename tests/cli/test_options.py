@@ -48,6 +48,7 @@ EVERY_OPTION = {
     "max-hold": ["24h"],
     "idle-window": ["5s"],
     "gpu-memory-share": ["0.9"],
+    "gpu-verify": [],
     "timeout": ["4h"],
     "timeout-preflight": ["1m"],
     "timeout-run": ["3h"],
@@ -55,6 +56,13 @@ EVERY_OPTION = {
     "grace": ["45s"],
     "grace-max": ["20m"],
     "expected": ["1h"],
+    "retries": ["3"],
+    "retry-wait": ["1m"],
+    "stall-no-progress": ["30m"],
+    "stall-no-output": ["1h"],
+    "stall-startup": ["3h"],
+    "stall-action": ["stop"],
+    "ptrace": ["none"],
     "limit-memory": ["8GiB"],
     "limit-memory-high": ["7GiB"],
     "limit-cpus": ["1.5"],
@@ -74,6 +82,9 @@ EVERY_OPTION = {
     "checkpoint-size": ["1GB"],
     "checkpoint-keep": ["3"],
     "disk-path": ["scratch"],
+    "expected-files": ["5000"],
+    "scratch": ["tmp/**", "*.part"],
+    "caches": ["big"],
     "checkpoint-every": ["10m"],
     "keep-last": ["4"],
     "checkpoint-mirror": ["durable"],
@@ -109,6 +120,17 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
     spec = spec_of(str(path), "--gpus", "0,1", "--no-share", "--timeout", "none", "--no-pty")
     assert spec.gpus == GpuRequest(devices=("0", "1"))
     assert (spec.gpu.share, spec.gpu.wait_s, spec.timeouts.total_s, spec.pty) == (False, 3600.0, None, False)
+
+
+def test_the_question_to_the_jobs_torch_can_be_left_out() -> None:
+    assert spec_of("--", "x").gpu.verify
+    assert not spec_of("--no-gpu-verify", "--", "x").gpu.verify
+
+
+@pytest.mark.parametrize("pattern", ["/tmp/x", "../x", "*", "**/*", "~/x", "a**"])
+def test_a_pattern_that_could_name_anything_is_no_scratch(pattern: str) -> None:
+    with pytest.raises(UsageError, match=r"^--scratch: disk.scratch: "):
+        spec_of("--scratch", pattern, "--", "x")
 
 
 def test_what_stands_behind_the_dashes_is_the_jobs_untouched() -> None:

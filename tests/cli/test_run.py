@@ -265,7 +265,7 @@ def test_the_summary_of_each_failed_run_names_its_failure_note(holdfast: Command
         assert ended.code == 3
         note = re.search(r"^  why: (\S+)$", ended.err, re.MULTILINE)
         assert note is not None, ended.err
-        assert "job_failed" in Path(note[1]).read_text(encoding="utf-8")
+        assert "class: `unknown`" in Path(note[1]).read_text(encoding="utf-8")
 
 
 def test_the_summary_shows_warnings(holdfast: Command) -> None:

@@ -34,7 +34,7 @@ def field_of(spec: JobSpec, path: str) -> Any:
 def leaf_fields(cls: type, prefix: str = "") -> set[str]:
     found = set()
     for field in dataclasses.fields(cls):
-        if field.name in {"gpu", "timeouts", "limits", "disk", "checkpoints", "notify"}:
+        if field.name in {"gpu", "timeouts", "limits", "disk", "checkpoints", "notify", "stall", "retries"}:
             found |= leaf_fields(type(field.default), f"{field.name}.")
         else:
             found.add(prefix + field.name)

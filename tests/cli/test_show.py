@@ -178,11 +178,11 @@ def test_OBS_04_the_environment_is_shown_without_secrets(holdfast: Command) -> N
 def test_POST_03_show_says_why_a_run_failed_and_what_to_do(holdfast: Command) -> None:
     run_dir = holdfast("run", "--json", "--", "sh", "-c", "echo no luck today; exit 3").json()["run_dir"]
     done = holdfast("show", run_dir)
-    assert "\nfailure\n  class   job_failed\n" in done.out
+    assert "\nfailure\n  class   unknown (possible)\n" in done.out
     assert "its last line: no luck today" in done.out
     assert "holdfast logs -n 20 " in done.out
     failure = holdfast("show", "--json", run_dir).json()["failure"]
-    assert (failure["failure_class"], bool(failure["remedy"])) == ("job_failed", True)
+    assert (failure["kind"], failure["retry"], bool(failure["action"])) == ("unknown", "never", True)
 
 
 def test_what_did_not_fail_has_no_failure(holdfast: Command) -> None:

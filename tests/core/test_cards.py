@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.cards import choose, judge_card, judge_slice, parse_request, resolve_imposed, visible_devices
+from holdfast.core.cards import (
+    choose,
+    is_worth_waiting,
+    judge_card,
+    judge_slice,
+    parse_request,
+    resolve_imposed,
+    visible_devices,
+)
 from holdfast.model.gpu import (
     Card,
     CardRules,
@@ -290,3 +298,22 @@ def test_LEASE_01_all_or_nothing_for_every_box(
     assert (choice.problem is None) == bool(choice.devices)
     if cards:
         assert set(choice.devices) | {uuid for uuid, _ in choice.rejected} >= {c.uuid for c in cards} - set(free)
+
+
+@pytest.mark.requirement("GPUH-09")
+def test_a_card_that_is_set_aside_is_refused_with_its_slices_by_choice_and_by_name() -> None:
+    aside = make_card(0, quarantined="Xid 95 (set aside by root)")
+    box = make_box(aside, make_card(1))
+    assert pick(1, box).devices == ("GPU-1aaa",)
+    named = pick("0,", box)
+    assert named.devices == ()
+    assert "quarantined: Xid 95" in named.rejected[0][1]
+    assert "holdfast gpus clear 0" in named.rejected[0][1]
+    sliced = replace(make_mig_card(2), quarantined="slow")
+    assert judge_slice(sliced, sliced.mig_slices[0], RULES)[0].startswith("quarantined: slow")
+
+
+def test_nobody_waits_for_a_card_that_is_set_aside() -> None:
+    box = make_box(make_card(0, quarantined="Xid 95"))
+    request = GpuRequest(count=1)
+    assert not is_worth_waiting(request, box, choose(request, box, leased={}, rules=RULES))

@@ -51,3 +51,18 @@ def test_an_optional_place_only_warns_and_a_read_only_one_fails() -> None:
     assert judge_disk(replace(USE, free_bytes=0, optional=True), NEEDS)[0].level is Level.WARN
     found = judge_disk(replace(USE, read_only=True), NEEDS)
     assert [(item.id, item.level) for item in found] == [("disk.read_only", Level.FAIL)]
+
+
+@pytest.mark.requirement("STOR-08")
+def test_STOR_08_more_files_than_inodes_are_refused_where_they_will_be_made() -> None:
+    use = DiskUse("/d", "ext4", ("run directory",), 10**12, 10**12, 5000, takes_checkpoints=True)
+    needs = DiskNeeds(min_free_inodes=1000, expected_files=4000)
+    assert [item.level for item in judge_disk(use, needs)] == [Level.PASS, Level.PASS]
+    found = judge_disk(use, replace(needs, expected_files=4001))
+    assert found[1].level is Level.FAIL
+    assert "will make 4001 files" in found[1].evidence
+    assert "shards" in found[1].remedy
+    elsewhere = replace(use, takes_checkpoints=False)
+    assert judge_disk(elsewhere, replace(needs, expected_files=10**9))[1].level is Level.PASS
+    uncounted = replace(use, free_inodes=None)
+    assert len(judge_disk(uncounted, replace(needs, expected_files=10**9))) == 1

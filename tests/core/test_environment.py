@@ -14,6 +14,7 @@ from holdfast.core.environment import (
     build_environment,
     choose_allocator,
     choose_nccl,
+    choose_recorder,
     correct_allocator,
 )
 from holdfast.core.limits import THREAD_VARIABLES
@@ -248,3 +249,61 @@ def test_a_run_inside_of_a_run_has_its_own_library_only() -> None:
     without = build_environment(outer, SPEC, PLACE).values
     assert without["PYTHONPATH"] == "/mine"
     assert "HOLDFAST_LIBRARY" not in without
+
+
+FLIGHT = replace(PLACE, flight_dir="/r/attempts/2/flight")
+BOTH = {
+    "TORCH_FR_BUFFER_SIZE": "2000",
+    "TORCH_FR_DUMP_TEMP_FILE": "/r/attempts/2/flight/rank_",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/r/attempts/2/flight/rank_",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+}
+NEW = {name: value for name, value in BOTH.items() if "TRACE" not in name and "DEBUG" not in name}
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [(None, BOTH), ("2.5.1", BOTH), ("2.9.0", BOTH), ("2.10.0", NEW), ("2.13.0+cpu", NEW)]
+)
+def test_flight_records_go_into_the_attempt_under_the_names_that_this_torch_reads(
+    version: str | None, expected: dict[str, str]
+) -> None:
+    assert choose_recorder({}, replace(FLIGHT, torch_version=version)) == expected
+
+
+def test_flight_records_of_a_run_inside_of_a_run_are_its_own() -> None:
+    outer = build_environment({}, SPEC, FLIGHT).values
+    inner = build_environment(outer, SPEC, replace(FLIGHT, run_dir="/q", flight_dir="/q/attempts/1/flight"))
+    assert {name: inner.values[name] for name in BOTH if name.endswith("FILE")} == {
+        "TORCH_FR_DUMP_TEMP_FILE": "/q/attempts/1/flight/rank_",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/q/attempts/1/flight/rank_",
+    }
+
+
+def test_flight_records_that_a_person_has_placed_stay_there() -> None:
+    user = {
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/mine/fr_",
+        "TORCH_FR_BUFFER_SIZE": "9",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    }
+    assert choose_recorder(user, FLIGHT) == {}
+    assert choose_recorder({}, PLACE) == {}, "no directory for them"
+    made = build_environment(user, SPEC, FLIGHT)
+    assert {name: made.values[name] for name in user} == user
+
+
+@pytest.mark.requirement("RAIL-12")
+def test_a_crash_in_native_code_leaves_a_stack_unless_a_person_says_otherwise() -> None:
+    assert build_environment({}, SPEC, PLACE).values["PYTHONFAULTHANDLER"] == "1"
+    assert build_environment({"PYTHONFAULTHANDLER": ""}, SPEC, PLACE).values["PYTHONFAULTHANDLER"] == ""
+
+
+@pytest.mark.requirement("STOR-05")
+def test_STOR_05_caches_go_where_the_job_says_and_a_users_own_place_stays() -> None:
+    spec = replace(SPEC, caches="/data/caches/")
+    made = build_environment({"HF_HOME": "/mine"}, spec, PLACE).values
+    assert made["HF_HOME"] == "/mine"
+    assert made["TORCH_HOME"] == "/data/caches/torch"
+    assert made["TRITON_CACHE_DIR"] == "/data/caches/triton"
+    assert "XDG_CACHE_HOME" not in made
+    assert "TORCH_HOME" not in build_environment({}, SPEC, PLACE).values

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core.failures import Traces, judge_failure
 from holdfast.core.leaving import describe_leaving, judge_leaving
 from holdfast.core.outcome import EXIT_LOST, judge_outcome
 from holdfast.model.finding import Finding
@@ -126,39 +125,6 @@ def test_POST_09_our_own_request_decides_and_the_step_is_told(code: int) -> None
 )
 def test_a_record_in_words(stop: StopRecord, words: str) -> None:
     assert describe_leaving(stop).startswith(words)
-
-
-@pytest.mark.parametrize(
-    ("why", "name"),
-    [
-        ("signal", "preempted"),
-        ("deadline", "timed_out"),
-        ("nonfinite", "nonfinite"),
-        ("save_failed", "save_failed"),
-        ("memory", "out_of_memory"),
-    ],
-)
-def test_the_class_of_a_failure_follows_the_record(why: str, name: str) -> None:
-    ended = judge_outcome(replace(LEFT, stop=replace(SAVED, why=why)), (), "at")
-    verdict = judge_failure(ended, Traces(tail="Traceback ...\nRuntimeError: CUDA error: out of memory"))
-    assert (verdict.failure_class, bool(verdict.remedy)) == (name, True)
-
-
-def test_a_crash_while_leaving_is_classed_as_the_crash() -> None:
-    ended = judge_outcome(replace(LEFT, status=WaitStatus(None, 11)), (), "at")
-    assert judge_failure(ended, Traces()).failure_class == "signal_11"
-
-
-@pytest.mark.requirement("LIB-12")
-def test_LIB_12_an_exception_is_classed_by_its_traceback_where_the_output_is_silent() -> None:
-    text = "Traceback (most recent call last):\n  File \"t.py\", line 1\nModuleNotFoundError: No module named 'apex'\n"
-    stop = replace(SAVED, why="exception", detail="ModuleNotFoundError", traceback=text)
-    ended = judge_outcome(replace(LEFT, stop=stop, status=WaitStatus(1, None)), (), "at")
-    verdict = judge_failure(ended, Traces(tail="epoch 1\n"))
-    assert verdict.failure_class == "missing_package"
-    assert "its traceback says: ModuleNotFoundError: No module named 'apex'" in verdict.evidence
-    plain = replace(ended, stop=replace(stop, traceback="Traceback\nOddError: what now\n"))
-    assert "its last line: OddError: what now" in judge_failure(plain, Traces(tail="epoch 1\n")).evidence
 
 
 def test_a_status_that_nobody_saw_needs_the_word_saved() -> None:

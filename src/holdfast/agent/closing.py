@@ -17,6 +17,7 @@ from ..model.run import Ended, Finalizing, Outcome, State
 from ..model.units import format_bytes
 
 if TYPE_CHECKING:
+    from ..diagnosis.ended.judge import Judgement
     from ..model.gpu import Inventory
     from .context import Context
     from .job_control import JobControl
@@ -86,7 +87,8 @@ class Closing:
             return ()
         limit = self._context.spec.limits.memory_bytes
         asked = "the box's memory" if limit is None else f"the memory limit of {format_bytes(limit)}"
-        words = f"{asked} was reached and the kernel killed {kills} of its processes"
+        # The counter may count one kill more than once (mm/memcontrol.c), so its number is not one of processes.
+        words = f"{asked} was reached and the kernel killed within its tree"
         return (Finding(LIMIT_FINDING, Level.WARN, "memory", words, "ask for more memory, or use less"),)
 
     def _look_at_devices(self) -> tuple[Finding, ...]:
@@ -155,22 +157,44 @@ class Closing:
             "artifacts": _list_directory(context.shared(wire.ARTIFACTS)),
         }
         cards = {"cards": inventory.cards, "source": inventory.source} if inventory.cards else {}
-        context.recorder.commit(wire.EXIT, wire.to_bytes({**wire.encode(ended), **facts, "final_cards": cards}))
+        record = {**wire.encode(ended), **wire.encode(facts), "final_cards": wire.encode(cards)}
+        judgement = self._judge(ended, record)
+        verdict = None if judgement is None else judgement.verdict
+        record["failure_class"] = None if verdict is None else verdict.kind.value
+        context.recorder.commit(wire.EXIT, wire.to_bytes(record))
         from . import manifest
 
         manifest.amend(context, **facts)
-        self._write_notes(ended)
+        self._write_notes(ended, judgement)
         context.recorder.event("exit_recorded", outcome=ended.outcome, exit_code=ended.exit_code)
         context.recorder.restore()
         self._tell(ended)
 
-    def _write_notes(self, ended: Ended) -> None:
-        from .failure import write_failure
+    def _judge(self, ended: Ended, record: dict[str, object]) -> Judgement | None:
+        """Why it ended, for an end that is no plain success. Before the exit record: what that says never changes."""
+        if ended.outcome is Outcome.SUCCEEDED and not self._is_odd():
+            return None
+        from ..diagnosis.ended.judge import examine
+
+        return examine(self._context.run_dir, self._context.attempt, ended, record=record)
+
+    def _is_odd(self) -> bool:
+        """Whether something about a success asks for a second look: too fast, its last step missing, NaN in it."""
+        beat = self._context.heartbeat()
+        step, planned, nonfinite = (beat.get(name) for name in ("step", "planned_steps", "nonfinite"))
+        early = isinstance(step, (int, float)) and isinstance(planned, (int, float)) and step < planned
+        fast = any(finding.id == "duration" and finding.level is Level.WARN for finding in self._findings)
+        return early or fast or (isinstance(nonfinite, int) and nonfinite > 0)
+
+    def _write_notes(self, ended: Ended, judgement: Judgement | None) -> None:
+        from .failure import write_failure, write_verdict
         from .handbook import write_handbook
 
         try:
             if ended.outcome is not Outcome.SUCCEEDED:
-                write_failure(self._context.run_dir, self._context.attempt, ended, self._findings)
+                write_failure(self._context.run_dir, self._context.attempt, ended, self._findings, judgement)
+            elif judgement is not None:
+                write_verdict(self._context.run_dir, self._context.attempt, judgement)
             write_handbook(self._context.run_dir, self._context.attempt, self._context.spec)
         except OSError as error:
             self._context.recorder.log(f"failure note or handbook could not be written: {error}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..host import files
 from ..host.clock import utc_now
 from ..model import wire
+from ..model.run import STATES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from .loop import Loop
     from .notify import Notifier
     from .record import Recorder
+
+
+ALERT = "alert"
+"""In `notify.on`: whatever is told of besides the moments of a run's life."""
+MOMENTS = frozenset(cls.__name__.lower() for cls in STATES)
 
 
 class Context:
@@ -53,6 +59,7 @@ class Context:
         self._seen: Desired | None = None
         self._interrupts = 0
         self._notifier: Notifier | None = None
+        self.helpers: set[int] = set()
 
     @property
     def rules(self) -> Rules:
@@ -97,7 +104,8 @@ class Context:
 
     def notify(self, event: str, **facts: object) -> None:
         """Tell whoever asked to be told of `event`; never waits, never fails the run."""
-        if event in self.spec.notify.on:
+        wanted = self.spec.notify.on
+        if event in wanted or (event not in MOMENTS and ALERT in wanted):
             message = {"run_id": self.run_id, "attempt": self.attempt, "state": event, "run_dir": self.run_dir}
             self.notifier.send({**message, "at": utc_now(), **facts})
 

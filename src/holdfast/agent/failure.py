@@ -1,45 +1,68 @@
 """The failure note: what a person reads first when a run did not succeed (POST-03).
 
-Class, evidence, one remedy, what the checks found, and the last 200 lines of the job's own output; secrets that the job
-printed are taken out. Everything is read from the run directory, so the note can be written again at any time.
+Class and confidence, the evidence for and against and what could not be read, one action, what the checks found, and
+the last 200 lines of the job's own output; secrets that the job printed are taken out. The same for programs is
+``verdict.json``. Everything is read from the run directory, so both can be made again at any time.
 """
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..core.failures import SIGNALS, Traces, judge_failure
 from ..core.redact import redact_text
-from ..host import files
+from ..diagnosis.ended.judge import examine, read_judgement
+from ..diagnosis.ended.signals import describe_signal, name_signal
+from ..host import fallback, files
 from ..model import wire
 from ..model.finding import Finding, Level
 
 if TYPE_CHECKING:
-    from ..core.failures import Verdict
+    from collections.abc import Mapping
+    from typing import Any
+
+    from ..diagnosis.ended.judge import Judgement
     from ..model.run import Ended
+    from ..model.verdict import Clue, Verdict
 
 LAST_LINES = 200
 TAIL_BYTES = 256 * 1024
 LONGEST_LINE = 2000
 
 
-def judge_attempt(run_dir: str, attempt: int, ended: Ended) -> Verdict:
-    """The class of an end without success, with evidence and remedy, from what the attempt's directory holds."""
-    directory = wire.attempt_dir(run_dir, attempt)
-    return judge_failure(ended, _gather(directory, read_tail(f"{directory}/{wire.OUTPUT}")))
+def judge_attempt(run_dir: str, attempt: int, ended: Ended) -> Verdict | None:
+    """Why an attempt ended, as it was judged then, else judged now; None for a success that nothing speaks against."""
+    stored = read_judgement(run_dir, attempt)
+    return stored.verdict if stored is not None else examine(run_dir, attempt, ended).verdict
 
 
-def write_failure(run_dir: str, attempt: int, ended: Ended, findings: tuple[Finding, ...]) -> None:
-    """Write ``failure.md`` of an attempt that has ended without success.
+def write_verdict(run_dir: str, attempt: int, judgement: Judgement) -> None:
+    """Write ``verdict.json``, in the fallback place where the run directory takes nothing."""
+    run_id, directory = os.path.basename(run_dir), wire.attempt_dir(run_dir, attempt)
+    data = wire.to_bytes(replace(judgement, tail="", exception=""))
+    fallback.commit(run_id, attempt, f"{directory}/{wire.VERDICT}", data, durable=False)
+
+
+def write_failure(
+    run_dir: str,
+    attempt: int,
+    ended: Ended,
+    findings: tuple[Finding, ...],
+    judgement: Judgement | None = None,
+    *,
+    record: Mapping[str, Any] | None = None,
+) -> None:
+    """Write ``failure.md`` and ``verdict.json`` of an attempt that has ended without success.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the note cannot be written.
     """
+    judgement = judgement or examine(run_dir, attempt, ended, record=record)
+    write_verdict(run_dir, attempt, judgement)
     directory = wire.attempt_dir(run_dir, attempt)
-    tail = read_tail(f"{directory}/{wire.OUTPUT}")
-    verdict = judge_failure(ended, _gather(directory, tail))
-    text = _render(f"{os.path.basename(run_dir)}, attempt {attempt}", ended, verdict, findings, tail)
+    tail = judgement.tail or read_tail(f"{directory}/{wire.OUTPUT}")
+    text = _render(f"{os.path.basename(run_dir)}, attempt {attempt}", ended, judgement, findings, tail)
     files.commit(f"{directory}/{wire.FAILURE}", redact_text(text).encode("utf-8", "replace"), durable=False)
 
 
@@ -68,67 +91,50 @@ def _cut_lines(lines: list[str]) -> str:
     return "\n".join(line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + " ..." for line in lines)
 
 
-def _gather(directory: str, tail: str) -> Traces:
-    usage = _read_usage(f"{directory}/{wire.EXIT}")
-    try:
-        facts = os.statvfs(directory)
-        free: int | None = facts.f_bavail * facts.f_frsize
-    except OSError:
-        free = None
-    return Traces(
-        tail=tail,
-        oom_kills=_whole(usage.get("oom_kills")),
-        memory_peak_bytes=_whole(usage.get("memory_peak_bytes")),
-        memory_limit_bytes=_whole(usage.get("memory_limit_bytes")),
-        free_bytes=free,
-    )
-
-
-def _read_usage(path: str) -> dict[str, object]:
-    """What the exit record says of the tree's resources; nothing when there is no record yet."""
-    try:
-        usage = wire.parse_object(files.read_bytes(path), path).get("usage")
-    except (OSError, wire.WireError):
-        return {}
-    return usage if isinstance(usage, dict) else {}
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _render(title: str, ended: Ended, verdict: Verdict, findings: tuple[Finding, ...], tail: str) -> str:
-    status = ended.status
-    lines = [
-        f"# {title}: {ended.outcome.value}",
-        "",
-        f"- class: `{verdict.failure_class}`",
-        f"- exit code: {ended.exit_code}",
-    ]
+def _render(title: str, ended: Ended, judgement: Judgement, findings: tuple[Finding, ...], tail: str) -> str:
+    status, verdict = ended.status, judgement.verdict
+    lines = [f"# {title}: {ended.outcome.value}", ""]
+    if verdict is not None:
+        lines.append(f"- class: `{verdict.kind.value}` ({verdict.confidence.value})")
+    lines.append(f"- exit code: {ended.exit_code}")
     if status is not None and status.signal is not None:
-        name, meaning = SIGNALS.get(status.signal, (f"signal {status.signal}", "see signal(7)"))
-        lines.append(f"- ended by: {name} ({status.signal}), {meaning}")
-    lines += [f"- ended at: {ended.at}", "", "## Evidence", ""]
-    lines += [f"- {text}" for text in verdict.evidence]
-    lines += ["", "## What to do", "", verdict.remedy, ""]
-    worse = [finding for finding in findings if finding.level is not Level.PASS]
-    if worse:
-        lines += ["## What the checks found", ""]
-        lines += [_render_finding(finding) for finding in worse]
-        lines.append("")
-    if ended.stop is not None and ended.stop.traceback:
-        lines += [
-            "## Its exception, as the training library saw it",
-            "",
-            *_fence(_cut_lines(ended.stop.traceback.strip("\n").split("\n"))),
-            "",
-        ]
+        meaning = describe_signal(status.signal).partition(": ")[2]
+        lines.append(f"- ended by: {name_signal(status.signal)}, {meaning}")
+    lines.append(f"- ended at: {ended.at}")
+    if verdict is not None:
+        if verdict.also:
+            lines.append(f"- something also speaks for: {', '.join(verdict.also)}")
+        lines += ["", "## Evidence", "", *map(_render_clue, verdict.evidence_for), ""]
+        lines += _section("## Against it, and what it was not", verdict.evidence_against)
+        lines += _section("## Could not be read", verdict.unknown)
+        lines += ["## What to do", "", verdict.action, ""]
+        lines += [f"- `holdfast explain {gotcha}`" for gotcha in verdict.gotchas]
+        lines += [""] if verdict.gotchas else []
+    told = [finding for finding in findings if finding.level is not Level.PASS]
+    if told:
+        lines += ["## What the checks found", "", *map(_render_finding, told), ""]
+    exception = judgement.exception.strip("\n")
+    if exception:
+        whose = (
+            "as the training library saw it" if ended.stop is not None and ended.stop.traceback else "from its output"
+        )
+        lines += [f"## Its exception, {whose}", "", *_fence(_cut_lines(exception.split("\n"))), ""]
     if tail:
         count = tail.count("\n") + 1
         lines += [f"## The last {count} lines of its output", "", *_fence(tail), ""]
     else:
         lines += ["## Its output", "", "The job wrote nothing, or its log cannot be read.", ""]
     return "\n".join(lines)
+
+
+def _section(title: str, clues: tuple[Clue, ...]) -> list[str]:
+    return [title, "", *map(_render_clue, clues), ""] if clues else []
+
+
+def _render_clue(clue: Clue) -> str:
+    source = f" [{clue.source}]" if clue.source else ""
+    # One line each: a clue may quote the job.
+    return f"- {' '.join(clue.text.split())}{source}"
 
 
 def _render_finding(finding: Finding) -> str:

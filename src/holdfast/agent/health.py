@@ -1,7 +1,8 @@
-"""Health samples while the job runs: its cards, its memory and CPU as a whole tree, its own progress (OBS-08).
+"""Health samples while the job runs: its cards, its disks, its memory and CPU as a whole tree, its progress (OBS-08).
 
 One line every `health_every`; the driver is asked through the probe without waiting for it, so a stuck driver costs a
-sample.
+sample. From the samples follow alerts: an event, and a notice to whoever wants to be told. Besides, the clocks of
+`clocks` run here, and the stacks are taken here when one of them, or a deadline, runs out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from typing import TYPE_CHECKING
 from ..model.run import Running, State
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..model.gpu import Card
+    from .card_watch import CardWatch, PaceWatch
+    from .clocks import Clocks
     from .context import Context
+    from .disk_watch import DiskWatch
     from .job_control import JobControl
     from .leasing import CardLease
 
@@ -20,6 +27,24 @@ ALERTS = {"wrong_card": "wrong_card", "install": "install_seen"}
 """The event for each thing that is told once."""
 REPEATED = ("step", "epoch", "phase", "loss", "last_durable_step", "nonfinite")
 """What of a heartbeat is kept in each sample."""
+QUIET = frozenset({"card_underfed"})
+"""Advice, which is written down; nobody is called for it."""
+OF_CARD = (
+    "memory_used_bytes",
+    "memory_total_bytes",
+    "utilisation_pct",
+    "memory_utilisation_pct",
+    "temperature_c",
+    "power_w",
+    "power_limit_w",
+    "sm_clock_mhz",
+    "sm_clock_max_mhz",
+    "memory_clock_mhz",
+    "throttle",
+    "clock_reasons",
+    "faults",
+)
+"""What of a card is kept in each sample."""
 
 
 class HealthSampler:
@@ -30,21 +55,85 @@ class HealthSampler:
         self._context, self._job, self._lease = context, job, lease
         self._alerted: set[str] = set()
         self._step: tuple[float, float] | None = None
+        self._clocks: Clocks | None = None
+        self._disks: DiskWatch | None = None
+        self._watches: tuple[CardWatch, PaceWatch] | None = None
 
     def begin(self, state: State) -> None:
-        """Sample from now on, if the job runs."""
-        if isinstance(state, Running):
+        """Sample and look from now on, if the job runs; the clocks of one that is being stopped stand still."""
+        if not isinstance(state, Running):
+            self.stop_clocks()
+            return
+        if self._context.spec.health_every_s > 0:
             self._context.loop.timers.arm("health", self._context.spec.health_every_s, self._sample)
+        if self._clocks is None:
+            from .clocks import Clocks
+
+            self._clocks = Clocks(self._context, self._job, self._lease, self.capture)
+            self._clocks.begin(state)
+
+    def stop_clocks(self) -> None:
+        """The job no longer runs freely: nothing of it counts as a stall."""
+        if self._clocks is not None:
+            self._clocks.end()
 
     def end(self) -> None:
         """No more samples."""
+        self.stop_clocks()
         self._context.loop.timers.disarm("health")
+        if self._disks is not None:
+            self._disks.close()
+
+    def capture(self, why: str, then: Callable[[dict[str, object]], None]) -> None:
+        """Take the stacks of the whole tree, then go on: after a second at most (docs/health.md)."""
+        from .stacks import Capture
+
+        try:
+            capture = Capture(self._context, self._job.list_processes(), why, then)
+            capture.begin()
+        except OSError as error:
+            # Help for a person; the stop or report that waits for it comes all the same.
+            self._context.recorder.log(f"the stacks could not be taken: {error}")
+            then({"why": why, "failed": str(error)})
 
     def _sample(self) -> None:
-        values: dict[str, object] = {**self._read_tree(), **self._read_progress(), "cards": self._read_cards()}
-        self._context.recorder.sample(values)
-        self._look_for_installs()
         self._context.loop.timers.arm("health", self._context.spec.health_every_s, self._sample)
+        tree, progress, cards = self._read_tree(), self._read_progress(), self._read_cards()
+        values: dict[str, object] = {
+            **tree,
+            **progress,
+            "cards": [self._describe_card(card) for card in cards],
+            "disks": self._read_disks(),
+        }
+        self._context.recorder.sample(values)
+        self._judge(cards, progress, tree.get("cpu_s"))
+        self._look_for_installs()
+
+    def _read_disks(self) -> list[dict[str, object]]:
+        if self._disks is None:
+            from .disk_watch import DiskWatch
+
+            self._disks = DiskWatch(self._context, self._tell)
+        return self._disks.read()
+
+    def _judge(self, cards: list[Card], progress: dict[str, object], cpu_s: object) -> None:
+        if not cards and self._context.attempt < 2:
+            # Nothing to judge, and nothing to compare with.
+            return
+        if self._watches is None:
+            from .card_watch import CardWatch, PaceWatch
+
+            self._watches = CardWatch(self._tell), PaceWatch(self._context, self._tell)
+        watch, pace = self._watches
+        if cards:
+            watch.note(cards, progress.get("step"), cpu_s)
+        pace.note(progress.get("steps_per_s"), cards)
+
+    def _tell(self, event: str, **data: object) -> None:
+        """One alert: whoever raises it knows when it is over, and raises it again only after that."""
+        self._context.recorder.event(event, **data)
+        if event not in QUIET:
+            self._context.notify(event)
 
     def _look_for_installs(self) -> None:
         """A package installer among the job's processes: every run would do it again (RAIL-09)."""
@@ -69,6 +158,7 @@ class HealthSampler:
             "memory_bytes": usage.memory_bytes,
             "memory_anon_bytes": usage.memory_anon_bytes,
             "memory_limit_bytes": limit,
+            "memory_share": _share(usage.memory_anon_bytes, limit),
             "cpu_s": usage.cpu_s,
             "throttled_s": usage.throttled_s,
             "tasks": usage.tasks,
@@ -84,6 +174,7 @@ class HealthSampler:
             "memory_bytes": used.memory_bytes,
             "memory_exact": used.exact,
             "memory_limit_bytes": self._context.spec.limits.memory_bytes,
+            "memory_share": _share(used.memory_bytes, self._context.spec.limits.memory_bytes),
             "tasks": len(pids),
         }
 
@@ -104,27 +195,21 @@ class HealthSampler:
             self._step = (float(step), float(at))
         return values
 
-    def _read_cards(self) -> list[dict[str, object]]:
+    def _read_cards(self) -> list[Card]:
         inventory = self._lease.read_again()
         if inventory is None:
             return []
         leased = self._lease.leased_cards
         self._check_strays(leased)
-        return [
-            {
-                "index": card.index,
-                "uuid": card.uuid,
-                "memory_used_bytes": card.memory_used_bytes,
-                "utilisation_pct": card.utilisation_pct,
-                "temperature_c": card.temperature_c,
-                "power_w": card.power_w,
-                "throttle": card.throttle,
-                "faults": card.faults,
-                "simulated": inventory.source.value == "simulated",
-            }
-            for card in inventory.cards
-            if card.uuid in leased
-        ]
+        return [card for card in inventory.cards if card.uuid in leased]
+
+    def _describe_card(self, card: Card) -> dict[str, object]:
+        return {
+            "index": card.index,
+            "uuid": card.uuid,
+            **{name: getattr(card, name) for name in OF_CARD},
+            "simulated": self._lease.inventory.source.value == "simulated",
+        }
 
     def _check_strays(self, leased: frozenset[str]) -> None:
         """A process of this run on a card that it has not leased: somebody else's card (the right-card guarantee)."""
@@ -134,3 +219,8 @@ class HealthSampler:
             strays = [process.pid for process in card.processes or () if process.run_id == self._context.run_id]
             if strays:
                 self._alert("wrong_card", card=card.uuid, index=card.index, pids=strays, watcher=os.getpid())
+
+
+def _share(used: int | None, limit: int | None) -> float | None:
+    """Of its limit, what the tree uses and cannot give back; None without a limit, or when it is not readable."""
+    return None if used is None or not limit else round(used / limit, 4)

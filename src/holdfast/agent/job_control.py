@@ -396,8 +396,12 @@ class JobControl:
             keeper=self._keeper,
             roots=() if self._job is None else (self._job.process,),
             adopter=None if keeper_alive else os.getpid(),
-            bystanders=frozenset((*probe, *self._context.notifying)),
+            bystanders=frozenset((*probe, *self._context.notifying, *self._context.helpers)),
         )
+
+    def list_processes(self) -> list[ProcessId]:
+        """The processes of the tree as it is now."""
+        return [member.process for member in members.find_members(self._tree())]
 
     def list_pids(self) -> list[int]:
         """The pids of the tree as it is now."""

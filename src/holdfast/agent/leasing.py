@@ -21,8 +21,9 @@ from ..model.lease import Busy, LeasedDevice, LeaseRecord, Phase, Witness
 from ..model.run import Finalizing, Refusal, Running, Starting, State, Stopping, Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from ..core.rules import Rules
     from ..host.lease_area import Area
     from ..host.lease_waiting import Waiter
     from ..host.leases import Held
@@ -100,7 +101,7 @@ class CardLease:
         """Read the cards in a disposable child, their utilisation over `window_s`, and go on with `then`."""
         context = self._context
         self._abandon_reading()
-        work = self._work = Offload(lambda: _read_and_sample(window_s))
+        work = self._work = Offload(lambda: _read_and_sample(window_s, context.rules, context.environ))
         limit_s = FIRST_READING_S + window_s + READING_MARGIN_S
 
         def give_up() -> None:
@@ -237,9 +238,11 @@ class CardLease:
     def _look_again(self) -> None:
         """At hand-over: one reading under the lock, by the probe that is warm."""
         from ..host.gpus import read_inventory
+        from .unfit import mark_unfit
 
         limit_s = RECHECK_S if self._probe is not None else FIRST_READING_S
-        self._inventory = read_inventory(limit_s, probe=self.probe())
+        inventory = read_inventory(limit_s, probe=self.probe())
+        self._inventory = mark_unfit(inventory, self._context.rules, self._context.environ, kernel=False)
         self._decide(handed_over=True)
 
     def _decide(self, *, handed_over: bool) -> None:
@@ -500,11 +503,15 @@ def _holders(state: State) -> tuple[ProcessId, ...]:
     return tuple(process for process in (state.keeper, leader) if process is not None)
 
 
-def _read_and_sample(window_s: float) -> object:
-    """The child's work: one full reading, then every card's utilisation over a window; the highest sample counts."""
-    from ..host.gpus import read_inventory, sample_utilisation
+def _read_and_sample(window_s: float, rules: Rules, environ: Mapping[str, str]) -> object:
+    """The child's work: one full reading with what the host knows of its cards, then their utilisation over a window.
 
-    inventory = read_inventory(FIRST_READING_S)
+    Of the samples the highest counts.
+    """
+    from ..host.gpus import read_inventory, sample_utilisation
+    from .unfit import mark_unfit
+
+    inventory = mark_unfit(read_inventory(FIRST_READING_S), rules, environ)
     if inventory.cards and window_s > 0:
         samples = sample_utilisation([card.uuid for card in inventory.cards], window_s)
         inventory = replace(

@@ -66,6 +66,7 @@ def build_row(view: RunView, root: str) -> Row:
         step=step if isinstance(step, int) and not isinstance(step, bool) and abs(step) < 1 << 62 else None,
         loss=f"{loss:.6g}" if isinstance(loss, (int, float)) and not isinstance(loss, bool) else None,
         note=view.note,
+        failure=_text(view.exit.get("failure_class")),
         ended=view.over,
     )
 

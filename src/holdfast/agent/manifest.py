@@ -19,6 +19,7 @@ from ..model.gpu import InventorySource
 from .plan import build_plan
 
 if TYPE_CHECKING:
+    from ..host.cgroup_group import Group
     from ..model.gpu import Inventory
     from ..model.identity import JobProcess, ProcessId
     from ..model.lease import LeasedDevice
@@ -56,6 +57,7 @@ def build_job(
         grace_s=plan.grace_s,
         interruption_s=promises.find_interruption_time(context),
         library=promises.find_library(context),
+        flight_dir=context.recorder.path(wire.FLIGHT),
     )
     environment = build_environment(context.environ, spec, placement)
     for finding in () if quiet else environment.findings:
@@ -129,19 +131,23 @@ def write_before(  # noqa: PLR0917 - all that a manifest is made of, once
         "plan": build_plan(context, context.created_epoch_s),
         "environment": redact_env(environment.values),
         "environment_added": environment.added,
-        "baseline": _baseline(),
+        "baseline": _baseline(context, group),
     }
     # Durable with the directory's next sync, which is that of the state with the job's ids, before the word to go.
     context.recorder.commit(wire.MANIFEST, wire.to_bytes(body), durable=False)
 
 
-def _baseline() -> dict[str, object]:
-    """What the box had counted at launch; a later difference is evidence, a later absolute number is not."""
-    from ..host import files
+def _baseline(context: Context, group: Group | None) -> dict[str, object]:
+    """What the box had counted at launch, for the explanation of an end that nobody explains."""
+    from ..diagnosis.ended.baseline import SHM, read_baseline
 
-    counters = files.read_text_or_none("/proc/vmstat") or ""
-    kills = [line.split()[1] for line in counters.splitlines() if line.startswith("oom_kill ")]
-    return {"oom_kills_since_boot": int(kills[0]) if kills else None}
+    spec = context.spec
+    places = {"run": context.run_dir, "checkpoints": context.shared(wire.CHECKPOINTS), "work": spec.workdir}
+    if spec.checkpoints.mirror is not None:
+        places["mirror"] = spec.checkpoints.mirror
+    named = {"disk": spec.disk.paths, "data": spec.data}
+    places |= {f"{role}{number or ''}": path for role, paths in named.items() for number, path in enumerate(paths)}
+    return read_baseline(group, {**places, "shm": SHM}, context.environ)
 
 
 def amend(context: Context, **facts: object) -> None:

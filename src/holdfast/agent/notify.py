@@ -44,7 +44,7 @@ class Notifier:
         if not (notify.command or notify.webhook):
             return
         try:
-            work = Offload(lambda: _deliver(notify, body))
+            work = Offload(lambda: deliver(notify, body))
         except OSError as error:
             self._recorder.event("notified", problems={"all": str(error)})
             return
@@ -71,8 +71,8 @@ class Notifier:
             self._settle(work, COMMAND_LIMIT_S + WEBHOOK_LIMIT_S + MARGIN_S)
 
 
-def _deliver(notify: Notify, body: bytes) -> dict[str, str | None]:
-    """In the child: what went wrong on each way, None where nothing did."""
+def deliver(notify: Notify, body: bytes) -> dict[str, str | None]:
+    """What went wrong on each way, None where nothing did. It waits: for a child (`Offload`)."""
     problems: dict[str, str | None] = {}
     if notify.command:
         problems["command"] = _run_command(notify.command, body)

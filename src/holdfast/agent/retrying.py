@@ -113,7 +113,7 @@ def is_undecided(run_dir: str, attempt: int) -> bool:
     if os.path.exists(f"{directory}/{wire.RETRY}"):
         return False
     try:
-        kind = wire.parse_object(files.read_bytes(f"{directory}/{wire.VERDICT}"), wire.VERDICT).get("kind")
+        kind = wire.parse_object(files.read_bytes(f"{directory}/{wire.EXIT}"), wire.EXIT).get("failure_class")
     except (OSError, wire.WireError):
         return False
     return kind in {known.value for known in AUTOMATIC}

@@ -6,12 +6,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from ..host import containment, limits, members, namespaces
+from ..host import containment, libc, limits, members, namespaces
 from ..host.cgroups import create
 from ..host.spawn import Launch, spawn
 from ..model import wire
 from ..model.errors import PreflightFailed
-from ..model.job import Orphan, Rung, Unenforced
+from ..model.job import Orphan, Ptrace, Rung, Unenforced
 from . import manifest
 from .gear import Gear
 from .record import LOCK_NAME
@@ -94,6 +94,7 @@ def bring_up(context: Context, lease: CardLease, gear: Gear, devices: tuple[Leas
     environment, argv = manifest.build_job(context, devices)
     manifest.write_before(context, devices, gear, environment, argv, lease.inventory)
     manifest.write_baseline(context)
+    _make_flight_directory(context)
     spec = context.spec
     in_namespace = gear.rung is Rung.PID_NAMESPACE
     entered: list[namespaces.Entered] = []
@@ -120,12 +121,20 @@ def bring_up(context: Context, lease: CardLease, gear: Gear, devices: tuple[Leas
             kill_on_supervisor_death=spec.on_supervisor_death is Orphan.KILL,
             pty=spec.pty,
             signal_rest=_build_signal_rest(context, gear, entered if in_namespace else None),
-            prepare=lambda: _prepare_job(gear, context.umask),
+            prepare=lambda: _prepare_job(gear, context.umask, spec.ptrace),
             lock_path=context.recorder.path(LOCK_NAME),
             enter=enter if in_namespace else None,
             settle=settle if in_namespace else None,
         )
     )
+
+
+def _make_flight_directory(context: Context) -> None:
+    """Where torch leaves its flight records: it makes no directory itself. Without one there are just no records."""
+    try:
+        os.makedirs(context.recorder.path(wire.FLIGHT), mode=0o700, exist_ok=True)
+    except OSError as error:
+        context.recorder.log(f"no directory for flight records: {error}")
 
 
 def _build_signal_rest(context: Context, gear: Gear, entered: list[namespaces.Entered] | None) -> Callable[[int], int]:
@@ -147,9 +156,11 @@ def _build_signal_rest(context: Context, gear: Gear, entered: list[namespaces.En
     return signal_tree if entered is None else signal_namespace
 
 
-def _prepare_job(gear: Gear, umask: int) -> None:
+def _prepare_job(gear: Gear, umask: int, ptrace: Ptrace) -> None:
     """In the job's process before it reports: into the group, under the limits, with the caller's umask."""
     os.umask(umask)
+    if ptrace is Ptrace.ANY:
+        libc.allow_ptrace()
     if gear.group is not None and not gear.joins_late:
         gear.group.add()
     for problem in limits.apply_in_child(gear.plan):

@@ -85,6 +85,9 @@ MOST_FAULTS = 100
 SLIM_AFTER_S = 1.0
 """A job that lives this long gets a supervisor that has only loaded what watching needs."""
 LOCK_PATIENCE_S = 0.05
+WITH_STACKS = (Timer.RUN, Timer.TOTAL)
+"""Deadlines at which it is worth knowing what the job was doing."""
+STACKS_WITHIN_S = 1.5
 POLL_WITHOUT_INOTIFY_S = 0.5
 """How often files are looked at when the account's inotify instances are used up."""
 
@@ -182,6 +185,8 @@ class Supervisor:
         if type(before) is not type(after):
             if isinstance(before, Preflight):
                 self._preflight.abandon()
+            elif isinstance(before, Running):
+                self._health.stop_clocks()
             name = type(after).__name__.lower()
             grace = {"grace_s": self._plan.grace_s} if isinstance(after, Stopping) else {}
             self._recorder.event(name, **_headline(after), **grace)
@@ -222,7 +227,17 @@ class Supervisor:
             self._loop.timers.arm(timer, DECIDING_S, lambda: self._on_timer(timer))
             return
         self._recorder.event("timer", timer=timer.value)
+        if timer in WITH_STACKS and isinstance(self._state.state, Running):
+            # Whatever becomes of the stacks, the deadline holds.
+            self._loop.timers.arm(timer, STACKS_WITHIN_S, lambda: self._emit(TimerFired(timer)))
+            self._health.capture(f"{timer.value} limit reached", lambda _: self._on_stacks(timer))
+            return
         self._emit(TimerFired(timer, progressing=timer is Timer.GRACE and self._job.is_progressing()))
+
+    def _on_stacks(self, timer: Timer) -> None:
+        if self._loop.timers.is_armed(timer):
+            self._loop.timers.disarm(timer)
+            self._emit(TimerFired(timer))
 
     def _survive(self, error: Exception, event: Event | None) -> None:
         """The supervision barrier: what goes wrong inside costs a step of the run, never the supervision of its job."""
@@ -284,7 +299,12 @@ class Supervisor:
         """
         if not isinstance(self._state.state, Running):
             return
-        if self._events or self._context.notifying or not files.can_read(f"{self._context.run_dir}/{wire.RUN}"):
+        if (
+            self._events
+            or self._context.notifying
+            or self._context.helpers
+            or not files.can_read(f"{self._context.run_dir}/{wire.RUN}")
+        ):
             self._loop.timers.arm("slim", SLIM_AFTER_S, self._slim_down)
             return
         # Until the new image listens, a signal waits instead of ending it.

@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from holdfast.agent.unfit import mark_unfit
 from holdfast.core import cards as judging
 from holdfast.core.rules import Rules, card_rules
 from holdfast.host import lease_area
@@ -102,12 +103,24 @@ def read_box(*, deadline_s: float = READING_S) -> Box:
     except HoldfastError as error:
         warnings.append(str(error))
         rules = Rules()
-    inventory = read_inventory(deadline_s)
+    inventory = mark_unfit(read_inventory(deadline_s), rules, os.environ, quick=True)
+    warnings += describe_others_of(rules)
     survey, directories = _survey(rules, inventory, warnings)
     limits = card_rules(JobSpec(name="any", command=("true",), workdir="/"), rules)
     places = tuple(place for card in inventory.cards for place in _build_places(card, inventory, survey, limits))
     waiting = () if survey is None else survey.waiting
     return Box(inventory, places, waiting, tuple(warnings), directories)
+
+
+def describe_others_of(rules: Rules) -> tuple[str, ...]:
+    """What other accounts have set aside, in words; nothing where no area can be used, which the survey then says."""
+    from holdfast.host.quarantine import describe_others
+
+    try:
+        area = open_existing_area(rules)
+    except HoldfastError:
+        return ()
+    return () if area is None else describe_others(area)
 
 
 def _survey(rules: Rules, inventory: Inventory, warnings: list[str]) -> tuple[Survey | None, tuple[str, ...]]:

@@ -54,3 +54,20 @@ def complete_runs(
         return [CompletionItem(word, help=about or None) for word, about in complete(incomplete)]
     except Exception:  # noqa: BLE001 - a TAB must never print an error into somebody's command line
         return []
+
+
+def complete_cards(
+    ctx: click.Context,  # noqa: ARG001 - click's signature
+    param: click.Parameter,  # noqa: ARG001 - click's signature
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Numbers of the card nodes: the driver, which may be slow, is not asked at a TAB."""
+    import os
+
+    from click.shell_completion import CompletionItem
+
+    try:
+        numbers = [name.removeprefix("nvidia") for name in os.listdir("/dev") if name.startswith("nvidia")]
+    except OSError:
+        return []
+    return [CompletionItem(number) for number in sorted(numbers) if number.isdigit() and number.startswith(incomplete)]

@@ -7,7 +7,7 @@ Reads only. A part that is missing is left out or said to be missing; nothing is
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from .cards import is_simulated
 
 if TYPE_CHECKING:
     from holdfast.agent.observe import RunView
-    from holdfast.core.failures import Verdict
+    from holdfast.model.verdict import Verdict
 
     from .runs import Found
 
@@ -112,10 +112,8 @@ def _judge(view: RunView) -> Verdict | None:
     if view.end is None or view.end.outcome in (Outcome.SUCCEEDED, Outcome.STOPPED):
         return None
     from holdfast.agent.failure import judge_attempt
-    from holdfast.core.redact import redact_text
 
-    verdict = judge_attempt(view.run_dir, view.attempt, view.end)
-    return replace(verdict, evidence=tuple(map(redact_text, verdict.evidence)))
+    return judge_attempt(view.run_dir, view.attempt, view.end)
 
 
 def _read_findings(path: str) -> list[Facts]:

@@ -142,7 +142,8 @@ def _find_action(kind: FailureClass | LiveClass) -> tuple[str, str]:
         return remedy.render({}), remedy.retry.value
     from holdfast.diagnosis.live.remedies import ACTIONS
 
-    return ACTIONS[kind], ""
+    # A template's facts come from the run; here they are shown as what they stand for.
+    return re.sub(r"\{(\w+)\}", r"<\1>", ACTIONS[kind]), ""
 
 
 def _print_xid(number: int, *, as_json: bool) -> int:

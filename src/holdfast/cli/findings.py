@@ -39,6 +39,12 @@ def rank(findings: Sequence[Finding], *, strict: bool) -> Level:
 
 def print_findings(findings: Sequence[Finding], *, strict: bool = False) -> None:
     """One line per check; under it the remedy. Mild ones first, so that the last line is the gravest."""
+    print_levels(findings)
+    print(_summarise(findings, strict=strict))
+
+
+def print_levels(findings: Sequence[Finding]) -> None:
+    """The lines of `print_findings` without the last one, for findings that are not about a job."""
     order = list(Level)
     for finding in sorted(findings, key=lambda finding: order.index(finding.level)):
         level = finding.level.value
@@ -49,7 +55,6 @@ def print_findings(findings: Sequence[Finding], *, strict: bool = False) -> None
         print(f"{word}  {on}{evidence}")
         if finding.remedy:
             print(f"         do: {clean(finding.remedy)}")
-    print(_summarise(findings, strict=strict))
 
 
 def _summarise(findings: Sequence[Finding], *, strict: bool) -> str:

@@ -32,6 +32,7 @@ METAVARS: dict[Kind, str] = {
     Kind.PATHS: "PATH",
     Kind.IMAGE: "IMAGE",
     Kind.ARTIFACTS: "PATH",
+    Kind.PATTERNS: "PATTERN",
     Kind.INT: "N",
     Kind.NUMBER: "NUMBER",
     Kind.DURATION: "DURATION",

@@ -24,6 +24,7 @@ class Kind(str, Enum):
     PATHS = "paths"
     IMAGE = "image"
     ARTIFACTS = "artifacts"
+    PATTERNS = "patterns"
     WORDS = "words"
     INT = "int"
     NUMBER = "number"
@@ -38,7 +39,7 @@ class Kind(str, Enum):
     EVERY = "every"
 
 
-LIST_KINDS = frozenset({Kind.PATHS, Kind.ARTIFACTS, Kind.WORDS})
+LIST_KINDS = frozenset({Kind.PATHS, Kind.ARTIFACTS, Kind.PATTERNS, Kind.WORDS})
 """Kinds whose option may be given several times."""
 
 
@@ -47,7 +48,8 @@ class Key:
     """One key: `path` as written, `field` in `JobSpec` (dotted), `option` without dashes (empty: none).
 
     `absent` is the word which means "not stated" (``none``, ``auto``) where the field may be None; such a key may also
-    be null. `least` is the smallest number allowed, `most` the largest.
+    be null. `off` is the word for 0 where that switches something off. `least` is the smallest number allowed, `most`
+    the largest.
     """
 
     path: str
@@ -59,6 +61,7 @@ class Key:
     default: str = ""
     choices: tuple[str, ...] = ()
     absent: str = ""
+    off: str = ""
     least: float | None = None
     most: float | None = None
 
@@ -99,6 +102,9 @@ KEYS: tuple[Key, ...] = (
     Key("gpu.memory_share", Kind.NUMBER, "gpu.memory_share", "gpu-memory-share", _CARDS,
         "Share of each card's memory that torch may take, 0.01 to 1; `holdfast.training` applies it.", "not stated",
         absent="none", least=0.01, most=1),
+    Key("gpu.verify", Kind.BOOL, "gpu.verify", "gpu-verify", _CARDS,
+        "Ask the job's own torch before the start whether it sees a card; a run that would fall to the CPU is refused.",
+        "true"),
     Key("timeout", Kind.DURATION, "timeouts.total_s", "timeout", _TIME,
         "Deadline of the whole run, from its start (waiting for cards included).", "no limit", absent="none"),
     Key("timeouts.preflight", Kind.DURATION, "timeouts.preflight_s", "timeout-preflight", _TIME,
@@ -114,6 +120,20 @@ KEYS: tuple[Key, ...] = (
         "Longest grace, also while a save still makes progress.", "10m"),
     Key("expected", Kind.DURATION, "expected_s", "expected", _TIME,
         "How long the job should take; a finish in under half of it is flagged.", "not stated", absent="none"),
+    Key("retries.max", Kind.INT, "retries.max", "retries", _TIME,
+        "How many attempts in a row are begun without you after a failure that may pass: transient, a full disk with "
+        "declared scratch, a broken card.", "1", least=0, most=100),
+    Key("retries.wait", Kind.DURATION, "retries.wait_s", "retry-wait", _TIME,
+        "Pause before the first of them; three times as long before each further one.", "5s"),
+    Key("stall.no_progress", Kind.DURATION, "stall.no_progress_s", "stall-no-progress", _TIME,
+        "How long a step may take before the run counts as stalled; auto learns it from the run's own steps.",
+        "auto", absent="auto", off="off"),
+    Key("stall.no_output", Kind.DURATION, "stall.no_output_s", "stall-no-output", _TIME,
+        "How long a job whose steps cannot be seen may be silent before it counts as stalled.", "off", off="off"),
+    Key("stall.startup", Kind.DURATION, "stall.startup_s", "stall-startup", _TIME,
+        "How long the first step may take, and a phase that was not seen before; auto is 2h.", "auto", absent="auto"),
+    Key("stall.action", Kind.CHOICE, "stall.action", "stall-action", _TIME,
+        "What a stall leads to: stacks and a report, or also the end of the job.", "report", ("report", "stop")),
     Key("limits.memory", Kind.SIZE, "limits.memory_bytes", "limit-memory", _LIMITS,
         "Memory of the whole process tree; above it the kernel kills.", "no limit", absent="none"),
     Key("limits.memory_high", Kind.SIZE, "limits.memory_high_bytes", "limit-memory-high", _LIMITS,
@@ -154,6 +174,14 @@ KEYS: tuple[Key, ...] = (
     Key("disk.keep", Kind.INT, "disk.keep", "checkpoint-keep", _DATA, "How many checkpoints are kept.", "1", least=1),
     Key("disk.paths", Kind.PATHS, "disk.paths", "disk-path", _DATA,
         "Further directories whose disks must have room.", "none"),
+    Key("disk.expected_files", Kind.INT, "disk.expected_files", "expected-files", _DATA,
+        "How many files the job will make; so many inodes must be free beyond those that stay free.", "0", least=0),
+    Key("disk.scratch", Kind.PATTERNS, "disk.scratch", "scratch", _DATA,
+        "Patterns, relative to the run directory and to `workdir`, of what may be removed when a disk is full.",
+        "none"),
+    Key("caches", Kind.PATH, "caches", "caches", _DATA,
+        "Directory on a large disk for the caches of Hugging Face, torch, Triton, pip and W&B.", "none",
+        absent="none"),
     Key("checkpoints.every", Kind.EVERY, "checkpoints.every", "checkpoint-every", _DATA,
         "How often `holdfast.training` saves: auto, a duration with its unit (10m), or a number of steps.",
         "as the script says", absent="script"),
@@ -183,12 +211,14 @@ KEYS: tuple[Key, ...] = (
     Key("pty", Kind.BOOL, "pty", "pty", _RECORD, "Give the job a terminal for its output.", "false"),
     Key("allow_install", Kind.BOOL, "allow_install", "allow-install", _RECORD,
         "Allow commands that install packages.", "false"),
+    Key("ptrace", Kind.CHOICE, "ptrace", "ptrace", _RECORD,
+        "Who of your account may attach a debugger or py-spy where Yama restricts it.", "any", ("any", "none")),
     Key("notify.command", Kind.COMMAND, "notify.command", "notify-command", _RECORD,
         "Command that gets each message as JSON on its standard input.", "none"),
     Key("notify.webhook", Kind.URL, "notify.webhook", "notify-webhook", _RECORD,
         "URL that gets each message by POST.", "none", absent="none"),
-    Key("notify.on", Kind.WORDS, "notify.on", "notify-on", _RECORD, "Which moments are told.", "ended",
-        ("waiting", "starting", "running", "stopping", "ended")),
+    Key("notify.on", Kind.WORDS, "notify.on", "notify-on", _RECORD, "Which moments are told; alert is all that needs a person meanwhile.",
+        "[alert, ended]", ("waiting", "starting", "running", "stopping", "alert", "ended")),
 )  # fmt: skip
 """All keys, in the order of the documentation."""
 
@@ -230,8 +260,8 @@ def build_json_schema() -> dict[str, object]:
 
 def _describe(key: Key) -> dict[str, object]:
     form = _form(key)
-    if key.absent:
-        words = [key.absent, None]
+    words = [*([key.absent, None] if key.absent else []), *([key.off, False] if key.off else [])]
+    if words:
         form = {"anyOf": [form, {"enum": words}]}
     if key.default:
         return {"description": f"{key.help} Default: {key.default}.", **form}

@@ -34,7 +34,7 @@ DEEPEST_SHOWN = 20
 """A damaged record may be nested as deep as the parser goes."""
 _SHOWN_OTHERWISE = frozenset(
     {"schema", "kind", "outcome", "exit_code", "evidence", "ending", "reason", "status", "refusal", "warnings"}
-    | {"request", "at", "ended_at", "started_at", "duration_s", "final_cards", "stop"}
+    | {"request", "at", "ended_at", "started_at", "duration_s", "final_cards", "stop", "failure_class"}
 )
 
 
@@ -127,10 +127,14 @@ def _failure_lines(dossier: Dossier) -> list[tuple[str, object]]:
     failure = dossier.failure
     if failure is None:
         return []
-    lines: list[tuple[str, object]] = [("class", failure.failure_class), ("seen", "\n".join(failure.evidence))]
+    lines: list[tuple[str, object]] = [("class", f"{failure.kind.value} ({failure.confidence.value})")]
+    lines.append(("seen", "\n".join(clue.text for clue in failure.evidence_for)))
+    if failure.unknown:
+        lines.append(("not readable", f"{len(failure.unknown)} things: holdfast diagnose {dossier.view.run_id}"))
+    lines += [("explain", f"holdfast explain {gotcha}") for gotcha in failure.gotchas]
     # Its own last lines stand in the note, not here.
     output = f"holdfast logs -n 20 {dossier.view.run_id}" if dossier.view.end and not dossier.view.end.refusal else None
-    return [*lines, ("do", failure.remedy.replace(" below", "")), ("output", output)]
+    return [*lines, ("do", failure.action), ("output", output)]
 
 
 def _state_lines(dossier: Dossier) -> list[tuple[str, object]]:
@@ -297,7 +301,7 @@ def _end_lines(view: RunView) -> list[tuple[str, object]]:
 
 
 def _present_files(view: RunView) -> list[tuple[str, object]]:
-    names = (wire.OUTPUT, wire.SUPERVISOR_LOG, wire.FAILURE, "first_error.txt")
+    names = (wire.OUTPUT, wire.SUPERVISOR_LOG, wire.FAILURE, wire.VERDICT, "first_error.txt")
     found: list[tuple[str, object]] = []
     for name in names:
         path = f"{view.attempt_dir}/{name}"

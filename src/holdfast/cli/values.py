@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.core.cards import parse_request
 from holdfast.core.redact import is_secret_value
+from holdfast.core.scratch import find_pattern_problem
 from holdfast.model import job
 from holdfast.model.ids import is_name
 from holdfast.model.units import parse_bytes, parse_duration
@@ -41,6 +42,8 @@ _ENUMS: dict[str, type[Enum]] = {
     "containment": job.Rung,
     "on_supervisor_death": job.Orphan,
     "limits.unenforced": job.Unenforced,
+    "stall.action": job.StallAction,
+    "ptrace": job.Ptrace,
     "tracker": job.Tracker,
 }
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
@@ -65,6 +68,9 @@ def convert(key: Key, node: Node, base: str) -> object:
         if key.absent:
             return UNSTATED
         raise WrongValueError("has no value; remove the key to take its default")
+    if key.off and (node.value == key.off or node.value is False):
+        # YAML takes a bare `off` for a truth value.
+        return 0.0
     return _READERS[key.kind](key, node, base)
 
 
@@ -165,6 +171,15 @@ def _read_artifacts(key: Key, node: Node, base: str) -> tuple[str, ...]:
             raise WrongValueError(
                 f"{text!r} leaves the run directory; write it relative to that, like artifacts/result.json", where
             )
+    return tuple(os.path.normpath(text) for text, _ in _texts(key, node))
+
+
+def _read_patterns(key: Key, node: Node, base: str) -> tuple[str, ...]:
+    del base
+    for text, where in _texts(key, node):
+        problem = find_pattern_problem(text)
+        if problem:
+            raise WrongValueError(f"{text!r} {problem}", where)
     return tuple(os.path.normpath(text) for text, _ in _texts(key, node))
 
 
@@ -339,6 +354,7 @@ _READERS: dict[Kind, Callable[[Key, Node, str], object]] = {
     Kind.PATHS: _read_paths,
     Kind.IMAGE: _read_image,
     Kind.ARTIFACTS: _read_artifacts,
+    Kind.PATTERNS: _read_patterns,
     Kind.WORDS: _read_words,
     Kind.INT: _read_int,
     Kind.NUMBER: _read_number,

@@ -87,6 +87,9 @@ LASTING = (
     "remap_failed",
     "remap_pending",
     "reset_required",
+    "recovery_wanted",
+    "quarantined",
+    "xid:",
 )
 """Beginnings of reasons that do not go away by waiting, as somebody's use does."""
 
@@ -115,7 +118,7 @@ def judge_card(
         leased: device UUID to who holds it, in words.
         own_run_id: the run that asks; its own processes do not speak against it.
     """
-    reasons = list(card.faults)
+    reasons = list(_judge_card_itself(card))
     leases = leased or {}
     if card.uuid in leases:
         reasons.append(f"leased: {leases[card.uuid]}")
@@ -127,6 +130,13 @@ def judge_card(
     reasons += _judge_memory(card, rules)
     reasons += _judge_use(card, rules, own_run_id)
     return tuple(reasons)
+
+
+def _judge_card_itself(card: Card) -> Iterable[str]:
+    """What is wrong with the card whoever wants it; a card that is set aside is set aside with its slices."""
+    yield from card.faults
+    if card.quarantined:
+        yield f"quarantined: {card.quarantined}; `holdfast gpus clear {card.index}` gives it back"
 
 
 def _judge_memory(card: Card, rules: CardRules) -> Iterable[str]:
@@ -198,7 +208,7 @@ def judge_slice(
 ) -> tuple[str, ...]:
     """Every reason why this MIG slice cannot be given to a new run; arguments as `judge_card`."""
     leases = leased or {}
-    reasons = list(card.faults)
+    reasons = list(_judge_card_itself(card))
     if part.uuid in leases:
         reasons.append(f"leased: {leases[part.uuid]}")
     if card.uuid in leases:

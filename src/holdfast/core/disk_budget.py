@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class DiskUse:
     """One mounted file system that the run writes to, with every path of the run that lies on it.
 
-    `free_inodes` is None where the file system does not count them. `takes_checkpoints`: the checkpoint budget falls on
-    it. `optional`: a shortage there is a warning (a temporary directory that the job may never use).
+    `free_inodes` is None where the file system does not count them. `takes_checkpoints`: the checkpoint budget and
+    the job's files fall on it. `optional`: a shortage there is a warning (a temporary directory that the job may never
+    use).
     """
 
     mount_point: str
@@ -74,11 +75,14 @@ def judge_disk(use: DiskUse, needs: DiskNeeds) -> tuple[Finding, ...]:
         findings.append(Finding("disk.bytes", bad, subject, f"{asked}; {seen}: {missing} short", remedy))
     else:
         findings.append(Finding("disk.bytes", Level.PASS, subject, f"{seen}; {asked}"))
-    if use.free_inodes is not None and use.free_inodes < needs.min_free_inodes:
-        evidence = (
-            f"{use.free_inodes} inodes (files) free, {needs.min_free_inodes} are to stay free; used for {used_for}"
-        )
+    files = needs.expected_files if use.takes_checkpoints else 0
+    if use.free_inodes is not None and use.free_inodes < needs.min_free_inodes + files:
+        made = f"the job will make {files} files and " if files else ""
+        kept = f"{needs.min_free_inodes} are to stay free"
+        evidence = f"{use.free_inodes} inodes (files) free, {made}{kept}; used for {used_for}"
         remedy = "remove many small files there, or lower disk.min_free_inodes"
+        if files:
+            remedy = "write fewer, larger files (shards, one archive for each condition), or use another disk"
         findings.append(Finding("disk.inodes", bad, subject, evidence, remedy))
     elif use.free_inodes is not None:
         findings.append(Finding("disk.inodes", Level.PASS, subject, f"{use.free_inodes} inodes free"))

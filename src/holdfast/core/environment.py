@@ -52,6 +52,13 @@ NO_CARDS = "-1"
 _TORCH_EXPANDABLE, _TORCH_PAIR, _TORCH_ALLOC_NAME = (2, 1), (2, 5), (2, 9)
 # Source: pytorch commit 8f8722e3 (first in 2.2) for the name; docs, torch_nccl_environment_variables: default 3.
 _TORCH_NCCL_NAME = (2, 2)
+# Source: pytorch pull request 152563 (TORCH_FR_*, mid 2025), and the names in libtorch_cpu.so of torch 2.13: the old
+# one is read, too, with "is deprecated". 2.10 is the first release of which the new names are certain.
+_TORCH_FLIGHT_NAME = (2, 10)
+FLIGHT_ENTRIES = 2000
+"""torch's own default where it records unasked, and what its tutorial recommends."""
+FLIGHT_PREFIX = "rank_"
+FLIGHT_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +69,8 @@ class Placement:
     one; `threads` the cap for each process of the job, `workers` the bound for data loaders, `torch_version` as text
     (``2.5.1+cu121``), each None when not known. `imposed`: a scheduler chose the cards and named them in the
     environment. `grace_s` is the time between the gentle and the hard stop as planned at the start, `interruption_s`
-    the mean time between interruptions, `library` a directory with `holdfast` and nothing else that can be imported.
+    the mean time between interruptions, `library` a directory with `holdfast` and nothing else that can be imported,
+    `flight_dir` one that takes torch's flight records.
     """
 
     run_dir: str
@@ -82,6 +90,7 @@ class Placement:
     grace_s: float | None = None
     interruption_s: float | None = None
     library: str | None = None
+    flight_dir: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +109,24 @@ def build_environment(base: Mapping[str, str], spec: JobSpec, placement: Placeme
     """
     # An enclosing run's deadline or worker bound is not this run's, also where this one has none.
     user = {name: value for name, value in base.items() if name not in OPTIONAL}
+    outer = base.get("HOLDFAST_RUN_DIR")
+    for name in FLIGHT_FILES if outer else ():
+        # Nor are its flight records: they would lie among that run's.
+        if user.get(name, "").startswith(f"{outer}/"):
+            del user[name]
     inherited = _without(user.pop(PATH, ""), user.pop(LIBRARY, None))
     if inherited:
         user[PATH] = inherited
     user.update({name: value for name, value in spec.env.items() if value != REDACTED})
     findings: list[Finding] = []
     ours = _build_own(spec, placement)
-    defaults = {"PYTHONUNBUFFERED": "1"}
+    defaults = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
     defaults.update(_choose_threads(user, placement, findings))
     defaults.update(choose_allocator(user, placement.torch_version))
     defaults.update(choose_nccl(user, placement.torch_version))
+    defaults.update(choose_recorder(user, placement))
     defaults.update(_choose_tracker(user, spec.tracker, findings))
+    defaults.update(choose_caches(spec.caches))
     _report_overridden(spec.env, ours, findings)
     _report_differences(user, placement, findings)
     added = {name: value for name, value in defaults.items() if name not in user}
@@ -207,6 +223,30 @@ def choose_nccl(user: Mapping[str, str], torch_version: str | None) -> dict[str,
     return {NCCL_NEW: "3"} if version >= _TORCH_NCCL_NAME else {NCCL_OLD: "1"}
 
 
+def choose_recorder(user: Mapping[str, str], placement: Placement) -> dict[str, str]:
+    """Where torch's Flight Recorder leaves its account of the collectives when one times out.
+
+    A new torch has new names and takes the old ones for the same with a warning from each rank; older ones know the old
+    names only, so a version in between, or one that is not known, gets both. A name that the user has set in either
+    form is left alone, and the other form is not added: with both present the new one would win. Dumps are named after
+    this prefix and the rank.
+    """
+    if placement.flight_dir is None:
+        return {}
+    version = parse_version(placement.torch_version)
+    chosen = {} if "TORCH_NCCL_DUMP_ON_TIMEOUT" in user else {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    for new, old, value in (
+        ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", str(FLIGHT_ENTRIES)),
+        (*FLIGHT_FILES, f"{placement.flight_dir}/{FLIGHT_PREFIX}"),
+    ):
+        if new in user or old in user:
+            continue
+        chosen[new] = value
+        if version is None or version < _TORCH_FLIGHT_NAME:
+            chosen[old] = value
+    return chosen
+
+
 def _choose_threads(user: Mapping[str, str], placement: Placement, findings: list[Finding]) -> dict[str, str]:
     """Caps for all thread pools; a user's OMP_NUM_THREADS speaks for those that would have followed it."""
     cap = placement.threads
@@ -230,6 +270,28 @@ def _choose_tracker(user: Mapping[str, str], tracker: Tracker, findings: list[Fi
         remedy = "your WANDB_MODE is used; unset it, or set `tracker` in the job file, to make the two agree"
         findings.append(Finding("environment.tracker", Level.WARN, "WANDB_MODE", evidence, remedy))
     return {"WANDB_MODE": tracker.value}
+
+
+def choose_caches(directory: str | None) -> dict[str, str]:
+    """Where caches go that would otherwise fill the home directory's disk (STOR-05).
+
+    Not ``XDG_CACHE_HOME``: small per-account state of many programs goes by it, and the job is to find that. Source:
+    the documentation of each: huggingface_hub (HF_HOME), torch.hub (TORCH_HOME), torch.compile
+    (TORCHINDUCTOR_CACHE_DIR), Triton (TRITON_CACHE_DIR), pip (PIP_CACHE_DIR), W&B (WANDB_CACHE_DIR), CUDA's compiler
+    (CUDA_CACHE_PATH).
+    """
+    if directory is None:
+        return {}
+    places = {
+        "HF_HOME": "huggingface",
+        "TORCH_HOME": "torch",
+        "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
+        "TRITON_CACHE_DIR": "triton",
+        "CUDA_CACHE_PATH": "cuda",
+        "PIP_CACHE_DIR": "pip",
+        "WANDB_CACHE_DIR": "wandb",
+    }
+    return {name: f"{directory.rstrip('/')}/{leaf}" for name, leaf in places.items()}
 
 
 def _report_overridden(env: Mapping[str, str], ours: Mapping[str, str], findings: list[Finding]) -> None:

@@ -18,7 +18,7 @@ LIMIT_FINDING = "limits.reached"
 """The id of a finding that says which limit the tree ran into: it explains a signal that nobody here sent (LIM-01)."""
 MISMATCH_FINDING = "lease.mismatch"
 """The id of a finding that says that the job would have seen other cards than were leased (LEASE-09)."""
-STOPPED_BY_TIME = (StopCause.DEADLINE, StopCause.MAX_HOLD)
+STOPPED_BY_TIME = (StopCause.DEADLINE, StopCause.MAX_HOLD, StopCause.STALLED)
 
 
 def judge_outcome(final: Finalizing, findings: tuple[Finding, ...], at: str) -> Ended:

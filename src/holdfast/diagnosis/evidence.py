@@ -94,7 +94,8 @@ class LogFacts:
 
     `matches` are in the file's order, at most a few of each pattern (the first and the last). `exception` is the last
     line of the last traceback (``KeyError: 'lr'``), `traceback` its text, `tail` the last lines. `whole` is False when
-    not all of the file was looked at; `binary` when it is not text.
+    not all of the file was looked at; `binary` when it is not text. `first_exception` and `first_traceback` are those
+    of the first traceback: of a chain, or of several ranks, it is nearer to the cause.
     """
 
     path: str
@@ -105,6 +106,8 @@ class LogFacts:
     tail: str = ""
     whole: bool = True
     binary: bool = False
+    first_exception: str = ""
+    first_traceback: str = ""
 
 
 # -------------------------------------------------------------------------------------------------------- the kernel's
@@ -152,8 +155,12 @@ class KernelEvent:
 
 @dataclass(frozen=True, slots=True)
 class KernelLog:
-    """The known lines since a position. `lost` is True when the ring buffer was overwritten since then."""
+    """The known lines since a position. `lost` is True when the ring buffer was overwritten since then.
+
+    `first_seconds` is when the oldest line that is still there was written: the log says nothing of the time before.
+    """
 
     events: tuple[KernelEvent, ...] = ()
     last_sequence: int = 0
     lost: bool = False
+    first_seconds: float = 0.0

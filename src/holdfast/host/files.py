@@ -104,6 +104,20 @@ def read_bytes(path: str, *, limit: int = MAX_RECORD_BYTES) -> bytes:
         os.close(descriptor)
 
 
+def read_tail(path: str, size: int) -> bytes:
+    """The last `size` bytes of a file, never through a symbolic link at its end; nothing when it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        return os.pread(descriptor, size, max(0, os.fstat(descriptor).st_size - size))
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
 def can_read(path: str) -> bool:
     """Whether a file can be opened for reading now."""
     try:

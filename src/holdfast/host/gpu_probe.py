@@ -30,11 +30,14 @@ if TYPE_CHECKING:
 
     Entry = dict[str, Any]  # JSON: decoded and checked by host.gpus
 
-ABSENT_CODES = frozenset({3, 4, 13})
+NOT_SUPPORTED = 3
+ABSENT_CODES = frozenset({NOT_SUPPORTED, 4, 13})
 """NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND: this card or driver has no such value for us, which is no fault.
 Source: nvml.h, nvmlReturn_t."""
 FINAL_CODES = frozenset({1, 15})
 """UNINITIALIZED and GPU_IS_LOST: nothing else of this card can be read."""
+SERIOUS_CODES = FINAL_CODES | {16}
+"""As before, and RESET_REQUIRED."""
 LONGEST_WAIT_S = 60.0
 """However late the request's time is, a reply comes by then, so that an orphaned probe ends too."""
 
@@ -97,11 +100,35 @@ def call(nvml: ModuleType, worker: Worker, function: str, *arguments: object) ->
     try:
         return getattr(nvml, function)(*arguments)
     except nvml.NVMLError as error:
+        if error.value == NOT_SUPPORTED:
+            worker.partial.setdefault("unsupported", []).append(function)
         if error.value in ABSENT_CODES:
             return None
         note_error(worker.partial, function, error.value, str(error))
         if error.value in FINAL_CODES:
             raise CardUnreadable from error
+        return None
+
+
+def call_optional(nvml: ModuleType, worker: Worker, key: str, function: str, *arguments: object) -> Any:  # noqa: ANN401
+    """As `call` for a value that no card must have: only a lost card or one that wants a reset is an error.
+
+    Cards and drivers answer such a call with all sorts of codes (INVALID_ARGUMENT for a sensor that they lack), and
+    none of them says that the card is bad. `key` is noted where the card itself says that it has no such value.
+
+    Raises:
+        CardUnreadable: as `call`.
+    """
+    worker.mark(function)
+    try:
+        return getattr(nvml, function)(*arguments)
+    except nvml.NVMLError as error:
+        if error.value == NOT_SUPPORTED:
+            worker.partial.setdefault("unsupported", []).append(key)
+        elif error.value in SERIOUS_CODES:
+            note_error(worker.partial, function, error.value, str(error))
+            if error.value in FINAL_CODES:
+                raise CardUnreadable from error
         return None
 
 
@@ -146,24 +173,11 @@ def read_card(nvml: ModuleType, worker: Worker) -> None:
         entry["slices"] = read_slices(nvml, worker, handle)
     rates = call(nvml, worker, "nvmlDeviceGetUtilizationRates", handle)
     entry["utilisation"] = rates.gpu if rates is not None else None
+    entry["memory_utilisation"] = rates.memory if rates is not None else None
+    from .gpu_probe_health import read_condition, read_health
+
     read_health(nvml, worker, handle)
-
-
-def read_health(nvml: ModuleType, worker: Worker, handle: object) -> None:
-    """Temperature, power, clock limits, memory errors and place of one card."""
-    entry = worker.partial
-    entry["temperature"] = call(nvml, worker, "nvmlDeviceGetTemperature", handle, nvml.NVML_TEMPERATURE_GPU)
-    entry["power_mw"] = call(nvml, worker, "nvmlDeviceGetPowerUsage", handle)
-    reasons = call(nvml, worker, "nvmlDeviceGetCurrentClocksEventReasons", handle)
-    if reasons is None:  # before driver 535 the same bits had this name
-        reasons = call(nvml, worker, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-    entry["clock_reasons"] = reasons
-    uncorrected = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
-    for name, counter in (("ecc_volatile", nvml.NVML_VOLATILE_ECC), ("ecc_aggregate", nvml.NVML_AGGREGATE_ECC)):
-        entry[name] = call(nvml, worker, "nvmlDeviceGetTotalEccErrors", handle, uncorrected, counter)
-    entry["remapped"] = call(nvml, worker, "nvmlDeviceGetRemappedRows", handle)
-    entry["retired_pending"] = call(nvml, worker, "nvmlDeviceGetRetiredPagesPendingStatus", handle)
-    entry["numa"] = read_numa_node(nvml, worker, handle)
+    read_condition(nvml, worker, handle)
 
 
 def read_memory(nvml: ModuleType, worker: Worker, handle: object) -> list[int] | None:
@@ -212,24 +226,6 @@ def read_slices(nvml: ModuleType, worker: Worker, handle: object) -> list[Entry]
     return slices
 
 
-def read_numa_node(nvml: ModuleType, worker: Worker, handle: object) -> int | None:
-    """The host memory node nearest to the card; None when there is none or several.
-
-    Source: nvmlDeviceGetMemoryAffinity, scope node (nvmlDeviceGetNumaNodeId is about the card's own memory);
-    Documentation/ABI/testing/sysfs-bus-pci, numa_node.
-    """
-    nodes = call(nvml, worker, "nvmlDeviceGetMemoryAffinity", handle, 1, nvml.NVML_AFFINITY_SCOPE_NODE)
-    if nodes is not None and nodes[0] and nodes[0] & (nodes[0] - 1) == 0:
-        return int(nodes[0]).bit_length() - 1
-    address = str(worker.partial.get("pci") or "").lower()[-12:]
-    try:
-        with open(f"/sys/bus/pci/devices/{address}/numa_node", encoding="ascii") as file:
-            node = int(file.read())
-    except (OSError, ValueError):
-        return None
-    return node if node >= 0 else None
-
-
 def read_utilisation(nvml: ModuleType, worker: Worker) -> None:
     """Utilisation alone, for sampling."""
     entry, index = worker.partial, worker.index
@@ -251,6 +247,7 @@ class Server:
         self._results: SimpleQueue[tuple[int, Worker]] = SimpleQueue()
         self._driver = Worker(None, self._results)
         self._facts = Worker(None, self._results)
+        self._events = Worker(None, self._results)
         self._cards: dict[int, Worker] = {}
 
     def answer(self, request: Entry) -> Entry:
@@ -261,6 +258,9 @@ class Server:
         driver = self._finish(number, {self._driver}, until, lambda worker: read_driver(self._nvml, worker), reply)
         reply.update(driver[0] if driver else {})
         count = reply.get("count") or 0
+        if request["op"] == "xid_events":
+            self._add_events(reply, number, until, count)
+            return reply
         work = read_utilisation if request["op"] == "utilisation" else read_card
         for index in range(count):
             if index not in self._cards:
@@ -292,6 +292,17 @@ class Server:
                 since = round(time.monotonic() - at[1], 3)
                 reply["stuck"].append({"index": worker.index, "function": at[0], "seconds": since})
         return [dict(worker.partial, index=worker.index) for worker in workers]
+
+    def _add_events(self, reply: Entry, number: int, until: float, count: int) -> None:
+        """The Xids since the last such request. A thread of its own: a card that hangs here hides no reading."""
+        from .gpu_probe_health import drain_events
+
+        found = self._finish(
+            number, {self._events}, until, lambda worker: drain_events(self._nvml, worker, count), reply
+        )
+        entry = found[0]
+        reply.update(events=list(entry.get("events") or ()), watched=list(entry.get("watched") or ()))
+        reply["errors"] = [*(reply.get("errors") or ()), *(entry.get("errors") or ())]
 
     def _add_facts(self, reply: Entry, number: int, until: float, *, devices: bool) -> None:
         """What the process table says about every pid that a card lists. Reading /proc of a stuck process can block."""

@@ -12,7 +12,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..model.gpu import Card, GpuProcess, HolderKind, Inventory, InventorySource, MigSlice
+from ..model.gpu import CLOCK_LIMITS, IDLE_CLOCKS, Card, GpuProcess, HolderKind, Inventory, InventorySource, MigSlice
 from ..model.units import parse_bytes
 from .gpu_processes import describe, gather_facts, read_process_view
 
@@ -27,6 +27,15 @@ CARD_KEYS = frozenset(
     {"index", "uuid", "name", "pci_bus_id", "memory_total", "memory_used", "utilisation_pct", "temperature_c"}
     | {"power_w", "numa_node", "throttle", "faults", "mig_slices", "processes"}
 )
+NUMBER_KEYS = frozenset(
+    {"minor", "sm_clock_mhz", "sm_clock_max_mhz", "memory_clock_mhz", "memory_clock_max_mhz", "memory_utilisation_pct"}
+    | {"power_limit_w", "slowdown_c", "shutdown_c", "gpu_max_c", "memory_max_c", "clock_reasons", "power_violation_ns"}
+    | {"thermal_violation_ns", "pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max"}
+    | {"ecc_uncorrectable", "ecc_corrected", "remapped_corrected", "remapped_uncorrected", "recovery_action"}
+)
+"""Further keys, each a number under the name of the card's field; what is not written is not known."""
+OFTEN_ABSENT = frozenset({"ecc_uncorrectable", "remapped_uncorrected", "temperature_c"})
+"""A simulated card of which these are not written is one that does not have them."""
 SLICE_KEYS = frozenset({"uuid", "profile", "memory_total", "memory_used", "processes"})
 PROCESS_KEYS = frozenset({"pid", "used", "kind", "user", "command", "run_id"})
 
@@ -81,7 +90,14 @@ def _check_keys(entry: Entry, known: frozenset[str], what: str) -> None:
 
 
 def _build_card(position: int, entry: Entry) -> Card:
-    _check_keys(entry, CARD_KEYS, f"card {position}")
+    _check_keys(entry, CARD_KEYS | NUMBER_KEYS, f"card {position}")
+    numbers = {key: entry[key] for key in NUMBER_KEYS & set(entry)}
+    numbers.setdefault("clock_reasons", _clock_reasons(entry))
+    wrong = sorted(
+        key for key, value in numbers.items() if isinstance(value, bool) or not isinstance(value, (int, float))
+    )
+    if wrong:
+        raise TypeError(f"card {position}: {wrong[0]} is not a number")
     index = int(entry.get("index", position))
     total, used = parse_bytes(entry.get("memory_total", DEFAULT_MEMORY)), parse_bytes(entry.get("memory_used", 0))
     slices = tuple(_build_slice(part) for part in entry.get("mig_slices", ()))
@@ -102,7 +118,15 @@ def _build_card(position: int, entry: Entry) -> Card:
         mig_enabled=bool(slices),
         mig_slices=slices,
         processes=_build_processes(entry.get("processes", ())),
+        unsupported=tuple(sorted(OFTEN_ABSENT - set(entry))),
+        **numbers,
     )
+
+
+def _clock_reasons(entry: Entry) -> int:
+    """The bits of the named reasons; a simulated card at rest has idle clocks, as a real one has."""
+    bits = sum(bit for bit, name in CLOCK_LIMITS.items() if name in entry.get("throttle", ()))
+    return bits if entry.get("utilisation_pct", 0) else bits | IDLE_CLOCKS
 
 
 def _build_slice(entry: Entry) -> MigSlice:

@@ -15,7 +15,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from ..model.gpu import Card, Inventory, InventorySource, MigSlice
+from ..model.gpu import CLOCK_LIMITS, RECOVERY_ACTIONS, Card, Inventory, InventorySource, MigSlice, XidEvent
 from .gpu_processes import describe, read_process_view
 from .nvml import Probe, ProbeFailed
 
@@ -33,19 +33,6 @@ NO_DRIVER_CODES = {
     9: "the NVIDIA driver is not loaded",
 }
 """Codes of nvmlInit that mean "no GPU here" and no fault. Source: nvml.h, LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED."""
-CLOCK_LIMITS = {
-    0x2: "application_clocks",
-    0x4: "sw_power_cap",
-    0x8: "hw_slowdown",
-    0x10: "sync_boost",
-    0x20: "sw_thermal",
-    0x40: "hw_thermal",
-    0x80: "hw_power_brake",
-    0x100: "display_clock",
-    0x200: "board_limit",
-    0x400: "reliability",
-}
-"""Reasons why clocks are limited; 0x1 (idle) limits nothing. Source: nvml.h, nvmlClocksEventReason*."""
 GPU_IS_LOST, RESET_REQUIRED = 15, 16
 CONFIRM_S = 0.05
 """Least time left with which a ghost is confirmed by a second reading."""
@@ -104,6 +91,28 @@ def _read_utilisation(probe: Probe, deadline_s: float) -> dict[str, int | None]:
     except ProbeFailed:
         return {}
     return {entry["uuid"]: _percent(entry.get("utilisation")) for entry in entries if entry.get("uuid")}
+
+
+def read_xid_events(probe: Probe, deadline_s: float = 0.8) -> tuple[tuple[XidEvent, ...], str]:
+    """The Xids that the driver reported since the last call on this probe, and why not all were heard (or nothing).
+
+    The first call only begins to listen. Not every code is reported this way (79, 119, 120 and 62 were seen to be
+    missing), so the kernel's log is to be read too. Source: github.com/NVIDIA/DCGM issues 162 and 235.
+    """
+    try:
+        reply: Entry = probe.ask({"op": "xid_events"}, deadline_s)
+    except ProbeFailed as failure:
+        return (), str(failure)
+    events = tuple(
+        XidEvent(str(entry.get("uuid")), entry["code"], entry["seconds"], entry.get("pci"), entry.get("gpu_instance"))
+        for entry in reply.get("events") or ()
+    )
+    problems = [f"{function} failed: {text} (NVML code {code})" for function, code, text in reply.get("errors") or ()]
+    problems += [f"{stuck['function']} has not returned for {stuck['seconds']:.1f} s" for stuck in reply["stuck"]]
+    unheard = sorted(set(range(reply.get("count") or 0)) - set(reply.get("watched") or ()))
+    if unheard and not problems:
+        problems.append(f"the driver reports no Xid of card {', '.join(map(str, unheard))}")
+    return events, "; ".join(problems)
 
 
 def _read_nvml(probe: Probe, deadline_s: float) -> Inventory:
@@ -190,6 +199,7 @@ def _build_card(
     if utilisation is None and entry.get("utilisation") is not None:
         faults.append(f"implausible: the driver says {entry['utilisation']} % utilisation")
     power = entry.get("power_mw")
+    same: dict[str, Any] = {name: entry.get(name) for name in _SAME_NAME}
     return Card(
         index=entry["index"],
         uuid=uuid or f"UNREADABLE-{entry['index']}",
@@ -212,7 +222,44 @@ def _build_card(
             if _UUID.fullmatch(part.get("uuid") or "")
         ),
         processes=_build_processes(entry.get("processes"), facts, view),
+        minor=entry.get("minor"),
+        memory_utilisation_pct=_percent(entry.get("memory_utilisation")),
+        power_limit_w=entry["power_limit_mw"] / 1000 if entry.get("power_limit_mw") else None,
+        clock_reasons=entry.get("clock_reasons"),
+        remapped_corrected=_remapped(entry, 0),
+        remapped_uncorrected=_remapped(entry, 1),
+        unsupported=_name_unsupported(entry),
+        **same,
     )
+
+
+_SAME_NAME = (
+    *("sm_clock_mhz", "sm_clock_max_mhz", "memory_clock_mhz", "memory_clock_max_mhz", "slowdown_c", "shutdown_c"),
+    *("gpu_max_c", "memory_max_c", "clock_reasons_supported", "power_violation_ns", "thermal_violation_ns"),
+    *("pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max", "ecc_corrected", "recovery_action"),
+)
+"""Fields of a card that the probe's entry has under the same name and in the same unit."""
+_FIELD_OF = {
+    "nvmlDeviceGetTotalEccErrors": "ecc_uncorrectable",
+    "nvmlDeviceGetRemappedRows": "remapped_uncorrected",
+    "nvmlDeviceGetTemperature": "temperature_c",
+    "nvmlDeviceGetPowerUsage": "power_w",
+    "nvmlDeviceGetUtilizationRates": "utilisation_pct",
+    "nvmlDeviceGetCurrentClocksEventReasons": "clock_reasons",
+    "nvmlDeviceGetCurrentClocksThrottleReasons": "clock_reasons",
+    "power_limit_mw": "power_limit_w",
+}
+"""The field of a card that stays empty when it does not support a function, or has not that value of the probe's."""
+
+
+def _name_unsupported(entry: Entry) -> tuple[str, ...]:
+    named = {_FIELD_OF.get(name, name) for name in entry.get("unsupported") or ()}
+    return tuple(sorted(named & Card.__dataclass_fields__.keys()))
+
+
+def _remapped(entry: Entry, position: int) -> int | None:
+    rows = entry.get("remapped")
+    return None if rows is None else int(rows[position])
 
 
 _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
@@ -254,6 +301,10 @@ def _find_faults(entry: Entry, stuck: Entry | None) -> Iterable[str]:
         yield "remap_failed: the card could not replace a broken memory row; it has to be exchanged"
     if pending or entry.get("retired_pending"):
         yield "remap_pending: a broken memory row is replaced only by a reset of the card"
+    wanted = entry.get("recovery_action")
+    if wanted:
+        what = RECOVERY_ACTIONS.get(wanted, f"action {wanted}, which is not known here")
+        yield f"recovery_wanted: the driver asks for {what} (recovery action {wanted})"
 
 
 def _check_memory(memory: list[int] | None, faults: list[str]) -> tuple[int | None, int | None, int | None]:

@@ -42,6 +42,10 @@ _PR_GET_DUMPABLE, _PR_SET_DUMPABLE = 3, 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 _PR_SET_NO_NEW_PRIVS = 38
+# -1 as unsigned long.
+_PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, -1
+# Source: the kernel header uapi/linux/timex.h.
+_TIME_ERROR = 5
 # Source: the kernel header uapi/linux/falloc.h.
 FALLOC_FL_KEEP_SIZE = 1
 # Source: the kernel header uapi/linux/ioprio.h.
@@ -152,6 +156,33 @@ def set_name(name: str) -> None:
 def set_no_new_privileges() -> None:
     """Give up gaining privileges by exec, for ever and for all descendants. Source: PR_SET_NO_NEW_PRIVS(2const)."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1, "prctl(PR_SET_NO_NEW_PRIVS)")
+
+
+def allow_ptrace() -> bool:
+    """Let every process of our account attach to this one where Yama (scope 1) would only let its ancestors.
+
+    Kept across exec, not inherited by children; other scopes of Yama and the account's own rights stay as they are.
+    False where there is no Yama: then nothing has to be allowed. Source: PR_SET_PTRACER(2const),
+    Documentation/admin-guide/LSM/Yama.rst.
+    """
+    try:
+        _prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, "prctl(PR_SET_PTRACER)")
+    except OSError:
+        return False
+    return True
+
+
+def is_clock_synchronised() -> bool | None:
+    """Whether the kernel's clock is kept by somebody (NTP, PTP); None when the call is refused (a sandbox).
+
+    Reads only. Source: adjtimex(2): mode 0 changes nothing, the answer TIME_ERROR (5) is "not synchronised". In a
+    container it is the host's clock that answers.
+    """
+    import ctypes
+
+    # struct timex has 208 bytes on 64-bit systems; all zero is mode 0.
+    state = _library().adjtimex(ctypes.create_string_buffer(512))
+    return None if state < 0 else state != _TIME_ERROR
 
 
 def unshare(flags: int) -> None:

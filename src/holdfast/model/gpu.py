@@ -67,7 +67,11 @@ class Card:
 
     Memory in bytes, temperature in Celsius, power in watts, utilisation in percent 0..100. `faults` are hard reasons
     not to use the card (``lost``, ``ecc_uncorrectable``, ``remap_failed``, ``unresponsive``, ``unreadable``, ...),
-    each as ``code: what was seen``; `throttle` are the active clock-limiting reasons by name.
+    each as ``code: what was seen``; `throttle` are the active clock-limiting reasons by name, `clock_reasons` all bits
+    as the driver gave them (1 is idle), None when they could not be read. `unsupported` names the fields that this card
+    says it does not have: they are None for a reason, not for want of reading. Counters count since the driver was
+    loaded. `recovery_action` is what the driver wants done about the card, 0 nothing. `quarantined` says who set the
+    card aside on this host and why, empty when nobody did.
     """
 
     index: int
@@ -87,6 +91,84 @@ class Card:
     mig_enabled: bool = False
     mig_slices: tuple[MigSlice, ...] = ()
     processes: tuple[GpuProcess, ...] | None = ()
+    minor: int | None = None
+    sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    memory_clock_max_mhz: int | None = None
+    memory_utilisation_pct: int | None = None
+    power_limit_w: float | None = None
+    slowdown_c: int | None = None
+    shutdown_c: int | None = None
+    gpu_max_c: int | None = None
+    memory_max_c: int | None = None
+    clock_reasons: int | None = None
+    clock_reasons_supported: int | None = None
+    power_violation_ns: int | None = None
+    thermal_violation_ns: int | None = None
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    ecc_corrected: int | None = None
+    remapped_corrected: int | None = None
+    remapped_uncorrected: int | None = None
+    recovery_action: int | None = None
+    unsupported: tuple[str, ...] = ()
+    quarantined: str = ""
+
+
+CLOCK_LIMITS = {
+    0x2: "application_clocks",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+    0x100: "display_clock",
+    0x200: "board_limit",
+    0x400: "reliability",
+}
+"""Reasons why clocks are limited; 0x1 (idle) limits nothing. Source: nvml.h, nvmlClocksEventReason*."""
+IDLE_CLOCKS = 0x1
+"""The clocks are low because nothing runs."""
+RECOVERY_ACTIONS = {
+    1: "a reset of the card",
+    2: "a reboot of the box",
+    3: "an end of all peer-to-peer use, then a reset",
+    4: "an end of all use, then a reset",
+    5: "a recovery of the IMEX domain",
+    6: "a reset of the bus",
+    7: "a reboot of the whole system",
+}
+"""What the driver can want. Source: nvml.h, nvmlDeviceGpuRecoveryAction_t (driver 570 and later)."""
+
+
+@dataclass(frozen=True, slots=True)
+class XidEvent:
+    """A Xid that NVML reported for one card. `seconds` is CLOCK_MONOTONIC when it was taken, not when it happened."""
+
+    uuid: str
+    code: int
+    seconds: float
+    pci_bus_id: str | None = None
+    gpu_instance: int | None = None
+
+
+def shorten_pci(address: str) -> str:
+    """A PCI address as the kernel writes it, ``0000:3b:00.0``, from any form of it; empty when it is none.
+
+    NVML writes ``00000000:3B:00.0``, the driver's log lines ``0000:3b:00``.
+    """
+    domain, _, rest = address.strip().lower().partition(":")
+    bus, _, slot = rest.partition(":")
+    device, _, function = slot.partition(".")
+    try:
+        numbers = [int(part, 16) for part in (domain, bus, device, function or "0")]
+    except ValueError:
+        return ""
+    return "{:04x}:{:02x}:{:02x}.{:x}".format(*numbers)
 
 
 @dataclass(frozen=True, slots=True)

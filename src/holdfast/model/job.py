@@ -44,6 +44,20 @@ class Unenforced(str, Enum):
     WARN = "warn"
 
 
+class StallAction(str, Enum):
+    """What becomes of a run that makes no progress: told only, or stopped as well."""
+
+    REPORT = "report"
+    STOP = "stop"
+
+
+class Ptrace(str, Enum):
+    """Which processes of the same account may attach to the job under Yama's scope 1 (docs/adr/0016)."""
+
+    ANY = "any"
+    NONE = "none"
+
+
 class Tracker(str, Enum):
     """Experiment tracker mode given to the job; NONE leaves its environment alone."""
 
@@ -57,6 +71,7 @@ class GpuOptions:
     """How cards are chosen and waited for. Bytes and seconds; None is "no limit stated".
 
     `memory_share` (0 < share <= 1) is what torch may take of each card's memory; the training library applies it.
+    `verify`: before the start the job's own torch is asked whether it sees a card.
     """
 
     min_free_bytes: int | None = None
@@ -65,6 +80,7 @@ class GpuOptions:
     max_hold_s: float | None = None
     idle_window_s: float = 2.0
     memory_share: float | None = None
+    verify: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +91,20 @@ class Timeouts:
     run_s: float | None = None
     postflight_s: float = 300.0
     total_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """The clocks beside the wall clock, in seconds of watching; 0 is off.
+
+    `no_progress_s` since the last step (None: learned from the steps seen), `no_output_s` since the last output,
+    `startup_s` until the first step, and for a phase not seen before (None: 2 h, or `no_progress_s` if longer).
+    """
+
+    no_progress_s: float | None = None
+    no_output_s: float = 0.0
+    startup_s: float | None = None
+    action: StallAction = StallAction.REPORT
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +128,8 @@ class Limits:
 class DiskNeeds:
     """The disk gate. `min_free_bytes` and `min_free_inodes` must remain on every mount in use.
 
-    `checkpoint_bytes` x (`keep` + 1 for the one being written) is the checkpoint budget (PRE-07).
+    `checkpoint_bytes` x (`keep` + 1 for the one being written) is the checkpoint budget (PRE-07). `expected_files` is
+    how many files the job will make (STOR-08), `scratch` patterns of what may be removed when a disk is full (STOR-03).
     """
 
     min_free_bytes: int = 1_000_000_000
@@ -106,6 +137,19 @@ class DiskNeeds:
     checkpoint_bytes: int = 0
     keep: int = 1
     paths: tuple[str, ...] = ()
+    expected_files: int = 0
+    scratch: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """Attempts that holdfast begins by itself after a failure that may pass (docs/retries.md).
+
+    At most `max` in a row; the first waits `wait_s` seconds before its checks, each further one three times as long.
+    """
+
+    max: int = 1
+    wait_s: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +168,14 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Whom to tell: an argument vector that gets the message as JSON on stdin, and a URL that gets it by POST."""
+    """Whom to tell: an argument vector that gets the message as JSON on stdin, and a URL that gets it by POST.
+
+    ``alert`` in `on` is everything that needs a person while the job runs: no progress, a disk that fills, a fault.
+    """
 
     command: tuple[str, ...] = ()
     webhook: str | None = None
-    on: tuple[str, ...] = ("ended",)
+    on: tuple[str, ...] = ("alert", "ended")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +205,10 @@ class JobSpec:
     artifacts: tuple[str, ...] = ()
     disk: DiskNeeds = DiskNeeds()
     checkpoints: Checkpoints = Checkpoints()
+    caches: str | None = None
+    retries: Retries = Retries()
     expected_s: float | None = None
+    stall: Stall = Stall()
     output_max_bytes: int = 200 * 1024**2
     health_every_s: float = 30.0
     tracker: Tracker = Tracker.OFFLINE
@@ -167,5 +217,6 @@ class JobSpec:
     login_shell: bool = False
     pty: bool = False
     allow_install: bool = False
+    ptrace: Ptrace = Ptrace.ANY
     notify: Notify = Notify()
     seed: int | None = None

@@ -28,6 +28,7 @@ class StopCause(str, Enum):
     LEASE_MISMATCH = "lease_mismatch"
     MEMORY = "memory"
     MAX_HOLD = "max_hold"
+    STALLED = "stalled"
 
 
 class StopRung(str, Enum):

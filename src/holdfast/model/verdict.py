@@ -148,7 +148,7 @@ class Verdict:
     """The class, how sure, the evidence, and one action.
 
     `detector` names the rule that decided (docs/diagnosis.md), `gotchas` are ids of the catalogue (`holdfast explain`),
-    `also` other classes for which something speaks, best first.
+    `also` other classes for which something speaks, best first, `cards` UUIDs of cards that are at fault.
     """
 
     kind: FailureClass | LiveClass
@@ -161,3 +161,4 @@ class Verdict:
     gotchas: tuple[str, ...] = ()
     retry: Retry = Retry.NEVER
     also: tuple[str, ...] = ()
+    cards: tuple[str, ...] = ()

@@ -43,6 +43,11 @@ PREFLIGHT = "preflight.json"
 POSTFLIGHT = "postflight.json"
 EXIT = "exit.json"
 FAILURE = "failure.md"
+VERDICT = "verdict.json"
+RETRY = "retry.json"
+STACKS = "stacks.txt"
+THREADS = "threads.txt"
+FLIGHT = "flight"
 
 LARGEST_HEARTBEAT_NUMBER = 1 << 63
 LONGEST_HEARTBEAT_TEXT = 1000
@@ -222,7 +227,7 @@ def _decode(hint: object, value: object, where: str) -> object:
 def _decode_union(options: tuple[object, ...], value: object, where: str) -> object:
     if value is None and type(None) in options:
         return None
-    if isinstance(value, dict) and "kind" in value:
+    if isinstance(value, dict) and "kind" in value and any(option in STATES for option in options):
         kind = value["kind"]
         cls = _BY_KIND.get(kind) if isinstance(kind, str) else None
         if cls is None or cls not in options:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
 
-USER_VERSION = 1
+USER_VERSION = 2
 """The schema's version in ``user_version``. An older file is rebuilt; a newer one is left alone and not used."""
 
 BUSY_TIMEOUT_S = 0.25
@@ -34,7 +34,7 @@ BUSY_TIMEOUT_S = 0.25
 
 _RUNS = (
     "CREATE TABLE runs (root TEXT, run_id TEXT, stamp INTEGER, attempt INTEGER, condition TEXT, exit_code INTEGER,"
-    " created_at TEXT, started_at TEXT, ended_at TEXT, cards TEXT, step INTEGER, loss TEXT, note TEXT,"
+    " created_at TEXT, started_at TEXT, ended_at TEXT, cards TEXT, step INTEGER, loss TEXT, note TEXT, failure TEXT,"
     " PRIMARY KEY (root, run_id)) WITHOUT ROWID"
 )
 _SCHEMA = (
@@ -42,8 +42,11 @@ _SCHEMA = (
     "CREATE TABLE roots (path TEXT PRIMARY KEY) WITHOUT ROWID",
 )
 _COLUMNS = (
-    "root, run_id, stamp, attempt, condition, exit_code, created_at, started_at, ended_at, cards, step, loss, note"
+    "root, run_id, stamp, attempt, condition, exit_code, created_at, started_at, ended_at, cards, step, loss, note,"
+    " failure"
 )
+COLUMN_COUNT = 14
+"""All of a `Row` but `ended`: only ended runs are stored."""
 
 
 class Row(NamedTuple):
@@ -52,7 +55,8 @@ class Row(NamedTuple):
     `root` is the runs root and `stamp` the modification time (ns) of the run's ``attempts`` directory that this was
     read at. Times are ISO 8601 UTC. `cards` are the cards' indexes as text (``0,1``). `step` and `loss` are the
     heartbeat's last (`loss` as text, so that ``nan`` survives). `note` is one phrase about how it stands or ended.
-    `ended` is True when no later reading of the same attempt can differ.
+    `failure` is the class of an end without success. `ended` is True when no later reading of the same attempt can
+    differ.
     """
 
     root: str
@@ -68,6 +72,7 @@ class Row(NamedTuple):
     step: int | None = None
     loss: str | None = None
     note: str = ""
+    failure: str = ""
     ended: bool = True
 
     @property
@@ -154,10 +159,10 @@ class Index:
         return found
 
     def _save(self, fresh: list[Row], gone: list[tuple[str, str]]) -> None:
-        marks = ", ".join("?" * 13)
+        marks = ", ".join("?" * COLUMN_COUNT)
         changes: list[tuple[str, list[tuple[object, ...]]]] = []
         if fresh:
-            rows: list[tuple[object, ...]] = [tuple(row[:13]) for row in fresh]
+            rows: list[tuple[object, ...]] = [tuple(row[:COLUMN_COUNT]) for row in fresh]
             changes.append((f"INSERT OR REPLACE INTO runs ({_COLUMNS}) VALUES ({marks})", rows))  # noqa: S608
         if gone:
             changes.append(("DELETE FROM runs WHERE root = ? AND run_id = ?", [tuple(key) for key in gone]))

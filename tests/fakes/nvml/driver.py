@@ -63,8 +63,27 @@ def make_card(index: int, **values: object) -> FakeCard:
         "clock_reasons": 0x1,
         "ecc.volatile.uncorrected": 0,
         "ecc.aggregate.uncorrected": 0,
+        "ecc.volatile.corrected": 0,
         "remapped": "0 0 0 0",
         "mig": 0,
+        "utilisation.memory": 0,
+        "power_limit_mw": 400_000,
+        "clock.sm": 210,
+        "clock_max.sm": 1410,
+        "clock.memory": 1593,
+        "clock_max.memory": 1593,
+        "limit.slowdown": 89,
+        "limit.shutdown": 92,
+        "limit.gpu_max": 85,
+        "limit.memory_max": 95,
+        "violation.power": 0,
+        "violation.thermal": 0,
+        "clock_reasons_supported": 0x1FF,
+        "pcie_generation": 4,
+        "pcie_generation_max": 4,
+        "pcie_width": 16,
+        "pcie_width_max": 16,
+        "field.230": 0,
     }
     healthy.update({key.replace("__", "."): value for key, value in values.items()})
     return FakeCard(healthy)
@@ -82,9 +101,23 @@ class FakeNvml:
         self.faults: dict[str, object] = {}
         self.write()
 
+    @property
+    def events_path(self) -> str:
+        """The file in which Xids wait to be taken."""
+        return f"{self.state_path}.events"
+
     def environment(self) -> dict[str, str]:
         """What a process needs so that the binding loads this library."""
-        return {"LD_LIBRARY_PATH": os.path.dirname(self.library), "FAKE_NVML_STATE": self.state_path}
+        return {
+            "LD_LIBRARY_PATH": os.path.dirname(self.library),
+            "FAKE_NVML_STATE": self.state_path,
+            "FAKE_NVML_EVENTS": self.events_path,
+        }
+
+    def report_xid(self, card: int, code: int, *, gpu_instance: int | None = None) -> None:
+        """The driver reports a Xid to every process that listens to the card by now."""
+        with open(self.events_path, "a", encoding="ascii") as file:
+            file.write(f"{card} {code}{'' if gpu_instance is None else f' {gpu_instance}'}\n")
 
     def add_cards(self, count: int) -> None:
         """Add idle, healthy cards."""

@@ -10,6 +10,8 @@
  *   slow.<function>.<card>=<milliseconds>
  *   crash.<function>.<card>=1                  the process dies in the call
  *   hang.load=1                                loading the library itself blocks
+ * Xids wait in the file named by FAKE_NVML_EVENTS, "<card> <code> [<GPU instance>]" a line, and are taken from its
+ * beginning, each once, by a process that listened to the card before.
  * Compiled with -DOLD_DRIVER it lacks the symbols that drivers before 535 lack.
  *
  * Struct layouts: nvml.h of CUDA 12 (nvmlMemory_v2_t, nvmlProcessInfo_v2_t, nvmlPciInfo_t, nvmlDeviceAttributes_t).
@@ -33,7 +35,7 @@
 
 enum {
     OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-    DRIVER_NOT_LOADED = 9, MISMATCH = 25, UNKNOWN = 999
+    DRIVER_NOT_LOADED = 9, TIMED_OUT = 10, MISMATCH = 25, UNKNOWN = 999
 };
 
 typedef struct card *device_t;
@@ -303,6 +305,57 @@ UNSIGNED_CALL(nvmlDeviceGetGpuInstanceId, "gpu_instance")
 UNSIGNED_CALL(nvmlDeviceGetComputeInstanceId, "compute_instance")
 UNSIGNED_CALL(nvmlDeviceGetCurrPcieLinkGeneration, "pcie_generation")
 UNSIGNED_CALL(nvmlDeviceGetCurrPcieLinkWidth, "pcie_width")
+UNSIGNED_CALL(nvmlDeviceGetMaxPcieLinkGeneration, "pcie_generation_max")
+UNSIGNED_CALL(nvmlDeviceGetMaxPcieLinkWidth, "pcie_width_max")
+
+/* Answers one unsigned value of a card, of a kind that the caller numbers. */
+#define KIND_CALL(function, ...)                                                      \
+    API int function(device_t device, unsigned kind, unsigned *number)               \
+    {                                                                                 \
+        static const char *const keys[] = {__VA_ARGS__};                              \
+        ENTER(card_of(device));                                                       \
+        if (kind >= sizeof keys / sizeof *keys)                                       \
+            return INVALID_ARGUMENT;                                                  \
+        return get_unsigned(device, keys[kind], number);                              \
+    }
+
+KIND_CALL(nvmlDeviceGetClockInfo, "clock.graphics", "clock.sm", "clock.memory", "clock.video")
+KIND_CALL(nvmlDeviceGetMaxClockInfo, "clock_max.graphics", "clock_max.sm", "clock_max.memory", "clock_max.video")
+KIND_CALL(nvmlDeviceGetTemperatureThreshold, "limit.shutdown", "limit.slowdown", "limit.memory_max", "limit.gpu_max")
+
+typedef struct { unsigned long long reference, violation; } violation_t;
+
+API int nvmlDeviceGetViolationStatus(device_t device, unsigned policy, violation_t *status)
+{
+    static const char *const keys[] = {"violation.power", "violation.thermal"};
+    ENTER(card_of(device));
+    if (policy >= sizeof keys / sizeof *keys)
+        return NOT_SUPPORTED;
+    status->reference = 0;
+    return get_number(device, keys[policy], &status->violation);
+}
+
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    unsigned kind;
+    int rc;
+    union { double d; unsigned u; unsigned long ul; unsigned long long ull; } value;
+} field_t;
+
+/* Each value has a code of its own, as in real drivers. */
+API int nvmlDeviceGetFieldValues(device_t device, int count, field_t *values)
+{
+    int at;
+    ENTER(card_of(device));
+    for (at = 0; at < count; at++) {
+        char key[32];
+        snprintf(key, sizeof key, "field.%u", values[at].field);
+        values[at].kind = 1;
+        values[at].rc = get_unsigned(device, key, &values[at].value.u);
+    }
+    return OK;
+}
 
 /* One NUMA node as a set of one bit; the second word and on stay empty. */
 API int nvmlDeviceGetMemoryAffinity(device_t device, unsigned size, unsigned long *nodes, int scope)
@@ -361,7 +414,19 @@ API int nvmlDeviceGetCurrentClocksEventReasons(device_t device, unsigned long lo
     ENTER(card_of(device));
     return get_number(device, "clock_reasons", reasons);
 }
+
+API int nvmlDeviceGetSupportedClocksEventReasons(device_t device, unsigned long long *reasons)
+{
+    ENTER(card_of(device));
+    return get_number(device, "clock_reasons_supported", reasons);
+}
 #endif
+
+API int nvmlDeviceGetSupportedClocksThrottleReasons(device_t device, unsigned long long *reasons)
+{
+    ENTER(card_of(device));
+    return get_number(device, "clock_reasons_supported", reasons);
+}
 
 API int nvmlDeviceGetCurrentClocksThrottleReasons(device_t device, unsigned long long *reasons)
 {
@@ -487,4 +552,84 @@ API int nvmlDeviceGetAttributes_v2(device_t device, attributes_t *attributes)
     get_unsigned(device, "gpu_slices", &attributes->gpu_slices);
     get_unsigned(device, "gpu_slices", &attributes->compute_slices);
     return rc;
+}
+
+/* Event sets: a set is a bit for each card that it hears, and how far the events file was read. */
+#define XID_EVENT 0x8ull
+#define SETS 8
+typedef struct set { int used; uint64_t cards; long position; } set_t;
+typedef struct { device_t device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } event_t;
+static set_t sets[SETS];
+
+API int nvmlDeviceGetSupportedEventTypes(device_t device, unsigned long long *types)
+{
+    ENTER(card_of(device));
+    if (get_number(device, "event_types", types))
+        *types = XID_EVENT;
+    return OK;
+}
+
+API int nvmlEventSetCreate(set_t **set)
+{
+    int at;
+    ENTER(-1);
+    for (at = 0; at < SETS; at++)
+        if (!sets[at].used) {
+            sets[at] = (set_t){1, 0, 0};
+            *set = &sets[at];
+            return OK;
+        }
+    return UNKNOWN;
+}
+
+API int nvmlEventSetFree(set_t *set)
+{
+    ENTER(-1);
+    set->used = 0;
+    return OK;
+}
+
+static FILE *open_events(void)
+{
+    const char *path = getenv("FAKE_NVML_EVENTS");
+    return path ? fopen(path, "re") : NULL;
+}
+
+API int nvmlDeviceRegisterEvents(device_t device, unsigned long long types, set_t *set)
+{
+    FILE *file;
+    ENTER(card_of(device));
+    if (!(types & XID_EVENT))
+        return NOT_SUPPORTED;
+    /* What happened before anybody listened is not told. */
+    if (!set->cards && (file = open_events())) {
+        fseek(file, 0, SEEK_END);
+        set->position = ftell(file);
+        fclose(file);
+    }
+    set->cards |= 1ull << card_of(device);
+    return OK;
+}
+
+API int nvmlEventSetWait_v2(set_t *set, event_t *event, unsigned timeout_ms)
+{
+    FILE *file;
+    char line[128];
+    (void)timeout_ms;
+    ENTER(-1);
+    if (!(file = open_events()))
+        return TIMED_OUT;
+    fseek(file, set->position, SEEK_SET);
+    while (fgets(line, sizeof line, file)) {
+        unsigned card, instance = UINT32_MAX;
+        unsigned long long code;
+        set->position = ftell(file);
+        if (sscanf(line, "%u %llu %u", &card, &code, &instance) < 2 || !(set->cards >> card & 1))
+            continue;
+        *event = (event_t){make_device((int)card, -1), XID_EVENT, code, instance, UINT32_MAX};
+        fclose(file);
+        return OK;
+    }
+    fclose(file);
+    return TIMED_OUT;
 }

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from ...core.limits import BoxShare, Mechanism, judge_share
 from ...model.job import Rung, Unenforced
-from ...model.run import Ended, RunState
 from ...model.units import format_bytes
 from .situation import failed, passed, unknown, warned
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...model.finding import Finding
+    from ..reaper import Leftovers
     from .situation import Situation
 
 FEW_OPEN_FILES = 1024
@@ -194,42 +194,34 @@ def _names_workers(command: tuple[str, ...]) -> bool:
 
 def check_leftovers(situation: Situation) -> Iterator[Finding]:
     """Processes of the account's own runs that have ended (PRE-22). Told by their marker, never by name."""
-    found: dict[str, list[int]] = {}
-    for pid, environ in _list_marked():
-        run_dir = environ.get("HOLDFAST_RUN_DIR", "")
-        if run_dir and run_dir != situation.run_dir and _has_ended(run_dir, environ.get("HOLDFAST_ATTEMPT", "")):
-            found.setdefault(environ["HOLDFAST_RUN_ID"], []).append(pid)
-    for run_id, pids in sorted(found.items()):
-        seen = f"has ended, and {len(pids)} of its processes still run: {', '.join(map(str, sorted(pids)[:10]))}"
-        yield warned(
-            "leftovers", run_id, seen, f"look at them (ps -fp {min(pids)}), then: holdfast stop {run_id} --now"
-        )
-    if not found:
-        yield passed("leftovers", "earlier runs", "none of this account's ended runs has a living process")
+    if not _is_anyone_marked():
+        yield passed("leftovers", "earlier runs", "no process of this account belongs to a run")
+        return
+    from ..reaper import find_leftovers
+
+    yield from describe_leftovers(find_leftovers(except_dir=situation.run_dir))
 
 
-def _list_marked() -> Iterator[tuple[int, dict[str, str]]]:
+def _is_anyone_marked() -> bool:
+    """Whether any process of this account carries a run's marker: the quick look, which most starts end with."""
     from ...host.processes import list_pids, read_environ, read_uid
 
-    mine, me = os.geteuid(), os.getpid()
-    for pid in list_pids():
-        if pid != me and read_uid(pid) == mine:
-            environ = read_environ(pid)
-            if environ is not None and "HOLDFAST_RUN_ID" in environ:
-                yield pid, environ
+    mine = os.geteuid()
+    return any("HOLDFAST_RUN_ID" in (read_environ(pid) or {}) for pid in list_pids() if read_uid(pid) == mine)
 
 
-def _has_ended(run_dir: str, attempt: str) -> bool:
-    """Whether that attempt's state says so; a run directory that has gone ended too, an unreadable state did not."""
-    from ...host import files
-    from ...model import wire
-
-    if not (attempt.isascii() and attempt.isdigit()):
-        return False
-    path = f"{wire.attempt_dir(run_dir, int(attempt))}/{wire.STATE}"
-    try:
-        return isinstance(wire.from_bytes(RunState, files.read_bytes(path), path).state, Ended)
-    except FileNotFoundError:
-        return not os.path.exists(run_dir)
-    except (OSError, wire.WireError):
-        return False
+def describe_leftovers(seen: Leftovers) -> Iterator[Finding]:
+    """One finding for each ended run with living processes, and for each marked process that proves nothing."""
+    pids: dict[str, list[int]] = {}
+    for one in seen.found:
+        pids.setdefault(one.run_id, []).append(one.process.pid)
+    for run_id, members in sorted(pids.items()):
+        listed = ", ".join(map(str, sorted(members)[:10]))
+        text = f"has ended, and {len(members)} of its processes still run: {listed}"
+        yield warned("leftovers", run_id, text, f"look at them (ps -fp {min(members)}), then: holdfast doctor --reap")
+    for other in seen.spared:
+        report = warned if other.orphaned else unknown
+        text = f"process {other.pid} ({other.command[:60]}) carries this run's marker and is left alone: {other.why}"
+        yield report("leftovers", other.run_id, text, f"look at it: ps -fp {other.pid}")
+    if not pids and not seen.spared:
+        yield passed("leftovers", "earlier runs", "none of this account's ended runs has a living process")

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from ...model.finding import Finding
     from .situation import Situation
 
+UNWATCHED_S = 2 * 3600.0
+"""A run that is expected to take longer than this should have somebody, or something, that looks at it."""
+
 
 def check_rules(situation: Situation) -> Iterator[Finding]:
     """What the rules of this box cut or forbid."""
@@ -56,9 +59,25 @@ def check_time(situation: Situation) -> Iterator[Finding]:
         seen = f"{end.source} comes in {format_duration(left)}{wanted}"
         remedy = "make sure that the job writes checkpoints and resumes, or start it after that"
         yield warned("time.session", "end of session", seen, remedy)
+    yield from _check_watch(situation)
     if not short:
         stated = format_duration(needed) if needed is not None else "no duration stated"
         yield passed("time", "time", f"no known deadline or session end comes too early ({stated})")
+
+
+def _check_watch(situation: Situation) -> Iterator[Finding]:
+    """A long run that nobody is told about and nobody looks at (MON-05)."""
+    from ..patrolling.armed import is_armed
+
+    spec = situation.spec
+    if spec.expected_s is None or spec.expected_s <= UNWATCHED_S or spec.notify.command or spec.notify.webhook:
+        return
+    home = situation.environ.get("XDG_STATE_HOME") or f"{situation.environ.get('HOME', '')}/.local/state"
+    if is_armed(f"{home}/holdfast", situation.now_epoch_s):
+        return
+    seen = f"is expected to take {format_duration(spec.expected_s)}; no notify is set, and no patrol calls on this box"
+    remedy = "set notify in the job file, or: holdfast patrol install; or: holdfast sentinel RUN --for ended -d"
+    yield warned("time.watch", "watchers", seen, remedy)
 
 
 def check_login(situation: Situation) -> Iterator[Finding]:

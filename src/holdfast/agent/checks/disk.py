@@ -122,9 +122,11 @@ def list_places(situation: Situation) -> Iterator[tuple[str, str, bool, bool]]:
     yield "working directory", spec.workdir, False, False
     home = environ.get("HOME", "")
     usual = {"HF_HOME": f"{home}/.cache/huggingface", "TORCH_HOME": f"{home}/.cache/torch"}
+    if spec.caches is not None:
+        yield "caches", spec.caches, False, False
     for name in ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "WANDB_DIR"):
         path = environ.get(name, "")
-        if not path and home and os.path.lexists(usual.get(name, "")):
+        if not path and spec.caches is None and home and os.path.lexists(usual.get(name, "")):
             path = usual[name]
         if path:
             yield name, situation.in_workdir(os.path.expanduser(path)), False, False

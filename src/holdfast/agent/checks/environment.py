@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING
 
 from ...core.environment import ALLOCATOR_NEW, ALLOCATOR_OLD, Placement, build_environment, correct_allocator
 from ...model.job import Tracker
-from .situation import failed, passed
+from .situation import failed, passed, unknown, warned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from ...model.finding import Finding
     from .situation import Situation
+
+RESOLVE_WITHIN_S = 5.0
+DAY_S = 86400.0
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
 
 
 def check_allocator(situation: Situation) -> Iterator[Finding]:
@@ -79,3 +83,67 @@ def has_credential(situation: Situation) -> bool:
     except OSError:
         return False
     return any(word == "machine" and words[place + 1 : place + 2] == [host] for place, word in enumerate(words))
+
+
+def check_clock(situation: Situation) -> Iterator[Finding]:
+    """The clock is right enough for what leaves this box: credentials, uploads, a tracker's curves (PRE-21)."""
+    if situation.spec.tracker is Tracker.ONLINE:
+        yield from judge_clock(situation.now_epoch_s)
+
+
+def judge_clock(now_epoch_s: float) -> Iterator[Finding]:
+    """Whether the clock is after this program was made, and whether somebody keeps it."""
+    import os
+
+    from ...host.libc import is_clock_synchronised
+
+    made = os.stat(__file__).st_mtime
+    kept = is_clock_synchronised()
+    remedy = "timedatectl set-ntp true, or ask an administrator; in a container it is the host's clock"
+    if now_epoch_s < made - DAY_S:
+        seen = (
+            f"is {(made - now_epoch_s) / DAY_S:.0f} days before this program was installed: certificates will not hold"
+        )
+        yield failed("clock", "clock", seen, remedy)
+    elif kept is None:
+        yield unknown("clock", "clock", "whether it is synchronised cannot be asked here", remedy)
+    elif not kept:
+        yield warned("clock", "clock", "the kernel's clock is not synchronised by anything", remedy)
+    else:
+        yield passed("clock", "clock", "is synchronised")
+
+
+def check_names(situation: Situation) -> Iterator[Finding]:
+    """The tracker's host has an address: asked only of jobs that are online (PRE-21)."""
+    if situation.spec.tracker is not Tracker.ONLINE:
+        return
+    base = situation.job_environ.get("WANDB_BASE_URL", "https://api.wandb.ai")
+    yield resolve(base.split("://")[-1].split("/")[0].split("@")[-1].split(":")[0], situation.job_environ)
+
+
+def resolve(host: str, environ: Mapping[str, str]) -> Finding:
+    """Whether a name resolves, asked in a child: a resolver that does not answer blocks for half a minute and more.
+
+    Behind a proxy the proxy resolves, so a failure is a warning there. The proxy's variables are named, not shown.
+    """
+    from ...host.offload import Offload, OffloadFailed
+
+    def work() -> object:
+        import socket
+
+        try:
+            return {"addresses": len(socket.getaddrinfo(host, 443, type=socket.SOCK_STREAM))}
+        except OSError as error:
+            return {"error": error.strerror or str(error)}
+
+    proxies = [name for name in PROXIES if environ.get(name)]
+    route = f"; the route goes through {', '.join(proxies)}" if proxies else ""
+    try:
+        answer = Offload(work).wait(RESOLVE_WITHIN_S)
+        problem = str(answer.get("error", ""))
+    except OffloadFailed as error:
+        problem = str(error)
+    if not problem:
+        return passed("names", host, f"has an address{route}")
+    report = warned if proxies else failed
+    return report("names", host, f"has no address: {problem}{route}", "see /etc/resolv.conf, or tracker: offline")

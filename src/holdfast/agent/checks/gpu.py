@@ -1,4 +1,4 @@
-"""Are there cards for this job: present, healthy, free, idle? (PRE-03) What is busy now may be waited for."""
+"""Are there cards for this job: present, well, free, idle? (PRE-03, PRE-23) What is busy now may be waited for."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 READ_WITHIN_S = 10.0
 """Initialising NVML takes seconds on a box without persistence mode."""
+ASK_ROOT = "look as root, or as a member of group adm: `dmesg | grep NVRM`"
 
 
 def check_cards(situation: Situation) -> Iterator[Finding]:
@@ -30,11 +31,15 @@ def check_cards(situation: Situation) -> Iterator[Finding]:
     if inventory is None and situation.run_dir is not None and "HOLDFAST_SIMULATED_GPUS" not in situation.environ:
         # The supervisor reads and judges the cards when it takes the lease; reading twice costs seconds.
         yield passed("cards", "cards", "judged when the lease is taken")
+        yield from _check_log()
         return
     if inventory is None:
         from ...host.gpus import read_inventory
 
         inventory = read_inventory(READ_WITHIN_S)
+    from ..unfit import mark_unfit
+
+    inventory = mark_unfit(inventory, situation.rules, situation.environ)
     if not inventory.cards:
         report = failed if inventory.complete else unknown
         seen = inventory.reason or "this box has none"
@@ -59,6 +64,7 @@ def _judge(situation: Situation, inventory: Inventory) -> Iterator[Finding]:
     )
     if choice.devices:
         yield passed("cards", "cards" + marked, f"would take {', '.join(choice.devices)}")
+        yield from _check_health(situation, inventory, choice.devices)
         return
     enough = cards.is_worth_waiting(spec.gpus, inventory, choice)
     level = situation.busy_level if enough else Level.FAIL
@@ -66,6 +72,52 @@ def _judge(situation: Situation, inventory: Inventory) -> Iterator[Finding]:
     yield Finding("cards", level, "cards" + marked, choice.problem or "no card fits", remedy)
     for uuid, reason in choice.rejected:
         yield Finding("cards.rejected", Level.WARN, uuid + marked, reason, "see `holdfast gpus`")
+
+
+def _check_log() -> Iterator[Finding]:
+    """Whether the kernel's log can be asked at all about the cards that the lease will choose from.
+
+    Which cards it speaks against is found when the lease is taken; they are not chosen.
+    """
+    from ...diagnosis.kernel.log import read_kernel_log
+
+    log = read_kernel_log()
+    if log.known:
+        yield passed("gpu.xid", "cards", "the kernel log can be read")
+    else:
+        yield unknown("gpu.xid", "cards", f"whether the cards had errors (Xid) is not known: {log.unread}", ASK_ROOT)
+
+
+def _check_health(situation: Situation, inventory: Inventory, devices: tuple[str, ...]) -> Iterator[Finding]:
+    """How well the chosen cards are, by one reading and the kernel's log: what is wrong, or one line that all is well.
+
+    More than one reading would cost seconds at each start; `holdfast gpus health` takes its time.
+    """
+    from ...diagnosis.cards.health import judge_card_health
+    from ...diagnosis.cards.witness import ask_kernel
+
+    chosen = [card for card in inventory.cards if {card.uuid, *(part.uuid for part in card.mig_slices)} & {*devices}]
+    witnesses = {} if inventory.source is InventorySource.SIMULATED else ask_kernel(chosen)
+    troubled = False
+    for card in chosen:
+        for finding in judge_card_health([card], None, card, witnesses.get(card.uuid)):
+            if finding.level is not Level.PASS:
+                troubled = True
+                yield finding
+    fabric = _check_fabric(situation) if len(chosen) > 1 else None
+    if fabric is not None:
+        troubled = troubled or fabric.level is not Level.PASS
+        yield fabric
+    if not troubled:
+        yield passed("gpu", f"{len(chosen)} cards", "well by one reading: no fault, no error since the box started")
+
+
+def _check_fabric(situation: Situation) -> Finding | None:
+    """A job on several cards behind an NVSwitch needs the fabric manager (GPUH-10)."""
+    from ...diagnosis.cards.fabric import judge_fabric, read_fabric
+    from ...host.gpu_processes import read_process_view
+
+    return judge_fabric(read_fabric(dev=f"{situation.root}/dev", sees_everyone=read_process_view().complete))
 
 
 def _read_leases(situation: Situation, inventory: Inventory) -> tuple[dict[str, str], Finding | None]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.completion import complete_runs
+from holdfast.cli.completion import complete_cards, complete_runs
 from holdfast.cli.render import note, pairs, print_json, table
 from holdfast.model.gpu import InventorySource
 from holdfast.model.units import format_bytes
@@ -17,6 +17,21 @@ if TYPE_CHECKING:
     from holdfast.cli.cards import Box, Place
     from holdfast.host.lease_area import Area
 
+HEALTH_EPILOG = """\b
+Examples:
+  holdfast gpus health                  every card, some seconds
+  holdfast gpus health 0 --for 30s      one card, longer
+  holdfast gpus health --watch-free     what a new run would get
+"""
+QUARANTINE_EPILOG = """\b
+Examples:
+  holdfast gpus quarantine 3 --reason "Xid 95 twice today"
+  holdfast gpus clear 3                 gives it back
+"""
+CLEAR_EPILOG = """\b
+Examples:
+  holdfast gpus clear 3 --reason "reset by the administrator"
+"""
 MOST_WARNINGS = 20
 """Anybody can put files into the lease area; so many are told of one by one."""
 
@@ -118,6 +133,99 @@ def reset_request(*, index: int, as_json: bool) -> int:
         print_json({"index": index, "uuid": place.uuid, "idle": is_idle(place), "text": text})
     else:
         print(text)
+    return 0
+
+
+@command.command("health", epilog=HEALTH_EPILOG)
+@click.argument("cards", nargs=-1, metavar="[CARD]...", shell_complete=complete_cards)
+@click.option("--watch-free", is_flag=True, help="Look only at the cards that a new run would get now.")
+@click.option("--for", "window", default="4s", metavar="DURATION", show_default=True, help="How long to watch.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def health(*, cards: tuple[str, ...], watch_free: bool, window: str, as_json: bool) -> int:
+    """Judge how well each CARD is (all without one): pass, warn, fail or unknown, each with what was seen.
+
+    Watches the cards for some seconds, because what limits their clocks comes and goes, and reads the kernel's log
+    for error codes (Xid) of this boot. What could not be read is shown as unknown, which is not a pass. Nothing is
+    changed, nobody is disturbed. Exit code 0 when nothing failed, 78 when a card did.
+    """
+    from holdfast.cli.card_health import parse_window, watch_box
+    from holdfast.cli.findings import print_levels
+    from holdfast.model.errors import PreflightFailed
+    from holdfast.model.finding import Level, worst
+
+    seconds = parse_window(window)
+    watched, findings = watch_box(cards, seconds, free_only=watch_free)
+    code = PreflightFailed.exit_code if worst(findings) is Level.FAIL else 0
+    simulated = watched.last.source is InventorySource.SIMULATED
+    if as_json:
+        print_json(
+            {
+                "simulated": simulated,
+                "complete": watched.last.complete,
+                "reason": watched.last.reason,
+                "seconds": round(watched.elapsed_s, 3),
+                "readings": max((len(samples) for samples in watched.samples.values()), default=0),
+                "level": worst(findings),
+                "findings": findings,
+                "exit_code": code,
+            }
+        )
+        return code
+    if simulated:
+        print("SIMULATED cards (HOLDFAST_SIMULATED_GPUS): no hardware behind them")
+    if not watched.last.complete:
+        note(f"this reading is incomplete: {watched.last.reason}")
+    if not findings:
+        print(f"no cards: {watched.last.reason or 'none to look at'}")
+        return code
+    print_levels(findings)
+    return code
+
+
+@command.command("quarantine", epilog=QUARANTINE_EPILOG)
+@click.argument("card", shell_complete=complete_cards)
+@click.option("--reason", required=True, metavar="TEXT", help="Why; everybody on this box can read it.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def quarantine(*, card: str, reason: str, as_json: bool) -> int:
+    """Set CARD (index or UUID) aside on this host: no new run of yours gets it until it is cleared.
+
+    Said by root it holds for every account. Runs that are on the card go on.
+    """
+    from holdfast.cli.card_health import find_card
+    from holdfast.cli.cards import read_box
+    from holdfast.host.quarantine import quarantine as set_aside
+
+    record = set_aside(find_card(read_box(), card), reason)
+    if as_json:
+        print_json({"quarantined": record})
+    else:
+        print(f"card {card} ({record.uuid}) is set aside: {record.reason}")
+    return 0
+
+
+@command.command("clear", epilog=CLEAR_EPILOG)
+@click.argument("card", shell_complete=complete_cards)
+@click.option("--reason", default="", metavar="TEXT", help="Why it is well again, for the record.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def clear(*, card: str, reason: str, as_json: bool) -> int:
+    """Give CARD (index or UUID) back after a reset or exchange; error codes from before then do not count.
+
+    Clears your own word on the card; root clears everybody's.
+    """
+    from holdfast.cli.card_health import find_card
+    from holdfast.cli.cards import read_box
+    from holdfast.host.quarantine import clear as give_back
+    from holdfast.host.quarantine import list_quarantined
+
+    uuid = find_card(read_box(), card)
+    removed = give_back(uuid, reason=reason)
+    left = [record for record in list_quarantined() if record.uuid == uuid]
+    if as_json:
+        print_json({"cleared": removed, "left": left})
+        return 0
+    print(f"card {card} ({uuid}) is cleared; it was {'set aside' if removed else 'not set aside'}")
+    for record in left:
+        note(f"still set aside by {record.user}: {record.reason}")
     return 0
 
 

@@ -128,7 +128,8 @@ def _newest(rows: list[Row], limit: int) -> list[Row]:
 
 
 def _line(row: Row, now: float) -> tuple[object, ...]:
-    return row.run_id, row.condition, _elapsed(row, now), row.cards or None, row.step, row.loss, row.exit_code
+    condition = f"{row.condition}: {row.failure}" if row.failure not in ("", row.condition) else row.condition
+    return row.run_id, condition, _elapsed(row, now), row.cards or None, row.step, row.loss, row.exit_code
 
 
 def _elapsed(row: Row, now: float) -> str | None:

@@ -1,0 +1,148 @@
+"""The box itself: program, limits, containment, login, the lease area."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ... import __version__
+from ...core.rules import Rules
+from ...model.errors import HoldfastError
+from ...model.finding import Finding, Level
+from ...model.gpu import GpuRequest
+from ...model.job import JobSpec, Limits, Unenforced
+from ..checks import box, clock
+from ..checks.situation import Situation, failed, passed, unknown, warned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ...model.gpu import Inventory
+
+ENOUGH_OPEN_FILES = 4096
+
+
+@dataclass(slots=True)
+class Host:
+    """What the sections are given.
+
+    `python` is the interpreter to ask about torch, None for the one on PATH. `roots` are where runs are. `network`
+    allows questions that leave this box. `tell` says what takes long. `root` is put in front of system paths, for
+    tests. `inventory` and `inventory_read` are filled by the section about cards, for those after it.
+    """
+
+    environ: Mapping[str, str]
+    rules: Rules
+    roots: tuple[str, ...]
+    python: str | None = None
+    network: bool = False
+    tell: Callable[[str], None] = lambda _: None
+    root: str = ""
+    inventory: Inventory | None = None
+
+    @property
+    def has_cards(self) -> bool:
+        """Whether anything says that there are cards here, readable or not."""
+        return bool(self.inventory and self.inventory.cards) or os.path.exists(f"{self.root}/dev/nvidiactl")
+
+    def situation(self) -> Situation:
+        """A job like those that run here, for the checks of preflight; its limits are asked for to see what holds."""
+        limits = Limits(memory_bytes=1 << 30, cpus=1.0, tasks=1000, unenforced=Unenforced.WARN)
+        cards = GpuRequest(count=1 if self.has_cards else 0)
+        spec = JobSpec("doctor", ("true",), "/", gpus=cards, limits=limits)
+        return Situation(spec, self.rules, self.environ, inventory=self.inventory, root=self.root)
+
+
+def check_program(host: Host) -> Iterator[Finding]:
+    """Versions of what looks."""
+    del host
+    words = ".".join(map(str, sys.version_info[:3]))
+    yield passed("doctor.program", "holdfast", f"{__version__}, on Python {words} ({sys.executable})")
+    facts = os.uname()
+    yield passed("doctor.system", facts.nodename, f"{facts.sysname} {facts.release} {facts.machine}")
+
+
+def check_limits(host: Host) -> Iterator[Finding]:
+    """Inherited limits, memory, shared memory."""
+    import resource
+
+    situation = host.situation()
+    yield from box.check_process_limits(situation)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and box.FEW_OPEN_FILES <= soft < ENOUGH_OPEN_FILES:
+        seen = f"{soft} open files are allowed (ulimit -n), up to {hard}: many loader workers reach that"
+        yield warned(
+            "doctor.open_files", "RLIMIT_NOFILE", seen, f"limits: {{open_files: {ENOUGH_OPEN_FILES}}} in the job"
+        )
+    core = resource.getrlimit(resource.RLIMIT_CORE)[0]
+    seen = "no core file is written at a crash" if core == 0 else "a crash may write a core file"
+    yield passed("doctor.core", "RLIMIT_CORE", f"{seen} (ulimit -c; ulimit -c unlimited to look into a crash with gdb)")
+    yield from box.check_memory(situation)
+    yield from box.check_shared_memory(situation)
+
+
+def check_containment(host: Host) -> Iterator[Finding]:
+    """How well runs are held together here, and which limits something can hold."""
+    from ...host.cgroup_tree import discover
+    from ...host.containment import probe_rungs
+
+    yield passed("doctor.cgroups", "control groups", discover().describe())
+    yield from box.check_containment(host.situation())
+    for probed in probe_rungs():
+        if not probed.works:
+            seen = f"does not work here: {probed.refusal}"
+            yield passed("doctor.rung", probed.rung.value, seen)
+    for finding in box.check_limits(host.situation()):
+        if finding.level is Level.WARN:
+            remedy = "have a control group delegated to this account (systemd: Delegate=yes), or do without this limit"
+            yield Finding("doctor.limits", Level.WARN, finding.subject, finding.evidence, remedy)
+        else:
+            yield Finding("doctor.limits", finding.level, finding.subject, finding.evidence, finding.remedy)
+
+
+def check_login(host: Host) -> Iterator[Finding]:
+    """Whether a logout ends runs."""
+    yield from clock.check_login(host.situation())
+    if host.environ.get("SSH_CONNECTION") and not host.environ.get("TMUX") and not host.environ.get("STY"):
+        seen = (
+            "this is an ssh session: what is started without holdfast ends when it hangs up (torchrun even with nohup)"
+        )
+        yield passed("doctor.hang_up", "ssh", f"{seen}; `holdfast run` starts in a session of its own")
+
+
+def check_leases(host: Host) -> Iterator[Finding]:
+    """The place where runs of all accounts agree on cards, and who has set cards aside."""
+    from ...host.lease_area import open_area
+
+    try:
+        area = open_area(host.rules.lease_dir, environ=host.environ, create=False)
+    except HoldfastError as error:
+        yield failed("doctor.leases", "lease area", str(error), error.hint or "see docs/leases.md")
+        return
+    for text in area.warnings:
+        yield warned("doctor.leases", "lease area", text, "see docs/leases.md")
+    if not area.directories:
+        yield passed(
+            "doctor.leases", "lease area", f"none yet; the first lease makes one ({', '.join(area.candidates)})"
+        )
+        return
+    yield passed("doctor.leases", "lease area", f"{', '.join(area.directories)} ({area.found})")
+    yield from _check_quarantine(host)
+
+
+def _check_quarantine(host: Host) -> Iterator[Finding]:
+    from ...host.quarantine import list_quarantined
+
+    del host
+    try:
+        records = list_quarantined()
+    except HoldfastError as error:
+        yield unknown("doctor.quarantine", "cards set aside", str(error), error.hint or "see docs/gpus.md")
+        return
+    for record in records:
+        binds = "" if record.binding else " (does not bind this account)"
+        seen = f"set aside by {record.user} at {record.at}: {record.reason}{binds}"
+        remedy = f"when it is well again: holdfast gpus clear {record.uuid}"
+        yield warned("doctor.quarantine", record.uuid, seen, remedy)

@@ -1,0 +1,85 @@
+"""What diagnosis can read here, what root would add, which tools are there; and the way out of this box."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ...host.clock import epoch_s
+from ...host.files import can_read, read_text_or_none
+from ...host.packages import find_command
+from ..checks.environment import judge_clock, resolve
+from ..checks.situation import passed, unknown, warned
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ...model.finding import Finding
+    from .host import Host
+
+TOOLS = (
+    ("py-spy", "Python stacks of a live process without touching its code", "pip install py-spy"),
+    ("gdb", "C stacks, and a way into a core file", "apt install gdb"),
+    ("strace", "the system call in which a process hangs", "apt install strace"),
+    ("perf", "where CPU time goes in native code", "apt install linux-perf"),
+)
+NAMES = ("pypi.org", "huggingface.co")
+# Source: Documentation/admin-guide/LSM/Yama.rst.
+_SCOPES = {
+    "0": "processes of this account may be attached to",
+    "1": "only children, and processes that allow it, may be attached to; holdfast's jobs allow it (ptrace: any)",
+    "2": "only root may attach",
+    "3": "nobody may attach until the next boot",
+}
+
+
+def check_tools(host: Host) -> Iterator[Finding]:
+    """Attach tools: each is optional, and each adds something to `holdfast diagnose --deep`."""
+    for name, adds, install in TOOLS:
+        path = find_command(name, host.environ, "/")
+        if path is not None:
+            yield passed("doctor.tool", name, f"{path}: {adds}")
+        elif name == "py-spy":
+            yield warned("doctor.tool", name, f"is not installed; it adds {adds}", install)
+        else:
+            yield passed("doctor.tool", name, f"is not installed; it would add {adds} ({install})")
+
+
+def check_rights(host: Host) -> Iterator[Finding]:
+    """Attaching (Yama), the kernel's log, counters of other processes: what is closed to this account."""
+    scope = read_text_or_none(f"{host.root}/proc/sys/kernel/yama/ptrace_scope")
+    words = "no Yama: processes of this account may be attached to" if scope is None else _SCOPES.get(scope, scope)
+    if os.geteuid() and scope in ("2", "3"):
+        remedy = (
+            "ask for kernel.yama.ptrace_scope=1; without it stacks come only from holdfast.training and faulthandler"
+        )
+        yield warned("doctor.ptrace", "attaching", words, remedy)
+    else:
+        yield passed("doctor.ptrace", "attaching", words)
+    restricted = read_text_or_none(f"{host.root}/proc/sys/kernel/dmesg_restrict")
+    if can_read(f"{host.root}/dev/kmsg"):
+        yield passed("doctor.kernel_log", "kernel log", "readable: Xid errors and kills for want of memory are seen")
+    else:
+        seen = f"is closed to this account (dmesg_restrict={restricted or '?'}): Xid errors and the names of killed "
+        remedy = "have this account added to group adm, or ask for kernel.dmesg_restrict=0; counters are used meanwhile"
+        yield unknown("doctor.kernel_log", "kernel log", f"{seen}processes are not seen", remedy)
+    pressure = os.path.exists(f"{host.root}/proc/pressure/memory")
+    seen = "readable" if pressure else "not offered by this kernel (psi=1 on its command line)"
+    yield passed("doctor.pressure", "memory pressure", seen)
+
+
+def check_network(host: Host) -> Iterator[Finding]:
+    """The clock; name servers as configured; names are resolved only when that was asked for."""
+    yield from judge_clock(epoch_s())
+    text = read_text_or_none(f"{host.root}/etc/resolv.conf")
+    servers = [
+        line.split()[1] for line in (text or "").splitlines() if line.startswith("nameserver") and line.split()[1:]
+    ]
+    if servers:
+        yield passed("doctor.resolver", "/etc/resolv.conf", f"name servers {', '.join(servers)}")
+    else:
+        yield unknown("doctor.resolver", "/etc/resolv.conf", "names no server", "holdfast doctor --network tries names")
+    if host.network:
+        for name in NAMES:
+            host.tell(f"resolving {name}")
+            yield resolve(name, host.environ)

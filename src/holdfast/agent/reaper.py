@@ -1,0 +1,326 @@
+"""Ending what earlier runs left behind: only processes that provably were part of a run that has ended (PRE-22, B-65).
+
+Proof is all of: this account; the run's marker in the environment that the process was started with; a run directory
+of that name, ours, whose newest attempt has an end on record of this boot; a start after the run was created. Whatever
+lacks one of them is spared and told with the reason: a live run, a run whose directory is gone, another account, a
+supervisor or keeper of a run that is alive (one that was started from inside the ended run carries its marker), and
+everything that this command itself descends from. Nothing is ever found by name, age or idleness.
+
+Between look and act a number may get a new owner: so the proof is made again while a pidfd is held, and the signal
+goes through that pidfd. TERM first, KILL after a grace. Each act is one line in ``reaper.jsonl`` of the account's state
+directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import stat
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..core.redact import redact_text
+from ..host import clock, files
+from ..host.processes import (
+    identify,
+    is_alive,
+    list_pids,
+    open_pidfd,
+    read_command,
+    read_environ,
+    read_stat,
+    read_uid,
+    user_name,
+)
+from ..model.errors import StorageError
+from ..model.ids import is_run_id
+from . import observe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from ..model.identity import ProcessId
+
+GRACE_S = 10.0
+KILL_WAIT_S = 2.0
+AUDIT = "reaper.jsonl"
+COMMAND_MAX = 200
+_CREATED_SLACK_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """One process of a run that has ended: provably ours, and provably not needed."""
+
+    process: ProcessId
+    run_id: str
+    run_dir: str
+    attempt: int
+    ended_as: str
+    command: str
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """A process that carries a run's marker and is left alone, and why. `orphaned`: its run directory is gone."""
+
+    pid: int
+    run_id: str
+    command: str
+    why: str
+    orphaned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """One look at this account's marked processes. Members of live runs are in neither list."""
+
+    found: tuple[Leftover, ...] = ()
+    spared: tuple[Spared, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """What became of one leftover: ``ended`` (after TERM), ``killed``, ``gone`` before, ``spared``, or ``alive``."""
+
+    leftover: Leftover
+    outcome: str
+    words: str = ""
+
+
+def find_leftovers(*, roots: Iterable[str] = (), except_dir: str | None = None, within: str | None = None) -> Leftovers:
+    """Every process of this account that an ended run left behind; `roots` are further places where runs may live.
+
+    `except_dir` is a run directory that is not looked at: that of the run which asks. With `within` only runs below
+    this directory are looked at.
+    """
+    found: list[Leftover] = []
+    spared: list[Spared] = []
+    views: dict[str, observe.RunView] = {}
+    for pid in list_pids():
+        if read_uid(pid) != os.geteuid():
+            continue
+        seen = _prove(pid, except_dir, within, views)
+        if isinstance(seen, Leftover):
+            found.append(seen)
+        elif seen is not None:
+            spared.append(seen)
+    if not found:
+        return Leftovers((), tuple(spared))
+    protected = list_live_processes([*roots, *(os.path.dirname(one.run_dir) for one in found)])
+    kept = []
+    for one in found:
+        why = protected.get(one.process) or ("this command was started from it" if _is_above(one.process) else "")
+        if why:
+            spared.append(Spared(one.process.pid, one.run_id, one.command, why))
+        else:
+            kept.append(one)
+    return Leftovers(tuple(sorted(kept, key=lambda one: (one.run_id, one.process.pid))), tuple(spared))
+
+
+def _prove(
+    pid: int,
+    except_dir: str | None = None,
+    within: str | None = None,
+    views: dict[str, observe.RunView] | None = None,
+) -> Leftover | Spared | None:
+    """What the process is to us; None when it carries no marker, is gone, or belongs to a live run.
+
+    `views` holds what was seen of each run directory during one look: a run may have hundreds of processes.
+    """
+    process = identify(pid)
+    environ = read_environ(pid)
+    if process is None or environ is None or "HOLDFAST_RUN_ID" not in environ:
+        return None
+    run_id, run_dir = environ["HOLDFAST_RUN_ID"], environ.get("HOLDFAST_RUN_DIR", "").rstrip("/")
+    attempt = environ.get("HOLDFAST_ATTEMPT", "")
+    if within is not None and os.path.dirname(run_dir) != within.rstrip("/"):
+        return None
+    # The number may have changed hands between the two reads.
+    if not is_alive(process) or read_uid(pid) != os.geteuid() or (except_dir and run_dir == except_dir):
+        return None
+    command = redact_text(read_command(pid) or "?")[:COMMAND_MAX]
+    blank = Spared(pid, run_id, command, "")
+    if not is_run_id(run_id) or os.path.basename(run_dir) != run_id or not (attempt.isascii() and attempt.isdigit()):
+        return replace(blank, why="its marker names no run directory of that run")
+    problem = _check_directory(run_dir)
+    if problem:
+        return replace(blank, why=problem, orphaned=not os.path.lexists(run_dir))
+    known = {} if views is None else views
+    view = known.get(run_dir) or known.setdefault(run_dir, observe.observe(run_dir))
+    if not view.over or view.end is None or view.state is None:
+        return None if view.job_lives or view.supervised else replace(blank, why=f"the run is {view.condition}")
+    if view.reach is not observe.Reach.HERE or view.state.boot_id != clock.boot_id():
+        return replace(blank, why="the run ended before this box was started, so it cannot be of it")
+    started = clock.epoch_s() - _age(process)
+    if started < clock.parse_utc(str(view.record.get("created_at") or view.state.created_at)) - _CREATED_SLACK_S:
+        return replace(blank, why="it is older than the run that it names")
+    return Leftover(process, run_id, run_dir, int(attempt), view.condition, command, _age(process))
+
+
+def _check_directory(run_dir: str) -> str:
+    """Why a run directory proves nothing; empty when it is a directory of ours."""
+    try:
+        facts = os.lstat(run_dir)
+    except OSError as error:
+        return f"its run directory cannot be seen ({error.strerror}), so nothing says that the run has ended"
+    if not stat.S_ISDIR(facts.st_mode):
+        return "its run directory is a link"
+    if facts.st_uid != os.geteuid():
+        return f"its run directory belongs to {user_name(facts.st_uid)}"
+    return ""
+
+
+def _age(process: ProcessId) -> float:
+    return max(clock.boottime_ns() / 1e9 - process.start_ticks / os.sysconf("SC_CLK_TCK"), 0.0)
+
+
+def list_live_processes(roots: Iterable[str]) -> dict[ProcessId, str]:
+    """Supervisors, keepers and leaders of runs that have not ended, by identity."""
+    found: dict[ProcessId, str] = {}
+    for root in dict.fromkeys(roots):
+        try:
+            names = [name for name in os.listdir(root) if is_run_id(name)]
+        except OSError:
+            continue
+        for name in names:
+            view = observe.observe(f"{root}/{name}")
+            if view.state is None or view.over:
+                continue
+            keeper, job = observe.recorded_processes(view.state.state)
+            for process in (view.state.supervisor, keeper, job):
+                if process is not None:
+                    found[process] = f"it is part of {name}, which is {view.condition}"
+    return found
+
+
+def _is_above(process: ProcessId) -> bool:
+    """Whether the process is us, or one that we descend from."""
+    pid, steps = os.getpid(), 0
+    while pid > 1 and steps < 1000:
+        if pid == process.pid:
+            return True
+        facts = read_stat(pid)
+        if facts is None:
+            return False
+        pid, steps = facts.ppid, steps + 1
+    return False
+
+
+def reap(leftovers: Iterable[Leftover], *, grace_s: float = GRACE_S, audit: str | None = None) -> tuple[Reaped, ...]:
+    """End these, as far as each is still what it was: TERM, `grace_s` seconds, KILL. `audit` is the record's path.
+
+    Raises:
+        StorageError: the record of what is done cannot be written; nothing was signalled.
+    """
+    path = audit or _audit_path()
+    chosen = list(leftovers)
+    _record(path, {"event": "begin", "pids": [one.process.pid for one in chosen]})
+    held: list[tuple[Leftover, int]] = []
+    done: list[Reaped] = []
+    try:
+        for one in chosen:
+            descriptor, outcome = _take(one)
+            if descriptor is None:
+                done.append(outcome)
+                continue
+            held.append((one, descriptor))
+            _send(descriptor, signal.SIGTERM)
+            _send(descriptor, signal.SIGCONT)
+        done += _finish(held, grace_s)
+    finally:
+        for _, descriptor in held:
+            os.close(descriptor)
+    for end in done:
+        facts = {"event": end.outcome, "words": end.words, **asdict(end.leftover)}
+        _record(path, facts, required=False)
+    return tuple(done)
+
+
+def _take(one: Leftover) -> tuple[int | None, Reaped]:
+    """A pidfd of a leftover that is still proven, or None and what became of it."""
+    gone = Reaped(one, "gone", "it had ended by itself")
+    try:
+        descriptor = open_pidfd(one.process)
+    except OSError as error:
+        return None, Reaped(one, "alive", f"not signalled: {error.strerror}")
+    if descriptor is None:
+        return None, gone
+    again = _prove(one.process.pid)
+    if isinstance(again, Leftover) and again.process == one.process and again.run_id == one.run_id:
+        return descriptor, gone
+    os.close(descriptor)
+    if not is_alive(one.process):
+        return None, gone
+    why = again.why if isinstance(again, Spared) else "it is not provably of an ended run any more"
+    return None, Reaped(one, "spared", why)
+
+
+def _send(descriptor: int, number: int) -> None:
+    try:
+        signal.pidfd_send_signal(descriptor, number)
+    except OSError:
+        return  # it has ended meanwhile; anything else shows when it is waited for
+
+
+def _finish(held: list[tuple[Leftover, int]], grace_s: float) -> list[Reaped]:
+    left = _wait([descriptor for _, descriptor in held], grace_s)
+    for descriptor in left:
+        _send(descriptor, signal.SIGKILL)
+    stuck = _wait(left, KILL_WAIT_S)
+    done = []
+    for one, descriptor in held:
+        if descriptor in stuck:
+            facts = read_stat(one.process.pid)
+            words = f"KILL was sent, and it is still there (state {facts.state if facts else '?'})"
+            done.append(Reaped(one, "alive", words))
+        elif descriptor in left:
+            done.append(Reaped(one, "killed", f"KILL, after {grace_s:g} s of grace"))
+        else:
+            done.append(Reaped(one, "ended", "TERM"))
+    return done
+
+
+def _wait(descriptors: list[int], limit_s: float) -> list[int]:
+    """Those that have not ended after `limit_s` seconds. A pidfd turns readable when its process is gone."""
+    poller, left = select.poll(), set(descriptors)
+    for descriptor in left:
+        poller.register(descriptor, select.POLLIN)
+    deadline = clock.monotonic_s() + limit_s
+    while left:
+        remaining_ms = int((deadline - clock.monotonic_s()) * 1000)
+        if remaining_ms <= 0:
+            break
+        for descriptor, _ in poller.poll(remaining_ms):
+            poller.unregister(descriptor)
+            left.discard(descriptor)
+    return [descriptor for descriptor in descriptors if descriptor in left]
+
+
+def _audit_path() -> str:
+    from ..store.index import state_directory
+
+    return f"{state_directory()}/{AUDIT}"
+
+
+def _record(path: str, facts: dict[str, object], *, required: bool = True) -> None:
+    line = {"utc": clock.utc_now(), "uid": os.geteuid(), "by_pid": os.getpid(), **facts}
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        files.append(path, json.dumps(line).encode() + b"\n")
+    except OSError as error:
+        if required:
+            words = f"nothing was ended: what is done cannot be recorded in {path}: {error.strerror}"
+            raise StorageError(words, hint="make room there, or set XDG_STATE_HOME") from error
+
+
+def write_request(pid: int, *, user: str, command: str, held: str, since: str) -> str:
+    """A message to the owner of a process that is not ours to end, ready to be sent."""
+    host = os.uname().nodename
+    return (
+        f"Hello {user}, on {host} your process {pid} ({command[:80]}) holds {held} since {since} and seems to do "
+        f"nothing. Could you look (ps -fp {pid}) and end it if you do not need it (kill {pid})? Thank you."
+    )

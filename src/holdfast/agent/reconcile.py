@@ -1,0 +1,210 @@
+"""Put records and watchers in line with what is so, and say what was done (MON-11, U16).
+
+Runs whose supervisor died: one whose job lives gets a new supervisor, as `holdfast adopt` gives it; one of which nobody
+is left has its end written by a new supervisor, as lost or as what its status proves. Nothing is ever launched again:
+a job that had not begun is called off. Sentinels that wait for what cannot come are ended, each by its recorded
+identity; records without a process are removed.
+
+Bounded, and safe to repeat: what one call does not get done the next one finds again.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ..host import clock
+from ..model.errors import HoldfastError
+from ..model.ids import is_run_id
+from . import acting, observe, sentinel_records
+from .observe import Presence, Reach
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from .observe import RunView
+    from .sentinel_records import Record
+
+WHOLE_S = 60.0
+"""Seconds for all of it."""
+KEPT_S = 7 * 86400.0
+"""How long the outcome of a detached sentinel is kept."""
+LATE_S = 10.0
+"""A sentinel ends by itself within moments of the end that it waits for; after so long it does not."""
+
+
+class Kind(str, Enum):
+    """What was out of line."""
+
+    RUN = "run"
+    SENTINEL = "sentinel"
+    RECORD = "record"
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One thing that was, or with a dry run would be, put in line: of what, why, and what was done.
+
+    `problem` says why it could not be done; `done` is False then, and with a dry run.
+    """
+
+    kind: Kind
+    subject: str
+    why: str
+    deed: str
+    done: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """All deeds, how much was looked at, and what could not be."""
+
+    deeds: tuple[Deed, ...]
+    runs: int
+    sentinels: int
+    unread: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0: everything is in line now. 1: something is not, or could not be looked at."""
+        return 1 if self.unread or any(not deed.done for deed in self.deeds) else 0
+
+
+def reconcile(roots: Iterable[str], *, dry_run: bool = False, whole_s: float = WHOLE_S) -> Reconciled:
+    """Look at every run of this account under `roots` and at every sentinel of it, and put in line what is not."""
+    deadline = clock.monotonic_s() + whole_s
+    deeds: list[Deed] = []
+    unread: list[str] = []
+    count = 0
+    for root in dict.fromkeys(os.path.abspath(root) for root in roots):
+        try:
+            run_dirs = list(_list_own(root))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            unread.append(f"{root}: {error.strerror}")
+            continue
+        for run_dir in run_dirs:
+            count += 1
+            view = observe.observe(run_dir)
+            wrong = _describe_run(view)
+            if wrong is None:
+                continue
+            if clock.monotonic_s() >= deadline:
+                deeds.append(Deed(Kind.RUN, view.run_id, *wrong, problem="the time was up; call it again"))
+            else:
+                deeds.append(_settle_run(view, *wrong, dry_run=dry_run))
+    records = sentinel_records.list_all()
+    deeds += [deed for path, record in records if (deed := _clear_sentinel(path, record, dry_run=dry_run)) is not None]
+    return Reconciled(tuple(deeds), count, len(records), tuple(unread))
+
+
+def _list_own(root: str) -> Iterator[str]:
+    with os.scandir(root) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if not is_run_id(entry.name):
+                continue
+            try:
+                facts = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid():
+                yield f"{root}/{entry.name}"
+
+
+# ---------------------------------------------------------------------------------------------------------------- runs
+
+
+def _describe_run(view: RunView) -> tuple[str, str] | None:
+    """Why a run is out of line and what would be done; None when it is in line, or not ours to judge."""
+    if view.over or view.reach is not Reach.HERE or view.state is None or view.supervisor is not Presence.GONE:
+        return None
+    if view.vanished:
+        unstarted = acting.is_unstarted(view)
+        return view.note, "called off: its job had not begun" if unstarted else "its end is written by a new supervisor"
+    if view.job_lives:
+        return view.note, "a new supervisor takes it up; the job is not touched"
+    return None
+
+
+def _settle_run(view: RunView, why: str, deed: str, *, dry_run: bool) -> Deed:
+    if dry_run:
+        return Deed(Kind.RUN, view.run_id, why, deed)
+    try:
+        if view.vanished:
+            acting.settle(view)
+            after = acting.wait_over(view.run_dir, view.attempt, wait_s=acting.ADOPT_WAIT_S)
+            done, seen = after.over, after.condition
+        else:
+            after = acting.adopt(view.run_dir, environ=os.environ)
+            done, seen = after.over or after.supervised, after.condition
+    except (HoldfastError, OSError) as error:
+        return Deed(Kind.RUN, view.run_id, why, deed, problem=str(error))
+    return Deed(Kind.RUN, view.run_id, why, f"{deed}: {seen}", done, "" if done else f"it is {seen} still")
+
+
+# ----------------------------------------------------------------------------------------------------------- sentinels
+
+
+def _clear_sentinel(path: str, record: Record | None, *, dry_run: bool) -> Deed | None:
+    """End an orphan, remove a record of nobody; None when the sentinel or its outcome is in order."""
+    if record is None:
+        return _remove(Kind.RECORD, os.path.basename(path), path, "it cannot be read", dry_run=dry_run)
+    subject = f"{record.run_id} --for {record.condition}"
+    if record.host != os.uname().nodename:
+        # A shared home: its process cannot be seen from here.
+        return None
+    if record.outcome:
+        ended = _age(record.ended_at)
+        old = ended is None or ended > KEPT_S
+        return _remove(Kind.RECORD, subject, path, "it ended long ago", dry_run=dry_run) if old else None
+    if not sentinel_records.is_waiting(record):
+        return _remove(Kind.RECORD, subject, path, "its process is gone", dry_run=dry_run)
+    why = _describe_orphan(record)
+    if why is None:
+        return None
+    subject = f"{subject} (pid {record.process.pid})"
+    if dry_run:
+        return Deed(Kind.SENTINEL, subject, why, "ended")
+    if not sentinel_records.end(record.process):
+        return Deed(Kind.SENTINEL, subject, why, "ended", problem="it does not end")
+    return _remove(Kind.SENTINEL, subject, path, why, deed="ended")
+
+
+def _describe_orphan(record: Record) -> str | None:
+    """Why a sentinel that is at work should not be any more; None when it should."""
+    if clock.epoch_s() > record.until + LATE_S:
+        return "its life was over"
+    if not os.path.isdir(record.run_dir):
+        return "its run's directory is gone"
+    newest = max(observe.list_attempts(record.run_dir), default=0)
+    if newest > record.attempt:
+        return f"its attempt {record.attempt} was superseded by {newest}"
+    view = observe.observe(record.run_dir, attempt=record.attempt)
+    ended = _age(view.end.at if view.end is not None else view.exit.get("ended_at"))
+    if view.over and (ended is None or ended > LATE_S):
+        return f"its run has ended: {view.condition}"
+    return None
+
+
+def _age(text: object) -> float | None:
+    try:
+        return clock.epoch_s() - clock.parse_utc(text) if isinstance(text, str) and text else None
+    except ValueError:
+        return None
+
+
+def _remove(
+    kind: Kind, subject: str, path: str, why: str, *, dry_run: bool = False, deed: str = "record removed"
+) -> Deed:
+    if dry_run:
+        return Deed(kind, subject, why, deed)
+    try:
+        sentinel_records.discard(path)
+    except OSError as error:
+        return Deed(kind, subject, why, deed, problem=f"{path}: {error.strerror}")
+    return Deed(kind, subject, why, deed, done=True)

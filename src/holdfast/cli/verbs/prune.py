@@ -1,0 +1,38 @@
+"""``holdfast prune``: give a run's declared scratch back, shown first."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli.completion import complete_runs
+
+from . import SUMMARIES
+
+EPILOG = """\b
+Examples:
+  holdfast prune train
+  holdfast prune train --also 'artifacts/tmp/**' --yes
+"""
+
+
+@click.command(epilog=EPILOG, short_help=SUMMARIES["prune"])
+@click.argument("name", metavar="RUN", shell_complete=complete_runs)
+@click.option("-y", "--yes", is_flag=True, help="Remove it. Without it, a terminal is asked; else it is only shown.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
+@click.option("--also", metavar="PATTERN", multiple=True, help="Beyond what the job declared; asked for each time.")
+@click.option("--runs", metavar="DIR", type=click.Path(), help="Look only under this directory of runs.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def command(*, name: str, yes: bool, dry_run: bool, also: tuple[str, ...], runs: str | None, as_json: bool) -> int:
+    """Remove the declared scratch of an ended run.
+
+    That is what its job file names in `disk.scratch`, and nothing else.
+
+    Kept whatever a pattern says: records, metrics, declared inputs and results, checkpoints named best or last, the
+    newest whole checkpoint of each series, files that a process has open. Links are never followed.
+
+    Exit code 0 when all that was planned is gone (or nothing was asked to go), 74 when something could not be removed,
+    64 when the run has not ended.
+    """
+    from holdfast.cli.prune import prune_run
+
+    return prune_run(name, yes=yes, dry_run=dry_run, also=also, runs=runs, as_json=as_json)

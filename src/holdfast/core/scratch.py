@@ -1,0 +1,205 @@
+"""What of a run's declared scratch may go, and what stays whatever was declared (STOR-03, STOR-04). Pure.
+
+Scratch is declared as patterns, relative to the run directory and to the working directory. Even a declared pattern
+does not take: holdfast's own records and checkpoints, declared inputs and results, metrics, checkpoints named best or
+last, the newest whole checkpoint of each series, what somebody has open, what another account owns, and, in the
+working directory, what was there before the run began.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+
+_METRICS = re.compile(
+    r"(^|[._-])(metrics?|history|results?|scores?|losses)([._-]|$)|^events\.out\.tfevents\.", re.IGNORECASE
+)
+_CHOSEN = re.compile(r"(^|[^a-z])(best|last|latest|final|resume)([^a-z]|$)", re.IGNORECASE)
+_CHECKPOINT_ENDS = (".pt", ".pth", ".ckpt", ".safetensors", ".npz", ".msgpack", ".h5", ".keras", ".distcp", ".bin")
+_CHECKPOINT_WORD = re.compile(r"(ckpt|checkpoint|global_?step|epoch|(^|[^a-z])step|(^|[^a-z])iter)", re.IGNORECASE)
+_NUMBER = re.compile(r"(?P<word>[A-Za-z]*)[-_=.]?(?P<number>\d+)")
+_PARTS = frozenset({"rank", "shard", "part", "mp", "pp", "tp", "dp", "of", "worker", "node", "gpu"})
+"""Words before a number that counts the pieces of one checkpoint, not the checkpoints."""
+
+
+class Root(str, Enum):
+    """Which of the two directories a path counts from."""
+
+    RUN = "run"
+    WORKDIR = "workdir"
+
+
+class Keep(str, Enum):
+    """Why something that a pattern names is kept."""
+
+    RECORD = "a record of the run"
+    DECLARED = "declared by the job as input or result"
+    METRICS = "metrics"
+    CHOSEN = "named best, last or final"
+    NEWEST = "the newest whole checkpoint of its series"
+    UNCLEAR = "looks like a checkpoint, and which is the newest cannot be told"
+    UNPROVEN = "no checkpoint of its series is proven to be whole"
+    OPEN = "open in a process"
+    FOREIGN = "belongs to another account"
+    OLDER = "was there before the run began"
+    SPECIAL = "no regular file"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One removable thing that a pattern names: a file, or a checkpoint's directory as a whole.
+
+    `path` is relative to its root. `size_bytes` is what the disk would get back (blocks), `files` how many files.
+    `mtime_ns` is the newest change in it, `device` and `inode` its identity. `whole` is None where the format cannot
+    be judged. `held` is why the walk says that it stays, None when nothing speaks against removing it.
+    """
+
+    root: Root
+    path: str
+    size_bytes: int
+    files: int
+    mtime_ns: int
+    device: int
+    inode: int
+    is_directory: bool = False
+    whole: bool | None = None
+    held: Keep | None = None
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.path.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Something that a pattern names and that stays, and why."""
+
+    item: Item
+    why: Keep
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What would go, the largest first, and what stays although it was named."""
+
+    victims: tuple[Item, ...] = ()
+    kept: tuple[Kept, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that the disks would get back."""
+        return sum(item.size_bytes for item in self.victims)
+
+    @property
+    def files(self) -> int:
+        """Files that would go, which is also how many inodes would become free."""
+        return sum(item.files for item in self.victims)
+
+
+def find_pattern_problem(pattern: str) -> str:
+    """Why this is no pattern for scratch; empty when it is one. ``**`` stands for any number of directories."""
+    if pattern.startswith(("/", "~")):
+        return "is not relative; scratch lies below the run directory or the working directory"
+    parts = [part for part in pattern.split("/") if part not in ("", ".")]
+    if not parts or "\0" in pattern:
+        return "names nothing"
+    if ".." in parts:
+        return "leaves its directory"
+    if any("**" in part and part != "**" for part in parts):
+        return "has ** beside other letters; write it as a whole part, like tmp/**/*.part"
+    if not any(re.search(r"[A-Za-z0-9]", re.sub(r"\[[^\]]*\]", "", part)) for part in parts):
+        return "names everything; begin with a name, like tmp/**"
+    return ""
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Whether a relative path, or a directory above it, is named by a pattern.
+
+    ``*`` and ``?`` stay within one part; a name that begins with a dot is matched like any other.
+    """
+    wanted = [part for part in pattern.split("/") if part not in ("", ".")]
+    return _match(path.split("/"), wanted)
+
+
+def _match(parts: list[str], wanted: list[str]) -> bool:
+    if not wanted:
+        return True  # all of it was used: the path is that directory, or lies in it
+    if wanted[0] == "**":
+        return any(_match(parts[skip:], wanted[1:]) for skip in range(len(parts))) if wanted[1:] else bool(parts)
+    return bool(parts) and fnmatchcase(parts[0], wanted[0]) and _match(parts[1:], wanted[1:])
+
+
+def may_lead(directory: str, pattern: str) -> bool:
+    """Whether something below this relative directory could be named by a pattern: whether to walk into it."""
+    wanted = [part for part in pattern.split("/") if part not in ("", ".")]
+    for part in directory.split("/"):
+        if not wanted or wanted[0] == "**":
+            return True
+        if not fnmatchcase(part, wanted[0]):
+            return False
+        wanted = wanted[1:]
+    return True
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether a name looks like a checkpoint's: by its ending, or by a word for it with a number."""
+    return name.lower().endswith(_CHECKPOINT_ENDS) or bool(
+        _CHECKPOINT_WORD.search(name) and _NUMBER.search(name) and "." not in name.strip(".")
+    )
+
+
+def read_step(name: str) -> int | None:
+    """The step, epoch or iteration in a checkpoint's name; None when no number is one for certain."""
+    found = [(match["word"].lower(), int(match["number"])) for match in _NUMBER.finditer(name)]
+    for word, number in found:
+        if _CHECKPOINT_WORD.search(word) or word in ("s", "e", "ep"):
+            return number
+    plain = [number for word, number in found if word not in _PARTS]
+    return plain[0] if len(plain) == 1 and len(found) == 1 else None
+
+
+def plan_pruning(items: tuple[Item, ...]) -> Plan:
+    """Choose what goes. Items that a pattern named, each once."""
+    kept: list[Kept] = []
+    open_to: list[Item] = []
+    series: dict[tuple[Root, str], list[Item]] = {}
+    for item in items:
+        why = item.held or _judge_name(item)
+        if why is not None:
+            kept.append(Kept(item, why))
+        elif is_checkpoint(item.name):
+            series.setdefault((item.root, item.path.rpartition("/")[0]), []).append(item)
+        else:
+            open_to.append(item)
+    for members in series.values():
+        gone, stays = _choose(members)
+        open_to += gone
+        kept += stays
+    order = sorted(open_to, key=lambda item: (-item.size_bytes, item.path))
+    return Plan(tuple(order), tuple(kept))
+
+
+def _judge_name(item: Item) -> Keep | None:
+    if _CHOSEN.search(item.name):
+        return Keep.CHOSEN
+    return Keep.METRICS if _METRICS.search(item.name) and not is_checkpoint(item.name) else None
+
+
+def _choose(members: list[Item]) -> tuple[list[Item], list[Kept]]:
+    """The checkpoints of one directory: the newest step of which every piece is whole stays, and all without a step."""
+    steps: dict[int, list[Item]] = {}
+    kept: list[Kept] = []
+    for item in members:
+        step = read_step(item.name)
+        if step is None:
+            kept.append(Kept(item, Keep.UNCLEAR))
+        else:
+            steps.setdefault(step, []).append(item)
+    newest = max((step for step, pieces in steps.items() if all(p.whole is True for p in pieces)), default=None)
+    if newest is None:
+        return [], kept + [Kept(item, Keep.UNPROVEN) for pieces in steps.values() for item in pieces]
+    kept += [Kept(item, Keep.NEWEST) for item in steps.pop(newest)]
+    return [item for pieces in steps.values() for item in pieces], kept

@@ -1,0 +1,179 @@
+"""What the box had counted at launch; a later difference is evidence, a later absolute number is not (DIAG-02).
+
+Plain values, for the manifest; the same reader is asked again at the end (`read_counters`). It is called on the way to
+the start of a job, so it reads a few small kernel files and imports next to nothing. What could not be read is named
+under `unread`: it is not zero.
+
+Facts that it rests on. ``oom_kill`` of a group counts processes of it "killed by any kind of OOM killer", the box's
+too (Documentation/admin-guide/cgroup-v2.rst, memory.events); on v2 a group's number includes those below it, on v1 it
+does not. One kill may be counted more than once (seen on 6.1 with memory.oom.group), so it is only ever compared with
+zero. v1's ``failcnt`` is not used: it stays 0 through a kill (seen on 6.18). The position in the kernel's log is
+`monotonic_s`: the log's own numbers are had only by reading all of it, and its fallbacks have none.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from ...host import clock, files
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ...host.cgroup_group import Group
+
+MOST_LEVELS = 32
+MOST_PLACES = 12
+SHM = "/dev/shm"  # noqa: S108 - looked at, never written to
+RLIMITS = ("AS", "CPU", "FSIZE", "NOFILE", "NPROC", "CORE", "MEMLOCK", "STACK", "DATA")
+SIGHUP_BIT = 1
+
+Facts = dict[str, Any]
+
+
+def read_baseline(group: Group | None, places: Mapping[str, str], environ: Mapping[str, str]) -> Facts:
+    """Everything that makes the end explicable later, at the launch of a job in `group`.
+
+    `places` are paths by role (``run``, ``checkpoints``, ``data``, ...), `environ` the caller's environment.
+    """
+    return {
+        **read_counters(list_levels(find_memory_directory(group)), list(places.items())),
+        "session": _read_session(environ),
+        "rlimits": _read_rlimits(),
+        "ptrace_scope": _whole(files.read_text_or_none("/proc/sys/kernel/yama/ptrace_scope")),
+    }
+
+
+def read_counters(levels: list[str], places: list[tuple[str, str]]) -> Facts:
+    """Boot, PID 1, OOM counters of the box and of memory groups, and the disks behind paths (by role), as they are."""
+    unread: dict[str, str] = {}
+    try:
+        boot: str | None = clock.boot_id()
+    except OSError as error:
+        boot, unread["boot_id"] = None, error.strerror or str(error)
+    kills = _read_host_kills()
+    if kills is None:
+        unread["oom_kills_since_boot"] = "/proc/vmstat has no oom_kill, or cannot be read"
+    init = _read_init_ticks()
+    if init is None:
+        unread["init_start_ticks"] = "/proc/1/stat cannot be read"
+    return {
+        "boot_id": boot,
+        "init_start_ticks": init,
+        "monotonic_s": round(clock.monotonic_s(), 3),
+        "epoch_s": round(clock.epoch_s(), 3),
+        "oom_kills_since_boot": kills,
+        "memory_levels": [level for level in map(read_level, levels) if level is not None],
+        "disks": [_measure(role, path) for role, path in places[:MOST_PLACES]],
+        "unread": unread,
+    }
+
+
+def find_memory_directory(group: Group | None) -> str | None:
+    """The directory whose memory counters a job in `group` moves: the group's own, else the place that we are in."""
+    if group is not None:
+        if "memory" in group.controllers and group.unified is not None:
+            return group.unified
+        if "memory" in group.v1:
+            return group.v1["memory"]
+    from ...host.cgroup_tree import discover
+
+    places = discover()
+    v1 = places.v1_place("memory")
+    if v1 is not None:
+        return v1.path
+    return None if places.unified is None else places.unified.path
+
+
+def list_levels(directory: str | None) -> list[str]:
+    """A group's directory and those of the groups above it, up to the root of its tree."""
+    found: list[str] = []
+    while directory and len(found) < MOST_LEVELS and os.path.exists(f"{directory}/cgroup.procs"):
+        found.append(directory)
+        directory = os.path.dirname(directory)
+    return found
+
+
+def read_level(directory: str) -> Facts | None:
+    """OOM kills and limit of one memory group; None for one without the counter (v2's root), or that is gone."""
+    for counter, limit in (("memory.events", "memory.max"), ("memory.oom_control", "memory.limit_in_bytes")):
+        path = f"{directory}/{counter}"
+        if not os.path.lexists(path):
+            continue
+        from ...host.cgroup_tree import parse_limit
+
+        kills = _find_number(files.read_text_or_none(path), "oom_kill")
+        bound = parse_limit(files.read_text_or_none(f"{directory}/{limit}"))
+        return {"path": directory, "oom_kills": kills, "limit_bytes": bound}
+    return None
+
+
+def _find_number(text: str | None, name: str) -> int | None:
+    for line in (text or "").splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.isdigit():
+            return int(value)
+    return None
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdigit() else None
+
+
+def _read_host_kills() -> int | None:
+    return _find_number(files.read_text_or_none("/proc/vmstat"), "oom_kill")
+
+
+def _read_init_ticks() -> int | None:
+    """When PID 1 of this place was started, in clock ticks since boot: a container's is its own."""
+    from ...host.processes import read_stat
+
+    init = read_stat(1)
+    return None if init is None else init.start_ticks
+
+
+def _measure(role: str, path: str) -> Facts:
+    from ...host.disks import measure
+
+    try:
+        space = measure(path)
+    except OSError as error:
+        return {"role": role, "path": path, "unread": error.strerror or str(error)}
+    return {
+        "role": role,
+        "path": path,
+        "mount_point": space.mount_point,
+        "kind": space.kind,
+        "free_bytes": space.free_bytes,
+        "total_bytes": space.total_bytes,
+        "free_inodes": space.free_inodes,
+        "read_only": space.read_only,
+    }
+
+
+def _read_session(environ: Mapping[str, str]) -> Facts:
+    """What a hang-up could reach: the launcher's terminal, its disposition of SIGHUP, the login session around it."""
+    status = files.read_text_or_none("/proc/self/status") or ""
+    ignored = next((line.split()[1] for line in status.splitlines() if line.startswith("SigIgn:")), None)
+    fields = (files.read_text_or_none("/proc/self/stat") or "").rpartition(")")[2].split()
+    groups = files.read_text_or_none("/proc/self/cgroup") or ""
+    return {
+        # Field 7 of proc_pid_stat(5), counted from the state; 0 is no terminal.
+        "tty_nr": int(fields[4]) if len(fields) > 4 else None,
+        "hangup_ignored": None if ignored is None else bool(int(ignored, 16) & SIGHUP_BIT),
+        "ssh": "SSH_CONNECTION" in environ,
+        "multiplexer": next((name for name, key in (("tmux", "TMUX"), ("screen", "STY")) if key in environ), None),
+        "login_scope": "/session-" in groups and ".scope" in groups,
+    }
+
+
+def _read_rlimits() -> dict[str, int | None]:
+    """Soft limits; None is unlimited."""
+    import resource
+
+    found: dict[str, int | None] = {}
+    for name in RLIMITS:
+        soft = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0]
+        found[name.lower()] = None if soft == resource.RLIM_INFINITY else soft
+    return found

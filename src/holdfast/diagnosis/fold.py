@@ -1,0 +1,110 @@
+"""From the answers of all detectors to one verdict with one action. Pure.
+
+The surest yes decides; among equals, the first of the ladder. What the other detectors say is not lost: a yes for
+another class goes to `also`, a no is told with the class that it rules out, and what could not be read is unknown,
+never a no.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..model.verdict import Clue, Confidence, FailureClass, Retry, Verdict
+from .evidence import Answer
+from .remedies import REMEDIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from .evidence import Detection
+
+SURENESS = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
+MOST_CLUES = 12
+
+
+def fold(detections: tuple[Detection, ...], ending: Clue | None = None) -> Verdict:
+    """One verdict; `ending` is how it ended in words, which every verdict cites first."""
+    said = [item for item in detections if item.answer is Answer.YES and isinstance(item.kind, FailureClass)]
+    best = min(said, key=lambda item: SURENESS[item.confidence], default=None)
+    unknown = _unique(clue for item in detections for clue in item.unknown)
+    first = () if ending is None else (ending,)
+    if best is None:
+        against = _unique(_rule_out(detections, None))
+        remedy = REMEDIES[FailureClass.UNKNOWN]
+        return Verdict(
+            FailureClass.UNKNOWN, Confidence.POSSIBLE, remedy.render({}), first, against, unknown, retry=Retry.NEVER
+        )
+    assert isinstance(best.kind, FailureClass)
+    same = [best, *(item for item in said if item is not best and item.kind is best.kind)]
+    facts = {key: value for item in reversed(same) for key, value in item.facts.items()}
+    return Verdict(
+        kind=best.kind,
+        confidence=best.confidence,
+        action=_choose_action(best, facts),
+        evidence_for=_unique([*first, *(clue for item in same for clue in item.evidence_for)]),
+        evidence_against=_unique(
+            [*(clue for item in same for clue in item.evidence_against), *_rule_out(detections, best)]
+        ),
+        unknown=unknown,
+        detector=best.detector,
+        gotchas=tuple(dict.fromkeys(gotcha for item in same for gotcha in item.gotchas)),
+        retry=_choose_retry(best.kind, facts),
+        also=_list_others(said, best),
+        cards=tuple(best.facts.get("cards", "").split()),
+    )
+
+
+def _rule_out(detections: tuple[Detection, ...], best: Detection | None) -> Iterator[Clue]:
+    """What speaks against other classes, each clue with the class that it rules out."""
+    for item in detections:
+        if item.answer is Answer.NO and (best is None or item.kind is not best.kind):
+            for clue in item.evidence_against:
+                yield replace(clue, text=f"not {item.kind.value}: {clue.text}")
+
+
+def _choose_action(best: Detection, facts: dict[str, str]) -> str:
+    """The class's own action; what a refusal or a pattern says more exactly goes before it.
+
+    Never before that of the box's memory: its text forbids what people try first, a smaller batch (FAIL-04).
+    """
+    assert isinstance(best.kind, FailureClass)
+    exact = best.facts.get("action") or best.facts.get("remedy")
+    if exact and best.kind is not FailureClass.OUT_OF_MEMORY:
+        return exact
+    return REMEDIES[best.kind].render(facts)
+
+
+def _choose_retry(kind: FailureClass, facts: dict[str, str]) -> Retry:
+    """As the table says; a card's memory that nobody else held is not there at the next try either."""
+    retry = REMEDIES[kind].retry
+    return Retry.NEVER if retry is Retry.WHEN_ALONE and not facts.get("tenants") else retry
+
+
+def _list_others(said: list[Detection], best: Detection) -> tuple[str, ...]:
+    ordered = sorted(said, key=lambda item: SURENESS[item.confidence])
+    return tuple(dict.fromkeys(item.kind.value for item in ordered if item.kind is not best.kind))
+
+
+def _unique(clues: Iterable[Clue]) -> tuple[Clue, ...]:
+    """Each statement once, in order; not more than a person reads."""
+    kept: dict[str, Clue] = {}
+    for clue in clues:
+        kept.setdefault(clue.text, clue)
+    return tuple(kept.values())[:MOST_CLUES]
+
+
+def redact(verdict: Verdict, clean: object) -> Verdict:
+    """The verdict with every text passed through `clean`."""
+    assert callable(clean)
+
+    def wash(clues: tuple[Clue, ...]) -> tuple[Clue, ...]:
+        return tuple(replace(clue, text=clean(clue.text)) for clue in clues)
+
+    return replace(
+        verdict,
+        action=clean(verdict.action),
+        evidence_for=wash(verdict.evidence_for),
+        evidence_against=wash(verdict.evidence_against),
+        unknown=wash(verdict.unknown),
+    )

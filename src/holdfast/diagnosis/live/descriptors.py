@@ -1,0 +1,162 @@
+"""What the descriptors are that a thread waits on, without following a link or stopping anybody.
+
+An epoll descriptor lists what it watches in ``/proc/P/fdinfo`` (proc_pid_fdinfo(5), ``tfd``); the array of a poll(2) is
+read from the thread's memory where we may (the same right as ptrace; the thread is not stopped). Where neither is
+possible and the process has descriptors of one kind only, it is that kind; else the answer is None.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from dataclasses import dataclass
+
+from .snapshot import ProcessFacts, ThreadFacts
+from .waits import Wait, epoll_descriptor, first_descriptor, poll_array
+
+MOST_POLLED = 64
+_TFD = re.compile(r"^tfd:\s*(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitedOn:
+    """What a thread waits on: link targets (``pipe:[1]``), and for files the mount they lie on."""
+
+    targets: tuple[str, ...]
+    mount_point: str = ""
+    mount_kind: str = ""
+    mount_source: str = ""
+    peer: str = ""
+
+    @property
+    def kind(self) -> Wait:
+        """PIPE or SOCKET when all are of that kind, STORAGE for a path, else POLL."""
+        if self.targets and all(target.startswith("pipe:") for target in self.targets):
+            return Wait.PIPE
+        if self.targets and all(target.startswith("socket:") for target in self.targets):
+            return Wait.SOCKET
+        # An event descriptor or a signal descriptor beside one kind does not change what is waited for.
+        rest = {t for t in self.targets if not t.startswith("anon_inode:")}
+        if rest and rest != set(self.targets):
+            return WaitedOn(tuple(rest)).kind
+        if len(self.targets) == 1 and self.targets[0].startswith("/") and not self.targets[0].startswith("/dev/"):
+            return Wait.STORAGE
+        return Wait.POLL
+
+
+def find_waited_on(process: ProcessFacts, thread: ThreadFacts, *, proc: str = "/proc") -> WaitedOn | None:
+    """What one thread waits on; None when it waits on no descriptor, or that cannot be told."""
+    numbers = _numbers(process, thread, proc)
+    if numbers:
+        targets = tuple(target for number in numbers if (target := process.target_of(number)) is not None)
+    elif thread.wait is Wait.POLL:
+        targets = _only_kind(process)
+    else:
+        targets = ()
+    if not targets:
+        return None
+    peer = _find_peer(process.pid, targets, proc)
+    path = next((target for target in targets if target.startswith("/") and not target.startswith("/dev/")), "")
+    if not path:
+        return WaitedOn(targets, peer=peer)
+    return _with_mount(targets, path, process.pid, proc)
+
+
+def _with_mount(targets: tuple[str, ...], path: str, pid: int, proc: str) -> WaitedOn:
+    from ...host.disks import find_mount, read_mounts
+
+    # By the process's own table: it may live in a mount namespace of its own. No path is touched.
+    mount = find_mount(path, read_mounts(f"{proc}/{pid}/mountinfo"))
+    if mount is None:
+        return WaitedOn(targets)
+    return WaitedOn(targets, mount.mount_point, mount.kind, mount.source)
+
+
+def slow_mounts(process: ProcessFacts, *, proc: str = "/proc") -> tuple[WaitedOn, ...]:
+    """Network and FUSE mounts on which the process has files open: suspects where the call names no descriptor."""
+    found: dict[str, WaitedOn] = {}
+    for file in process.files.value or ():
+        if file.target.startswith("/") and not file.target.startswith(("/dev/", "/proc/", "/sys/")):
+            place = _with_mount((file.target,), file.target, process.pid, proc)
+            if place.mount_kind.startswith(("nfs", "fuse", "cifs", "ceph", "lustre", "9p")):
+                found.setdefault(place.mount_point, place)
+    return tuple(found.values())
+
+
+def _numbers(process: ProcessFacts, thread: ThreadFacts, proc: str) -> tuple[int, ...]:
+    single = first_descriptor(thread.syscall, thread.arguments)
+    if single is not None:
+        return (single,)
+    epoll = epoll_descriptor(thread.syscall, thread.arguments)
+    if epoll is not None:
+        try:
+            with open(f"{proc}/{process.pid}/fdinfo/{epoll}", encoding="ascii", errors="replace") as file:
+                return tuple(int(number) for number in _TFD.findall(file.read()))[:MOST_POLLED]
+        except OSError:
+            return ()
+    array = poll_array(thread.syscall, thread.arguments)
+    return () if array is None else _read_poll_array(process.pid, array[0], array[1], proc)
+
+
+def _read_poll_array(pid: int, address: int, count: int, proc: str) -> tuple[int, ...]:
+    if not 0 < count <= MOST_POLLED:
+        return ()
+    try:
+        descriptor = os.open(f"{proc}/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ()
+    try:
+        data = os.pread(descriptor, 8 * count, address)
+    except (OSError, OverflowError):
+        return ()
+    finally:
+        os.close(descriptor)
+    if len(data) != 8 * count:
+        return ()
+    return tuple(number for number, _, _ in struct.iter_unpack("=ihh", data) if number >= 0)
+
+
+def _only_kind(process: ProcessFacts) -> tuple[str, ...]:
+    # Standard streams are open everywhere and say nothing.
+    files = [file.target for file in process.files.value or () if file.number > 2]
+    sockets = tuple(target for target in files if target.startswith("socket:"))
+    pipes = tuple(target for target in files if target.startswith("pipe:"))
+    return sockets if sockets and not pipes else pipes if pipes and not sockets else ()
+
+
+def _find_peer(pid: int, targets: tuple[str, ...], proc: str) -> str:
+    """The other end of the first connected TCP socket among `targets`, as ``address:port``; empty when there is none.
+
+    Source: proc_pid_net(5), ``tcp``: the fields local, remote, state and, tenth, the inode.
+    """
+    wanted = {target[8:-1] for target in targets if target.startswith("socket:[")}
+    if not wanted:
+        return ""
+    for table in ("tcp", "tcp6"):
+        try:
+            with open(f"{proc}/{pid}/net/{table}", encoding="ascii", errors="replace") as file:
+                lines = file.read().splitlines()[1:4097]
+        except OSError:
+            continue
+        for line in lines:
+            words = line.split()
+            if len(words) > 9 and words[9] in wanted:
+                return _address(words[2])
+    return ""
+
+
+def _address(text: str) -> str:
+    import socket
+    import sys
+
+    address, _, port = text.partition(":")
+    try:
+        raw = bytes.fromhex(address)
+        if sys.byteorder == "little":
+            raw = b"".join(raw[i : i + 4][::-1] for i in range(0, len(raw), 4))
+        shown = socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
+        number = int(port, 16)
+    except (ValueError, OSError):
+        return ""
+    return f"{shown}:{number}" if number else ""

@@ -1,0 +1,192 @@
+"""Whether a run gets on, judged from what it says itself: heartbeat, artifacts, log. Pure.
+
+Theory. Only a *completed* step, a written artifact or a line of the log is progress; CPU time is not (a deadlock's
+neighbour spins, a busy loop computes nothing). A heartbeat with steps can be overdue: five of the run's own usual
+intervals have passed, or twice the longest seen (NVRx learns five times the longest; diagnosis is asked by a person who
+already suspects something, so it starts from the usual one), and never less than `patience_s`. A log alone can only be
+silent: a job may print once an hour.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from statistics import median
+
+from ...model.verdict import Clue
+from ..evidence import Reading
+from .run_files import RunFacts, Sample
+
+PATIENCE_S = 30.0
+STARTUP_S = 600.0
+LONG_PHASE_S = 1800.0
+MANY_INTERVALS = 5.0
+MANY_GAPS = 2.0
+LONG_PHASES = frozenset(
+    {
+        "eval",
+        "evaluate",
+        "evaluation",
+        "val",
+        "validate",
+        "validation",
+        "test",
+        "save",
+        "saving",
+        "checkpoint",
+        "compile",
+    }
+    | {"compiling", "setup", "load", "loading", "restore", "restoring", "init", "warmup", "prepare", "export", "upload"}
+)
+"""Phases that may take long without a step (MON-07: a slow but moving trainer is not stalled)."""
+
+
+class Pace(str, Enum):
+    """How the run's own signs of progress stand."""
+
+    MOVING = "moving"
+    """A sign moved between the two looks."""
+    RECENT = "recent"
+    """Not between the looks, but the last sign is not older than usual."""
+    OVERDUE = "overdue"
+    """The heartbeat's steps stand still for longer than this run ever needs."""
+    SILENT = "silent"
+    """No heartbeat; the log and artifacts stand still, which many healthy jobs do."""
+    UNKNOWN = "unknown"
+    """Nothing to judge by, or it could not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The judgement. `age_s` is how old the last sign is, `limit_s` what is too old, `usual_s` the usual interval.
+
+    `starting` is True before the first step and in a phase that may take long; then `limit_s` is that phase's.
+    """
+
+    pace: Pace
+    clues: tuple[Clue, ...] = ()
+    age_s: float | None = None
+    limit_s: float | None = None
+    usual_s: float | None = None
+    starting: bool = False
+    phase: str = ""
+    unread: str = ""
+    log_silent_s: float | None = None
+    log_grew: bool | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there are signs of life that forbid to speak of a hang."""
+        return self.pace in (Pace.MOVING, Pace.RECENT)
+
+    @property
+    def confirms_hang(self) -> bool:
+        """Whether the run itself says that it does not get on."""
+        return self.pace is Pace.OVERDUE
+
+
+def judge_progress(
+    before: Reading[RunFacts],
+    after: Reading[RunFacts],
+    *,
+    job_age_s: float | None,
+    patience_s: float = PATIENCE_S,
+    startup_s: float = STARTUP_S,
+) -> Progress:
+    """How the run gets on between two looks at its files. `job_age_s` is None where it is not known."""
+    if before.value is None or after.value is None:
+        return Progress(Pace.UNKNOWN, unread=after.unread or before.unread)
+    old, new = before.value, after.value
+    silent = None if new.log_at_s is None else max(0.0, new.now_s - new.log_at_s)
+    grew = None if new.log_bytes is None or old.log_bytes is None else new.log_bytes != old.log_bytes
+    if new.heartbeat_at_s is not None and new.heartbeat:
+        found = _from_heartbeat(old, new, job_age_s, patience_s, startup_s)
+    else:
+        found = _from_files(old, new, grew=grew)
+    return Progress(
+        found.pace, found.clues, found.age_s, found.limit_s, found.usual_s, found.starting, found.phase,
+        "; ".join(new.unread), silent, grew,
+    )  # fmt: skip
+
+
+def _wrote_artifacts(old: RunFacts, new: RunFacts) -> bool:
+    return new.artifacts_at_s is not None and (
+        new.artifacts > old.artifacts or old.artifacts_at_s is None or new.artifacts_at_s > old.artifacts_at_s
+    )
+
+
+def _from_heartbeat(
+    old: RunFacts, new: RunFacts, job_age_s: float | None, patience_s: float, startup_s: float
+) -> Progress:
+    phase = new.phase
+    if new.step != old.step and new.step is not None:
+        text = f"the heartbeat's step went from {old.step} to {new.step} between the two looks"
+        return Progress(Pace.MOVING, (Clue(text, "heartbeat"),), 0.0, phase=phase, usual_s=_usual(new))
+    if _wrote_artifacts(old, new):
+        clue = Clue("artifacts or checkpoints were written between the two looks", "artifacts")
+        return Progress(Pace.MOVING, (clue,), 0.0, phase=phase, usual_s=_usual(new))
+    age = _step_age(new)
+    if new.artifacts_at_s is not None:
+        age = min(age, max(0.0, new.now_s - new.artifacts_at_s))
+    usual = _usual(new)
+    limit = max(patience_s, MANY_INTERVALS * (usual or 0.0), MANY_GAPS * _longest_gap(new.samples))
+    starting = not new.step
+    if starting:
+        limit = max(limit, startup_s)
+        age = min(age, job_age_s) if job_age_s is not None else age
+    elif phase.lower() in LONG_PHASES:
+        starting, limit = True, max(limit, LONG_PHASE_S)
+    where = "no step yet" if not new.step else f"step {new.step}"
+    usually = "" if usual is None else f"; usual interval {usual:.3g} s"
+    text = f"{where}, last sign {age:.0f} s ago, too old after {limit:.0f} s{usually}"
+    if phase:
+        text += f"; phase {phase!r}"
+    pace = Pace.RECENT if age <= limit else Pace.OVERDUE
+    return Progress(pace, (Clue(text, "heartbeat"),), age, limit, usual, starting, phase)
+
+
+def _from_files(old: RunFacts, new: RunFacts, *, grew: bool | None) -> Progress:
+    if _wrote_artifacts(old, new):
+        return Progress(Pace.MOVING, (Clue("artifacts were written between the two looks", "artifacts"),), 0.0)
+    if grew:
+        return Progress(Pace.MOVING, (Clue("the log grew between the two looks", "log"),), 0.0)
+    times = [at for at in (new.log_at_s, new.artifacts_at_s) if at is not None]
+    if not times:
+        return Progress(Pace.UNKNOWN, (Clue("no heartbeat, no log file and no artifacts to judge progress by"),))
+    age = max(0.0, new.now_s - max(times))
+    clue = Clue(f"no heartbeat; log and artifacts last changed {age:.0f} s ago", "log, artifacts")
+    return Progress(Pace.SILENT, (clue,), age)
+
+
+def _step_age(facts: RunFacts) -> float:
+    """Seconds since the step last changed: the heartbeat's own age, or more where samples saw this step earlier.
+
+    A heartbeat that is written anew with an old step (a thread that only says "alive") is no progress.
+    """
+    written = facts.now_s - (facts.heartbeat_at_s or facts.now_s)
+    seen = 0.0
+    for sample in reversed(facts.samples):
+        if sample.step != facts.step or facts.step is None:
+            break
+        seen = facts.now_s - sample.at_s
+    return max(0.0, written, seen)
+
+
+def _usual(facts: RunFacts) -> float | None:
+    """The usual seconds of a step, from the heartbeat's and the samples' rates; at least the heartbeat's own second."""
+    rates = [sample.steps_per_s for sample in facts.samples if sample.steps_per_s]
+    own = facts.heartbeat.get("steps_per_s")
+    if isinstance(own, (int, float)) and own > 0:
+        rates.append(float(own))
+    rates = [rate for rate in rates if 0 < rate < 1e9]
+    return max(1.0, 1.0 / median(rates)) if rates else None
+
+
+def _longest_gap(samples: tuple[Sample, ...]) -> float:
+    """The longest time between two changes of the step that the samples saw."""
+    changes: list[Sample] = []
+    for sample in samples:
+        if sample.step is not None and (not changes or sample.step != changes[-1].step):
+            changes.append(sample)
+    return max((new.at_s - old.at_s for old, new in pairwise(changes)), default=0.0)

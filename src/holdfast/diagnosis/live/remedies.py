@@ -1,0 +1,78 @@
+"""What to do about each class of a live run: one fixed action each. ``{names}`` are filled from the detection."""
+
+from __future__ import annotations
+
+from ...model.verdict import LiveClass
+
+ACTIONS: dict[LiveClass, str] = {
+    LiveClass.PROGRESSING: "nothing: it gets on",
+    LiveClass.STARTING: "wait: it is before its first step or in a phase that may take long",
+    LiveClass.BUFFERED: (
+        "nothing is lost yet: do not stop it, which would lose the buffered output; start it next time with "
+        "PYTHONUNBUFFERED=1 or `python -u` (holdfast does)"
+    ),
+    LiveClass.STORAGE_WAIT: (
+        "have {path} brought back (server, mount, disk); KILL takes effect only then. Do not touch that path from a "
+        "shell that you need"
+    ),
+    LiveClass.PAUSED: "it is stopped by {how}: end that, or continue it with SIGCONT (`kill -CONT PID`)",
+    LiveClass.DEADLOCK: (
+        "keep the stacks (`holdfast diagnose --deep`), then restart from the last checkpoint; the two lock sites in "
+        "the stacks are the bug"
+    ),
+    LiveClass.BUSY_NO_PROGRESS: (
+        "look at the frame that both stacks show (`holdfast diagnose --deep` where there are none); if that is no long "
+        "computation, restart from the last checkpoint"
+    ),
+    LiveClass.WAITING_FOR_CHILD: "look at {who}: the run waits for it; restart from the last checkpoint if it is stuck",
+    LiveClass.NETWORK_WAIT: (
+        "check that {who} answers; give the call a timeout, then restart from the last checkpoint"
+    ),
+    LiveClass.COLLECTIVE_HANG: (
+        "look at rank {who} first: the others wait for it. Keep stacks and Flight Recorder dumps, then restart from "
+        "the last checkpoint; a longer timeout does not help"
+    ),
+    LiveClass.EXIT_HANG: "check the results, then stop it: `holdfast stop RUN`; the work itself is done",
+    LiveClass.ZOMBIE: "its parent (pid {parent}) has to reap it; nothing runs any more and no card is held",
+    LiveClass.LOADER_BOUND: (
+        "its loader's workers {what}: use more of them (CPUs minus one, as memory allows), persistent and pinned, "
+        "prefetch 2; stage the data on a local disk if they read"
+    ),
+    LiveClass.CPU_BOUND: (
+        "it is not dead: move the preparation of data to loader workers or to the card, or ask for more CPUs"
+    ),
+    LiveClass.OVERSUBSCRIBED: (
+        "cap the threads: `threads:` in the job file, or OMP_NUM_THREADS so that processes times threads is {allowed}"
+    ),
+    LiveClass.NOISY_NEIGHBOUR: (
+        "it is not you: others use this box's CPUs; wait, move, or ask them. Change nothing in the run"
+    ),
+    LiveClass.THRASHING: "fewer loader workers or a higher memory limit; a smaller batch does not help host memory",
+    LiveClass.GPU_THROTTLED: "have the cooling or power of {card} checked, or move the run; its times are no benchmark",
+    LiveClass.GPU_UNDERFED: "larger batches or fused kernels would use the card better; no fault",
+    LiveClass.CPU_FALLBACK: (
+        "stop it: the cards are paid for and unused. Check CUDA_VISIBLE_DEVICES, the driver and the framework's build "
+        "(`holdfast doctor`)"
+    ),
+    LiveClass.STRAGGLER: "look at the card and the data shard of rank {who}",
+    LiveClass.SLOWER_THAN_BEFORE: "compare clocks, co-tenants and the data's place with the earlier run",
+    LiveClass.UNCLEAR: "look again in a minute, or with `--deep` for stacks by ptrace",
+}  # fmt: skip
+
+_DEFAULTS = {
+    "path": "the storage that it waits for",
+    "how": "a signal",
+    "who": "the other side",
+    "parent": "its parent",
+    "what": "are slower than the training",
+    "allowed": "the number of CPUs",
+    "card": "the card",
+}
+
+
+def action_for(kind: LiveClass, facts: dict[str, str]) -> str:
+    """The action's text with what the detection found filled in."""
+    text = ACTIONS[kind]
+    for name, value in {**_DEFAULTS, **facts}.items():
+        text = text.replace("{" + name + "}", value)
+    return text

@@ -1,0 +1,108 @@
+"""What logs say about the program itself: native crashes, interrupts, faults of its text. Data only."""
+
+from __future__ import annotations
+
+from ...model.verdict import FailureClass
+from ..evidence import Role
+from .pattern import END, Pattern
+
+PROGRAM: tuple[Pattern, ...] = (
+    Pattern(
+        "native",
+        Role.ROOT,
+        FailureClass.NATIVE_CRASH,
+        (
+            "egmentation fault",
+            "invalid pointer",
+            "double free",
+            "stack smashing",
+            "Illegal instruction",
+            "Floating point exception",
+            "malloc()",
+            "corrupted",
+            "invalid size",
+            "signal: Aborted",
+            "SIGSEGV",
+            "Floating-point",
+        ),
+        r"^(?:\S+: line \d+: +\d+ |zsh: )?[Ss]egmentation fault\b"
+        r"|Fatal Python error: (?:Segmentation fault|Illegal instruction|Floating.point exception)"
+        r"|^(?:\w+\(\): (?:invalid (?:pointer|size|next size)|corrupted|double free|memory corruption)"
+        r"|double free or corruption|corrupted (?:size vs\. prev_size|double-linked list))"
+        r"|\*\*\* stack smashing detected \*\*\*|^(?:\S+: line \d+: +\d+ )?(?:Illegal instruction"
+        r"|Floating point exception)(?: \(|$| {2,})"
+        r"|killed by signal: (?:Segmentation fault|Aborted)|died with <Signals\.SIG(?:SEGV|ILL|FPE)"
+        r"|Signal 11 \(SIGSEGV\) received|exited on signal 11 \(Segmentation",
+        (
+            "Segmentation fault (core dumped)",
+            "Fatal Python error: Segmentation fault",
+            "free(): invalid pointer",
+            "double free or corruption (!prev)",
+            "*** stack smashing detected ***: terminated",
+            "Illegal instruction (core dumped)",
+            "run.sh: line 4:  99 Segmentation fault      python x.py",
+            "RuntimeError: DataLoader worker (pid 44) is killed by signal: Segmentation fault. ",
+        ),
+        ("no Segmentation fault so far", "image segmentation fault detection: 0.9", "corrupted images skipped: 3"),
+        "glibc malloc; CPython faulthandler; signal(7)",
+    ),
+    Pattern(
+        "native.abort",
+        Role.CONFIRMATION,
+        FailureClass.NATIVE_CRASH,
+        ("terminate called", "Aborted", "SIGABRT", "Fatal Python error"),
+        (
+            r"^terminate called (?:after throwing|without an active)"
+            r"|^(?:\S+: line \d+: +\d+ )?Aborted(?: \(core dumped\)|$| {2,})"
+            r"|Fatal Python error: (?!Segm|Illeg|Float|Bus)"
+        ),
+        (
+            "terminate called after throwing an instance of 'c10::DistBackendError'",
+            "Aborted (core dumped)",
+            "Fatal Python error: Aborted",
+        ),
+        ("Aborted 3 requests", "we terminate called workers"),
+        "abort(3)",
+    ),
+    Pattern(
+        "interrupted",
+        Role.CONFIRMATION,
+        FailureClass.KILLED,
+        ("KeyboardInterrupt",),
+        r"^KeyboardInterrupt" + END,
+        ("KeyboardInterrupt", "[rank0]: KeyboardInterrupt"),
+        ("except KeyboardInterrupt: pass",),
+        "CPython: SIGINT",
+    ),
+    Pattern(
+        "bug.syntax",
+        Role.ROOT,
+        FailureClass.BUG,
+        ("SyntaxError:", "IndentationError:", "TabError:", "unexpected end of file", "syntax error near"),
+        (
+            r"^(?:SyntaxError|IndentationError|TabError): |: line \d+: syntax error(?: near (?!.*\\r)"
+            r"|: unexpected end of file)"
+        ),
+        (
+            "SyntaxError: invalid syntax",
+            "IndentationError: unexpected indent",
+            "x.sh: line 9: syntax error near unexpected token `fi'",
+        ),
+        ("caught SyntaxError: fine",),
+        "CPython; bash",
+    ),
+    Pattern(
+        "bug.arguments",
+        Role.ROOT,
+        FailureClass.BUG,
+        (": error: ",),
+        r"^\S+: error: (?:the following arguments are required|unrecognized arguments|argument \S+: |ambiguous option)",
+        (
+            "train.py: error: unrecognized arguments: --lr-rate 3",
+            "train.py: error: the following arguments are required: --data",
+        ),
+        ("gcc: error: x.o: linker input file unused", "loss: error: argument"),
+        "CPython argparse",
+        "correct the command line",
+    ),
+)

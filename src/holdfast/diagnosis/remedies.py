@@ -1,0 +1,144 @@
+"""From a failure class to what to do about it: one fixed action, and what may be done without asking (FAIL-01..16).
+
+The table is closed: a class without a row fails a test. A text may name facts in braces; each has a default here, so
+that an action never depends on evidence that could not be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..model.verdict import FailureClass, Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What a person is told to do, and what holdfast may do by itself.
+
+    `action` is a template; `defaults` stand in for facts that the evidence did not give.
+    """
+
+    action: str
+    retry: Retry = Retry.NEVER
+    defaults: Mapping[str, str] = field(default_factory=dict)
+
+    def render(self, facts: Mapping[str, str]) -> str:
+        """The action with the facts that are known; a fact is text, never a template."""
+        return self.action.format_map({**self.defaults, **facts})
+
+
+REMEDIES: dict[FailureClass, Remedy] = {
+    FailureClass.OUT_OF_MEMORY: Remedy(
+        "use fewer data-loader workers, share their data (memory-mapped files), or raise limits.memory ({limit}); do "
+        "not shrink the batch: it lives on the card, and a smaller one makes the result another experiment",
+        defaults={"limit": "see `holdfast show`"},
+    ),
+    FailureClass.GPU_OUT_OF_MEMORY: Remedy(
+        "see who else holds memory on the card ({tenants}); alone on it, change the job: gradient accumulation or "
+        "checkpointing, a shorter sequence, expandable segments when much is reserved but unallocated",
+        Retry.WHEN_ALONE,
+        {"tenants": "holdfast gpus"},
+    ),
+    FailureClass.SHARED_MEMORY: Remedy(
+        "give /dev/shm more room (containers: --shm-size=8g or --ipc=host), or use fewer data-loader workers"
+    ),
+    FailureClass.RESOURCE_LIMIT: Remedy(
+        "raise {limit} for the job (limits: in the job file, or ulimit before `holdfast run`), then: holdfast restart",
+        defaults={"limit": "the limit that the evidence names"},
+    ),
+    FailureClass.DISK_FULL: Remedy(
+        "free space or inodes on {path} (declared scratch is pruned first; the best checkpoint and the one to resume "
+        "from stay), then: holdfast restart; if there is nothing to remove, have the disk or the quota enlarged",
+        Retry.AFTER_SCRATCH,
+        {"path": "the run's disks (df, df -i)"},
+    ),
+    FailureClass.STORAGE_FAULT: Remedy(
+        "stop writing to {path}, see that its disk or mount is sound (dmesg, mount), then: holdfast restart from the "
+        "last checkpoint, on another disk if it is not",
+        defaults={"path": "the path that the evidence names"},
+    ),
+    FailureClass.HARDWARE: Remedy(
+        "leave {card}: holdfast gpus quarantine {card}; on a rented box stop it and rent another; do not debug the "
+        "code; the run goes on elsewhere from its last checkpoint",
+        Retry.ELSEWHERE,
+        {"card": "the card"},
+    ),
+    FailureClass.THROTTLED: Remedy(
+        "use another card or box ({card} is held back by heat or power); a slower result is no regression of the code",
+        Retry.ELSEWHERE,
+        {"card": "this one"},
+    ),
+    FailureClass.ENVIRONMENT: Remedy(
+        "mend the environment that the job starts in (activate the one that has the package; compare driver, CUDA and "
+        "framework: holdfast doctor), then run it again; the code is not at fault"
+    ),
+    FailureClass.COMMUNICATION: Remedy(
+        "look at the rank that failed first ({rank}): what it says is the cause, the others only waited; run again "
+        "with NCCL_DEBUG=INFO if it says nothing",
+        defaults={"rank": "see its own lines"},
+    ),
+    FailureClass.TRANSIENT: Remedy(
+        "run the identical configuration again: holdfast restart; nothing about the job needs to change", Retry.SAME
+    ),
+    FailureClass.SYNC_FAILED: Remedy(
+        "repeat the transfer only: the training is done and its results lie in the run directory", Retry.SAME
+    ),
+    FailureClass.BUG: Remedy(
+        "stop and correct the job: its own exception or check ended it; the same configuration would end the same way"
+    ),
+    FailureClass.NATIVE_CRASH: Remedy(
+        "look at the native code that crashed ({library}): update or pin that library, or run with "
+        "PYTHONFAULTHANDLER=1 to see the Python line that called it",
+        defaults={"library": "the library is not known"},
+    ),
+    FailureClass.DIVERGED: Remedy(
+        "judge it yourself: the loss or a gradient was not finite; lower the learning rate or look at the batch, and "
+        "resume from a checkpoint before that step"
+    ),
+    FailureClass.SUSPICIOUS_FINISH: Remedy(
+        "judge it yourself before you use the result: it ended with 0, but earlier than planned (an empty data set, a "
+        "skipped stage, a resumed last step)"
+    ),
+    FailureClass.RESULT_MISSING: Remedy(
+        "have the job write every declared artifact below HOLDFAST_ARTIFACT_DIR, or declare fewer"
+    ),
+    FailureClass.EXEC_FAILED: Remedy("correct the command, or activate the environment that has it"),
+    FailureClass.KILLED: Remedy(
+        "find out who sent {signal}: another person, a scheduler, the provider, a memory daemon; nothing here speaks "
+        "for a fault of the job, so do not change its configuration; holdfast restart goes on from the last checkpoint",
+        defaults={"signal": "the signal"},
+    ),
+    FailureClass.REBOOT: Remedy("the box went down under it: holdfast restart runs the same command", Retry.SAME),
+    FailureClass.CONTAINER_RESTART: Remedy(
+        "the container was started anew under it: holdfast restart runs the same command", Retry.SAME
+    ),
+    FailureClass.HANG_UP: Remedy(
+        "start it detached (holdfast run -d), not as a child of a terminal or login session; `nohup torchrun` does not "
+        "help, torchrun installs its own handler; holdfast restart goes on from the last checkpoint",
+        Retry.SAME,
+    ),
+    FailureClass.PREEMPTED: Remedy("holdfast restart goes on from the last checkpoint", Retry.SAME),
+    FailureClass.TIMED_OUT: Remedy(
+        "raise the time limit ({limit}), or have the job resume from its checkpoints: holdfast restart",
+        defaults={"limit": "timeout, or the rules' longest hold"},
+    ),
+    FailureClass.STALLED: Remedy(
+        "see the stacks that were taken before it was stopped, and holdfast explain; holdfast restart goes on from the "
+        "last checkpoint"
+    ),
+    FailureClass.STOPPED: Remedy("holdfast restart goes on from the last checkpoint"),
+    FailureClass.LEASE_MISMATCH: Remedy("leave CUDA_VISIBLE_DEVICES alone: the job would use other cards than its own"),
+    FailureClass.SUPERVISOR_LOST: Remedy(
+        "see supervisor.log and who ended holdfast's own processes (a session that was cleaned up, KILL by hand), "
+        "then: holdfast restart"
+    ),
+    FailureClass.REFUSED: Remedy("do what the refusal says; holdfast preflight repeats the checks"),
+    FailureClass.UNKNOWN: Remedy(
+        "investigate before anything is run again: read its last lines, supervisor.log and what could not be read"
+    ),
+}
+"""Class to remedy, complete."""

@@ -1,0 +1,1 @@
+"""Where the room goes: the biggest consumers behind links, and what of a run's declared scratch can be given back."""

@@ -1,0 +1,133 @@
+"""Who else works in a directory: other runs of the same working directory, and files that processes have open."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from ...host import files
+from ...host.clock import parse_utc
+from ...host.processes import list_pids, read_environ, read_uid
+from ...model import wire
+from ...model.ids import is_run_id
+
+MOST_RUNS = 5000
+"""With more runs beside this one it is not looked whether one shared its working directory: it counts as shared."""
+SLACK_NS = 2_000_000_000
+"""File systems round their times, and the first record is written a little before the job begins."""
+_SHARED = ("/", "/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - never pruned
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """While a run was alive, in nanoseconds since 1970."""
+
+    begin_ns: int = 0
+    end_ns: int = 0
+
+
+def find_neighbour(run_dir: str, workdir: str) -> tuple[Window, str]:
+    """While the run was alive, and why its working directory is not its alone; empty when nothing speaks against it."""
+    real, none = os.path.realpath(workdir), Window()
+    if real in _SHARED or real == os.path.realpath(os.path.expanduser("~")):
+        return none, "is no directory of its own: nothing is pruned there"
+    own = _read_life(run_dir)
+    if own is None:
+        return none, "when this run began cannot be read: nothing is pruned there"
+    end = own.end_ns or time.time_ns()
+    window = Window(own.begin_ns - SLACK_NS, end + SLACK_NS)
+    root, own_name = os.path.split(run_dir.rstrip("/"))
+    try:
+        names = [name for name in os.listdir(root) if is_run_id(name) and name != own_name]
+    except OSError as error:
+        return window, f"other runs cannot be listed ({error.strerror}): nothing is pruned there"
+    if len(names) > MOST_RUNS:
+        return window, f"{len(names)} runs lie beside this one: too many to see who shared it"
+    for name in names:
+        if _shares(f"{root}/{name}", real, window):
+            return window, f"{name} worked in it at the same time: whose scratch is whose cannot be told"
+    elsewhere = _find_living(own_name, real)
+    if elsewhere:
+        return window, f"{elsewhere} works in it now"
+    return window, ""
+
+
+def _shares(run_dir: str, workdir: str, window: Window) -> bool:
+    life = _read_life(run_dir, workdir)
+    return life is not None and life.begin_ns <= window.end_ns and (not life.end_ns or life.end_ns >= window.begin_ns)
+
+
+def _read_life(run_dir: str, workdir: str | None = None) -> Window | None:
+    """When a run began and ended (0: not yet); None when it cannot be told, or it ran in another directory.
+
+    With `workdir`, a record that cannot be read counts as one of that directory: not known is not "elsewhere".
+    """
+    try:
+        record = wire.parse_object(files.read_bytes(f"{run_dir}/{wire.RUN}"), wire.RUN)
+        begin = int(parse_utc(str(record.get("created_at"))) * 1e9)
+        place = _read_workdir(record)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return None if workdir is None else Window()
+    if workdir is not None and place and not _overlap(os.path.realpath(place), workdir):
+        return None
+    return Window(begin, _read_end(run_dir))
+
+
+def _read_workdir(record: dict[str, Any]) -> str:
+    job = record.get("job")
+    place = job.get("workdir") if isinstance(job, dict) else None
+    return place if isinstance(place, str) else ""
+
+
+def _overlap(first: str, second: str) -> bool:
+    return first == second or first.startswith(f"{second}/") or second.startswith(f"{first}/")
+
+
+def _read_end(run_dir: str) -> int:
+    """When the newest attempt's exit record was written; 0 when there is none."""
+    try:
+        numbers = [int(name) for name in os.listdir(f"{run_dir}/{wire.ATTEMPTS}") if name.isascii() and name.isdigit()]
+        return os.stat(f"{wire.attempt_dir(run_dir, max(numbers, default=0))}/{wire.EXIT}").st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _find_living(own: str, workdir: str) -> str:
+    """A living run of this account, other than ours, of which a process stands in the directory."""
+    mine = os.geteuid()
+    for pid in list_pids():
+        if read_uid(pid) != mine:
+            continue
+        run_id = (read_environ(pid) or {}).get("HOLDFAST_RUN_ID", "")
+        if not run_id or run_id == own:
+            continue
+        try:
+            if _overlap(os.readlink(f"/proc/{pid}/cwd"), workdir):
+                return run_id
+        except OSError:
+            continue
+    return ""
+
+
+def list_open_files(uid: int) -> frozenset[tuple[int, int]]:
+    """Device and inode of every file that a process of the account has open or mapped as its program."""
+    found: set[tuple[int, int]] = set()
+    for pid in list_pids():
+        if read_uid(pid) != uid:
+            continue
+        base = f"/proc/{pid}/fd"
+        try:
+            names = os.listdir(base)
+        except OSError:
+            continue
+        for name in (*(f"{base}/{fd}" for fd in names), f"/proc/{pid}/exe"):
+            try:
+                facts = os.stat(name)
+            except OSError:
+                continue
+            found.add((facts.st_dev, facts.st_ino))
+    return frozenset(found)

@@ -1,0 +1,314 @@
+"""Finding and removing a run's declared scratch, and nothing else (STOR-03, STOR-04, ETIQ-05).
+
+Every step goes by directory descriptors from the run directory or the working directory down, never through a link and
+never onto another file system, so that a link put in the way between look and act leads nowhere. A thing is removed
+only while it is still the one that was looked at (device and inode), owned by this account, and open in no process.
+
+The run directory belongs to one run. The working directory may be shared, so there scratch is only what changed while
+this run was alive, and only if no other run was at work in it meanwhile: otherwise nothing of it is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from ...core.scratch import Item, Keep, Plan, Root, find_pattern_problem, is_checkpoint, matches, may_lead, plan_pruning
+from ...host.clock import monotonic_s
+from ...host.readable import find_damage
+from ...model import wire
+from ...model.ids import is_run_id
+from .neighbours import Window, find_neighbour, list_open_files
+from .removing import DIRECTORY, list_entries, open_parent, remove
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...model.job import JobSpec
+
+MOST_ENTRIES = 200_000
+WALK_WITHIN_S = 20.0
+DEEPEST = 64
+_RECORDS = frozenset({wire.RUN, wire.HANDBOOK, wire.SNAPSHOT, wire.ATTEMPTS, wire.CHECKPOINTS})
+"""What holdfast keeps at the top of a run directory; its checkpoints have a pruning of their own."""
+_JUDGED = (".pt", ".pth", ".npz", ".safetensors")
+"""Checkpoint formats whose wholeness `host.readable` can tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look at the declared scratch found: the plan, and in words what was left out and why."""
+
+    plan: Plan
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What was removed. `freed_bytes` and `files` count what is gone, `failed` says what is still there and why."""
+
+    removed: tuple[str, ...] = ()
+    freed_bytes: int = 0
+    files: int = 0
+    kept: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Walk:
+    """One walk below one root."""
+
+    root: Root
+    top: str
+    patterns: tuple[str, ...]
+    device: int
+    uid: int
+    held: Callable[[Item, int], Keep | None]
+    deadline_s: float
+    entries: int = 0
+    items: list[Item] = field(default_factory=list)
+
+    def count(self) -> None:
+        """One more entry; raises when the walk has become too long."""
+        self.entries += 1
+        if self.entries > MOST_ENTRIES or monotonic_s() > self.deadline_s:
+            raise TimeoutError
+
+
+def find_scratch(run_dir: str, spec: JobSpec, *, patterns: tuple[str, ...] | None = None) -> Found:
+    """What a run's declared scratch is now, and what of it would go; removes nothing.
+
+    `patterns` are looked for instead of the declared ones. A walk that does not come to its end plans nothing for
+    that directory: which checkpoint is the newest could not be told.
+    """
+    wanted = spec.disk.scratch if patterns is None else patterns
+    wanted = tuple(pattern for pattern in wanted if not find_pattern_problem(pattern))
+    if not wanted:
+        return Found(Plan())
+    spec = _resolve(spec)
+    opened = list_open_files(os.stat(run_dir).st_uid)
+    left_out: list[str] = []
+    items = _look(Root.RUN, run_dir, wanted, _hold_in_run(spec, run_dir, opened), left_out)
+    window, problem = find_neighbour(run_dir, spec.workdir)
+    if not os.path.isdir(spec.workdir):
+        left_out.append(f"{spec.workdir}: is not there")
+    elif problem:
+        left_out.append(f"{spec.workdir}: {problem}")
+    elif not os.path.samefile(spec.workdir, run_dir):
+        items += _look(Root.WORKDIR, spec.workdir, wanted, _hold_in_workdir(spec, window, opened), left_out)
+    return Found(plan_pruning(tuple(items)), tuple(left_out))
+
+
+def prune_scratch(run_dir: str, spec: JobSpec, *, patterns: tuple[str, ...] | None = None) -> Pruned:
+    """Remove what `find_scratch` plans. The run must have ended, or its tree be empty: this does not look.
+
+    Does not raise for what it meets; may block on a file system that hangs: see `prune_within`.
+    """
+    spec = _resolve(spec)
+    try:
+        found = find_scratch(run_dir, spec, patterns=patterns)
+    except OSError as error:
+        return Pruned(failed=(f"{run_dir}: {error.strerror}",))
+    removed, failed, freed, files = [], [], 0, 0
+    for item in found.plan.victims:
+        path = f"{_top(item.root, run_dir, spec)}/{item.path}"
+        try:
+            remove(_top(item.root, run_dir, spec), item)
+        except OSError as error:
+            failed.append(f"{path}: {error.strerror}")
+            continue
+        removed.append(path)
+        freed, files = freed + item.size_bytes, files + item.files
+    wanted = spec.disk.scratch if patterns is None else patterns
+    _remove_empty(run_dir, spec, found.plan.victims, wanted)
+    kept = tuple(f"{_top(k.item.root, run_dir, spec)}/{k.item.path}: {k.why.value}" for k in found.plan.kept)
+    return Pruned(tuple(removed), freed, files, kept, tuple(failed), found.left_out)
+
+
+def prune_within(run_dir: str, spec: JobSpec, limit_s: float, *, patterns: tuple[str, ...] | None = None) -> Pruned:
+    """As `prune_scratch`, in a disposable child that is given up after `limit_s` seconds."""
+    from ...host.offload import Offload, OffloadFailed
+
+    try:
+        answer = Offload(lambda: wire.encode(prune_scratch(run_dir, spec, patterns=patterns))).wait(limit_s)
+        return wire.decode(Pruned, answer)
+    except (OffloadFailed, wire.WireError, OSError) as error:
+        return Pruned(failed=(f"{run_dir}: {error}",))
+
+
+def _resolve(spec: JobSpec) -> JobSpec:
+    """The job with the real path of its working directory: it may be given through a link, what is below may not."""
+    return replace(spec, workdir=os.path.realpath(spec.workdir))
+
+
+def _top(root: Root, run_dir: str, spec: JobSpec) -> str:
+    return run_dir if root is Root.RUN else spec.workdir
+
+
+def _hold_in_run(spec: JobSpec, run_dir: str, opened: frozenset[tuple[int, int]]) -> Callable[[Item, int], Keep | None]:
+    declared = {os.path.normpath(path) for path in spec.artifacts}
+
+    def held(item: Item, uid: int) -> Keep | None:
+        if item.path.split("/", 1)[0] in _RECORDS:
+            return Keep.RECORD
+        if any(item.path == path or path.startswith(f"{item.path}/") for path in declared):
+            return Keep.DECLARED
+        if any(item.path.startswith(f"{path}/") for path in declared):
+            return Keep.DECLARED
+        return _hold_always(item, uid, opened, spec, run_dir)
+
+    return held
+
+
+def _hold_in_workdir(
+    spec: JobSpec, window: Window, opened: frozenset[tuple[int, int]]
+) -> Callable[[Item, int], Keep | None]:
+    def held(item: Item, uid: int) -> Keep | None:
+        if not window.begin_ns <= item.mtime_ns <= window.end_ns:
+            return Keep.OLDER
+        return _hold_always(item, uid, opened, spec, spec.workdir)
+
+    return held
+
+
+def _hold_always(item: Item, uid: int, opened: frozenset[tuple[int, int]], spec: JobSpec, top: str) -> Keep | None:
+    if uid != os.geteuid():
+        return Keep.FOREIGN
+    if (item.device, item.inode) in opened:
+        return Keep.OPEN
+    path = f"{os.path.realpath(top)}/{item.path}"
+    for declared in (*spec.inputs, *spec.data, *((spec.config,) if spec.config else ())):
+        real = os.path.realpath(declared)
+        if path == real or path.startswith(f"{real}/") or real.startswith(f"{path}/"):
+            return Keep.DECLARED
+    return None
+
+
+def _look(
+    root: Root, top: str, patterns: tuple[str, ...], held: Callable[[Item, int], Keep | None], left_out: list[str]
+) -> list[Item]:
+    try:
+        descriptor = os.open(top, DIRECTORY)
+    except OSError as error:
+        left_out.append(f"{top}: {error.strerror}")
+        return []
+    try:
+        facts = os.fstat(descriptor)
+        walk = _Walk(root, top, patterns, facts.st_dev, facts.st_uid, held, monotonic_s() + WALK_WITHIN_S)
+        _walk(walk, descriptor, "", 0)
+    except TimeoutError:
+        left_out.append(
+            f"{top}: more than {MOST_ENTRIES} entries or {WALK_WITHIN_S:g} s to walk: nothing is planned there"
+        )
+        return []
+    except OSError as error:
+        left_out.append(f"{top}: {error.strerror}: nothing is planned there")
+        return []
+    finally:
+        os.close(descriptor)
+    return walk.items
+
+
+def _walk(walk: _Walk, directory: int, prefix: str, depth: int) -> None:
+    for name, facts in list_entries(directory):
+        walk.count()
+        path = f"{prefix}{name}"
+        named = any(matches(path, pattern) for pattern in walk.patterns)
+        if not stat.S_ISDIR(facts.st_mode):
+            if named:
+                _take_file(walk, path, facts)
+            continue
+        leads = named or any(may_lead(path, pattern) for pattern in walk.patterns)
+        if not leads or facts.st_dev != walk.device or depth >= DEEPEST:
+            continue
+        child = os.open(name, DIRECTORY, dir_fd=directory)
+        try:
+            if walk.root is Root.WORKDIR and is_run_id(name) and _has(child, wire.RUN):
+                continue  # a run directory, ours or another's: what is below is not the working directory's
+            if named and is_checkpoint(name):
+                _take_directory(walk, path, child)
+            else:
+                _walk(walk, child, f"{path}/", depth + 1)
+        finally:
+            os.close(child)
+
+
+def _has(directory: int, name: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
+    except OSError:
+        return False
+
+
+def _take_file(walk: _Walk, path: str, facts: os.stat_result) -> None:
+    item = Item(walk.root, path, facts.st_blocks * 512, 1, facts.st_mtime_ns, facts.st_dev, facts.st_ino)
+    if not stat.S_ISREG(facts.st_mode):
+        walk.items.append(replace(item, held=Keep.SPECIAL))
+        return
+    held = walk.held(item, facts.st_uid)
+    whole = None if held else _judge(f"{walk.top}/{path}", facts)
+    walk.items.append(replace(item, held=held, whole=whole))
+
+
+def _take_directory(walk: _Walk, path: str, directory: int) -> None:
+    """A checkpoint's directory counts as one thing: it goes or stays as a whole."""
+    facts = os.fstat(directory)
+    files: list[tuple[str, os.stat_result]] = []
+    _gather(walk, directory, path, files, 0)
+    size = sum(seen.st_blocks * 512 for _, seen in files)
+    newest = max((seen.st_mtime_ns for _, seen in files), default=facts.st_mtime_ns)
+    item = Item(walk.root, path, size, len(files), newest, facts.st_dev, facts.st_ino, is_directory=True)
+    held = walk.held(item, facts.st_uid)
+    for inner, seen in files:
+        part = Item(walk.root, inner, 0, 1, seen.st_mtime_ns, seen.st_dev, seen.st_ino)
+        held = held or (Keep.SPECIAL if not stat.S_ISREG(seen.st_mode) else walk.held(part, seen.st_uid))
+    verdicts = [] if held else [_judge(f"{walk.top}/{inner}", seen) for inner, seen in files]
+    whole = None if True not in verdicts and False not in verdicts else False not in verdicts
+    walk.items.append(replace(item, held=held, whole=whole))
+
+
+def _gather(walk: _Walk, directory: int, path: str, files: list[tuple[str, os.stat_result]], depth: int) -> None:
+    for name, facts in list_entries(directory):
+        walk.count()
+        if not stat.S_ISDIR(facts.st_mode):
+            files.append((f"{path}/{name}", facts))
+            continue
+        if facts.st_dev != walk.device or depth >= DEEPEST:
+            raise OSError(18, "another file system is mounted inside a checkpoint", f"{path}/{name}")
+        child = os.open(name, DIRECTORY, dir_fd=directory)
+        try:
+            _gather(walk, child, f"{path}/{name}", files, depth + 1)
+        finally:
+            os.close(child)
+
+
+def _judge(path: str, facts: os.stat_result) -> bool | None:
+    """Whether a checkpoint file is whole; None where its format cannot be judged. An empty one is not."""
+    if not path.lower().endswith(_JUDGED):
+        return None
+    try:
+        return facts.st_size > 0 and find_damage(path) is None
+    except OSError:
+        return None
+
+
+def _remove_empty(run_dir: str, spec: JobSpec, victims: tuple[Item, ...], patterns: tuple[str, ...]) -> None:
+    """Directories that are named by a pattern and are empty now hold inodes for nothing."""
+    places = {(item.root, item.path.rpartition("/")[0]) for item in victims}
+    for root, path in sorted(places, key=lambda place: -place[1].count("/")):
+        current = path
+        while current and any(matches(current, pattern) for pattern in patterns):
+            try:
+                parent, name = open_parent(_top(root, run_dir, spec), current)
+            except OSError:
+                break
+            try:
+                os.rmdir(name, dir_fd=parent)
+            except OSError:
+                break
+            finally:
+                os.close(parent)
+            current = current.rpartition("/")[0]

@@ -1,0 +1,1 @@
+"""What the runs of faults execute: small programs of the standard library, started as ``python -m ...``."""

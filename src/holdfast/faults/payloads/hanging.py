@@ -1,0 +1,138 @@
+"""Lives, and moves no more; or only seems to."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import socket
+import threading
+import time
+
+from .common import beat, choose, mark, say_ready, tell, train
+
+FOREVER_S = 600.0
+SYS_EXIT = {"x86_64": 60, "aarch64": 93}
+"""exit(2) of one thread, not exit_group(2)."""
+
+
+def busy_loop() -> None:
+    """Spins, with no system call and no step."""
+    train()
+    mark("spinning")
+    number = 0
+    while True:
+        number = (number * 1103515245 + 12345) & 0x7FFFFFFF
+
+
+def deadlock() -> None:
+    """Two threads and two locks, in opposite order; the main thread joins them."""
+    train()
+    first, second, both = threading.Lock(), threading.Lock(), threading.Barrier(2)
+
+    def take(one: threading.Lock, other: threading.Lock) -> None:
+        with one:
+            both.wait()
+            with other:
+                mark("never")
+
+    threads = [threading.Thread(target=take, args=pair) for pair in ((first, second), (second, first))]
+    for thread in threads:
+        thread.start()
+    mark("locked")
+    for thread in threads:
+        thread.join()
+
+
+def pipe_wait() -> None:
+    """Waits for an answer of a worker that never gives one."""
+    train()
+    read_end, write_end = os.pipe()
+    if os.fork() == 0:
+        os.close(read_end)
+        time.sleep(FOREVER_S)
+        os._exit(0)
+    os.close(write_end)
+    mark("waiting")
+    os.read(read_end, 1)
+
+
+def network_wait() -> None:
+    """Waits for a peer that has accepted and says nothing."""
+    train()
+    listener = socket.create_server(("127.0.0.1", 0))
+    if os.fork() == 0:
+        peer, _ = listener.accept()
+        mark("accepted")
+        time.sleep(FOREVER_S)
+        peer.close()
+        os._exit(0)
+    client = socket.create_connection(listener.getsockname())
+    listener.close()
+    mark("connected")
+    client.recv(1)
+
+
+def exit_hang() -> None:
+    """All is done and written, and the interpreter waits for a thread that does not end."""
+    # The library itself, as in a real script: it says that the training is finished.
+    from ... import training
+
+    with training.run(every=None) as run:
+        for _ in run.steps(10):
+            run.log(loss=0.1)
+    with open(f"{os.environ['HOLDFAST_ARTIFACT_DIR']}/result.json", "w", encoding="utf-8") as file:
+        json.dump({"accuracy": 0.9}, file)
+    threading.Thread(target=threading.Event().wait).start()
+    tell("training finished")
+    mark("finished")
+
+
+def zombie_leader() -> None:
+    """The main thread has ended, so the process shows as a zombie; a thread trains on."""
+
+    def go_on() -> None:
+        step = 10
+        while True:
+            time.sleep(0.2)
+            step += 1
+            beat(step, phase="train", loss=0.1)
+            tell(f"step {step} loss 0.1")
+
+    train()
+    threading.Thread(target=go_on).start()
+    mark("left")
+    # Called through CDLL, so the interpreter's lock is not held when the thread ends.
+    ctypes.CDLL(None).syscall(ctypes.c_long(SYS_EXIT[platform.machine()]), ctypes.c_long(0))
+
+
+def stopped() -> None:
+    """Trains, and says when it may be stopped."""
+    train()
+    say_ready()
+    go_on_training(0.1)
+
+
+def go_on_training(pause_s: float) -> None:
+    """Healthy steps for ever."""
+    step = 10
+    while True:
+        time.sleep(pause_s)
+        step += 1
+        beat(step, phase="train", loss=0.1)
+        tell(f"step {step} loss 0.1")
+
+
+CHOICES = {
+    "busy-loop": busy_loop,
+    "deadlock": deadlock,
+    "pipe-wait": pipe_wait,
+    "network-wait": network_wait,
+    "exit-hang": exit_hang,
+    "zombie-leader": zombie_leader,
+    "stopped": stopped,
+}
+
+if __name__ == "__main__":
+    CHOICES[choose()]()

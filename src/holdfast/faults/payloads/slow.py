@@ -1,0 +1,112 @@
+"""Slow, or at work in a way that looks like a hang."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from .common import beat, choose, mark, tell, train
+
+if TYPE_CHECKING:
+    from multiprocessing.queues import Queue
+
+THREADS = 16
+
+
+def buffered() -> None:
+    """Prints into a large buffer, and has no heartbeat: the log stays empty while the work goes on."""
+    mark("buffering")
+    with open(1, "w", buffering=1 << 20, encoding="utf-8", closefd=False) as out:
+        step = 10
+        while True:
+            time.sleep(0.05)
+            step += 1
+            out.write(f"step {step} loss 0.1\n")
+
+
+def thread_storm() -> None:
+    """Many more runnable threads than cores."""
+    train()
+    for _ in range(THREADS - 1):
+        if os.fork() == 0:
+            _spin()
+    mark("storm")
+    step = 10
+    while True:
+        _work(0.05)
+        step += 1
+        beat(step, phase="train", loss=0.1)
+
+
+def starved_loader() -> None:
+    """The training waits for batches that one busy worker cannot make fast enough."""
+    train()
+    queue: Queue[Any] = multiprocessing.get_context("fork").Queue(maxsize=2)
+    if os.fork() == 0:
+        number = 0
+        while True:
+            _work(0.8)
+            queue.put(number)
+            number += 1
+    mark("loading")
+    step = 10
+    while True:
+        queue.get()
+        step += 1
+        beat(step, phase="train", loss=0.1)
+        tell(f"step {step} loss 0.1")
+
+
+def slow() -> None:
+    """Healthy, two seconds a step."""
+    train()
+    step = 10
+    mark("slow")
+    while True:
+        time.sleep(1.0)
+        _work(1.0)
+        step += 1
+        beat(step, phase="train", loss=0.1)
+        tell(f"step {step} loss 0.1")
+
+
+def bursty() -> None:
+    """Healthy: many steps at once, then a pause."""
+    train()
+    step = 10
+    mark("bursty")
+    while True:
+        for _ in range(20):
+            _work(0.01)
+            step += 1
+            beat(step, phase="train", loss=0.1)
+            tell(f"step {step} loss 0.1")
+        time.sleep(2.5)
+
+
+def _spin() -> None:
+    while True:
+        _work(1.0)
+
+
+def _work(seconds: float) -> None:
+    """Use a core for so long (CPU time of this thread)."""
+    end = time.thread_time() + seconds
+    number = 0
+    while time.thread_time() < end:
+        for _ in range(1000):
+            number = (number * 1103515245 + 12345) & 0x7FFFFFFF
+
+
+CHOICES = {
+    "buffered": buffered,
+    "thread-storm": thread_storm,
+    "starved-loader": starved_loader,
+    "slow": slow,
+    "bursty": bursty,
+}
+
+if __name__ == "__main__":
+    CHOICES[choose()]()

@@ -1,0 +1,106 @@
+"""Faults of a live run, and the healthy controls in which no fault may be seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..model.verdict import LiveClass as Class
+from .spec import Act, Fault, Need, Proof, Seen, Stage
+from .table_ends import BY_A_SHELL, FUSE_NEEDS, ON_A_CARD, TORCHRUN
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STALE_S = 33.0
+"""A run whose last step is younger than this may only be between two steps."""
+SHORT_S = 2.0
+UNBUFFERED_NOT: Mapping[str, object] = {"env": {"PYTHONUNBUFFERED": ""}}
+
+
+def _mark(word: str) -> Proof:
+    return Proof(Seen.MARK, word)
+
+
+def _state(letter: str) -> Proof:
+    return Proof(Seen.STATE, letter)
+
+
+TRAINS = Proof(Seen.WORDS, "step 12 ")
+
+
+def _live(
+    name: str,
+    summary: str,
+    kinds: tuple[Class, ...],
+    module: str,
+    *proofs: Proof,
+    gotchas: tuple[str, ...] = (),
+    healthy: bool = False,
+    settle_s: float = SHORT_S,
+    job: Mapping[str, object] | None = None,
+) -> Fault:
+    return Fault(
+        name, summary, kinds, proofs, (module, name), gotchas=gotchas, job=job or {}, healthy=healthy,
+        settle_s=settle_s, slow=True,
+    )  # fmt: skip
+
+
+LIVES: tuple[Fault, ...] = (
+    Fault(
+        "fuse-hang", "a network disk does not answer", (Class.STORAGE_WAIT,), (_mark("reading"), _state("S")),
+        ("storage", "read"), gotchas=("U8",), needs=FUSE_NEEDS, stage=Stage.FUSE, stage_option="read:hang",
+        slow=True, settle_s=STALE_S,
+    ),
+    Fault(
+        "fsfreeze", "the file system stands still: uninterruptible sleep", (Class.STORAGE_WAIT,),
+        (_mark("writing"), _state("D")), ("storage", "frozen"), needs=(Need.MOUNT_NAMESPACE, Need.LOOP_EXT4),
+        stage=Stage.FROZEN_DISK, act=Act.FREEZE, slow=True, settle_s=STALE_S,
+    ),
+    Fault(
+        "stopped", "somebody stops the job with SIGSTOP", (Class.PAUSED,), (_state("T"),), ("hanging", "stopped"),
+        act=Act.STOP_JOB, slow=True,
+    ),
+    _live("busy-loop", "spins without a step", (Class.BUSY_NO_PROGRESS,), "hanging", _mark("spinning"), _state("R"),
+          settle_s=STALE_S),
+    _live("deadlock", "two threads, two locks", (Class.DEADLOCK,), "hanging", _mark("locked"), settle_s=STALE_S),
+    _live(
+        "pipe-wait", "waits for a worker that never answers", (Class.WAITING_FOR_CHILD,), "hanging", _mark("waiting"),
+        settle_s=STALE_S,
+    ),
+    _live(
+        "network-wait", "waits for a peer that never answers", (Class.NETWORK_WAIT,), "hanging", _mark("connected"),
+        _mark("accepted"), settle_s=STALE_S,
+    ),
+    _live(
+        "exit-hang", "all is done, and the process does not leave", (Class.EXIT_HANG,), "hanging", _mark("finished"),
+        job={"artifacts": ["artifacts/result.json"]},
+    ),
+    Fault(
+        "torchrun-missing-rank", "one of two ranks never comes to the collective", (Class.COLLECTIVE_HANG,),
+        (_mark("odd"), _mark("waits")), ("ranks", "missing"), TORCHRUN, needs=(Need.TORCH,), slow=True,
+        settle_s=STALE_S,
+    ),
+    _live("thread-storm", "far more busy threads than cores", (Class.OVERSUBSCRIBED,), "slow", _mark("storm"),
+          gotchas=("U40",)),
+    _live("starved-loader", "the training waits for its only loader", (Class.LOADER_BOUND,), "slow", _mark("loading"),
+          gotchas=("U24",)),
+    _live("buffered", "the log stays empty, the work goes on", (Class.BUFFERED,), "slow", _mark("buffering"),
+          gotchas=("U43",), job=UNBUFFERED_NOT),
+    Fault(
+        "gpu-throttle", "the card slows down for heat", (Class.GPU_THROTTLED,), (TRAINS,), ("hanging", "stopped"),
+        BY_A_SHELL, gotchas=("U23",), needs=(Need.NVML_LIBRARY,), stage=Stage.CARD, act=Act.CARD, job=ON_A_CARD,
+        slow=True, card_after={"0.clock_reasons": "72", "0.temperature": "91", "0.utilisation": "97"}, settle_s=2.0,
+    ),
+    Fault(
+        "gpu-hang", "a call into the driver never returns, and nobody waits for it",
+        (Class.PROGRESSING,), (TRAINS,), ("hanging", "stopped"), BY_A_SHELL,
+        needs=(Need.NVML_LIBRARY,), stage=Stage.CARD,
+        act=Act.CARD, job=ON_A_CARD, slow=True, card_after={"hang.nvmlDeviceGetUtilizationRates.0": "1"},
+        settle_s=1.0,
+    ),
+    # ------------------------------------------------------------------------------------------ healthy controls
+    _live("slow", "two seconds a step", (Class.PROGRESSING,), "slow", _mark("slow"), healthy=True),
+    _live("bursty", "many steps at once, then a pause", (Class.PROGRESSING,), "slow", _mark("bursty"), healthy=True),
+    _live("zombie-leader", "the main thread has ended, a thread trains on", (Class.PROGRESSING,), "hanging",
+          _mark("left"), _state("Z"), healthy=True),
+)  # fmt: skip

@@ -1,0 +1,222 @@
+"""The doctor's sections on this box and on boxes in miniature; each finding that is not a pass has a remedy."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.agent.doctor import gpus, runs, tools
+from holdfast.agent.doctor import host as hosts
+from holdfast.agent.doctor.examine import SECTIONS, examine
+from holdfast.agent.doctor.host import Host
+from holdfast.core.rules import Rules
+from holdfast.host.disks import DiskSpace
+from holdfast.host.quarantine import quarantine
+from holdfast.model.finding import Finding, Level
+from tests.agent.interpreters import build_driver, make_interpreter
+from tests.rundirs import ended, make_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.fakes.nvml.driver import FakeNvml
+
+pytestmark = pytest.mark.process
+GIB = 1024**3
+
+
+@pytest.fixture
+def host(isolated_environment: dict[str, str]) -> Host:
+    root = isolated_environment["HOLDFAST_RUNS"]
+    os.makedirs(root, exist_ok=True)
+    return Host(dict(os.environ), Rules(), (root,))
+
+
+def by_id(findings: Iterator[Finding]) -> dict[str, list[Finding]]:
+    found: dict[str, list[Finding]] = {}
+    for finding in findings:
+        found.setdefault(finding.id, []).append(finding)
+    return found
+
+
+def test_every_section_answers_and_every_complaint_has_a_remedy(host: Host) -> None:
+    found = [finding for _, findings in examine(host) for finding in findings]
+    assert not [finding for finding in found if "could not be looked at" in finding.evidence]
+    for finding in found:
+        assert finding.evidence, finding
+        assert finding.level is Level.PASS or finding.remedy, finding
+    assert {title for title, _ in examine(host, SECTIONS[:1])} == {"Program"}
+
+
+def test_a_section_that_breaks_hides_nothing(host: Host) -> None:
+    def check_broken(_: Host) -> Iterator[Finding]:
+        yield Finding("one", Level.PASS, "s", "e")
+        raise OSError(5, "gone")
+
+    ((_, first), (_, second)) = examine(host, (("A", check_broken), ("B", hosts.check_program)))
+    assert [(finding.id, finding.level) for finding in first] == [("one", Level.PASS), ("doctor.broken", Level.UNKNOWN)]
+    assert second
+
+
+def test_a_box_without_cards_is_no_failure(host: Host, fake_nvml: FakeNvml) -> None:
+    del fake_nvml
+    found = by_id(gpus.check_cards(host))
+    assert found["doctor.driver"][0].level is Level.PASS
+    assert not by_id(gpus.check_holders(host))
+
+
+def test_cards_faults_and_ghosts_are_told_with_what_to_do(host: Host, fake_nvml: FakeNvml) -> None:
+    fake_nvml.add_cards(2)
+    fake_nvml.run_on(1, (4_194_302, 3 * GIB))
+    fake_nvml.lose(0)
+    found = by_id(gpus.check_cards(host))
+    assert "takes CUDA up to" in found["doctor.driver"][0].evidence
+    lost = next(one for one in found["doctor.card"] if one.level is Level.FAIL)
+    assert "gpus quarantine" in lost.remedy
+
+
+@pytest.mark.requirement("GPUH-07")
+def test_GPUH_07_memory_held_by_nobody_visible_is_told_and_nobody_is_named(
+    host: Host, fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.diagnosis.cards import holders
+
+    monkeypatch.setattr(holders, "BETWEEN_LOOKS_S", 0.05)
+    fake_nvml.add_cards(1)
+    fake_nvml.set(0, **{"memory.used": 9 * GIB})
+    list(gpus.check_cards(host))
+    found = by_id(gpus.check_holders(host))
+    (one,) = found["doctor.holders"]
+    assert one.level in (Level.WARN, Level.UNKNOWN)
+    assert "no visible process" in one.evidence
+    assert str(os.getpid()) not in one.evidence
+
+
+def test_a_quarantined_card_is_told_until_it_is_cleared(host: Host) -> None:
+    uuid = "GPU-00000000-0000-4000-8000-000000000001"
+    quarantine(uuid, "Xid 79")
+    found = by_id(hosts.check_leases(host))
+    assert "Xid 79" in found["doctor.quarantine"][0].evidence
+    assert f"holdfast gpus clear {uuid}" in found["doctor.quarantine"][0].remedy
+
+
+@pytest.mark.requirement("PRE-10")
+def test_the_named_interpreters_torch_is_asked(host: Host, fake_nvml: FakeNvml, tmp_path: Path) -> None:
+    fake_nvml.add_cards(1)
+    list(gpus.check_cards(host))
+    driver = build_driver(tmp_path / "cuda")
+    library = f"{driver}:{host.environ.get('LD_LIBRARY_PATH', '')}"
+    host.environ = {**host.environ, "LD_LIBRARY_PATH": library, "FAKE_CUDA_SM": "120"}
+    host.python = make_interpreter(tmp_path / "env")
+    found = by_id(gpus.check_framework(host))
+    assert found["framework.architecture"][0].level is Level.FAIL
+    assert found["framework.cuda"][0].level is Level.PASS
+
+
+def test_without_cards_a_build_for_the_cpu_is_right(host: Host, tmp_path: Path) -> None:
+    host.python = make_interpreter(tmp_path / "env", version="2.5.1+cpu", cuda=None, available=False)
+    host.root = str(tmp_path)
+    (found,) = gpus.check_framework(host)
+    assert found.level is Level.PASS
+    host.python = str(tmp_path / "nothing")
+    assert [finding.level for finding in gpus.check_framework(host)] == [Level.FAIL]
+
+
+@pytest.mark.requirement("PRE-22")
+def test_PRE_22_leftovers_are_told_with_their_run(host: Host) -> None:
+    run_dir = make_run(host.roots[0], "20251120-100000-digits-0a1b", ended())
+    marker = {"HOLDFAST_RUN_ID": os.path.basename(run_dir), "HOLDFAST_RUN_DIR": run_dir, "HOLDFAST_ATTEMPT": "1"}
+    program = "import signal; print(1, flush=True); signal.pause()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env={**os.environ, **marker}, stdout=subprocess.PIPE
+    ) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            found = by_id(runs.check_leftovers(host))
+            told = [one for one in found["leftovers"] if one.subject == os.path.basename(run_dir)]
+            assert str(child.pid) in told[0].evidence
+            assert "holdfast doctor --reap" in told[0].remedy
+        finally:
+            child.kill()
+
+
+@pytest.mark.requirement("STOR-02")
+def test_STOR_02_a_cache_behind_a_link_is_named_with_its_real_place(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk/model").write_bytes(b"x" * 100_000)
+    (tmp_path / "hf").symlink_to(tmp_path / "disk")
+    host.environ = {**host.environ, "HF_HOME": str(tmp_path / "hf")}
+    first = next(iter(runs.check_consumers(host)))
+    assert first.subject == "HF_HOME"
+    assert f"{tmp_path}/hf lies in {tmp_path}/disk" in first.evidence
+
+
+@pytest.mark.parametrize(
+    ("changed", "check", "level"),
+    [
+        ({}, "doctor.disk", Level.PASS),
+        ({"free_bytes": 5}, "doctor.disk", Level.FAIL),
+        ({"free_bytes": 9 * GIB}, "doctor.disk", Level.WARN),
+        ({"read_only": True}, "doctor.disk", Level.WARN),
+        ({"free_inodes": 3}, "doctor.inodes", Level.FAIL),
+        ({"is_network": True}, "doctor.network_disk", Level.WARN),
+    ],
+)
+def test_disks_are_judged_by_bytes_and_by_inodes(changed: dict[str, object], check: str, level: Level) -> None:
+    room = {"free_bytes": 50 * GIB, "total_bytes": 100 * GIB, "free_inodes": 10**6, "counts_inodes": True}
+    kind = dict.fromkeys(("read_only", "is_network", "is_memory"), False)
+    space = DiskSpace("/d", "/d", "ext4", "s", 1, **{**room, **kind, **changed})  # type: ignore[arg-type]
+    found = by_id(runs.judge_space(space, ["runs"]))
+    assert found[check][0].level is level
+
+
+def test_what_is_closed_to_this_account_is_unknown_and_never_clean(host: Host, tmp_path: Path) -> None:
+    host.root = str(tmp_path)
+    (tmp_path / "proc/sys/kernel/yama").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/yama/ptrace_scope").write_text("2\n")
+    (tmp_path / "proc/sys/kernel/dmesg_restrict").write_text("1\n")
+    found = by_id(tools.check_rights(host))
+    assert found["doctor.kernel_log"][0].level is Level.UNKNOWN
+    assert "only root may attach" in found["doctor.ptrace"][0].evidence
+
+
+def test_a_tool_on_PATH_is_found_and_what_an_absent_one_adds_is_said(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "gdb").write_text("#!/bin/sh\n")
+    (tmp_path / "gdb").chmod(0o755)
+    host.environ = {"PATH": str(tmp_path)}
+    found = {finding.subject: finding for finding in tools.check_tools(host)}
+    assert str(tmp_path / "gdb") in found["gdb"].evidence
+    assert found["py-spy"].level is Level.WARN
+    assert "would add" in found["perf"].evidence
+
+
+def test_nothing_leaves_the_box_unless_asked(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def resolve(name: str, _: object) -> Finding:
+        asked.append(name)
+        return Finding("names", Level.PASS, name, "e")
+
+    monkeypatch.setattr(tools, "resolve", resolve)
+    list(tools.check_network(host))
+    assert asked == []
+    host.network = True
+    list(tools.check_network(host))
+    assert asked == list(tools.NAMES)
+
+
+def test_every_finding_of_the_doctor_is_in_its_documentation() -> None:
+    root = Path(__file__).resolve().parents[3]
+    ids: set[str] = set()
+    for path in (root / "src/holdfast/agent/doctor").glob("*.py"):
+        ids |= set(re.findall(r"""(?:passed|unknown|warned|failed|Finding)\(\s*"([a-z_.]+)",""", path.read_text()))
+    documented = set(re.findall(r"`([a-z_.]+)`", (root / "docs/doctor.md").read_text()))
+    assert len(ids) > 15
+    assert ids <= documented

@@ -1,0 +1,137 @@
+"""``holdfast diagnose``: ended and live runs, processes, the archive, and its exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.diagnosis.bundle import BUDGET_BYTES, MOST_BYTES, write_bundle
+from holdfast.model import wire
+from tests.cli.live import live_run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Command
+
+pytestmark = pytest.mark.cli
+
+SECRET = "abc123secretvalue"
+BODY = "print('HF_TO' + 'KEN=' + 'abc123' + 'secretvalue', flush=True); {}['lr']"
+"""Prints the secret, which a command that holds it whole would be refused for."""
+FAILING = (sys.executable, "-I", "-S", "-c", BODY)
+
+
+@pytest.mark.requirement("DIAG-02", "FAIL-06", "U3")
+def test_DIAG_02_an_ended_run_gets_class_evidence_and_one_action(holdfast: Command) -> None:
+    run_dir = holdfast("run", "--json", "--name", "digits", "--", *FAILING).json()["run_dir"]
+    done = holdfast("diagnose", "digits")
+    assert done.code == 0
+    assert "attempt 1: bug (likely)" in done.out
+    for words in ("KeyError: 'lr'", "do ", "retry  never", "not out_of_memory: ", "evidence for it"):
+        assert words in done.out, words
+    value = holdfast("diagnose", "--json", run_dir).json()
+    assert (value["live"], value["attempt"], value["condition"]) == (False, 1, "failed")
+    assert (value["verdict"]["kind"], value["verdict"]["detector"]) == ("bug", "V12")
+    assert {"detector": "V9", "kind": "killed", "answer": "not_applicable", "confidence": "possible"} in value["ladder"]
+    assert SECRET not in done.out
+
+
+def test_a_success_is_said_to_be_one(holdfast: Command) -> None:
+    run_dir = holdfast("run", "--json", "--", "true").json()["run_dir"]
+    done = holdfast("diagnose", run_dir)
+    assert (done.code, done.out.rstrip().rpartition(": ")[2]) == (0, "succeeded; nothing speaks against it")
+    assert holdfast("diagnose", "--json", run_dir).json()["verdict"] is None
+
+
+@pytest.mark.requirement("FAIL-09")
+def test_every_attempt_can_be_asked_for_and_the_list_shows_the_class(holdfast: Command) -> None:
+    run_dir = holdfast("run", "--json", "--name", "two", "--", "sh", "-c", "kill -9 $$").json()["run_dir"]
+    assert holdfast("diagnose", "--attempt", "1", "two").out.startswith(
+        f"{os.path.basename(run_dir)}, attempt 1: killed"
+    )
+    done = holdfast("diagnose", "--attempt", "7", "two")
+    assert (done.code, "has no attempt 7" in done.err) == (66, True)
+    assert "failed: killed" in holdfast("ls").out
+    rows = holdfast("ls", "--json").json()["runs"]
+    assert [row["failure"] for row in rows] == ["killed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ((), 64),
+        (("digits", "--pid", "1"), 64),
+        (("--pid", "1", "--bundle", "x.tar.gz"), 64),
+        (("--pid", "4194303"), 66),
+        (("no-such-run",), 66),
+    ],
+)
+def test_wrong_use_and_what_is_not_there(holdfast: Command, arguments: tuple[str, ...], code: int) -> None:
+    done = holdfast("diagnose", *arguments)
+    assert done.code == code
+    assert done.err.startswith("holdfast: ")
+
+
+@pytest.mark.requirement("DIAG-08", "OBS-04")
+def test_DIAG_08_the_archive_holds_the_records_without_secrets_and_is_never_written_over(
+    holdfast: Command, tmp_path: Path
+) -> None:
+    secret = {"WANDB_API_KEY": SECRET}
+    run_dir = holdfast("run", "--json", "--", *FAILING, env=secret).json()["run_dir"]
+    path = tmp_path / "why.tar.gz"
+    made = holdfast("diagnose", "--json", "--bundle", str(path), run_dir).json()["bundle"]
+    assert made["path"] == str(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_size == made["size_bytes"] < MOST_BYTES
+    top = f"{os.path.basename(run_dir)}.1"
+    with tarfile.open(path) as archive:
+        texts = {member.name: archive.extractfile(member).read().decode() for member in archive.getmembers()}  # type: ignore[union-attr]
+    for name in ("diagnosis.json", "run.json", wire.VERDICT, wire.FAILURE, wire.OUTPUT, wire.EVENTS, "left-out.txt"):
+        assert f"{top}/{name}" in texts, name
+    assert not any(SECRET in text for text in texts.values())
+    again = holdfast("diagnose", "--bundle", str(path), run_dir)
+    assert (again.code, "exists already" in again.err) == (74, True)
+
+
+@pytest.mark.requirement("DIAG-08")
+def test_DIAG_08_output_that_does_not_compress_keeps_the_archive_small(tmp_path: Path) -> None:
+    attempt = tmp_path / "20261120-104500-t-0a1b" / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    for name in (wire.OUTPUT, wire.EVENTS, wire.HEALTH, wire.SUPERVISOR_LOG, "first_error.txt", wire.STATE, wire.EXIT):
+        (attempt / name).write_bytes(os.urandom(3 * 1024**2).hex().encode())
+    (attempt / "strange").symlink_to("/etc/passwd")
+    (attempt / wire.STATUS).symlink_to("/etc/passwd")
+    made = write_bundle(str(tmp_path / "b.tar.gz"), str(attempt.parents[1]), 1, {"verdict": None})
+    assert made.size_bytes < MOST_BYTES
+    left = "\n".join(made.left_out)
+    assert "did not fit" in left
+    assert "status.json: Too many levels" in left
+    assert "strange: not a record" in left
+    with tarfile.open(made.path) as archive:
+        assert sum(member.size for member in archive.getmembers()) <= BUDGET_BYTES
+
+
+@pytest.mark.requirement("DIAG-01", "DIAG-08")
+def test_a_live_run_is_looked_at_and_goes_on(holdfast: Command, tmp_path: Path) -> None:
+    with live_run(holdfast, "--name", "alive") as run:
+        path = tmp_path / "live.tar.gz"
+        value = holdfast("diagnose", "--json", "--bundle", str(path), "alive").json()
+        assert value["live"] is True
+        assert value["condition"] == "running"
+        assert value["verdict"]["kind"] not in ("deadlock", "busy_no_progress", "zombie", "paused")
+        assert value["sections"]
+        assert path.exists()
+        assert holdfast("show", "--json", run.run_id).json()["condition"] == "running"
+
+
+@pytest.mark.requirement("DIAG-01")
+def test_any_process_can_be_looked_at(holdfast: Command) -> None:
+    done = holdfast("diagnose", "--pid", str(os.getpid()))
+    assert done.code == 0
+    assert done.out.startswith(f"pid {os.getpid()}: ")
+    assert "could not be read" in done.out

@@ -1,0 +1,88 @@
+"""Folding: the surest decides, then the ladder's order; nothing that was said or unread is lost."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from holdfast.diagnosis.evidence import Answer, Detection
+from holdfast.diagnosis.fold import fold
+from holdfast.diagnosis.remedies import REMEDIES
+from holdfast.model.verdict import Clue, Confidence, FailureClass, Retry
+
+pytestmark = pytest.mark.pure
+F = FailureClass
+
+
+def say(
+    kind: FailureClass, answer: Answer = Answer.YES, sure: Confidence = Confidence.LIKELY, **facts: str
+) -> Detection:
+    clue = (Clue(f"{kind.value} {answer.value}"),)
+    return Detection(
+        kind.value,
+        kind,
+        answer,
+        sure,
+        evidence_for=clue if answer is Answer.YES else (),
+        evidence_against=clue if answer is Answer.NO else (),
+        unknown=clue if answer is Answer.UNKNOWN else (),
+        facts=facts,
+    )
+
+
+def test_the_surest_decides_and_then_the_order() -> None:
+    found = (
+        say(F.KILLED),
+        say(F.BUG),
+        say(F.REBOOT, sure=Confidence.CERTAIN),
+        say(F.DIVERGED, sure=Confidence.POSSIBLE),
+    )
+    verdict = fold(found)
+    assert (verdict.kind, verdict.also) == (F.REBOOT, ("killed", "bug", "diverged"))
+    assert fold(found[:2]).kind is F.KILLED
+
+
+def test_no_and_unknown_stay_apart() -> None:
+    verdict = fold((say(F.BUG), say(F.REBOOT, Answer.NO), say(F.HANG_UP, Answer.UNKNOWN)), Clue("it ended"))
+    assert [clue.text for clue in verdict.evidence_for] == ["it ended", "bug yes"]
+    assert [clue.text for clue in verdict.evidence_against] == ["not reboot: reboot no"]
+    assert [clue.text for clue in verdict.unknown] == ["hang_up unknown"]
+
+
+@pytest.mark.requirement("FAIL-01")
+def test_FAIL_01_what_nothing_explains_is_unknown_and_never_retried() -> None:
+    verdict = fold((say(F.BUG, Answer.NO), say(F.HARDWARE, Answer.UNKNOWN)))
+    assert (verdict.kind, verdict.retry, verdict.detector) == (F.UNKNOWN, Retry.NEVER, "")
+    assert "investigate" in verdict.action
+
+
+@pytest.mark.requirement("FAIL-01", "FAIL-02")
+@pytest.mark.parametrize("kind", list(FailureClass))
+def test_FAIL_01_every_class_has_one_action_that_needs_no_facts(kind: FailureClass) -> None:
+    remedy = REMEDIES[kind]
+    text = remedy.render({})
+    assert text
+    assert not re.search(r"[{}]", text)
+    named = set(re.findall(r"\{(\w+)\}", remedy.action))
+    assert named == set(remedy.defaults)
+    assert all("seen" in remedy.render({name: "seen"}) for name in named)
+
+
+def test_facts_are_text_and_never_templates() -> None:
+    assert "{x}" in REMEDIES[F.DISK_FULL].render({"path": "/a{x}"})
+
+
+@pytest.mark.requirement("FAIL-02", "FAIL-06")
+def test_FAIL_02_only_what_came_from_outside_may_be_repeated_unchanged() -> None:
+    same = {kind for kind, remedy in REMEDIES.items() if remedy.retry is Retry.SAME}
+    assert same == {F.TRANSIENT, F.SYNC_FAILED, F.REBOOT, F.CONTAINER_RESTART, F.HANG_UP, F.PREEMPTED}
+    for kind in (F.BUG, F.UNKNOWN, F.OUT_OF_MEMORY, F.KILLED, F.DIVERGED, F.ENVIRONMENT):
+        assert REMEDIES[kind].retry is Retry.NEVER
+
+
+@pytest.mark.requirement("FAIL-04")
+def test_FAIL_04_no_words_of_a_log_replace_what_is_said_about_memory() -> None:
+    verdict = fold((say(F.OUT_OF_MEMORY, remedy="use a smaller batch"),))
+    assert "do not shrink the batch" in verdict.action
+    assert fold((say(F.TRANSIENT, remedy="run it again when the tracker is back"),)).action.startswith("run it again")

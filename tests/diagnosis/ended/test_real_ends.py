@@ -1,0 +1,176 @@
+"""Real ends of real jobs, each explained by the class that it has: real signals, a real OOM kill, a real full disk."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.diagnosis.ended.judge import judge_ended, read_judgement
+from holdfast.host import cgroups
+from holdfast.model import wire
+from holdfast.model.job import DiskNeeds, Limits
+from holdfast.model.run import Wish
+from holdfast.model.verdict import Confidence, FailureClass, Retry, Verdict
+from tests.agent.driving import Drive, Driven, job, read_text, timeouts
+from tests.host.small_disk import mount_small_disk
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+F = FailureClass
+MIB = 1024**2
+HUNGRY = "kept = []\nwhile True:\n    kept.append(bytearray(b'x' * (8 << 20)))\n"
+WORKER = f"import os, sys\nif os.fork() == 0:\n    exec({HUNGRY!r})\nos.wait()\nsys.exit('a worker went away')\n"
+FILLER = "import os, sys\nwith open(sys.argv[1], 'wb') as file:\n    while True:\n        file.write(bytes(1 << 20))\n"
+
+
+def script(body: str, *arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-I", "-S", "-c", body, *arguments)
+
+
+def verdict_of(run: Driven) -> Verdict:
+    """The verdict that the supervisor has left, which is in the note and the exit record too."""
+    run.ended()
+    stored = read_judgement(run.run_dir, run.attempt)
+    assert stored is not None
+    assert stored.verdict is not None
+    assert run.read(wire.EXIT)["failure_class"] == stored.verdict.kind.value
+    assert f"- class: `{stored.verdict.kind.value}`" in read_text(run.path(wire.FAILURE))
+    return stored.verdict
+
+
+@pytest.fixture
+def memory_limit() -> Limits:
+    """A limit that a small hungry job reaches soon; kernel memory makes smaller ones unreliable."""
+    places = cgroups.discover()
+    if places.v1_place("memory") is None and places.unified is None:
+        pytest.skip("no memory controller here")
+    return Limits(memory_bytes=96 * MIB)
+
+
+@pytest.mark.requirement("DIAG-02", "FAIL-04", "U9")
+def test_FAIL_04_a_real_oom_kill_is_certain_and_forbids_a_smaller_batch(drive: Drive, memory_limit: Limits) -> None:
+    run = drive(*script(HUNGRY), limits=memory_limit)
+    verdict = verdict_of(run)
+    assert (verdict.kind, verdict.confidence, verdict.detector) == (F.OUT_OF_MEMORY, Confidence.CERTAIN, "V1")
+    assert "do not shrink the batch" in verdict.action
+    assert "now 96 MiB" in verdict.action
+    assert verdict.also == ()
+    own = run.read(wire.MANIFEST)["baseline"]["memory_levels"][0]
+    assert run.run_id in own["path"], "the run's own group is the first level"
+    assert own["oom_kills"] == 0
+    assert own["limit_bytes"] == 96 * MIB
+
+
+@pytest.mark.requirement("FAIL-04")
+def test_FAIL_04_the_victim_may_be_a_worker(drive: Drive, memory_limit: Limits) -> None:
+    run = drive(*script(WORKER), limits=memory_limit)
+    verdict = verdict_of(run)
+    assert run.ended().exit_code == 1
+    assert verdict.kind is F.OUT_OF_MEMORY
+
+
+@pytest.mark.requirement("DIAG-02", "FAIL-09", "FAIL-14", "U3")
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(9, F.KILLED), (15, F.KILLED), (1, F.HANG_UP), (11, F.NATIVE_CRASH), (6, F.NATIVE_CRASH), (24, F.RESOURCE_LIMIT)],
+)
+def test_FAIL_09_a_signal_has_its_class_and_is_no_oom(drive: Drive, number: int, kind: FailureClass) -> None:
+    verdict = verdict_of(drive(*job("die_by", number)))
+    assert verdict.kind is kind
+    assert "out_of_memory" not in verdict.also
+
+
+@pytest.mark.requirement("DIAG-02", "FAIL-14")
+def test_DIAG_02_a_kill_by_somebody_else_is_told_from_ours(drive: Drive) -> None:
+    run = drive(*job("stay"))
+    run.kill(run.ready().job.process)
+    verdict = verdict_of(run)
+    assert (verdict.kind, verdict.retry) == (F.KILLED, Retry.NEVER)
+    asked = drive(*job("stay"))
+    asked.ready()
+    asked.ask(Wish.STOP_NOW)
+    assert verdict_of(asked).kind is F.STOPPED
+
+
+@pytest.mark.requirement("FAIL-06", "FAIL-11")
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [("{}['lr']", F.BUG), ("import no_such_module_here", F.ENVIRONMENT), ("raise SystemExit(3)", F.UNKNOWN)],
+)
+def test_FAIL_06_an_exception_is_told_from_an_environment(drive: Drive, body: str, kind: FailureClass) -> None:
+    assert verdict_of(drive(*script(body))).kind is kind
+
+
+def test_a_time_limit_names_itself(drive: Drive) -> None:
+    assert verdict_of(drive(*job("stay"), timeouts=timeouts(run=0.3))).kind is F.TIMED_OUT
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    with mount_small_disk(tmp_path / "small", 8 * MIB) as path:
+        yield path
+
+
+@pytest.mark.requirement("FAIL-03", "U6")
+def test_FAIL_03_a_full_disk_is_found_on_the_disk_and_in_the_words(drive: Drive, small_disk: Path) -> None:
+    needs = DiskNeeds(paths=(str(small_disk),), min_free_bytes=0, min_free_inodes=0)
+    run = drive(*script(FILLER, str(small_disk / "checkpoint")), disk=needs)
+    verdict = verdict_of(run)
+    assert (verdict.kind, verdict.confidence) == (F.DISK_FULL, Confidence.CERTAIN)
+    assert verdict.retry is Retry.AFTER_SCRATCH
+    assert str(small_disk) in verdict.action
+
+
+@pytest.mark.requirement("FAIL-13")
+def test_FAIL_13_a_success_that_was_too_fast_is_doubted_and_stays_a_success(drive: Drive) -> None:
+    run = drive(*job("exit_with", 0), expected_s=3600.0)
+    assert run.ended().exit_code == 0
+    stored = read_judgement(run.run_dir, 1)
+    assert stored is not None
+    assert stored.verdict is not None
+    assert stored.verdict.kind is F.SUSPICIOUS_FINISH
+    assert run.read(wire.EXIT)["failure_class"] == "suspicious_finish"
+    assert not os.path.exists(run.path(wire.FAILURE))
+
+
+def test_a_plain_success_has_no_verdict(drive: Drive) -> None:
+    run = drive(*job("exit_with", 0))
+    end = run.ended()
+    assert judge_ended(run.run_dir, 1, end) is None
+    assert not os.path.exists(run.path(wire.VERDICT))
+    assert run.read(wire.EXIT)["failure_class"] is None
+
+
+@pytest.mark.requirement("DIAG-02", "PROC-15")
+def test_DIAG_02_a_run_whose_keepers_were_killed_is_said_to_have_lost_them(drive: Drive) -> None:
+    run = drive(*job("stay"))
+    state = run.ready()
+    run.kill_supervisor()
+    run.kill(state.keeper)
+    run.kill(state.job.process)
+    run.assert_gone()
+    run.adopt()
+    assert verdict_of(run).kind is F.SUPERVISOR_LOST
+
+
+@pytest.mark.requirement("DIAG-02", "BSSH-05")
+def test_DIAG_02_after_another_boot_it_was_the_reboot(drive: Drive) -> None:
+    run = drive(*job("stay"))
+    state = run.ready()
+    run.kill_supervisor()
+    run.kill(state.keeper)
+    run.kill(state.job.process)
+    run.assert_gone()
+    run.environ["HOLDFAST_BOOT_ID"] = "a-later-boot"
+    run.start("adopt")
+    # Its supervisor is of a boot that the test is not in, so that it looks dead from the start.
+    wait_until(lambda: os.path.exists(run.path(wire.FAILURE)), what="the note is written")
+    verdict = verdict_of(run)
+    assert (verdict.kind, verdict.confidence, verdict.retry) == (F.REBOOT, Confidence.CERTAIN, Retry.SAME)

@@ -1,0 +1,225 @@
+"""A process that behaves in one way, for the diagnosis to look at: ``behaviours.py MODE [DIRECTORY]``.
+
+It writes ``ready`` into DIRECTORY when it behaves so, and a heartbeat there with `beat`. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+CLONE_VFORK = 0x4000
+SYS_CLONE = {"x86_64": 56, "aarch64": 220}
+DIRECTORY = sys.argv[2]
+
+
+def ready() -> None:
+    with open(f"{DIRECTORY}/ready.tmp", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(f"{DIRECTORY}/ready.tmp", f"{DIRECTORY}/ready")
+
+
+def beat(step: int, **more: object) -> None:
+    path = f"{DIRECTORY}/heartbeat.json"
+    with open(f"{path}.tmp", "w") as file:
+        json.dump({"schema": 1, "step": step, "phase": "train", "time": time.time(), **more}, file)
+    os.rename(f"{path}.tmp", path)
+
+
+def deadlock() -> None:
+    first, second, both = threading.Lock(), threading.Lock(), threading.Barrier(2)
+
+    def other() -> None:
+        with second:
+            both.wait()
+            first.acquire()
+
+    threading.Thread(target=other, daemon=True).start()
+    with first:
+        both.wait()
+        ready()
+        second.acquire()
+
+
+def queue_deadlock() -> None:
+    """The main thread waits for ever while a helper only ticks, as a progress bar's monitor does."""
+    never = threading.Event()
+
+    def tick() -> None:
+        while True:
+            time.sleep(2)
+
+    threading.Thread(target=tick, daemon=True).start()
+    ready()
+    never.wait()
+
+
+def busy() -> None:
+    ready()
+    while True:
+        pass
+
+
+def busy_calls() -> None:
+    ready()
+    while True:
+        os.stat("/")
+
+
+def pipe() -> None:
+    reader, _writer = os.pipe()
+    ready()
+    os.read(reader, 1)
+
+
+def network() -> None:
+    connection = socket.create_connection(("127.0.0.1", int(sys.argv[3])))
+    ready()
+    connection.recv(1)
+
+
+def network_poll() -> None:
+    connection = socket.create_connection(("127.0.0.1", int(sys.argv[3])))
+    connection.settimeout(10_000)
+    ready()
+    connection.recv(1)
+
+
+def sleeping() -> None:
+    ready()
+    while True:
+        time.sleep(1000)
+
+
+def vfork() -> None:
+    """A parent in uninterruptible sleep until its child execs, which it never does."""
+    library = ctypes.CDLL(None)
+    library.prctl(1, 9)
+    ready()
+    child = library.syscall(ctypes.c_long(SYS_CLONE[os.uname().machine]), CLONE_VFORK | 17, 0, 0, 0, 0)
+    if child == 0:
+        library.prctl(1, 9)
+        while True:
+            time.sleep(1000)
+
+
+def buffered() -> None:
+    ready()
+    number = 0
+    while True:
+        number += 1
+        print("loss", number)
+        time.sleep(0.05)
+
+
+def storm() -> None:
+    def burn() -> None:
+        while True:
+            hashlib.pbkdf2_hmac("sha256", b"x", b"y", 20_000)
+
+    for _ in range(15):
+        threading.Thread(target=burn, daemon=True).start()
+    ready()
+    burn()
+
+
+def slow_step() -> None:
+    """A step of half a second of computing: healthy."""
+    step = 0
+    while True:
+        step += 1
+        beat(step, steps_per_s=2.0)
+        if step == 2:
+            ready()
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            hashlib.pbkdf2_hmac("sha256", b"x", b"y", 1000)
+
+
+def loader() -> None:
+    """A main process that waits for two workers, each of which computes its batches: healthy, starved."""
+    pipes = []
+    for _ in range(2):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            ctypes.CDLL(None).prctl(1, 9)
+            while True:
+                hashlib.pbkdf2_hmac("sha256", b"x", b"y", 30_000)
+                os.write(writer, b"b")
+        os.close(writer)
+        pipes.append(reader)
+    step = 0
+    while True:
+        os.read(pipes[step % 2], 1)
+        step += 1
+        beat(step, steps_per_s=20.0)
+        if step == 4:
+            ready()
+
+
+def child() -> None:
+    with subprocess.Popen(["sleep", "1000"], preexec_fn=lambda: ctypes.CDLL(None).prctl(1, 9)) as process:
+        ready()
+        process.wait()
+
+
+def stuck_worker() -> None:
+    """The main process reads from a worker that waits for a lock which it holds itself."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        ctypes.CDLL(None).prctl(1, 9)
+        lock = threading.Lock()
+        lock.acquire()
+        lock.acquire()
+    ready()
+    os.read(reader, 1)
+    os.close(writer)
+
+
+def leaderless() -> None:
+    """The main thread ends, another works on: a zombie for whoever reads only the leader."""
+
+    def work() -> None:
+        step = 0
+        while True:
+            step += 1
+            beat(step)
+            time.sleep(0.05)
+
+    # Native: a Python thread would be waited for by the interpreter.
+    library = ctypes.CDLL(None)
+    threading.Thread(target=work).start()
+    ready()
+    library.pthread_exit(None)
+
+
+def exit_hang() -> None:
+    with open(f"{DIRECTORY}/stop.json", "w") as file:
+        json.dump({"schema": 1, "why": "finished", "step": 10}, file)
+    threading.Thread(target=threading.Event().wait).start()
+    ready()
+
+
+def asked(body: str) -> None:
+    """As `body`, with the training library's stack dumps."""
+    from holdfast.training.reporting import stacks
+
+    assert stacks.install(f"{DIRECTORY}/stacks.txt") is not None
+    globals()[body]()
+
+
+if __name__ == "__main__":
+    mode = sys.argv[1]
+    # Dies with whoever started it.
+    ctypes.CDLL(None).prctl(1, 9)
+    if mode.startswith("asked:"):
+        asked(mode.partition(":")[2])
+    else:
+        globals()[mode]()

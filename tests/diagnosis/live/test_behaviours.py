@@ -1,0 +1,184 @@
+"""Real processes, each in its own kind of trouble or health: each gets its class, and no healthy one a hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.diagnosis.live.judge import diagnose_live
+from holdfast.diagnosis.live.target import LiveTarget, target_from_pid
+from holdfast.host.processes import identify, read_stat
+from holdfast.model import wire
+from holdfast.model.verdict import HANGS, Confidence, LiveClass
+from tests.diagnosis.live.bench import behaving, explain, look, stand_still
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+HUNG = [
+    ("deadlock", LiveClass.DEADLOCK),
+    ("queue_deadlock", LiveClass.DEADLOCK),
+    ("busy", LiveClass.BUSY_NO_PROGRESS),
+    ("busy_calls", LiveClass.BUSY_NO_PROGRESS),
+    ("pipe", LiveClass.WAITING_FOR_CHILD),
+    ("child", LiveClass.WAITING_FOR_CHILD),
+    ("stuck_worker", LiveClass.WAITING_FOR_CHILD),
+    ("vfork", LiveClass.WAITING_FOR_CHILD),
+]
+
+
+@pytest.mark.requirement("DIAG-01", "DIAG-03", "DIAG-04", "DIAG-06", "MON-07", "B-42", "B-82")
+@pytest.mark.parametrize(("mode", "expected"), HUNG, ids=[mode for mode, _ in HUNG])
+def test_a_process_that_hangs_gets_the_class_of_its_hang(tmp_path: Path, mode: str, expected: LiveClass) -> None:
+    with behaving(mode, tmp_path) as target:
+        stand_still(tmp_path)
+        report = look(target)
+    assert report.verdict.kind is expected, explain(report)
+    assert report.verdict.confidence is not Confidence.POSSIBLE, explain(report)
+    assert report.verdict.evidence_for
+    assert "{" not in report.verdict.action
+
+
+@pytest.mark.requirement("DIAG-06")
+@pytest.mark.parametrize("mode", ["network", "network_poll"])
+def test_a_process_that_waits_for_the_network_is_told_with_the_other_end(tmp_path: Path, mode: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        with behaving(mode, tmp_path, port) as target:
+            stand_still(tmp_path)
+            report = look(target)
+    assert report.verdict.kind is LiveClass.NETWORK_WAIT, explain(report)
+    assert f"127.0.0.1:{port}" in report.verdict.action
+
+
+@pytest.mark.requirement("DIAG-03")
+def test_a_deadlock_in_which_nobody_can_wake_another_needs_no_heartbeat(tmp_path: Path) -> None:
+    with behaving("deadlock", tmp_path) as target:
+        report = look(target)
+    assert report.verdict.kind is LiveClass.DEADLOCK, explain(report)
+
+
+@pytest.mark.requirement("DIAG-04")
+def test_a_busy_process_without_a_heartbeat_is_not_called_hung(tmp_path: Path) -> None:
+    with behaving("busy", tmp_path) as target:
+        report = look(target)
+    assert report.verdict.kind is LiveClass.UNCLEAR, explain(report)
+    assert "busy_no_progress" in report.verdict.also
+    assert any("no heartbeat" in clue.text for clue in report.verdict.unknown)
+
+
+@pytest.mark.requirement("DIAG-06")
+def test_a_stopped_process_is_paused_and_stays_as_it_is(tmp_path: Path) -> None:
+    with behaving("slow_step", tmp_path) as target:
+        pid = target.roots[0].pid
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: (stat := read_stat(pid)) is not None and stat.state == "T")
+        report = look(target)
+        stat = read_stat(pid)
+        assert stat is not None
+        assert stat.state == "T"
+    assert report.verdict.kind is LiveClass.PAUSED, explain(report)
+    assert report.verdict.confidence is Confidence.CERTAIN
+
+
+@pytest.mark.requirement("DIAG-06")
+def test_an_ended_process_that_nobody_reaped_is_a_zombie(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
+        identity = identify(process.pid)
+        assert identity is not None
+        wait_until(lambda: (stat := read_stat(process.pid)) is not None and stat.state == "Z")
+        report = look(LiveTarget("zombie", (identity,), ours=True), interval_s=0.1)
+    assert report.verdict.kind is LiveClass.ZOMBIE, explain(report)
+    assert str(os.getpid()) in report.verdict.action
+
+
+def test_a_target_that_is_gone_is_unclear_and_says_so(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
+        identity = identify(process.pid)
+        assert identity is not None
+    report = look(LiveTarget("gone", (identity,), ours=True), interval_s=0.0)
+    assert report.verdict.kind is LiveClass.UNCLEAR
+    assert "ended" in report.verdict.evidence_for[0].text
+
+
+@pytest.mark.requirement("DIAG-06")
+def test_a_training_that_said_finished_and_does_not_end_hangs_at_its_exit(tmp_path: Path) -> None:
+    with behaving("exit_hang", tmp_path) as target:
+        report = look(target)
+    assert report.verdict.kind is LiveClass.EXIT_HANG, explain(report)
+
+
+# -------------------------------------------------------------------------------------------------------------- healthy
+
+HEALTHY = [
+    ("slow_step", {LiveClass.PROGRESSING, LiveClass.NOISY_NEIGHBOUR}),
+    ("loader", {LiveClass.LOADER_BOUND, LiveClass.NOISY_NEIGHBOUR, LiveClass.PROGRESSING}),
+    ("leaderless", {LiveClass.PROGRESSING}),
+    ("storm", {LiveClass.OVERSUBSCRIBED}),
+    ("buffered", {LiveClass.BUFFERED}),
+    ("sleeping", {LiveClass.UNCLEAR}),
+]
+
+
+@pytest.mark.requirement("DIAG-03", "DIAG-04", "DIAG-10", "MON-07")
+@pytest.mark.parametrize(("mode", "expected"), HEALTHY, ids=[mode for mode, _ in HEALTHY])
+def test_a_healthy_process_is_never_said_to_hang(tmp_path: Path, mode: str, expected: set[LiveClass]) -> None:
+    with behaving(mode, tmp_path) as target:
+        report = look(target)
+    assert report.verdict.kind not in HANGS, explain(report)
+    assert report.verdict.kind in expected, explain(report)
+
+
+@pytest.mark.requirement("DIAG-10")
+def test_a_process_that_sets_unbuffered_output_is_not_called_buffered(tmp_path: Path) -> None:
+    with behaving("sleeping", tmp_path, unbuffered=True) as target:
+        report = look(target)
+    assert report.verdict.kind is not LiveClass.BUFFERED, explain(report)
+
+
+# ------------------------------------------------------------------------------------------------------- the report
+
+SECTIONS = ["states", "cpu", "io", "files", "kernel_stack", "stacks", "calls", "cards", "storage"]
+
+
+@pytest.mark.requirement("DIAG-01")
+def test_the_report_has_its_sections_in_order_and_can_be_written_down(tmp_path: Path) -> None:
+    with behaving("pipe", tmp_path) as target:
+        report = look(target)
+    assert [section.name for section in report.sections] == SECTIONS
+    encoded = wire.encode(report)
+    assert encoded["verdict"]["kind"] == "waiting_for_child"
+    assert encoded["sections"][0]["lines"]
+
+
+@pytest.mark.requirement("DIAG-01", "DIAG-05")
+def test_a_bare_pid_is_looked_at_and_never_signalled(tmp_path: Path) -> None:
+    with behaving("asked:deadlock", tmp_path) as target:
+        foreign = target_from_pid(target.roots[0].pid)
+        assert foreign is not None
+        assert not foreign.ours
+        assert foreign.files.log == str(tmp_path / "output.log")
+        report = diagnose_live(foreign, interval_s=0.5)
+    assert report.verdict.kind is LiveClass.DEADLOCK, explain(report)
+    assert not (tmp_path / "stacks.txt").read_text()
+    stacks = next(section for section in report.sections if section.name == "stacks")
+    assert "never signalled" in stacks.unread[0]
+
+
+def test_there_is_no_target_for_a_pid_that_nobody_has() -> None:
+    assert target_from_pid(4_000_000) is None
+
+
+def test_our_own_process_and_its_reader_are_no_part_of_a_shell_that_is_looked_at() -> None:
+    parent = target_from_pid(os.getppid())
+    assert parent is not None
+    assert os.getpid() not in parent.list_pids()

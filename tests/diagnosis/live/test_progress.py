@@ -1,0 +1,107 @@
+"""Whether a run gets on, told from heartbeat, samples, artifacts and log."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.diagnosis.evidence import Reading
+from holdfast.diagnosis.live.progress import Pace, Progress, judge_progress
+from holdfast.diagnosis.live.run_files import RunFacts, Sample
+
+pytestmark = [pytest.mark.pure, pytest.mark.requirement("MON-07", "DIAG-03")]
+NOW = 1_000_000.0
+
+
+def facts(**values: object) -> RunFacts:
+    return RunFacts(**{"now_s": NOW, **values})  # type: ignore[arg-type]  # the table's values
+
+
+def beat(step: int | None, *, age_s: float = 1.0, **more: object) -> RunFacts:
+    phase = more.pop("phase", "train")
+    rate = more.pop("rate", None)
+    heartbeat = {"step": step, "phase": phase, "steps_per_s": rate}
+    return facts(heartbeat=heartbeat, heartbeat_at_s=NOW - age_s, **more)
+
+
+def judge(before: RunFacts, after: RunFacts, job_age_s: float | None = 10_000.0) -> Progress:
+    return judge_progress(Reading(before), Reading(after), job_age_s=job_age_s)
+
+
+def test_a_step_between_the_looks_is_progress() -> None:
+    assert judge(beat(5), beat(6)).pace is Pace.MOVING
+
+
+def test_a_checkpoint_between_the_looks_is_progress_though_the_step_stands() -> None:
+    before, after = beat(5, age_s=900, artifacts_at_s=NOW - 900), beat(5, age_s=900, artifacts_at_s=NOW - 1)
+    assert judge(before, after).pace is Pace.MOVING
+
+
+@pytest.mark.parametrize(
+    ("rate", "age_s", "pace"),
+    [
+        (None, 29, Pace.RECENT),
+        (None, 31, Pace.OVERDUE),
+        (10.0, 31, Pace.OVERDUE),
+        (0.1, 49, Pace.RECENT),
+        (0.1, 51, Pace.OVERDUE),
+        (0.01, 490, Pace.RECENT),
+        (0.01, 510, Pace.OVERDUE),
+    ],
+)
+def test_a_step_is_overdue_after_five_of_the_runs_own_intervals(rate: float | None, age_s: float, pace: Pace) -> None:
+    look = beat(5, age_s=age_s, rate=rate)
+    assert judge(look, look).pace is pace
+
+
+def test_a_pause_as_long_as_one_seen_before_is_not_overdue() -> None:
+    samples = (Sample(NOW - 900, 1), Sample(NOW - 500, 2), Sample(NOW - 350, 3))
+    look = beat(3, age_s=350, samples=samples)
+    assert judge(look, look).pace is Pace.RECENT
+
+
+def test_a_heartbeat_that_repeats_its_step_is_no_progress() -> None:
+    samples = tuple(Sample(NOW - age, 5) for age in (300, 200, 100, 10))
+    look = beat(5, age_s=0.5, samples=samples)
+    judged = judge(look, look)
+    assert judged.pace is Pace.OVERDUE
+    assert judged.age_s == pytest.approx(300)
+
+
+@pytest.mark.parametrize("phase", ["eval", "Save", "compile"])
+def test_a_phase_that_may_take_long_is_given_its_time(phase: str) -> None:
+    look = beat(5, age_s=600, phase=phase)
+    judged = judge(look, look)
+    assert judged.pace is Pace.RECENT
+    assert judged.starting
+    late = beat(5, age_s=2000, phase=phase)
+    assert judge(late, late).pace is Pace.OVERDUE
+
+
+def test_before_the_first_step_a_run_is_starting() -> None:
+    look = beat(None, age_s=300)
+    assert judge(look, look, 300.0).starting
+    assert judge(look, look, 300.0).pace is Pace.RECENT
+    late = beat(0, age_s=2000)
+    assert judge(late, late, 2000.0).pace is Pace.OVERDUE
+
+
+def test_a_log_alone_can_only_be_silent() -> None:
+    look = facts(log_bytes=10, log_at_s=NOW - 9000)
+    assert judge(look, look).pace is Pace.SILENT
+    assert judge(look, facts(log_bytes=20, log_at_s=NOW)).pace is Pace.MOVING
+
+
+def test_without_any_sign_nothing_is_known() -> None:
+    assert judge(facts(), facts()).pace is Pace.UNKNOWN
+
+
+def test_files_that_cannot_be_read_leave_progress_unknown_with_the_reason() -> None:
+    judged = judge_progress(Reading(facts()), Reading(unread="no answer within 2 s"), job_age_s=None)
+    assert judged.pace is Pace.UNKNOWN
+    assert judged.unread == "no answer within 2 s"
+
+
+def test_numbers_that_make_no_sense_are_survived() -> None:
+    for rate in (float("nan"), float("inf"), -1.0, 0.0, True, "fast"):
+        look = beat(5, age_s=1.0, rate=rate)
+        assert judge(look, look).pace is Pace.RECENT

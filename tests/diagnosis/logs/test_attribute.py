@@ -1,0 +1,123 @@
+"""Causes before what follows from them; words alone are at most likely; what is unread is unknown."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.diagnosis.evidence import Answer, LogFacts, LogMatch, Reading, Role
+from holdfast.diagnosis.logs.attribute import find_root, judge_log
+from holdfast.model.verdict import Confidence, FailureClass
+
+pytestmark = [pytest.mark.pure, pytest.mark.requirement("FAIL-01")]
+
+VRAM = LogMatch("vram", Role.ROOT, FailureClass.GPU_OUT_OF_MEMORY, "CUDA out of memory", 100, 3, values={"card": "3"})
+DISK = LogMatch("disk", Role.ROOT, FailureClass.DISK_FULL, "No space left on device", 50, remedy="free some")
+PEER = LogMatch("collective.timeout", Role.ROOT, FailureClass.COMMUNICATION, "Watchdog caught", 10, 0)
+AFTER = LogMatch("collective.aftermath", Role.CASCADE, FailureClass.COMMUNICATION, "Broken pipe", 5)
+WORKER = LogMatch("worker.killed", Role.CONFIRMATION, FailureClass.OUT_OF_MEMORY, "killed by signal: Killed", 70)
+KILLED = LogMatch("killed", Role.CONFIRMATION, None, "Killed", 80)
+TRACKER = LogMatch("tracker", Role.ROOT, FailureClass.TRANSIENT, "wandb: Network error", 1)
+NAN = [LogMatch("nonfinite", Role.ROOT, FailureClass.DIVERGED, "loss nan", number) for number in range(3)]
+
+
+def raised(line: str, offset: int, kind: FailureClass = FailureClass.BUG, rank: int | None = None) -> LogMatch:
+    return LogMatch("exception", Role.ROOT, kind, line, offset, rank)
+
+
+def facts(*matches: LogMatch, exception: str = "", whole: bool = True) -> LogFacts:
+    ordered = tuple(sorted(matches, key=lambda match: match.offset))
+    return LogFacts("output.log", 1000, ordered, exception=exception, whole=whole)
+
+
+def test_unread_is_unknown() -> None:
+    (only,) = judge_log(Reading(unread="output.log cannot be opened: Permission denied"))
+    assert (only.kind, only.answer) == (FailureClass.UNKNOWN, Answer.UNKNOWN)
+    assert "Permission denied" in only.unknown[0].text
+
+
+def test_a_silent_log_that_is_not_whole_is_unknown_not_no() -> None:
+    assert judge_log(Reading(facts()))[0].answer is Answer.NO
+    only = judge_log(Reading(facts(whole=False)))[0]
+    assert only.answer is Answer.UNKNOWN
+    assert only.unknown
+
+
+def test_a_cause_of_a_log_that_is_not_whole_says_so() -> None:
+    best = judge_log(Reading(facts(VRAM, whole=False)))[0]
+    assert best.answer is Answer.YES
+    assert best.unknown
+
+
+def test_the_earliest_cause_is_the_root() -> None:
+    assert find_root(facts(VRAM, DISK)) is DISK
+    first, second = judge_log(Reading(facts(VRAM, DISK)))
+    assert (first.kind, first.confidence) == (FailureClass.DISK_FULL, Confidence.LIKELY)
+    assert (second.kind, second.confidence) == (FailureClass.GPU_OUT_OF_MEMORY, Confidence.POSSIBLE)
+    assert first.facts["remedy"] == "free some"
+    assert second.facts["rank"] == "3"
+
+
+def test_the_last_traceback_says_it_before_earlier_words() -> None:
+    assert find_root(facts(DISK, VRAM, raised("X: CUDA", 100), exception="X: CUDA")) is VRAM
+
+
+def test_a_collective_comes_after_every_other_cause() -> None:
+    assert find_root(facts(PEER, VRAM)) is VRAM
+    assert find_root(facts(PEER, AFTER)) is PEER
+    assert find_root(facts(AFTER)) is None
+
+
+def test_an_exception_before_a_collective_is_the_root_and_one_behind_is_not() -> None:
+    early, late = raised("KeyError: 1", 2, rank=1), raised("RuntimeError: x", 400)
+    assert find_root(facts(early, PEER, late, exception="RuntimeError: x")) is early
+    assert find_root(facts(PEER, late, exception="RuntimeError: x")) is PEER
+
+
+def test_the_reported_rank_decides_between_exceptions() -> None:
+    report = LogMatch("elastic.root", Role.CONFIRMATION, None, "Root Cause", 900, 2)
+    one, two = raised("KeyError: 1", 2, rank=1), raised("KeyError: 2", 3, rank=2)
+    assert find_root(facts(one, two, exception="KeyError: 2")) is one
+    assert find_root(facts(one, two, report, exception="KeyError: 2")) is two
+
+
+def test_what_can_be_survived_is_a_cause_only_in_the_last_traceback() -> None:
+    assert find_root(facts(TRACKER)) is None
+    assert judge_log(Reading(facts(TRACKER)))[0].confidence is Confidence.POSSIBLE
+    bug = raised("KeyError: x", 300)
+    assert find_root(facts(TRACKER, bug, exception="KeyError: x")) is bug
+    ended = raised("wandb: Network error", 1)
+    assert find_root(facts(TRACKER, ended, exception="wandb: Network error")) is TRACKER
+
+
+def test_one_loss_that_is_not_finite_proves_nothing() -> None:
+    assert find_root(facts(*NAN[:2])) is None
+    assert find_root(facts(*NAN)) is NAN[0]
+    bug = raised("ValueError: found invalid values: tensor([nan])", 300)
+    assert find_root(facts(*NAN, bug, exception=bug.line)) is NAN[0]
+
+
+def test_what_confirms_is_possible_and_killed_has_no_class() -> None:
+    (only,) = judge_log(Reading(facts(WORKER)))
+    assert (only.kind, only.confidence) == (FailureClass.OUT_OF_MEMORY, Confidence.POSSIBLE)
+    (killed,) = judge_log(Reading(facts(KILLED)))
+    assert (killed.kind, killed.answer) == (FailureClass.UNKNOWN, Answer.NO)
+    assert killed.evidence_for
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("-9", FailureClass.KILLED),
+        ("-11", FailureClass.NATIVE_CRASH),
+        ("-7", FailureClass.SHARED_MEMORY),
+        ("-1", FailureClass.HANG_UP),
+        ("1", FailureClass.UNKNOWN),
+        ("-99999999999", FailureClass.UNKNOWN),
+    ],
+)
+def test_a_launchers_report_counts_when_nothing_names_a_cause(code: str, kind: FailureClass) -> None:
+    report = LogMatch("elastic.root", Role.CONFIRMATION, None, "Root Cause", 9, 4, values={"exitcode": code})
+    best = judge_log(Reading(facts(report)))[0]
+    assert best.kind is kind
+    assert best.confidence is Confidence.POSSIBLE
+    assert judge_log(Reading(facts(report, VRAM)))[0].kind is FailureClass.GPU_OUT_OF_MEMORY

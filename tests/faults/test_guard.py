@@ -1,0 +1,141 @@
+"""Faults as runs: that they happen is seen in the kernel's facts, and nothing is left, whoever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.faults.engine import run_fault, sweep
+from holdfast.faults.needs import Needs
+from holdfast.faults.spec import Fault, Judgement, Proof, Seen
+from holdfast.faults.table import find
+from holdfast.model.verdict import FailureClass
+from tests.leaks import find_processes, read_command
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.process
+
+CALLER = """
+import sys
+from holdfast.faults.engine import run_fault
+from holdfast.faults.needs import Needs
+from holdfast.faults.table import find
+run_fault(find(sys.argv[1]), Needs())
+"""
+
+
+def require(fault: Fault) -> Fault:
+    """Skip where the box cannot do it."""
+    reason = Needs().lacking(fault)
+    if reason:
+        pytest.skip(reason)
+    return fault
+
+
+def read_temporary() -> list[str]:
+    """What is in the directory for temporary files."""
+    return os.listdir(os.environ["TMPDIR"])
+
+
+@pytest.mark.requirement("FAIL-04", "DIAG-08")
+@pytest.mark.parametrize("name", ["host-memory", "hang-up", "killed", "segfault", "edited-script"])
+def test_the_fault_happens_and_is_told_apart(name: str) -> None:
+    report = run_fault(require(find(name)), Needs())
+    assert not report.unproven, report
+    assert report.judgement is Judgement.RIGHT, report
+    assert read_temporary() == []
+
+
+def test_a_fault_that_does_not_happen_proves_nothing() -> None:
+    report = Fault(
+        "key-error", "claims what does not happen", (FailureClass.BUG,), (Proof(Seen.SIGNAL, "11"),),
+        ("ending", "key-error"),
+    )  # fmt: skip
+    # The guard looks the fault up by its name, so the claim is put to it through the table's own entry.
+    code = (
+        "import sys, dataclasses, holdfast.faults.guard as guard\n"
+        "from holdfast.faults.spec import Proof, Seen\n"
+        "real = guard.find\n"
+        "guard.find = lambda name: dataclasses.replace(real(name), proofs=(Proof(Seen.SIGNAL, '11'),))\n"
+        "sys.exit(guard.main(sys.argv[1:]))\n"
+    )
+    box = os.environ["TMPDIR"] + "/box"
+    os.mkdir(box, 0o700)
+    read_end, write_end = os.pipe()
+    done = subprocess.run(
+        [sys.executable, "-c", code, f'{{"name": "{report.name}", "box": "{box}"}}'],
+        stdin=read_end, capture_output=True, text=True, check=True, timeout=25,
+    )  # fmt: skip
+    os.close(read_end)
+    os.close(write_end)
+    assert '"judgement": "not_real"' in done.stdout
+    assert "KeyError" in done.stdout
+
+
+@pytest.mark.parametrize("who", ["caller", "guard"])
+@pytest.mark.parametrize("name", ["fsfreeze", "fuse-hang"])
+def test_nothing_is_left_when_somebody_is_killed(who: str, name: str, tmp_path: Path) -> None:
+    require(find(name))
+    caller = subprocess.Popen([sys.executable, "-c", CALLER, name], start_new_session=True)
+    try:
+        sandbox = f"{os.environ['TMPDIR']}/{wait_until(read_temporary, what='the sandbox')[0]}"
+        word = "writing" if name == "fsfreeze" else "reading"
+        wait_until(lambda: word in _read(f"{sandbox}/marks").split(), what="the trouble")
+        victim = caller.pid if who == "caller" else _find_guard(sandbox)
+        os.kill(victim, signal.SIGKILL)
+        caller.wait(30)
+    finally:
+        caller.kill()
+        caller.wait()
+    wait_until(lambda: not find_processes(sandbox), 20, what="the end of all its processes")
+    wait_until(lambda: not os.path.exists(sandbox), what="the end of the sandbox")
+    with open("/proc/self/mountinfo") as file:
+        assert sandbox not in file.read()
+
+
+def _find_guard(sandbox: str) -> int:
+    guards = [pid for pid, command in find_processes(sandbox).items() if "holdfast.faults.guard" in command]
+    # The server and the watchdog are children of it, with the same command line.
+    return next(pid for pid in guards if not any(_parent(pid) == other for other in guards))
+
+
+def _parent(pid: int) -> int:
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
+
+
+def test_a_sweep_touches_only_what_carries_the_sandboxs_mark(tmp_path: Path) -> None:
+    sandbox = str(tmp_path / "sandbox")
+    sleeper = "import time; print('up', flush=True); time.sleep(60)"
+    started = []
+    for mark in (sandbox, f"{sandbox}-other", ""):
+        environ = {**os.environ, "HOLDFAST_FAULT": mark}
+        child = subprocess.Popen([sys.executable, "-c", sleeper], env=environ, stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"up\n", read_command(child.pid)
+        started.append(child)
+    try:
+        assert sweep(sandbox) == [started[0].pid]
+        assert started[0].wait(10) == -signal.SIGKILL
+        assert started[1].poll() is None
+        assert started[2].poll() is None
+    finally:
+        for child in started:
+            child.kill()
+            child.communicate()

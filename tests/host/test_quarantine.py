@@ -1,0 +1,199 @@
+"""Cards set aside on this host: whose word binds whom, what damage does, how it is taken back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.host import quarantine as module
+from holdfast.host.lease_area import Area, open_area
+from holdfast.host.quarantine import (
+    clear,
+    cleared_since,
+    describe_others,
+    list_quarantined,
+    mark_quarantined,
+    quarantine,
+)
+from holdfast.model.errors import NotPermitted, StorageError, UsageError
+from holdfast.model.gpu import Card, Inventory, InventorySource
+from tests.host.families import become
+from tests.host.lease_support import NOBODY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.process, pytest.mark.requirement("GPUH-09")]
+
+UUID = "GPU-fa4e0000-0000-4000-8000-000000000000"
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another account")
+
+
+@pytest.fixture
+def area() -> Iterator[Area]:
+    """As on a real box: open to all, and not under /tmp."""
+    path = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir="/dev/shm"))
+    path.chmod(0o755)
+    yield open_area(str(path / "area"), environ={})
+    shutil.rmtree(path)
+
+
+def box(*uuids: str) -> Inventory:
+    return Inventory(InventorySource.NVML, tuple(Card(index, uuid, "A100") for index, uuid in enumerate(uuids)))
+
+
+def as_nobody(work: Callable[[], object]) -> None:
+    def inside() -> None:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        work()
+
+    assert os.waitpid(become(inside), 0)[1] == 0
+
+
+def test_a_card_is_set_aside_with_its_evidence_until_it_is_cleared(area: Area) -> None:
+    said = quarantine(UUID, "Xid 95", ["NVRM: Xid 95"], area=area)
+    (found,) = list_quarantined(area)
+    assert found == said
+    assert found.binding
+    assert (found.reason, found.evidence, found.uid) == ("Xid 95", ("NVRM: Xid 95",), os.geteuid())
+    first, second = mark_quarantined(box(UUID, "GPU-2"), area).cards
+    assert first.quarantined.startswith("Xid 95 (set aside by ")
+    assert second.quarantined == ""
+    assert clear(UUID, area=area) == (said,)
+    assert list_quarantined(area) == ()
+    assert mark_quarantined(box(UUID), area).cards[0].quarantined == ""
+
+
+def test_clearing_says_since_when_older_errors_do_not_count(area: Area) -> None:
+    assert cleared_since(UUID, area) == 0.0
+    said = quarantine(UUID, "Xid 95", area=area)
+    assert cleared_since(UUID, area) == 0.0
+    clear(UUID, area=area)
+    assert cleared_since(UUID, area) >= said.monotonic_s
+    assert cleared_since("GPU-2", area) == 0.0
+
+
+def test_a_clearing_of_an_earlier_boot_says_nothing_of_this_ones_log(
+    area: Area, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_BOOT_ID", "an-earlier-boot")
+    clear(UUID, area=area)
+    monkeypatch.delenv("HOLDFAST_BOOT_ID")
+    assert cleared_since(UUID, area) == 0.0
+
+
+def test_it_outlives_a_reboot(area: Area, monkeypatch: pytest.MonkeyPatch) -> None:
+    quarantine(UUID, "Xid 79", area=area)
+    monkeypatch.setenv("HOLDFAST_BOOT_ID", "a-later-boot")
+    assert mark_quarantined(box(UUID), area).cards[0].quarantined
+
+
+@pytest.mark.parametrize("uuid", ["", "../etc", "a/b", ".hidden", "GPU 1"])
+def test_only_a_uuid_becomes_a_file_name(area: Area, uuid: str) -> None:
+    with pytest.raises(UsageError, match="not a card's UUID"):
+        quarantine(uuid, "reason", area=area)
+    assert os.listdir(area.directories[0]) == []
+
+
+def test_a_reason_is_needed(area: Area) -> None:
+    with pytest.raises(UsageError, match="for a reason"):
+        quarantine(UUID, "  ", area=area)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"uuid": 3}', b"\xff" * 100, b"x" * 200_000])
+def test_a_damaged_word_of_ours_still_stands_and_is_told(area: Area, data: bytes) -> None:
+    quarantine(UUID, "Xid 95", area=area)
+    path = f"{area.directories[0]}/quarantine-{UUID}.{os.geteuid()}.json"
+    Path(path).write_bytes(data)
+    assert "cannot be read" in mark_quarantined(box(UUID), area).cards[0].quarantined
+    assert any(path in warning for warning in describe_others(area))
+    clear(UUID, area=area)
+    assert mark_quarantined(box(UUID), area).cards[0].quarantined == ""
+
+
+def test_a_planted_link_or_directory_is_no_word(area: Area, tmp_path: Path) -> None:
+    record = {"schema": 1, "uuid": UUID, "reason": "x", "user": "u", "uid": os.geteuid(), "at": "", "boot_id": ""}
+    target = tmp_path / "target"
+    target.write_text(json.dumps({**record, "monotonic_s": 1.0}))
+    os.symlink(target, f"{area.directories[0]}/quarantine-{UUID}.{os.geteuid()}.json")
+    os.mkdir(f"{area.directories[0]}/quarantine-GPU-2.{os.geteuid()}.json")
+    assert list_quarantined(area) == ()
+    assert len(describe_others(area)) == 2
+
+
+def test_a_record_under_another_cards_name_is_not_trusted(area: Area) -> None:
+    quarantine(UUID, "Xid 95", area=area)
+    place = area.directories[0]
+    os.rename(f"{place}/quarantine-{UUID}.{os.geteuid()}.json", f"{place}/quarantine-GPU-2.{os.geteuid()}.json")
+    assert list_quarantined(area) == ()
+    assert any("not trusted" in warning for warning in describe_others(area))
+
+
+@as_root
+def test_a_stranger_binds_nobody_but_himself_and_is_shown(area: Area) -> None:
+    def work() -> None:
+        quarantine(UUID, "I want it", area=area)
+        assert mark_quarantined(box(UUID), area).cards[0].quarantined
+
+    as_nobody(work)
+    assert mark_quarantined(box(UUID), area).cards[0].quarantined == ""
+    (warning,) = describe_others(area)
+    assert f"has set card {UUID} aside: I want it; that binds only nobody" in warning
+
+
+@as_root
+def test_the_word_of_root_binds_everybody_and_only_root_takes_it_back(area: Area) -> None:
+    quarantine(UUID, "Xid 79", area=area)
+
+    def work() -> None:
+        assert "Xid 79" in mark_quarantined(box(UUID), area).cards[0].quarantined
+        with pytest.raises(NotPermitted, match="was set aside by root: Xid 79"):
+            clear(UUID, area=area)
+        assert "Xid 79" in mark_quarantined(box(UUID), area).cards[0].quarantined
+
+    as_nobody(work)
+    clear(UUID, area=area)
+    as_nobody(lambda: _require(not mark_quarantined(box(UUID), area).cards[0].quarantined))
+
+
+@as_root
+def test_root_clears_the_words_of_others(area: Area) -> None:
+    as_nobody(lambda: quarantine(UUID, "slow", area=area))
+    assert [record.reason for record in clear(UUID, area=area)] == ["slow"]
+    assert list_quarantined(area) == ()
+
+
+@as_root
+def test_a_name_that_a_stranger_took_is_an_error_with_its_path(area: Area) -> None:
+    path = f"{area.directories[0]}/quarantine-{UUID}.{NOBODY}.json"
+    Path(path).write_text("mine")
+
+    def work() -> None:
+        with pytest.raises(StorageError, match="cannot be written") as refused:
+            quarantine(UUID, "slow", area=area)
+        _require(path in str(refused.value))
+
+    as_nobody(work)
+    assert Path(path).read_text() == "mine"
+
+
+def test_no_area_means_no_word_and_none_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_LEASE_DIR", str(tmp_path / "none"))
+    assert list_quarantined() == ()
+    assert mark_quarantined(box(UUID)) == box(UUID)
+    assert describe_others() == ()
+    assert not (tmp_path / "none").exists()
+    module.quarantine(UUID, "now there is one")
+    assert len(list_quarantined()) == 1
+
+
+def _require(condition: bool) -> None:
+    assert condition
