@@ -44,7 +44,7 @@ def test_every_fault_has_something_to_run(fault: Fault) -> None:
 
 @BY_NAME
 def test_gotchas_are_of_the_catalogue(fault: Fault) -> None:
-    known = {gotcha.id for gotcha in catalogue.GOTCHAS}
+    known = {gotcha.id for gotcha in catalogue.all_gotchas()}
     assert set(fault.gotchas) <= known
 
 

@@ -168,6 +168,10 @@ class Closing:
         self._write_notes(ended, judgement)
         context.recorder.event("exit_recorded", outcome=ended.outcome, exit_code=ended.exit_code)
         context.recorder.restore()
+        if verdict is not None and ended.outcome is Outcome.FAILED:
+            from .retrying import follow_up
+
+            follow_up(context, ended, verdict)
         self._tell(ended)
 
     def _judge(self, ended: Ended, record: dict[str, object]) -> Judgement | None:

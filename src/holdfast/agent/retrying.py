@@ -32,7 +32,7 @@ def follow_up(context: Context, ended: Ended, verdict: Verdict) -> None:
     """Decide, record, act. Never raises for what goes wrong here: the attempt's own end is on record already."""
     from ..model.verdict import FailureClass
 
-    if ended.outcome is not Outcome.FAILED or not isinstance(verdict.kind, FailureClass):
+    if ended.outcome is not Outcome.FAILED or not isinstance(verdict.kind, FailureClass) or context.reason == "adopt":
         return
     if verdict.kind not in AUTOMATIC or os.path.exists(context.recorder.path(wire.RETRY)):
         return

@@ -128,9 +128,8 @@ def _final_line(facts: LogFacts, named: list[LogMatch]) -> LogMatch | None:
     """What can be survived, in the very last line."""
     text = facts.tail.rstrip().rpartition("\n")[2]
     line = clean_line(text)[1].strip()[:300]
-    return next(
-        (match for match in reversed(named) if match.line == line and match.kind is not FailureClass.DIVERGED), None
-    )
+    said = [match for match in named if match.line == line and match.kind is not FailureClass.DIVERGED]
+    return next((match for match in said if match.offset == said[-1].offset), None)
 
 
 def _repeated(named: list[LogMatch]) -> LogMatch | None:

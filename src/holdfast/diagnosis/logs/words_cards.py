@@ -92,8 +92,7 @@ CARDS: tuple[Pattern, ...] = (
             "No supported GPU",
         ),
         r"\bno CUDA-capable device is detected|CUDA-capable device\(s\) is/are busy or unavailable"
-        r"|^RuntimeError: No CUDA GPUs are available"
-        r"|^RuntimeError: Found no NVIDIA driver on your system"
+        r"|^RuntimeError: No CUDA GPUs are available|^RuntimeError: Found no NVIDIA driver on your system"
         r"|^AssertionError: Torch not compiled with CUDA enabled|CUDA error: invalid device ordinal"
         r"|^RuntimeError: Unable to initialize backend 'cuda'"
         r"|could not select device driver \"\" with capabilities: \[\[gpu\]\]"
@@ -239,8 +238,7 @@ CARDS: tuple[Pattern, ...] = (
         ),
         START + r"CUDA (?:error|runtime error.{,9}): (?:an illegal memory access was encountered"
         r"|unspecified launch failure|misaligned address|an illegal instruction was encountered"
-        r"|invalid configuration argument)"
-        r"|CUDA_ERROR_(?:ILLEGAL_ADDRESS|LAUNCH_FAILED): ",
+        r"|invalid configuration argument)|CUDA_ERROR_(?:ILLEGAL_ADDRESS|LAUNCH_FAILED): ",
         (
             "RuntimeError: CUDA error: an illegal memory access was encountered",
             "torch.AcceleratorError: CUDA error: unspecified launch failure",
@@ -259,8 +257,8 @@ CARDS: tuple[Pattern, ...] = (
         None,
         ("_STATUS_", "cuDNN error", "CUDNN_BACKEND"),
         (
-            r"\b(?:CUDNN|CUBLAS|CUFFT|CUSOLVER)_STATUS_(?P<status>NOT_INITIALIZED"
-            r"|EXECUTION_FAILED|INTERNAL_ERROR|NOT_SUPPORTED|ARCH_MISMATCH)\b"
+            r"\b(?:CUDNN|CUBLAS|CUFFT|CUSOLVER)_STATUS_(?P<status>NOT_INITIALIZED|EXECUTION_FAILED"
+            r"|INTERNAL_ERROR|NOT_SUPPORTED|ARCH_MISMATCH)\b"
         ),
         (
             "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
@@ -302,8 +300,7 @@ CARDS: tuple[Pattern, ...] = (
         FailureClass.DIVERGED,
         ("infinite or NaN", "loss scale", "Invalid loss", "values became NaN", "Found NaN", "non-finite"),
         r"(?:\bLoss (?:became infinite or NaN at iteration=(?P<step>\d+)|is infinite or NaN)"
-        r"|\bMinimum loss scale reached"
-        r"|\b[Cc]urrent loss scale already at minimum"
+        r"|\bMinimum loss scale reached|\b[Cc]urrent loss scale already at minimum"
         r"|\bBatch (?P<batch>\d+): Invalid loss, terminating training"
         r"|\bThe total norm .{1,60} for gradients .{1,60} is non-finite)",
         (

@@ -12,11 +12,10 @@ MEMORY: tuple[Pattern, ...] = (
         Role.ROOT,
         FailureClass.GPU_OUT_OF_MEMORY,
         ("OutOfMemoryError", "out of memory", "OUT_OF_MEMORY"),
-        START + r"(?:(?:torch(?:\.cuda)?\.)?OutOfMemoryError(?=: (?:CUDA|HIP|XPU)|$)|(?:CUDA"
-        r"|HIP)(?: error)?:? out of memory\b"
-        r"|(?:\w+ )*CUDA_ERROR_OUT_OF_MEMORY\b)(?:.*?Tried to allocate (?P<wanted>[\d.]+"
-        r" \w+))?(?:.*?GPU (?P<card>\d+))?"
-        r"(?:.*?of which (?P<free>[\d.]+ \w+) is free)?",
+        START + r"(?:(?:torch(?:\.cuda)?\.)?OutOfMemoryError(?=: (?:CUDA|HIP|XPU)|$)"
+        r"|(?:CUDA|HIP)(?: error)?:? out of memory\b"
+        r"|(?:\w+ )*CUDA_ERROR_OUT_OF_MEMORY\b)(?:.*?Tried to allocate (?P<wanted>[\d.]+ \w+))?(?:.*?GPU"
+        r" (?P<card>\d+))?(?:.*?of which (?P<free>[\d.]+ \w+) is free)?",
         (
             (
                 "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a "
@@ -88,9 +87,8 @@ MEMORY: tuple[Pattern, ...] = (
         START
         + r"(?:(?:[\w.]+\.)?_?(?:Array)?MemoryError(?=$|:)|(?:\[Errno 12\] )?Cannot allocate memory"
         + END
-        + r"|std::bad_alloc"
-        r"|(?:java\.lang\.)?OutOfMemoryError: Java heap space|OOM when allocating tensor .*device:CPU:)"
-        r"|\bDefaultCPUAllocator: can't allocate memory"
+        + r"|std::bad_alloc|(?:java\.lang\.)?OutOfMemoryError: Java heap space"
+        r"|OOM when allocating tensor .*device:CPU:)|\bDefaultCPUAllocator: can't allocate memory"
         r"|what\(\): +std::bad_alloc|instance of 'std::bad_alloc'",
         (
             "MemoryError",
@@ -138,9 +136,10 @@ MEMORY: tuple[Pattern, ...] = (
         Role.ROOT,
         FailureClass.OUT_OF_MEMORY,
         ("due to memory", "oom_score", "Out of memory: Killed", "Memory cgroup out of memory"),
-        r"systemd-oomd(?:\[\d+\])?: (?:Killed|Marked) (?P<group>\S+) (?:for killing )?due to memory (?:pressure|used)"
-        r"|earlyoom.*sending SIG(?:TERM|KILL) to process (?P<pid>\d+)|^sending SIG(?:TERM"
-        r"|KILL) to process \d+ uid \d+ \".*oom_score"
+        r"systemd-oomd(?:\[\d+\])?: (?:Killed"
+        r"|Marked) (?P<group>\S+) (?:for killing )?due to memory (?:pressure|used)"
+        r"|earlyoom.*sending SIG(?:TERM|KILL) to process (?P<pid>\d+)"
+        r"|^sending SIG(?:TERM|KILL) to process \d+ uid \d+ \".*oom_score"
         r"|\b(?:Memory cgroup out of memory|Out of memory): Killed process (?P<victim>\d+)",
         (
             (
@@ -199,12 +198,12 @@ MEMORY: tuple[Pattern, ...] = (
         Role.ROOT,
         FailureClass.SHARED_MEMORY,
         ("shared memory", "/dev/shm", "signal: Bus error", "torch_shm_manager"),  # noqa: S108 - words of a log
-        r"\b[Bb]us error.*shared memory|[Uu]nable to (?:open|write to|allocate|mmap|resize"
-        r"|create) (?:file <.*?>|.{0,40}?)shared memory"
+        r"\b[Bb]us error.*shared memory"
+        r"|[Uu]nable to (?:open|write to|allocate|mmap|resize|create) (?:file <.*?>|.{0,40}?)shared memory"
         r"|insufficient shared memory \(shm\)|DataLoader worker .*killed by signal: Bus error"
         r"|No space left on device.*/dev/shm/"
-        r"|Error while creating shared memory segment (?P<path>/dev/shm/\S+)|/dev/shm/\S*.*: No space left on device"
-        r"|torch_shm_manager.*(?:No space|error)",
+        r"|Error while creating shared memory segment (?P<path>/dev/shm/\S+)"
+        r"|/dev/shm/\S*.*: No space left on device|torch_shm_manager.*(?:No space|error)",
         (
             (
                 "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient "
@@ -262,8 +261,8 @@ MEMORY: tuple[Pattern, ...] = (
         Role.ROOT,
         FailureClass.RESOURCE_LIMIT,
         ("start new thread", "Thread creation failed", "pthread_create failed", "Resource temporarily unavailable"),
-        START + r"(?:can't start new thread|(?:libgomp: )?Thread creation failed)"
-        r"|\bpthread_create failed|\bfork: (?:retry: )?Resource temporarily unavailable",
+        START + r"(?:can't start new thread|(?:libgomp: )?Thread creation failed)|\bpthread_create failed"
+        r"|\bfork: (?:retry: )?Resource temporarily unavailable",
         (
             "RuntimeError: can't start new thread",
             "libgomp: Thread creation failed: Resource temporarily unavailable",

@@ -29,8 +29,8 @@ PROGRAM: tuple[Pattern, ...] = (
         r"|Fatal Python error: (?:Segmentation fault|Illegal instruction|Floating.point exception)"
         r"|^(?:\w+\(\): (?:invalid (?:pointer|size|next size)|corrupted|double free|memory corruption)"
         r"|double free or corruption|corrupted (?:size vs\. prev_size|double-linked list))"
-        r"|\*\*\* stack smashing detected \*\*\*|^(?:\S+: line \d+: +\d+ )?(?:Illegal instruction"
-        r"|Floating point exception)(?: \(|$| {2,})"
+        r"|\*\*\* stack smashing detected \*\*\*"
+        r"|^(?:\S+: line \d+: +\d+ )?(?:Illegal instruction|Floating point exception)(?: \(|$| {2,})"
         r"|killed by signal: (?:Segmentation fault|Aborted)|died with <Signals\.SIG(?:SEGV|ILL|FPE)"
         r"|Signal 11 \(SIGSEGV\) received|exited on signal 11 \(Segmentation",
         (
@@ -80,8 +80,8 @@ PROGRAM: tuple[Pattern, ...] = (
         FailureClass.BUG,
         ("SyntaxError:", "IndentationError:", "TabError:", "unexpected end of file", "syntax error near"),
         (
-            r"^(?:SyntaxError|IndentationError|TabError): |: line \d+: syntax error(?: near (?!.*\\r)"
-            r"|: unexpected end of file)"
+            r"^(?:SyntaxError|IndentationError|TabError): "
+            r"|: line \d+: syntax error(?: near (?!.*\\r)|: unexpected end of file)"
         ),
         (
             "SyntaxError: invalid syntax",

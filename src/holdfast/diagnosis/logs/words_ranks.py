@@ -18,8 +18,8 @@ RANKS: tuple[Pattern, ...] = (
         FailureClass.COMMUNICATION,
         ("caught collective operation timeout",),
         r"(?:\[Rank (?P<rank>\d+)\] )?Watchdog caught collective operation timeout:"
-        r" WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)"
-        r".*?Timeout\(ms\)=(?P<timeout_ms>\d+)\) ran for (?P<ran_ms>\d+) milliseconds",
+        r" WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+).*?Timeout\(ms\)=(?P<timeout_ms>\d+)\) ran"
+        r" for (?P<ran_ms>\d+) milliseconds",
         (
             (
                 "[rank1]:[E1120 10:00:00.123 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught "
@@ -182,8 +182,9 @@ RANKS: tuple[Pattern, ...] = (
             "recvValue failed",
         ),
         r"Some NCCL operations have failed or timed out|taking the entire process down"
-        r"|NCCL communicator was aborted on rank (?P<rank>\d+)|remote process exited or there was a network error"
-        r"|ncclRemoteError|(?<![\"\'`])\bConnection (?:closed by (?:remote )?peer|reset by peer)"
+        r"|NCCL communicator was aborted on rank (?P<rank>\d+)"
+        r"|remote process exited or there was a network error|ncclRemoteError"
+        r"|(?<![\"\'`])\bConnection (?:closed by (?:remote )?peer|reset by peer)"
         r"|^(?:\w+\.)*BrokenPipeError: |Heartbeat monitor timed out|(?:sendBytes|recvValue) failed on",
         (
             (
@@ -219,7 +220,8 @@ RANKS: tuple[Pattern, ...] = (
             "non-zero exit code",
         ),
         r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) (?:exited unexpectedly"
-        r"|is killed by signal: Terminated)|failed \(exitcode: (?P<exitcode>-?\d+)\) local_rank: (?P<local_rank>\d+)"
+        r"|is killed by signal: Terminated)"
+        r"|failed \(exitcode: (?P<exitcode>-?\d+)\) local_rank: (?P<local_rank>\d+)"
         r"|^(?:\w+\.)*ChildFailedError|^(?:\w+\.)*CalledProcessError: .*non-zero exit status"
         r"|Killing subprocess \d+|Sending process \d+ closing signal (?!SIGHUP)(?P<signal>\w+)"
         r"|^(?:\w+\.)*ProcessExitedException: process (?P<process>\d+) terminated"
@@ -247,9 +249,9 @@ RANKS: tuple[Pattern, ...] = (
         Role.CONFIRMATION,
         None,
         ("Root Cause (first observed failure)",),
-        r"Root Cause \(first observed failure\):(?s:.{0,400}?)\n\s*rank\s*: (?P<rank>\d+)"
-        r" \(local_rank: \d+\)\n\s*exitcode\s*: (?P<exitcode>-?\d+) \(pid: (?P<pid>\d+)\)"
-        r"(?:\n\s*error_file: (?P<error_file>\S+))?(?:\n\s*traceback\s*: Signal (?P<signal>\d+))?",
+        r"Root Cause \(first observed failure\):(?s:.{0,400}?)\n\s*rank\s*: (?P<rank>\d+) \(local_rank:"
+        r" \d+\)\n\s*exitcode\s*: (?P<exitcode>-?\d+) \(pid: (?P<pid>\d+)\)(?:\n\s*error_file:"
+        r" (?P<error_file>\S+))?(?:\n\s*traceback\s*: Signal (?P<signal>\d+))?",
         (
             (
                 "Root Cause (first observed failure):\n[0]:\n  time      : 2023-08-01_01:06:47\n  host   "
@@ -289,8 +291,8 @@ RANKS: tuple[Pattern, ...] = (
         Role.ROOT,
         FailureClass.KILLED,
         ("death signal", "got signal: ", "CANCELLED AT"),
-        r"Received (?:Signals\.SIG(?P<name>TERM|INT)|(?P<number>15"
-        r"|2)) death signal, shutting down workers|SignalException: Process \d+ got signal: (?P<signal>15|2)\b"
+        r"Received (?:Signals\.SIG(?P<name>TERM|INT)|(?P<number>15|2)) death signal, shutting down workers"
+        r"|SignalException: Process \d+ got signal: (?P<signal>15|2)\b"
         r"|JOB \d+ ON \S+ CANCELLED AT \S+ \*\*\*",
         (
             "Received 15 death signal, shutting down workers",

@@ -142,9 +142,8 @@ STORAGE: tuple[Pattern, ...] = (
             "truncated file",
             "HeaderTooSmall",
         ),
-        START
-        + r"(?:PytorchStreamReader failed|Error while deserializing header|Ran out of input|File is not a zip file)"
-        r"|: failed finding central directory|\btruncated file \(eof",
+        START + r"(?:PytorchStreamReader failed|Error while deserializing header|Ran out of input"
+        r"|File is not a zip file)|: failed finding central directory|\btruncated file \(eof",
         (
             "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
             "safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge",

@@ -109,13 +109,15 @@ WORLD: tuple[Pattern, ...] = (
             "Exec format error",
             "cannot execute",
             "unbound variable",
+            ": Permission denied",
         ),
         r"^(?:\S+: (?:line )?\d+: |-?(?:ba|z"
-        r"|da)?sh: (?:\d+: )?)(?P<command>[^$\s:]+): (?:command )?not found$"
-        r"|^zsh: command not found: \S+|: bad interpreter: (?!.*\^M)"
-        r"|python[\d.]*: can't open file '?(?P<file>[^':]+)|(?:^"
-        r"|[:\]] )\[?(?:Errno 8\] )?Exec format error|: cannot execute(?: binary file"
-        r"|: required file not found)|^\S+: (?:line \d+: )?\w+: unbound variable",
+        r"|da)?sh: (?:\d+: )?)(?P<command>[^$\s:]+): (?:command )?not found$|^zsh: command not found: \S+"
+        r"|: bad interpreter: (?!.*\^M)|python[\d.]*: can't open file '?(?P<file>[^':]+)"
+        r"|(?:^|[:\]] )\[?(?:Errno 8\] )?Exec format error"
+        r"|: cannot execute(?: binary file|: required file not found)"
+        r"|^\S+: (?:line \d+: )?\w+: unbound variable"
+        r"|^(?:\S+: (?:line )?\d+: |(?:ba|z|da)?sh: (?:\d+: )?)(?P<path>\.{0,2}/\S+): Permission denied$",
         (
             "./train.sh: line 3: nvcc: command not found",
             "bash: torchrun: command not found",
@@ -124,8 +126,14 @@ WORLD: tuple[Pattern, ...] = (
             "python3: can't open file '/w/train.py': [Errno 2] No such file or directory",
             "OSError: [Errno 8] Exec format error: './x'",
             "bash: ./x: cannot execute binary file: Exec format error",
+            "sh: 1: ./train: Permission denied",
         ),
-        ("ckpt.pt: not found, training from scratch", "key: not found", "git: command not found (ignored)"),
+        (
+            "ckpt.pt: not found, training from scratch",
+            "key: not found",
+            "git: command not found (ignored)",
+            "cat: /x: Permission denied",
+        ),
         "bash, dash, CPython",
         "correct the command, or activate its environment",
         passing=True,
@@ -180,13 +188,13 @@ WORLD: tuple[Pattern, ...] = (
             "SlowDown",
             "Server Error",
         ),
-        r"^(?:\w+\.)*(?:ChunkedEncodingError|IncompleteRead|ReadTimeout(?:Error)?"
-        r"|ConnectTimeout(?:Error)?|ProtocolError|(?:requests\.exceptions|urllib3\.exceptions|httpx"
-        r"|aiohttp\.\w+)\.?\w*Connect\w*Error)\b"
-        r"|^requests\.exceptions\.ConnectionError|^curl: \((?:7|18|28|35|52|55|56)\) "
-        r"|^rsync error: .*\(code (?:10|12|30|35|255)\)|client_loop: send disconnect"
-        r"|^(?:\w+\.)*(?:HTTPError|HfHubHTTPError): (?:429|50[0234])\b"
-        r"|\b(?:429 Client Error: Too Many Requests|50[0234] Server Error)|^(?:\w+\.)*ConnectionRefusedError: ",
+        r"^(?:\w+\.)*(?:ChunkedEncodingError|IncompleteRead|ReadTimeout(?:Error)?|ConnectTimeout(?:Error)?"
+        r"|ProtocolError|(?:requests\.exceptions|urllib3\.exceptions|httpx"
+        r"|aiohttp\.\w+)\.?\w*Connect\w*Error)\b|^requests\.exceptions\.ConnectionError"
+        r"|^curl: \((?:7|18|28|35|52|55|56)\) |^rsync error: .*\(code (?:10|12|30|35|255)\)"
+        r"|client_loop: send disconnect|^(?:\w+\.)*(?:HTTPError|HfHubHTTPError): (?:429|50[0234])\b"
+        r"|\b(?:429 Client Error: Too Many Requests|50[0234] Server Error)"
+        r"|^(?:\w+\.)*ConnectionRefusedError: ",
         (
             (
                 "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', "
@@ -224,8 +232,8 @@ WORLD: tuple[Pattern, ...] = (
         r"|WandbServiceConnectionError|AuthenticationTimeoutError|Error): "
         r"|wandb: ERROR (?:Run initialization has timed out|Error communicating|.*entering retry loop)"
         r"|wandb: Network error \(\w+\), entering retry loop"
-        r"|^mlflow\.exceptions\.MlflowException: API request to .* failed|^(?:neptune"
-        r"|comet_ml)\.[\w.]*(?:Connection|Timeout)\w*:",
+        r"|^mlflow\.exceptions\.MlflowException: API request to .* failed"
+        r"|^(?:neptune|comet_ml)\.[\w.]*(?:Connection|Timeout)\w*:",
         (
             "wandb.errors.errors.CommError: Run initialization has timed out after 90.0 sec.",
             "wandb: ERROR Run initialization has timed out after 60.0 sec.",
