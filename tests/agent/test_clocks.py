@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.clocks import build_rules
+from holdfast.agent.clocks import build_rules, read_intervals
 from holdfast.agent.stacks import ask_for_stacks
 from holdfast.host import processes
 from holdfast.model import wire
@@ -73,8 +74,8 @@ def test_MON_07_with_action_stop_it_ends_after_its_stacks_were_taken(drive: Driv
 @pytest.mark.requirement("MON-07")
 def test_MON_07_slow_but_moving_is_not_stalled_nor_is_a_long_first_step_nor_another_phase(drive: Drive) -> None:
     go = f"{drive.workdir}/go"
-    slow = drive(*train("steps:7:0.6"), stall=Stall(no_progress_s=2.0, startup_s=30.0))
-    first = drive(*train("steps:1:2.5", f"wait:{go}"), stall=Stall(no_progress_s=0.5, startup_s=30.0))
+    slow = drive(*train("steps:5:0.6"), stall=Stall(no_progress_s=2.0, startup_s=30.0))
+    first = drive(*train("steps:1:2.0", f"wait:{go}"), stall=Stall(no_progress_s=0.5, startup_s=30.0))
     phase = drive(*train("steps:3:0.7", "phase:eval", f"wait:{go}"), stall=Stall(no_progress_s=1.5, startup_s=30.0))
     assert slow.ended().outcome is Outcome.SUCCEEDED
     for run in (slow, first, phase):
@@ -84,6 +85,7 @@ def test_MON_07_slow_but_moving_is_not_stalled_nor_is_a_long_first_step_nor_anot
         run.ended()
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("MON-07")
 def test_MON_07_what_goes_on_again_is_told_and_may_stall_again(drive: Drive) -> None:
     go = f"{drive.workdir}/go"
@@ -101,13 +103,13 @@ def test_MON_07_what_goes_on_again_is_told_and_may_stall_again(drive: Drive) -> 
 
 @pytest.mark.requirement("MON-07")
 def test_MON_07_a_supervisor_that_was_stopped_does_not_count_the_time(drive: Drive) -> None:
-    run = drive(*train("steps:400:0.1"), stall=Stall(no_progress_s=2.0, startup_s=30.0))
+    run = drive(*train("steps:400:0.1"), stall=Stall(no_progress_s=1.0, startup_s=30.0))
     everything = [run.supervisor(), run.running().job.process]
     # By then the supervisor has its small image, and the clocks have seen a few steps.
-    wait_until(lambda: os.path.exists(run.path(wire.HEARTBEAT)) and _step(run) > 30, what="it beats")
+    wait_until(lambda: os.path.exists(run.path(wire.HEARTBEAT)) and _step(run) > 15, what="it beats")
     for process in everything:
         processes.send_signal(process, signal.SIGSTOP)
-    wait_until(_Later(3.0), timeout_s=10, what="the box slept")
+    wait_until(_Later(1.6), timeout_s=10, what="the box slept")
     for process in reversed(everything):
         processes.send_signal(process, signal.SIGCONT)
     before = _step(run)
@@ -201,3 +203,33 @@ def test_how_often_there_is_a_look_follows_from_the_shortest_limit() -> None:
     assert build_rules(JobSpec("t", ("x",), "/", stall=Stall(no_progress_s=10.0))).period_s == 2.0
     assert build_rules(JobSpec("t", ("x",), "/", stall=Stall(no_progress_s=0.1))).period_s == 0.2
     assert build_rules(JobSpec("t", ("x",), "/", stall=Stall(no_progress_s=0.0))).no_progress_s == 0.0
+
+
+def test_the_pace_is_read_from_the_samples_of_the_supervisor_before(tmp_path: Path) -> None:
+    rows = [
+        {"utc": "2026-11-20T10:00:00.000Z", "step": 1, "phase": "train"},
+        {"utc": "2026-11-20T10:00:30.000Z", "step": 5, "phase": "train"},
+        {"utc": "2026-11-20T10:01:00.000Z", "step": 5, "phase": "train"},
+        {"utc": "2026-11-20T10:02:00.000Z", "step": 9, "phase": "train"},
+        {"utc": "2026-11-20T10:03:00.000Z", "step": 9, "phase": "eval"},
+        {"utc": "2026-11-20T09:00:00.000Z", "step": 12, "phase": "train"},
+        {"utc": "2026-11-20T09:00:10.000Z", "step": 13, "phase": "train"},
+        {"utc": "yesterday", "step": 14},
+        {"step": 15},
+        {"utc": "2026-11-20T09:00:40.000Z"},
+    ]
+    path = tmp_path / wire.HEALTH
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows) + '["torn')
+    assert read_intervals(str(path)) == {"train": [30.0, 90.0, 10.0]}
+    assert read_intervals(f"{tmp_path}/none") == {}
+
+
+@pytest.mark.requirement("MON-07")
+def test_MON_07_who_takes_over_knows_the_pace_and_finds_the_stall(drive: Drive) -> None:
+    run = drive(*train("steps:12:0.2", "hang"), stall=Stall(no_progress_s=1.5, startup_s=60.0), health_every_s=0.2)
+    wait_until(lambda: os.path.exists(run.path(wire.HEARTBEAT)) and _step(run) == 12, what="it hangs")
+    run.kill_supervisor()
+    run.adopt()
+    assert stalled(run)["step"] == 12
+    run.ask()
+    run.ended()

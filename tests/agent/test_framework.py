@@ -96,6 +96,12 @@ def test_the_child_is_not_marked_and_what_it_prints_is_passed_over(tmp_path: Pat
     assert found["framework.cuda"].level is Level.PASS
 
 
+def test_a_file_of_the_jobs_directory_does_not_come_between(tmp_path: Path, driver: str) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong one')\n")
+    environ = {"LD_LIBRARY_PATH": driver}
+    assert ask_framework(make_interpreter(tmp_path / "env"), environ, cwd=str(tmp_path)).available is True
+
+
 def test_nobody_is_asked_without_cards_or_against_the_jobs_word(tmp_path: Path) -> None:
     python = make_interpreter(tmp_path / "env", extra="raise SystemExit('asked')")
     assert check(python, gpus=0) == {}
@@ -138,3 +144,15 @@ def test_a_value_that_hides_the_cards_now_is_not_what_the_job_will_get(tmp_path:
     # What a scheduler set is what the job gets.
     found = check(python, driver, SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES="")
     assert found["framework.cuda"].level is Level.FAIL
+
+
+def test_a_shim_that_chooses_an_interpreter_is_asked_itself(tmp_path: Path, driver: str) -> None:
+    python = make_interpreter(tmp_path / "env")
+    (tmp_path / "shims").mkdir()
+    shim = tmp_path / "shims/python3"
+    shim.write_text(f'#!/bin/sh\nexec {python} "$@"\n')
+    shim.chmod(0o755)
+    assert check(str(shim), driver)["framework.cuda"].level is Level.PASS
+    shim.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} -I -S "$@"\n')
+    found = check(str(shim))
+    assert [finding.evidence for finding in found.values()] == ["has no torch: nothing to ask"]

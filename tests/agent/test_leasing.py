@@ -13,6 +13,7 @@ from holdfast.agent import leasing
 from holdfast.agent.leasing import CardLease
 from holdfast.agent.timers import Timers
 from holdfast.core.events import LeaseFailed
+from holdfast.core.rules import Rules
 from holdfast.model.job import JobSpec
 from tests.waiting import wait_until
 
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.process
 def test_RAIL_15_cards_that_never_answer_refuse_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note = tmp_path / "pid"
 
-    def hang(_window_s: float) -> object:
+    def hang(*_: object) -> object:
         note.write_text(str(os.getpid()), encoding="ascii")
         signal.pause()
         return None
@@ -38,7 +39,7 @@ def test_RAIL_15_cards_that_never_answer_refuse_the_run(tmp_path: Path, monkeypa
     monkeypatch.setattr(leasing, "READING_MARGIN_S", 0.2)
     timers, emitted, listened = Timers(), list[object](), dict[int, object]()
     loop = SimpleNamespace(timers=timers, add=listened.__setitem__, remove=lambda fd: listened.pop(fd, None))
-    context = SimpleNamespace(spec=JobSpec("t", ("x",), "/"), loop=loop, emit=emitted.append)
+    context = SimpleNamespace(spec=JobSpec("t", ("x",), "/"), rules=Rules(), environ={}, loop=loop, emit=emitted.append)
     lease = CardLease(cast("Context", context), lambda: None)
     lease.begin()
     wait_until(lambda: note.exists() and note.read_text(encoding="ascii") != "", what="the child to hang")

@@ -87,7 +87,7 @@ def test_two_ticks_say_the_same_and_change_nothing(tmp_path: Path) -> None:
     assert gone.judgement.ending.action == f"holdfast restart {gone.run_id}"
 
 
-@pytest.mark.requirement("MON-09")
+@pytest.mark.requirement("MON-09", "B-62")
 def test_without_a_job_nothing_is_alive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_id = "20261120-100000-gone-0a1b"
     make_run(tmp_path, run_id, running(), supervisor=dead_process())
@@ -99,7 +99,7 @@ def test_without_a_job_nothing_is_alive(tmp_path: Path, monkeypatch: pytest.Monk
     assert patrol.tick([str(tmp_path / "none")]).alive == 0
 
 
-@pytest.mark.requirement("MON-06")
+@pytest.mark.requirement("MON-06", "MON-13", "B-32", "B-63")
 def test_a_string_in_an_old_log_decides_nothing(tmp_path: Path) -> None:
     run_id = "20261120-100000-again-0a1b"
     make_run(tmp_path, run_id, ended(Outcome.FAILED, 1))
@@ -370,7 +370,7 @@ def test_a_real_run_is_seen_running_stalled_and_finished_and_ends_without_any_wa
     assert (finished.standing, finished.alive, finished.escalate) == (Standing.FINISHED, False, False)
 
 
-@pytest.mark.requirement("MON-15", "MON-06")
+@pytest.mark.requirement("MON-15", "MON-06", "B-86")
 def test_a_run_whose_processes_were_killed_is_dead_and_stays_as_it_is(drive: Drive) -> None:
     run = drive(*job("stay"))
     state = run.ready()

@@ -11,19 +11,19 @@ Bounded, and safe to repeat: what one call does not get done the next one finds 
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from ..core.patrol_evidence import Standing
 from ..host import clock
+from ..host.offload import Offload, OffloadFailed
 from ..model.errors import HoldfastError
-from ..model.ids import is_run_id
-from . import acting, observe, sentinel_records
+from . import acting, observe, patrol, sentinel_records
 from .observe import Presence, Reach
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from .observe import RunView
     from .sentinel_records import Record
@@ -34,6 +34,8 @@ KEPT_S = 7 * 86400.0
 """How long the outcome of a detached sentinel is kept."""
 LATE_S = 10.0
 """A sentinel ends by itself within moments of the end that it waits for; after so long it does not."""
+ORPHANED = frozenset({"orphan", "rebooted", "unfinished", "gone"})
+"""Rows of the patrol's completion test that say that a supervisor is gone."""
 
 
 class Kind(str, Enum):
@@ -75,45 +77,25 @@ class Reconciled:
 
 
 def reconcile(roots: Iterable[str], *, dry_run: bool = False, whole_s: float = WHOLE_S) -> Reconciled:
-    """Look at every run of this account under `roots` and at every sentinel of it, and put in line what is not."""
+    """Put in line what is not: this account's runs under `roots`, and every sentinel of this account.
+
+    A patrol looks first, in a child: a run whose disk does not answer is named, not waited for.
+    """
     deadline = clock.monotonic_s() + whole_s
+    tick = patrol.tick(roots, whole_s=min(whole_s, patrol.WHOLE_S))
+    unread = list(tick.blind)
     deeds: list[Deed] = []
-    unread: list[str] = []
-    count = 0
-    for root in dict.fromkeys(os.path.abspath(root) for root in roots):
-        try:
-            run_dirs = list(_list_own(root))
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            unread.append(f"{root}: {error.strerror}")
-            continue
-        for run_dir in run_dirs:
-            count += 1
-            view = observe.observe(run_dir)
-            wrong = _describe_run(view)
-            if wrong is None:
-                continue
-            if clock.monotonic_s() >= deadline:
-                deeds.append(Deed(Kind.RUN, view.run_id, *wrong, problem="the time was up; call it again"))
-            else:
-                deeds.append(_settle_run(view, *wrong, dry_run=dry_run))
+    for seen in tick.seen:
+        ending = seen.judgement.ending
+        if seen.standing is Standing.UNKNOWN and ending.escalate:
+            unread.append(f"{seen.run_id}: {ending.text}")
+        elif ending.row in ORPHANED:
+            deeds += _settle_run(seen.run_dir, dry_run=dry_run, late=clock.monotonic_s() >= deadline)
     records = sentinel_records.list_all()
-    deeds += [deed for path, record in records if (deed := _clear_sentinel(path, record, dry_run=dry_run)) is not None]
-    return Reconciled(tuple(deeds), count, len(records), tuple(unread))
-
-
-def _list_own(root: str) -> Iterator[str]:
-    with os.scandir(root) as entries:
-        for entry in sorted(entries, key=lambda entry: entry.name):
-            if not is_run_id(entry.name):
-                continue
-            try:
-                facts = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue
-            if stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid():
-                yield f"{root}/{entry.name}"
+    for path, record in records:
+        deed = _clear_sentinel(path, record, dry_run=dry_run)
+        deeds += [] if deed is None else [deed]
+    return Reconciled(tuple(deeds), len(tick.seen), len(records), tuple(unread))
 
 
 # ---------------------------------------------------------------------------------------------------------------- runs
@@ -131,9 +113,17 @@ def _describe_run(view: RunView) -> tuple[str, str] | None:
     return None
 
 
-def _settle_run(view: RunView, why: str, deed: str, *, dry_run: bool) -> Deed:
+def _settle_run(run_dir: str, *, dry_run: bool, late: bool) -> list[Deed]:
+    view = observe.observe(run_dir)
+    wrong = _describe_run(view)
+    if wrong is None:
+        # Somebody else was quicker.
+        return []
+    why, deed = wrong
     if dry_run:
-        return Deed(Kind.RUN, view.run_id, why, deed)
+        return [Deed(Kind.RUN, view.run_id, why, deed)]
+    if late:
+        return [Deed(Kind.RUN, view.run_id, why, deed, problem="the time was up; call it again")]
     try:
         if view.vanished:
             acting.settle(view)
@@ -143,8 +133,8 @@ def _settle_run(view: RunView, why: str, deed: str, *, dry_run: bool) -> Deed:
             after = acting.adopt(view.run_dir, environ=os.environ)
             done, seen = after.over or after.supervised, after.condition
     except (HoldfastError, OSError) as error:
-        return Deed(Kind.RUN, view.run_id, why, deed, problem=str(error))
-    return Deed(Kind.RUN, view.run_id, why, f"{deed}: {seen}", done, "" if done else f"it is {seen} still")
+        return [Deed(Kind.RUN, view.run_id, why, deed, problem=str(error))]
+    return [Deed(Kind.RUN, view.run_id, why, f"{deed}: {seen}", done, "" if done else f"it is {seen} still")]
 
 
 # ----------------------------------------------------------------------------------------------------------- sentinels
@@ -164,7 +154,12 @@ def _clear_sentinel(path: str, record: Record | None, *, dry_run: bool) -> Deed 
         return _remove(Kind.RECORD, subject, path, "it ended long ago", dry_run=dry_run) if old else None
     if not sentinel_records.is_waiting(record):
         return _remove(Kind.RECORD, subject, path, "its process is gone", dry_run=dry_run)
-    why = _describe_orphan(record)
+    try:
+        why = Offload(lambda: _describe_orphan(record)).wait(patrol.EACH_S)
+    except (OffloadFailed, OSError) as error:
+        return Deed(
+            Kind.SENTINEL, subject, f"whether it is needed could not be told: {error}", "", problem="left alone"
+        )
     if why is None:
         return None
     subject = f"{subject} (pid {record.process.pid})"

@@ -63,7 +63,8 @@ def print_topic(topic: str, *, as_json: bool) -> int:
 def _suggest(topic: str) -> str:
     import difflib
 
-    near = difflib.get_close_matches(topic.lower(), [name.lower() for name, _ in list_topics()], n=1, cutoff=0.7)
+    classes = [kind.value for kind in (*FailureClass, *LiveClass)]
+    near = difflib.get_close_matches(topic.lower(), classes, n=1, cutoff=0.7)
     if near and not search(topic):
         return f"did you mean {near[0]}? `holdfast explain` lists the gotchas"
     return f"search for it: holdfast explain --search {topic.strip() or 'memory'!r}"

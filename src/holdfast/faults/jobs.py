@@ -40,6 +40,8 @@ def write_job(fault: Fault, box: str) -> str:
         "workdir": box,
         "timeout": LONGEST,
         "grace": "2s",
+        # The first attempt is the one that is judged.
+        "retries": {"max": 0},
         "disk": {"min_free": 0, "min_free_inodes": 0, "paths": [f"{box}/disk"]},
         **fault.job,
     }

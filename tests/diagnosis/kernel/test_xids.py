@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 from holdfast.diagnosis.evidence import Answer, Detection, KernelEvent, KernelKind
+from holdfast.diagnosis.kernel import xids
 from holdfast.diagnosis.kernel.parse import NO_TIME, parse_text
 from holdfast.diagnosis.kernel.xids import Severity, judge_xids, look_up, merge_events, read_table
+from holdfast.host import bundle
 from holdfast.model.gpu import XidEvent
 from holdfast.model.verdict import Confidence, FailureClass
 
@@ -37,6 +41,14 @@ def test_every_entry_says_what_it_means_and_what_to_do() -> None:
         assert xid.action.endswith(".")
         assert xid.source
         assert not xid.repeat or xid.severity is Severity.APP, "only an error of the job's kind escalates by repetition"
+
+
+def test_the_table_goes_wherever_the_package_goes() -> None:
+    name = os.path.relpath(xids.TABLE, bundle.PACKAGE)
+    assert name in {listed for listed, _, _ in bundle._list_sources(bundle.PACKAGE)}
+    root = os.path.dirname(os.path.dirname(bundle.PACKAGE))
+    wheel = {file.distribution_path for file in WheelBuilder(root).recurse_included_files()}
+    assert f"holdfast/{name}" in wheel
 
 
 def test_the_fatal_codes_are_fatal() -> None:

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.live.run_files import RunFiles
 from holdfast.diagnosis.live.judge import diagnose_live
+from holdfast.diagnosis.live.run_files import RunFiles
 from holdfast.diagnosis.live.target import LiveTarget
 from holdfast.host.processes import identify
 from tests.waiting import wait_until

@@ -162,7 +162,7 @@ def test_a_pickle_that_asks_for_a_huge_memo_costs_only_the_child(tmp_path: Path)
 def test_a_dump_with_fields_of_the_wrong_kind_is_survived(tmp_path: Path) -> None:
     odd: list[Any] = [
         None, 7, {}, {"collective_seq_id": "1"}, {"collective_seq_id": True},
-        {"collective_seq_id": 1, "frames": "x", "process_group": 3, "input_sizes": [[["deep"]]], "profiling_name": b"x"},
+        {"collective_seq_id": 1, "frames": "x", "process_group": 3, "input_sizes": [[["deep"]]], "profiling_name": 0.5},
         {"collective_seq_id": 1, "frames": [None, {"filename": 3}], "process_group": (), "input_dtypes": {}},
     ]  # fmt: skip
     path = write(tmp_path, 0, odd)

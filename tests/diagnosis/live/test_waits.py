@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.diagnosis.live.waits import Wait, classify_wait, epoll_descriptor, first_descriptor, has_timeout, name_call
-from holdfast.diagnosis.live.waits import poll_array
+from holdfast.diagnosis.live.waits import (
+    Wait,
+    classify_wait,
+    epoll_descriptor,
+    first_descriptor,
+    has_timeout,
+    name_call,
+    poll_array,
+)
 
 pytestmark = [pytest.mark.pure, pytest.mark.requirement("DIAG-06")]
 

@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import signal
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...host.allocation import imposed_allocation
-from ...host.packages import find_interpreter, find_package
+from ...host.packages import find_command, find_interpreter, find_package
 from ...model.finding import Level
 from .situation import passed, unknown, warned
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ...core.framework import FrameworkFacts
-    from ...host.packages import Interpreter
     from ...model.finding import Finding
     from .situation import Situation
 
@@ -37,7 +37,10 @@ MARK = "HOLDFAST-FRAMEWORK "
 # What the interpreter runs. It dies with us (PR_SET_PDEATHSIG is 1, SIGKILL 9), and prints one marked line.
 # Source: CUDA driver API, cuDeviceGetAttribute: 75 and 76 are the compute capability's major and minor number.
 PROGRAM = """
-import ctypes, json, sys, warnings
+import sys
+# A json.py or types.py in the job's directory is not meant for this program.
+sys.path[:] = [entry for entry in sys.path if entry]
+import ctypes, json, warnings
 try:
     ctypes.CDLL(None).prctl(1, 9)
 except Exception:
@@ -66,7 +69,13 @@ def ask_driver():
     facts["capabilities"] = found
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
-    import torch
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        sys.stdout.write("\\nMARKnull\\n")
+        sys.exit(0)
     facts["version"] = str(torch.__version__)
     facts["cuda"] = getattr(torch.version, "cuda", None)
     facts["hip"] = getattr(torch.version, "hip", None)
@@ -98,6 +107,10 @@ class FrameworkUnread(Exception):
     """The interpreter did not say; the message says why."""
 
 
+class NoFramework(Exception):
+    """The interpreter has no torch."""
+
+
 def ask_framework(
     python: str, environ: Mapping[str, str], *, cwd: str | None = None, within_s: float = ANSWER_WITHIN_S
 ) -> FrameworkFacts:
@@ -105,6 +118,7 @@ def ask_framework(
 
     Raises:
         FrameworkUnread: it could not be started, took too long, or ended without an answer.
+        NoFramework: it has no torch.
     """
     import subprocess
 
@@ -182,6 +196,8 @@ def _end(child: subprocess.Popen[bytes], left_s: float, *, late: bool) -> bool:
 def _read(text: str, python: str) -> FrameworkFacts:
     from ...core.framework import FrameworkFacts
 
+    if text.strip() == "null":
+        raise NoFramework
     try:
         value = json.loads(text)
         driver = value.get("driver_cuda")
@@ -212,19 +228,19 @@ def check_framework(situation: Situation) -> Iterator[Finding]:
     if "HOLDFAST_SIMULATED_GPUS" in situation.environ:
         yield passed("framework.cuda", "torch", "not asked: the cards are simulated")
         return
-    interpreter = find_interpreter(spec.command, situation.job_environ, spec.workdir)
-    if interpreter is None:
+    python = find_python(spec.command, situation.job_environ, spec.workdir)
+    if python is None:
         seen = f"which Python {spec.command[0] if spec.command else 'nothing'} runs cannot be told from outside"
         yield unknown("framework.cuda", "torch", f"{seen}: not asked", "name the interpreter in the command")
         return
-    if find_package(interpreter, "torch").version is None:
-        yield passed("framework.cuda", interpreter.path, "has no torch that we can see: nothing to ask")
+    if python.has_torch is False:
+        yield passed("framework.cuda", python.path, "has no torch that we can see: nothing to ask")
         return
     environ = dict(situation.job_environ)
     if imposed_allocation(environ) is None:
         # The job gets another value with its lease; what is set now may hide every card, and says nothing about that.
         environ.pop("CUDA_VISIBLE_DEVICES", None)
-    for finding in judge_interpreter(interpreter, environ, cwd=spec.workdir):
+    for finding in judge_interpreter(python.path, environ, cwd=spec.workdir):
         if finding.level is Level.FAIL:
             # A job of another framework is not to be held up by a torch that it never imports.
             yield replace(finding, remedy=f"{finding.remedy}; for a job without torch: gpu: {{verify: false}}")
@@ -232,8 +248,27 @@ def check_framework(situation: Situation) -> Iterator[Finding]:
             yield finding
 
 
+@dataclass(frozen=True, slots=True)
+class Python:
+    """A Python that can be asked. `has_torch` is None where its packages cannot be told without running it."""
+
+    path: str
+    has_torch: bool | None = None
+
+
+def find_python(command: Sequence[str], environ: Mapping[str, str], workdir: str) -> Python | None:
+    """The Python that a command runs under; also a script of that name (a shim of pyenv or asdf) which chooses one."""
+    interpreter = find_interpreter(command, environ, workdir)
+    if interpreter is not None:
+        return Python(interpreter.path, find_package(interpreter, "torch").version is not None)
+    if not command or not re.fullmatch(r"python(\d+(\.\d+)?)?", os.path.basename(command[0])):
+        return None
+    path = find_command(command[0], environ, workdir)
+    return None if path is None or not os.access(path, os.X_OK) else Python(path)
+
+
 def judge_interpreter(
-    interpreter: Interpreter,
+    python: str,
     environ: Mapping[str, str],
     *,
     cwd: str | None = None,
@@ -243,14 +278,16 @@ def judge_interpreter(
     from ...core.framework import judge_framework, judge_initialised
 
     try:
-        facts = ask_framework(interpreter.path, environ, cwd=cwd, within_s=within_s)
+        facts = ask_framework(python, environ, cwd=cwd, within_s=within_s)
+    except NoFramework:
+        return (passed("framework.cuda", python, "has no torch: nothing to ask"),)
     except FrameworkUnread as problem:
-        remedy = f"try it by hand: {interpreter.path} -c 'import torch; print(torch.cuda.is_available())'"
-        return (unknown("framework.cuda", interpreter.path, str(problem), remedy),)
-    fit = judge_framework(facts, subject=interpreter.path)
+        remedy = f"try it by hand: {python} -c 'import torch; print(torch.cuda.is_available())'"
+        return (unknown("framework.cuda", python, str(problem), remedy),)
+    fit = judge_framework(facts, subject=python)
     if facts.cuda is None and facts.hip is None:
         return fit
-    return (judge_initialised(facts, subject=interpreter.path), *fit)
+    return (judge_initialised(facts, subject=python), *fit)
 
 
 def check_base_environment(situation: Situation) -> Iterator[Finding]:

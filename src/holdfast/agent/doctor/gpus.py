@@ -143,32 +143,28 @@ def _describe_candidate(candidate: Candidate, card: Card, size: str) -> Finding:
 
 def check_framework(host: Host) -> Iterator[Finding]:
     """The torch of the interpreter that jobs would use, asked in a child."""
-    from ...host.packages import find_interpreter, find_package
-
     names = (host.python,) if host.python else ("python", "python3")
-    interpreter = next(
-        (found for name in names if (found := find_interpreter((name,), host.environ, os.getcwd())) is not None), None
-    )
-    if interpreter is None:
+    found = (framework.find_python((name,), host.environ, os.getcwd()) for name in names)
+    python = next((one for one in found if one is not None), None)
+    if python is None:
         if host.python:
             yield failed("doctor.python", host.python, "is no Python that can be looked at", "name one: --python PATH")
         else:
-            seen = "neither python nor python3 on PATH is an interpreter whose packages can be told"
+            seen = "neither python nor python3 is on PATH"
             yield warned("doctor.python", "python", seen, "name the one that your jobs use: --python PATH")
         return
-    prefix = os.path.dirname(os.path.dirname(os.path.abspath(interpreter.path)))
+    prefix = os.path.dirname(os.path.dirname(os.path.abspath(python.path)))
     if framework.is_conda_base(prefix) and not framework.find_rental(host.environ, root=host.root):
         seen = "is conda's base environment: what one project installs there breaks conda and every other project"
         yield warned("environment.base", prefix, seen, "conda create -n NAME python=3.11, and run from there")
-    torch = find_package(interpreter, "torch")
-    if torch.version is None:
-        yield passed("framework.torch", interpreter.path, "has no torch; another interpreter: --python PATH")
+    if python.has_torch is False:
+        yield passed("framework.torch", python.path, "has no torch; another interpreter: --python PATH")
         return
     if not host.has_cards:
-        yield passed("framework.torch", interpreter.path, f"torch {torch.version}; there are no cards for it here")
+        yield passed("framework.torch", python.path, "not asked about cards: there are none here")
         return
-    host.tell(f"asking torch in {interpreter.path} (up to {TORCH_WITHIN_S:g} s)")
-    for finding in framework.judge_interpreter(interpreter, host.environ, within_s=TORCH_WITHIN_S):
+    host.tell(f"asking torch in {python.path} (up to {TORCH_WITHIN_S:g} s)")
+    for finding in framework.judge_interpreter(python.path, host.environ, within_s=TORCH_WITHIN_S):
         # Which interpreter jobs will use is a guess unless it was named.
         if finding.level is Level.FAIL and not host.python:
             remedy = f"{finding.remedy}; or look at the one that your jobs use: --python PATH"

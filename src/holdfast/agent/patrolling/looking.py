@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.patrol import SETTLE_S, SILENT_SAMPLES
 from ...core.patrol_evidence import Ending, Look, Vitals, learn
-from ...host import clock
+from ...host import clock, files
 from ...model import wire
 from ...model.run import SCHEMA, Finalizing
 from .. import observe
@@ -99,8 +99,7 @@ def _newer_schema(view: RunView) -> int:
     if view.attempt and not view.ended:
         try:
             path = f"{view.attempt_dir}/{wire.STATE}"
-            with open(path, "rb") as file:
-                found.append(wire.parse_object(file.read(1 << 20), path).get("schema"))
+            found.append(wire.parse_object(files.read_bytes(path), path).get("schema"))
         except (OSError, wire.WireError):
             # What is wrong with it is said elsewhere.
             pass

@@ -191,8 +191,8 @@ def judge_xids(
         elif event.kind is KernelKind.CARD_LOST:
             lost.setdefault(card, []).append(event)
     found = [one for card, lines in lost.items() for one in _judge_lost(card, lines, since_seconds)]
-    for (card, code), lines in groups.items():
-        found += _judge_code(look_up(code, overrides, table=table), card, lines, since_seconds)
+    for (card, number), lines in groups.items():
+        found += _judge_code(look_up(number, overrides, table=table), card, lines, since_seconds)
     answers, sure = [Answer.YES, Answer.UNKNOWN, Answer.NO], [*reversed(Confidence)]
     found.sort(
         key=lambda one: (answers.index(one.answer), one.kind is not FailureClass.HARDWARE, sure.index(one.confidence))

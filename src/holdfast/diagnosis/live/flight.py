@@ -274,11 +274,10 @@ def _first_odd(group: str, tables: dict[int, dict[int, Entry]], members: frozens
     # The recorder keeps the newest entries only: below the highest start somebody's table may just have rolled over.
     first = max(min(table) for table in held.values())
     absent = tuple(sorted(members - tables.keys()))
-    last = max(max(table) for table in held.values())
-    for sequence in range(first, last + 1):
+    sequences = sorted({number for table in held.values() for number in table if number >= first})
+    last = sequences[-1]
+    for sequence in sequences:
         here = {rank: table[sequence] for rank, table in held.items() if sequence in table}
-        if not here:
-            continue
         missing = tuple(sorted(members - here.keys() - set(absent)))
         kind, odd = ("missing", missing) if missing else ("different", _different(here))
         if odd:

@@ -225,7 +225,9 @@ def detect_deadlock(case: Case) -> Detection:
 
 def _judge_lock(case: Case, process: ProcessChange, main: ThreadChange) -> Detection | None:
     threads = [t for p in case.change.subtree(process.pid) for t in p.threads if t.after.state not in "ZX"]
-    closed = all(thread.waits_for_ever for thread in threads)
+    # A lock in shared memory can be another process's: only the tree as a whole proves that nobody is left to wake it.
+    jobs = [t for focus in case.focus() for p in case.change.subtree(focus.pid) for t in p.threads]
+    closed = all(thread.waits_for_ever for thread in jobs if thread.after.state not in "ZX")
     quiet = all(thread.is_idle for thread in threads)
     if not quiet or not (closed or case.overdue):
         return None

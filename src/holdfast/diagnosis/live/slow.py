@@ -64,7 +64,7 @@ def detect_buffered(case: Case) -> Detection:
     unbuffered_flag = any(" -u" in _command(process).split("python", 1)[-1][:12] for process in buffered)
     if not silent or progress.pace is Pace.OVERDUE or not buffered or unbuffered_flag:
         return _no("H9", LiveClass.BUFFERED)
-    # The main threads only: helpers go on ticking beside a main thread that hangs, and a busy loop is no sign of output.
+    # The main threads only: helpers tick on beside a main thread that hangs, and a busy loop is no sign of output.
     wakes = sum(process.deciding.voluntary or 0 for process in buffered if process.deciding is not None)
     moves = wakes >= WAKES_PER_S * case.change.window_s
     if not (progress.pace is Pace.MOVING or moves):

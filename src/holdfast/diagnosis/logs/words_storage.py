@@ -37,6 +37,21 @@ STORAGE: tuple[Pattern, ...] = (
         gotchas=("U6", "U7"),
     ),
     Pattern(
+        "disk.evicted",
+        Role.ROOT,
+        FailureClass.DISK_FULL,
+        ("ephemeral",),
+        r"exceeds? (?:its|the total) local ephemeral storage limit|exceeded its local ephemeral storage limit",
+        (
+            'Container train exceeded its local ephemeral storage limit "1Gi".',
+            "Pod ephemeral local storage usage exceeds the total local ephemeral storage limit of containers 1Gi.",
+        ),
+        ("ephemeral storage limit: 1Gi",),
+        "kubernetes, pkg/kubelet/eviction",
+        "write to a claim, and set the ephemeral-storage limit",
+        ("K8S5",),
+    ),
+    Pattern(
         "disk.writer",
         Role.ROOT,
         FailureClass.DISK_FULL,

@@ -111,8 +111,8 @@ WORLD: tuple[Pattern, ...] = (
             "unbound variable",
             ": Permission denied",
         ),
-        r"^(?:\S+: (?:line )?\d+: |-?(?:ba|z"
-        r"|da)?sh: (?:\d+: )?)(?P<command>[^$\s:]+): (?:command )?not found$|^zsh: command not found: \S+"
+        r"^(?:\S+: (?:line )?\d+: |-?(?:ba|z|da)?sh: (?:\d+: )?)"
+        r"(?P<command>[^$\s:]+): (?:command )?not found$|^zsh: command not found: \S+"
         r"|: bad interpreter: (?!.*\^M)|python[\d.]*: can't open file '?(?P<file>[^':]+)"
         r"|(?:^|[:\]] )\[?(?:Errno 8\] )?Exec format error"
         r"|: cannot execute(?: binary file|: required file not found)"

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LOOK_S = 0.02
+LONGEST_S = 600.0
+"""No payload lasts longer, whatever became of its guard."""
+FIRST_STEPS = 10
 
 
 def box() -> str:
@@ -40,7 +43,8 @@ def say_ready() -> None:
 
 def wait_for_act() -> None:
     """Until the guard has acted."""
-    while not os.path.exists(f"{box()}/acted"):
+    end = time.monotonic() + LONGEST_S
+    while not os.path.exists(f"{box()}/acted") and time.monotonic() < end:
         time.sleep(LOOK_S)
 
 
@@ -68,12 +72,21 @@ def beat(step: int, *, phase: str | None = None, loss: float | None = None, nonf
     os.replace(f"{path}.new", path)
 
 
-def train(steps: int = 10, pause_s: float = 0.02) -> None:
+def train(steps: int = FIRST_STEPS, pause_s: float = 0.02) -> None:
     """A few healthy steps, so that there was progress before the trouble."""
     for step in range(steps):
         time.sleep(pause_s)
         beat(step, phase="train", loss=1.0 / (step + 1))
         tell(f"step {step} loss {1.0 / (step + 1):.4f}")
+
+
+def later_steps() -> Iterator[int]:
+    """The numbers of further steps, for a while."""
+    end = time.monotonic() + LONGEST_S
+    step = FIRST_STEPS
+    while time.monotonic() < end:
+        step += 1
+        yield step
 
 
 def tell(text: str) -> None:

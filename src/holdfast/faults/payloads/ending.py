@@ -13,7 +13,7 @@ import termios
 import time
 from typing import TYPE_CHECKING
 
-from .common import beat, choose, mark, say_ready, tell, train, wait_for_act
+from .common import LONGEST_S, beat, choose, later_steps, mark, say_ready, tell, train, wait_for_act
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -99,17 +99,15 @@ def hang_up() -> None:
     fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
     mark("terminal")
     os.close(master)
-    time.sleep(600)
+    time.sleep(LONGEST_S)
 
 
 def wait_for_death() -> None:
     """Trains until somebody ends it."""
     train()
     say_ready()
-    step = 100
-    while True:
+    for step in later_steps():
         time.sleep(0.1)
-        step += 1
         beat(step, phase="train", loss=0.1)
 
 

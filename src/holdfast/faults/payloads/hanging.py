@@ -10,9 +10,8 @@ import socket
 import threading
 import time
 
-from .common import beat, choose, mark, say_ready, tell, train
+from .common import LONGEST_S, beat, choose, later_steps, mark, say_ready, tell, train
 
-FOREVER_S = 600.0
 SYS_EXIT = {"x86_64": 60, "aarch64": 93}
 """exit(2) of one thread, not exit_group(2)."""
 
@@ -21,8 +20,9 @@ def busy_loop() -> None:
     """Spins, with no system call and no step."""
     train()
     mark("spinning")
-    number = 0
-    while True:
+    number, end = 0, time.monotonic() + LONGEST_S
+    # The clock is read without a system call (vdso(7)).
+    while time.monotonic() < end:
         number = (number * 1103515245 + 12345) & 0x7FFFFFFF
 
 
@@ -51,7 +51,7 @@ def pipe_wait() -> None:
     read_end, write_end = os.pipe()
     if os.fork() == 0:
         os.close(read_end)
-        time.sleep(FOREVER_S)
+        time.sleep(LONGEST_S)
         os._exit(0)
     os.close(write_end)
     mark("waiting")
@@ -65,7 +65,7 @@ def network_wait() -> None:
     if os.fork() == 0:
         peer, _ = listener.accept()
         mark("accepted")
-        time.sleep(FOREVER_S)
+        time.sleep(LONGEST_S)
         peer.close()
         os._exit(0)
     client = socket.create_connection(listener.getsockname())
@@ -91,17 +91,8 @@ def exit_hang() -> None:
 
 def zombie_leader() -> None:
     """The main thread has ended, so the process shows as a zombie; a thread trains on."""
-
-    def go_on() -> None:
-        step = 10
-        while True:
-            time.sleep(0.2)
-            step += 1
-            beat(step, phase="train", loss=0.1)
-            tell(f"step {step} loss 0.1")
-
     train()
-    threading.Thread(target=go_on).start()
+    threading.Thread(target=go_on_training, args=(0.2,)).start()
     mark("left")
     # Called through CDLL, so the interpreter's lock is not held when the thread ends.
     ctypes.CDLL(None).syscall(ctypes.c_long(SYS_EXIT[platform.machine()]), ctypes.c_long(0))
@@ -115,11 +106,9 @@ def stopped() -> None:
 
 
 def go_on_training(pause_s: float) -> None:
-    """Healthy steps for ever."""
-    step = 10
-    while True:
+    """Healthy steps, for a while."""
+    for step in later_steps():
         time.sleep(pause_s)
-        step += 1
         beat(step, phase="train", loss=0.1)
         tell(f"step {step} loss 0.1")
 

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from .common import choose, mark, train
+from .common import LONGEST_S, choose, mark, train
 
 STEP_BYTES = 4 << 20
 FAR_TOO_MUCH = 1 << 30
@@ -30,7 +30,7 @@ def main_process() -> None:
     train()
     for _ in range(WORKERS):
         if os.fork() == 0:
-            time.sleep(600)
+            time.sleep(LONGEST_S)
             os._exit(0)
     grow()
 

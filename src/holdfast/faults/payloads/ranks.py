@@ -7,7 +7,7 @@ import signal
 import time
 from typing import Any
 
-from .common import beat, choose, mark, tell
+from .common import LONGEST_S, beat, choose, mark, tell
 
 ODD = 1
 """The rank with which something is wrong."""
@@ -34,7 +34,7 @@ def main() -> None:
             raise ValueError("rank 1 met a bad sample")
         if trouble == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(600)
+        time.sleep(LONGEST_S)
     mark("waits")
     group.all_reduce(tensors.ones(4))
     group.destroy_process_group()

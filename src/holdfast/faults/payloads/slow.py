@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from .common import beat, choose, mark, tell, train
+from .common import beat, choose, later_steps, mark, tell, train
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -19,10 +19,8 @@ def buffered() -> None:
     """Prints into a large buffer, and has no heartbeat: the log stays empty while the work goes on."""
     mark("buffering")
     with open(1, "w", buffering=1 << 20, encoding="utf-8", closefd=False) as out:
-        step = 10
-        while True:
+        for step in later_steps():
             time.sleep(0.05)
-            step += 1
             out.write(f"step {step} loss 0.1\n")
 
 
@@ -33,10 +31,8 @@ def thread_storm() -> None:
         if os.fork() == 0:
             _spin()
     mark("storm")
-    step = 10
-    while True:
+    for step in later_steps():
         _work(0.05)
-        step += 1
         beat(step, phase="train", loss=0.1)
 
 
@@ -45,16 +41,12 @@ def starved_loader() -> None:
     train()
     queue: Queue[Any] = multiprocessing.get_context("fork").Queue(maxsize=2)
     if os.fork() == 0:
-        number = 0
-        while True:
+        for number in later_steps():
             _work(0.8)
             queue.put(number)
-            number += 1
     mark("loading")
-    step = 10
-    while True:
+    for step in later_steps():
         queue.get()
-        step += 1
         beat(step, phase="train", loss=0.1)
         tell(f"step {step} loss 0.1")
 
@@ -62,12 +54,10 @@ def starved_loader() -> None:
 def slow() -> None:
     """Healthy, two seconds a step."""
     train()
-    step = 10
     mark("slow")
-    while True:
+    for step in later_steps():
         time.sleep(1.0)
         _work(1.0)
-        step += 1
         beat(step, phase="train", loss=0.1)
         tell(f"step {step} loss 0.1")
 
@@ -75,20 +65,19 @@ def slow() -> None:
 def bursty() -> None:
     """Healthy: many steps at once, then a pause."""
     train()
-    step = 10
     mark("bursty")
-    while True:
-        for _ in range(20):
-            _work(0.01)
-            step += 1
-            beat(step, phase="train", loss=0.1)
-            tell(f"step {step} loss 0.1")
-        time.sleep(2.5)
+    for step in later_steps():
+        _work(0.01)
+        beat(step, phase="train", loss=0.1)
+        tell(f"step {step} loss 0.1")
+        if step % 20 == 0:
+            time.sleep(2.5)
 
 
 def _spin() -> None:
-    while True:
+    for _ in later_steps():
         _work(1.0)
+    os._exit(0)
 
 
 def _work(seconds: float) -> None:

@@ -6,7 +6,7 @@ import mmap
 import os
 import time
 
-from .common import choose, disk, mark, say_ready, told_errno, train, wait_for_act
+from .common import LONGEST_S, choose, disk, mark, say_ready, told_errno, train, wait_for_act
 
 CHUNK = bytes(1 << 16)
 MANY = 1000
@@ -57,7 +57,7 @@ def frozen() -> None:
         mark("writing")
         file.write(CHUNK)
         os.fsync(file.fileno())
-    time.sleep(600)
+    time.sleep(LONGEST_S)
 
 
 if __name__ == "__main__":

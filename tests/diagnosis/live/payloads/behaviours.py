@@ -143,6 +143,74 @@ def slow_step() -> None:
             hashlib.pbkdf2_hmac("sha256", b"x", b"y", 1000)
 
 
+def long_step() -> None:
+    """Steps of eight seconds, half computing, half waiting for something: healthy, slow."""
+    step = 0
+    while True:
+        step += 1
+        beat(step, steps_per_s=0.125)
+        if step == 1:
+            ready()
+        end = time.monotonic() + 4
+        while time.monotonic() < end:
+            hashlib.pbkdf2_hmac("sha256", b"x", b"y", 1000)
+        time.sleep(4)
+
+
+def bursty() -> None:
+    """Quick steps, then an evaluation that says so and lasts: healthy."""
+    step = 0
+    while True:
+        for _ in range(20):
+            step += 1
+            beat(step, steps_per_s=10.0)
+            time.sleep(0.1)
+        beat(step, phase="eval", steps_per_s=10.0)
+        if step == 20:
+            ready()
+        end = time.monotonic() + 7
+        while time.monotonic() < end:
+            hashlib.pbkdf2_hmac("sha256", b"x", b"y", 1000)
+
+
+def slow_reader() -> None:
+    """Two workers that wait for a slow source, a main process that waits for them: healthy, starved."""
+    pipes = []
+    for _ in range(2):
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            ctypes.CDLL(None).prctl(1, 9)
+            while True:
+                time.sleep(0.7)
+                os.write(writer, b"b")
+        os.close(writer)
+        pipes.append(reader)
+    step = 0
+    while True:
+        os.read(pipes[step % 2], 1)
+        step += 1
+        beat(step)
+        if step == 2:
+            ready()
+
+
+def silent_work() -> None:
+    """Computes in threads behind a main thread that waits for them, without any heartbeat: healthy."""
+
+    def burn() -> None:
+        for _ in range(40):
+            hashlib.pbkdf2_hmac("sha256", b"x", b"y", 20_000)
+            time.sleep(0.01)
+
+    ready()
+    while True:
+        threads = [threading.Thread(target=burn) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
 def loader() -> None:
     """A main process that waits for two workers, each of which computes its batches: healthy, starved."""
     pipes = []
