@@ -14,9 +14,11 @@ import pytest
 from holdfast.agent import patrol
 from holdfast.agent.patrolling import looking, memory
 from holdfast.core.patrol_evidence import StallLimits, Standing
+from holdfast.diagnosis.ended.judge import Judgement
 from holdfast.host.clock import epoch_s, format_utc
 from holdfast.model import wire
 from holdfast.model.run import Created, Ended, Outcome
+from holdfast.model.verdict import Confidence, FailureClass, Verdict
 from tests.agent.driving import job
 from tests.rundirs import dead_process, ended, living_process, make_run, running, write
 from tests.waiting import wait_until
@@ -276,7 +278,8 @@ def test_a_failure_is_told_once_with_a_memory_and_a_standing_wrong_is_told_again
     root = str(tmp_path / "runs")
     fresh = Ended(format_utc(epoch_s()), Outcome.FAILED, 3, "the job ended with exit code 3")
     run_dir = make_run(root, "20261120-100000-failed-0a1b", fresh)
-    write(f"{run_dir}/attempts/1/{wire.FAILURE}", "# x\n\n- class: `bug`\n\n## What to do\n\nread the\ntraceback\n\n")
+    judged = Judgement(Verdict(FailureClass.BUG, Confidence.LIKELY, "read the traceback"))
+    write(f"{run_dir}/attempts/1/{wire.VERDICT}", wire.to_bytes(judged))
     first = patrol.since(patrol.tick([root]), memory.load())
     assert first.exit_code == 1
     assert "(bug)" in only(first).judgement.ending.text

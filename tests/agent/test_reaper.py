@@ -140,8 +140,24 @@ def test_what_proves_nothing_is_spared_with_the_reason(start: Start, tmp_path: P
         file.write("{")
     child = start(unreadable)
     assert mine(child) == []
+    torn = make_run(tmp_path, "20251120-100005-half-0a1f", ended())
+    os.unlink(f"{torn}/attempts/1/exit.json")
+    assert "not completely on record" in spared(start(torn))
     bad = start(str(tmp_path / "not-a-run-id"))
     assert "names no run directory" in spared(bad)
+
+
+def test_a_marker_that_names_another_runs_directory_proves_nothing(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, RUN, ended())
+    environ = {**os.environ, "HOLDFAST_RUN_ID": OTHER, "HOLDFAST_RUN_DIR": run_dir, "HOLDFAST_ATTEMPT": "1"}
+    with subprocess.Popen([sys.executable, "-c", SLEEPER], env=environ, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            assert mine(child) == []
+            assert "names no run directory" in spared(child)
+        finally:
+            child.kill()
 
 
 def test_a_run_made_after_the_process_began_is_no_home_of_it(start: Start, tmp_path: Path) -> None:

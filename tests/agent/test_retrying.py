@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.agent import sentinel
 from holdfast.agent.retrying import count_automatic, find_change, is_undecided, read_retry
 from holdfast.model import wire
 from holdfast.model.job import DiskNeeds, Retries
@@ -119,3 +120,12 @@ def test_a_damaged_record_is_no_identical_configuration(drive: Drive) -> None:
     assert "hash" in find_change(run.run_dir)
     record.write_text("{")
     assert "cannot be read" in find_change(run.run_dir)
+
+
+def test_a_sentinel_for_the_end_waits_for_the_last_attempt(drive: Drive) -> None:
+    run = drive(*job(1), retries=Retries(max=1, wait_s=0.5))
+    answer = sentinel.wait(run.run_dir, sentinel.parse_condition("ended"), max_s=60, attempt=1)
+    assert answer.verdict is sentinel.Verdict.MET
+    assert "succeeded" in answer.words
+    run.attempt = 2
+    assert run.ended().exit_code == 0

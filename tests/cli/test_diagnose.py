@@ -11,7 +11,9 @@ import pytest
 
 from holdfast.diagnosis.bundle import BUDGET_BYTES, MOST_BYTES, write_bundle
 from holdfast.model import wire
+from holdfast.model.run import Created
 from tests.cli.live import live_run
+from tests.rundirs import make_run, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,6 +61,19 @@ def test_every_attempt_can_be_asked_for_and_the_list_shows_the_class(holdfast: C
     assert "failed: killed" in holdfast("ls").out
     rows = holdfast("ls", "--json").json()["runs"]
     assert [row["failure"] for row in rows] == ["killed"]
+
+
+def test_a_run_that_nothing_runs_of_yet_and_one_whose_state_is_damaged(
+    holdfast: Command, isolated_environment: dict[str, str]
+) -> None:
+    root = isolated_environment["HOLDFAST_RUNS"]
+    run_dir = make_run(root, "20261120-104501-new-0a1b", Created())
+    value = holdfast("diagnose", "--json", run_dir).json()
+    assert (value["live"], value["verdict"]["kind"]) == (False, "starting")
+    write(f"{run_dir}/attempts/1/{wire.STATE}", "torn")
+    value = holdfast("diagnose", "--json", run_dir).json()
+    assert value["verdict"]["kind"] == "unclear"
+    assert wire.STATE in value["verdict"]["unknown"][0]["text"]
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,7 @@ def test_kernel_lines_are_believed_only_from_the_kernel(name: str, said: str, tm
     assert (report.judgement, report.said) == (Judgement.RIGHT, said)
 
 
+@pytest.mark.requirement("GPUH-04")
 def test_a_kernel_log_that_cannot_be_read_is_no_clean_one(tmp_path: Path) -> None:
     report = judge_records(find("forged-kernel-line"), str(tmp_path / "nothing"))
     assert report.judgement is Judgement.NOT_REAL

@@ -31,7 +31,7 @@ def test_a_box_that_is_well_says_so_with_evidence(holdfast: Command, fake_nvml: 
     found = levels(done["findings"])
     assert done["exit_code"] == 0
     assert done["readings"] == 1
-    assert {found[f"gpu.{name} 0"] for name in ("lost", "ecc", "remap", "throttle", "load", "pcie")} == {"pass"}
+    assert {found[f"gpu.{name} 0"] for name in ("answers", "ecc", "remap", "throttle", "load", "pcie")} == {"pass"}
     assert found["gpu.xid 0"] in ("pass", "unknown")
 
 
@@ -58,6 +58,9 @@ def test_health_for_people_has_the_gravest_last_and_says_what_to_do(holdfast: Co
     fail, action = done.out.splitlines()[-2:]
     assert fail.startswith("fail     gpu.remap 0 ")
     assert "reset-request" in action
+    well = [line for line in done.out.splitlines() if line.startswith("pass")]
+    assert len(well) == 1, "what is well is one line for each card"
+    assert "throttle" in well[0]
 
 
 def test_only_free_cards_are_watched_on_request(holdfast: Command, fake_nvml: FakeNvml) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(240)]
 
 
-@pytest.mark.requirement("DIAG-01", "DIAG-02", "DIAG-08", "FAIL-01", "FAIL-14")
+@pytest.mark.requirement("DIAG-02", "DIAG-03", "DIAG-04", "DIAG-10", "DIAG-11", "FAIL-01", "FAIL-09", "FAIL-14")
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_the_verdict_is_right(fault: Fault, nvml_library: str, capsys: pytest.CaptureFixture[str]) -> None:
     report = run_fault(fault, Needs(nvml_library), nvml_library=nvml_library, judge_records=judge_records)

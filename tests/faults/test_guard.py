@@ -45,7 +45,7 @@ def read_temporary() -> list[str]:
     return os.listdir(os.environ["TMPDIR"])
 
 
-@pytest.mark.requirement("FAIL-04", "DIAG-08")
+@pytest.mark.requirement("DIAG-02", "FAIL-09", "FAIL-14")
 @pytest.mark.parametrize("name", ["host-memory", "hang-up", "killed", "segfault", "edited-script"])
 def test_the_fault_happens_and_is_told_apart(name: str) -> None:
     report = run_fault(require(find(name)), Needs())

@@ -56,7 +56,6 @@ def write_much(path: str) -> None:
         file.writelines(bytes(1 << 16) for _ in range(1024))
 
 
-@pytest.mark.requirement("FAIL-03", "STOR-01")
 @pytest.mark.parametrize("name", ["disk-full", "loop-full"])
 def test_a_small_disk_is_really_full(name: str, tmp_path: Path) -> None:
     def work(staging: Staging) -> object:
@@ -67,7 +66,6 @@ def test_a_small_disk_is_really_full(name: str, tmp_path: Path) -> None:
     assert inside(name, tmp_path, work) == ["ENOSPC", True, True]
 
 
-@pytest.mark.requirement("FAIL-03", "STOR-02")
 def test_inodes_run_out_while_bytes_are_free(tmp_path: Path) -> None:
     def work(staging: Staging) -> object:
         def make_files() -> None:
@@ -81,7 +79,6 @@ def test_inodes_run_out_while_bytes_are_free(tmp_path: Path) -> None:
     assert inside("inodes-full", tmp_path, work) == ["ENOSPC", 0, True]
 
 
-@pytest.mark.requirement("DIAG-06")
 @pytest.mark.parametrize(
     ("name", "code", "other"),
     [
@@ -131,7 +128,6 @@ def fork(work: Callable[[], object]) -> int:
     return pid
 
 
-@pytest.mark.requirement("DIAG-06")
 def test_a_hanging_file_system_holds_its_reader_until_the_server_goes(tmp_path: Path) -> None:
     def work(staging: Staging) -> object:
         def read() -> None:
@@ -152,7 +148,6 @@ def test_a_hanging_file_system_holds_its_reader_until_the_server_goes(tmp_path: 
     assert inside("fuse-hang", tmp_path, work) == [True, "S", True]
 
 
-@pytest.mark.requirement("DIAG-06")
 def test_a_frozen_file_system_holds_its_writer_through_sigkill_until_it_is_thawed(tmp_path: Path) -> None:
     def work(staging: Staging) -> object:
         with ExitStack() as thaw:
@@ -168,7 +163,6 @@ def test_a_frozen_file_system_holds_its_writer_through_sigkill_until_it_is_thawe
     assert inside("fsfreeze", tmp_path, work) == [True, True, -signal.SIGKILL]
 
 
-@pytest.mark.requirement("FAIL-13")
 def test_a_page_that_shared_memory_has_no_room_for_is_a_bus_error(tmp_path: Path) -> None:
     def work(staging: Staging) -> object:
         def touch() -> None:

@@ -156,8 +156,10 @@ class Closing:
             "checkpoints": _list_directory(context.shared(wire.CHECKPOINTS)),
             "artifacts": _list_directory(context.shared(wire.ARTIFACTS)),
         }
-        cards = {"cards": inventory.cards, "source": inventory.source} if inventory.cards else {}
-        record = {**wire.encode(ended), **wire.encode(facts), "final_cards": wire.encode(cards)}
+        cards = {"cards": inventory.cards, "source": inventory.source, "complete": inventory.complete}
+        leased = bool(inventory.cards or context.recorder.read_manifest().get("devices"))
+        final = {**cards, "reason": inventory.reason} if leased else {}
+        record = {**wire.encode(ended), **wire.encode(facts), "final_cards": wire.encode(final)}
         judgement = self._judge(ended, record)
         verdict = None if judgement is None else judgement.verdict
         record["failure_class"] = None if verdict is None else verdict.kind.value

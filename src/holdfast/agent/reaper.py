@@ -152,13 +152,17 @@ def _prove(
     known = {} if views is None else views
     view = known.get(run_dir) or known.setdefault(run_dir, observe.observe(run_dir))
     if not view.over or view.end is None or view.state is None:
-        return None if view.job_lives or view.supervised else replace(blank, why=f"the run is {view.condition}")
+        return None if view.job_lives or view.supervised else replace(blank, why=_describe_open_end(view))
     if view.reach is not observe.Reach.HERE or view.state.boot_id != clock.boot_id():
         return replace(blank, why="the run ended before this box was started, so it cannot be of it")
     started = clock.epoch_s() - _age(process)
     if started < clock.parse_utc(str(view.record.get("created_at") or view.state.created_at)) - _CREATED_SLACK_S:
         return replace(blank, why="it is older than the run that it names")
     return Leftover(process, run_id, run_dir, int(attempt), view.condition, command, _age(process))
+
+
+def _describe_open_end(view: observe.RunView) -> str:
+    return f"the run is {view.condition}, and its end is not completely on record (holdfast reconcile)"
 
 
 def _check_directory(run_dir: str) -> str:

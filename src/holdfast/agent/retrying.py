@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from ..core.retrying import AUTOMATIC, Decision, Facts, Step, decide_retry
@@ -105,6 +106,21 @@ def read_retry(run_dir: str, attempt: int) -> dict[str, Any]:
         return wire.parse_object(files.read_bytes(path), path)
     except (OSError, wire.WireError):
         return {}
+
+
+class Following(Enum):
+    """Whether an ended attempt is followed by another one that nobody asked for."""
+
+    NONE = "none"
+    UNDECIDED = "undecided"
+    BEGUN = "begun"
+
+
+def find_following(run_dir: str, attempt: int) -> Following:
+    """What comes after an attempt that has ended."""
+    if os.path.exists(f"{wire.attempt_dir(run_dir, attempt + 1)}/{wire.STATE}"):
+        return Following.BEGUN if read_retry(run_dir, attempt).get("retry") else Following.NONE
+    return Following.UNDECIDED if is_undecided(run_dir, attempt) else Following.NONE
 
 
 def is_undecided(run_dir: str, attempt: int) -> bool:

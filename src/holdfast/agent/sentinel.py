@@ -23,6 +23,7 @@ from . import observe
 from .acting import watch_processes
 from .changes import Changes
 from .observe import Presence, Reach
+from .retrying import Following, find_following
 
 if TYPE_CHECKING:
     from ..core.patrol_evidence import StallLimits
@@ -33,6 +34,8 @@ PAUSE_S = 0.1
 """After a change, so that many at once are one look."""
 CHATTER_S = 1.0
 """After output that decides nothing: so late a change may be noticed while a job prints without end."""
+UNDECIDED_S = 1.0
+"""How soon to look again at a failed attempt of which it is not decided yet whether another one follows it."""
 LONGEST_SLEEP_S = 3600.0
 UNTOLD = frozenset({wire.OUTPUT, wire.SUPERVISOR_LOG, wire.EVENTS})
 """Files of an attempt whose changes decide nothing here."""
@@ -226,6 +229,12 @@ def wait(run_dir: str, condition: Condition, *, max_s: float, attempt: int, limi
             while True:
                 view = observe.observe(run_dir, attempt=attempt)
                 answer = judge(condition, view, limits)
+                if answer.verdict is not Verdict.WAITING and view.ended and _hangs_on_its_end(condition, answer):
+                    following = find_following(run_dir, attempt)
+                    if following is Following.BEGUN:
+                        break
+                    if view.supervised and (not view.over or following is Following.UNDECIDED):
+                        answer = Answer(Verdict.WAITING, again_s=UNDECIDED_S)
                 if answer.verdict is not Verdict.WAITING:
                     return answer
                 watch_processes(changes, view)
@@ -234,6 +243,13 @@ def wait(run_dir: str, condition: Condition, *, max_s: float, attempt: int, limi
                     return Answer(Verdict.ENDED, "ended by a signal: another sentinel took its place, or somebody did")
                 if clock.monotonic_s() >= deadline:
                     return Answer(Verdict.EXPIRED, f"not so within its life of {max_s:g} s")
+    left_s = max(deadline - clock.monotonic_s(), 0.0)
+    return wait(run_dir, condition, max_s=left_s, attempt=attempt + 1, limits=limits)
+
+
+def _hangs_on_its_end(condition: Condition, answer: Answer) -> bool:
+    """Whether the answer is about the run's end, which another attempt makes void."""
+    return answer.verdict is Verdict.NEVER or condition.kind in (Kind.ENDED, Kind.FAILED)
 
 
 def _sleep(changes: Changes, ears: _Ears, until: float) -> None:

@@ -144,6 +144,16 @@ def judge_box(watched: Watched, cards: Sequence[Card], holders: tuple[Finding, .
     return (*found, *holders, *(() if fabric is None else (fabric,)))
 
 
+def shorten(findings: Sequence[Finding]) -> list[Finding]:
+    """For people: what is not well as it is, and one line for all that is well of a card."""
+    well: dict[str, list[str]] = {}
+    for finding in findings:
+        if finding.level is Level.PASS:
+            well.setdefault(finding.subject, []).append(finding.id.removeprefix("gpu."))
+    passed = [Finding("gpu", Level.PASS, subject, f"well: {', '.join(names)}") for subject, names in well.items()]
+    return [*passed, *(finding for finding in findings if finding.level is not Level.PASS)]
+
+
 def _ask(watched: Watched, cards: Sequence[Card]) -> dict[str, KernelWitness]:
     from holdfast.diagnosis.cards.witness import ask_kernel
 

@@ -37,7 +37,7 @@ def test_a_card_that_is_well_passes_with_evidence_for_each_kind() -> None:
     for card in (make_card(), make_busy()):
         found = judge([card] * 12)
         assert set(found) == {
-            "gpu.lost",
+            "gpu.answers",
             "gpu.xid",
             "gpu.ecc",
             "gpu.ecc_corrected",
@@ -182,9 +182,9 @@ def test_a_storm_of_corrected_errors_is_told_by_its_rate() -> None:
         ("remap_pending: at the next reset", "gpu.remap"),
         ("recovery_wanted: the driver asks for a reset", "gpu.recovery"),
         ("reset_required: call failed", "gpu.recovery"),
-        ("lost: call failed", "gpu.lost"),
-        ("unresponsive: call has not returned", "gpu.lost"),
-        ("implausible: used more than there is", "gpu.lost"),
+        ("lost: call failed", "gpu.answers"),
+        ("unresponsive: call has not returned", "gpu.answers"),
+        ("implausible: used more than there is", "gpu.answers"),
     ],
 )
 def test_every_hard_fault_fails_with_an_action(fault: str, finding: str) -> None:
@@ -193,7 +193,7 @@ def test_every_hard_fault_fails_with_an_action(fault: str, finding: str) -> None
 
 
 def test_of_a_lost_card_nothing_else_is_claimed() -> None:
-    assert set(judge([make_card(faults=("lost: gone",))])) == {"gpu.lost", "gpu.xid"}
+    assert set(judge([make_card(faults=("lost: gone",))])) == {"gpu.answers", "gpu.xid"}
 
 
 def test_a_slow_link_counts_under_load_only() -> None:

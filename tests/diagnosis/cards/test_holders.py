@@ -148,6 +148,12 @@ def test_one_look_or_looks_too_close_decide_nothing() -> None:
     assert answer.value == (), "a pid that was taken over is another process"
 
 
+def test_processes_that_cannot_be_read_leave_the_answer_open() -> None:
+    card = make_card(memory_used_bytes=8 * GIB, processes=())
+    answer = judge_holders(card, Look((), 0.0), Look((), 6.0, (7, 8)), over_runs=frozenset(), sees_everyone=True)
+    assert (answer.value, answer.unread) == (None, "2 processes of this account cannot be looked at")
+
+
 def test_a_card_without_a_node_number_is_not_judged() -> None:
     card = make_card(minor=None)
     assert not judge_holders(card, Look((), 0.0), Look((), 6.0), over_runs=frozenset(), sees_everyone=True).known

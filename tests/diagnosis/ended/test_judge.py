@@ -16,7 +16,7 @@ from holdfast.diagnosis.ended.judge import examine, examine_here, judge_ended, r
 from holdfast.host.clock import monotonic_s
 from holdfast.model import wire
 from holdfast.model.run import Ended, StopRecord
-from holdfast.model.verdict import Confidence, FailureClass, Verdict
+from holdfast.model.verdict import Confidence, FailureClass, Retry, Verdict
 from tests.diagnosis.ended.making import RUN_ID, ended, launch, write_attempt
 
 pytestmark = pytest.mark.contract
@@ -84,6 +84,8 @@ def judged(run_dir: str, end: Ended) -> Verdict:
         (-7, "ERROR: Unexpected bus error encountered in worker. insufficient shared memory (shm).\n", F.SHARED_MEMORY),
         (-24, "epoch 1\n", F.RESOURCE_LIMIT),
         (-25, "epoch 1\n", F.RESOURCE_LIMIT),
+        (-13, "epoch 1\n", F.UNKNOWN),
+        (1, "[rank2]: RuntimeError: Socket Timeout\n", F.COMMUNICATION),
         (0, "OSError: [Errno 28] No space left on device\n", None),
         (0, TRACEBACK + "KeyError: 'caught and logged'\n", None),
     ],
@@ -95,6 +97,19 @@ def test_FAIL_01_exit_and_words_together_give_the_class(
     run_dir = write_attempt(tmp_path, end, output)
     verdict = examine_here(run_dir, 1, end).verdict
     assert (None if verdict is None else verdict.kind) is kind
+
+
+@pytest.mark.requirement("FAIL-12")
+def test_FAIL_12_a_collective_that_timed_out_points_at_a_rank(tmp_path: Path) -> None:
+    line = (
+        "[rank3]:[E ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL("
+        "SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.\n"
+    )
+    end = ended(None, 6)
+    verdict = judged(write_attempt(tmp_path, end, line), end)
+    assert (verdict.kind, verdict.retry) == (F.COMMUNICATION, Retry.NEVER)
+    assert "native_crash" in verdict.also
+    assert "(3)" in verdict.action
 
 
 def test_of_what_nothing_explains_the_last_line_is_told(tmp_path: Path) -> None:
@@ -304,3 +319,32 @@ def test_FAIL_15_a_rules_file_that_cannot_be_used_is_said(tmp_path: Path, monkey
     verdict = judged(write_attempt(tmp_path, end), end)
     assert verdict.kind is F.NATIVE_CRASH
     assert any("your failure rules are not used" in clue.text for clue in verdict.unknown)
+
+
+@pytest.mark.requirement("FAIL-07", "U22")
+@pytest.mark.parametrize(
+    ("final", "kind"),
+    [
+        ({"cards": [{"index": 0, "uuid": "GPU-1", "faults": []}], "complete": True}, F.UNKNOWN),
+        (
+            {"cards": [{"index": 0, "uuid": "UNREADABLE-0", "faults": ["lost: GPU is lost"]}], "complete": True},
+            F.HARDWARE,
+        ),
+        ({"cards": [{"index": 1, "uuid": "GPU-2", "faults": []}], "complete": True}, F.HARDWARE),
+        ({"cards": [{"index": 1, "uuid": "GPU-2", "faults": []}], "complete": False}, F.UNKNOWN),
+        ({"cards": [], "complete": False, "reason": "the driver did not answer"}, F.UNKNOWN),
+        ({}, F.UNKNOWN),
+    ],
+)
+def test_FAIL_07_a_card_that_is_lost_at_the_end_is_found_by_its_number(
+    tmp_path: Path, final: dict[str, Any], kind: FailureClass
+) -> None:
+    end = ended(1)
+    card = {"index": 0, "uuid": "GPU-1", "pci_bus_id": "00000000:3B:00.0", "faults": []}
+    run_dir = write_attempt(tmp_path, end, manifest={"cards": [card]})
+    edit(run_dir, wire.EXIT, lambda values: values.update(final_cards=final))
+    verdict = judged(run_dir, end)
+    assert verdict.kind is kind
+    assert verdict.cards == (("GPU-1",) if kind is F.HARDWARE else ())
+    if not final.get("complete"):
+        assert any("cards were not read" in clue.text for clue in verdict.unknown)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from holdfast.diagnosis.ended.judge import judge_ended, read_judgement
 from holdfast.host import cgroups
+from holdfast.host.offload import Offload
 from holdfast.model import wire
 from holdfast.model.job import DiskNeeds, Limits
 from holdfast.model.run import Wish
 from holdfast.model.verdict import Confidence, FailureClass, Retry, Verdict
 from tests.agent.driving import Drive, Driven, job, read_text, timeouts
+from tests.diagnosis.ended.making import ended, write_attempt
 from tests.host.small_disk import mount_small_disk
 from tests.waiting import wait_until
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 F = FailureClass
 MIB = 1024**2
+NOBODY = 65534
 HUNGRY = "kept = []\nwhile True:\n    kept.append(bytearray(b'x' * (8 << 20)))\n"
 WORKER = f"import os, sys\nif os.fork() == 0:\n    exec({HUNGRY!r})\nos.wait()\nsys.exit('a worker went away')\n"
 FILLER = "import os, sys\nwith open(sys.argv[1], 'wb') as file:\n    while True:\n        file.write(bytes(1 << 20))\n"
@@ -174,3 +177,27 @@ def test_DIAG_02_after_another_boot_it_was_the_reboot(drive: Drive) -> None:
     wait_until(lambda: os.path.exists(run.path(wire.FAILURE)), what="the note is written")
     verdict = verdict_of(run)
     assert (verdict.kind, verdict.confidence, verdict.retry) == (F.REBOOT, Confidence.CERTAIN, Retry.SAME)
+
+
+@pytest.mark.requirement("DIAG-02", "FAIL-14")
+def test_DIAG_02_an_account_that_may_not_read_the_kernel_log_does_not_call_it_no_oom(public_path: Path) -> None:
+    """The kernel's own refusal (dmesg_restrict), met by an account without rights."""
+    if os.geteuid() != 0 or read_text("/proc/sys/kernel/dmesg_restrict").strip() == "0":
+        pytest.skip("everybody may read the kernel log here, or we cannot be another account")
+    end = ended(None, 9)
+    run_dir = write_attempt(public_path, end, usage={})
+    for directory, _, names in os.walk(public_path):
+        os.chmod(directory, 0o755)
+        for name in names:
+            os.chmod(f"{directory}/{name}", 0o644)
+
+    def judge_as_nobody() -> Any:
+        os.setgroups([])
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+        return wire.encode(judge_ended(run_dir, 1, end))
+
+    verdict = wire.decode(Verdict, Offload(judge_as_nobody).wait(15.0))
+    assert (verdict.kind, verdict.confidence) == (F.KILLED, Confidence.POSSIBLE)
+    assert any("kernel log could not be read" in clue.text for clue in verdict.unknown)
+    assert not any("out_of_memory" in clue.text for clue in verdict.evidence_against)

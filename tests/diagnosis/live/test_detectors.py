@@ -15,7 +15,8 @@ from holdfast.diagnosis.live.flight import FlightFinding
 from holdfast.diagnosis.live.remedies import ACTIONS, action_for
 from holdfast.diagnosis.live.run_files import RunFacts
 from holdfast.diagnosis.live.stacks import Frame, StackDump
-from holdfast.diagnosis.live.target import LiveTarget
+from holdfast.diagnosis.live.target import LiveTarget, card_facts
+from holdfast.model.gpu import Card, GpuProcess, HolderKind
 from holdfast.model.verdict import HANGS, Confidence, LiveClass
 from tests.diagnosis.live.cases import (
     FUTEX,
@@ -287,6 +288,25 @@ def test_a_card_held_back_by_heat_is_throttled() -> None:
     assert judge(case(tree(working()), MOVING, cards=[idle])).kind is not LiveClass.GPU_THROTTLED
 
 
+def test_clocks_without_their_reasons_are_unread() -> None:
+    verdict = judge(case(tree(working()), MOVING, cards=[card(throttle=None)]))
+    assert verdict.kind is LiveClass.PROGRESSING
+    assert any("clocks" in clue.text for clue in verdict.unknown)
+
+
+def test_an_inventorys_card_becomes_numbers() -> None:
+    process = GpuProcess(10, HolderKind.MANAGED, used_bytes=7)
+    found = card_facts(
+        Card(0, "GPU-1", "H100", utilisation_pct=9, power_limit_w=700.0, processes=(process,)), frozenset({10})
+    )
+    assert (found.ours_present, found.ours_bytes, found.power_limit_w, found.throttle) == (True, 7, 700.0, None)
+    capped = Card(0, "GPU-1", "H100", throttle=("sw_power_cap", "hw_thermal"), clock_reasons=0x44)
+    assert card_facts(capped, frozenset()).throttle == ("hw_thermal",)
+    hidden = GpuProcess(4242, HolderKind.OTHER_NAMESPACE)
+    assert card_facts(Card(0, "GPU-1", "H100", processes=(hidden,)), frozenset({10})).ours_present is None
+    assert card_facts(Card(0, "GPU-1", "H100", processes=None), frozenset({10})).ours_present is None
+
+
 def test_an_idle_card_beside_work_on_the_cpu_is_slow_and_never_dead() -> None:
     verdict = judge(case(tree(working(files=device())), MOVING, cards=[card(utilisation_pct=0.0, power_w=60.0)]))
     assert verdict.kind is LiveClass.CPU_BOUND
@@ -338,7 +358,7 @@ def test_workers_that_wait_for_slow_storage_point_at_the_storage() -> None:
 
 def test_a_rank_slower_than_most_is_named() -> None:
     made = [rank(i, working(20 + i, ppid=9)) for i in range(4)]
-    beats = {str(i): {"steps_per_s": 4.0 if i == 2 else 10.0} for i in (1, 2, 3)}
+    beats: dict[str, dict[str, object]] = {str(i): {"steps_per_s": 4.0 if i == 2 else 10.0} for i in (1, 2, 3)}
     run = RunFacts(now_s=1e6, heartbeat={"steps_per_s": 10.0}, rank_beats=beats)
     verdict = judge(case(tree(*made), MOVING, run=Reading(run)))
     assert verdict.kind is LiveClass.STRAGGLER

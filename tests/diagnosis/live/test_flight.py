@@ -200,7 +200,7 @@ def test_a_rank_that_is_missing_from_a_real_collective_is_named(tmp_path: Path, 
     from holdfast.host.processes import identify
     from tests.waiting import wait_until
 
-    torchrun = Path(sys.executable).with_name("torchrun")
+    torchrun = str(Path(sys.executable).with_name("torchrun"))
     ranks = PAYLOAD.with_name("ranks.py")
     argv = [torchrun, "--standalone", "--nproc-per-node", "2", str(ranks), mode, str(tmp_path)]
     environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000", "OMP_NUM_THREADS": "1"}

@@ -16,6 +16,7 @@ from holdfast.diagnosis.live.looking import take_snapshot
 from holdfast.diagnosis.live.tools import Tool, describe_missing, examine, find_tools, run_tool, sample_stacks
 from holdfast.host.processes import read_stat
 from tests.diagnosis.live.bench import behaving, explain, look, stand_still
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,7 +79,7 @@ def test_a_target_that_a_tool_left_stopped_is_continued(tmp_path: Path) -> None:
         script = tool(tmp_path, "py-spy", f"os.kill({pid}, signal.SIGSTOP)")
         run = run_tool(Tool.PY_SPY, (script,), facts_of(target), ours=True)
         assert (run.left_stopped, run.continued) == (True, True)
-        assert state_of(target) == "S"
+        wait_until(lambda: state_of(target) == "S", what="it waits for its pipe again")
 
 
 def test_a_target_that_is_not_ours_is_told_of_and_not_signalled(tmp_path: Path) -> None:
@@ -94,6 +95,7 @@ def test_a_target_that_was_stopped_before_stays_stopped(tmp_path: Path) -> None:
     with behaving("pipe", tmp_path) as target:
         pid = target.roots[0].pid
         os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: state_of(target) == "T")
         script = tool(tmp_path, "py-spy", "print('stacks')")
         run = run_tool(Tool.PY_SPY, (script,), facts_of(target), ours=True)
         assert not run.continued
@@ -136,11 +138,12 @@ def test_the_real_strace_names_the_call_and_lets_go(tmp_path: Path) -> None:
         begun = time.monotonic()
         runs = examine(facts_of(target), ours=True, tools={Tool.STRACE: find_tools()[Tool.STRACE]})
         took = time.monotonic() - begun
-        assert state_of(target) == "S"
+        wait_until(lambda: state_of(target) == "S", what="it waits for its pipe again")
     assert took < 10
     assert "read(" in runs[0].text or runs[0].problem.startswith("permission denied"), runs[0]
 
 
+@pytest.mark.soak
 @pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf")
 @pytest.mark.requirement("DIAG-12")
 def test_time_is_sampled_over_a_window(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.diagnosis.storage.consumers import Consumer
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.process
 
 
 def fill(directory: Path, size: int, files: int = 1) -> Path:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from holdfast.model.job import DiskNeeds, JobSpec
 from tests.rundirs import ended, make_run
 from tests.waiting import wait_until
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.process
 
 RUN, OTHER = "20261120-100000-digits-0a1b", "20261120-100001-other-0a1c"
 
@@ -154,6 +156,17 @@ def test_STOR_04_a_link_put_in_the_way_after_the_look_leads_nowhere(
     assert (run_dir / "artifacts/was/own").exists()
 
 
+@pytest.mark.requirement("STOR-04")
+def test_STOR_04_even_the_same_file_is_not_reached_through_a_link(run_dir: Path, work: Path, tmp_path: Path) -> None:
+    put(run_dir / "artifacts/tmp/own")
+    plan = find_scratch(str(run_dir), job(work, "artifacts/tmp/**")).plan
+    (run_dir / "artifacts/tmp").rename(tmp_path / "moved")
+    (run_dir / "artifacts/tmp").symlink_to(tmp_path / "moved")
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
+        removing.remove(str(run_dir), plan.victims[0])
+    assert (tmp_path / "moved/own").exists()
+
+
 def test_another_file_under_the_same_name_is_not_removed(run_dir: Path, work: Path) -> None:
     path = put(run_dir / "artifacts/tmp/own")
     plan = find_scratch(str(run_dir), job(work, "artifacts/tmp/**")).plan
@@ -190,6 +203,24 @@ def test_STOR_04_a_working_directory_that_another_run_shared_is_left_alone(
     assert (work / "tmp/whose").exists()
     assert OTHER in done.left_out[0]
     assert done.removed == (f"{run_dir}/artifacts/tmp/own",)
+
+
+@pytest.mark.requirement("STOR-04")
+def test_STOR_04_a_living_run_of_another_root_that_stands_there_counts_as_a_neighbour(
+    run_dir: Path, work: Path
+) -> None:
+    put(work / "tmp/whose")
+    command = [sys.executable, "-c", "import signal; print(1, flush=True); signal.pause()"]
+    environ = {**os.environ, "HOLDFAST_RUN_ID": OTHER}
+    with subprocess.Popen(command, env=environ, cwd=work, stdout=subprocess.PIPE) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            done = prune_scratch(str(run_dir), job(work, "tmp/**"))
+        finally:
+            child.kill()
+    assert done.removed == ()
+    assert f"{OTHER} works in it now" in done.left_out[0]
 
 
 def test_a_run_that_was_over_before_shares_nothing(run_dir: Path, work: Path, tmp_path: Path) -> None:

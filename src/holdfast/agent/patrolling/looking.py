@@ -32,7 +32,6 @@ TAIL_BYTES = 48 * 1024
 RECENT_SAMPLES = 3
 """So many samples say whether cards are at work: one alone may fall between two steps."""
 MOST_ENTRIES = 500
-REMEDY_BYTES = 8 * 1024
 
 
 def look(run_dir: str, limits: StallLimits, ourselves: frozenset[int] = frozenset()) -> Look:
@@ -134,20 +133,13 @@ def _find_asleep(view: RunView) -> int | None:
 
 
 def _read_failure(view: RunView) -> tuple[str, str]:
-    """Class and remedy as the run's own failure note states them: of this attempt, never of an earlier one."""
-    try:
-        descriptor = os.open(
-            f"{view.attempt_dir}/{wire.FAILURE}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        )
-    except OSError:
+    """Class and remedy as they were judged when it ended: of this attempt, never of an earlier one."""
+    from ...diagnosis.ended.judge import read_judgement
+
+    judgement = read_judgement(view.run_dir, view.attempt)
+    if judgement is None or judgement.verdict is None:
         return "", "holdfast diagnose {run}"
-    try:
-        text = os.read(descriptor, REMEDY_BYTES).decode("utf-8", "replace")
-    finally:
-        os.close(descriptor)
-    kind = text.partition("- class: `")[2].partition("`")[0]
-    remedy = text.partition("## What to do\n\n")[2].partition("\n\n")[0].strip().replace("\n", " ")
-    return kind, remedy or "holdfast diagnose {run}"
+    return judgement.verdict.kind.value, judgement.verdict.action or "holdfast diagnose {run}"
 
 
 # --------------------------------------------------------------------------------------------------- the alarm test

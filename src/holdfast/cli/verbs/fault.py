@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 EPILOG = """\b
 holdfast fault list                        what there is, and what this box can do
 holdfast fault run disk-full               a real full disk, judged
-holdfast fault run --all                   all of them, about five minutes
+holdfast fault run --all                   all of them, about eight minutes
+holdfast fault run --all --quick           those that need seconds, about one minute
 holdfast fault run --keep hang-up          keep the sandbox, to look at the run in it"""
 
 
@@ -68,12 +69,15 @@ def _complete_faults(ctx: click.Context, param: click.Parameter, incomplete: str
 @command.command("run", short_help="Let faults happen, and compare the verdicts.")
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=_complete_faults)
 @click.option("--all", "everything", is_flag=True, help="Every fault that this box can do, and the healthy controls.")
+@click.option("--quick", is_flag=True, help="With --all: leave out those that take more than about ten seconds.")
 @click.option("--keep", is_flag=True, help="Keep the sandboxes; their directories are printed.")
 @click.option(
     "--nvml-library", metavar="PATH", type=click.Path(), help="A stand-in for libnvidia-ml.so.1, for faults of cards."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-def run_faults(*, names: tuple[str, ...], everything: bool, keep: bool, nvml_library: str | None, as_json: bool) -> int:
+def run_faults(
+    *, names: tuple[str, ...], everything: bool, quick: bool, keep: bool, nvml_library: str | None, as_json: bool
+) -> int:
     """Let the faults NAME happen, one after the other, and compare what is said with what is right.
 
     That the fault did happen is seen first (the signal, the errno, the kernel's counter), then the run is diagnosed as
@@ -86,7 +90,7 @@ def run_faults(*, names: tuple[str, ...], everything: bool, keep: bool, nvml_lib
     from holdfast.faults.engine import run_fault
     from holdfast.faults.needs import Needs
 
-    chosen, needs = _choose(names, everything=everything), Needs(nvml_library)
+    chosen, needs = _choose(names, everything=everything, quick=quick), Needs(nvml_library)
     reports: list[Report] = []
     with _interruptible() as interrupted:
         for fault in chosen:
@@ -110,12 +114,14 @@ def run_faults(*, names: tuple[str, ...], everything: bool, keep: bool, nvml_lib
     return code
 
 
-def _choose(names: tuple[str, ...], *, everything: bool) -> tuple[Fault, ...]:
+def _choose(names: tuple[str, ...], *, everything: bool, quick: bool) -> tuple[Fault, ...]:
     from holdfast.faults.table import FAULTS, find
 
     if everything == bool(names):
         raise UsageError("name faults, or --all", hint="holdfast fault list shows them")
-    return FAULTS if everything else tuple(find(name) for name in names)
+    if not everything:
+        return tuple(find(name) for name in names)
+    return tuple(fault for fault in FAULTS if not (quick and fault.slow))
 
 
 @contextlib.contextmanager

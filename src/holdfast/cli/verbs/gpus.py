@@ -148,7 +148,7 @@ def health(*, cards: tuple[str, ...], watch_free: bool, window: str, as_json: bo
     for error codes (Xid) of this boot. What could not be read is shown as unknown, which is not a pass. Nothing is
     changed, nobody is disturbed. Exit code 0 when nothing failed, 78 when a card did.
     """
-    from holdfast.cli.card_health import parse_window, watch_box
+    from holdfast.cli.card_health import parse_window, shorten, watch_box
     from holdfast.cli.findings import print_levels
     from holdfast.model.errors import PreflightFailed
     from holdfast.model.finding import Level, worst
@@ -178,7 +178,7 @@ def health(*, cards: tuple[str, ...], watch_free: bool, window: str, as_json: bo
     if not findings:
         print(f"no cards: {watched.last.reason or 'none to look at'}")
         return code
-    print_levels(findings)
+    print_levels(shorten(findings))
     return code
 
 

@@ -4,7 +4,7 @@ Pure. One reading decides little: what limits the clocks flaps, so a verdict on 
 driver's own counters. The card's own limits go before fixed temperatures. What was not read is UNKNOWN, never PASS;
 what a card says that it does not have is left out.
 
-Findings are ``gpu.<what>`` on the card: `lost`, `xid`, `ecc`, `ecc_corrected`, `remap`, `recovery`, `throttle`,
+Findings are ``gpu.<what>`` on the card: `answers`, `xid`, `ecc`, `ecc_corrected`, `remap`, `recovery`, `throttle`,
 `temperature`, `load`, `pcie` (docs/gpus.md).
 """
 
@@ -45,7 +45,7 @@ FAULT_FINDINGS = {
     "recovery_wanted": "gpu.recovery",
     "reset_required": "gpu.recovery",
 }
-"""Where a fault of the reading is reported; the others are ``gpu.lost``."""
+"""Where a fault of the reading is reported; the others are ``gpu.answers``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def judge_card_health(
     now = counters_now or samples[-1]
     name = f"{now.index} ({now.name})"
     found = [*_judge_faults(now, name, launch), *(() if xids is None else _judge_xids(now, name, xids))]
-    if not any(finding.id == "gpu.lost" and finding.level is Level.FAIL for finding in found):
+    if not any(finding.id == "gpu.answers" and finding.level is Level.FAIL for finding in found):
         found += _judge_memory_errors(now, name, launch)
         found += _judge_corrected(now, name, counters_before, elapsed_s)
         found += _judge_recovery(now, name)
@@ -103,9 +103,9 @@ def _judge_faults(card: Card, name: str, before: Card | None) -> Iterator[Findin
             continue  # older than the run: told by its counters
         lost = lost or code not in FAULT_FINDINGS
         action = FAULT_ACTIONS.get(code, "reset the card or update the driver; look at `holdfast gpus`")
-        yield Finding(FAULT_FINDINGS.get(code, "gpu.lost"), Level.FAIL, name, fault, action)
+        yield Finding(FAULT_FINDINGS.get(code, "gpu.answers"), Level.FAIL, name, fault, action)
     if not lost:
-        yield Finding("gpu.lost", Level.PASS, name, "it answers")
+        yield Finding("gpu.answers", Level.PASS, name, "it answers")
 
 
 def _grew(before: Card | None, now: Card) -> bool | None:

@@ -215,6 +215,8 @@ def judge_holders(
             found.append(
                 Candidate(holder.pid, holder.start_ticks, holder.command, holder.age_s, holder.run_id, tuple(why))
             )
+    if not found and second.unread:
+        return Reading(unread=f"{len(second.unread)} processes of this account cannot be looked at")
     return Reading(tuple(found))
 
 

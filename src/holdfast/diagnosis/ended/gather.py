@@ -15,9 +15,26 @@ from ...host.clock import epoch_s, parse_utc
 from ...model import wire
 from ...model.finding import Finding
 from ...model.units import format_bytes
-from ..evidence import NOT_LOOKED, LogFacts, Reading
-from .evidence import DiskChange, EndedEvidence, LevelChange
-from .look import KMSG, decode_kernel, look_at_box, read_own_group
+from ..evidence import LogFacts, Reading
+from .compare import (
+    as_number,
+    as_object,
+    as_objects,
+    as_whole,
+    compare_boots,
+    compare_disks,
+    compare_field,
+    compare_levels,
+    decode_killers,
+    find_cards,
+    find_own_kills,
+    find_unread_cards,
+    kernel_begin,
+    kernel_end,
+    subtract,
+)
+from .evidence import EndedEvidence
+from .look import KMSG, decode_kernel, look_at_box
 from .signals import find_signal
 
 if TYPE_CHECKING:
@@ -63,12 +80,12 @@ class Attempt:
         except (OSError, wire.WireError) as error:
             self.problems.append(f"{wire.RUN}: {error}")
             return {}
-        return _object(record.get("job"))
+        return as_object(record.get("job"))
 
     def read_findings(self) -> tuple[Finding, ...]:
         """What postflight found."""
         found = []
-        for item in _objects(self.read(wire.POSTFLIGHT).get("findings")):
+        for item in as_objects(self.read(wire.POSTFLIGHT).get("findings")):
             try:
                 found.append(wire.decode(Finding, item))
             except wire.WireError as error:
@@ -114,48 +131,48 @@ def gather(
     source = Attempt(run_dir, attempt)
     manifest = source.read(wire.MANIFEST, required=ended.refusal is None)
     facts = dict(record) if record is not None else source.read(wire.EXIT, required=True)
-    baseline = _object(manifest.get("baseline"))
+    baseline = as_object(manifest.get("baseline"))
     began_s, ended_s = _epoch(ended.started_at), _epoch(_ended_at(ended))
     if aftermath is None:
         aftermath = _look(ended, manifest, baseline, kernel_source)
     log, words = _read_words(source)
-    usage = _object(facts.get("usage"))
+    usage = as_object(facts.get("usage"))
     sample = source.read_last_sample()
     job = source.read_job()
-    leased = {str(card.get("uuid")) for card in _objects(manifest.get("cards"))}
-    final = _object(facts.get("final_cards"))
+    leased = {str(card.get("uuid")) for card in as_objects(manifest.get("cards"))}
+    final = as_object(facts.get("final_cards"))
     looked = aftermath.get("epoch_s")
     evidence = EndedEvidence(
         run_id=source.run_id,
         attempt=attempt,
         ended=ended,
-        rebooted=_compare_boots(manifest, baseline, aftermath),
-        init_restarted=_compare(baseline, aftermath, "init_start_ticks"),
-        own_kills=_find_own_kills(usage, _object(manifest.get("cgroup")), sample),
-        host_kills=_subtract(baseline, aftermath, "oom_kills_since_boot"),
-        levels=_compare_levels(baseline, aftermath, _object(manifest.get("cgroup"))),
-        peak_bytes=_whole(usage.get("memory_peak_bytes")) or _whole(sample.get("memory_bytes")),
-        limit_bytes=_whole(usage.get("memory_limit_bytes")) or _whole(sample.get("memory_limit_bytes")),
+        rebooted=compare_boots(manifest, baseline, aftermath),
+        init_restarted=compare_field(baseline, aftermath, "init_start_ticks"),
+        own_kills=find_own_kills(usage, as_object(manifest.get("cgroup")), sample),
+        host_kills=subtract(baseline, aftermath, "oom_kills_since_boot"),
+        levels=compare_levels(baseline, aftermath, as_object(manifest.get("cgroup"))),
+        peak_bytes=as_whole(usage.get("memory_peak_bytes")) or as_whole(sample.get("memory_bytes")),
+        limit_bytes=as_whole(usage.get("memory_limit_bytes")) or as_whole(sample.get("memory_limit_bytes")),
         kernel=decode_kernel(aftermath.get("kernel")),
-        kernel_from_s=_kernel_begin(baseline, aftermath),
-        kernel_until_s=_kernel_end(aftermath, ended_s),
-        killers=_decode_killers(aftermath.get("killers")),
+        kernel_from_s=kernel_begin(baseline, aftermath),
+        kernel_until_s=kernel_end(aftermath, ended_s),
+        killers=decode_killers(aftermath.get("killers")),
         log=log,
         words=words,
-        disks=_compare_disks(baseline, aftermath),
-        cards=tuple(card for card in _objects(final.get("cards")) if str(card.get("uuid")) in leased),
-        cards_before=tuple(_objects(manifest.get("cards"))),
-        cards_unread="" if final or not leased else "the cards were not read at the end",
+        disks=compare_disks(baseline, aftermath),
+        cards=find_cards(final, manifest),
+        cards_before=tuple(as_objects(manifest.get("cards"))),
+        cards_unread=find_unread_cards(final, manifest),
         tenants=_find_tenants(final, leased, source.run_id),
         heartbeat=wire.clean_heartbeat(source.read(wire.HEARTBEAT)),
-        session=_object(baseline.get("session")),
-        rlimits=_object(baseline.get("rlimits")),
-        scheduler=_find_scheduler(_object(manifest.get("environment"))),
+        session=as_object(baseline.get("session")),
+        rlimits=as_object(baseline.get("rlimits")),
+        scheduler=_find_scheduler(as_object(manifest.get("environment"))),
         findings=source.read_findings(),
         pids=_find_pids(manifest),
-        group=str(_object(manifest.get("cgroup")).get("name") or f"{source.run_id}.{attempt}"),
+        group=str(as_object(manifest.get("cgroup")).get("name") or f"{source.run_id}.{attempt}"),
         duration_s=None if began_s is None or ended_s is None else max(0.0, ended_s - began_s),
-        expected_s=_number(job.get("expected_s")),
+        expected_s=as_number(job.get("expected_s")),
         looked_s=looked - ended_s if isinstance(looked, (int, float)) and ended_s is not None else None,
         problems=tuple(source.problems),
     )
@@ -188,22 +205,6 @@ def _epoch(text: str | None) -> float | None:
         return None
 
 
-def _object(value: object) -> Facts:
-    return value if isinstance(value, dict) else {}
-
-
-def _objects(value: object) -> list[Facts]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, (list, tuple)) else []
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
 # ------------------------------------------------------------------------------------------------------ the job's words
 
 
@@ -225,137 +226,19 @@ def _read_rules(source: Attempt) -> tuple[Pattern, ...]:
     return rules.value or ()
 
 
-# ------------------------------------------------------------------------------------------------ before against after
-
-
-def _missing(aftermath: Facts, baseline: Facts, what: str) -> str:
-    if "elsewhere" in aftermath:
-        return str(aftermath["elsewhere"])
-    if not baseline:
-        return "nothing was written down at launch"
-    for side, when in ((baseline, "at launch"), (aftermath, "at the end")):
-        reason = _object(side.get("unread")).get(what)
-        if reason:
-            return f"{reason} ({when})"
-    return "it was not read"
-
-
-def _compare(baseline: Facts, aftermath: Facts, name: str) -> Reading[bool]:
-    before, after = baseline.get(name), aftermath.get(name)
-    if before is None or after is None:
-        return Reading(unread=_missing(aftermath, baseline, name))
-    return Reading(before != after)
-
-
-def _compare_boots(manifest: Facts, baseline: Facts, aftermath: Facts) -> Reading[bool]:
-    before, after = baseline.get("boot_id") or manifest.get("boot_id"), aftermath.get("boot_id")
-    if not before or not after:
-        return Reading(unread=_missing(aftermath, baseline, "boot_id"))
-    return Reading(before != after)
-
-
-def _subtract(baseline: Facts, aftermath: Facts, name: str) -> Reading[int]:
-    before, after = _whole(baseline.get(name)), _whole(aftermath.get(name))
-    if before is None or after is None:
-        return Reading(unread=_missing(aftermath, baseline, name))
-    if after < before or _compare_boots({}, baseline, aftermath).value:
-        return Reading(unread="the box was started again since: it counts anew")
-    return Reading(after - before)
-
-
-def _find_own_kills(usage: Facts, cgroup: Facts, sample: Facts) -> Reading[int]:
-    """OOM kills in the run's own group: as read before it was removed, else as it stands, else as last sampled."""
-    kills = _whole(usage.get("oom_kills"))
-    if kills is None:
-        kills = read_own_group(cgroup)
-    if kills is None and (_whole(sample.get("oom_kills")) or 0) > 0:
-        kills = _whole(sample.get("oom_kills"))
-    if kills is not None:
-        return Reading(kills)
-    if not cgroup:
-        return Reading(unread="the run had no control group of its own that counts")
-    return Reading(unread="its control group is gone and nobody read its counters before")
-
-
-def _compare_levels(baseline: Facts, aftermath: Facts, cgroup: Facts) -> tuple[LevelChange, ...]:
-    v1 = _object(cgroup.get("v1"))
-    own = {path for path in (cgroup.get("unified"), v1.get("memory")) if isinstance(path, str)}
-    now = {level.get("path"): level for level in _objects(aftermath.get("memory_levels"))}
-    found = []
-    for level in _objects(baseline.get("memory_levels")):
-        path = str(level.get("path"))
-        if path in own:
-            continue  # its counter goes with it: `own_kills`
-        kills = _subtract_level(level, now.get(path), aftermath, baseline)
-        found.append(LevelChange(path, kills, _whole(level.get("limit_bytes"))))
-    return tuple(found)
-
-
-def _subtract_level(before: Facts, after: Facts | None, aftermath: Facts, baseline: Facts) -> Reading[int]:
-    first, last = _whole(before.get("oom_kills")), _whole((after or {}).get("oom_kills"))
-    if first is None or last is None or last < first:
-        return Reading(unread=_missing(aftermath, baseline, "memory_levels"))
-    if _compare_boots({}, baseline, aftermath).value:
-        return Reading(unread="the box was started again since")
-    return Reading(last - first)
-
-
-def _compare_disks(baseline: Facts, aftermath: Facts) -> tuple[DiskChange, ...]:
-    before = {(disk.get("role"), disk.get("path")): disk for disk in _objects(baseline.get("disks"))}
-    found = []
-    for disk in _objects(aftermath.get("disks")):
-        free = _whole(disk.get("free_bytes"))
-        was = _object(before.get((disk.get("role"), disk.get("path"))))
-        found.append(
-            DiskChange(
-                role=str(disk.get("role")),
-                path=str(disk.get("path")),
-                free_bytes=Reading(free) if free is not None else Reading(unread=str(disk.get("unread") or NOT_LOOKED)),
-                free_inodes=_whole(disk.get("free_inodes")),
-                total_bytes=_whole(disk.get("total_bytes")),
-                read_only=disk.get("read_only") is True,
-                was_read_only=was.get("read_only") if isinstance(was.get("read_only"), bool) else None,
-            )
-        )
-    return tuple(found)
-
-
-def _kernel_begin(baseline: Facts, aftermath: Facts) -> float | None:
-    """From when an event is new, in seconds of the log's clock; None when that is not known."""
-    since = _number(baseline.get("monotonic_s"))
-    # Of another boot, the whole log is newer.
-    return None if since is None or _compare_boots({}, baseline, aftermath).value else since - KERNEL_SLACK_S
-
-
-def _kernel_end(aftermath: Facts, ended_s: float | None) -> float | None:
-    now_s, wall_s = _number(aftermath.get("monotonic_s")), _number(aftermath.get("epoch_s"))
-    if now_s is None or wall_s is None or ended_s is None:
-        return None
-    return now_s - (wall_s - ended_s) + KERNEL_SLACK_S
-
-
-def _decode_killers(facts: object) -> Reading[tuple[str, ...]]:
-    if not isinstance(facts, dict):
-        return Reading(unread=NOT_LOOKED)
-    if facts.get("unread"):
-        return Reading(unread=str(facts["unread"]))
-    lines = facts.get("lines")
-    return Reading(tuple(map(str, lines)) if isinstance(lines, list) else ())
-
-
 # ----------------------------------------------------------------------------------------------------- who and where
 
 
 def _find_tenants(final: Facts, leased: set[str], run_id: str) -> tuple[str, ...]:
     """Processes of others on the run's cards when it had ended, as words."""
     found = []
-    for card in _objects(final.get("cards")):
+    for card in as_objects(final.get("cards")):
         if str(card.get("uuid")) not in leased:
             continue
-        for process in _objects(card.get("processes")):
+        for process in as_objects(card.get("processes")):
             if process.get("run_id") == run_id:
                 continue
-            used = _whole(process.get("used_bytes"))
+            used = as_whole(process.get("used_bytes"))
             words = [
                 f"pid {process.get('pid')}",
                 str(process.get("user") or ""),
@@ -374,5 +257,5 @@ def _find_scheduler(environment: Facts) -> str:
 
 
 def _find_pids(manifest: Facts) -> frozenset[int]:
-    leader = _object(_object(manifest.get("job")).get("process")).get("pid")
+    leader = as_object(as_object(manifest.get("job")).get("process")).get("pid")
     return frozenset([leader]) if isinstance(leader, int) else frozenset()

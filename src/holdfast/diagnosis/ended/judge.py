@@ -20,6 +20,7 @@ from ..evidence import Answer, Detection
 from ..fold import fold, redact
 from ..remedies import REMEDIES
 from .look import KMSG
+from .signals import describe_signal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,8 +147,10 @@ def _complete(verdict: Verdict, evidence: EndedEvidence) -> Verdict:
     said = verdict.evidence_for
     log = evidence.log.value
     last = [line.strip() for line in (log.tail if log is not None else "").splitlines() if line.strip()]
-    if verdict.kind is FailureClass.UNKNOWN and last:
-        said = (*said, Clue(redact_text(f"its last line: {last[-1][:300]}"), wire.OUTPUT))
+    if verdict.kind is FailureClass.UNKNOWN:
+        number = evidence.signal
+        said += () if number is None else (Clue(describe_signal(number), wire.STATUS),)
+        said += (Clue(redact_text(f"its last line: {last[-1][:300]}"), wire.OUTPUT),) if last else ()
     unread = tuple(Clue(redact_text(problem), evidence.run_id) for problem in evidence.problems)
     return replace(verdict, evidence_for=said, unknown=(*verdict.unknown, *unread))
 

@@ -111,7 +111,7 @@ def look_up(code: int, overrides: Mapping[int, str] | None = None, *, table: Map
         repeat=0,
         burst_s=60.0,
         meaning="unknown code: not in the table of this version",
-        action="Look it up at docs.nvidia.com/deploy/xid-errors; a severity of your own goes into the rules file.",
+        action="Look it up at docs.nvidia.com/deploy/xid-errors.",
         source="not in the table",
         known=False,
     )

@@ -224,6 +224,9 @@ def detect_throttled(case: Case) -> Detection:
     readings = case.cards.value or ()
     if not readings:
         return _cards_unread(case, "G7", LiveClass.GPU_THROTTLED)
+    if any(card.throttle is None for reading in readings for card in reading):
+        text = "why the clocks are as they are is not readable"
+        return Detection("G7", LiveClass.GPU_THROTTLED, Answer.UNKNOWN, unknown=(_clue(text, "NVML"),))
     always = set.intersection(*({card.name for card in reading if card.throttle} for reading in readings))
     if not always:
         return _no("G7", LiveClass.GPU_THROTTLED)
@@ -231,7 +234,7 @@ def detect_throttled(case: Case) -> Detection:
     if card.utilisation_pct is not None and card.utilisation_pct <= IDLE_CARD_PCT:
         return _no("G7", LiveClass.GPU_THROTTLED)
     clock = "" if card.clock_share is None else f", its clock is at {card.clock_share:.0%} of its maximum"
-    clue = _clue(f"{card.name} is held back by {', '.join(card.throttle)}{clock}", "NVML")
+    clue = _clue(f"{card.name} is held back by {', '.join(card.throttle or ())}{clock}", "NVML")
     return _detect("G7", LiveClass.GPU_THROTTLED, Confidence.LIKELY, clue, card=card.name)
 
 

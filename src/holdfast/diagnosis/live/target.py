@@ -21,7 +21,8 @@ class CardFacts:
     """One card as numbers: percent, watts, MHz, bytes; None is "not readable".
 
     `ours_bytes` is the memory that the target's own processes hold (None: not readable, 0: none of them is on it),
-    `ours_present` whether one of them is listed on the card, `throttle` the hard reasons that hold its clocks down.
+    `ours_present` whether one of them is listed on the card, `throttle` the hard reasons that hold its clocks down
+    (None: not readable).
     """
 
     name: str
@@ -33,7 +34,7 @@ class CardFacts:
     sm_clock_max_mhz: float | None = None
     ours_present: bool | None = None
     ours_bytes: int | None = None
-    throttle: tuple[str, ...] = ()
+    throttle: tuple[str, ...] | None = ()
 
     @property
     def power_share(self) -> float | None:
@@ -50,11 +51,8 @@ class CardFacts:
         return self.sm_clock_mhz / self.sm_clock_max_mhz
 
 
-HARD_THROTTLE = frozenset(
-    {"hw_slowdown", "hw_thermal", "hw_thermal_slowdown", "sw_thermal", "sw_thermal_slowdown", "hw_power_brake"}
-    | {"power_brake", "hw_power_brake_slowdown", "reliability"}
-)
-"""Reasons that cost speed. A software power cap at full load is normal and not among them (GPUH-05)."""
+HARD_THROTTLE = frozenset({"hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake", "reliability"})
+"""Names of `model.gpu.CLOCK_LIMITS` that cost speed. A software power cap at full load is normal, so it is not here."""
 
 
 def card_facts(card: Card, pids: frozenset[int]) -> CardFacts:
@@ -70,24 +68,20 @@ def card_facts(card: Card, pids: frozenset[int]) -> CardFacts:
         foreign = any(process.kind.value in ("other_namespace", "unknown") for process in card.processes)
         present = bool(mine) if mine or not foreign else None
         used = None if present is None else sum(process.used_bytes or 0 for process in mine)
-    reasons = tuple(name for name in card.throttle if name.lower() in HARD_THROTTLE)
+    told = card.clock_reasons is not None or bool(card.throttle)
+    reasons = tuple(name for name in card.throttle if name in HARD_THROTTLE) if told else None
     return CardFacts(
         name=f"{card.name} {card.uuid}",
         utilisation_pct=card.utilisation_pct,
-        memory_utilisation_pct=_number(card, "memory_utilisation_pct"),
+        memory_utilisation_pct=card.memory_utilisation_pct,
         power_w=card.power_w,
-        power_limit_w=_number(card, "power_limit_w"),
-        sm_clock_mhz=_number(card, "sm_clock_mhz"),
-        sm_clock_max_mhz=_number(card, "sm_clock_max_mhz"),
+        power_limit_w=card.power_limit_w,
+        sm_clock_mhz=card.sm_clock_mhz,
+        sm_clock_max_mhz=card.sm_clock_max_mhz,
         ours_present=present,
         ours_bytes=used,
         throttle=reasons,
     )
-
-
-def _number(card: Card, name: str) -> float | None:
-    value = getattr(card, name, None)
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -233,7 +233,9 @@ def loader() -> None:
 
 
 def child() -> None:
-    with subprocess.Popen(["sleep", "1000"], preexec_fn=lambda: ctypes.CDLL(None).prctl(1, 9)) as process:
+    # It asks for its parent's death signal itself: an exec keeps that.
+    ends = "import ctypes, os; ctypes.CDLL(None).prctl(1, 9); os.execvp('sleep', ['sleep', '1000'])"
+    with subprocess.Popen([sys.executable, "-c", ends]) as process:
         ready()
         process.wait()
 
