@@ -28,7 +28,7 @@ BODY = "print('HF_TO' + 'KEN=' + 'abc123' + 'secretvalue', flush=True); {}['lr']
 FAILING = (sys.executable, "-I", "-S", "-c", BODY)
 
 
-@pytest.mark.requirement("DIAG-02", "FAIL-06", "U3")
+@pytest.mark.requirement("DIAG-02", "FAIL-06")
 def test_DIAG_02_an_ended_run_gets_class_evidence_and_one_action(holdfast: Command) -> None:
     run_dir = holdfast("run", "--json", "--name", "digits", "--", *FAILING).json()["run_dir"]
     done = holdfast("diagnose", "digits")

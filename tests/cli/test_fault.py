@@ -10,6 +10,8 @@ import pytest
 from holdfast.cli.faulting import decide_exit, judge_records, print_report, summarise
 from holdfast.faults.spec import Judgement, Report
 from holdfast.faults.table import FAULTS, find
+from tests.cli.live import started
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +48,15 @@ def test_a_fault_is_run_judged_and_cleared_away(holdfast: Command) -> None:
     assert lines[-1] == "2 right"
     assert os.listdir(os.environ["TMPDIR"]) == []
     assert os.listdir(os.environ["HOLDFAST_RUNS"]) == [], "its run is in the sandbox, not among the user's"
+
+
+def test_somebody_who_does_not_want_to_wait_leaves_nothing_behind(holdfast: Command) -> None:
+    with started("fault", "run", "deadlock") as command:
+        sandbox = wait_until(lambda: os.listdir(os.environ["TMPDIR"]), what="the sandbox")[0]
+        wait_until(lambda: os.path.exists(f"{os.environ['TMPDIR']}/{sandbox}/marks"), 20, what="the trouble")
+        command.terminate()
+        assert command.wait(25) == 130
+    assert os.listdir(os.environ["TMPDIR"]) == []
 
 
 def test_a_sandbox_can_be_kept_and_looked_at(holdfast: Command) -> None:

@@ -150,3 +150,26 @@ def test_preflight_says_whether_the_kernel_log_was_read(holdfast: Command, fake_
     found = holdfast("preflight", "--gpus", "1", "--json", "--", "true").json()["findings"]
     told = {finding["id"]: finding["level"] for finding in found if finding["id"].startswith("gpu")}
     assert told in ({"gpu": "pass"}, {"gpu.xid": "unknown"})
+
+
+@pytest.mark.requirement("GPUH-08")
+@pytest.mark.parametrize(
+    ("kind", "words"), [("other_namespace", "restart the container"), ("ghost", "reset-request"), ("managed", "")]
+)
+def test_a_holder_out_of_reach_gets_advice(holdfast: Command, tmp_path: Path, kind: str, words: str) -> None:
+    path = tmp_path / "cards.json"
+    path.write_text(json.dumps({"cards": [{"processes": [{"pid": 4242, "kind": kind, "used": "5GiB"}]}]}))
+    shown = holdfast("gpus", env={"HOLDFAST_SIMULATED_GPUS": str(path)}).out
+    assert ("about pid 4242" in shown) == bool(words)
+    assert words in shown
+
+
+def test_completing_a_card_asks_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    import click
+
+    from holdfast.cli.completion import complete_cards
+
+    monkeypatch.setattr("os.listdir", lambda _: ["nvidia0", "nvidia11", "nvidiactl", "nvidia-uvm", "null"])
+    context, parameter = click.Context(click.Command("x")), click.Argument(["card"])
+    assert [item.value for item in complete_cards(context, parameter, "")] == ["0", "11"]
+    assert [item.value for item in complete_cards(context, parameter, "1")] == ["11"]

@@ -26,7 +26,6 @@ def test_the_verdict_is_right(fault: Fault, nvml_library: str, capsys: pytest.Ca
         pytest.skip(report.reason)
     with capsys.disabled():
         expected, said = " or ".join(report.expected), f"{report.said} ({report.confidence} {report.detector})"
-        print(
-            f"\n{report.judgement.value:<9} {fault.name:<22} {expected:<22} {said:<40} {report.seconds:5.1f} s", end=""
-        )
+        times = f"{report.seconds:5.1f} s, asked {report.verdict_seconds:.1f} s"
+        print(f"\n{report.judgement.value:<9} {fault.name:<22} {expected:<22} {said:<40} {times}", end="")
     assert report.judgement is Judgement.RIGHT, report

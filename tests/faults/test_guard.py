@@ -80,6 +80,7 @@ def test_a_fault_that_does_not_happen_proves_nothing() -> None:
     assert "KeyError" in done.stdout
 
 
+@pytest.mark.timeout(90)
 @pytest.mark.parametrize("who", ["caller", "guard"])
 @pytest.mark.parametrize("name", ["fsfreeze", "fuse-hang"])
 def test_nothing_is_left_when_somebody_is_killed(who: str, name: str, tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_nothing_is_left_when_somebody_is_killed(who: str, name: str, tmp_path: 
     try:
         sandbox = f"{os.environ['TMPDIR']}/{wait_until(read_temporary, what='the sandbox')[0]}"
         word = "writing" if name == "fsfreeze" else "reading"
-        wait_until(lambda: word in _read(f"{sandbox}/marks").split(), what="the trouble")
+        wait_until(lambda: word in _read(f"{sandbox}/marks").split(), 25, what="the trouble")
         victim = caller.pid if who == "caller" else _find_guard(sandbox)
         os.kill(victim, signal.SIGKILL)
         caller.wait(30)

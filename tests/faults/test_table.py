@@ -74,7 +74,7 @@ def test_every_way_to_hang_and_to_fail_that_a_box_can_show_is_among_them() -> No
 def test_there_are_healthy_controls() -> None:
     controls = [fault for fault in FAULTS if fault.healthy]
     assert len(controls) >= 3
-    assert {kind for fault in controls for kind in fault.expects} == {LiveClass.PROGRESSING}
+    assert {kind for fault in controls for kind in fault.expects} == {LiveClass.PROGRESSING, LiveClass.STARTING}
 
 
 def test_a_name_that_is_nearly_right_is_answered_with_the_right_one() -> None:

@@ -147,7 +147,11 @@ def _baseline(context: Context, group: Group | None) -> dict[str, object]:
         places["mirror"] = spec.checkpoints.mirror
     named = {"disk": spec.disk.paths, "data": spec.data}
     places |= {f"{role}{number or ''}": path for role, paths in named.items() for number, path in enumerate(paths)}
-    return read_baseline(group, {**places, "shm": SHM}, context.environ)
+    try:
+        return read_baseline(group, {**places, "shm": SHM}, context.environ)
+    except Exception as error:  # noqa: BLE001 - a later explanation is not worth a start
+        context.recorder.log(f"no baseline was taken: {type(error).__name__}: {error}")
+        return {"unread": {"baseline": str(error)}}
 
 
 def amend(context: Context, **facts: object) -> None:

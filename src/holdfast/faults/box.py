@@ -143,14 +143,16 @@ class Box:
             return None
 
     def has_ended(self) -> bool:
-        """Whether the exit record is there and the supervisor has left."""
-        if not os.path.exists(f"{self.attempt_dir}/{wire.EXIT}"):
-            return False
+        """Whether the exit record is there and the supervisor has left; without a record, whether all have died."""
+        recorded = os.path.exists(f"{self.attempt_dir}/{wire.EXIT}")
         try:
-            supervisor = wire.decode(ProcessId, self.read(wire.STATE)["supervisor"])
+            state = self.read(wire.STATE)
+            watchers = [state["supervisor"], *filter(None, [state["state"].get("keeper")])]
+            alive = any(processes.is_alive(wire.decode(ProcessId, value)) for value in watchers)
         except (KeyError, TypeError, wire.WireError):
-            return True
-        return not processes.is_alive(supervisor)
+            return recorded
+        job = self.job()
+        return not alive and (recorded or (job is not None and not processes.is_alive(job)))
 
     # ------------------------------------------------------------------------------------------------------- the end
 

@@ -16,8 +16,9 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from ..host import libc, processes
+from ..host import libc
 from ..model import wire
+from .acts import Actor
 from .box import Abandoned, Box, TookTooLong, encode, make_environment, make_places, read_text
 from .cards import PretendedCard
 from .jobs import write_job
@@ -105,24 +106,8 @@ class Guard:
             return
         ready = f"{self._directory}/ready"
         self._box.wait(lambda: os.path.exists(ready) or self._box.has_ended(), START_S, "the run's readiness")
-        if act is Act.FREEZE:
-            assert self._staging is not None
-            self._staging.freeze()
-        elif act is Act.EDIT_SCRIPT:
-            with open(f"{self._directory}/script.sh", "r+", encoding="utf-8") as file:
-                text = file.read().replace("exit 0", "exit 9")
-                file.seek(0)
-                file.write(text)
-        elif act is Act.CARD:
-            assert self._card is not None
-            self._card.write(self._fault.card_before, self._fault.card_after)
-        else:
-            job = self._box.job()
-            if job is not None:
-                processes.send_signal(job, signal.SIGKILL if act is Act.KILL_JOB else signal.SIGSTOP)
-        # The job waits for this file where it must not go on before the act.
-        with open(f"{self._directory}/acted", "w", encoding="utf-8"):
-            pass
+        assert self._staging is not None
+        Actor(self._fault, self._box, self._staging, self._card).act()
 
     def _wait_for_trouble(self, proofs: Proofs) -> None:
         try:

@@ -93,12 +93,39 @@ ENDS: tuple[Fault, ...] = (
         gotchas=("U3",), act=Act.KILL_JOB,
     ),
     Fault(
+        "terminated", "somebody sends SIGTERM", (Class.KILLED,), (Proof(Seen.SIGNAL, "15"),),
+        ("ending", "wait-for-death"), gotchas=("U3",), act=Act.TERM_JOB,
+    ),
+    Fault(
+        "killed-beside-oom", "a neighbour dies for lack of memory, then somebody kills the run", (Class.KILLED,),
+        (Proof(Seen.MARK, "neighbour-killed"), Proof(Seen.SIGNAL, "9")), ("ending", "wait-for-death"),
+        gotchas=("U3", "U41"), needs=(Need.MEMORY_CGROUP,), act=Act.NEIGHBOUR_OOM, job=LITTLE_MEMORY,
+    ),
+    Fault(
+        "timed-out", "the run's time is over", (Class.TIMED_OUT,), (Proof(Seen.OUTCOME, "timed_out"),),
+        ("ending", "wait-for-death"), job={"timeouts": {"run": "2s"}},
+    ),
+    Fault(
+        "supervisor-lost", "the supervisor and the keeper are killed, and the job with them",
+        (Class.SUPERVISOR_LOST,), (Proof(Seen.MARK, "ready"),), ("ending", "wait-for-death"), gotchas=("U3",),
+        act=Act.KILL_KEEPERS,
+    ),
+    Fault(
         "reboot", "the box restarts under a run", (Class.REBOOT,), (), ("ending", "wait-for-death"),
         gotchas=("U3", "GEN6"), needs=(Need.USER_MODE_LINUX,), slow=True,
     ),
     # ------------------------------------------------------------------------------------------------ own doing
     _ending("key-error", "a bug: KeyError", Class.BUG, FAILED),
     _ending("import-error", "a package that is not installed", Class.ENVIRONMENT, FAILED, gotchas=("U29",)),
+    _ending(
+        "misleading-words", "a bug, after words that look like other failures", Class.BUG, FAILED,
+        Proof(Seen.WORDS, "mean squared Error 0.1"),
+    ),
+    _ending(
+        "result-missing", "exit code 0, and the declared result is not there", Class.RESULT_MISSING,
+        Proof(Seen.CODE, "0"), job={"artifacts": ["artifacts/result.json"]},
+    ),
+    _ending("abort", "native code gives up", Class.NATIVE_CRASH, Proof(Seen.SIGNAL, "6")),
     _ending("segfault", "native code reads at address zero", Class.NATIVE_CRASH, Proof(Seen.SIGNAL, "11")),
     _ending(
         "file-limit", "more open files than the limit allows", Class.RESOURCE_LIMIT, _errno("EMFILE"), FAILED,
@@ -134,6 +161,10 @@ ENDS: tuple[Fault, ...] = (
     Fault(
         "torchrun-killed", "one of two ranks is killed", (Class.KILLED,), (Proof(Seen.MARK, "odd"), FAILED),
         ("ranks", "killed"), TORCHRUN, needs=(Need.TORCH,), slow=True,
+    ),
+    Fault(
+        "torchrun-late", "one of two ranks comes too late, and the other gives up", (Class.COMMUNICATION,),
+        (Proof(Seen.MARK, "odd"), FAILED), ("ranks", "late"), TORCHRUN, needs=(Need.TORCH,), slow=True,
     ),
     # ---------------------------------------------------------------------------------------------------- cards
     Fault(

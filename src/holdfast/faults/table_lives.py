@@ -62,6 +62,8 @@ LIVES: tuple[Fault, ...] = (
     ),
     _live("busy-loop", "spins without a step", (Class.BUSY_NO_PROGRESS,), "hanging", _mark("spinning"), _state("R"),
           settle_s=STALE_S),
+    _live("regex-spin", "one call into C takes for ever", (Class.BUSY_NO_PROGRESS,), "hanging", _mark("matching"),
+          _state("R"), settle_s=STALE_S),
     _live("deadlock", "two threads, two locks", (Class.DEADLOCK,), "hanging", _mark("locked"), settle_s=STALE_S),
     _live(
         "pipe-wait", "waits for a worker that never answers", (Class.WAITING_FOR_CHILD,), "hanging", _mark("waiting"),
@@ -87,6 +89,10 @@ LIVES: tuple[Fault, ...] = (
     _live("buffered", "the log stays empty, the work goes on", (Class.BUFFERED,), "slow", _mark("buffering"),
           gotchas=("U43",), job=UNBUFFERED_NOT),
     Fault(
+        "noisy-neighbour", "others use every CPU", (Class.NOISY_NEIGHBOUR,), (_state("R"),),
+        ("slow", "noisy-neighbour"), gotchas=("U41",), act=Act.NEIGHBOURS, slow=True, settle_s=SHORT_S,
+    ),
+    Fault(
         "gpu-throttle", "the card slows down for heat", (Class.GPU_THROTTLED,), (TRAINS,), ("hanging", "stopped"),
         BY_A_SHELL, gotchas=("U23",), needs=(Need.NVML_LIBRARY,), stage=Stage.CARD, act=Act.CARD, job=ON_A_CARD,
         slow=True, card_after={"0.clock_reasons": "72", "0.temperature": "91", "0.utilisation": "97"}, settle_s=2.0,
@@ -98,7 +104,22 @@ LIVES: tuple[Fault, ...] = (
         act=Act.CARD, job=ON_A_CARD, slow=True, card_after={"hang.nvmlDeviceGetUtilizationRates.0": "1"},
         settle_s=1.0,
     ),
+    Fault(
+        "gpu-underfed", "the card says 100 % and draws a quarter of its power", (Class.GPU_UNDERFED,), (TRAINS,),
+        ("hanging", "stopped"), BY_A_SHELL, gotchas=("U21",), needs=(Need.NVML_LIBRARY,), stage=Stage.CARD,
+        act=Act.CARD, job=ON_A_CARD, slow=True, settle_s=SHORT_S,
+        card_after={"0.utilisation": "100", "0.power_mw": "100000", "0.clock.sm": "1410", "0.clock_reasons": "0"},
+    ),
     # ------------------------------------------------------------------------------------------ healthy controls
+    Fault(
+        "gpu-power-cap", "a card at full load that its power limit slows down, as is normal", (Class.PROGRESSING,),
+        (TRAINS,), ("hanging", "stopped"), BY_A_SHELL, gotchas=("U23",), needs=(Need.NVML_LIBRARY,),
+        stage=Stage.CARD, act=Act.CARD, job=ON_A_CARD, slow=True, settle_s=SHORT_S, healthy=True,
+        card_after={"0.utilisation": "100", "0.power_mw": "398000", "0.clock.sm": "1290", "0.clock_reasons": "4"},
+    ),
+    _live("starting", "compiles before its first step", (Class.STARTING,), "slow", _mark("compiling"), healthy=True),
+    _live("evaluating", "an evaluation without steps", (Class.STARTING,), "slow", _mark("evaluating"), healthy=True,
+          settle_s=STALE_S),
     _live("slow", "two seconds a step", (Class.PROGRESSING,), "slow", _mark("slow"), healthy=True),
     _live("bursty", "many steps at once, then a pause", (Class.PROGRESSING,), "slow", _mark("bursty"), healthy=True),
     _live("zombie-leader", "the main thread has ended, a thread trains on", (Class.PROGRESSING,), "hanging",

@@ -163,6 +163,8 @@ _CHECKS: dict[str, Callable[[str, int], str | None]] = {
     ".whl": _check_zip,
     ".pt": _check_torch,
     ".pth": _check_torch,
+    ".ckpt": _check_torch,
+    ".bin": _check_torch,
     ".pkl": _check_pickle,
     ".pickle": _check_pickle,
     ".npy": _check_numpy,

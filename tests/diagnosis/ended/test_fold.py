@@ -86,3 +86,10 @@ def test_FAIL_04_no_words_of_a_log_replace_what_is_said_about_memory() -> None:
     verdict = fold((say(F.OUT_OF_MEMORY, remedy="use a smaller batch"),))
     assert "do not shrink the batch" in verdict.action
     assert fold((say(F.TRANSIENT, remedy="run it again when the tracker is back"),)).action.startswith("run it again")
+
+
+@pytest.mark.requirement("FAIL-08")
+def test_FAIL_08_a_throttled_card_is_no_regression_of_the_code() -> None:
+    remedy = REMEDIES[F.THROTTLED]
+    assert "no regression of the code" in remedy.action
+    assert remedy.retry is Retry.ELSEWHERE

@@ -103,7 +103,8 @@ def test_FAIL_01_exit_and_words_together_give_the_class(
 def test_FAIL_12_a_collective_that_timed_out_points_at_a_rank(tmp_path: Path) -> None:
     line = (
         "[rank3]:[E ProcessGroupNCCL.cpp:607] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL("
-        "SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.\n"
+        "SeqNum=7, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before "
+        "timing out.\n"
     )
     end = ended(None, 6)
     verdict = judged(write_attempt(tmp_path, end, line), end)
@@ -134,7 +135,7 @@ def test_the_last_sample_tells_of_a_kill_when_the_exit_record_does_not(tmp_path:
     assert judged(run_dir, end).kind is F.OUT_OF_MEMORY
 
 
-@pytest.mark.requirement("DIAG-02", "BSSH-05")
+@pytest.mark.requirement("DIAG-02")
 def test_DIAG_02_another_boot_id_or_process_1_explains_an_end_that_nobody_saw(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,7 +322,7 @@ def test_FAIL_15_a_rules_file_that_cannot_be_used_is_said(tmp_path: Path, monkey
     assert any("your failure rules are not used" in clue.text for clue in verdict.unknown)
 
 
-@pytest.mark.requirement("FAIL-07", "U22")
+@pytest.mark.requirement("FAIL-07")
 @pytest.mark.parametrize(
     ("final", "kind"),
     [

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.diagnosis.catalogue import find
 from holdfast.diagnosis.ended.detectors import LADDER
 from holdfast.diagnosis.remedies import REMEDIES
 from holdfast.model.verdict import FailureClass
@@ -20,6 +21,13 @@ PAGE = (Path(__file__).parents[3] / "docs" / "diagnosis.md").read_text(encoding=
 def test_the_page_lists_the_ladder_in_its_order() -> None:
     table = PAGE.partition("## How an end is judged")[2].partition("## Classes")[0]
     assert re.findall(r"^\| ([A-Z]\w*) \|", table, re.MULTILINE) == list(LADDER)
+
+
+def test_every_gotcha_that_a_detector_names_can_be_explained() -> None:
+    sources = (Path(__file__).parents[3] / "src" / "holdfast" / "diagnosis" / "ended").glob("*.py")
+    named = {word for source in sources for word in re.findall(r'"(U\d+)"', source.read_text(encoding="utf-8"))}
+    assert len(named) >= 5
+    assert all(find(gotcha) is not None for gotcha in named), named
 
 
 @pytest.mark.requirement("FAIL-01")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.diagnosis.evidence import KernelEvent, KernelKind
 from holdfast.diagnosis.kernel.parse import NO_TIME, parse_text, read_line
@@ -220,3 +222,31 @@ def test_garbage_of_any_kind_is_survived() -> None:
         "(" * 5000,
     ]
     assert parse_text("\n".join(lines)) == ()
+
+
+@given(
+    st.text(), st.integers(0, 200), st.sampled_from(["NVRM: Xid (PCI:0000:3b:00): ", "oom-kill:constraint=", "", "x["])
+)
+def test_no_text_breaks_the_reader(text: str, priority: int, begin: str) -> None:
+    for line in (text, f"{priority},1,1,-;{begin}{text}", f"<{priority}>[ 1.0] {begin}{text}"):
+        for event in parse_text(line):
+            assert event.kind
+            assert event.text
+
+
+@given(st.integers(0, 7), st.text(st.characters(codec="ascii", exclude_categories=["C"]), max_size=15))
+def test_no_process_name_makes_a_card_fail(level: int, name: str) -> None:
+    lines = (
+        f"{name}[12]: segfault at 0 ip 0 sp 0 error 4",
+        f"Out of memory: Killed process 7 ({name}) total-vm:1kB, anon-rss:1kB",
+        f"INFO: task {name}:7 blocked for more than 120 seconds.",
+    )
+    for line in lines:
+        kinds = {event.kind for event in parse_text(f"{level},1,1,-;{line}")}
+        assert not kinds & {KernelKind.XID, KernelKind.CARD_LOST}
+
+
+def test_a_line_cut_short_in_a_hostile_group_name_is_given_up_at_once() -> None:
+    # Tried in every possible way this would take hours, so it ends or the suite's own limit says so.
+    name = ",cpuset=,mems_allowed=0,oom_memcg=,task_memcg=,task="
+    assert parse_text(record("oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)" + name * 150)) == ()

@@ -12,6 +12,7 @@ from holdfast.diagnosis.live.case import Case
 from holdfast.diagnosis.live.descriptors import WaitedOn
 from holdfast.diagnosis.live.detectors import HANG_LADDER, SLOW_LADDER, run_detectors
 from holdfast.diagnosis.live.flight import FlightFinding
+from holdfast.diagnosis.live.progress import Pace
 from holdfast.diagnosis.live.remedies import ACTIONS, action_for
 from holdfast.diagnosis.live.run_files import RunFacts
 from holdfast.diagnosis.live.stacks import Frame, StackDump
@@ -143,7 +144,22 @@ def test_a_wait_that_the_kernel_does_not_tell_is_unknown() -> None:
 
 def test_a_busy_loop_that_mostly_waits_for_a_cpu_may_only_be_slow() -> None:
     starved = process(10, pair(thread(10, "R"), ran=0.1, queued=0.9))
-    assert judge(case(tree(starved), OVERDUE)).kind is not LiveClass.BUSY_NO_PROGRESS
+    # Ten times slower: five intervals of 1 s become 50 s, and nothing explains 900 s.
+    slow = replace(OVERDUE, age_s=45.0)
+    assert judge(case(tree(starved), slow)).kind is not LiveClass.BUSY_NO_PROGRESS
+    assert judge(case(tree(starved), OVERDUE)).kind is LiveClass.BUSY_NO_PROGRESS
+
+
+def test_a_step_that_is_only_late_is_unclear_and_says_what_it_may_be() -> None:
+    late = replace(RECENT, pace=Pace.LATE)
+    quiet = process(10, pair(thread(10, "S", "futex_do_wait", FUTEX)), pair(thread(11, "S", "do_sys_poll", POLL)))
+    verdict = judge(case(tree(quiet), late))
+    assert verdict.kind is LiveClass.UNCLEAR
+    assert "deadlock" in verdict.also
+    assert any("late" in clue.text for clue in verdict.unknown)
+    # Where nobody is left who could wake another, there is no pause to wait for.
+    closed = resting(10, "futex_do_wait", FUTEX)
+    assert judge(case(tree(closed), late)).kind is LiveClass.DEADLOCK
 
 
 def test_an_interpreter_in_its_shutdown_hangs_at_exit() -> None:

@@ -41,6 +41,9 @@ def test_a_checkpoint_between_the_looks_is_progress_though_the_step_stands() -> 
     [
         (None, 29, Pace.RECENT),
         (None, 31, Pace.OVERDUE),
+        (10.0, 4, Pace.RECENT),
+        (10.0, 6, Pace.LATE),
+        (10.0, 29, Pace.LATE),
         (10.0, 31, Pace.OVERDUE),
         (0.1, 49, Pace.RECENT),
         (0.1, 51, Pace.OVERDUE),

@@ -100,6 +100,33 @@ def test_CKPT_07_a_pattern_over_everything_leaves_a_checkpoint_that_loads(run_di
     assert any("newest whole" in text for text in done.kept)
 
 
+def test_a_checkpoint_directory_with_one_file_that_cannot_be_judged_replaces_nothing(run_dir: Path, work: Path) -> None:
+    for step in (100, 200):
+        checkpoint(run_dir / f"artifacts/checkpoint-{step}/model.pt")
+    put(run_dir / "artifacts/checkpoint-200/optimizer.distcp")
+    prune_scratch(str(run_dir), job(work, "artifacts/**"))
+    assert "checkpoint-100" in os.listdir(run_dir / "artifacts")
+
+
+@pytest.mark.requirement("CKPT-07")
+@pytest.mark.parametrize("content", [bytes(4096), b"\x80\x02}q\x00.", b""])
+def test_CKPT_07_a_newest_file_that_is_not_proven_whole_replaces_nothing(
+    run_dir: Path, work: Path, content: bytes
+) -> None:
+    checkpoint(run_dir / "artifacts/ckpt-1.pt")
+    put(run_dir / "artifacts/ckpt-2.pt", content)
+    prune_scratch(str(run_dir), job(work, "artifacts/**"))
+    assert "ckpt-1.pt" in os.listdir(run_dir / "artifacts")
+
+
+@pytest.mark.parametrize("name", ["ckpt-{}.ckpt", "step-{}.bin", "model_{}.pth"])
+def test_other_endings_of_the_same_format_are_judged_alike(run_dir: Path, work: Path, name: str) -> None:
+    for step in (1, 2):
+        checkpoint(run_dir / "artifacts" / name.format(step))
+    prune_scratch(str(run_dir), job(work, "artifacts/**"))
+    assert os.listdir(run_dir / "artifacts") == [name.format(2)]
+
+
 def test_a_checkpoint_directory_goes_as_a_whole_or_stays(run_dir: Path, work: Path) -> None:
     for step in (100, 200):
         checkpoint(run_dir / f"artifacts/checkpoint-{step}/model.pt")

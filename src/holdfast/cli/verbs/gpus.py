@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli.completion import complete_cards, complete_runs
 from holdfast.cli.render import note, pairs, print_json, table
-from holdfast.model.gpu import InventorySource
+from holdfast.model.gpu import HolderKind, InventorySource
 from holdfast.model.units import format_bytes
 
 from . import SUMMARIES
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from holdfast.cli.cards import Box, Place
     from holdfast.host.lease_area import Area
 
+NEEDS_ADVICE = frozenset({HolderKind.OTHER_NAMESPACE, HolderKind.GHOST, HolderKind.UNKNOWN})
+"""Holders about whom somebody who sees only this box would do the wrong thing."""
 HEALTH_EPILOG = """\b
 Examples:
   holdfast gpus health                  every card, some seconds
@@ -293,7 +295,12 @@ def _details(place: Place) -> list[tuple[str, str]]:
         phase = f"phase {lease.phase.value}, supervisor pid {lease.supervisor.pid}"
         who = f"shared by {lease.user}, run {lease.run_id}: " if lease.share else ""
         found.append(("runs", f"{who}{lease.command or 'command not recorded'} ({phase})"))
-    found += [("process", describe_process(process)) for process in place.processes]
+    for process in place.processes:
+        found.append(("process", describe_process(process)))
+        if process.kind in NEEDS_ADVICE:
+            from holdfast.diagnosis.cards.holders import advise
+
+            found.append(("to do", f"about pid {process.pid}: {advise(process, own=False)}"))
     if place.part is None:
         found += [("fault", fault) for fault in place.card.faults]
         found += [("throttled", reason) for reason in place.card.throttle]

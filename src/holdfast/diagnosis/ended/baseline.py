@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ...host.cgroup_group import Group
+    from ...host.disks import Mount
 
 MOST_LEVELS = 32
 MOST_PLACES = 12
+NOT_ASKED = "a network mount is not asked on the way to the start"
 SHM = "/dev/shm"  # noqa: S108 - looked at, never written to
 RLIMITS = ("AS", "CPU", "FSIZE", "NOFILE", "NPROC", "CORE", "MEMLOCK", "STACK", "DATA")
 SIGHUP_BIT = 1
@@ -38,15 +40,18 @@ def read_baseline(group: Group | None, places: Mapping[str, str], environ: Mappi
     `places` are paths by role (``run``, ``checkpoints``, ``data``, ...), `environ` the caller's environment.
     """
     return {
-        **read_counters(list_levels(find_memory_directory(group)), list(places.items())),
+        **read_counters(list_levels(find_memory_directory(group)), list(places.items()), ask_network=False),
         "session": _read_session(environ),
         "rlimits": _read_rlimits(),
         "ptrace_scope": _whole(files.read_text_or_none("/proc/sys/kernel/yama/ptrace_scope")),
     }
 
 
-def read_counters(levels: list[str], places: list[tuple[str, str]]) -> Facts:
-    """Boot, PID 1, OOM counters of the box and of memory groups, and the disks behind paths (by role), as they are."""
+def read_counters(levels: list[str], places: list[tuple[str, str]], *, ask_network: bool = True) -> Facts:
+    """Boot, PID 1, OOM counters of the box and of memory groups, and the disks behind paths (by role), as they are.
+
+    Without `ask_network` nothing is asked of another machine: the mount table alone speaks for its disks.
+    """
     unread: dict[str, str] = {}
     try:
         boot: str | None = clock.boot_id()
@@ -65,7 +70,7 @@ def read_counters(levels: list[str], places: list[tuple[str, str]]) -> Facts:
         "epoch_s": round(clock.epoch_s(), 3),
         "oom_kills_since_boot": kills,
         "memory_levels": [level for level in map(read_level, levels) if level is not None],
-        "disks": [_measure(role, path) for role, path in places[:MOST_PLACES]],
+        "disks": _measure_disks(places[:MOST_PLACES], ask_network=ask_network),
         "unread": unread,
     }
 
@@ -133,16 +138,36 @@ def _read_init_ticks() -> int | None:
     return None if init is None else init.start_ticks
 
 
-def _measure(role: str, path: str) -> Facts:
+def _measure_disks(places: list[tuple[str, str]], *, ask_network: bool) -> list[Facts]:
+    """What is left on the disk behind each path. A server is asked once for each of its mounts: it may not answer."""
+    from ...host.disks import find_mount, read_mounts
+
+    mounts = read_mounts()
+    asked: dict[str, Facts] = {}
+    found: list[Facts] = []
+    for role, path in places:
+        named = {"role": role, "path": path}
+        mount = find_mount(os.path.abspath(path), mounts)
+        if mount is None or not mount.is_network:
+            found.append({**named, **_measure(path, mounts)})
+            continue
+        point = mount.mount_point
+        if not ask_network:
+            asked[point] = {"mount_point": point, "kind": mount.kind, "read_only": mount.read_only, "unread": NOT_ASKED}
+        elif point not in asked:
+            asked[point] = _measure(path, mounts)
+        found.append({**named, **asked[point]})
+    return found
+
+
+def _measure(path: str, mounts: tuple[Mount, ...]) -> Facts:
     from ...host.disks import measure
 
     try:
-        space = measure(path)
+        space = measure(path, mounts)
     except OSError as error:
-        return {"role": role, "path": path, "unread": error.strerror or str(error)}
+        return {"unread": error.strerror or str(error)}
     return {
-        "role": role,
-        "path": path,
         "mount_point": space.mount_point,
         "kind": space.kind,
         "free_bytes": space.free_bytes,

@@ -27,6 +27,16 @@ def as_objects(value: object) -> list[Facts]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, (list, tuple)) else []
 
 
+def as_cards(value: object) -> list[Facts]:
+    """The cards of a list that have a UUID, their faults as text."""
+    found = []
+    for card in as_objects(value):
+        faults = card.get("faults")
+        if isinstance(card.get("uuid"), str):
+            found.append({**card, "faults": [str(fault) for fault in faults] if isinstance(faults, list) else []})
+    return found
+
+
 def as_whole(value: object) -> int | None:
     """A whole number, else None; True is none."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -93,7 +103,7 @@ def compare_levels(baseline: Facts, aftermath: Facts, cgroup: Facts) -> tuple[Le
     """By how much the OOM counters of the groups around the run's own rose."""
     v1 = as_object(cgroup.get("v1"))
     own = {path for path in (cgroup.get("unified"), v1.get("memory")) if isinstance(path, str)}
-    now = {level.get("path"): level for level in as_objects(aftermath.get("memory_levels"))}
+    now = {str(level.get("path")): level for level in as_objects(aftermath.get("memory_levels"))}
     found = []
     for level in as_objects(baseline.get("memory_levels")):
         path = str(level.get("path"))
@@ -115,11 +125,11 @@ def _subtract_level(before: Facts, after: Facts | None, aftermath: Facts, baseli
 
 def compare_disks(baseline: Facts, aftermath: Facts) -> tuple[DiskChange, ...]:
     """The run's disks at the end, with what they were at launch."""
-    before = {(disk.get("role"), disk.get("path")): disk for disk in as_objects(baseline.get("disks"))}
+    before = {(str(disk.get("role")), str(disk.get("path"))): disk for disk in as_objects(baseline.get("disks"))}
     found = []
     for disk in as_objects(aftermath.get("disks")):
         free = as_whole(disk.get("free_bytes"))
-        was = as_object(before.get((disk.get("role"), disk.get("path"))))
+        was = as_object(before.get((str(disk.get("role")), str(disk.get("path")))))
         found.append(
             DiskChange(
                 role=str(disk.get("role")),
@@ -165,11 +175,11 @@ def find_cards(final: Facts, manifest: Facts) -> tuple[Facts, ...]:
     A card that the driver can no longer name has no UUID; it is found by its number. One that is missing from a whole
     reading of others is a lost one too (GPU_IS_LOST and an absent card are both seen after a fall off the bus).
     """
-    now = as_objects(final.get("cards"))
+    now = as_cards(final.get("cards"))
     by_uuid = {card.get("uuid"): card for card in now}
-    known = {card.get("uuid") for card in as_objects(manifest.get("cards"))}
+    known = {card.get("uuid") for card in as_cards(manifest.get("cards"))}
     found = []
-    for card in as_objects(manifest.get("cards")):
+    for card in as_cards(manifest.get("cards")):
         uuid, index = card.get("uuid"), card.get("index")
         nameless = [other for other in now if other.get("index") == index and other.get("uuid") not in known]
         if uuid in by_uuid:
@@ -183,7 +193,7 @@ def find_cards(final: Facts, manifest: Facts) -> tuple[Facts, ...]:
 
 def find_unread_cards(final: Facts, manifest: Facts) -> str:
     """Why the cards could not be read at the end; empty when they were, or there were none."""
-    wanted = len(as_objects(manifest.get("cards")))
+    wanted = len(as_cards(manifest.get("cards")))
     if len(find_cards(final, manifest)) >= wanted:
         return ""
     reason = final.get("reason")

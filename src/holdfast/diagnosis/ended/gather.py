@@ -17,6 +17,7 @@ from ...model.finding import Finding
 from ...model.units import format_bytes
 from ..evidence import LogFacts, Reading
 from .compare import (
+    as_cards,
     as_number,
     as_object,
     as_objects,
@@ -161,7 +162,7 @@ def gather(
         words=words,
         disks=compare_disks(baseline, aftermath),
         cards=find_cards(final, manifest),
-        cards_before=tuple(as_objects(manifest.get("cards"))),
+        cards_before=tuple(as_cards(manifest.get("cards"))),
         cards_unread=find_unread_cards(final, manifest),
         tenants=_find_tenants(final, leased, source.run_id),
         heartbeat=wire.clean_heartbeat(source.read(wire.HEARTBEAT)),

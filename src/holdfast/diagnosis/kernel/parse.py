@@ -179,7 +179,8 @@ _PATTERNS: tuple[tuple[KernelKind, re.Pattern[str]], ...] = (
     (
         KernelKind.OOM_KILL,
         re.compile(
-            r"oom-kill:constraint=(?P<constraint>\w+),nodemask=.*?,cpuset=.*?,mems_allowed=[0-9,-]*?,"
+            # The end is looked for first: a line cut short in a group's name must not be tried in every possible way.
+            r"oom-kill:(?=.*,pid=\d+,uid=\d+$)constraint=(?P<constraint>\w+),nodemask=.*?,cpuset=.*?,mems_allowed=[0-9,-]*?,"
             r"(?:oom_memcg=(?P<oom_memcg>.*?)|global_oom),task_memcg=(?P<task_memcg>.*),task=(?P<task>.*),"
             r"pid=(?P<pid>\d+),uid=(?P<uid>\d+)$"
         ),

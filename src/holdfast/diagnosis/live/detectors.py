@@ -8,7 +8,7 @@ that could not be read never makes it well.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ...model.verdict import HANGS, Clue, Confidence, LiveClass, Verdict
@@ -59,7 +59,22 @@ SLOW_LADDER = (
 
 def run_detectors(case: Case) -> tuple[Detection, ...]:
     """Every detector's answer, in the order of the ladders."""
-    return tuple(row.detect(case) for row in (*HANG_LADDER, *SLOW_LADDER))
+    found = tuple(row.detect(case) for row in (*HANG_LADDER, *SLOW_LADDER))
+    if case.progress.pace is not Pace.LATE:
+        return found
+    # What would be a hang if the step stayed away for longer is said, but does not decide.
+    later = replace(case, progress=replace(case.progress, pace=Pace.OVERDUE))
+    hints = [_hint(answer, row.detect(later)) for answer, row in zip(found, HANG_LADDER, strict=False)]
+    return (*hints, *found[len(hints) :])
+
+
+def _hint(now: Detection, later: Detection) -> Detection:
+    if now.answer is Answer.YES or later.answer is not Answer.YES:
+        return now
+    text = "the step is late, and too little so to tell a hang from a pause"
+    return Detection(
+        later.detector, later.kind, Answer.UNKNOWN, evidence_for=later.evidence_for, unknown=(Clue(text, "heartbeat"),)
+    )
 
 
 def fold(case: Case, detections: tuple[Detection, ...]) -> Verdict:

@@ -11,7 +11,7 @@ from ...model.verdict import Clue, Confidence, LiveClass
 from ..evidence import Answer, Detection
 from .case import Case
 from .change import ProcessChange, ThreadChange
-from .progress import Pace
+from .progress import MANY_INTERVALS, Pace
 from .ranks import find_odd, read_ranks
 from .waits import Wait, name_call
 
@@ -257,7 +257,7 @@ def detect_busy(case: Case) -> Detection:
     if not busy:
         return say_no("H5", LiveClass.BUSY_NO_PROGRESS)
     clues = tuple(_busy_clue(*pair) for pair in busy[:3])
-    if all((thread.queued_s or 0.0) > 2 * thread.ran_s for _, thread in busy):
+    if all(_may_only_be_slow(case, thread) for _, thread in busy):
         text = "its threads mostly wait for a CPU: it may only be slow"
         return Detection("H5", LiveClass.BUSY_NO_PROGRESS, Answer.UNKNOWN, evidence_for=clues, unknown=(Clue(text),))
     if not case.overdue:
@@ -277,6 +277,17 @@ def detect_busy(case: Case) -> Detection:
         gotchas=("U21",),
         facts={"pid": str(process.pid), "frame": same[0].text if same else "unknown"},
     )
+
+
+def _may_only_be_slow(case: Case, thread: ThreadChange) -> bool:
+    """Whether waiting for a CPU explains the missing step: it makes steps so many times longer, and no more."""
+    queued, age, limit = thread.queued_s or 0.0, case.progress.age_s, case.progress.limit_s
+    if queued <= 2 * thread.ran_s:
+        return False
+    if age is None or limit is None:
+        return True
+    longer, usual = (queued + thread.ran_s) / max(thread.ran_s, 1e-3), case.progress.usual_s
+    return age <= (limit * longer if usual is None else max(limit, MANY_INTERVALS * usual * longer))
 
 
 def _busy_clue(process: ProcessChange, thread: ThreadChange) -> Clue:

@@ -22,7 +22,7 @@ from .descriptors import WaitedOn, find_waited_on, slow_mounts
 from .detectors import fold, run_detectors
 from .looking import take_snapshot
 from .progress import judge_progress
-from .report import LiveReport, build_sections
+from .report import NOT_ASKED, LiveReport, build_sections
 from .run_files import RunFacts, look_at_run
 from .snapshot import TICKS_PER_S, TreeSnapshot
 from .stacks import Asked, ask_for_stacks
@@ -168,12 +168,13 @@ def _ask_further(case: Case, verdict: Verdict, after: TreeSnapshot) -> tuple[Cas
     from .flight import read_findings
 
     run = case.run.value
-    if verdict.kind in _WELL or verdict.kind in _STACKS_DO_NOT_HELP or run is None:
-        return case, verdict, Reading(unread="not asked for: the two looks were enough")
+    settled = verdict.kind in _WELL and not case.overdue
+    if settled or verdict.kind in _STACKS_DO_NOT_HELP or run is None:
+        return case, verdict, Reading(unread=f"{NOT_ASKED}: the two looks were enough")
     if case.target.ours:
         stacks = ask_for_stacks(after.processes, run.stack_records)
     else:
-        stacks = Reading(unread="not asked for: the process is not one of a run of ours, so it is never signalled")
+        stacks = Reading(unread=f"{NOT_ASKED}: the process is not one of a run of ours, so it is never signalled")
     if stacks.value is not None:
         case = replace(case, dumps=stacks.value.dumps)
     if case.ranks() or run.flight:

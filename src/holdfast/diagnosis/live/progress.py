@@ -19,6 +19,7 @@ from ..evidence import Reading
 from .run_files import RunFacts, Sample
 
 PATIENCE_S = 30.0
+LATE_S = 5.0
 STARTUP_S = 600.0
 LONG_PHASE_S = 1800.0
 MANY_INTERVALS = 5.0
@@ -49,6 +50,8 @@ class Pace(str, Enum):
     """A sign moved between the two looks."""
     RECENT = "recent"
     """Not between the looks, but the last sign is not older than usual."""
+    LATE = "late"
+    """Later than five usual intervals, and not yet so late that a pause of any kind is out of question."""
     OVERDUE = "overdue"
     """The heartbeat's steps stand still for longer than this run ever needs."""
     SILENT = "silent"
@@ -78,12 +81,7 @@ class Progress:
     @property
     def is_alive(self) -> bool:
         """Whether there are signs of life that forbid to speak of a hang."""
-        return self.pace in (Pace.MOVING, Pace.RECENT)
-
-    @property
-    def confirms_hang(self) -> bool:
-        """Whether the run itself says that it does not get on."""
-        return self.pace is Pace.OVERDUE
+        return self.pace in (Pace.MOVING, Pace.RECENT, Pace.LATE)
 
 
 def judge_progress(
@@ -143,6 +141,8 @@ def _from_heartbeat(
     if phase:
         text += f"; phase {phase!r}"
     pace = Pace.RECENT if age <= limit else Pace.OVERDUE
+    if pace is Pace.RECENT and not starting and usual is not None and age > max(LATE_S, MANY_INTERVALS * usual):
+        pace = Pace.LATE
     return Progress(pace, (Clue(text, "heartbeat"),), age, limit, usual, starting, phase)
 
 

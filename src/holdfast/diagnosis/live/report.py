@@ -14,6 +14,7 @@ from .stacks import Asked
 from .tools import ToolRun
 from .waits import Wait, name_call
 
+NOT_ASKED = "not asked for"
 MOST_LINES = 160
 MOST_PROCESSES = 12
 OVERSHOWN_SHARE = 0.005
@@ -183,7 +184,10 @@ def _kernel(kernel: dict[int, Reading[str]]) -> Section:
 
 def _python(case: Case, stacks: Reading[Asked], tools: tuple[ToolRun, ...]) -> Section:
     lines: list[str] = []
-    unread = [stacks.unread] if stacks.value is None else list(stacks.value.refused)
+    unread = list(stacks.value.refused) if stacks.value is not None else []
+    if stacks.value is None:
+        # Not to ask is a decision, to get no answer is not.
+        (lines if stacks.unread.startswith(NOT_ASKED) else unread).append(stacks.unread)
     for pid, dumps in case.dumps.items():
         tops = [dump.top or "no Python frame" for dump in dumps]
         moved = "the same place twice" if len(set(tops)) == 1 else "it moved"

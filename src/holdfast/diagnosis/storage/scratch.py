@@ -33,8 +33,10 @@ WALK_WITHIN_S = 20.0
 DEEPEST = 64
 _RECORDS = frozenset({wire.RUN, wire.HANDBOOK, wire.SNAPSHOT, wire.ATTEMPTS, wire.CHECKPOINTS})
 """What holdfast keeps at the top of a run directory; its checkpoints have a pruning of their own."""
-_JUDGED = (".pt", ".pth", ".npz", ".safetensors")
-"""Checkpoint formats whose wholeness `host.readable` can tell."""
+_JUDGED = (".npz", ".safetensors")
+_JUDGED_AS_ZIP = (".pt", ".pth", ".ckpt", ".bin")
+"""Formats whose wholeness `host.readable` can tell: the second ones only when they are zip archives, as torch writes
+them since 1.6. An older file, or one of zeros that a crash left, cannot be told to be whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,9 +267,16 @@ def _take_directory(walk: _Walk, path: str, directory: int) -> None:
     for inner, seen in files:
         part = Item(walk.root, inner, 0, 1, seen.st_mtime_ns, seen.st_dev, seen.st_ino)
         held = held or (Keep.SPECIAL if not stat.S_ISREG(seen.st_mode) else walk.held(part, seen.st_uid))
-    verdicts = [] if held else [_judge(f"{walk.top}/{inner}", seen) for inner, seen in files]
-    whole = None if True not in verdicts and False not in verdicts else False not in verdicts
+    whole = None if held else _judge_all(walk.top, files)
     walk.items.append(replace(item, held=held, whole=whole))
+
+
+def _judge_all(top: str, files: list[tuple[str, os.stat_result]]) -> bool | None:
+    """Whether every file in it that looks like a checkpoint is whole; None without any, or if one cannot be judged."""
+    verdicts = [_judge(f"{top}/{path}", facts) for path, facts in files if is_checkpoint(path.rpartition("/")[2])]
+    if False in verdicts:
+        return False
+    return None if None in verdicts or not verdicts else True
 
 
 def _gather(walk: _Walk, directory: int, path: str, files: list[tuple[str, os.stat_result]], depth: int) -> None:
@@ -286,13 +295,21 @@ def _gather(walk: _Walk, directory: int, path: str, files: list[tuple[str, os.st
 
 
 def _judge(path: str, facts: os.stat_result) -> bool | None:
-    """Whether a checkpoint file is whole; None where its format cannot be judged. An empty one is not."""
-    if not path.lower().endswith(_JUDGED):
+    """Whether a checkpoint file is whole by its structure; None where that cannot be judged. An empty one is not."""
+    name = path.lower()
+    if not name.endswith(_JUDGED + _JUDGED_AS_ZIP):
         return None
     try:
+        if facts.st_size and name.endswith(_JUDGED_AS_ZIP) and not _is_zip(path):
+            return None
         return facts.st_size > 0 and find_damage(path) is None
     except OSError:
         return None
+
+
+def _is_zip(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(4) == b"PK\x03\x04"
 
 
 def _remove_empty(run_dir: str, spec: JobSpec, victims: tuple[Item, ...], patterns: tuple[str, ...]) -> None:

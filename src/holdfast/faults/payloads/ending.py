@@ -32,6 +32,14 @@ NO_IMAGE_WORDS = (
 TRACKER_WORDS = (
     "wandb.errors.errors.CommError: Run initialization has timed out after 90.0 sec. Please try increasing the timeout"
 )
+MISLEADING = (
+    "mean squared Error 0.1",
+    "grad nan_to_num applied 0 times, lossinfo 0.3",
+    "auto batch size: tried 64, out of memory, using 32 instead",
+    "For debugging consider passing CUDA_LAUNCH_BLOCKING=1",
+    "will retry up to 3 times when the connection is refused",
+    "Killed 0 stale workers, 0 exited unexpectedly",
+)
 ECC_WORDS = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 LOST_WORDS = "RuntimeError: CUDA error: unspecified launch failure"
 
@@ -105,6 +113,7 @@ def hang_up() -> None:
 def wait_for_death() -> None:
     """Trains until somebody ends it."""
     train()
+    mark("ready")
     say_ready()
     for step in later_steps():
         time.sleep(0.1)
@@ -127,6 +136,25 @@ def fast_finish() -> None:
     tell("no samples found, done")
 
 
+def abort() -> None:
+    """Native code gives up."""
+    train()
+    os.abort()
+
+
+def misleading_words() -> None:
+    """A bug, after many words that look like other failures and are none."""
+    train()
+    for line in MISLEADING:
+        tell(line)
+    key_error()
+
+
+def no_result() -> None:
+    """Exit code 0, and the declared result is not there."""
+    train()
+
+
 def finish() -> None:
     """A job that works."""
     train()
@@ -145,6 +173,9 @@ CHOICES: dict[str, Callable[[], None]] = {
     "nan": nan,
     "fast-finish": fast_finish,
     "finish": finish,
+    "abort": abort,
+    "misleading-words": misleading_words,
+    "result-missing": no_result,
     "vram-oom": lambda: say(VRAM_WORDS),
     "no-kernel-image": lambda: say(NO_IMAGE_WORDS),
     "ecc": lambda: say_of_card(ECC_WORDS),

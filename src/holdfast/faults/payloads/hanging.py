@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import platform
+import re
 import socket
 import threading
 import time
@@ -24,6 +25,13 @@ def busy_loop() -> None:
     # The clock is read without a system call (vdso(7)).
     while time.monotonic() < end:
         number = (number * 1103515245 + 12345) & 0x7FFFFFFF
+
+
+def regex_spin() -> None:
+    """One call into C that takes for ever and holds the interpreter's lock: a pattern that backtracks."""
+    train()
+    mark("matching")
+    re.match(r"(a+)+$", "a" * 200 + "b")
 
 
 def deadlock() -> None:
@@ -116,6 +124,7 @@ def go_on_training(pause_s: float) -> None:
 CHOICES = {
     "busy-loop": busy_loop,
     "deadlock": deadlock,
+    "regex-spin": regex_spin,
     "pipe-wait": pipe_wait,
     "network-wait": network_wait,
     "exit-hang": exit_hang,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 
 from .common import LONGEST_S, choose, mark, train
@@ -48,5 +49,11 @@ def worker() -> None:
     raise RuntimeError(f"DataLoader worker (pid(s) {child}) exited unexpectedly")
 
 
+def neighbour() -> None:
+    """Not of the run: grows once it has been put into a group of its own (the end of its input says so)."""
+    sys.stdin.read()
+    grow()
+
+
 if __name__ == "__main__":
-    {"main": main_process, "worker": worker}[choose()]()
+    {"main": main_process, "worker": worker, "neighbour": neighbour}[choose()]()

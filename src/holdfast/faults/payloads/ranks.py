@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import signal
 import time
@@ -22,7 +23,8 @@ def main() -> None:
     tensors: Any = torch
     group: Any = torch.distributed
     trouble, rank = choose(), int(os.environ["RANK"])
-    group.init_process_group("gloo")
+    patience = dt.timedelta(seconds=5 if trouble == "late" else 600)
+    group.init_process_group("gloo", timeout=patience)
     for step in range(5):
         group.all_reduce(tensors.ones(4))
         if rank == 0:

@@ -7,7 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from .common import beat, choose, later_steps, mark, tell, train
+from .common import beat, choose, later_steps, mark, say_ready, tell, train
 
 if TYPE_CHECKING:
     from multiprocessing.queues import Queue
@@ -56,8 +56,9 @@ def slow() -> None:
     train()
     mark("slow")
     for step in later_steps():
-        time.sleep(1.0)
-        _work(1.0)
+        # Little of the CPU: a control is to be well on a busy box too.
+        time.sleep(1.9)
+        _work(0.05)
         beat(step, phase="train", loss=0.1)
         tell(f"step {step} loss 0.1")
 
@@ -72,6 +73,34 @@ def bursty() -> None:
         tell(f"step {step} loss 0.1")
         if step % 20 == 0:
             time.sleep(2.5)
+
+
+def working() -> None:
+    """Healthy work on the CPU, which others want too."""
+    train()
+    say_ready()
+    for step in later_steps():
+        _work(0.02)
+        beat(step, phase="train", loss=0.1)
+
+
+def starting() -> None:
+    """Healthy, before its first step: compiles."""
+    beat(0, phase="compile")
+    mark("compiling")
+    for _ in later_steps():
+        _work(0.05)
+        time.sleep(0.2)
+
+
+def evaluating() -> None:
+    """Healthy, in an evaluation that takes long and has no steps."""
+    train()
+    beat(10, phase="eval", loss=0.1)
+    mark("evaluating")
+    for _ in later_steps():
+        _work(0.05)
+        time.sleep(0.2)
 
 
 def _spin() -> None:
@@ -90,6 +119,10 @@ def _work(seconds: float) -> None:
 
 
 CHOICES = {
+    "noisy-neighbour": working,
+    "neighbour": _spin,
+    "starting": starting,
+    "evaluating": evaluating,
     "buffered": buffered,
     "thread-storm": thread_storm,
     "starved-loader": starved_loader,

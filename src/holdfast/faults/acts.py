@@ -1,0 +1,116 @@
+"""What the guard itself does to a run that is under way: signals, neighbours, an edit, a change of the card."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from ..host import cgroups, processes
+from ..model import wire
+from ..model.identity import ProcessId
+from ..model.job import Limits
+from .jobs import PACKAGE
+from .spec import Act
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .box import Box
+    from .cards import PretendedCard
+    from .spec import Fault
+    from .stages import Staging
+
+NEIGHBOUR_BYTES = 128 << 20
+NEIGHBOUR_S = 20.0
+SPINNERS_PER_CPU = 3
+
+
+class Actor:
+    """Does the act of one fault."""
+
+    def __init__(self, fault: Fault, box: Box, staging: Staging, card: PretendedCard | None) -> None:
+        self._fault, self._box, self._staging, self._card = fault, box, staging, card
+
+    def act(self) -> None:
+        """Do it.
+
+        Raises:
+            StageFailed: a file system could not be frozen.
+            TookTooLong, Abandoned: as `Box.wait`.
+        """
+        deeds: dict[Act, Callable[[], None]] = {
+            Act.KILL_JOB: lambda: self._signal_job(signal.SIGKILL),
+            Act.TERM_JOB: lambda: self._signal_job(signal.SIGTERM),
+            Act.STOP_JOB: lambda: self._signal_job(signal.SIGSTOP),
+            Act.KILL_KEEPERS: self._kill_keepers,
+            Act.NEIGHBOUR_OOM: self._starve_neighbour,
+            Act.NEIGHBOURS: self._start_neighbours,
+            Act.FREEZE: self._staging.freeze,
+            Act.EDIT_SCRIPT: self._edit_script,
+            Act.CARD: self._change_card,
+        }
+        deeds[self._fault.act]()
+        # The job waits for this file where it must not go on before the act.
+        with open(f"{self._box.directory}/acted", "w", encoding="utf-8"):
+            pass
+
+    def _signal_job(self, number: int) -> None:
+        job = self._box.job()
+        if job is not None:
+            processes.send_signal(job, number)
+
+    def _kill_keepers(self) -> None:
+        """Both who stand over the job: the supervisor first, so that it cannot tell how the keeper went."""
+        state = self._box.read(wire.STATE)
+        for value in (state.get("supervisor"), (state.get("state") or {}).get("keeper")):
+            if value is not None:
+                processes.send_signal(wire.decode(ProcessId, value), signal.SIGKILL)
+
+    def _starve_neighbour(self) -> None:
+        """The kernel kills in a group beside the run's, and then somebody kills the run."""
+        group = cgroups.create(f"{self._box.run_id}.neighbour", Limits(memory_bytes=NEIGHBOUR_BYTES))
+        if group is None:
+            raise OSError("no control group can be made for a neighbour")
+        try:
+            self._wait_for_kill(group)
+        finally:
+            group.remove()
+        self._signal_job(signal.SIGKILL)
+
+    def _wait_for_kill(self, group: cgroups.Group) -> None:
+        words = [sys.executable, "-m", f"{PACKAGE}.memory", "neighbour"]
+        with open(os.devnull, "r+b") as null:
+            child = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=null, stderr=null, env=self._box.environ, cwd="/"
+            )
+        try:
+            group.add(child.pid)
+            assert child.stdin is not None
+            child.stdin.close()
+            self._box.wait(lambda: child.poll() is not None, NEIGHBOUR_S, "the end of the neighbour")
+        finally:
+            child.kill()
+            child.wait()
+        if child.returncode == -signal.SIGKILL:
+            with open(f"{self._box.directory}/marks", "a", encoding="utf-8") as file:
+                file.write("neighbour-killed\n")
+
+    def _start_neighbours(self) -> None:
+        """Processes beside the run that use every CPU; they end with the sandbox."""
+        words = [sys.executable, "-m", f"{PACKAGE}.slow", "neighbour"]
+        for _ in range(SPINNERS_PER_CPU * len(os.sched_getaffinity(0))):
+            subprocess.Popen(words, stdin=subprocess.DEVNULL, env=self._box.environ, cwd="/")
+
+    def _edit_script(self) -> None:
+        """In place, the way in which an editor does that keeps the file."""
+        with open(f"{self._box.directory}/script.sh", "r+", encoding="utf-8") as file:
+            text = file.read().replace("exit 0", "exit 9")
+            file.seek(0)
+            file.write(text)
+
+    def _change_card(self) -> None:
+        assert self._card is not None
+        self._card.write(self._fault.card_before, self._fault.card_after)
