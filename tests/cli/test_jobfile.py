@@ -325,8 +325,8 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
         (
             "command: x\ngpu: 2\n",
             (
-                "job.yaml:2: gpu: expected a mapping with min_free, wait, share, max_hold, idle_window, memory_share, verify, "
-                "found the number 2"
+                "job.yaml:2: gpu: expected a mapping with min_free, wait, share, max_hold, idle_window, memory_share, "
+                "verify, found the number 2"
             ),
         ),
         ("command: x\nzzz: 1\n", "job.yaml:2: zzz: unknown key; `holdfast schema` lists the keys"),

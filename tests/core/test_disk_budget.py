@@ -17,7 +17,7 @@ USE = DiskUse("/data", "ext4", ("run directory",), 50 * GIB, 100 * GIB, 100_000,
 NEEDS = DiskNeeds(min_free_bytes=0, checkpoint_bytes=10 * GIB, keep=3)
 
 
-@pytest.mark.requirement("PRE-07")
+@pytest.mark.requirement("PRE-07", "STOR-10")
 def test_PRE_07_the_budget_has_room_for_the_one_being_written() -> None:
     assert checkpoint_budget(NEEDS) == 40 * GIB
     assert {item.level for item in judge_disk(replace(USE, free_bytes=40 * GIB), NEEDS)} == {Level.PASS}

@@ -217,7 +217,8 @@ KEYS: tuple[Key, ...] = (
         "Command that gets each message as JSON on its standard input.", "none"),
     Key("notify.webhook", Kind.URL, "notify.webhook", "notify-webhook", _RECORD,
         "URL that gets each message by POST.", "none", absent="none"),
-    Key("notify.on", Kind.WORDS, "notify.on", "notify-on", _RECORD, "Which moments are told; alert is all that needs a person meanwhile.",
+    Key("notify.on", Kind.WORDS, "notify.on", "notify-on", _RECORD,
+        "Which moments are told; alert is all that needs a person meanwhile.",
         "[alert, ended]", ("waiting", "starting", "running", "stopping", "alert", "ended")),
 )  # fmt: skip
 """All keys, in the order of the documentation."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NEIGHBOUR_BYTES = 128 << 20
 NEIGHBOUR_S = 20.0
+STOP_S = 30.0
 SPINNERS_PER_CPU = 3
 
 
@@ -45,6 +46,7 @@ class Actor:
             Act.KILL_JOB: lambda: self._signal_job(signal.SIGKILL),
             Act.TERM_JOB: lambda: self._signal_job(signal.SIGTERM),
             Act.STOP_JOB: lambda: self._signal_job(signal.SIGSTOP),
+            Act.ASK_STOP: self._ask_stop,
             Act.KILL_KEEPERS: self._kill_keepers,
             Act.NEIGHBOUR_OOM: self._starve_neighbour,
             Act.NEIGHBOURS: self._start_neighbours,
@@ -61,6 +63,9 @@ class Actor:
         job = self._box.job()
         if job is not None:
             processes.send_signal(job, number)
+
+    def _ask_stop(self) -> None:
+        self._box.call("stop", "--reason", "a rehearsed fault", self._box.run_id, limit_s=STOP_S)
 
     def _kill_keepers(self) -> None:
         """Both who stand over the job: the supervisor first, so that it cannot tell how the keeper went."""

@@ -59,6 +59,8 @@ class Act(str, Enum):
     STOP_JOB = "stop_job"
     """SIGSTOP, as from a terminal or a debugger."""
     TERM_JOB = "term_job"
+    ASK_STOP = "ask_stop"
+    """``holdfast stop``."""
     KILL_KEEPERS = "kill_keepers"
     """SIGKILL to the run's supervisor and keeper."""
     NEIGHBOUR_OOM = "neighbour_oom"

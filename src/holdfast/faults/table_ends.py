@@ -106,6 +106,15 @@ ENDS: tuple[Fault, ...] = (
         ("ending", "wait-for-death"), job={"timeouts": {"run": "2s"}},
     ),
     Fault(
+        "stopped-by-owner", "its owner ends it with `holdfast stop`", (Class.STOPPED,),
+        (Proof(Seen.OUTCOME, "stopped"),), ("ending", "wait-for-death"), act=Act.ASK_STOP,
+    ),
+    Fault(
+        "stalled", "two threads lock each other out, and the job asks to be ended then", (Class.STALLED,),
+        (Proof(Seen.MARK, "locked"), Proof(Seen.OUTCOME, "timed_out")), ("hanging", "deadlock"), slow=True,
+        job={"stall": {"no_progress": "3s", "action": "stop"}, "health_every": "1s"},
+    ),
+    Fault(
         "supervisor-lost", "the supervisor and the keeper are killed, and the job with them",
         (Class.SUPERVISOR_LOST,), (Proof(Seen.MARK, "ready"),), ("ending", "wait-for-death"), gotchas=("U3",),
         act=Act.KILL_KEEPERS,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..model.verdict import LiveClass as Class
 from .spec import Act, Fault, Need, Proof, Seen, Stage
-from .table_ends import BY_A_SHELL, FUSE_NEEDS, ON_A_CARD, TORCHRUN
+from .table_ends import BY_A_SHELL, FUSE_NEEDS, LITTLE_MEMORY, ON_A_CARD, TORCHRUN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,12 +35,13 @@ def _live(
     module: str,
     *proofs: Proof,
     gotchas: tuple[str, ...] = (),
+    needs: tuple[Need, ...] = (),
     healthy: bool = False,
     settle_s: float = SHORT_S,
     job: Mapping[str, object] | None = None,
 ) -> Fault:
     return Fault(
-        name, summary, kinds, proofs, (module, name), gotchas=gotchas, job=job or {}, healthy=healthy,
+        name, summary, kinds, proofs, (module, name), gotchas=gotchas, needs=needs, job=job or {}, healthy=healthy,
         settle_s=settle_s, slow=True,
     )  # fmt: skip
 
@@ -91,6 +92,13 @@ LIVES: tuple[Fault, ...] = (
     Fault(
         "noisy-neighbour", "others use every CPU", (Class.NOISY_NEIGHBOUR,), (_state("R"),),
         ("slow", "noisy-neighbour"), gotchas=("U41",), act=Act.NEIGHBOURS, slow=True, settle_s=SHORT_S,
+    ),
+    _live("thrashing", "reads a file over and over that its memory limit has no room for", (Class.THRASHING,), "memory",
+          _mark("thrashing"), needs=(Need.MEMORY_CGROUP,), job=LITTLE_MEMORY),
+    Fault(
+        "gpu-idle", "the job computes on the CPU while its card idles", (Class.CPU_BOUND,), (_state("R"),),
+        ("slow", "noisy-neighbour"), BY_A_SHELL, gotchas=("U38",), needs=(Need.NVML_LIBRARY,), stage=Stage.CARD,
+        job=ON_A_CARD, slow=True, settle_s=SHORT_S,
     ),
     Fault(
         "gpu-throttle", "the card slows down for heat", (Class.GPU_THROTTLED,), (TRAINS,), ("hanging", "stopped"),

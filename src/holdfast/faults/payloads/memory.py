@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import random
 import signal
 import sys
 import time
 
-from .common import LONGEST_S, choose, mark, train
+from .common import LONGEST_S, beat, box, choose, later_steps, mark, train
 
 STEP_BYTES = 4 << 20
 FAR_TOO_MUCH = 1 << 30
 WORKERS = 2
+DATA_BYTES = 512 << 20
+PAGES_A_STEP = 200
 
 
 def grow(least_badness: int = 0) -> None:
@@ -49,6 +53,25 @@ def worker() -> None:
     raise RuntimeError(f"DataLoader worker (pid(s) {child}) exited unexpectedly")
 
 
+def thrashing() -> None:
+    """A mapped data set that does not fit: each look at it brings back what the last one pushed out."""
+    train()
+    path = f"{box()}/data.bin"
+    with open(path, "wb") as file:
+        for _ in range(DATA_BYTES // STEP_BYTES):
+            file.write(os.urandom(1 << 10) * (STEP_BYTES >> 10))
+    descriptor = os.open(path, os.O_RDONLY)
+    with mmap.mmap(descriptor, DATA_BYTES, prot=mmap.PROT_READ) as area:
+        # Without read-ahead, as for samples drawn at random.
+        area.madvise(mmap.MADV_RANDOM)
+        mark("thrashing")
+        total = 0
+        for step in later_steps():
+            for _ in range(PAGES_A_STEP):
+                total += area[random.randrange(DATA_BYTES)]
+            beat(step, phase="train", loss=0.1)
+
+
 def neighbour() -> None:
     """Not of the run: grows once it has been put into a group of its own (the end of its input says so)."""
     sys.stdin.read()
@@ -56,4 +79,4 @@ def neighbour() -> None:
 
 
 if __name__ == "__main__":
-    {"main": main_process, "worker": worker, "neighbour": neighbour}[choose()]()
+    {"main": main_process, "worker": worker, "neighbour": neighbour, "thrashing": thrashing}[choose()]()
