@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.clocks import build_rules, read_intervals
+from holdfast.agent.clocks import build_rules, read_intervals, read_mark
 from holdfast.agent.stacks import ask_for_stacks
 from holdfast.host import processes
 from holdfast.model import wire
@@ -233,3 +233,12 @@ def test_MON_07_who_takes_over_knows_the_pace_and_finds_the_stall(drive: Drive) 
     assert stalled(run)["step"] == 12
     run.ask()
     run.ended()
+
+
+@pytest.mark.requirement("MON-07")
+def test_only_a_heartbeat_that_counts_something_promises_steps() -> None:
+    assert read_mark({}) == (False, None)
+    assert read_mark({"loss": 0.3, "time": 1.0, "phase": "train"}) == (False, None)
+    assert read_mark({"step": None, "epoch": None}) == (True, None)
+    assert read_mark({"epoch": 3, "loss": 0.3}) != read_mark({"epoch": 4, "loss": 0.3})
+    assert read_mark({"step": 7, "time": 1.0}) == read_mark({"step": 7, "time": 2.0})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import select
+import signal
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -12,6 +14,7 @@ import pytest
 from holdfast.agent import disk_watch
 from holdfast.agent.disk_watch import DiskWatch, find_disks
 from holdfast.agent.timers import Timers
+from holdfast.host.offload import Offload
 from holdfast.model.job import DiskNeeds, JobSpec
 from tests.waiting import wait_until
 
@@ -105,6 +108,49 @@ def test_a_disk_that_does_not_answer_is_unread_and_nobody_waits_for_it(
     assert box.alerts == []
     box.watch.close()
     assert not box.context.helpers
+
+
+def test_nobody_is_sent_after_a_child_that_is_held_in_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+
+    class Held(Offload):
+        """One that outlives being given up, as in uninterruptible sleep."""
+
+        def __init__(self, work: Callable[[], Any]) -> None:
+            super().__init__(work)
+            sent.append(self.pid)
+
+        def abandon(self) -> None:
+            self._finish(block=False)
+
+    facts = {**find_disks([str(tmp_path)])[0], "slow": True}
+    monkeypatch.setattr(disk_watch, "find_disks", lambda _: [facts])
+    monkeypatch.setattr(disk_watch, "ANSWER_S", 0.1)
+    box = Box(tmp_path)
+    box.read()
+    box.settle()
+    monkeypatch.setattr(disk_watch, "Offload", Held)
+    monkeypatch.setattr(disk_watch, "_measure_or_say", lambda _: time.sleep(600))
+    box.read()
+
+    def turn() -> bool:
+        box.turn()
+        return "unread" in box.read()[0]
+
+    wait_until(turn, what="it is given up")
+    for _ in range(5):
+        assert "no answer" in box.read()[0]["unread"]
+    assert len(sent) == 1
+    assert box.context.helpers == {sent[0]}, "it is still known as none of the job's"
+    os.kill(sent[0], signal.SIGKILL)
+    monkeypatch.undo()
+    wait_until(lambda: (box.read(), box.context.helpers - {sent[0]})[1], what="the next is sent")
+    os.waitpid(sent[0], 0)
+    box.settle()
+    assert box.read()[0]["free_bytes"] > 0
+    box.watch.close()
 
 
 def test_a_place_that_does_not_tell_is_unread_and_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

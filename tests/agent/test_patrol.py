@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -139,8 +140,22 @@ def test_a_stall_that_the_run_has_recovered_from_is_over(tmp_path: Path) -> None
     write(path, event("stalled", what="no step for 400 s"))
     stalled = only(patrol.tick([str(tmp_path)]))
     assert (stalled.standing, stalled.escalate) == (Standing.STALLED, True)
-    write(path, event("stalled", what="no step for 400 s") + event("recovered"))
-    assert only(patrol.tick([str(tmp_path)])).standing is Standing.RUNNING
+    for after in ("recovered", "supervisor_resumed"):
+        # A new supervisor's clocks begin anew and say it again when it is still so.
+        write(path, event("stalled", what="no step for 400 s") + event(after))
+        assert only(patrol.tick([str(tmp_path)])).standing is Standing.RUNNING
+
+
+def test_a_supervisor_that_has_never_taken_a_sample_is_told(tmp_path: Path) -> None:
+    me = living_process(os.getpid())
+    for name, age in (("young", 20.0), ("mute", 3600.0)):
+        since = format_utc(epoch_s() - age)
+        make_run(
+            tmp_path, f"20261120-100000-{name}-0a1b", replace(running(keeper=me, job=me), since=since), supervisor=me
+        )
+    found = {seen.run_id[16:-5]: seen for seen in patrol.tick([str(tmp_path)]).seen}
+    assert [line.row for line in found["mute"].judgement.alarms] == ["silent"]
+    assert not found["young"].escalate
 
 
 @pytest.mark.requirement("MON-10", "STOR-01")

@@ -131,6 +131,19 @@ def test_an_end_of_a_moment_ago_is_its_sentinels_own_business(
     assert reconcile([str(tmp_path)]).deeds == ()
 
 
+def test_a_sentinel_that_went_along_with_an_automatic_attempt_stays(
+    tmp_path: Path, sleeper: Callable[[], subprocess.Popen[bytes]]
+) -> None:
+    me = living_process(os.getpid())
+    run_dir = make_run(tmp_path, state=ended(Outcome.FAILED, 1))
+    write(f"{run_dir}/attempts/1/{wire.RETRY}", json.dumps({"retry": True}))
+    make_run(tmp_path, state=running(keeper=me, job=me), supervisor=me, attempt=2)
+    waiting = sleeper()
+    record(run_dir, waiting.pid)
+    assert reconcile([str(tmp_path)]).deeds == ()
+    assert waiting.poll() is None
+
+
 @pytest.mark.requirement("MON-11", "PROC-15")
 def test_a_run_whose_supervisor_died_is_taken_up_and_its_job_goes_on(drive: Drive) -> None:
     run = drive(*job("stay"))

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.agent import sentinel
-from holdfast.agent.retrying import count_automatic, find_change, is_undecided, read_retry
+from holdfast.agent import acting, observe, sentinel
+from holdfast.agent.context import Context
+from holdfast.agent.create import next_attempt
+from holdfast.agent.record import Recorder
+from holdfast.agent.retrying import count_automatic, find_change, follow_up, is_undecided, read_retry
+from holdfast.host.quarantine import list_quarantined
 from holdfast.model import wire
-from holdfast.model.job import DiskNeeds, Retries
+from holdfast.model.job import DiskNeeds, JobSpec, Retries
+from holdfast.model.run import Desired, Outcome, Wish
+from holdfast.model.verdict import Clue, Confidence, FailureClass, Verdict
+from tests.rundirs import ended, living_process, make_run, write
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -129,3 +138,125 @@ def test_a_sentinel_for_the_end_waits_for_the_last_attempt(drive: Drive) -> None
     assert "succeeded" in answer.words
     run.attempt = 2
     assert run.ended().exit_code == 0
+
+
+@pytest.mark.requirement("FAIL-16")
+def test_the_next_attempt_has_the_umask_that_the_first_was_started_with(drive: Drive) -> None:
+    mode = (
+        "import os\nos.close(os.open(os.environ['HOLDFAST_ARTIFACT_DIR'] + '/' + os.environ['HOLDFAST_ATTEMPT'], 65))\n"
+    )
+    previous = os.umask(0o027)
+    try:
+        run = drive(sys.executable, "-c", mode + BLIP, "1", retries=Retries(max=1, wait_s=0.01))
+    finally:
+        os.umask(previous)
+    run.ended()
+    wait_until(lambda: newest(run.run_dir) == 2)
+    run.attempt = 2
+    assert run.ended().exit_code == 0
+    modes = {name: os.stat(f"{run.run_dir}/{wire.ARTIFACTS}/{name}").st_mode & 0o777 for name in "12"}
+    assert modes == {"1": 0o750, "2": 0o750}
+
+
+def decide(run_dir: str, verdict: Verdict) -> dict[str, Any]:
+    """What is decided after the first attempt of a run that failed so, when its supervisor decides now."""
+    recorder = Recorder(run_dir, os.path.basename(run_dir), 1)
+    spec = wire.decode(JobSpec, json.loads(Path(run_dir, wire.RUN).read_text())["job"])
+    loop: Any = None
+    follow_up(Context(run_dir, 1, spec, recorder, loop, lambda _: None, "start"), ended(Outcome.FAILED, 1), verdict)
+    return read_retry(run_dir, 1)
+
+
+def verdict(kind: FailureClass, sure: Confidence = Confidence.CERTAIN, **fields: Any) -> Verdict:
+    return Verdict(kind, sure, "do something", **fields)
+
+
+def test_nothing_is_begun_while_somebody_restarts_or_removes_the_run(drive: Drive) -> None:
+    run = drive.create("true", retries=Retries(max=3, wait_s=0.01))
+    with acting.hold(run.run_dir, what="restart"):
+        decided = decide(run.run_dir, verdict(FailureClass.TRANSIENT))
+    assert (decided["retry"], "restarting or removing" in decided["why"]) == (False, True)
+    assert newest(run.run_dir) == 1
+
+
+def test_nothing_is_begun_beside_an_attempt_of_a_person(drive: Drive) -> None:
+    run = drive.create("true", retries=Retries(max=3, wait_s=0.01))
+    assert next_attempt(run.run_dir, "restart") == 2
+    decided = decide(run.run_dir, verdict(FailureClass.TRANSIENT))
+    assert (decided["retry"], "another attempt" in decided["why"]) == (False, True)
+    assert newest(run.run_dir) == 2
+
+
+def test_a_wish_to_stop_that_came_after_the_end_is_obeyed(drive: Drive) -> None:
+    run = drive.create("true", retries=Retries(max=3, wait_s=0.01))
+    run.ask()
+    decided = decide(run.run_dir, verdict(FailureClass.TRANSIENT))
+    assert (decided["retry"], "stopped" in decided["why"]) == (False, True)
+    assert newest(run.run_dir) == 1
+
+
+@pytest.mark.requirement("FAIL-07")
+def test_a_card_that_nobody_can_name_or_set_aside_is_not_tried_again(drive: Drive) -> None:
+    for cards in ((), ("0000:3b:00",)):
+        run = drive.create("true", retries=Retries(max=3, wait_s=0.01))
+        decided = decide(run.run_dir, verdict(FailureClass.HARDWARE, cards=cards))
+        assert (decided["retry"], "same card again" in decided["why"]) == (False, True), cards
+        assert newest(run.run_dir) == 1
+    assert list_quarantined() == ()
+
+
+@pytest.mark.requirement("FAIL-07", "GPUH-09")
+def test_what_everybody_can_read_of_a_card_does_not_cite_the_output(drive: Drive) -> None:
+    clues = (Clue("Xid 79", "kernel log"), Clue("/data/secret-project failed", "/runs/output.log, byte 7"))
+    broken = verdict(FailureClass.HARDWARE, cards=("GPU-1",), evidence_for=clues)
+    possible = drive.create("true", retries=Retries(max=0))
+    decide(possible.run_dir, verdict(FailureClass.HARDWARE, Confidence.POSSIBLE, cards=("GPU-2",)))
+    sure = drive.create("true", retries=Retries(max=0))
+    assert decide(sure.run_dir, broken)["set_aside"] == ["GPU-1"]
+    (record,) = list_quarantined()
+    assert (record.uuid, record.evidence) == ("GPU-1", ("Xid 79",))
+
+
+def make_undecided(root: Path) -> str:
+    """A run whose attempt has failed in a way that may pass, while its supervisor (this process) is still there."""
+    run_dir = make_run(root, state=ended(Outcome.FAILED, 1), supervisor=living_process(os.getpid()))
+    record = {"outcome": "failed", "exit_code": 1, "failure_class": "transient"}
+    write(f"{run_dir}/attempts/1/{wire.EXIT}", json.dumps(record))
+    return run_dir
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_stop_while_it_is_decided_reaches_whatever_was_decided(tmp_path: Path, *, again: bool) -> None:
+    run_dir = make_undecided(tmp_path)
+    assert sentinel.awaits_decision(observe.observe(run_dir))
+    looks: list[observe.RunView] = []
+
+    def stop() -> None:
+        looks.append(acting.stop(run_dir, Wish.STOP, by="a person", wait_s=30, tell=lambda _: None))
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    wished = Path(run_dir, "attempts/1", wire.DESIRED)
+    wait_until(wished.exists, what="the supervisor is asked not to go on")
+    assert wire.from_bytes(Desired, wished.read_bytes(), wire.DESIRED).wish is Wish.STOP
+    assert stopping.is_alive()
+    if again:
+        make_run(tmp_path, state=ended(Outcome.STOPPED, 130), attempt=2)
+    os.rename(_write_aside(run_dir, {"retry": again}), f"{run_dir}/attempts/1/{wire.RETRY}")
+    stopping.join()
+    assert [look.attempt for look in looks] == [2 if again else 1]
+    assert not sentinel.awaits_decision(observe.observe(run_dir, attempt=1))
+
+
+def _write_aside(run_dir: str, value: dict[str, Any]) -> str:
+    path = f"{run_dir}/attempts/1/.aside"
+    write(path, json.dumps(value))
+    return path
+
+
+def test_between_the_decision_and_the_next_attempt_nothing_is_over(tmp_path: Path) -> None:
+    run_dir = make_undecided(tmp_path)
+    write(f"{run_dir}/attempts/1/{wire.RETRY}", json.dumps({"retry": True}))
+    assert sentinel.awaits_decision(observe.observe(run_dir, attempt=1))
+    make_run(tmp_path, attempt=2)
+    assert not sentinel.awaits_decision(observe.observe(run_dir, attempt=1))

@@ -54,6 +54,7 @@ def test_a_broken_card_is_left_unless_the_job_names_it() -> None:
     broken = replace(BLIP, kind=FailureClass.HARDWARE, confidence=Confidence.CERTAIN)
     assert decide_retry(broken, 5).step is Step.SET_ASIDE_FIRST
     assert decide_retry(replace(broken, names_cards=True), 5).step is Step.NOTHING
+    assert decide_retry(replace(broken, not_set_aside="which card is at fault is not known"), 5).step is Step.NOTHING
 
 
 def test_pauses_grow_and_are_bounded() -> None:

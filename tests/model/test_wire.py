@@ -128,7 +128,7 @@ def test_garbage_is_a_wire_error(data: bytes) -> None:
         ("run_id", None, r"state\.json\.run_id: expected str, found None"),
         ("supervisor", 7, r"state\.json\.supervisor: expected an object, found 7"),
         ("supervisor", {"pid": 1}, r"state\.json\.supervisor: start_ticks is missing"),
-        ("supervisor", {"kind": "ended"}, r"state\.json\.supervisor: unknown kind 'ended'"),
+        ("supervisor", {"kind": "ended"}, r"state\.json\.supervisor: pid is missing"),
         ("state", {"kind": "asleep"}, r"state\.json\.state: unknown kind 'asleep'"),
         ("state", {"kind": ["ended"]}, r"state\.json\.state: unknown kind \['ended'\]"),
         ("state", {"kind": "preflight"}, r"state\.json\.state: since is missing"),

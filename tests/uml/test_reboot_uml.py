@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.timeout(120)]
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-@pytest.mark.requirement("PROC-15", "LEASE-02", "B-08")
+@pytest.mark.requirement("PROC-15", "LEASE-02", "B-08", "DIAG-02")
 def test_after_a_power_cut_the_run_is_lost_and_its_card_is_free(machine: Machine) -> None:
     disk = str(machine.disk)
     guest = Guest(
@@ -43,6 +43,8 @@ def test_after_a_power_cut_the_run_is_lost_and_its_card_is_free(machine: Machine
     runs = {name: (condition, code) for name, condition, code in found["runs"]}
     assert runs["cut"] == ("lost", 71), found
     assert "the box was restarted" in found["evidence"]
+    failure = found["failure"]
+    assert (failure["kind"], failure["confidence"], failure["detector"]) == ("reboot", "certain", "V7"), failure
     assert found["available"] is True
     assert found["next"] == 0, found["next_said"]
     assert not found["started_twice"]

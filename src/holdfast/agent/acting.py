@@ -50,6 +50,8 @@ SETTLE_WAIT_S = 2.0
 """How long a verb that only looks waits for a vanished run to be finished."""
 SIGNAL_WAIT_S = 2.0
 """How long a supervisor has to act on a first signal before the second is sent."""
+DECISION_WAIT_S = 60.0
+"""How long a supervisor may take to decide whether a failed attempt is followed by another: scratch may go first."""
 ADOPT_WAIT_S = 10.0
 """How long a new supervisor has to take a run up."""
 
@@ -90,7 +92,7 @@ def ask_stop(view: RunView, wish: Wish, *, by: str, reason: str = "") -> None:
         if not _signal_supervisor(view, wish):
             raise
         return
-    if not view.supervised and view.reach is Reach.HERE:
+    if not view.supervised and not view.over and view.reach is Reach.HERE:
         launch.start_supervisor(view.run_dir, view.attempt, environ=os.environ, reason="adopt")
 
 
@@ -130,6 +132,8 @@ def stop(
     """
     view = observe.observe(run_dir)
     if view.over:
+        view = _forestall(view, Desired(wish, by=by, at=clock.utc_now(), reason=reason))
+    if view.over:
         return view
     require_actionable(view)
     if not view.ended:
@@ -138,6 +142,30 @@ def stop(
         settle(view)
     limit_s = grace_of(view) + WAIT_MARGIN_S if wait_s is None else wait_s
     return wait_over(run_dir, view.attempt, wait_s=limit_s, tell=tell)
+
+
+def _forestall(view: RunView, desired: Desired) -> RunView:
+    """Keep an attempt that has failed from being followed by another one of holdfast's own; the last look.
+
+    While that is being decided the wish stands before its supervisor; when it comes too late, the look is at the
+    attempt that was begun.
+    """
+    from .retrying import Following, find_following
+
+    supervisor = None if view.state is None else view.state.supervisor
+    if view.reach is not Reach.HERE or supervisor is None:
+        return view
+    deadline, asked = clock.monotonic_s() + DECISION_WAIT_S, False
+    with Changes(view.attempt_dir) as changes:
+        changes.watch(supervisor)
+        while processes.is_alive(supervisor) and (left_s := deadline - clock.monotonic_s()) > 0:
+            if find_following(view.run_dir, view.attempt) is not Following.UNDECIDED:
+                break
+            if not asked:
+                asked = True
+                launch.ask(view.run_dir, view.attempt, desired)
+            changes.wait(left_s)
+    return observe.observe(view.run_dir)
 
 
 def require_actionable(view: RunView) -> None:

@@ -2,7 +2,7 @@
 
 Progress is the step of the heartbeat; of a job that writes none, the newest change among its declared artifacts and its
 checkpoints. When a clock runs out the stacks are taken first; then comes the report, and only where the job file says
-so the end of the job.
+so the end of the job. A stall that is only reported is diagnosed first (`stall_diagnosis`).
 """
 
 from __future__ import annotations
@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from .context import Context
     from .job_control import JobControl
     from .leasing import CardLease
+    from .stall_diagnosis import StallDiagnosis
 
 SLOWEST_LOOK_S = 30.0
 QUICKEST_LOOK_S = 0.2
 LOOKS_PER_LIMIT = 5
 BUSY_PCT = 5
 """A card that is used more than this works. Idle cards show 0; a display or a monitor, a few percent."""
+COUNTS = ("step", "epoch", "last_durable_step")
+"""What of a heartbeat counts as progress."""
 MOST_FILES = 200
 TIMER = "stall"
 HISTORY_BYTES = 256 * 1024
@@ -56,6 +59,7 @@ class Clocks:
         self._rules = build_rules(context.spec)
         self._watch = StallWatch(self._rules)
         self._phase = ""
+        self._diagnosis: StallDiagnosis | None = None
 
     def begin(self, state: State) -> None:
         """Look from now on, unless every clock is off."""
@@ -67,6 +71,8 @@ class Clocks:
     def end(self) -> None:
         """No more looks."""
         self._context.loop.timers.disarm(TIMER)
+        if self._diagnosis is not None:
+            self._diagnosis.end()
 
     def _look(self) -> None:
         self._context.loop.timers.arm(TIMER, self._rules.period_s, self._look)
@@ -83,12 +89,14 @@ class Clocks:
 
     def _see(self, beat: dict[str, object]) -> Look:
         phase = beat.get("phase")
-        mark = beat.get("step") if beat else self._find_newest()
+        beats, mark = read_mark(beat)
+        if not beats:
+            mark = self._find_newest()
         return Look(
             now_s=monotonic_s(),
             mark=mark,
             phase=phase if isinstance(phase, str) else "",
-            beats=bool(beat),
+            beats=beats,
             output=self._read_output(),
             busy=self._are_cards_busy(),
         )
@@ -148,13 +156,24 @@ class Clocks:
                 "cards_busy": found.busy,
                 "stacks": stacks,
             }
-            stop = self._context.spec.stall.action is StallAction.STOP
             self._context.recorder.event("stalled", what=words, **data)
-            self._context.notify("stalled", reason=words, stopped=stop)
-            if stop:
+            if self._context.spec.stall.action is StallAction.STOP:
+                self._context.notify("stalled", reason=words, stopped=True)
                 self._context.emit(StopWanted(StopRequest(StopCause.STALLED, "holdfast", detail=words)))
+                return
+            # Some seconds later, but with what it is about: nobody acts within seconds on a message.
+            self._diagnose(
+                lambda found: self._context.notify("stalled", reason=words, stopped=False, diagnosis=found),
+            )
 
         self._capture(words, tell)
+
+    def _diagnose(self, then: Callable[[dict[str, object]], None]) -> None:
+        if self._diagnosis is None:
+            from .stall_diagnosis import StallDiagnosis
+
+            self._diagnosis = StallDiagnosis(self._context, self._job, self._lease)
+        self._diagnosis.begin(then)
 
 
 def _describe(found: Stalled) -> str:
@@ -165,6 +184,16 @@ def _describe(found: Stalled) -> str:
     kind = "the limit before the first is" if found.first else "the limit is"
     cards = {True: "; its cards work, so it may be a long step", False: "; its cards are idle", None: ""}[found.busy]
     return f"no step for {waited}{where}, {kind} {limit}{cards}"
+
+
+def read_mark(beat: dict[str, object]) -> tuple[bool, object]:
+    """Whether a heartbeat tells how far the job is, and what changes with it; None before the first step.
+
+    All of its fields are optional: one that has a loss and no count of anything shows no progress, so nothing follows
+    from it. A count that is null will be told later.
+    """
+    told = [beat.get(name) for name in COUNTS]
+    return any(name in beat for name in COUNTS), (None if told == [None] * len(COUNTS) else tuple(told))
 
 
 def read_intervals(path: str) -> dict[str, list[float]]:

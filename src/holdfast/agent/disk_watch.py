@@ -8,6 +8,7 @@ child with a deadline, and its answer stands in the next sample. What did not an
 from __future__ import annotations
 
 import os
+import select
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from .context import Context
 
 ANSWER_S = 5.0
+FIND_S = 60.0
+"""For finding out which disks there are: each place on a dead mount takes `host.disks` 2 s, one after the other."""
 CACHES = ("HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "WANDB_DIR", "TMPDIR")
 """Where a job writes besides, when its environment says so."""
 INODES_USED = 0.96
@@ -58,13 +61,15 @@ class DiskWatch:
         self._context, self._alert = context, alert
         self._disks: list[_Disk] | None = None
         self._work: Offload | None = None
+        self._stuck: tuple[int, int] | None = None
+        """A child that was given up and did not die of it: its pid, and its pidfd."""
 
     def read(self) -> list[dict[str, object]]:
         """What each file system has left; none yet as long as it is being found out which they are."""
         if self._disks is None:
             if self._work is None:
                 places = list_places(self._context)
-                self._ask(lambda: find_disks(places), self._take_disks)
+                self._ask(lambda: find_disks(places), self._take_disks, FIND_S)
             return []
         slow = []
         for disk in self._disks:
@@ -77,16 +82,28 @@ class DiskWatch:
                 disk.facts = {"unread": error.strerror or str(error)}
         if slow and self._work is None:
             paths = [disk.path for disk in slow]
-            self._ask(lambda: [_measure_or_say(path) for path in paths], lambda found: self._take_slow(slow, found))
+            self._ask(
+                lambda: [_measure_or_say(path) for path in paths], lambda found: self._take_slow(slow, found), ANSWER_S
+            )
         return [{"mount_point": disk.mount_point, "kind": disk.kind, **disk.facts} for disk in self._disks]
 
     def close(self) -> None:
         """Ask no more."""
         self._drop()
+        if self._stuck is not None:
+            self._context.helpers.discard(self._stuck[0])
+            os.close(self._stuck[1])
+            self._stuck = None
 
-    def _ask(self, question: Callable[[], object], take: Callable[[object], None]) -> None:
-        """Have a child find something out; what does not come within 5 s is given up (`take` gets None)."""
+    def _ask(self, question: Callable[[], object], take: Callable[[object], None], within_s: float) -> None:
+        """Have a child find something out; what does not come within `within_s` is given up (`take` gets None).
+
+        While a child that was given up is held in the kernel nobody else is sent there: a mount that is dead for a day
+        would hold thousands.
+        """
         loop = self._context.loop
+        if self._is_stuck():
+            return
         try:
             work = self._work = Offload(question)
         except OSError:
@@ -107,7 +124,7 @@ class DiskWatch:
             take(None)
 
         loop.add(work.fileno(), answer)
-        loop.timers.arm(self, ANSWER_S, give_up)
+        loop.timers.arm(self, within_s, give_up)
 
     def _forget(self) -> Offload | None:
         work, self._work = self._work, None
@@ -119,8 +136,30 @@ class DiskWatch:
 
     def _drop(self) -> None:
         work = self._forget()
-        if work is not None:
+        if work is None:
+            return
+        try:
+            descriptor = os.pidfd_open(work.pid)
+        except OSError:
             work.abandon()
+            return
+        work.abandon()
+        self._stuck = (work.pid, descriptor)
+        if self._is_stuck():
+            # Still a child of ours, and none of the job's.
+            self._context.helpers.add(work.pid)
+
+    def _is_stuck(self) -> bool:
+        """Whether the child that was given up lives on. Source: pidfd_open(2), readable when the process has ended."""
+        if self._stuck is None:
+            return False
+        pid, descriptor = self._stuck
+        if not select.select([descriptor], [], [], 0)[0]:
+            return True
+        self._context.helpers.discard(pid)
+        os.close(descriptor)
+        self._stuck = None
+        return False
 
     def _take_disks(self, found: object) -> None:
         if isinstance(found, list):

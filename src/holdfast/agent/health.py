@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from .disk_watch import DiskWatch
     from .job_control import JobControl
     from .leasing import CardLease
+    from .memory_watch import MemoryWatch
+    from .xid_watch import XidWatch
 
 ALERTS = {"wrong_card": "wrong_card", "install": "install_seen"}
 """The event for each thing that is told once."""
@@ -58,12 +60,16 @@ class HealthSampler:
         self._clocks: Clocks | None = None
         self._disks: DiskWatch | None = None
         self._watches: tuple[CardWatch, PaceWatch] | None = None
+        self._memory: MemoryWatch | None = None
+        self._xids: XidWatch | None = None
+        self._leader: int | None = None
 
     def begin(self, state: State) -> None:
         """Sample and look from now on, if the job runs; the clocks of one that is being stopped stand still."""
         if not isinstance(state, Running):
             self.stop_clocks()
             return
+        self._leader = state.job.process.pid
         if self._context.spec.health_every_s > 0:
             self._context.loop.timers.arm("health", self._context.spec.health_every_s, self._sample)
         if self._clocks is None:
@@ -78,9 +84,11 @@ class HealthSampler:
             self._clocks.end()
 
     def end(self) -> None:
-        """No more samples."""
+        """No more samples. What the driver has reported up to now is fetched: the cards are still leased."""
         self.stop_clocks()
         self._context.loop.timers.disarm("health")
+        if self._leader is not None:
+            self._hear()
         if self._disks is not None:
             self._disks.close()
 
@@ -139,13 +147,14 @@ class HealthSampler:
         """A package installer among the job's processes: every run would do it again (RAIL-09)."""
         if self._context.spec.allow_install or "install" in self._alerted:
             return
+        from ..core.redact import redact_text
         from ..core.scripts import find_install
         from ..host.processes import read_command
 
         for pid in self._job.list_pids():
             command = read_command(pid) or ""
             if find_install(command) is not None:
-                self._alert("install", pid=pid, command=command[:200])
+                self._alert("install", pid=pid, command=redact_text(command[:4000])[:200])
                 return
 
     def _read_tree(self) -> dict[str, object]:
@@ -153,12 +162,10 @@ class HealthSampler:
         if gear is None or gear.group is None:
             return self._read_tree_by_process()
         usage = gear.group.usage()
-        limit = self._context.spec.limits.memory_bytes
         return {
             "memory_bytes": usage.memory_bytes,
             "memory_anon_bytes": usage.memory_anon_bytes,
-            "memory_limit_bytes": limit,
-            "memory_share": _share(usage.memory_anon_bytes, limit),
+            **self._judge_memory(usage.memory_anon_bytes),
             "cpu_s": usage.cpu_s,
             "throttled_s": usage.throttled_s,
             "tasks": usage.tasks,
@@ -173,10 +180,16 @@ class HealthSampler:
         return {
             "memory_bytes": used.memory_bytes,
             "memory_exact": used.exact,
-            "memory_limit_bytes": self._context.spec.limits.memory_bytes,
-            "memory_share": _share(used.memory_bytes, self._context.spec.limits.memory_bytes),
+            **self._judge_memory(used.memory_bytes),
             "tasks": len(pids),
         }
+
+    def _judge_memory(self, used: int | None) -> dict[str, object]:
+        if self._memory is None:
+            from .memory_watch import MemoryWatch
+
+            self._memory = MemoryWatch(self._context, self._tell)
+        return self._memory.judge(used, self._leader)
 
     def _alert(self, what: str, **data: object) -> None:
         if what not in self._alerted:
@@ -199,9 +212,24 @@ class HealthSampler:
         inventory = self._lease.read_again()
         if inventory is None:
             return []
+        self._check_strays(self._lease.leased_cards)
+        self._hear()
+        return self._leased_cards()
+
+    def _leased_cards(self) -> list[Card]:
         leased = self._lease.leased_cards
-        self._check_strays(leased)
-        return [card for card in inventory.cards if card.uuid in leased]
+        return [card for card in self._lease.inventory.cards if card.uuid in leased]
+
+    def _hear(self) -> None:
+        """Fetch the Xids that were reported; not from a driver that has just failed to answer in time."""
+        inventory, cards = self._lease.inventory, self._leased_cards()
+        if not cards or inventory.source.value != "nvml" or not inventory.complete:
+            return
+        if self._xids is None:
+            from .xid_watch import XidWatch
+
+            self._xids = XidWatch(self._context, self._tell)
+        self._xids.look(self._lease.probe(), cards)
 
     def _describe_card(self, card: Card) -> dict[str, object]:
         return {
@@ -219,8 +247,3 @@ class HealthSampler:
             strays = [process.pid for process in card.processes or () if process.run_id == self._context.run_id]
             if strays:
                 self._alert("wrong_card", card=card.uuid, index=card.index, pids=strays, watcher=os.getpid())
-
-
-def _share(used: int | None, limit: int | None) -> float | None:
-    """Of its limit, what the tree uses and cannot give back; None without a limit, or when it is not readable."""
-    return None if used is None or not limit else round(used / limit, 4)

@@ -454,7 +454,7 @@ class CardLease:
         if self._context.recorder.read_manifest().get("gpu_source") != InventorySource.NVML.value:
             return
         try:
-            self.probe().warm(FIRST_READING_S)
+            self.probe().warm(FIRST_READING_S, listen=True)
         except ProbeFailed as error:
             self._context.recorder.log(f"the GPU probe does not come up: {error}")
 

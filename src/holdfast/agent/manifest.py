@@ -109,6 +109,7 @@ def write_before(  # noqa: PLR0917 - all that a manifest is made of, once
         "kernel": os.uname().release,
         "boot_id": boot_id(),
         "uid": os.getuid(),
+        "umask": context.umask,
         "command": redacted,
         "workdir": context.spec.workdir,
         "image": context.spec.image,
@@ -148,7 +149,9 @@ def _baseline(context: Context, group: Group | None) -> dict[str, object]:
     named = {"disk": spec.disk.paths, "data": spec.data}
     places |= {f"{role}{number or ''}": path for role, paths in named.items() for number, path in enumerate(paths)}
     try:
-        return read_baseline(group, {**places, "shm": SHM}, context.environ)
+        found = read_baseline(group, {**places, "shm": SHM}, context.environ)
+        # The end is judged from the run's directory, perhaps on another box: by the rules that held here.
+        return {**found, "xids": {str(code): severity for code, severity in context.rules.xids.items()}}
     except Exception as error:  # noqa: BLE001 - a later explanation is not worth a start
         context.recorder.log(f"no baseline was taken: {type(error).__name__}: {error}")
         return {"unread": {"baseline": str(error)}}

@@ -19,8 +19,9 @@ from ..core.patrol_evidence import Standing
 from ..host import clock
 from ..host.offload import Offload, OffloadFailed
 from ..model.errors import HoldfastError
-from . import acting, observe, patrol, sentinel_records
+from . import acting, observe, patrol, sentinel, sentinel_records
 from .observe import Presence, Reach
+from .retrying import Following, find_following
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -176,10 +177,15 @@ def _describe_orphan(record: Record) -> str | None:
         return "its life was over"
     if not os.path.isdir(record.run_dir):
         return "its run's directory is gone"
-    newest = max(observe.list_attempts(record.run_dir), default=0)
-    if newest > record.attempt:
-        return f"its attempt {record.attempt} was superseded by {newest}"
-    view = observe.observe(record.run_dir, attempt=record.attempt)
+    newest, attempt = max(observe.list_attempts(record.run_dir), default=0), record.attempt
+    while attempt < newest and find_following(record.run_dir, attempt) is Following.BEGUN:
+        # A sentinel goes along with the attempts that nobody asked for.
+        attempt += 1
+    if newest > attempt:
+        return f"its attempt {attempt} was superseded by {newest}"
+    view = observe.observe(record.run_dir, attempt=attempt)
+    if view.over and sentinel.awaits_decision(view):
+        return None
     ended = _age(view.end.at if view.end is not None else view.exit.get("ended_at"))
     if view.over and (ended is None or ended > LATE_S):
         return f"its run has ended: {view.condition}"

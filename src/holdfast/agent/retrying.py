@@ -12,13 +12,15 @@ from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from ..core.retrying import AUTOMATIC, Decision, Facts, Step, decide_retry
+from ..core.retrying import AUTOMATIC, STOP_WANTED, Decision, Facts, Step, decide_retry
 from ..host import files
 from ..host.clock import utc_now
 from ..model import wire
 from ..model.finding import Level
 from ..model.origin import RunOrigin
 from ..model.run import Outcome
+from ..model.verdict import Confidence, FailureClass
+from .observe import list_attempts
 
 if TYPE_CHECKING:
     from ..model.run import Ended
@@ -27,37 +29,65 @@ if TYPE_CHECKING:
 
 PRUNE_WITHIN_S = 30.0
 LOOK_WITHIN_S = 10.0
+MOST_UMASK = 0o777
+DRIVER_SOURCES = ("NVML", "kernel log")
 
 
 def follow_up(context: Context, ended: Ended, verdict: Verdict) -> None:
     """Decide, record, act. Never raises for what goes wrong here: the attempt's own end is on record already."""
-    from ..model.verdict import FailureClass
-
     if ended.outcome is not Outcome.FAILED or not isinstance(verdict.kind, FailureClass) or context.reason == "adopt":
         return
     if verdict.kind not in AUTOMATIC or os.path.exists(context.recorder.path(wire.RETRY)):
         return
+    try:
+        _follow_up(context, verdict, verdict.kind)
+    except Exception as error:  # noqa: BLE001 - whoever wants to be told of the end must be told of it all the same
+        context.recorder.log(f"no automatic attempt: {type(error).__name__}: {error}")
+        context.recorder.event("no_retry", **{"class": verdict.kind, "why": f"{type(error).__name__}: {error}"})
+
+
+def _follow_up(context: Context, verdict: Verdict, kind: FailureClass) -> None:
+    """Under the run's lock: a restart or a removal by a person and an attempt of ours must not happen side by side."""
+    from ..model.errors import ResourceBusy
+    from .acting import hold
+
+    done: dict[str, Any] = {}
+    problem = ""
+    if kind is FailureClass.HARDWARE and verdict.confidence is not Confidence.POSSIBLE:
+        # Whether or not it runs again: nobody should be given this card next.
+        done["set_aside"], problem = _set_aside(context, verdict)
+    try:
+        with hold(context.run_dir, what="retry"):
+            decision = _decide(context, verdict, kind, problem)
+            if decision.step is Step.PRUNE_FIRST:
+                decision, done["pruned"] = _make_room(context, decision)
+                if context.recorder.read_desired() is not None:
+                    decision = Decision(Step.NOTHING, STOP_WANTED)
+            _record(context, verdict, decision, done)
+            if decision.step is not Step.NOTHING:
+                _begin(context, decision)
+                return
+    except ResourceBusy:
+        # They are at it already, so nobody needs to be told.
+        _record(context, verdict, Decision(Step.NOTHING, "somebody is restarting or removing the run"), done)
+        return
+    context.notify("alert", alert="not_retried", why=decision.why, action=verdict.action)
+
+
+def _decide(context: Context, verdict: Verdict, kind: FailureClass, problem: str) -> Decision:
+    if list_attempts(context.run_dir)[-1:] != (context.attempt,):
+        return Decision(Step.NOTHING, "somebody has begun another attempt")
     facts = Facts(
-        kind=verdict.kind,
+        kind=kind,
         confidence=verdict.confidence,
         used=count_automatic(context.run_dir, context.attempt),
         allowed=context.spec.retries.max,
-        changed=find_change(context.run_dir),
+        changed=_find_change_within(context.run_dir, LOOK_WITHIN_S),
         stop_wanted=context.recorder.read_desired() is not None,
         names_cards=bool(context.spec.gpus.devices),
+        not_set_aside=problem,
     )
-    decision = decide_retry(facts, context.spec.retries.wait_s)
-    done: dict[str, Any] = {}
-    if verdict.kind is FailureClass.HARDWARE:
-        # Whether or not it runs again: nobody should be given this card next.
-        done["set_aside"] = _set_aside(context, verdict)
-    if decision.step is Step.PRUNE_FIRST:
-        decision, done["pruned"] = _make_room(context, decision)
-    _record(context, verdict, decision, done)
-    if decision.step is Step.NOTHING:
-        context.notify("alert", alert="not_retried", why=decision.why, action=verdict.action)
-        return
-    _begin(context, decision)
+    return decide_retry(facts, context.spec.retries.wait_s)
 
 
 def _record(context: Context, verdict: Verdict, decision: Decision, done: dict[str, Any]) -> None:
@@ -80,12 +110,20 @@ def _begin(context: Context, decision: Decision) -> None:
     from .create import next_attempt
     from .launch import start_supervisor
 
+    if context.recorder.degraded:
+        # What bounds the attempts is on no disk that the next one would read.
+        context.recorder.log(f"the next attempt was not begun ({decision.why}): the run directory takes no records")
+        return
+    umask = context.recorder.read_manifest().get("umask")
+    previous = os.umask(umask if isinstance(umask, int) and 0 <= umask <= MOST_UMASK else context.umask)
     try:
         attempt = next_attempt(context.run_dir, "retry")
         start_supervisor(context.run_dir, attempt, environ=context.environ, reason="retry")
     except HoldfastError as error:
         context.recorder.log(f"the next attempt could not be begun ({decision.why}): {error}")
         return
+    finally:
+        os.umask(previous)
     context.recorder.event("next_attempt", attempt=attempt, wait_s=decision.wait_s)
 
 
@@ -117,10 +155,12 @@ class Following(Enum):
 
 
 def find_following(run_dir: str, attempt: int) -> Following:
-    """What comes after an attempt that has ended."""
+    """What comes after an attempt that has ended; UNDECIDED counts only as long as its supervisor is at work."""
+    wanted = bool(read_retry(run_dir, attempt).get("retry"))
     if os.path.exists(f"{wire.attempt_dir(run_dir, attempt + 1)}/{wire.STATE}"):
-        return Following.BEGUN if read_retry(run_dir, attempt).get("retry") else Following.NONE
-    return Following.UNDECIDED if is_undecided(run_dir, attempt) else Following.NONE
+        return Following.BEGUN if wanted else Following.NONE
+    # Between the decision and the next attempt's state is a moment in which it has not begun.
+    return Following.UNDECIDED if wanted or is_undecided(run_dir, attempt) else Following.NONE
 
 
 def is_undecided(run_dir: str, attempt: int) -> bool:
@@ -167,6 +207,16 @@ def find_change(run_dir: str) -> str:
     return ""
 
 
+def _find_change_within(run_dir: str, limit_s: float) -> str:
+    """As `find_change`, in a disposable child: the files may lie on a mount that hangs."""
+    from ..host.offload import Offload, OffloadFailed
+
+    try:
+        return str(Offload(lambda: find_change(run_dir)).wait(limit_s))
+    except (OffloadFailed, OSError) as error:
+        return f"whether it was changed cannot be told: {error}"
+
+
 def _make_room(context: Context, decision: Decision) -> tuple[Decision, dict[str, Any]]:
     """Prune declared scratch, then look at the disks again: the decision that holds after it, and what was removed."""
     from ..diagnosis.storage.scratch import prune_within
@@ -202,22 +252,24 @@ def _find_shortage(context: Context) -> str:
     return "; ".join(map(str, found))
 
 
-def _set_aside(context: Context, verdict: Verdict) -> list[str]:
-    """Quarantine the cards that the verdict blames; what was done, in words."""
+def _set_aside(context: Context, verdict: Verdict) -> tuple[list[str], str]:
+    """Quarantine the cards that the verdict blames; what was done, and why not all of it was, in words."""
     from ..host.quarantine import quarantine
     from ..model.errors import HoldfastError
 
-    why = "; ".join(clue.text for clue in verdict.evidence_for[:3])
-    told = []
+    # Everybody may read the record of a card: only what the driver and the kernel say goes into it, not the output.
+    why = "; ".join(clue.text for clue in verdict.evidence_for if clue.source.startswith(DRIVER_SOURCES)) or "its class"
+    told, failed = [], []
     for uuid in verdict.cards:
         try:
             quarantine(uuid, reason=f"run {context.run_id}: {verdict.kind.value}", evidence=why)
         except (HoldfastError, OSError) as error:
-            told.append(f"{uuid} could not be set aside: {error}")
+            failed.append(f"{uuid} could not be set aside: {error}")
             continue
         context.recorder.event("card_set_aside", card=uuid, why=why)
         told.append(uuid)
-    return told
+    problem = "; ".join(failed) or ("" if told else "which card is at fault is not known")
+    return [*told, *failed], problem
 
 
 def _read_origin(run_dir: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def mark_unfit(
 
     Args:
         inventory: the reading.
-        rules: they may name the lease area.
+        rules: they may name the lease area, and say what a Xid asks for.
         environ: it may, too.
         kernel: False leaves the log alone.
         quick: read the log only where it costs no more than some milliseconds.
@@ -46,4 +46,4 @@ def mark_unfit(
         return inventory
     from ..diagnosis.cards.witness import ask_kernel, mark_condemned
 
-    return mark_condemned(inventory, ask_kernel(inventory.cards, area=area, quick=quick))
+    return mark_condemned(inventory, ask_kernel(inventory.cards, area=area, quick=quick, overrides=rules.xids))

@@ -24,7 +24,7 @@ from ..model import wire
 from ..model.run import StopCause, StopRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from .context import Context
     from .gear import Gear
@@ -93,9 +93,14 @@ class Watchdog:
         limit = self._context.spec.limits.memory_bytes
         facts = {"used_bytes": used, "threshold_bytes": passed[-1], "limit_bytes": limit}
         self._context.recorder.event("memory_high", **facts)
-        request = {"reason": "memory", "at": utc_now(), "by": "holdfast", "id": os.urandom(4).hex(), **facts}
-        self._context.recorder.commit(wire.CHECKPOINT_REQUEST, wire.to_bytes(request))
+        ask_to_save(self._context, facts)
         self._context.notify("memory_high")
+
+
+def ask_to_save(context: Context, facts: Mapping[str, object]) -> None:
+    """Ask the job to save while its memory still lets it; no signal."""
+    request = {"reason": "memory", "at": utc_now(), "by": "holdfast", "id": os.urandom(4).hex(), **facts}
+    context.recorder.commit(wire.CHECKPOINT_REQUEST, wire.to_bytes(request))
 
 
 def _read_said(context: Context) -> int:

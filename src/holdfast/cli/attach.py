@@ -43,8 +43,6 @@ UNSTARTED_S = 20.0
 _SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 NOTE_WAIT_S = 5.0
 """How long a failed run's failure note is waited for: the supervisor writes it right after the end is on record."""
-DECISION_WAIT_S = 60.0
-"""How long it is waited for the decision about another attempt: scratch may have to be pruned first."""
 NEXT_WITHIN_S = 5.0
 """How long after that decision the next attempt's directory is waited for."""
 BLIND_LOOK_S = 0.5
@@ -237,7 +235,7 @@ class _Following:
             return waited_s < NOTE_WAIT_S
         from holdfast.agent.retrying import is_undecided
 
-        return waited_s < DECISION_WAIT_S and is_undecided(view.run_dir, view.attempt)
+        return waited_s < acting.DECISION_WAIT_S and is_undecided(view.run_dir, view.attempt)
 
     def _settle(self, view: RunView) -> bool:
         """Have a vanished run finished, once; False when that failed: the new supervisor is gone too, or never came."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -160,13 +161,21 @@ def _ask(watched: Watched, cards: Sequence[Card]) -> dict[str, KernelWitness]:
     if watched.last.source is not InventorySource.NVML:
         return {}
     from holdfast.cli.cards import open_existing_area
+    from holdfast.cli.render import note
+    from holdfast.core.rules import Rules
+    from holdfast.host.rulesfile import read_rules
     from holdfast.model.errors import HoldfastError
 
     try:
-        area = open_existing_area()
+        rules = read_rules(os.environ)
+    except HoldfastError as error:
+        note(f"{error}; Xids are judged without it")
+        rules = Rules()
+    try:
+        area = open_existing_area(rules)
     except HoldfastError:
         area = None
-    return ask_kernel(cards, area=area, heard=watched.events)
+    return ask_kernel(cards, area=area, heard=watched.events, overrides=rules.xids)
 
 
 # --------------------------------------------------------------------------------------------- memory without an owner

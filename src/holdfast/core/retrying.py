@@ -22,6 +22,7 @@ Not among them: what somebody did on purpose (a preemption, a kill: running it a
 and what nobody of us was there to see (a reboot).
 """
 LONGEST_WAIT_S = 300.0
+STOP_WANTED = "somebody wants it stopped"
 
 
 class Step(str, Enum):
@@ -39,6 +40,7 @@ class Facts:
 
     `used` automatic attempts of this kind directly before; `allowed` by the job. `changed` says how the configuration
     differs from the recorded one, empty when it is proven equal. `names_cards`: the job asks for certain cards.
+    `not_set_aside` says why a card at fault could not be set aside; empty when each was.
     """
 
     kind: FailureClass
@@ -48,6 +50,7 @@ class Facts:
     changed: str = ""
     stop_wanted: bool = False
     names_cards: bool = False
+    not_set_aside: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def decide_retry(facts: Facts, first_wait_s: float) -> Decision:
     if retry is None:
         return Decision(Step.NOTHING, f"{facts.kind.value} is not repeated without a person")
     if facts.stop_wanted:
-        return Decision(Step.NOTHING, "somebody wants it stopped")
+        return Decision(Step.NOTHING, STOP_WANTED)
     if not facts.allowed:
         return Decision(Step.NOTHING, "the job allows no automatic attempt (retries: {max: 0})")
     if facts.used >= facts.allowed:
@@ -76,6 +79,8 @@ def decide_retry(facts: Facts, first_wait_s: float) -> Decision:
         return Decision(Step.NOTHING, f"the configuration is not the recorded one: {facts.changed}")
     if retry is Retry.ELSEWHERE and facts.names_cards:
         return Decision(Step.NOTHING, "the job names its cards, so there is no elsewhere")
+    if retry is Retry.ELSEWHERE and facts.not_set_aside:
+        return Decision(Step.NOTHING, f"it could get the same card again: {facts.not_set_aside}")
     wait_s = min(first_wait_s * 3**facts.used, LONGEST_WAIT_S)
     number = f"automatic attempt {facts.used + 1} of {facts.allowed}"
     if retry is Retry.AFTER_SCRATCH:

@@ -11,7 +11,7 @@ Pure: finding and trusting the file is `host.rulesfile`'s part, knowing the time
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from ..model.finding import Finding, Level
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from ..model.job import JobSpec
 
 DAY_MINUTES = 24 * 60
+XID_SECTION = "xid."
+XID_SEVERITIES = frozenset({"app", "watch", "card", "host", "ask"})
+"""What a Xid may be said to ask for; `diagnosis.kernel.xids.Severity` says what each leads to."""
 Number = TypeVar("Number", int, float)
 __all__ = ["Rules", "RulesError", "apply_rules", "card_rules", "combine_rules", "judge_hours", "parse_rules"]
 
@@ -34,6 +37,7 @@ class Rules:
 
     `allowed_hours` are (begin, end) minutes since local midnight during which jobs that take cards may start; an end
     at or before its begin lies on the next day; empty is "always". `None` is "no such limit". `sources` are the files.
+    `xids` are severities that go before those of our table, by code.
     """
 
     lease_dir: str | None = None
@@ -48,6 +52,7 @@ class Rules:
     idle_utilisation_pct: int | None = None
     idle_used_bytes: int | None = None
     sources: tuple[str, ...] = ()
+    xids: dict[int, str] = field(default_factory=dict)
 
 
 def parse_rules(text: str, source: str = "rules") -> Rules:
@@ -58,7 +63,12 @@ def parse_rules(text: str, source: str = "rules") -> Rules:
     """
     pairs = parse_pairs(text, source)
     fields: dict[str, object] = {}
+    xids: dict[int, str] = {}
     for key, (value, where) in pairs.items():
+        if key.startswith(XID_SECTION):
+            code, severity = _read_xid(key.removeprefix(XID_SECTION), value, where)
+            xids[code] = severity
+            continue
         if key not in _READERS:
             import difflib
 
@@ -70,7 +80,17 @@ def parse_rules(text: str, source: str = "rules") -> Rules:
             fields[name] = read(value)
         except (ValueError, TypeError) as error:
             raise RulesError(f"{where}: {key}: {error}") from error
-    return replace(Rules(sources=(source,)), **fields)  # type: ignore[arg-type]  # each reader gives its field's type
+    return replace(Rules(sources=(source,), xids=xids), **fields)  # type: ignore[arg-type]  # each reader gives its field's type
+
+
+def _read_xid(code: str, value: object, where: str) -> tuple[int, str]:
+    """One line of ``[xid]``. A code that our table lacks is taken: a newer driver may have it."""
+    if not re.fullmatch(r"[1-9][0-9]{0,2}", code):
+        raise RulesError(f"{where}: a Xid is a whole number from 1 to 999, found {code!r}")
+    if not isinstance(value, str) or value not in XID_SEVERITIES:
+        known = ", ".join(sorted(XID_SEVERITIES))
+        raise RulesError(f"{where}: Xid {code}: {value!r} is no severity; known are {known}")
+    return int(code), value
 
 
 def _read_text(value: object) -> str:
@@ -146,7 +166,7 @@ _READERS = {
 
 
 def combine_rules(machine: Rules, other: Rules) -> Rules:
-    """The stricter of two rule sets, limit by limit; places and windows of `machine` win where it has them."""
+    """The stricter of two rule sets, limit by limit; places, windows and Xids of `machine` win where it has them."""
     return Rules(
         lease_dir=machine.lease_dir or other.lease_dir,
         min_free_bytes=machine.min_free_bytes if machine.min_free_bytes is not None else other.min_free_bytes,
@@ -160,6 +180,7 @@ def combine_rules(machine: Rules, other: Rules) -> Rules:
         idle_utilisation_pct=_smaller(machine.idle_utilisation_pct, other.idle_utilisation_pct),
         idle_used_bytes=_smaller(machine.idle_used_bytes, other.idle_used_bytes),
         sources=machine.sources + other.sources,
+        xids={**other.xids, **machine.xids},
     )
 
 

@@ -3,13 +3,14 @@
 Scratch is declared as patterns, relative to the run directory and to the working directory. Even a declared pattern
 does not take: holdfast's own records and checkpoints, declared inputs and results, metrics, checkpoints named best or
 last, the newest whole checkpoint of each series, what somebody has open, what another account owns, and, in the
-working directory, what was there before the run began.
+working directory, what did not change while the run was alive.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
 
@@ -22,6 +23,8 @@ _CHECKPOINT_WORD = re.compile(r"(ckpt|checkpoint|global_?step|epoch|(^|[^a-z])st
 _NUMBER = re.compile(r"(?P<word>[A-Za-z]*)[-_=.]?(?P<number>\d+)")
 _PARTS = frozenset({"rank", "shard", "part", "mp", "pp", "tp", "dp", "of", "worker", "node", "gpu"})
 """Words before a number that counts the pieces of one checkpoint, not the checkpoints."""
+_FIGURES = frozenset({"loss", "acc", "accuracy", "score", "val", "f", "lr", "time", "bleu", "ppl", "miou", "map"})
+"""Words before a number that is a measurement: it differs from step to step of one series."""
 
 
 class Root(str, Enum):
@@ -43,8 +46,10 @@ class Keep(str, Enum):
     UNPROVEN = "no checkpoint of its series is proven to be whole"
     OPEN = "open in a process"
     FOREIGN = "belongs to another account"
-    OLDER = "was there before the run began"
+    OLDER = "did not change while the run was alive"
     SPECIAL = "no regular file"
+    PART = "part of a checkpoint, which goes or stays as a whole"
+    LINKED = "a link that is named best, last or final leads to it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,8 @@ class Item:
 
     `path` is relative to its root. `size_bytes` is what the disk would get back (blocks), `files` how many files.
     `mtime_ns` is the newest change in it, `device` and `inode` its identity. `whole` is None where the format cannot
-    be judged. `held` is why the walk says that it stays, None when nothing speaks against removing it.
+    be judged. `held` is why the walk says that it stays, None when nothing speaks against removing it. `parts` are the
+    files of a directory by name, numbers left out, and how many there are of each.
     """
 
     root: Root
@@ -66,6 +72,7 @@ class Item:
     is_directory: bool = False
     whole: bool | None = None
     held: Keep | None = None
+    parts: dict[str, int] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -161,6 +168,33 @@ def read_step(name: str) -> int | None:
     return plain[0] if len(plain) == 1 and len(found) == 1 else None
 
 
+def read_kind(name: str) -> str:
+    """What kind of piece a checkpoint's file is: its name without its step, counts of pieces and measurements.
+
+    Two files of one kind replace each other from step to step; an optimizer's never replaces a model's, nor one fold's
+    another's.
+    """
+    only = len(_NUMBER.findall(name)) == 1
+
+    def blank(match: re.Match[str]) -> str:
+        word = match["word"].lower()
+        varies = only or not word or word in _PARTS or word in _FIGURES or _CHECKPOINT_WORD.search(word)
+        decimal = re.match(r"\.\d", name[match.end() :])
+        return f"{match['word']}#" if varies or decimal or word in ("s", "e", "ep") else match[0]
+
+    return _NUMBER.sub(blank, name)
+
+
+def count_parts(paths: list[str]) -> dict[str, int]:
+    """The files of one checkpoint's directory by name, numbers left out, with how many there are of each."""
+    return dict(Counter(re.sub(r"\d+", "#", path) for path in paths))
+
+
+def is_chosen(name: str) -> bool:
+    """Whether a name says that somebody chose this one: best, last, latest, final, resume."""
+    return _CHOSEN.search(name) is not None
+
+
 def plan_pruning(items: tuple[Item, ...]) -> Plan:
     """Choose what goes. Items that a pattern named, each once."""
     kept: list[Kept] = []
@@ -189,7 +223,11 @@ def _judge_name(item: Item) -> Keep | None:
 
 
 def _choose(members: list[Item]) -> tuple[list[Item], list[Kept]]:
-    """The checkpoints of one directory: the newest step of which every piece is whole stays, and all without a step."""
+    """The checkpoints of one directory: what stays is the newest step that is whole, and all without a step.
+
+    A write that broke off may have left whole files of a step and not all of them (the model, and no optimizer). So an
+    older whole step stays too when it has a kind of piece, or more of a kind, than the newer ones that stay.
+    """
     steps: dict[int, list[Item]] = {}
     kept: list[Kept] = []
     for item in members:
@@ -198,8 +236,23 @@ def _choose(members: list[Item]) -> tuple[list[Item], list[Kept]]:
             kept.append(Kept(item, Keep.UNCLEAR))
         else:
             steps.setdefault(step, []).append(item)
-    newest = max((step for step, pieces in steps.items() if all(p.whole is True for p in pieces)), default=None)
-    if newest is None:
-        return [], kept + [Kept(item, Keep.UNPROVEN) for pieces in steps.values() for item in pieces]
-    kept += [Kept(item, Keep.NEWEST) for item in steps.pop(newest)]
-    return [item for pieces in steps.values() for item in pieces], kept
+    covered: dict[str, int] = {}
+    for step in sorted((step for step, pieces in steps.items() if all(p.whole is True for p in pieces)), reverse=True):
+        counts: Counter[str] = Counter()
+        for item in steps[step]:
+            counts.update(_count_kinds(item))
+        if any(number > covered.get(kind, 0) for kind, number in counts.items()):
+            kept += [Kept(item, Keep.NEWEST) for item in steps.pop(step)]
+            covered = {kind: max(counts[kind], covered.get(kind, 0)) for kind in {*counts, *covered}}
+    gone = []
+    for item in (item for pieces in steps.values() for item in pieces):
+        if all(kind in covered for kind in _count_kinds(item)):
+            gone.append(item)
+        else:
+            kept.append(Kept(item, Keep.UNPROVEN))
+    return gone, kept
+
+
+def _count_kinds(item: Item) -> dict[str, int]:
+    kind = read_kind(item.name)
+    return {f"{kind}/{part}": number for part, number in item.parts.items()} or {kind: 1}

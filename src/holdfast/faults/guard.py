@@ -79,11 +79,10 @@ class Guard:
             self._card.write(self._fault.card_before)
         proofs = Proofs(self._fault, self._box)
         self._start()
+        self._bring_about()
         if self._fault.live:
-            self._bring_about()
             self._wait_for_trouble(proofs)
         else:
-            self._bring_about()
             self._box.wait(self._box.has_ended, END_S, "the run's end")
         self._proven, self._unproven = proofs.sort()
         if self._unproven:

@@ -111,7 +111,7 @@ ENDS: tuple[Fault, ...] = (
     ),
     Fault(
         "stalled", "two threads lock each other out, and the job asks to be ended then", (Class.STALLED,),
-        (Proof(Seen.MARK, "locked"), Proof(Seen.OUTCOME, "timed_out")), ("hanging", "deadlock"), slow=True,
+        (Proof(Seen.MARK, "locked"), Proof(Seen.OUTCOME, "timed_out")), ("hanging", "stalled"), slow=True,
         job={"stall": {"no_progress": "3s", "action": "stop"}, "health_every": "1s"},
     ),
     Fault(

@@ -28,7 +28,7 @@ def _state(letter: str) -> Proof:
 TRAINS = Proof(Seen.WORDS, "step 12 ")
 
 
-def _live(
+def _live(  # noqa: PLR0913 - the columns of a table
     name: str,
     summary: str,
     kinds: tuple[Class, ...],
@@ -98,7 +98,7 @@ LIVES: tuple[Fault, ...] = (
     Fault(
         "gpu-idle", "the job computes on the CPU while its card idles", (Class.CPU_BOUND,), (_state("R"),),
         ("slow", "noisy-neighbour"), BY_A_SHELL, gotchas=("U38",), needs=(Need.NVML_LIBRARY,), stage=Stage.CARD,
-        job=ON_A_CARD, slow=True, settle_s=SHORT_S,
+        job={**ON_A_CARD, "priority": "normal"}, slow=True, settle_s=SHORT_S,
     ),
     Fault(
         "gpu-throttle", "the card slows down for heat", (Class.GPU_THROTTLED,), (TRAINS,), ("hanging", "stopped"),

@@ -117,6 +117,11 @@ def reap_abandoned() -> int:
     return len(_abandoned)
 
 
+def disown() -> None:
+    """In a forked child: the parent's abandoned probes are not ours to reap, and their descriptors are closed here."""
+    _abandoned.clear()
+
+
 def _start_child() -> _Child:
     """Start a probe. Raises: ProbeFailed."""
     if not sys.executable:
@@ -247,13 +252,15 @@ class Probe:
             raise self._give_up("loading the driver library" if child.ready else "starting the probe")
         return None
 
-    def warm(self, deadline_s: float) -> None:
+    def warm(self, deadline_s: float, *, listen: bool = False) -> None:
         """Have the child started and the driver initialised, without waiting for it; its answer is nobody's concern.
+
+        With `listen` it hears the Xids of all cards from then on; before, nobody hears them.
 
         Raises: as `send`.
         """
         if self._overdue_at is None:
-            self.send({"op": "utilisation"}, deadline_s)
+            self.send({"op": "xid_events" if listen else "utilisation"}, deadline_s)
 
     def ask(self, request: Mapping[str, object], deadline_s: float) -> Reply:
         """The reply to a request, within `deadline_s`. Raises: as `send` and `receive_ready`.

@@ -367,6 +367,8 @@ class Run:
             total = self.step
         elif total is not None and self.step >= total:
             tell(f"all {total} steps are done already (step {self.step} in {self.directory})")
+        if total is not None:
+            self._heart.note(planned_steps=total)
         if self.should_stop() and self.step != total:
             self._act()
         while total is None or self.step < total:
@@ -690,6 +692,9 @@ class Run:
 
             yield "stack dumps", stacks.uninstall
         yield "signal handlers", self._watch.signals.restore
+        if error is None:
+            # A script that leaves its loop before the planned end, and the block in order, has done all that it wanted.
+            self._heart.note(planned_steps=self.step)
         self._heart.phase("stopped" if isinstance(error, Stopped) else "finished" if error is None else "failed")
         yield "heartbeat", self._heart.close
 

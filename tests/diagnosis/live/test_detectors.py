@@ -104,6 +104,20 @@ def test_a_debugger_that_holds_the_process_is_named() -> None:
     assert "77" in verdict.action
 
 
+def test_one_stopped_process_among_many_that_work_is_not_the_job() -> None:
+    stopped = resting(11, "do_signal_stop", READ, state="T")
+    assert judge(case(tree(working(10), stopped), SILENT)).kind is not LiveClass.PAUSED
+    idle = resting(10, "do_sys_poll", POLL)
+    verdict = judge(case(tree(idle, stopped), SILENT))
+    assert (verdict.kind, verdict.confidence) == (LiveClass.PAUSED, Confidence.LIKELY)
+
+
+def test_a_stopped_rank_is_named_while_the_others_spin_for_it() -> None:
+    stopped = rank(1, resting(11, "do_signal_stop", READ, state="T"))
+    spinning = rank(0, process(10, pair(thread(10, "R"), ran=1.0)))
+    assert judge(case(tree(spinning, stopped), OVERDUE)).kind is LiveClass.PAUSED
+
+
 # ----------------------------------------------------------------------------------------------------------- the three
 
 
@@ -360,6 +374,14 @@ def test_a_main_process_that_waits_for_busy_workers_is_bound_by_its_loader() -> 
     assert (verdict.kind, verdict.gotchas) == (LiveClass.LOADER_BOUND, ("U24",))
     full = judge(case(tree(main, *workers), MOVING, cards=[card()]))
     assert full.kind is LiveClass.PROGRESSING
+
+
+def test_a_crowd_beside_a_starved_loader_is_blamed_only_where_its_workers_get_no_cpu() -> None:
+    main = process(10, pair(thread(10, "S", "anon_pipe_read", READ), ran=0.05, wakes=300))
+    box = {"others_cores": 15.0, "busy_cores": 16.0}
+    for ran, kind in ((0.5, LiveClass.LOADER_BOUND), (0.2, LiveClass.NOISY_NEIGHBOUR)):
+        workers = [process(11 + i, pair(thread(11 + i, "R"), ran=ran, queued=1 - ran), ppid=10) for i in range(2)]
+        assert judge(case(tree(main, *workers), MOVING, box=box)).kind is kind
 
 
 def test_workers_that_wait_for_slow_storage_point_at_the_storage() -> None:

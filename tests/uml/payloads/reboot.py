@@ -51,6 +51,7 @@ def after() -> None:
     found = {
         "runs": [[row["name"], row["condition"], row["exit_code"]] for row in listed["runs"]],
         "evidence": shown["exit"]["evidence"],
+        "failure": shown["failure"],
         "available": cards[0]["available"],
         "next": again.returncode,
         "next_said": again.stderr,

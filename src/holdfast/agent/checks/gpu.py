@@ -97,7 +97,8 @@ def _check_health(situation: Situation, inventory: Inventory, devices: tuple[str
     from ...diagnosis.cards.witness import ask_kernel
 
     chosen = [card for card in inventory.cards if {card.uuid, *(part.uuid for part in card.mig_slices)} & {*devices}]
-    witnesses = {} if inventory.source is InventorySource.SIMULATED else ask_kernel(chosen)
+    overrides = situation.rules.xids
+    witnesses = {} if inventory.source is InventorySource.SIMULATED else ask_kernel(chosen, overrides=overrides)
     troubled = False
     for card in chosen:
         for finding in judge_card_health([card], None, card, witnesses.get(card.uuid)):

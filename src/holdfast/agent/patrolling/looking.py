@@ -15,7 +15,7 @@ from ...core.patrol import SETTLE_S, SILENT_SAMPLES
 from ...core.patrol_evidence import Ending, Look, Vitals, learn
 from ...host import clock, files
 from ...model import wire
-from ...model.run import SCHEMA, Finalizing
+from ...model.run import SCHEMA, Finalizing, Running
 from .. import observe
 from ..observe import Presence, Reach
 from .reading import number, read_tail, whole
@@ -157,8 +157,8 @@ def _read_vitals(view: RunView, limits: StallLimits) -> Vitals:
     except OSError as error:
         unread.append(f"{error.filename or view.attempt_dir}: {error.strerror}")
     every = number(spec.get("health_every_s"))
-    age = max(0.0, now - samples[-1][0]) if samples else None
-    fresh = age is not None and age <= max(SILENT_SAMPLES * (every or 30.0), SETTLE_S)
+    age = max(0.0, now - samples[-1][0]) if samples else _owed_since(view, every, now)
+    fresh = bool(samples) and age is not None and age <= max(SILENT_SAMPLES * (every or 30.0), SETTLE_S)
     last = samples[-1][1] if fresh else {}
     cards = len(getattr(view.state.state, "devices", ())) if view.state is not None else 0
     busiest = _busiest(samples[-RECENT_SAMPLES:]) if fresh else None
@@ -192,6 +192,12 @@ def _read_vitals(view: RunView, limits: StallLimits) -> Vitals:
     )
 
 
+def _owed_since(view: RunView, every: float | None, now: float) -> float | None:
+    """For how long a run without any sample should have had one; None when none is due."""
+    state = None if view.state is None else view.state.state
+    return _age(state.since, now) if every and isinstance(state, Running) else None
+
+
 def _read_samples(path: str) -> Iterator[tuple[float, dict[str, Any]]]:
     """The last samples with their epoch seconds, oldest first; a torn or strange line is left out."""
     for line in read_tail(path, TAIL_BYTES):
@@ -206,11 +212,14 @@ def _read_told(path: str) -> str:
     """What the run's own clocks say of a stall that is not over: the last word of each, however many came before."""
     last: dict[object, str] = {}
     for line in read_tail(path, TAIL_BYTES):
-        if b'"stalled"' not in line and b'"recovered"' not in line:
+        if not any(word in line for word in (b'"stalled"', b'"recovered"', b'"supervisor_resumed"')):
             continue
         try:
             event = json.loads(line)
             data = event["data"]
+            if event["event"] == "supervisor_resumed":
+                # Its clocks began anew, so it will not say that what another one called stalled goes on.
+                last.clear()
             if event["event"] in ("stalled", "recovered"):
                 last[data.get("clock")] = str(data.get("what") or "no progress") if event["event"] == "stalled" else ""
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

@@ -14,6 +14,7 @@ from .signals import find_signal
 
 if TYPE_CHECKING:
     from ...model.finding import Finding
+    from ...model.gpu import XidEvent
     from ...model.run import Ended
     from ..evidence import Detection
 
@@ -53,7 +54,8 @@ class EndedEvidence:
     """One attempt's end. `words` are what the output says, already judged; `tenants` others on the run's cards.
 
     `pids` are processes of the run by number (as the supervisor saw them), `group` is the last part of its control
-    group's name. `looked_s` is how long after the end the box was looked at.
+    group's name. `looked_s` is how long after the end the box was looked at. `heard` are the Xids that the driver
+    reported to the supervisor, `xid_severities` what the rules of its box said of some codes.
     """
 
     run_id: str
@@ -88,6 +90,8 @@ class EndedEvidence:
     expected_s: float | None = None
     problems: tuple[str, ...] = ()
     looked_s: float | None = None
+    heard: tuple[XidEvent, ...] = ()
+    xid_severities: dict[int, str] = field(default_factory=dict)
 
     @property
     def code(self) -> int | None:

@@ -35,6 +35,7 @@ from .compare import (
     subtract,
 )
 from .evidence import EndedEvidence
+from .heard import decode_severities, read_heard
 from .look import KMSG, decode_kernel, look_at_box
 from .signals import find_signal
 
@@ -176,6 +177,8 @@ def gather(
         expected_s=as_number(job.get("expected_s")),
         looked_s=looked - ended_s if isinstance(looked, (int, float)) and ended_s is not None else None,
         problems=tuple(source.problems),
+        heard=read_heard(f"{source.directory}/{wire.EVENTS}"),
+        xid_severities=decode_severities(baseline.get("xids")),
     )
     return evidence, aftermath
 

@@ -65,12 +65,14 @@ def judge_job_errors(evidence: EndedEvidence) -> Detection:
 def _judge_log(evidence: EndedEvidence) -> tuple[Detection, ...]:
     """What the Xid table makes of the lines about the run's cards; cards without an address are not claimed."""
     buses = [str(card["pci_bus_id"]) for card in evidence.cards_before if card.get("pci_bus_id")]
-    events = evidence.find_kernel_events(KernelKind.XID, KernelKind.CARD_LOST)
-    if not buses or not events:
+    logged = evidence.find_kernel_events(KernelKind.XID, KernelKind.CARD_LOST)
+    if not buses or not (logged or evidence.heard):
         return ()
-    from ..kernel.xids import judge_xids
+    from ..kernel.xids import judge_xids, merge_events
 
-    return judge_xids(events, pci=buses, since_seconds=evidence.kernel_from_s or 0.0)
+    events = merge_events(logged, evidence.heard)
+    since_s = evidence.kernel_from_s or 0.0
+    return judge_xids(events, pci=buses, since_seconds=since_s, overrides=evidence.xid_severities)
 
 
 def _name_card(pci: str, evidence: EndedEvidence) -> str:

@@ -115,18 +115,20 @@ def detect_paused(case: Case) -> Detection:
         return Detection(
             "H8", LiveClass.PAUSED, Answer.YES, Confidence.CERTAIN, (clue,), facts={"how": "a frozen control group"}
         )
-    focus = {process.pid for process in case.focus()}
-    if not stopped or (case.alive and not any(process.pid in focus for process in stopped)):
+    pids = {process.pid for process in stopped}
+    running = [process for process in case.focus() if process.pid not in pids]
+    # One of many that is stopped holds the job up only where the others do nothing, or wait for it as ranks do.
+    works = any(process.deciding is not None and not process.deciding.is_idle for process in running)
+    if not stopped or (running and (case.alive or (works and not (case.ranks() and case.overdue)))):
         return say_no("H8", LiveClass.PAUSED)
     traced = next((process for process in stopped if process.after.tracer), None)
     how = f"the debugger with pid {traced.after.tracer}" if traced is not None else "a stop signal"
     clues = tuple(Clue(f"pid {p.pid} ({p.after.name}) is stopped by {how}", f"/proc/{p.pid}/status") for p in stopped)
-    certain = any(process.pid in focus for process in stopped)
     return Detection(
         "H8",
         LiveClass.PAUSED,
         Answer.YES,
-        Confidence.CERTAIN if certain else Confidence.LIKELY,
+        Confidence.LIKELY if running else Confidence.CERTAIN,
         clues[:5],
         facts={"how": how, "pid": str(stopped[0].pid)},
     )

@@ -30,6 +30,7 @@ BEHIND = 0.75
 WAKES_PER_S = 1.0
 LOG_SILENT_S = 30.0
 QUIET_MAIN_SHARE = 0.5
+STARVED_WORKERS = 1.5
 
 
 def _clue(text: str, source: str = "two looks") -> Clue:
@@ -108,6 +109,9 @@ def detect_loader(case: Case) -> Detection:
         reading = [w for w in workers if w.deciding is not None and _reads(w)]
         limit = QUIET_MAIN_SHARE if use else QUIET_MAIN_SHARE / 2
         if not waits or main.wanted_share > limit or len(busy) + len(reading) < max(1, len(workers) // 2):
+            continue
+        if busy and sum(w.queued_s or 0.0 for w in busy) > STARVED_WORKERS * sum(w.ran_s for w in busy):
+            # They hardly get a CPU: that is why they are slow, and more of them would not help.
             continue
         what = "read from storage" if len(reading) > len(busy) else "are busy on the CPU"
         clues = [

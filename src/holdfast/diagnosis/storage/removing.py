@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -26,6 +27,22 @@ def list_entries(directory: int) -> Iterator[tuple[str, os.stat_result]]:
             continue
 
 
+def read_mount(directory: int) -> int:
+    """The number of the mount that an open directory lies in: another one also where the same disk is mounted again.
+
+    A bind mount has the device of what it shows, so the device alone does not tell that data of others begins.
+    Source: proc_pid_fdinfo(5), mnt_id.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(f"/proc/self/fdinfo/{directory}", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("mnt_id:"):
+                return int(line[7:])
+    raise OSError(errno.ENODATA, "the kernel does not tell its mount", str(directory))
+
+
 def open_parent(top: str, path: str) -> tuple[int, str]:
     """A descriptor of the directory that holds `path` (below `top`), reached without following any link.
 
@@ -34,14 +51,14 @@ def open_parent(top: str, path: str) -> tuple[int, str]:
     """
     parts = path.split("/")
     current = os.open(top, DIRECTORY)
-    device = os.fstat(current).st_dev
     try:
+        mount = read_mount(current)
         for part in parts[:-1]:
             child = os.open(part, DIRECTORY, dir_fd=current)
             os.close(current)
             current = child
-            if os.fstat(current).st_dev != device:
-                raise OSError(18, "another file system is mounted here", path)
+            if read_mount(current) != mount:
+                raise OSError(errno.EXDEV, "something else is mounted here", path)
     except OSError:
         os.close(current)
         raise
@@ -58,7 +75,7 @@ def remove(top: str, item: Item) -> None:
     try:
         now = os.stat(name, dir_fd=parent, follow_symlinks=False)
         if (now.st_dev, now.st_ino) != (item.device, item.inode) or now.st_uid != os.geteuid():
-            raise OSError(116, "is not what was looked at any more", item.path)
+            raise OSError(errno.ESTALE, "is not what was looked at any more", item.path)
         if item.is_directory:
             _remove_tree(parent, name, item)
         else:
@@ -72,9 +89,9 @@ def _remove_tree(parent: int, name: str, item: Item | None = None) -> None:
     try:
         facts = os.fstat(directory)
         if item is not None and (facts.st_dev, facts.st_ino) != (item.device, item.inode):
-            raise OSError(116, "is not what was looked at any more", name)
-        if facts.st_dev != os.fstat(parent).st_dev:
-            raise OSError(18, "another file system is mounted here", name)
+            raise OSError(errno.ESTALE, "is not what was looked at any more", name)
+        if read_mount(directory) != read_mount(parent):
+            raise OSError(errno.EXDEV, "something else is mounted here", name)
         for child, seen in list_entries(directory):
             if stat.S_ISDIR(seen.st_mode):
                 _remove_tree(directory, child)

@@ -10,18 +10,33 @@ this run was alive, and only if no other run was at work in it meanwhile: otherw
 
 from __future__ import annotations
 
+import errno
+import glob
 import os
+import re
 import stat
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from ...core.scratch import Item, Keep, Plan, Root, find_pattern_problem, is_checkpoint, matches, may_lead, plan_pruning
+from ...core.scratch import (
+    Item,
+    Keep,
+    Plan,
+    Root,
+    count_parts,
+    find_pattern_problem,
+    is_checkpoint,
+    is_chosen,
+    matches,
+    may_lead,
+    plan_pruning,
+)
 from ...host.clock import monotonic_s
 from ...host.readable import find_damage
 from ...model import wire
 from ...model.ids import is_run_id
 from .neighbours import Window, find_neighbour, list_open_files
-from .removing import DIRECTORY, list_entries, open_parent, remove
+from .removing import DIRECTORY, list_entries, open_parent, read_mount, remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,17 +76,17 @@ class Pruned:
 
 @dataclass(slots=True)
 class _Walk:
-    """One walk below one root."""
+    """One walk below one root. `chosen` is where links lead that are named best, last or final."""
 
     root: Root
     top: str
     patterns: tuple[str, ...]
-    device: int
-    uid: int
+    mount: int
     held: Callable[[Item, int], Keep | None]
     deadline_s: float
     entries: int = 0
     items: list[Item] = field(default_factory=list)
+    chosen: set[str] = field(default_factory=set)
 
     def count(self) -> None:
         """One more entry; raises when the walk has become too long."""
@@ -92,16 +107,19 @@ def find_scratch(run_dir: str, spec: JobSpec, *, patterns: tuple[str, ...] | Non
         return Found(Plan())
     spec = _resolve(spec)
     opened = list_open_files(os.stat(run_dir).st_uid)
+    declared = _list_declared(spec, run_dir)
     left_out: list[str] = []
-    items = _look(Root.RUN, run_dir, wanted, _hold_in_run(spec, run_dir, opened), left_out)
+    chosen: set[str] = set()
+    items = _look(Root.RUN, run_dir, wanted, _hold_in_run(spec, run_dir, declared, opened), left_out, chosen)
     window, problem = find_neighbour(run_dir, spec.workdir)
     if not os.path.isdir(spec.workdir):
         left_out.append(f"{spec.workdir}: is not there")
     elif problem:
         left_out.append(f"{spec.workdir}: {problem}")
     elif not os.path.samefile(spec.workdir, run_dir):
-        items += _look(Root.WORKDIR, spec.workdir, wanted, _hold_in_workdir(spec, window, opened), left_out)
-    return Found(plan_pruning(tuple(items)), tuple(left_out))
+        held = _hold_in_workdir(spec.workdir, window, declared, opened)
+        items += _look(Root.WORKDIR, spec.workdir, wanted, held, left_out, chosen)
+    return Found(plan_pruning(_keep_linked(items, chosen, run_dir, spec)), tuple(left_out))
 
 
 def prune_scratch(run_dir: str, spec: JobSpec, *, patterns: tuple[str, ...] | None = None) -> Pruned:
@@ -150,47 +168,78 @@ def _top(root: Root, run_dir: str, spec: JobSpec) -> str:
     return run_dir if root is Root.RUN else spec.workdir
 
 
-def _hold_in_run(spec: JobSpec, run_dir: str, opened: frozenset[tuple[int, int]]) -> Callable[[Item, int], Keep | None]:
-    declared = {os.path.normpath(path) for path in spec.artifacts}
+def _keep_linked(items: list[Item], chosen: set[str], run_dir: str, spec: JobSpec) -> tuple[Item, ...]:
+    """The same items; what a link named best, last or final leads to stays, and so does what holds or lies in it."""
+    if not chosen:
+        return tuple(items)
+    above = {path[: cut.start()] for path in chosen for cut in re.finditer("/", path)}
+    tops = {root: os.path.realpath(_top(root, run_dir, spec)) for root in Root}
+
+    def linked(item: Item) -> bool:
+        path = f"{tops[item.root]}/{item.path}"
+        parents = {path[: cut.start()] for cut in re.finditer("/", path)}
+        return path in chosen or (item.is_directory and path in above) or not parents.isdisjoint(chosen)
+
+    return tuple(replace(item, held=Keep.LINKED) if not item.held and linked(item) else item for item in items)
+
+
+def _list_declared(spec: JobSpec, run_dir: str) -> frozenset[str]:
+    """Real paths of what the job declares; a declared result may be a pattern, or a link to another place."""
+    paths = [*spec.inputs, *spec.data, *((spec.config,) if spec.config else ())]
+    for path in spec.artifacts:
+        results = os.path.join(run_dir, path)
+        paths += [results, *glob.glob(results)]
+    return frozenset(os.path.realpath(path) for path in paths)
+
+
+def _hold_in_run(
+    spec: JobSpec, run_dir: str, declared: frozenset[str], opened: frozenset[tuple[int, int]]
+) -> Callable[[Item, int], Keep | None]:
+    results = tuple(os.path.normpath(path) for path in spec.artifacts)
+    real = os.path.realpath(run_dir)
 
     def held(item: Item, uid: int) -> Keep | None:
         if item.path.split("/", 1)[0] in _RECORDS:
             return Keep.RECORD
-        if any(item.path == path or path.startswith(f"{item.path}/") for path in declared):
+        if any(matches(item.path, path) or (item.is_directory and may_lead(item.path, path)) for path in results):
             return Keep.DECLARED
-        if any(item.path.startswith(f"{path}/") for path in declared):
-            return Keep.DECLARED
-        return _hold_always(item, uid, opened, spec, run_dir)
+        return _hold_always(item, uid, opened, declared, real)
 
     return held
 
 
 def _hold_in_workdir(
-    spec: JobSpec, window: Window, opened: frozenset[tuple[int, int]]
+    workdir: str, window: Window, declared: frozenset[str], opened: frozenset[tuple[int, int]]
 ) -> Callable[[Item, int], Keep | None]:
     def held(item: Item, uid: int) -> Keep | None:
         if not window.begin_ns <= item.mtime_ns <= window.end_ns:
             return Keep.OLDER
-        return _hold_always(item, uid, opened, spec, spec.workdir)
+        return _hold_always(item, uid, opened, declared, workdir)
 
     return held
 
 
-def _hold_always(item: Item, uid: int, opened: frozenset[tuple[int, int]], spec: JobSpec, top: str) -> Keep | None:
+def _hold_always(
+    item: Item, uid: int, opened: frozenset[tuple[int, int]], declared: frozenset[str], top: str
+) -> Keep | None:
     if uid != os.geteuid():
         return Keep.FOREIGN
     if (item.device, item.inode) in opened:
         return Keep.OPEN
-    path = f"{os.path.realpath(top)}/{item.path}"
-    for declared in (*spec.inputs, *spec.data, *((spec.config,) if spec.config else ())):
-        real = os.path.realpath(declared)
+    path = f"{top}/{item.path}"
+    for real in declared:
         if path == real or path.startswith(f"{real}/") or real.startswith(f"{path}/"):
             return Keep.DECLARED
     return None
 
 
 def _look(
-    root: Root, top: str, patterns: tuple[str, ...], held: Callable[[Item, int], Keep | None], left_out: list[str]
+    root: Root,
+    top: str,
+    patterns: tuple[str, ...],
+    held: Callable[[Item, int], Keep | None],
+    left_out: list[str],
+    chosen: set[str],
 ) -> list[Item]:
     try:
         descriptor = os.open(top, DIRECTORY)
@@ -198,8 +247,7 @@ def _look(
         left_out.append(f"{top}: {error.strerror}")
         return []
     try:
-        facts = os.fstat(descriptor)
-        walk = _Walk(root, top, patterns, facts.st_dev, facts.st_uid, held, monotonic_s() + WALK_WITHIN_S)
+        walk = _Walk(root, top, patterns, read_mount(descriptor), held, monotonic_s() + WALK_WITHIN_S)
         _walk(walk, descriptor, "", 0)
     except TimeoutError:
         left_out.append(
@@ -211,31 +259,43 @@ def _look(
         return []
     finally:
         os.close(descriptor)
+    chosen |= walk.chosen
     return walk.items
 
 
-def _walk(walk: _Walk, directory: int, prefix: str, depth: int) -> None:
+def _walk(walk: _Walk, directory: int, prefix: str, depth: int, *, inside: bool = False) -> None:
+    """`inside`: the directory is a part of something that goes or stays as a whole."""
     for name, facts in list_entries(directory):
         walk.count()
         path = f"{prefix}{name}"
         named = any(matches(path, pattern) for pattern in walk.patterns)
+        if stat.S_ISLNK(facts.st_mode) and is_chosen(name):
+            walk.chosen.add(os.path.realpath(f"{walk.top}/{path}"))
         if not stat.S_ISDIR(facts.st_mode):
             if named:
-                _take_file(walk, path, facts)
+                _take_file(walk, path, facts, inside=inside)
             continue
         leads = named or any(may_lead(path, pattern) for pattern in walk.patterns)
-        if not leads or facts.st_dev != walk.device or depth >= DEEPEST:
+        if not leads or depth >= DEEPEST:
             continue
         child = os.open(name, DIRECTORY, dir_fd=directory)
         try:
             if walk.root is Root.WORKDIR and is_run_id(name) and _has(child, wire.RUN):
                 continue  # a run directory, ours or another's: what is below is not the working directory's
-            if named and is_checkpoint(name):
+            if read_mount(child) != walk.mount:
+                continue
+            if named and is_checkpoint(name) and not inside:
                 _take_directory(walk, path, child)
             else:
-                _walk(walk, child, f"{path}/", depth + 1)
+                whole = is_checkpoint(name) or (is_chosen(name) and not _is_written(name, walk.patterns))
+                _walk(walk, child, f"{path}/", depth + 1, inside=inside or whole)
         finally:
             os.close(child)
+
+
+def _is_written(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a pattern has this very name: then somebody meant it."""
+    return any(name in pattern.split("/") for pattern in patterns)
 
 
 def _has(directory: int, name: str) -> bool:
@@ -245,12 +305,12 @@ def _has(directory: int, name: str) -> bool:
         return False
 
 
-def _take_file(walk: _Walk, path: str, facts: os.stat_result) -> None:
+def _take_file(walk: _Walk, path: str, facts: os.stat_result, *, inside: bool) -> None:
     item = Item(walk.root, path, facts.st_blocks * 512, 1, facts.st_mtime_ns, facts.st_dev, facts.st_ino)
     if not stat.S_ISREG(facts.st_mode):
         walk.items.append(replace(item, held=Keep.SPECIAL))
         return
-    held = walk.held(item, facts.st_uid)
+    held = walk.held(item, facts.st_uid) or (Keep.PART if inside else None)
     whole = None if held else _judge(f"{walk.top}/{path}", facts)
     walk.items.append(replace(item, held=held, whole=whole))
 
@@ -263,6 +323,7 @@ def _take_directory(walk: _Walk, path: str, directory: int) -> None:
     size = sum(seen.st_blocks * 512 for _, seen in files)
     newest = max((seen.st_mtime_ns for _, seen in files), default=facts.st_mtime_ns)
     item = Item(walk.root, path, size, len(files), newest, facts.st_dev, facts.st_ino, is_directory=True)
+    item = replace(item, parts=count_parts([inner[len(path) + 1 :] for inner, _ in files]))
     held = walk.held(item, facts.st_uid)
     for inner, seen in files:
         part = Item(walk.root, inner, 0, 1, seen.st_mtime_ns, seen.st_dev, seen.st_ino)
@@ -285,10 +346,12 @@ def _gather(walk: _Walk, directory: int, path: str, files: list[tuple[str, os.st
         if not stat.S_ISDIR(facts.st_mode):
             files.append((f"{path}/{name}", facts))
             continue
-        if facts.st_dev != walk.device or depth >= DEEPEST:
-            raise OSError(18, "another file system is mounted inside a checkpoint", f"{path}/{name}")
+        if depth >= DEEPEST:
+            raise OSError(errno.ELOOP, "too deep", f"{path}/{name}")
         child = os.open(name, DIRECTORY, dir_fd=directory)
         try:
+            if read_mount(child) != walk.mount:
+                raise OSError(errno.EXDEV, "something else is mounted inside a checkpoint", f"{path}/{name}")
             _gather(walk, child, f"{path}/{name}", files, depth + 1)
         finally:
             os.close(child)

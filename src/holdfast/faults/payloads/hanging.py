@@ -53,6 +53,12 @@ def deadlock() -> None:
         thread.join()
 
 
+def stalled() -> None:
+    """The same, after steps that are slow enough for the supervisor to see more than one of them."""
+    train(pause_s=0.5)
+    deadlock()
+
+
 def pipe_wait() -> None:
     """Waits for an answer of a worker that never gives one."""
     train()
@@ -124,6 +130,7 @@ def go_on_training(pause_s: float) -> None:
 CHOICES = {
     "busy-loop": busy_loop,
     "deadlock": deadlock,
+    "stalled": stalled,
     "regex-spin": regex_spin,
     "pipe-wait": pipe_wait,
     "network-wait": network_wait,

@@ -58,8 +58,7 @@ def thrashing() -> None:
     train()
     path = f"{box()}/data.bin"
     with open(path, "wb") as file:
-        for _ in range(DATA_BYTES // STEP_BYTES):
-            file.write(os.urandom(1 << 10) * (STEP_BYTES >> 10))
+        file.writelines(os.urandom(1 << 10) * (STEP_BYTES >> 10) for _ in range(DATA_BYTES // STEP_BYTES))
     descriptor = os.open(path, os.O_RDONLY)
     with mmap.mmap(descriptor, DATA_BYTES, prot=mmap.PROT_READ) as area:
         # Without read-ahead, as for samples drawn at random.
@@ -68,7 +67,7 @@ def thrashing() -> None:
         total = 0
         for step in later_steps():
             for _ in range(PAGES_A_STEP):
-                total += area[random.randrange(DATA_BYTES)]
+                total += area[random.randrange(DATA_BYTES)]  # noqa: S311 - no secret
             beat(step, phase="train", loss=0.1)
 
 

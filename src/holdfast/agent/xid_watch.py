@@ -1,0 +1,80 @@
+"""The Xids that the driver reports of the leased cards while the job runs (GPUH-02).
+
+The kernel's log has them too, but is often not for us to read. The driver hands a Xid only to who listens when it
+happens, so the probe listens from its start on (`CardLease`), and what it has heard is fetched with each health sample
+and once more at the end. Each becomes an event ``xid``, which the diagnosis of the end reads; one that condemns its
+card is a `card_fault` at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..host.gpus import read_xid_events
+from ..model.gpu import shorten_pci
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from ..host.nvml import Probe
+    from ..model.gpu import Card, XidEvent
+    from .context import Context
+
+LOOK_S = 0.8
+MOST_TIMES = 32
+"""Of one code of one card in one look: a program that goes on after an error causes the same one again and again."""
+MOST_EVENTS = 100
+"""Of one code of one card in one attempt."""
+
+
+class XidWatch:
+    """Fetches what the probe of one run has heard."""
+
+    def __init__(self, context: Context, alert: Callable[..., None]) -> None:
+        """Nothing is fetched yet. `alert` is told an event's name and its facts."""
+        self._context, self._alert = context, alert
+        self._written: dict[tuple[str, int], int] = {}
+        self._unheard = ""
+
+    def look(self, probe: Probe, cards: Iterable[Card]) -> None:
+        """Write down what was reported of `cards` since the last look; waits 0.8 s at most."""
+        events, unheard = read_xid_events(probe, LOOK_S)
+        if unheard and unheard != self._unheard:
+            self._context.recorder.log(f"Xids may go unheard: {unheard}")
+        self._unheard = unheard
+        for card in cards:
+            groups: dict[tuple[int, int | None], list[XidEvent]] = {}
+            for event in events:
+                if _is_of(event, card):
+                    groups.setdefault((event.code, event.gpu_instance), []).append(event)
+            for group in groups.values():
+                self._note(card, group)
+
+    def _note(self, card: Card, events: list[XidEvent]) -> None:
+        from ..diagnosis.kernel.xids import Severity, look_up
+
+        code = events[0].code
+        xid = look_up(code, self._context.rules.xids)
+        written = self._written[card.uuid, code] = self._written.get((card.uuid, code), 0) + 1
+        if written <= MOST_EVENTS:
+            self._context.recorder.event(
+                "xid",
+                card=card.uuid,
+                index=card.index,
+                pci=card.pci_bus_id or events[0].pci_bus_id,
+                code=code,
+                gpu_instance=events[0].gpu_instance,
+                severity=xid.severity.value,
+                meaning=xid.meaning,
+                count=len(events),
+                at_s=[round(event.seconds, 3) for event in events[:MOST_TIMES]],
+            )
+        if written == 1 and xid.severity in (Severity.CARD, Severity.HOST):
+            words = f"xid: Xid {code}: {xid.meaning}"
+            self._alert("card_fault", card=card.uuid, index=card.index, faults=[words], action=xid.action)
+
+
+def _is_of(event: XidEvent, card: Card) -> bool:
+    """By its UUID, or by its address where the driver no longer tells the UUID of a card that is failing."""
+    address = shorten_pci(event.pci_bus_id or "")
+    return event.uuid == card.uuid or bool(address and address == shorten_pci(card.pci_bus_id or ""))

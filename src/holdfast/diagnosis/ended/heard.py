@@ -1,0 +1,63 @@
+"""The Xids that the driver reported to the supervisor while the job ran, and what the rules of its box said of them.
+
+They stand in the event stream (event ``xid``), so they are there also where the kernel's log cannot be read. What is
+damaged, or no Xid, is left out: such a line says nothing either way. Never raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...host import files
+from ...model import wire
+from ...model.gpu import XidEvent
+from .compare import as_number, as_object, as_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .compare import Facts
+
+MOST_HEARD = 2000
+MARK = b'"xid"'
+SEVERITIES = frozenset({"app", "watch", "card", "host", "ask"})
+
+
+def read_heard(path: str) -> tuple[XidEvent, ...]:
+    """The Xids in an event stream, oldest first."""
+    found: list[XidEvent] = []
+    try:
+        for line in files.read_lines(path):
+            if MARK in line:
+                found += _decode(line)
+            if len(found) >= MOST_HEARD:
+                break
+    except OSError:
+        return tuple(found)
+    return tuple(found)
+
+
+def _decode(line: bytes) -> Iterator[XidEvent]:
+    try:
+        event = wire.parse_object(line, wire.EVENTS)
+    except wire.WireError:
+        return
+    data = as_object(event.get("data"))
+    code, times = as_whole(data.get("code")), data.get("at_s")
+    if event.get("event") != "xid" or code is None or not isinstance(times, list):
+        return
+    for at in times:
+        seconds = as_number(at)
+        if seconds is not None:
+            card, pci = str(data.get("card") or ""), str(data.get("pci") or "")
+            yield XidEvent(card, code, seconds, pci or None, as_whole(data.get("gpu_instance")))
+
+
+def decode_severities(recorded: object) -> dict[int, str]:
+    """The severities by code as the baseline has them; what is none is left out."""
+    facts: Facts = as_object(recorded)
+    return {
+        int(code): severity
+        for code, severity in facts.items()
+        if code.isascii() and code.isdigit() and severity in SEVERITIES
+    }
