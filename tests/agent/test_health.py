@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.agent import card_watch
-from holdfast.agent.card_watch import IDLE_S, CardWatch, PaceWatch
+from holdfast.agent.card_watch import IDLE_S, CardWatch, PaceWatch, find_leased
 from holdfast.host import libc
 from holdfast.model import wire
-from holdfast.model.gpu import Card, GpuRequest
+from holdfast.model.gpu import Card, GpuRequest, Inventory, InventorySource
 from holdfast.model.job import DiskNeeds, GpuOptions, JobSpec, Notify
+from holdfast.model.lease import LeasedDevice
 from holdfast.model.run import Wish
 from tests.agent.driving import Drive, Driven, job
 from tests.waiting import wait_until
@@ -154,6 +155,50 @@ def test_GPUH_06_a_throttled_card_and_a_fault_are_told_once_each(drive: Drive, f
     assert len(run.events("card_throttled")) == len(run.events("card_fault")) == 1
     run.ask(Wish.STOP_NOW)
     run.ended()
+
+
+@pytest.mark.process
+@pytest.mark.requirement("GPUH-06", "MON-10")
+def test_a_card_that_falls_off_the_bus_is_told(drive: Drive, fake_nvml: FakeNvml) -> None:
+    fake_nvml.add_cards(2)
+    run = drive(
+        *train("steps:10000:0.1"),
+        gpus=GpuRequest(count=1),
+        gpu=GpuOptions(idle_window_s=0.0, verify=False),
+        environ=fake_nvml.environment(),
+        health_every_s=0.15,
+    )
+    (device,) = run.running().devices
+    wait_until(lambda: len(samples(run)) > 2, what="samples")
+    fake_nvml.lose(device.index)
+    (event,) = wait_until(lambda: run.events("card_fault"), 20.0, what="it is told")
+    assert event["data"]["card"] == device.card_uuid
+    assert event["data"]["faults"][0].startswith("lost: ")
+    run.ask(Wish.STOP_NOW)
+    run.ended()
+
+
+@pytest.mark.pure
+def test_a_card_that_is_missing_is_lost_only_when_the_reading_is_whole() -> None:
+    lease = [LeasedDevice("GPU-a", 0, "H100")]
+    other = Card(1, "GPU-b", "H100")
+    (lost,) = find_leased(Inventory(InventorySource.NVML, (other,)), lease)
+    assert (lost.uuid, [fault.partition(":")[0] for fault in lost.faults]) == ("GPU-a", ["lost"])
+    assert find_leased(Inventory(InventorySource.NVML, (other,), complete=False), lease) == []
+    assert find_leased(Inventory(InventorySource.NVML), lease) == []
+
+
+@pytest.mark.pure
+def test_a_card_that_was_not_read_once_has_no_fault_and_one_that_stays_silent_has() -> None:
+    told = Told()
+    watch = CardWatch(told)
+    silent = replace(CARD, faults=("unresponsive: nvmlDeviceGetUUID has not returned for 1.0 s",))
+    for card in (silent, silent, CARD, silent, silent):
+        watch.note([card], None, None)
+    assert told.names == []
+    for _ in range(5):
+        watch.note([silent], None, None)
+    assert told.names == ["card_fault"]
 
 
 class Told:

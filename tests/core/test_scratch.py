@@ -15,6 +15,7 @@ from holdfast.core.scratch import (
     matches,
     may_lead,
     plan_pruning,
+    read_kind,
     read_step,
 )
 
@@ -112,6 +113,33 @@ def test_the_pieces_of_one_checkpoint_count_together() -> None:
     torn = [item("step_20_rank0.pt"), item("step_20_rank1.pt", whole=False)]
     whole = [item("step_10_rank0.pt"), item("step_10_rank1.pt")]
     assert gone(*torn, *whole) == ["step_20_rank0.pt", "step_20_rank1.pt"]
+
+
+def test_a_step_that_lacks_a_piece_does_not_replace_one_that_has_it() -> None:
+    whole = [item("model_10.pt"), item("optim_10.pt"), item("model_5.pt"), item("optim_5.pt")]
+    assert gone(item("model_20.pt"), *whole) == ["model_5.pt", "optim_5.pt"]
+    ranks = [item(f"step_10_rank{rank}.pt") for rank in range(4)]
+    assert gone(item("step_20_rank0.pt"), item("step_20_rank1.pt"), *ranks) == []
+
+
+def test_one_series_does_not_replace_another_in_the_same_directory() -> None:
+    first, second = [item("fold0_epoch9.pt"), item("fold0_epoch8.pt")], [item("fold1_epoch5.pt")]
+    assert gone(*first, *second) == ["fold0_epoch8.pt"]
+    assert why(*first, *second)["fold1_epoch5.pt"] is Keep.NEWEST
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ckpt-100.pt", "ckpt#.pt"),
+        ("epoch=3-val_loss=0.23.ckpt", "epoch#-val_loss##.ckpt"),
+        ("fold1_epoch5.pt", "fold1_epoch#.pt"),
+        ("step_20_rank3.pt", "step#_rank#.pt"),
+        ("netG_200.pt", "netG#.pt"),
+    ],
+)
+def test_the_kind_of_a_piece_leaves_out_what_differs_between_steps(name: str, kind: str) -> None:
+    assert read_kind(name) == kind
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.host import files
 from holdfast.host import quarantine as module
 from holdfast.host.lease_area import Area, open_area
 from holdfast.host.quarantine import (
@@ -162,6 +163,46 @@ def test_the_word_of_root_binds_everybody_and_only_root_takes_it_back(area: Area
     as_nobody(work)
     clear(UUID, area=area)
     as_nobody(lambda: _require(not mark_quarantined(box(UUID), area).cards[0].quarantined))
+
+
+@as_root
+def test_a_stranger_cannot_give_a_file_of_roots_the_name_of_roots_word(area: Area) -> None:
+    """Linking is allowed to whoever may write the file: then it is root's file under the stranger's name."""
+    place = area.directories[0]
+    Path(f"{place}/open to all").write_text("no record")
+    os.chmod(f"{place}/open to all", 0o666)
+    as_nobody(lambda: os.link(f"{place}/open to all", f"{place}/quarantine-{UUID}.0.json"))
+    assert list_quarantined(area) == ()
+    assert mark_quarantined(box(UUID), area).cards[0].quarantined == ""
+    assert any(f"{UUID}.0.json" in warning for warning in describe_others(area))
+
+
+@as_root
+def test_whose_word_it_is_says_the_owner_of_the_file(area: Area) -> None:
+    path = f"{area.directories[0]}/quarantine-{UUID}.{NOBODY}.json"
+    as_nobody(lambda: quarantine(UUID, "x", area=area))
+    said = json.loads(Path(path).read_text())
+    Path(path).write_text(json.dumps({**said, "user": "root", "reason": "y" * 60_000}))
+    (found,) = list_quarantined(area)
+    assert found.user == "nobody"
+    assert len(found.reason) == module.LONGEST_TEXT
+
+
+@as_root
+def test_files_of_strangers_are_not_opened_to_judge_a_card(area: Area, monkeypatch: pytest.MonkeyPatch) -> None:
+    as_nobody(lambda: [quarantine(f"GPU-{number}", "x", area=area) for number in range(5)])
+    quarantine(UUID, "Xid 79", area=area)
+    opened: list[str] = []
+    read = files.read_bytes
+
+    def note(path: str, *, limit: int) -> bytes:
+        opened.append(path)
+        return read(path, limit=limit)
+
+    monkeypatch.setattr(files, "read_bytes", note)
+    assert mark_quarantined(box(UUID), area).cards[0].quarantined
+    assert cleared_since(UUID, area) == 0.0
+    assert opened == [f"{area.directories[0]}/quarantine-{UUID}.0.json"] * 2
 
 
 @as_root

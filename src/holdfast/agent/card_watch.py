@@ -16,15 +16,22 @@ from ..host import files
 from ..host.clock import monotonic_s
 from ..model import wire
 from ..model.finding import Finding, Level
+from ..model.gpu import Card
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from ..model.gpu import Card
+    from ..model.gpu import Inventory
+    from ..model.lease import LeasedDevice
     from .context import Context
 
 WINDOW = 10
 """Readings by which a card's clocks and load are judged: what limits a clock comes and goes."""
+NOT_READ = frozenset({"unreadable", "unresponsive"})
+"""Faults that say that a card was not read, not that it failed: told when they last."""
+READINGS = 3
+"""So many in a row."""
+LOST = "lost: the driver lists other cards, not this one"
 IDLE_PCT = 5
 IDLE_CORES = 0.1
 """A job that uses less of a CPU does nothing, either."""
@@ -38,13 +45,36 @@ HISTORY_BYTES = 256 * 1024
 MOST_ATTEMPTS = 5
 
 
+def find_leased(inventory: Inventory, devices: Iterable[LeasedDevice]) -> list[Card]:
+    """The leased cards as this reading has them, also those that are lost.
+
+    A card that the driver can no longer name has no UUID: it is found by its number. One that is missing from a whole
+    reading of others is lost, too; from a partial reading nothing follows.
+    """
+    by_uuid = {card.uuid: card for card in inventory.cards}
+    leased = {device.card_uuid: device for device in devices}
+    found = []
+    for uuid, device in leased.items():
+        nameless = [
+            card for card in inventory.cards if card.index == device.index and card.uuid not in leased and card.faults
+        ]
+        if uuid in by_uuid:
+            found.append(by_uuid[uuid])
+        elif nameless:
+            found.append(replace(nameless[0], uuid=uuid, name=device.name))
+        elif inventory.cards and inventory.complete:
+            found.append(Card(device.index, uuid, device.name, faults=(LOST,)))
+    return found
+
+
 class CardWatch:
     """Judges the cards of one run with each health sample."""
 
     def __init__(self, alert: Callable[..., None]) -> None:
         """Nothing has been seen. `alert` is told an event's name and its facts."""
         self._alert = alert
-        self._faults: dict[str, frozenset[str]] = {}
+        self._faults: dict[str, dict[str, int]] = {}
+        """For how many readings each card has had each of its faults."""
         self._readings: dict[str, tuple[deque[Card], Alarm, Alarm]] = {}
         self._idle_s, self._idle = 0.0, Alarm()
         self._at: float | None = None
@@ -60,9 +90,9 @@ class CardWatch:
 
     def _judge_faults(self, card: Card) -> None:
         now = {fault.partition(":")[0]: fault for fault in card.faults}
-        known = self._faults.get(card.uuid, frozenset())
-        self._faults[card.uuid] = frozenset(now)
-        new = [now[code] for code in now if code not in known]
+        before = self._faults.get(card.uuid, {})
+        counts = self._faults[card.uuid] = {code: before.get(code, 0) + 1 for code in now}
+        new = [now[code] for code, count in counts.items() if count == (READINGS if code in NOT_READ else 1)]
         if new:
             self._alert("card_fault", card=card.uuid, index=card.index, faults=new)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..model.gpu import Card
+    from ..model.lease import LeasedDevice
     from .card_watch import CardWatch, PaceWatch
     from .clocks import Clocks
     from .context import Context
@@ -57,6 +58,7 @@ class HealthSampler:
         self._context, self._job, self._lease = context, job, lease
         self._alerted: set[str] = set()
         self._step: tuple[float, float] | None = None
+        self._devices: tuple[LeasedDevice, ...] = ()
         self._clocks: Clocks | None = None
         self._disks: DiskWatch | None = None
         self._watches: tuple[CardWatch, PaceWatch] | None = None
@@ -69,7 +71,7 @@ class HealthSampler:
         if not isinstance(state, Running):
             self.stop_clocks()
             return
-        self._leader = state.job.process.pid
+        self._leader, self._devices = state.job.process.pid, state.devices
         if self._context.spec.health_every_s > 0:
             self._context.loop.timers.arm("health", self._context.spec.health_every_s, self._sample)
         if self._clocks is None:
@@ -217,8 +219,9 @@ class HealthSampler:
         return self._leased_cards()
 
     def _leased_cards(self) -> list[Card]:
-        leased = self._lease.leased_cards
-        return [card for card in self._lease.inventory.cards if card.uuid in leased]
+        from .card_watch import find_leased
+
+        return find_leased(self._lease.inventory, self._devices)
 
     def _hear(self) -> None:
         """Fetch the Xids that were reported; not from a driver that has just failed to answer in time."""

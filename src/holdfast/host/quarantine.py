@@ -112,7 +112,7 @@ def list_quarantined(area: Area | None = None) -> tuple[Quarantine, ...]:
 
 def cleared_since(uuid: str, area: Area | None = None) -> float:
     """When this card was last cleared by us or root, in seconds of this boot's monotonic clock; 0.0 if it was not."""
-    found, _ = _read_all(_open(area, create=False))
+    found, _ = _read_all(_open(area, create=False), binding=True)
     boot = clock.boot_id()
     times = [
         record.monotonic_s
@@ -125,7 +125,7 @@ def cleared_since(uuid: str, area: Area | None = None) -> float:
 def mark_quarantined(inventory: Inventory, area: Area | None = None) -> Inventory:
     """The same reading with the word of those that bind us on each card. Does not raise: no area, no word."""
     try:
-        found = list_quarantined(area)
+        found, _ = _read_all(_open(area, create=False), binding=True)
     except (StorageError, NotPermitted):
         return inventory
     words = {record.uuid: record.describe() for record in found if record.binding}
@@ -189,12 +189,16 @@ def _write(area: Area, record: Quarantine) -> None:
             ) from error
 
 
-def _read_all(area: Area) -> tuple[tuple[Quarantine, ...], tuple[str, ...]]:
-    """Every trusted record once, and what was wrong with the others."""
+def _read_all(area: Area, *, binding: bool = False) -> tuple[tuple[Quarantine, ...], tuple[str, ...]]:
+    """Every trusted record once, and what was wrong with the others; `binding`: only those that can bind us.
+
+    Those of others are not even opened then: a stranger with thousands of them must not slow every reading of a card.
+    """
+    ends = tuple(f".{uid}{SUFFIX}" for uid in (0, os.geteuid())) if binding else (SUFFIX,)
     found: dict[str, Quarantine] = {}
     wrong: list[str] = []
     for directory, name in lease_area.list_names(area):
-        if not (name.startswith(PREFIX) and name.endswith(SUFFIX)):
+        if not (name.startswith(PREFIX) and name.endswith(ends)):
             continue
         path = f"{directory}/{name}"
         try:
@@ -220,16 +224,23 @@ def _read(path: str) -> Quarantine | str:
         return f"names uid {record.uid} and was written by uid {before.st_uid}: not trusted"
     if os.path.basename(path) != _name(record):
         return "its name and its content differ: not trusted"
-    return record
+    # Whose word it is says the file's owner, not the name that stands in it.
+    owner = processes.user_name(before.st_uid)
+    return replace(record, user=owner, reason=record.reason[:LONGEST_TEXT], evidence=record.evidence[:MOST_EVIDENCE])
 
 
 def _stand_in(path: str, name: str) -> Quarantine | str:
-    """For a record that cannot be understood: its name and owner still say whose word on which card it was."""
+    """For a record that cannot be understood: its name and owner still say whose word on which card it was.
+
+    Not so for a file with a second name: where root's file may be written by all, or the kernel lets anybody link
+    (``fs.protected_hardlinks``, proc_sys_fs(5)), a stranger can give it that name.
+    """
     uuid, _, number = name[len(PREFIX) : -len(SUFFIX)].rpartition(".")
     try:
-        owner = os.lstat(path).st_uid
+        facts = os.lstat(path)
     except OSError:
         return ""
-    if not _UUID.fullmatch(uuid) or number != str(owner):
+    owner = facts.st_uid
+    if not _UUID.fullmatch(uuid) or number != str(owner) or facts.st_nlink != 1:
         return ""
     return Quarantine(uuid, "its record cannot be read", processes.user_name(owner), owner, "", "", 0.0)

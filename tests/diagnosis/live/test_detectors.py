@@ -460,5 +460,14 @@ def test_every_class_has_a_detector_or_is_what_is_left_and_one_action() -> None:
         assert "{" not in action_for(kind, {})
 
 
+@pytest.mark.parametrize("progress", [MOVING, OVERDUE, UNKNOWN])
+def test_every_answer_carries_the_id_and_class_of_its_row(progress: Any) -> None:
+    rows = (*HANG_LADDER, *SLOW_LADDER)
+    for facts in (working(), resting(10, "futex_do_wait", FUTEX), resting(10, "io_schedule", READ, state="D")):
+        for row, found in zip(rows, run_detectors(case(tree(facts), progress)), strict=True):
+            assert found.detector in row.ids.split()
+            assert found.kind is row.kind
+
+
 def test_every_hang_class_is_in_the_ladder_of_hangs() -> None:
     assert {row.kind for row in HANG_LADDER} == HANGS

@@ -82,6 +82,42 @@ def test_a_root_whose_number_was_used_again_is_not_looked_at() -> None:
     assert LiveTarget("reused", (replace(identity, start_ticks=1),)).list_pids() == ()
 
 
+STAT = "{pid} (a) S (b c) {state} 1 7 7 0 -1 0 0 0 {faults} 0 3 4 0 0 20 0 1 0 {start} 0 0\n"
+
+
+def fake_process(proc: Path, pid: int, **files: str) -> None:
+    """A process in a /proc of files: of a kernel that tells only what is given."""
+    for base in (proc / str(pid), proc / str(pid) / "task" / str(pid)):
+        base.mkdir(parents=True, exist_ok=True)
+        (base / "stat").write_text(STAT.format(pid=pid, state="S", faults=9, start=77))
+        (base / "status").write_text("Name:\ta\nVmRSS:\t 12 kB\nSigCgt:\t0000000000000002\n")
+        for name, text in files.items():
+            (base / name).write_text(text)
+
+
+def test_a_kernel_that_tells_little_leaves_reasons_and_no_zeros(tmp_path: Path) -> None:
+    fake_process(tmp_path, 7)
+    facts = take_snapshot((7,), proc=str(tmp_path)).processes[0]
+    assert facts.name == "a) S (b c"
+    assert (facts.start_ticks, facts.ppid, facts.rss_bytes, facts.caught) == (77, 1, 12 * 1024, 2)
+    main = facts.main
+    assert (main.wchan, main.syscall, main.run_ns, main.switches) == (None, None, None, None)
+    assert set(main.unread) == {"wchan", "syscall", "schedstat", "switches"}
+    assert main.cpu_ticks == 7
+    assert not facts.io.known
+    assert not facts.files.known
+
+
+@pytest.mark.parametrize("garbage", ["", "\0\0", "x" * 5000, "-1 0x0 0x0", "1 2", "io: x\n"])
+def test_garbage_in_proc_is_survived(tmp_path: Path, garbage: str) -> None:
+    fake_process(
+        tmp_path, 7, schedstat=garbage, syscall=garbage, wchan=garbage, io=garbage, cmdline=garbage, environ=garbage
+    )
+    assert take_snapshot((7,), proc=str(tmp_path)).processes
+    (tmp_path / "7" / "stat").write_text(garbage)
+    assert take_snapshot((7,), proc=str(tmp_path)).gone == (7,)
+
+
 def test_secrets_on_a_command_line_are_taken_out(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "import sys; sys.stdin.read()", "--api-key", "s3cr3t-s3cr3t-s3cr3t"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, env={"WANDB_API_KEY": "s3cr3t", "RANK": "3"}) as process:

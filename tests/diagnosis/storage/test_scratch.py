@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import subprocess
 import sys
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.diagnosis.storage import removing, scratch
+from holdfast.diagnosis.storage.neighbours import _list_mapped as list_mapped
 from holdfast.diagnosis.storage.scratch import find_scratch, prune_scratch, prune_within
-from holdfast.host.clock import format_utc
+from holdfast.host.clock import format_utc, utc_now
 from holdfast.model import wire
 from holdfast.model.job import DiskNeeds, JobSpec
 from tests.rundirs import ended, make_run
@@ -44,7 +46,14 @@ def begun(root: Path, run_id: str, work: Path, *, hours_ago: float = 1.0, over: 
     record["created_at"] = format_utc(os.stat(root).st_mtime - hours_ago * 3600)
     record["job"]["workdir"] = str(work)
     (path / wire.RUN).write_text(json.dumps(record))
+    if over:
+        write_status(path, {"ended_at": utc_now()})
     return path
+
+
+def write_status(run_dir: Path, status: dict[str, object] | None) -> None:
+    path = Path(wire.attempt_dir(str(run_dir), 1)) / wire.EXIT
+    path.write_text(json.dumps({**json.loads(path.read_text()), "status": status}))
 
 
 def job(work: Path, *patterns: str) -> JobSpec:
@@ -286,6 +295,112 @@ def test_a_walk_that_is_cut_short_plans_nothing(run_dir: Path, work: Path, monke
     found = find_scratch(str(run_dir), job(work, "artifacts/**"))
     assert found.plan.victims == ()
     assert "nothing is planned" in found.left_out[0]
+
+
+@pytest.mark.requirement("STOR-03")
+def test_STOR_03_a_checkpoint_is_never_robbed_of_single_files(run_dir: Path, work: Path) -> None:
+    for step in (100, 200):
+        checkpoint(run_dir / f"artifacts/checkpoint-{step}/model.pt")
+        put(run_dir / f"artifacts/checkpoint-{step}/trainer_state.json")
+    done = prune_scratch(str(run_dir), job(work, "artifacts/checkpoint-*/**", "artifacts/*/*.json"))
+    assert done.removed == ()
+    assert any("part of a checkpoint" in text for text in done.kept)
+
+
+@pytest.mark.requirement("STOR-03")
+def test_STOR_03_a_newest_checkpoint_that_lacks_a_file_does_not_replace_the_one_before(
+    run_dir: Path, work: Path
+) -> None:
+    for name in ("50/model.pt", "50/optimizer.pt", "100/model.pt", "100/optimizer.pt", "200/model.pt"):
+        checkpoint(run_dir / f"artifacts/checkpoint-{name}")
+    prune_scratch(str(run_dir), job(work, "artifacts/**"))
+    assert sorted(os.listdir(run_dir / "artifacts")) == ["checkpoint-100", "checkpoint-200"]
+
+
+@pytest.mark.requirement("STOR-03")
+@pytest.mark.parametrize("target", ["ckpt-1.pt", "deep/ckpt-1.pt"])
+def test_STOR_03_what_a_link_named_best_leads_to_stays(run_dir: Path, work: Path, target: str) -> None:
+    best = checkpoint(run_dir / "artifacts" / target)
+    for step in (2, 3):
+        checkpoint(best.parent / f"ckpt-{step}.pt")
+    (run_dir / "artifacts/best.pt").symlink_to(target)
+    done = prune_scratch(str(run_dir), job(work, "artifacts/**"))
+    assert done.removed == (str(best.parent / "ckpt-2.pt"),)
+    assert any("best" in text and target in text for text in done.kept)
+
+
+def test_what_lies_in_a_directory_named_best_stays_unless_it_is_named(run_dir: Path, work: Path) -> None:
+    inside = put(run_dir / "artifacts/best/config.json")
+    assert prune_scratch(str(run_dir), job(work, "artifacts/**")).removed == ()
+    assert prune_scratch(str(run_dir), job(work, "artifacts/best/*.json")).removed == (str(inside),)
+
+
+def test_results_that_are_declared_by_a_pattern_or_through_a_link_stay(run_dir: Path, work: Path) -> None:
+    put(run_dir / "artifacts/out-1.bin")
+    real = put(work / "tmp/real.bin")
+    (run_dir / "artifacts/linked.bin").symlink_to(real)
+    put(work / "tmp/other")
+    spec = replace(job(work, "artifacts/**", "tmp/**"), artifacts=("artifacts/out-*.bin", "artifacts/linked.bin"))
+    assert prune_scratch(str(run_dir), spec).removed == (str(work / "tmp/other"),)
+
+
+def test_a_file_that_is_only_mapped_stays(run_dir: Path, work: Path) -> None:
+    path = put(run_dir / "artifacts/tmp/mapped", b"x" * 8192)
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        mapped = Path("/proc/self/maps").read_text(encoding="utf-8")
+        facts = path.stat()
+        line = next(line for line in mapped.splitlines() if line.endswith(str(path)))
+        assert line.split()[4] == str(facts.st_ino)
+        found = list_mapped(os.getpid())
+    assert (facts.st_dev, facts.st_ino) in found or os.fsdecode(line.split()[3]) != (
+        f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}"
+    )
+
+
+@pytest.mark.parametrize("inside", ["", "checkpoints"])
+def test_a_working_directory_in_a_runs_directory_is_left_alone(run_dir: Path, tmp_path: Path, inside: str) -> None:
+    other = begun(tmp_path, OTHER, tmp_path / "far", hours_ago=9.0)
+    put(other / inside / "step-1.tmp")
+    found = find_scratch(str(run_dir), job(other / inside, "**/*.tmp"))
+    assert found.plan.victims == ()
+    assert "directory of a run" in found.left_out[0]
+
+
+def test_a_working_directory_that_everybody_may_write_in_is_left_alone(run_dir: Path, work: Path) -> None:
+    put(work / "tmp/whose")
+    work.chmod(0o1777)
+    assert "no directory of its own" in find_scratch(str(run_dir), job(work, "tmp/**")).left_out[0]
+
+
+def test_an_end_that_nobody_saw_is_not_when_its_record_was_written(run_dir: Path, work: Path) -> None:
+    hour_ago = os.stat(run_dir).st_mtime - 1800
+    write_status(run_dir, None)
+    beat = put(Path(wire.attempt_dir(str(run_dir), 1)) / wire.HEARTBEAT, b"{}")
+    os.utime(beat, (hour_ago, hour_ago))
+    put(work / "tmp/made by hand since")
+    assert prune_scratch(str(run_dir), job(work, "tmp/**")).removed == ()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs mounts")
+def test_STOR_04_a_bind_mount_of_the_same_disk_is_not_entered(run_dir: Path, work: Path, tmp_path: Path) -> None:
+    precious = put(tmp_path / "precious/data.bin")
+    (run_dir / "artifacts/tmp/mounted").mkdir(parents=True)
+    own = put(run_dir / "artifacts/tmp/own")
+    (run_dir / "artifacts/step-1/deep").mkdir(parents=True)
+    program = (
+        "import sys; from tests.diagnosis.storage.test_scratch import job; from pathlib import Path;"
+        "from holdfast.diagnosis.storage.scratch import prune_scratch;"
+        "print(prune_scratch(sys.argv[1], job(Path(sys.argv[2]), 'artifacts/tmp/**')).removed)"
+    )
+    script = 'set -e; mount --bind "$1" "$2"; shift 2; exec "$@"'
+    command = ["unshare", "-m", "sh", "-c", script, "sh", str(precious.parent), str(run_dir / "artifacts/tmp/mounted")]
+    ended = subprocess.run(
+        [*command, sys.executable, "-c", program, str(run_dir), str(work)], capture_output=True, text=True, check=False
+    )
+    if "unshare" in ended.stderr or "mount:" in ended.stderr:
+        pytest.skip(f"no mounts here: {ended.stderr}")
+    assert ended.stdout == f"('{own}',)\n", ended.stderr
+    assert precious.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another account's file")

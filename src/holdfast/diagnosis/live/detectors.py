@@ -49,7 +49,7 @@ SLOW_LADDER = (
     Detector("S1", LiveClass.LOADER_BOUND, slow.detect_loader),
     Detector("S3", LiveClass.NOISY_NEIGHBOUR, slow.detect_neighbour),
     Detector("G12", LiveClass.CPU_FALLBACK, slow.detect_cpu_fallback),
-    Detector("U38", LiveClass.CPU_BOUND, slow.detect_cpu_bound),
+    Detector("S1c", LiveClass.CPU_BOUND, slow.detect_cpu_bound),
     Detector("S5", LiveClass.STRAGGLER, slow.detect_straggler),
     Detector("S6", LiveClass.SLOWER_THAN_BEFORE, slow.detect_slower),
     Detector("G13", LiveClass.GPU_UNDERFED, slow.detect_underfed),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,6 @@ MOST_RUNS = 5000
 """With more runs beside this one it is not looked whether one shared its working directory: it counts as shared."""
 SLACK_NS = 2_000_000_000
 """File systems round their times, and the first record is written a little before the job begins."""
-_SHARED = ("/", "/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - never pruned
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,10 @@ class Window:
 def find_neighbour(run_dir: str, workdir: str) -> tuple[Window, str]:
     """While the run was alive, and why its working directory is not its alone; empty when nothing speaks against it."""
     real, none = os.path.realpath(workdir), Window()
-    if real in _SHARED or real == os.path.realpath(os.path.expanduser("~")):
+    if _is_shared(real):
         return none, "is no directory of its own: nothing is pruned there"
+    if _is_of_a_run(real):
+        return none, "lies in the directory of a run: nothing is pruned there"
     own = _read_life(run_dir)
     if own is None:
         return none, "when this run began cannot be read: nothing is pruned there"
@@ -52,6 +54,33 @@ def find_neighbour(run_dir: str, workdir: str) -> tuple[Window, str]:
     if elsewhere:
         return window, f"{elsewhere} works in it now"
     return window, ""
+
+
+def _is_shared(real: str) -> bool:
+    """Whether it is the root, a home directory, or one in which every account may write, like /tmp."""
+    if real in {"/", *map(os.path.realpath, (os.path.expanduser("~"), _read_home()))}:
+        return True
+    try:
+        return bool(os.stat(real).st_mode & stat.S_IWOTH)
+    except OSError:
+        return False  # it is not there, which is told elsewhere
+
+
+def _read_home() -> str:
+    """The home directory of this account by the box's own record; HOME may say another, or nothing."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:
+        return "/"
+
+
+def _is_of_a_run(real: str) -> bool:
+    """Whether it is a run's directory, or lies in one: what is there belongs to that run, checkpoints and all."""
+    parts = real.split("/")
+    heads = ("/".join(parts[: number + 1]) for number, part in enumerate(parts) if is_run_id(part))
+    return any(os.path.lexists(f"{head}/{wire.RUN}") for head in heads)
 
 
 def _shares(run_dir: str, workdir: str, window: Window) -> bool:
@@ -88,10 +117,33 @@ def _overlap(first: str, second: str) -> bool:
 
 
 def _read_end(run_dir: str) -> int:
-    """When the newest attempt's exit record was written; 0 when there is none."""
+    """When the newest attempt ended, 0 when it has no exit record.
+
+    The record's own time is wrong where nobody saw the end (the box went down, the supervisor was killed): it is
+    written by whoever looks next, days later. The last sign of life before it counts then.
+    """
     try:
         numbers = [int(name) for name in os.listdir(f"{run_dir}/{wire.ATTEMPTS}") if name.isascii() and name.isdigit()]
-        return os.stat(f"{wire.attempt_dir(run_dir, max(numbers, default=0))}/{wire.EXIT}").st_mtime_ns
+        attempt = wire.attempt_dir(run_dir, max(numbers, default=0))
+        written = os.stat(f"{attempt}/{wire.EXIT}").st_mtime_ns
+    except OSError:
+        return 0
+    try:
+        status = wire.parse_object(files.read_bytes(f"{attempt}/{wire.EXIT}"), wire.EXIT).get("status")
+    except (OSError, ValueError):
+        status = None
+    if isinstance(status, dict):
+        try:
+            # A keeper may have seen the end long before somebody wrote this record.
+            return min(written, int(parse_utc(str(status.get("ended_at"))) * 1e9))
+        except ValueError:
+            return written
+    return max((_read_mtime(f"{attempt}/{name}") for name in (wire.HEARTBEAT, wire.OUTPUT)), default=0) or written
+
+
+def _read_mtime(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
     except OSError:
         return 0
 
@@ -114,7 +166,11 @@ def _find_living(own: str, workdir: str) -> str:
 
 
 def list_open_files(uid: int) -> frozenset[tuple[int, int]]:
-    """Device and inode of every file that a process of the account has open or mapped as its program."""
+    """Device and inode of every file that a process of the account has open or mapped.
+
+    On btrfs and overlayfs the device of a mapping is not that of the file, so there only open descriptors and the
+    program itself are found. Source: proc_pid_maps(5).
+    """
     found: set[tuple[int, int]] = set()
     for pid in list_pids():
         if read_uid(pid) != uid:
@@ -130,4 +186,20 @@ def list_open_files(uid: int) -> frozenset[tuple[int, int]]:
             except OSError:
                 continue
             found.add((facts.st_dev, facts.st_ino))
+        found |= _list_mapped(pid)
     return frozenset(found)
+
+
+def _list_mapped(pid: int) -> set[tuple[int, int]]:
+    """A mapping keeps a file in use after its descriptor was closed, as libraries for checkpoints and data sets do."""
+    found: set[tuple[int, int]] = set()
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            for line in file:
+                fields = line.split(None, 5)
+                if len(fields) > 5 and fields[4] != b"0":
+                    major, _, minor = fields[3].partition(b":")
+                    found.add((os.makedev(int(major, 16), int(minor, 16)), int(fields[4])))
+    except (OSError, ValueError):
+        return found
+    return found

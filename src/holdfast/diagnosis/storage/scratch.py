@@ -11,9 +11,7 @@ this run was alive, and only if no other run was at work in it meanwhile: otherw
 from __future__ import annotations
 
 import errno
-import glob
 import os
-import re
 import stat
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -35,7 +33,8 @@ from ...host.clock import monotonic_s
 from ...host.readable import find_damage
 from ...model import wire
 from ...model.ids import is_run_id
-from .neighbours import Window, find_neighbour, list_open_files
+from .holding import hold_in_run, hold_in_workdir, keep_linked, list_declared
+from .neighbours import find_neighbour, list_open_files
 from .removing import DIRECTORY, list_entries, open_parent, read_mount, remove
 
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ if TYPE_CHECKING:
 MOST_ENTRIES = 200_000
 WALK_WITHIN_S = 20.0
 DEEPEST = 64
-_RECORDS = frozenset({wire.RUN, wire.HANDBOOK, wire.SNAPSHOT, wire.ATTEMPTS, wire.CHECKPOINTS})
-"""What holdfast keeps at the top of a run directory; its checkpoints have a pruning of their own."""
 _JUDGED = (".npz", ".safetensors")
 _JUDGED_AS_ZIP = (".pt", ".pth", ".ckpt", ".bin")
 """Formats whose wholeness `host.readable` can tell: the second ones only when they are zip archives, as torch writes
@@ -107,19 +104,24 @@ def find_scratch(run_dir: str, spec: JobSpec, *, patterns: tuple[str, ...] | Non
         return Found(Plan())
     spec = _resolve(spec)
     opened = list_open_files(os.stat(run_dir).st_uid)
-    declared = _list_declared(spec, run_dir)
+    declared = list_declared(spec, run_dir)
     left_out: list[str] = []
     chosen: set[str] = set()
-    items = _look(Root.RUN, run_dir, wanted, _hold_in_run(spec, run_dir, declared, opened), left_out, chosen)
+    items = _look(
+        Root.RUN, run_dir, wanted, hold_in_run(spec, run_dir, declared, opened), left_out=left_out, chosen=chosen
+    )
     window, problem = find_neighbour(run_dir, spec.workdir)
     if not os.path.isdir(spec.workdir):
         left_out.append(f"{spec.workdir}: is not there")
     elif problem:
         left_out.append(f"{spec.workdir}: {problem}")
     elif not os.path.samefile(spec.workdir, run_dir):
-        held = _hold_in_workdir(spec.workdir, window, declared, opened)
-        items += _look(Root.WORKDIR, spec.workdir, wanted, held, left_out, chosen)
-    return Found(plan_pruning(_keep_linked(items, chosen, run_dir, spec)), tuple(left_out))
+        held = hold_in_workdir(spec.workdir, window, declared, opened)
+        items += _look(Root.WORKDIR, spec.workdir, wanted, held, left_out=left_out, chosen=chosen)
+    return Found(
+        plan_pruning(keep_linked(items, chosen, {root: os.path.realpath(_top(root, run_dir, spec)) for root in Root})),
+        tuple(left_out),
+    )
 
 
 def prune_scratch(run_dir: str, spec: JobSpec, *, patterns: tuple[str, ...] | None = None) -> Pruned:
@@ -156,7 +158,7 @@ def prune_within(run_dir: str, spec: JobSpec, limit_s: float, *, patterns: tuple
         answer = Offload(lambda: wire.encode(prune_scratch(run_dir, spec, patterns=patterns))).wait(limit_s)
         return wire.decode(Pruned, answer)
     except (OffloadFailed, wire.WireError, OSError) as error:
-        return Pruned(failed=(f"{run_dir}: {error}",))
+        return Pruned(failed=(f"{run_dir}: {error}; some of it may have been removed",))
 
 
 def _resolve(spec: JobSpec) -> JobSpec:
@@ -168,76 +170,12 @@ def _top(root: Root, run_dir: str, spec: JobSpec) -> str:
     return run_dir if root is Root.RUN else spec.workdir
 
 
-def _keep_linked(items: list[Item], chosen: set[str], run_dir: str, spec: JobSpec) -> tuple[Item, ...]:
-    """The same items; what a link named best, last or final leads to stays, and so does what holds or lies in it."""
-    if not chosen:
-        return tuple(items)
-    above = {path[: cut.start()] for path in chosen for cut in re.finditer("/", path)}
-    tops = {root: os.path.realpath(_top(root, run_dir, spec)) for root in Root}
-
-    def linked(item: Item) -> bool:
-        path = f"{tops[item.root]}/{item.path}"
-        parents = {path[: cut.start()] for cut in re.finditer("/", path)}
-        return path in chosen or (item.is_directory and path in above) or not parents.isdisjoint(chosen)
-
-    return tuple(replace(item, held=Keep.LINKED) if not item.held and linked(item) else item for item in items)
-
-
-def _list_declared(spec: JobSpec, run_dir: str) -> frozenset[str]:
-    """Real paths of what the job declares; a declared result may be a pattern, or a link to another place."""
-    paths = [*spec.inputs, *spec.data, *((spec.config,) if spec.config else ())]
-    for path in spec.artifacts:
-        results = os.path.join(run_dir, path)
-        paths += [results, *glob.glob(results)]
-    return frozenset(os.path.realpath(path) for path in paths)
-
-
-def _hold_in_run(
-    spec: JobSpec, run_dir: str, declared: frozenset[str], opened: frozenset[tuple[int, int]]
-) -> Callable[[Item, int], Keep | None]:
-    results = tuple(os.path.normpath(path) for path in spec.artifacts)
-    real = os.path.realpath(run_dir)
-
-    def held(item: Item, uid: int) -> Keep | None:
-        if item.path.split("/", 1)[0] in _RECORDS:
-            return Keep.RECORD
-        if any(matches(item.path, path) or (item.is_directory and may_lead(item.path, path)) for path in results):
-            return Keep.DECLARED
-        return _hold_always(item, uid, opened, declared, real)
-
-    return held
-
-
-def _hold_in_workdir(
-    workdir: str, window: Window, declared: frozenset[str], opened: frozenset[tuple[int, int]]
-) -> Callable[[Item, int], Keep | None]:
-    def held(item: Item, uid: int) -> Keep | None:
-        if not window.begin_ns <= item.mtime_ns <= window.end_ns:
-            return Keep.OLDER
-        return _hold_always(item, uid, opened, declared, workdir)
-
-    return held
-
-
-def _hold_always(
-    item: Item, uid: int, opened: frozenset[tuple[int, int]], declared: frozenset[str], top: str
-) -> Keep | None:
-    if uid != os.geteuid():
-        return Keep.FOREIGN
-    if (item.device, item.inode) in opened:
-        return Keep.OPEN
-    path = f"{top}/{item.path}"
-    for real in declared:
-        if path == real or path.startswith(f"{real}/") or real.startswith(f"{path}/"):
-            return Keep.DECLARED
-    return None
-
-
 def _look(
     root: Root,
     top: str,
     patterns: tuple[str, ...],
     held: Callable[[Item, int], Keep | None],
+    *,
     left_out: list[str],
     chosen: set[str],
 ) -> list[Item]:

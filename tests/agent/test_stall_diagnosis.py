@@ -1,0 +1,162 @@
+"""A stall that is reported comes with what the job is doing; one that stops the job does not wait for it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.agent import stall_diagnosis
+from holdfast.agent.stall_diagnosis import StallDiagnosis, diagnose
+from holdfast.host import processes
+from holdfast.host.offload import Offload
+from holdfast.model.job import Notify, Stall, StallAction
+from holdfast.model.run import Outcome, Wish
+from tests.agent.driving import Drive, Driven
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.process
+
+PACER = str(Path(__file__).parent / "jobs" / "pacer.py")
+STALLS = (sys.executable, PACER, "--stacks", "steps:8:0.2", "hang")
+
+
+def hook(tmp_path: Path) -> tuple[str, ...]:
+    return ("sh", "-c", f"cat >> {tmp_path}/messages")
+
+
+def messages(tmp_path: Path) -> list[dict[str, Any]]:
+    path = tmp_path / "messages"
+    decoder, text, found = json.JSONDecoder(), path.read_text() if path.exists() else "", []
+    while text.strip():
+        message, end = decoder.raw_decode(text.lstrip())
+        found.append(message)
+        text = text.lstrip()[end:]
+    return [message for message in found if message["state"] == "stalled"]
+
+
+def stall(drive: Drive, tmp_path: Path, action: StallAction = StallAction.REPORT) -> Driven:
+    rule = Stall(no_progress_s=0.8, startup_s=30.0, action=action)
+    return drive(*STALLS, stall=rule, notify=Notify(hook(tmp_path)), grace_s=0.5)
+
+
+@pytest.mark.requirement("MON-07", "DIAG-03")
+def test_MON_07_a_reported_stall_says_what_the_job_is_doing(drive: Drive, tmp_path: Path) -> None:
+    run = stall(drive, tmp_path)
+    (event,) = wait_until(lambda: run.events("diagnosed"), 25.0, what=f"it was diagnosed; {run.log()}")
+    assert event["data"]["class"] == "deadlock", event
+    assert event["data"]["action"]
+    assert event["data"]["evidence_for"]
+    (message,) = wait_until(lambda: messages(tmp_path), what="it was told")
+    assert message["diagnosis"] == event["data"]
+    assert "no step for" in message["reason"]
+    assert run.kind() == "running", "nothing was done to it"
+    run.ask(Wish.STOP_NOW)
+    run.ended()
+
+
+@pytest.mark.requirement("MON-07")
+def test_MON_07_a_stop_does_not_wait_for_a_diagnosis(drive: Drive, tmp_path: Path) -> None:
+    run = stall(drive, tmp_path, StallAction.STOP)
+    assert run.ended().outcome is Outcome.TIMED_OUT
+    assert run.events("diagnosed") == []
+    (message,) = messages(tmp_path)
+    assert (message["stopped"], "diagnosis" in message) == (True, False)
+
+
+@pytest.mark.requirement("MON-07")
+def test_MON_07_a_job_that_ends_meanwhile_is_still_told_of(drive: Drive, tmp_path: Path) -> None:
+    run = stall(drive, tmp_path)
+    wait_until(lambda: run.events("stalled"), what=f"it stalled; {run.log()}")
+    run.ask(Wish.STOP_NOW)
+    assert run.ended().outcome is Outcome.STOPPED
+    (event,) = run.events("diagnosed")
+    assert event["data"] == {"failed": "the job's end came first"}
+    (message,) = messages(tmp_path)
+    assert message["diagnosis"] == event["data"]
+
+
+class Bench:
+    """A diagnosis beside a loop that the test turns by hand."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
+        from types import SimpleNamespace
+
+        self.events: list[dict[str, object]] = []
+        self.told: list[dict[str, object]] = []
+        self.timers: dict[object, Callable[[], None]] = {}
+        self.ready: dict[int, Callable[[], None]] = {}
+        self.works: list[Offload] = []
+
+        def begin(_: Callable[[], object]) -> Offload:
+            self.works.append(Offload(work))
+            return self.works[-1]
+
+        monkeypatch.setattr(stall_diagnosis, "Offload", begin)
+        timers = SimpleNamespace(
+            arm=lambda key, _, then: self.timers.update({key: then}), disarm=lambda key: self.timers.pop(key, None)
+        )
+        loop = SimpleNamespace(timers=timers, add=self.ready.__setitem__, remove=lambda fd: self.ready.pop(fd, None))
+        recorder = SimpleNamespace(event=lambda _, **data: self.events.append(data))
+        self.context: Any = SimpleNamespace(
+            run_id="r", run_dir=str(root), directory=str(root), helpers=set(), loop=loop, recorder=recorder
+        )
+        job: Any = SimpleNamespace(gear=None, list_processes=list)
+        lease: Any = SimpleNamespace(leased_cards=frozenset())
+        self.diagnosis = StallDiagnosis(self.context, job, lease)
+
+    def run(self) -> None:
+        self.diagnosis.begin(self.told.append)
+
+
+def wait_for_ever() -> None:
+    import signal
+
+    signal.pause()
+
+
+def test_a_diagnosis_that_hangs_is_given_up_and_is_no_part_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_leaks: None
+) -> None:
+    bench = Bench(tmp_path, monkeypatch, wait_for_ever)
+    bench.run()
+    assert bench.context.helpers == {bench.works[0].pid}
+    bench.run()
+    assert bench.told == [{"failed": "another diagnosis is under way"}], "one at a time"
+    (give_up,) = bench.timers.values()
+    give_up()
+    assert bench.told[1] == bench.events[-1] == {"failed": "no answer within 12 s"}
+    assert (bench.context.helpers, bench.ready, bench.timers) == (set(), {}, {})
+    bench.diagnosis.end()
+    assert len(bench.told) == 2, "told once"
+
+
+def test_a_diagnosis_that_fails_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_leaks: None) -> None:
+    def fail() -> None:
+        raise RuntimeError("broken")
+
+    bench = Bench(tmp_path, monkeypatch, fail)
+    bench.run()
+
+    def turn() -> bool:
+        for take in list(bench.ready.values()):
+            take()
+        return bool(bench.told)
+
+    wait_until(turn, what="it failed")
+    assert bench.told == [{"failed": "RuntimeError: broken"}]
+
+
+def test_what_has_gone_is_diagnosed_without_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.diagnosis.live.judge.INTERVAL_S", 0.01)
+    monkeypatch.setattr("holdfast.diagnosis.live.judge.time.sleep", lambda _: None)
+    mine = processes.identify_self()
+    gone = type(mine)(mine.pid, mine.start_ticks + 1, mine.boot_id)
+    found = diagnose("r", str(tmp_path), str(tmp_path), (gone,), group_dirs=(), cards=frozenset())
+    assert found["class"] == "unclear"
