@@ -16,6 +16,7 @@ from holdfast.agent.context import Context
 from holdfast.agent.create import next_attempt
 from holdfast.agent.record import Recorder
 from holdfast.agent.retrying import count_automatic, find_change, follow_up, is_undecided, read_retry
+from holdfast.cli.diagnosing import tell_of_retry
 from holdfast.host.quarantine import list_quarantined
 from holdfast.model import wire
 from holdfast.model.job import DiskNeeds, JobSpec, Retries
@@ -48,7 +49,9 @@ def newest(run_dir: str) -> int:
 
 
 @pytest.mark.requirement("FAIL-02", "FAIL-16")
-def test_a_blip_is_followed_by_an_attempt_of_the_same_configuration(drive: Drive) -> None:
+def test_a_blip_is_followed_by_an_attempt_of_the_same_configuration(
+    drive: Drive, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = drive(*job(1), retries=Retries(max=2, wait_s=0.01))
     run.ended()
     wait_until(lambda: newest(run.run_dir) == 2)
@@ -61,6 +64,8 @@ def test_a_blip_is_followed_by_an_attempt_of_the_same_configuration(drive: Drive
     assert decided["job_sha256"] == origin["job_sha256"]
     assert newest(run.run_dir) == 2
     assert not is_undecided(run.run_dir, 1)
+    tell_of_retry(run.run_dir)
+    assert "attempt 2 was begun by holdfast after attempt 1 ended as transient" in capsys.readouterr().err
 
 
 def test_attempts_that_nobody_asked_for_are_bounded(drive: Drive) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -104,12 +104,12 @@ class Bench:
         )
         loop = SimpleNamespace(timers=timers, add=self.ready.__setitem__, remove=lambda fd: self.ready.pop(fd, None))
         recorder = SimpleNamespace(event=lambda _, **data: self.events.append(data))
-        self.context: Any = SimpleNamespace(
-            run_id="r", run_dir=str(root), directory=str(root), helpers=set(), loop=loop, recorder=recorder
-        )
+        context: Any = SimpleNamespace(run_id="r", run_dir=str(root), directory=str(root), helpers=set())
+        context.loop, context.recorder = loop, recorder
+        self.context = cast("Any", context)
         job: Any = SimpleNamespace(gear=None, list_processes=list)
         lease: Any = SimpleNamespace(leased_cards=frozenset())
-        self.diagnosis = StallDiagnosis(self.context, job, lease)
+        self.diagnosis = StallDiagnosis(cast("Any", context), job, lease)
 
     def run(self) -> None:
         self.diagnosis.begin(self.told.append)

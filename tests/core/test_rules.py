@@ -6,7 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core.rules import Rules, RulesError, apply_rules, card_rules, combine_rules, judge_hours, parse_rules
+from holdfast.core.rules import (
+    XID_SEVERITIES,
+    Rules,
+    RulesError,
+    apply_rules,
+    card_rules,
+    combine_rules,
+    judge_hours,
+    parse_rules,
+)
+from holdfast.diagnosis.kernel.xids import Severity
 from holdfast.model.finding import Level
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.job import GpuOptions, JobSpec, Priority, Timeouts
@@ -89,6 +99,14 @@ def test_strings_with_hashes_and_escapes() -> None:
         ('{"nice": 3, "nice": 4}', "r: 'nice' is given twice"),
         ('{"nice": }', "r: "),
         ("{" * 5, "r: "),
+        ("[xid]\n79 = 'harmless'", "r:2: Xid 79: 'harmless' is no severity; known are app, ask, card, host, watch"),
+        ("[xid]\n79 = 1", "r:2: Xid 79: 1 is no severity"),
+        ("[xid]\nfatal = 'card'", "r:2: a Xid is a whole number from 1 to 999, found 'fatal'"),
+        ("[xid]\n079 = 'card'", "r:2: a Xid is a whole number"),
+        ("[xid]\n0 = 'card'", "r:2: a Xid is a whole number"),
+        ("[xid]\n79 = 'card'\n79 = 'watch'", "r:3: 'xid.79' is given twice"),
+        ('{"xid": {"1000": "card"}}', "r: a Xid is a whole number"),
+        ("xid = 'card'", "r:1: unknown rule 'xid'"),
     ],
 )
 def test_a_malformed_file_names_the_line(text: str, message: str) -> None:
@@ -156,6 +174,22 @@ def test_a_refusal_by_the_clock_says_when() -> None:
     assert "it is 13:30" in finding.evidence
     assert "20:00" in finding.remedy
     assert judge_hours(Rules(), 5) is None
+
+
+@pytest.mark.requirement("GPUH-03")
+def test_GPUH_03_the_severity_of_a_xid_can_be_set() -> None:
+    rules = parse_rules('[xid]\n63 = "card"  # exchanged at once here\n94 = "watch"\n', "r")
+    assert rules.xids == {63: "card", 94: "watch"}
+    assert parse_rules('{"xid": {"63": "card", "94": "watch"}}', "r") == rules
+
+
+def test_every_word_for_a_xid_is_one_that_the_diagnosis_knows() -> None:
+    assert {severity.value for severity in Severity} == XID_SEVERITIES
+
+
+def test_of_two_files_the_machines_word_for_a_xid_holds() -> None:
+    machine, own = Rules(xids={63: "card"}), Rules(xids={63: "watch", 94: "host"})
+    assert combine_rules(machine, own).xids == {63: "card", 94: "host"}
 
 
 def test_two_files_give_the_stricter_of_each() -> None:

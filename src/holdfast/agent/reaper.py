@@ -39,7 +39,7 @@ from ..model.ids import is_run_id
 from . import observe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from ..model.identity import ProcessId
 
@@ -47,6 +47,10 @@ GRACE_S = 10.0
 KILL_WAIT_S = 2.0
 AUDIT = "reaper.jsonl"
 COMMAND_MAX = 200
+MOST_STEPS = 1000
+"""From a process up to its ancestors; the table changes while it is read."""
+LONGEST_POLL_S = 3600.0
+"""poll(2) takes milliseconds in an int; a grace of a month is waited for in pieces."""
 _CREATED_SLACK_S = 2.0
 
 
@@ -111,9 +115,11 @@ def find_leftovers(*, roots: Iterable[str] = (), except_dir: str | None = None, 
     if not found:
         return Leftovers((), tuple(spared))
     protected = list_live_processes([*roots, *(os.path.dirname(one.run_dir) for one in found)])
+    carriers = _find_carriers({one.run_dir for one in found}, views)
     kept = []
     for one in found:
-        why = protected.get(one.process) or ("this command was started from it" if _is_above(one.process) else "")
+        why = protected.get(one.process) or carriers.get(one.process.pid, "")
+        why = why or ("this command was started from it" if _is_above(one.process) else "")
         if why:
             spared.append(Spared(one.process.pid, one.run_id, one.command, why))
         else:
@@ -137,7 +143,7 @@ def _prove(
         return None
     run_id, run_dir = environ["HOLDFAST_RUN_ID"], environ.get("HOLDFAST_RUN_DIR", "").rstrip("/")
     attempt = environ.get("HOLDFAST_ATTEMPT", "")
-    if within is not None and os.path.dirname(run_dir) != within.rstrip("/"):
+    if within is not None and os.path.realpath(os.path.dirname(run_dir)) != os.path.realpath(within):
         return None
     # The number may have changed hands between the two reads.
     if not is_alive(process) or read_uid(pid) != os.geteuid() or (except_dir and run_dir == except_dir):
@@ -201,10 +207,31 @@ def list_live_processes(roots: Iterable[str]) -> dict[ProcessId, str]:
     return found
 
 
+def _find_carriers(ended: Container[str], views: dict[str, observe.RunView]) -> dict[int, str]:
+    """Processes above one of another run that is not known to be over, with the reason to leave them alone.
+
+    A supervisor or keeper that was started from inside an ended run has that run's marker, and its own job another one:
+    so it is found wherever that other run's directory lies. `ended` are the run directories to whose processes this
+    does not apply; `views` as in `_prove`.
+    """
+    found: dict[int, str] = {}
+    for pid in list_pids():
+        environ = (read_environ(pid) or {}) if read_uid(pid) == os.geteuid() else {}
+        run_dir, name = environ.get("HOLDFAST_RUN_DIR", "").rstrip("/"), environ.get("HOLDFAST_RUN_ID", "")
+        if not run_dir or run_dir in ended:
+            continue
+        view = views.get(run_dir) or views.setdefault(run_dir, observe.observe(run_dir))
+        facts, steps = None if view.over else read_stat(pid), 0
+        while facts is not None and facts.ppid > 1 and steps < MOST_STEPS:
+            found[facts.ppid] = f"process {pid} of {name}, which is not over, descends from it"
+            facts, steps = read_stat(facts.ppid), steps + 1
+    return found
+
+
 def _is_above(process: ProcessId) -> bool:
     """Whether the process is us, or one that we descend from."""
     pid, steps = os.getpid(), 0
-    while pid > 1 and steps < 1000:
+    while pid > 1 and steps < MOST_STEPS:
         if pid == process.pid:
             return True
         facts = read_stat(pid)
@@ -295,7 +322,7 @@ def _wait(descriptors: list[int], limit_s: float) -> list[int]:
         poller.register(descriptor, select.POLLIN)
     deadline = clock.monotonic_s() + limit_s
     while left:
-        remaining_ms = int((deadline - clock.monotonic_s()) * 1000)
+        remaining_ms = int(min(deadline - clock.monotonic_s(), LONGEST_POLL_S) * 1000)
         if remaining_ms <= 0:
             break
         for descriptor, _ in poller.poll(remaining_ms):

@@ -72,6 +72,19 @@ def diagnose_pid(pid: int, *, deep: bool) -> Answer:
     return _look(target, f"pid {pid}", "", None, deep=deep)
 
 
+def tell_of_retry(run_dir: str) -> None:
+    """Say that the newest attempt was begun by holdfast itself after a failure, and how to see that failure."""
+    from holdfast.agent.retrying import read_retry
+
+    newest = max(observe.list_attempts(run_dir), default=0)
+    before = read_retry(run_dir, newest - 1) if newest > 1 else {}
+    if before.get("retry"):
+        note(
+            f"attempt {newest} was begun by holdfast after attempt {newest - 1} ended as {before.get('class')}: "
+            f"--attempt {newest - 1} says why"
+        )
+
+
 def diagnose_run(found: Found, attempt: int | None, *, deep: bool) -> Answer:
     """Why a run ended, or what it is doing.
 

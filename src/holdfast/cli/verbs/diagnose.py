@@ -60,6 +60,8 @@ def command(
         if found.notice:
             note(found.notice)
         require_readable(found)
+        if attempt is None:
+            diagnosing.tell_of_retry(found.run_dir)
         answer = diagnosing.diagnose_run(found, attempt, deep=deep)
         if bundle is not None:
             answer = diagnosing.add_bundle(answer, found.run_dir, bundle)
