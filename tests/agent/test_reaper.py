@@ -127,6 +127,42 @@ def test_a_live_runs_supervisor_started_inside_an_ended_run_is_spared(start: Sta
     assert OTHER in spared(inner)
 
 
+@pytest.mark.requirement("PROC-08")
+def test_what_another_live_run_descends_from_is_spared_wherever_that_run_lies(tmp_path: Path) -> None:
+    """As a supervisor started inside an ended run, of a run in a place that is not remembered."""
+    outer = make_run(tmp_path, RUN, ended())
+    place = tmp_path / "forgotten"
+    place.mkdir()
+    live = make_run(place, OTHER, running(job=living_process(os.getpid())), supervisor=living_process(os.getpid()))
+    begin = f"import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEPER!r}], env=dict(os.environ, "
+    program = f"{begin}HOLDFAST_RUN_ID={OTHER!r}, HOLDFAST_RUN_DIR={live!r})).wait()"
+    environ = {**os.environ, "HOLDFAST_RUN_ID": RUN, "HOLDFAST_RUN_DIR": outer, "HOLDFAST_ATTEMPT": "1"}
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, start_new_session=True) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"up\n"
+            assert mine(child) == []
+            assert f"of {OTHER}, which is not over" in spared(child)
+        finally:
+            os.killpg(child.pid, signal.SIGKILL)
+
+
+def test_runs_below_a_directory_are_found_through_a_link_to_it(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "link").symlink_to("runs")
+    left = start(make_run(tmp_path / "runs", RUN, ended()))
+    found = find_leftovers(within=f"{tmp_path}/link/").found
+    assert [one.process.pid for one in found] == [left.pid]
+    assert find_leftovers(within=str(tmp_path)).found == ()
+
+
+def test_a_grace_of_months_is_waited_for(start: Start, tmp_path: Path) -> None:
+    left = start(make_run(tmp_path, RUN, ended()))
+    (done,) = reap(mine(left), grace_s=1e7, audit=str(tmp_path / "audit"))
+    assert done.outcome == "ended"
+
+
 def test_what_proves_nothing_is_spared_with_the_reason(start: Start, tmp_path: Path) -> None:
     gone = start(str(tmp_path / RUN))
     assert "cannot be seen" in spared(gone)

@@ -15,7 +15,14 @@ from holdfast.agent import acting, observe, sentinel
 from holdfast.agent.context import Context
 from holdfast.agent.create import next_attempt
 from holdfast.agent.record import Recorder
-from holdfast.agent.retrying import count_automatic, find_change, follow_up, is_undecided, read_retry
+from holdfast.agent.retrying import (
+    awaits_decision,
+    count_automatic,
+    find_change,
+    follow_up,
+    is_undecided,
+    read_retry,
+)
 from holdfast.cli.diagnosing import tell_of_retry
 from holdfast.host.quarantine import list_quarantined
 from holdfast.model import wire
@@ -230,10 +237,14 @@ def make_undecided(root: Path) -> str:
     return run_dir
 
 
+@pytest.mark.parametrize("early", [False, True], ids=["its end is written", "its end is judged"])
 @pytest.mark.parametrize("again", [False, True])
-def test_a_stop_while_it_is_decided_reaches_whatever_was_decided(tmp_path: Path, *, again: bool) -> None:
+def test_a_stop_while_it_is_decided_reaches_whatever_was_decided(tmp_path: Path, *, again: bool, early: bool) -> None:
     run_dir = make_undecided(tmp_path)
-    assert sentinel.awaits_decision(observe.observe(run_dir))
+    exit_record = f"{run_dir}/attempts/1/{wire.EXIT}"
+    if early:
+        os.rename(exit_record, f"{exit_record}.later")
+    assert awaits_decision(observe.observe(run_dir))
     looks: list[observe.RunView] = []
 
     def stop() -> None:
@@ -245,12 +256,14 @@ def test_a_stop_while_it_is_decided_reaches_whatever_was_decided(tmp_path: Path,
     wait_until(wished.exists, what="the supervisor is asked not to go on")
     assert wire.from_bytes(Desired, wished.read_bytes(), wire.DESIRED).wish is Wish.STOP
     assert stopping.is_alive()
+    if early:
+        os.rename(f"{exit_record}.later", exit_record)
     if again:
         make_run(tmp_path, state=ended(Outcome.STOPPED, 130), attempt=2)
     os.rename(_write_aside(run_dir, {"retry": again}), f"{run_dir}/attempts/1/{wire.RETRY}")
     stopping.join()
     assert [look.attempt for look in looks] == [2 if again else 1]
-    assert not sentinel.awaits_decision(observe.observe(run_dir, attempt=1))
+    assert not awaits_decision(observe.observe(run_dir, attempt=1))
 
 
 def _write_aside(run_dir: str, value: dict[str, Any]) -> str:
@@ -262,6 +275,6 @@ def _write_aside(run_dir: str, value: dict[str, Any]) -> str:
 def test_between_the_decision_and_the_next_attempt_nothing_is_over(tmp_path: Path) -> None:
     run_dir = make_undecided(tmp_path)
     write(f"{run_dir}/attempts/1/{wire.RETRY}", json.dumps({"retry": True}))
-    assert sentinel.awaits_decision(observe.observe(run_dir, attempt=1))
+    assert awaits_decision(observe.observe(run_dir, attempt=1))
     make_run(tmp_path, attempt=2)
-    assert not sentinel.awaits_decision(observe.observe(run_dir, attempt=1))
+    assert not awaits_decision(observe.observe(run_dir, attempt=1))

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from holdfast.agent import xid_watch
 from holdfast.agent.xid_watch import MOST_EVENTS, MOST_TIMES, XidWatch
 from holdfast.core.rules import Rules
 from holdfast.host.nvml import Probe
 from holdfast.model import wire
-from holdfast.model.gpu import Card, GpuRequest
+from holdfast.model.gpu import Card, GpuRequest, XidEvent
 from holdfast.model.job import GpuOptions, Retries
 from tests.agent.driving import Drive, Driven, read_text
 from tests.waiting import wait_until
@@ -45,7 +46,8 @@ class Stage:
         self.events: list[dict[str, Any]] = []
         self.alerts: list[tuple[str, dict[str, Any]]] = []
         self.lines: list[str] = []
-        recorder = SimpleNamespace(event=self._keep, log=self.lines.append)
+        self.manifest: dict[str, Any] = {}
+        recorder = SimpleNamespace(event=self._keep, log=self.lines.append, read_manifest=lambda: self.manifest)
         context = SimpleNamespace(recorder=recorder, rules=rules or Rules())
         self.watch = XidWatch(cast("Context", context), lambda name, **data: self.alerts.append((name, data)))
 
@@ -78,6 +80,20 @@ def test_GPUH_02_what_is_reported_of_a_leased_card_is_written_and_a_grave_one_to
     fake_nvml.report_xid(0, 79)
     stage.watch.look(probe, [card])
     assert (len(stage.events), len(stage.alerts), stage.lines) == (3, 1, [])
+
+
+@pytest.mark.contract
+def test_a_card_that_no_longer_tells_its_name_is_known_by_its_address(
+    probe: Probe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = (XidEvent("None", 79, 5.0, "00000000:3A:00.0"), XidEvent("None", 79, 6.0, "00000000:3B:00.0"))
+    monkeypatch.setattr(xid_watch, "read_xid_events", lambda *_: (events, ""))
+    stage = Stage()
+    stage.manifest = {"cards": [{"uuid": "GPU-1", "pci_bus_id": "00000000:3A:00.0"}, 7]}
+    stage.watch.look(probe, [Card(0, "GPU-1", "A100", faults=("lost: it is gone",))])
+    assert [(event["card"], event["pci"], event["at_s"]) for event in stage.events] == [
+        ("GPU-1", "00000000:3A:00.0", [5.0])
+    ]
 
 
 @pytest.mark.contract

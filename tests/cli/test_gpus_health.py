@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.cli.card_health import Watched, judge_box
+from holdfast.model.finding import Level
+from holdfast.model.gpu import Inventory, InventorySource
 from tests.fakes.nvml import GIB
 
 if TYPE_CHECKING:
@@ -80,6 +83,14 @@ def test_memory_that_nobody_accounts_for_is_reported_and_nothing_is_done(
     (found,) = [finding for finding in done["findings"] if finding["id"] == "gpu.memory"]
     assert found["level"] == "warn"
     assert "9 GiB of its memory are held by no process that the driver lists" in found["evidence"]
+
+
+def test_a_driver_that_does_not_answer_is_unknown_and_no_pass() -> None:
+    reason = "the driver did not answer"
+    silent = Watched(Inventory(InventorySource.NVML, reason=reason, complete=False), {}, 0.0)
+    (found, *_) = judge_box(silent, [])
+    assert (found.id, found.level) == ("gpu.driver", Level.UNKNOWN)
+    assert reason in found.evidence
 
 
 def test_a_box_without_cards_has_nothing_to_judge(holdfast: Command) -> None:

@@ -263,8 +263,10 @@ def test_the_summary_of_each_failed_run_names_its_failure_note(holdfast: Command
     for _ in range(5):
         ended = holdfast("run", "--", "sh", "-c", "exit 3")
         assert ended.code == 3
-        note = re.search(r"^  why: (\S+)$", ended.err, re.MULTILINE)
+        note = re.search(r"^  more: (\S+)$", ended.err, re.MULTILINE)
         assert note is not None, ended.err
+        assert "\n  why: unknown (possible)" in ended.err
+        assert "\n  do: investigate before anything is run again" in ended.err
         assert "class: `unknown`" in Path(note[1]).read_text(encoding="utf-8")
 
 

@@ -24,6 +24,7 @@ from ..model.run import (
     Desired,
     Ended,
     Finalizing,
+    Outcome,
     Preflight,
     Starting,
     Stopping,
@@ -131,8 +132,9 @@ def stop(
         StorageError: the run belongs to another host, or its state cannot be read.
     """
     view = observe.observe(run_dir)
-    if view.over:
-        view = _forestall(view, Desired(wish, by=by, at=clock.utc_now(), reason=reason))
+    desired = Desired(wish, by=by, at=clock.utc_now(), reason=reason)
+    decided_s = DECISION_WAIT_S if wait_s is None else min(wait_s, DECISION_WAIT_S)
+    view = _forestall(view, desired, decided_s)
     if view.over:
         return view
     require_actionable(view)
@@ -141,31 +143,34 @@ def stop(
     elif view.vanished:
         settle(view)
     limit_s = grace_of(view) + WAIT_MARGIN_S if wait_s is None else wait_s
-    return wait_over(run_dir, view.attempt, wait_s=limit_s, tell=tell)
+    last = _forestall(wait_over(run_dir, view.attempt, wait_s=limit_s, tell=tell), desired, decided_s)
+    if last.attempt == view.attempt:
+        return last
+    # It failed by itself before it heard of the wish, and was followed up.
+    return stop(run_dir, wish, by=by, reason=reason, wait_s=wait_s, tell=tell)
 
 
-def _forestall(view: RunView, desired: Desired) -> RunView:
+def _forestall(view: RunView, desired: Desired, within_s: float) -> RunView:
     """Keep an attempt that has failed from being followed by another one of holdfast's own; the last look.
 
     While that is being decided the wish stands before its supervisor; when it comes too late, the look is at the
     attempt that was begun.
     """
-    from .retrying import Following, find_following
-
-    supervisor = None if view.state is None else view.state.supervisor
-    if view.reach is not Reach.HERE or supervisor is None:
+    if view.end is None or view.end.outcome is not Outcome.FAILED:
         return view
-    deadline, asked = clock.monotonic_s() + DECISION_WAIT_S, False
+    from .retrying import Following, awaits_decision, find_following
+
+    deadline, asked = clock.monotonic_s() + within_s, False
     with Changes(view.attempt_dir) as changes:
-        changes.watch(supervisor)
-        while processes.is_alive(supervisor) and (left_s := deadline - clock.monotonic_s()) > 0:
-            if find_following(view.run_dir, view.attempt) is not Following.UNDECIDED:
-                break
+        while awaits_decision(view) and (left_s := deadline - clock.monotonic_s()) > 0:
             if not asked:
                 asked = True
                 launch.ask(view.run_dir, view.attempt, desired)
+            watch_processes(changes, view)
             changes.wait(left_s)
-    return observe.observe(view.run_dir)
+            view = observe.observe(view.run_dir, attempt=view.attempt)
+    begun = find_following(view.run_dir, view.attempt) is Following.BEGUN
+    return observe.observe(view.run_dir) if begun else view
 
 
 def require_actionable(view: RunView) -> None:
@@ -276,7 +281,7 @@ def hold(run_dir: str, *, what: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ResourceBusy(
-                f"another holdfast is restarting, adopting or removing {os.path.basename(run_dir)}",
+                f"another holdfast is restarting, adopting, retrying or removing {os.path.basename(run_dir)}",
                 hint=f"wait for it, then {what} again",
             ) from None
         yield

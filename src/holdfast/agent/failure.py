@@ -1,7 +1,8 @@
 """The failure note: what a person reads first when a run did not succeed (POST-03).
 
-Class and confidence, the evidence for and against and what could not be read, one action, what the checks found, and
-the last 200 lines of the job's own output; secrets that the job printed are taken out. The same for programs is
+Class, confidence and cause, one action, the job's own exception, the evidence for and against and what could not be
+read, what the checks found, and the last 200 lines of the job's own output; secrets that the job printed are taken out.
+The same for programs is
 ``verdict.json``. Everything is read from the run directory, so both can be made again at any time.
 """
 
@@ -17,6 +18,7 @@ from ..diagnosis.ended.signals import describe_signal, name_signal
 from ..host import fallback, files
 from ..model import wire
 from ..model.finding import Finding, Level
+from ..model.verdict import FailureClass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,29 +98,28 @@ def _render(title: str, ended: Ended, judgement: Judgement, findings: tuple[Find
     lines = [f"# {title}: {ended.outcome.value}", ""]
     if verdict is not None:
         lines.append(f"- class: `{verdict.kind.value}` ({verdict.confidence.value})")
+        lines += [f"- cause: {verdict.cause}"] if verdict.cause else []
     lines.append(f"- exit code: {ended.exit_code}")
     if status is not None and status.signal is not None:
-        meaning = describe_signal(status.signal).partition(": ")[2]
-        lines.append(f"- ended by: {name_signal(status.signal)}, {meaning}")
+        # What a signal may mean is of use only where nothing says what this one meant.
+        guess = verdict is None or verdict.kind in (FailureClass.KILLED, FailureClass.UNKNOWN)
+        meaning = describe_signal(status.signal).partition(": ")[2] if guess else ""
+        lines.append(f"- ended by: {name_signal(status.signal)}{meaning and f', {meaning}'}")
     lines.append(f"- ended at: {ended.at}")
     if verdict is not None:
         if verdict.also:
             lines.append(f"- something also speaks for: {', '.join(verdict.also)}")
-        lines += ["", "## Evidence", "", *map(_render_clue, verdict.evidence_for), ""]
-        lines += _section("## Against it, and what it was not", verdict.evidence_against)
-        lines += _section("## Could not be read", verdict.unknown)
-        lines += ["## What to do", "", verdict.action, ""]
+        lines += ["", "## What to do", "", verdict.action, ""]
         lines += [f"- `holdfast explain {gotcha}`" for gotcha in verdict.gotchas]
         lines += [""] if verdict.gotchas else []
+    lines += _quote_exception(ended, judgement)
+    if verdict is not None:
+        lines += _section("## Evidence", verdict.evidence_for)
+        lines += _section("## Against it, and what it was not", verdict.evidence_against)
+        lines += _section("## Could not be read", verdict.unknown)
     told = [finding for finding in findings if finding.level is not Level.PASS]
     if told:
         lines += ["## What the checks found", "", *map(_render_finding, told), ""]
-    exception = judgement.exception.strip("\n")
-    if exception:
-        whose = (
-            "as the training library saw it" if ended.stop is not None and ended.stop.traceback else "from its output"
-        )
-        lines += [f"## Its exception, {whose}", "", *_fence(_cut_lines(exception.split("\n"))), ""]
     if tail:
         count = tail.count("\n") + 1
         lines += [f"## The last {count} lines of its output", "", *_fence(tail), ""]
@@ -127,12 +128,21 @@ def _render(title: str, ended: Ended, judgement: Judgement, findings: tuple[Find
     return "\n".join(lines)
 
 
+def _quote_exception(ended: Ended, judgement: Judgement) -> list[str]:
+    """The job's own exception; its last lines often hold more than that, or less."""
+    exception = judgement.exception.strip("\n")
+    if not exception:
+        return []
+    whose = "as the training library saw it" if ended.stop is not None and ended.stop.traceback else "from its output"
+    return [f"## Its exception, {whose}", "", *_fence(_cut_lines(exception.split("\n"))), ""]
+
+
 def _section(title: str, clues: tuple[Clue, ...]) -> list[str]:
     return [title, "", *map(_render_clue, clues), ""] if clues else []
 
 
 def _render_clue(clue: Clue) -> str:
-    source = f" [{clue.source}]" if clue.source else ""
+    source = f" [{clue.place}]" if clue.source else ""
     # One line each: a clue may quote the job.
     return f"- {' '.join(clue.text.split())}{source}"
 

@@ -224,9 +224,9 @@ class HealthSampler:
         return find_leased(self._lease.inventory, self._devices)
 
     def _hear(self) -> None:
-        """Fetch the Xids that were reported; not from a driver that has just failed to answer in time."""
+        """Fetch the Xids that were reported; not from a driver that has just answered nothing in time."""
         inventory, cards = self._lease.inventory, self._leased_cards()
-        if not cards or inventory.source.value != "nvml" or not inventory.complete:
+        if not inventory.cards or not cards or inventory.source.value != "nvml":
             return
         if self._xids is None:
             from .xid_watch import XidWatch

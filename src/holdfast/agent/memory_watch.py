@@ -65,7 +65,7 @@ class MemoryWatch:
 
 def find_limit(leader: int) -> tuple[int | None, str]:
     """The smallest memory limit of any group around a process, and the file that says so; None: there is none."""
-    from ..host.cgroups import read_effective
+    from ..host.cgroup_tree import read_effective
 
     effective = read_effective(leader)
     return effective.memory_bytes, effective.sources.get("memory", "")

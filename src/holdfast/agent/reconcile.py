@@ -19,9 +19,9 @@ from ..core.patrol_evidence import Standing
 from ..host import clock
 from ..host.offload import Offload, OffloadFailed
 from ..model.errors import HoldfastError
-from . import acting, observe, patrol, sentinel, sentinel_records
+from . import acting, observe, patrol, sentinel_records
 from .observe import Presence, Reach
-from .retrying import Following, find_following
+from .retrying import Following, awaits_decision, find_following
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -184,7 +184,7 @@ def _describe_orphan(record: Record) -> str | None:
     if newest > attempt:
         return f"its attempt {attempt} was superseded by {newest}"
     view = observe.observe(record.run_dir, attempt=attempt)
-    if view.over and sentinel.awaits_decision(view):
+    if view.over and awaits_decision(view):
         return None
     ended = _age(view.end.at if view.end is not None else view.exit.get("ended_at"))
     if view.over and (ended is None or ended > LATE_S):

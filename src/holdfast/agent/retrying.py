@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING, Any
 from ..core.retrying import AUTOMATIC, STOP_WANTED, Decision, Facts, Step, decide_retry
 from ..host import files
 from ..host.clock import utc_now
+from ..host.processes import is_alive
 from ..model import wire
 from ..model.finding import Level
 from ..model.origin import RunOrigin
 from ..model.run import Outcome
 from ..model.verdict import Confidence, FailureClass
-from .observe import list_attempts
+from .observe import Reach, list_attempts
 
 if TYPE_CHECKING:
     from ..model.run import Ended
     from ..model.verdict import Verdict
     from .context import Context
+    from .observe import RunView
 
 PRUNE_WITHIN_S = 30.0
 LOOK_WITHIN_S = 10.0
@@ -161,6 +163,17 @@ def find_following(run_dir: str, attempt: int) -> Following:
         return Following.BEGUN if wanted else Following.NONE
     # Between the decision and the next attempt's state is a moment in which it has not begun.
     return Following.UNDECIDED if wanted or is_undecided(run_dir, attempt) else Following.NONE
+
+
+def awaits_decision(view: RunView) -> bool:
+    """Whether an attempt has ended, and its supervisor has still to say whether another one follows.
+
+    A look does not tell of the supervisor of an attempt that is over.
+    """
+    supervisor = None if view.state is None else view.state.supervisor
+    if not view.ended or view.reach is not Reach.HERE or supervisor is None or not is_alive(supervisor):
+        return False
+    return not view.over or find_following(view.run_dir, view.attempt) is Following.UNDECIDED
 
 
 def is_undecided(run_dir: str, attempt: int) -> bool:

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from ..core.patrol_evidence import LIMITS, Standing
-from ..host import clock, inotify, processes
+from ..host import clock, inotify
 from ..model import wire
 from ..model.errors import EXIT_STOPPED, EXIT_TIMED_OUT, UsageError
 from ..model.run import Outcome, Running, Stopping
@@ -23,7 +23,7 @@ from . import observe
 from .acting import watch_processes
 from .changes import Changes
 from .observe import Presence, Reach
-from .retrying import Following, find_following
+from .retrying import Following, awaits_decision, find_following
 
 if TYPE_CHECKING:
     from ..core.patrol_evidence import StallLimits
@@ -244,17 +244,6 @@ def wait(run_dir: str, condition: Condition, *, max_s: float, attempt: int, limi
                     return Answer(Verdict.EXPIRED, f"not so within its life of {max_s:g} s")
     left_s = max(deadline - clock.monotonic_s(), 0.0)
     return wait(run_dir, condition, max_s=left_s, attempt=attempt + 1, limits=limits)
-
-
-def awaits_decision(view: RunView) -> bool:
-    """Whether an attempt has ended, and its supervisor has still to say whether another one follows.
-
-    A look does not tell of the supervisor of an attempt that is over.
-    """
-    supervisor = None if view.state is None else view.state.supervisor
-    if view.reach is not Reach.HERE or supervisor is None or not processes.is_alive(supervisor):
-        return False
-    return not view.over or find_following(view.run_dir, view.attempt) is Following.UNDECIDED
 
 
 def _hangs_on_its_end(condition: Condition, answer: Answer) -> bool:

@@ -35,6 +35,7 @@ class XidWatch:
         self._context, self._alert = context, alert
         self._written: dict[tuple[str, int], int] = {}
         self._unheard = ""
+        self._addresses: dict[str, str] | None = None
 
     def look(self, probe: Probe, cards: Iterable[Card]) -> None:
         """Write down what was reported of `cards` since the last look; waits 0.8 s at most."""
@@ -42,15 +43,24 @@ class XidWatch:
         if unheard and unheard != self._unheard:
             self._context.recorder.log(f"Xids may go unheard: {unheard}")
         self._unheard = unheard
-        for card in cards:
+        for card in cards if events else ():
+            address = self._find_address(card)
             groups: dict[tuple[int, int | None], list[XidEvent]] = {}
             for event in events:
-                if _is_of(event, card):
+                if _is_of(event, card.uuid, address):
                     groups.setdefault((event.code, event.gpu_instance), []).append(event)
             for group in groups.values():
-                self._note(card, group)
+                self._note(card, address, group)
 
-    def _note(self, card: Card, events: list[XidEvent]) -> None:
+    def _find_address(self, card: Card) -> str:
+        """Its PCI address; of a card that no longer tells it, as it was at the launch."""
+        if self._addresses is None:
+            devices = self._context.recorder.read_manifest().get("cards")
+            known = [device for device in devices if isinstance(device, dict)] if isinstance(devices, list) else []
+            self._addresses = {str(device.get("uuid")): str(device.get("pci_bus_id") or "") for device in known}
+        return card.pci_bus_id or self._addresses.get(card.uuid, "")
+
+    def _note(self, card: Card, address: str, events: list[XidEvent]) -> None:
         from ..diagnosis.kernel.xids import Severity, look_up
 
         code = events[0].code
@@ -61,7 +71,7 @@ class XidWatch:
                 "xid",
                 card=card.uuid,
                 index=card.index,
-                pci=card.pci_bus_id or events[0].pci_bus_id,
+                pci=address or events[0].pci_bus_id,
                 code=code,
                 gpu_instance=events[0].gpu_instance,
                 severity=xid.severity.value,
@@ -74,7 +84,7 @@ class XidWatch:
             self._alert("card_fault", card=card.uuid, index=card.index, faults=[words], action=xid.action)
 
 
-def _is_of(event: XidEvent, card: Card) -> bool:
+def _is_of(event: XidEvent, uuid: str, address: str) -> bool:
     """By its UUID, or by its address where the driver no longer tells the UUID of a card that is failing."""
-    address = shorten_pci(event.pci_bus_id or "")
-    return event.uuid == card.uuid or bool(address and address == shorten_pci(card.pci_bus_id or ""))
+    place = shorten_pci(event.pci_bus_id or "")
+    return event.uuid == uuid or bool(place and place == shorten_pci(address))

@@ -45,6 +45,8 @@ NOTE_WAIT_S = 5.0
 """How long a failed run's failure note is waited for: the supervisor writes it right after the end is on record."""
 NEXT_WITHIN_S = 5.0
 """How long after that decision the next attempt's directory is waited for."""
+LONGEST_CAUSE = 200
+"""Letters of the cause in the summary; all of it is in the failure note."""
 BLIND_LOOK_S = 0.5
 """How often a run is looked at whose state cannot be read for the moment."""
 _STATE_FILES = frozenset({wire.STATE, wire.EXIT, wire.STATUS, wire.FAILURE, wire.VERDICT, wire.RETRY})
@@ -357,7 +359,7 @@ def print_summary(view: RunView) -> None:
 
 
 def build_summary(view: RunView) -> list[str]:
-    """The three lines of `print_summary`, then warnings, and the remedy or the failure note where there is one."""
+    """The three lines of `print_summary`, then warnings, then the remedy, or why it failed and what to do."""
     end = view.end
     duration = _duration(view)
     took = f" after {duration}" if duration else ""
@@ -369,7 +371,27 @@ def build_summary(view: RunView) -> list[str]:
     if end is not None and end.refusal is not None and end.refusal.hint:
         lines.append(f"  {end.refusal.hint}")
     elif os.path.exists(f"{view.attempt_dir}/{wire.FAILURE}"):
-        lines.append(f"  why: {view.attempt_dir}/{wire.FAILURE}")
+        lines += _say_why(view)
+        lines.append(f"  more: {view.attempt_dir}/{wire.FAILURE}")
+    return lines
+
+
+def _say_why(view: RunView) -> list[str]:
+    """Class, cause and action as they were judged at the end, and why nothing follows where something could have."""
+    from holdfast.agent.retrying import read_retry
+    from holdfast.diagnosis.ended.judge import read_judgement
+    from holdfast.model.verdict import Retry
+
+    judgement = read_judgement(view.run_dir, view.attempt)
+    verdict = judgement.verdict if judgement is not None else None
+    if verdict is None:
+        return []
+    cause = verdict.cause if len(verdict.cause) <= LONGEST_CAUSE else f"{verdict.cause[:LONGEST_CAUSE]}..."
+    lines = [f"  why: {verdict.kind.value} ({verdict.confidence.value}){f': {cause}' if cause else ''}"]
+    lines.append(f"  do: {verdict.action}")
+    decided = read_retry(view.run_dir, view.attempt)
+    if verdict.retry is not Retry.NEVER and decided.get("retry") is False and decided.get("why"):
+        lines.append(f"  not tried again: {decided['why']}")
     return lines
 
 

@@ -23,6 +23,7 @@ FIRST_READING_S = 10.0
 READING_S = 1.0
 INTERVAL_S = 0.25
 LOOK_WITHIN_S = 5.0
+ASK_DRIVER = "read the kernel log for NVRM lines; a driver that hangs usually wants the box to be rebooted"
 
 
 LONGEST_S = 3600.0
@@ -141,6 +142,9 @@ def judge_box(watched: Watched, cards: Sequence[Card], holders: tuple[Finding, .
         for card in cards
         if card.quarantined
     ]
+    if not watched.last.complete and not watched.samples:
+        seen = f"whether there are cards is not known: {watched.last.reason}"
+        found.append(Finding("gpu.driver", Level.UNKNOWN, "NVIDIA driver", seen, ASK_DRIVER))
     fabric = judge_fabric(read_fabric(sees_everyone=read_process_view().complete))
     return (*found, *holders, *(() if fabric is None else (fabric,)))
 

@@ -219,13 +219,18 @@ def print_answer(answer: Answer) -> None:
     else:
         heading(clean(f"{answer.subject}{attempt}: {verdict.kind.value} ({verdict.confidence.value})"))
         lines: list[tuple[str, object]] = [("state", answer.condition or None)]
-        lines += [("do", verdict.action), ("retry", verdict.retry.value)]
-        lines += [("rule", verdict.detector.strip("-") or None), ("also", ", ".join(verdict.also) or None)]
+        lines += [("cause", None if answer.live else verdict.cause), ("do", verdict.action)]
+        lines += [("also", ", ".join(verdict.also) or None)]
+        lines += [("retry", None if answer.live else verdict.retry.value)]
         lines += [("explain", f"holdfast explain {gotcha}") for gotcha in verdict.gotchas]
+        page = "docs/diagnosis-live.md" if answer.live else "docs/diagnosis.md"
+        lines += [("rule", f"{verdict.detector} in {page}" if verdict.detector.strip("-") else None)]
         pairs([(key, value) for key, value in lines if value], indent=2)
         _print_clues("evidence for it", verdict.evidence_for)
         _print_clues("against it, and what it was not", verdict.evidence_against)
         _print_clues("could not be read", verdict.unknown)
+    if answer.details.get("sections"):
+        print()
     _print_sections(answer.details.get("sections"))
     if answer.bundle is not None:
         heading("archive")
@@ -237,7 +242,7 @@ def _print_clues(title: str, clues: tuple[Clue, ...]) -> None:
     if clues:
         heading(title)
         for clue in clues:
-            source = f"  [{clue.source}]" if clue.source else ""
+            source = f"  [{clue.place}]" if clue.source else ""
             print(clean(f"  {' '.join(clue.text.split())}{source}"))
 
 

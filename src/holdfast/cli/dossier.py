@@ -41,6 +41,22 @@ class Dossier:
     earlier: list[Facts]
     failure: Verdict | None = None
 
+    def describe_stall(self) -> list[tuple[str, object]]:
+        """What its supervisor said of a live run that stands still; nothing when it goes on, or has ended."""
+        said: dict[str, Facts] = {}
+        for event in self.events:
+            if event.get("event") in ("stalled", "recovered"):
+                said.clear()
+            if event.get("event") in ("stalled", "diagnosed"):
+                said[str(event["event"])] = event
+        if self.view.ended or "stalled" not in said:
+            return []
+        stall, found = said["stalled"], said.get("diagnosed", {}).get("data") or {}
+        lines: list[tuple[str, object]] = [("seen", f"{(stall.get('data') or {}).get('what')}, at {stall.get('utc')}")]
+        if found.get("class"):
+            lines += [("class", f"{found['class']} ({found.get('confidence')})"), ("do", found.get("action"))]
+        return [*lines, ("look", f"holdfast diagnose {self.view.run_id}")]
+
     def encode(self) -> Facts:
         """The JSON object of ``show --json``: desired, last committed and observed stay apart."""
         view = self.view

@@ -64,6 +64,9 @@ def _suggest(topic: str) -> str:
     import difflib
 
     classes = [kind.value for kind in (*FailureClass, *LiveClass)]
+    number = re.fullmatch(r"(?:xid)?[ :=#]*(\d{0,4})", topic.strip(), re.IGNORECASE)
+    if number is not None:
+        return f"for an error number of the driver: holdfast explain xid {number[1] or 79}"
     near = difflib.get_close_matches(topic.lower(), classes, n=1, cutoff=0.7)
     if near and not search(topic):
         return f"did you mean {near[0]}? `holdfast explain` lists the gotchas"
@@ -107,7 +110,7 @@ def _print_gotcha(row: Gotcha, *, as_json: bool) -> int:
 
 def _print_class(kind: FailureClass | LiveClass, *, as_json: bool) -> int:
     action, retry = _find_action(kind)
-    related = [row for row in all_gotchas() if kind.value in row.words().replace(" ", "_")]
+    related = _find_related(kind)
     if as_json:
         print_json(
             {"class": kind, "live": isinstance(kind, LiveClass), "hangs": kind in HANGS, "action": action}
@@ -123,6 +126,15 @@ def _print_class(kind: FailureClass | LiveClass, *, as_json: bool) -> int:
         fields.append(("gotchas", "; ".join(f"{row.id} {row.title}" for row in related)))
     _print_fields(fields)
     return 0
+
+
+def _find_related(kind: FailureClass | LiveClass) -> list[Gotcha]:
+    """The gotchas that a log pattern of this class names, and those in which the class stands as a whole word."""
+    from holdfast.diagnosis.logs.patterns import PATTERNS
+
+    named = {gotcha for pattern in PATTERNS if pattern.kind is kind for gotcha in pattern.gotchas}
+    word = re.compile(rf"\b{kind.value.replace('_', '[_ ]')}\b", re.IGNORECASE)
+    return [row for row in all_gotchas() if row.id in named or word.search(row.words())]
 
 
 RETRIES = {

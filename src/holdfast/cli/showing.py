@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from .dossier import Dossier, Facts
 
+SOON_S = 24 * 3600
 LAST_EVENTS = 8
 EVENT_CHARS = 160
 """How much of an event's data is shown; `holdfast logs --events` has all of it."""
@@ -88,6 +89,7 @@ def print_dossier(dossier: Dossier, *, environment: bool, every_event: bool) -> 
     view = dossier.view
     heading(clean(f"{view.run_id}: {view.condition}" + (f" (exit {view.exit_code})" if view.ended else "")))
     pairs(_state_lines(dossier), indent=2)
+    _section("it stands still", dossier.describe_stall())
     _section("failure", _failure_lines(dossier))
     _section("job", _job_lines(view))
     _section("where and how", _place_lines(view, environment=environment))
@@ -231,8 +233,23 @@ def _progress_lines(dossier: Dossier) -> list[tuple[str, object]]:
     if durable is not None:
         lines.append(("durable step", f"{durable}: a restart goes on from here"))
     if sample:
-        lines += [("memory", _describe_memory(sample)), ("health", _brief(sample))]
+        disks = sample.pop("disks", None)
+        lines += [("memory", _describe_memory(sample)), ("health", _brief(sample)), ("disks", _describe_disks(disks))]
     return lines
+
+
+def _describe_disks(disks: object) -> str:
+    """A line for each file system of the last health sample: what is free of what."""
+    lines = []
+    for disk in disks if isinstance(disks, list) else []:
+        free, total = (disk.get(f"{name}_bytes") for name in ("free", "total"))
+        known = isinstance(free, int) and isinstance(total, int)
+        seen = f"{format_bytes(free)} of {format_bytes(total)} free" if known else f"not known: {disk.get('unread')}"
+        full_in_s = disk.get("full_in_s")
+        if isinstance(full_in_s, (int, float)) and full_in_s < SOON_S:
+            seen += f", full in {format_duration(full_in_s)} at this rate"
+        lines.append(f"{disk.get('mount_point')}: {seen}")
+    return "\n".join(lines)
 
 
 def _last_durable(view: RunView) -> int | None:

@@ -127,8 +127,9 @@ REMEDIES: dict[FailureClass, Remedy] = {
         defaults={"limit": "timeout, or the rules' longest hold"},
     ),
     FailureClass.STALLED: Remedy(
-        "see the stacks that were taken before it was stopped, and holdfast explain; holdfast restart goes on from the "
-        "last checkpoint"
+        "see where each thread stood before the stop: threads.txt in the attempt's directory, and stacks.txt with "
+        "holdfast.training; with `stall: {{action: report}}` the next stall is diagnosed while it lives; holdfast "
+        "restart goes on from the last checkpoint"
     ),
     FailureClass.STOPPED: Remedy("holdfast restart goes on from the last checkpoint"),
     FailureClass.LEASE_MISMATCH: Remedy("leave CUDA_VISIBLE_DEVICES alone: the job would use other cards than its own"),

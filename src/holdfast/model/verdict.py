@@ -142,6 +142,12 @@ class Clue:
     source: str = ""
     at: str = ""
 
+    @property
+    def place(self) -> str:
+        """Where it was read, for people: a file of the attempt by its name alone."""
+        _, found, within = self.source.rpartition("/attempts/")
+        return within.partition("/")[2] if found else self.source
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -162,3 +168,8 @@ class Verdict:
     retry: Retry = Retry.NEVER
     also: tuple[str, ...] = ()
     cards: tuple[str, ...] = ()
+
+    @property
+    def cause(self) -> str:
+        """The first evidence that says more than how it ended, in one line; empty when there is none."""
+        return next((" ".join(clue.text.split()) for clue in self.evidence_for if clue.source != "state.json"), "")

@@ -19,6 +19,7 @@ from holdfast.core.rules import Rules
 from holdfast.host.disks import DiskSpace
 from holdfast.host.quarantine import quarantine
 from holdfast.model.finding import Finding, Level
+from holdfast.model.gpu import Card, Inventory, InventorySource
 from tests.agent.interpreters import build_driver, make_interpreter
 from tests.rundirs import ended, make_run
 
@@ -78,7 +79,7 @@ def test_cards_faults_and_ghosts_are_told_with_what_to_do(host: Host, fake_nvml:
     found = by_id(gpus.check_cards(host))
     assert "takes CUDA up to" in found["doctor.driver"][0].evidence
     lost = next(one for one in found["doctor.card"] if one.level is Level.FAIL)
-    assert "gpus quarantine" in lost.remedy
+    assert "only a reboot" in lost.remedy
 
 
 @pytest.mark.requirement("GPUH-07")
@@ -185,6 +186,33 @@ def test_what_is_closed_to_this_account_is_unknown_and_never_clean(host: Host, t
     found = by_id(tools.check_rights(host))
     assert found["doctor.kernel_log"][0].level is Level.UNKNOWN
     assert "only root may attach" in found["doctor.ptrace"][0].evidence
+
+
+def test_a_kernel_log_without_a_line_is_a_stand_in_and_tells_nothing(host: Host, tmp_path: Path) -> None:
+    host.root = str(tmp_path)
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/kmsg").symlink_to("/dev/null")
+    (found,) = by_id(tools.check_rights(host))["doctor.kernel_log"]
+    assert found.level is Level.UNKNOWN
+    assert "no line at all" in found.evidence
+
+
+def test_a_driver_that_does_not_answer_is_not_a_box_without_cards(host: Host, tmp_path: Path) -> None:
+    host.root, host.python = str(tmp_path), sys.executable
+    host.inventory = Inventory(InventorySource.NONE, reason="the driver did not answer", complete=False)
+    found = by_id(gpus.check_framework(host))
+    assert "there are none" not in found["framework.torch"][0].evidence
+
+
+def test_a_lost_cards_remedy_can_be_followed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = Card(0, "UNREADABLE-0", "unreadable card", faults=("lost: gone",))
+    throttled = Card(1, "GPU-1", "A100", faults=("remap_failed: no row left",))
+    inventory = Inventory(InventorySource.NVML, (lost, throttled))
+    monkeypatch.setattr("holdfast.host.gpus.read_inventory", lambda *_: inventory)
+    first, second = by_id(gpus.check_cards(host))["doctor.card"]
+    assert "quarantine" not in first.remedy
+    assert "reboot" in first.remedy
+    assert "holdfast gpus quarantine 1 --reason remap_failed" in second.remedy
 
 
 def test_a_tool_on_PATH_is_found_and_what_an_absent_one_adds_is_said(host: Host, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ FUTEX, READ, POLL, SLEEP, RECV = 202, 0, 7, 230, 45
 
 MOVING = Progress(Pace.MOVING, (Clue("the heartbeat's step went from 1 to 9", "heartbeat"),), 0.0)
 RECENT = Progress(Pace.RECENT, (Clue("step 9, 3 s ago", "heartbeat"),), 3.0, 30.0, 1.0)
-OVERDUE = Progress(Pace.OVERDUE, (Clue("step 9, 900 s ago", "heartbeat"),), 900.0, 30.0, 1.0)
+OVERDUE = Progress(Pace.OVERDUE, (Clue("step 9, 900 s ago", "heartbeat"),), 900.0, 30.0, 1.0, step_s=1.0)
 SILENT = Progress(Pace.SILENT, (Clue("no heartbeat"),), 900.0)
 UNKNOWN = Progress(Pace.UNKNOWN, (Clue("nothing to judge by"),))
 

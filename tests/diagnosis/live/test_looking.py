@@ -121,6 +121,8 @@ def test_garbage_in_proc_is_survived(tmp_path: Path, garbage: str) -> None:
 def test_secrets_on_a_command_line_are_taken_out(tmp_path: Path) -> None:
     argv = [sys.executable, "-c", "import sys; sys.stdin.read()", "--api-key", "s3cr3t-s3cr3t-s3cr3t"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, env={"WANDB_API_KEY": "s3cr3t", "RANK": "3"}) as process:
+        # The kernel shows neither for a moment while the process begins.
+        wait_until(lambda: take_snapshot((process.pid,)).processes[0].environment.known)
         facts = take_snapshot((process.pid,)).processes[0]
         process.communicate()
     assert facts.command.value is not None

@@ -39,8 +39,6 @@ def test_a_checkpoint_between_the_looks_is_progress_though_the_step_stands() -> 
 @pytest.mark.parametrize(
     ("rate", "age_s", "pace"),
     [
-        (None, 29, Pace.RECENT),
-        (None, 31, Pace.OVERDUE),
         (10.0, 4, Pace.RECENT),
         (10.0, 6, Pace.LATE),
         (10.0, 29, Pace.LATE),
@@ -56,6 +54,35 @@ def test_a_step_is_overdue_after_five_of_the_runs_own_intervals(rate: float | No
     assert judge(look, look).pace is pace
 
 
+@pytest.mark.parametrize(
+    ("first_attempt", "job_age_s", "age_s", "pace"),
+    [
+        # 50 steps in 10 s: a step takes a fifth of a second.
+        (True, 45, 35, Pace.OVERDUE),
+        # 50 steps in 1000 s: 20 s each.
+        (True, 1090, 90, Pace.RECENT),
+        (True, 1110, 110, Pace.OVERDUE),
+        # A later attempt may have made one step in its 10 s, and began at 49.
+        (False, 45, 35, Pace.RECENT),
+        (False, 65, 55, Pace.OVERDUE),
+        # However long a step may take, ten minutes are enough to ask.
+        (False, 10_000, 590, Pace.RECENT),
+        (False, 10_000, 610, Pace.OVERDUE),
+    ],
+)
+def test_without_a_rate_a_step_is_reckoned_from_what_was_done(
+    first_attempt: bool, job_age_s: float, age_s: float, pace: Pace
+) -> None:
+    look = beat(50, age_s=age_s, first_attempt=first_attempt)
+    assert judge(look, look, job_age_s).pace is pace
+
+
+def test_samples_of_the_step_measure_it() -> None:
+    samples = (Sample(NOW - 3400, 10), Sample(NOW - 400, 40))
+    look = beat(40, age_s=400, samples=samples)
+    assert judge(look, look).pace is Pace.RECENT
+
+
 def test_a_pause_as_long_as_one_seen_before_is_not_overdue() -> None:
     samples = (Sample(NOW - 900, 1), Sample(NOW - 500, 2), Sample(NOW - 350, 3))
     look = beat(3, age_s=350, samples=samples)
@@ -64,7 +91,7 @@ def test_a_pause_as_long_as_one_seen_before_is_not_overdue() -> None:
 
 def test_a_heartbeat_that_repeats_its_step_is_no_progress() -> None:
     samples = tuple(Sample(NOW - age, 5) for age in (300, 200, 100, 10))
-    look = beat(5, age_s=0.5, samples=samples)
+    look = beat(5, age_s=0.5, samples=samples, rate=1.0)
     judged = judge(look, look)
     assert judged.pace is Pace.OVERDUE
     assert judged.age_s == pytest.approx(300)

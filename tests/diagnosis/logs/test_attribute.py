@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.diagnosis.evidence import Answer, LogFacts, LogMatch, Reading, Role
-from holdfast.diagnosis.logs.attribute import find_root, judge_log
+from holdfast.diagnosis.logs.attribute import FAR_BYTES, NEAR_BYTES, find_root, judge_log
 from holdfast.model.verdict import Confidence, FailureClass
 
 pytestmark = [pytest.mark.pure, pytest.mark.requirement("FAIL-01")]
@@ -121,3 +123,36 @@ def test_a_launchers_report_counts_when_nothing_names_a_cause(code: str, kind: F
     assert best.kind is kind
     assert best.confidence is Confidence.POSSIBLE
     assert judge_log(Reading(facts(report, VRAM)))[0].kind is FailureClass.GPU_OUT_OF_MEMORY
+
+
+SIZE = 2 * FAR_BYTES
+
+
+def at_the_end(*matches: LogMatch, exception: str = "") -> LogFacts:
+    """Facts of a long output; offsets count from its end."""
+    moved = [replace(match, offset=SIZE - match.offset) for match in matches]
+    return replace(facts(*moved, exception=exception), size_bytes=SIZE)
+
+
+def test_a_full_card_that_was_survived_is_not_why_the_job_raised_much_later() -> None:
+    tried = replace(VRAM, offset=NEAR_BYTES + 1)
+    best, second = judge_log(Reading(at_the_end(tried, raised("KeyError: 'lr'", 20), exception="KeyError: 'lr'")))
+    assert (best.kind, best.confidence) == (FailureClass.BUG, Confidence.LIKELY)
+    assert (second.kind, second.confidence) == (FailureClass.GPU_OUT_OF_MEMORY, Confidence.POSSIBLE)
+
+
+@pytest.mark.requirement("FAIL-02")
+def test_a_blip_after_which_the_job_went_on_is_only_possible() -> None:
+    line = "ConnectionRefusedError: [Errno 111] Connection refused"
+    blip = [raised(line, NEAR_BYTES + 1, FailureClass.TRANSIENT)]
+    (only,) = judge_log(Reading(at_the_end(*blip, exception=line)))
+    assert (only.kind, only.confidence) == (FailureClass.TRANSIENT, Confidence.POSSIBLE)
+
+
+@pytest.mark.parametrize("after", [PEER, AFTER])
+def test_a_cause_is_near_as_long_as_what_follows_is_the_other_ranks_end(after: LogMatch) -> None:
+    first = replace(VRAM, offset=FAR_BYTES)
+    best = judge_log(Reading(at_the_end(first, replace(after, offset=20))))[0]
+    assert (best.kind, best.confidence) == (FailureClass.GPU_OUT_OF_MEMORY, Confidence.LIKELY)
+    best = judge_log(Reading(at_the_end(replace(first, offset=FAR_BYTES + 1), replace(after, offset=20))))[0]
+    assert (best.kind, best.confidence) != (FailureClass.GPU_OUT_OF_MEMORY, Confidence.LIKELY)

@@ -43,7 +43,10 @@ def check_cards(situation: Situation) -> Iterator[Finding]:
     if not inventory.cards:
         report = failed if inventory.complete else unknown
         seen = inventory.reason or "this box has none"
-        yield report("cards", "cards", f"{wanted} asked for; {seen}", "use a box with cards, or gpus: 0")
+        remedy = (
+            "use a box with cards, or gpus: 0" if inventory.complete else "see `holdfast doctor`: the driver's answer"
+        )
+        yield report("cards", "cards", f"{wanted} asked for; {seen}", remedy)
         return
     yield from _judge(situation, inventory)
 
@@ -110,7 +113,7 @@ def _check_health(situation: Situation, inventory: Inventory, devices: tuple[str
         troubled = troubled or fabric.level is not Level.PASS
         yield fabric
     if not troubled:
-        yield passed("gpu", f"{len(chosen)} cards", "well by one reading: no fault, no error since the box started")
+        yield passed("gpu", f"{len(chosen)} cards", "well by one reading: no fault, and no error that is known")
 
 
 def _check_fabric(situation: Situation) -> Finding | None:

@@ -41,7 +41,8 @@ def check_cards(host: Host) -> Iterator[Finding]:
             yield unknown("doctor.driver", "NVIDIA driver", seen, "run nvidia-smi")
         return
     marked = " (simulated)" if inventory.source is InventorySource.SIMULATED else ""
-    versions = f"driver {inventory.driver_version}, takes CUDA up to {inventory.cuda_version}"
+    cuda = f", takes CUDA up to {inventory.cuda_version}" if inventory.cuda_version else ""
+    versions = f"driver {inventory.driver_version or 'of unknown version'}{cuda}"
     seen = f"{len(inventory.cards)} cards{marked}, {versions}"
     report = passed("doctor.driver", "NVIDIA driver", seen)
     if not inventory.complete:
@@ -52,11 +53,14 @@ def check_cards(host: Host) -> Iterator[Finding]:
 
 
 def _judge_card(card: Card) -> Iterator[Finding]:
+    from ...diagnosis.cards.health import FAULT_ACTIONS
+
     subject = f"card {card.index}"
     for fault in card.faults:
-        remedy = (
-            f"holdfast gpus quarantine {card.index} --reason '{fault.partition(':')[0]}', and tell an administrator"
-        )
+        code = fault.partition(":")[0]
+        remedy = FAULT_ACTIONS.get(code, "tell an administrator")
+        if not card.uuid.startswith("UNREADABLE-"):
+            remedy += f"; until then: holdfast gpus quarantine {card.index} --reason {code}"
         yield failed("doctor.card", subject, fault, remedy)
     if not card.faults:
         used, total = card.memory_used_bytes, card.memory_total_bytes
@@ -159,6 +163,10 @@ def check_framework(host: Host) -> Iterator[Finding]:
         yield warned("environment.base", prefix, seen, "conda create -n NAME python=3.11, and run from there")
     if python.has_torch is False:
         yield passed("framework.torch", python.path, "has no torch; another interpreter: --python PATH")
+        return
+    if not host.has_cards and host.inventory is not None and not host.inventory.complete:
+        seen = "not asked about cards: whether there are any could not be read"
+        yield unknown("framework.torch", python.path, seen, "see the finding about the driver")
         return
     if not host.has_cards:
         yield passed("framework.torch", python.path, "not asked about cards: there are none here")

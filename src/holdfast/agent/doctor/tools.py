@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ...host.clock import epoch_s
-from ...host.files import can_read, read_text_or_none
+from ...host.files import read_text_or_none
 from ...host.packages import find_command
 from ..checks.environment import judge_clock, resolve
 from ..checks.situation import passed, unknown, warned
@@ -56,11 +56,14 @@ def check_rights(host: Host) -> Iterator[Finding]:
         yield warned("doctor.ptrace", "attaching", words, remedy)
     else:
         yield passed("doctor.ptrace", "attaching", words)
+    from ...diagnosis.kernel.log import SOURCE, read_kernel_log
+
     restricted = read_text_or_none(f"{host.root}/proc/sys/kernel/dmesg_restrict")
-    if can_read(f"{host.root}/dev/kmsg"):
+    log = read_kernel_log(source=f"{host.root}{SOURCE}")
+    if log.known:
         yield passed("doctor.kernel_log", "kernel log", "readable: Xid errors and kills for want of memory are seen")
     else:
-        seen = f"is closed to this account (dmesg_restrict={restricted or '?'}): Xid errors and the names of killed "
+        seen = f"{log.unread} (dmesg_restrict={restricted or '?'}): Xid errors and the names of killed "
         remedy = "have this account added to group adm, or ask for kernel.dmesg_restrict=0; counters are used meanwhile"
         yield unknown("doctor.kernel_log", "kernel log", f"{seen}processes are not seen", remedy)
     pressure = os.path.exists(f"{host.root}/proc/pressure/memory")

@@ -32,6 +32,7 @@ TAIL_BYTES = 48 * 1024
 RECENT_SAMPLES = 3
 """So many samples say whether cards are at work: one alone may fall between two steps."""
 MOST_ENTRIES = 500
+LONGEST_CAUSE = 200
 
 
 def look(run_dir: str, limits: StallLimits, ourselves: frozenset[int] = frozenset()) -> Look:
@@ -61,12 +62,14 @@ def _read_ending(view: RunView, *, job: bool | None) -> Ending:
     unread = tuple(f"{item.path}: {item.reason}" for item in view.unreadable if not item.path.endswith(wire.HEARTBEAT))
     supervisor = {Presence.ALIVE: True, Presence.GONE: False}.get(view.supervisor)
     end = view.end
-    failure_class, remedy = _read_failure(view) if outcome not in ("", "succeeded") else ("", "")
+    failure_class, cause, remedy = _read_failure(view) if outcome not in ("", "succeeded") else ("", "", "")
+    if outcome != "failed" or (end is not None and end.refusal is not None):
+        cause = ""  # how it ended says it better: who stopped it, what was refused
     return Ending(
         phase="" if state is None else type(state.state).__name__.lower(),
         phase_age_s=None if state is None else _age(state.updated_at or state.created_at, now),
         outcome=outcome,
-        evidence=view.note if view.ended else "",
+        evidence=cause or (view.note if view.ended else ""),
         ended_age_s=_age(end.at if end is not None else view.exit.get("ended_at"), now),
         failure_class=failure_class,
         remedy=remedy,
@@ -132,14 +135,16 @@ def _find_asleep(view: RunView) -> int | None:
     return stat.pid if stat is not None and stat.state in "Tt" else None
 
 
-def _read_failure(view: RunView) -> tuple[str, str]:
-    """Class and remedy as they were judged when it ended: of this attempt, never of an earlier one."""
+def _read_failure(view: RunView) -> tuple[str, str, str]:
+    """Class, cause and remedy as they were judged when it ended: of this attempt, never of an earlier one."""
     from ...diagnosis.ended.judge import read_judgement
 
     judgement = read_judgement(view.run_dir, view.attempt)
     if judgement is None or judgement.verdict is None:
-        return "", "holdfast diagnose {run}"
-    return judgement.verdict.kind.value, judgement.verdict.action or "holdfast diagnose {run}"
+        return "", "", "holdfast diagnose {run}"
+    verdict = judgement.verdict
+    cause = verdict.cause if len(verdict.cause) <= LONGEST_CAUSE else f"{verdict.cause[:LONGEST_CAUSE]}..."
+    return verdict.kind.value, cause, verdict.action or "holdfast diagnose {run}"
 
 
 # --------------------------------------------------------------------------------------------------- the alarm test

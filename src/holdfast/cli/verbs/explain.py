@@ -28,27 +28,33 @@ def complete_topics(
     return [CompletionItem(name, help=title) for name, title in list_topics() if name.lower().startswith(begin)]
 
 
-@click.command(short_help=SUMMARIES["explain"])
+EPILOG = """\b
+holdfast explain U11                   memory on a card that belongs to nobody
+holdfast explain out_of_memory         a class, its action, and the gotchas that lead to it
+holdfast explain xid 79                an error number of the driver
+holdfast explain --search 'full disk'  the gotchas in which both words stand
+
+\b
+Exit codes: 0 it was found; 1 nothing has these words; 64 there is no such topic."""
+
+
+@click.command(short_help=SUMMARIES["explain"], epilog=EPILOG)
 @click.argument("topic", nargs=-1, shell_complete=complete_topics)
 @click.option("--search", "words", metavar="WORDS", help="List the gotchas in which all of these words stand.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(*, topic: tuple[str, ...], words: str | None, as_json: bool) -> int:
-    r"""Explain TOPIC: a gotcha (U11, SLURM2), a class of a verdict (out_of_memory, deadlock) or a Xid (xid 79).
+    """Explain TOPIC: a gotcha (U11, SLURM2), a class of a verdict (out_of_memory, deadlock) or a Xid (xid 79).
 
-    Without a topic every gotcha is listed with its title and what holdfast does about it.
-
-    \b
-    holdfast explain U11                 memory on a card that belongs to nobody
-    holdfast explain out_of_memory       a class, its action, and the gotchas that lead to it
-    holdfast explain xid 79              a number of the driver
-    holdfast explain --search inode      the gotchas about inodes
-
-    Exit code 1: nothing was found. 64: there is no such topic.
+    Without a topic every gotcha is listed with its title and what holdfast does about it (later: nothing yet).
     """
     from holdfast.cli import explaining
 
     if topic and words is not None:
-        raise UsageError("a topic and --search were both given", hint="give one of the two")
+        both = " ".join((words, *topic))
+        raise UsageError(
+            "a topic and --search were both given",
+            hint=f"several words in quotes: holdfast explain --search {both!r}",
+        )
     if words is not None:
         return explaining.print_found(words, as_json=as_json)
     if not topic:

@@ -58,7 +58,7 @@ def command(ctx: click.Context, *, as_json: bool) -> int:
     return 0
 
 
-@command.command("release")
+@command.command("release", short_help="End the lease of a run.")
 @click.argument("run", shell_complete=complete_runs)
 @click.option("--force", is_flag=True, help="Break it although it is not provably gone; only its owner or root.")
 @click.option("--reason", default="", metavar="TEXT", help="Why; needed with --force, written to the audit log.")
@@ -109,7 +109,7 @@ def _find_lessee(area: Area, text: str) -> str:
     return held.pop()
 
 
-@command.command("reset-request")
+@command.command("reset-request", short_help="Write to the administrator for a reset.")
 @click.argument("index", type=click.IntRange(min=0))
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def reset_request(*, index: int, as_json: bool) -> int:
@@ -138,7 +138,7 @@ def reset_request(*, index: int, as_json: bool) -> int:
     return 0
 
 
-@command.command("health", epilog=HEALTH_EPILOG)
+@command.command("health", short_help="Judge how well each card is.", epilog=HEALTH_EPILOG)
 @click.argument("cards", nargs=-1, metavar="[CARD]...", shell_complete=complete_cards)
 @click.option("--watch-free", is_flag=True, help="Look only at the cards that a new run would get now.")
 @click.option("--for", "window", default="4s", metavar="DURATION", show_default=True, help="How long to watch.")
@@ -175,7 +175,7 @@ def health(*, cards: tuple[str, ...], watch_free: bool, window: str, as_json: bo
         return code
     if simulated:
         print("SIMULATED cards (HOLDFAST_SIMULATED_GPUS): no hardware behind them")
-    if not watched.last.complete:
+    if findings and watched.samples and not watched.last.complete:
         note(f"this reading is incomplete: {watched.last.reason}")
     if not findings:
         print(f"no cards: {watched.last.reason or 'none to look at'}")
@@ -184,7 +184,7 @@ def health(*, cards: tuple[str, ...], watch_free: bool, window: str, as_json: bo
     return code
 
 
-@command.command("quarantine", epilog=QUARANTINE_EPILOG)
+@command.command("quarantine", short_help="Set a card aside.", epilog=QUARANTINE_EPILOG)
 @click.argument("card", shell_complete=complete_cards)
 @click.option("--reason", required=True, metavar="TEXT", help="Why; everybody on this box can read it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
@@ -197,7 +197,10 @@ def quarantine(*, card: str, reason: str, as_json: bool) -> int:
     from holdfast.cli.cards import read_box
     from holdfast.host.quarantine import quarantine as set_aside
 
-    record = set_aside(find_card(read_box(), card), reason)
+    box = read_box()
+    record = set_aside(find_card(box, card), reason)
+    if record.uuid not in {place.uuid for place in box.places}:
+        note(f"no card that answers now has the UUID {record.uuid}: is it written right?")
     if as_json:
         print_json({"quarantined": record})
     else:
@@ -205,7 +208,7 @@ def quarantine(*, card: str, reason: str, as_json: bool) -> int:
     return 0
 
 
-@command.command("clear", epilog=CLEAR_EPILOG)
+@command.command("clear", short_help="Give a card back that was set aside.", epilog=CLEAR_EPILOG)
 @click.argument("card", shell_complete=complete_cards)
 @click.option("--reason", default="", metavar="TEXT", help="Why it is well again, for the record.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
@@ -241,7 +244,8 @@ def _print(box: Box) -> None:
     if len(box.warnings) > MOST_WARNINGS:
         note(f"{len(box.warnings) - MOST_WARNINGS} more like these; --json lists them all")
     if not box.places:
-        print(f"no cards: {inventory.reason or 'none were found'}")
+        words = "no cards" if inventory.complete else "whether there are cards could not be read"
+        print(f"{words}: {inventory.reason or 'none were found'}")
         return
     if not inventory.complete:
         note(f"this reading is incomplete: {inventory.reason}")

@@ -96,7 +96,7 @@ def _notify(command: str, message: dict[str, object]) -> None:
         note(f"nobody was told: {problem}")
 
 
-@command.command("install")
+@command.command("install", short_help="Have cron or systemd call it.")
 @click.option("--every", default="30m", show_default=True, metavar="DURATION", help="How often to look.")
 @click.option("--cron", "clock", flag_value="cron", help="An entry of cron.")
 @click.option("--systemd", "clock", flag_value="systemd", help="A timer of the systemd user manager.")
@@ -148,7 +148,7 @@ def _explain(which: object, *, told: bool) -> None:
         note(f"timers of {user} run only while {user} is logged in; `loginctl enable-linger {user}` changes that")
 
 
-@command.command("uninstall")
+@command.command("uninstall", short_help="Take that entry away.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask. Needed without a terminal.")
 @_JSON
 def uninstall(*, yes: bool, as_json: bool) -> int:

@@ -6,9 +6,12 @@ over is a kill from outside. The ids are those of docs/diagnosis.md.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...model.verdict import FailureClass
+from ...model.verdict import Confidence, FailureClass
+from ..evidence import Answer
+from ..logs.survived import went_on_after
 from . import asked, finish, hardware, memory, storage, vanished
 from .answers import skipped
 
@@ -51,12 +54,20 @@ LADDER: dict[str, Callable[[EndedEvidence], Detection] | None] = {
     "V9": vanished.judge_kill,
 }
 """Detector by id, best first. ``WORDS`` is the place of what the output says of classes without a detector here."""
+INTERRUPT, KILL, TERM = 2, 9, 15
+FROM_OUTSIDE = frozenset({INTERRUPT, KILL, TERM})
+"""Signals that a program's own fault does not cause."""
+SENDERS = frozenset(
+    {FailureClass.HANG_UP, FailureClass.PREEMPTED, FailureClass.TIMED_OUT, FailureClass.KILLED, FailureClass.STOPPED}
+)
+"""Classes whose words tell of who ends jobs by signals."""
 WRITTEN_DOWN = frozenset({"A1", "A2"})
 """Detectors that apply to a job that never ran."""
 
 
 def detect(evidence: EndedEvidence) -> tuple[Detection, ...]:
     """The answers of all detectors, in the order of the ladder; of a job that never ran, only what was written down."""
+    evidence = replace(evidence, words=tuple(_weigh_words(item, evidence) for item in evidence.words))
     found: list[Detection] = []
     for name, detector in LADDER.items():
         answers = _read_words(evidence) if detector is None else (detector(evidence),)
@@ -67,6 +78,21 @@ def detect(evidence: EndedEvidence) -> tuple[Detection, ...]:
 def _read_words(evidence: EndedEvidence) -> tuple[Detection, ...]:
     """What the output says, but for the job's own exceptions: those are V12's."""
     return tuple(item for item in evidence.words if item.kind is not FailureClass.BUG)
+
+
+def _weigh_words(words: Detection, evidence: EndedEvidence) -> Detection:
+    """What the output says, as a possibility only where the end itself speaks against it.
+
+    A signal from outside ends a job whatever it had said, if it went on after that; and a kill for lack of memory that
+    no counter of its group saw is a word without a witness (FAIL-14).
+    """
+    number = evidence.signal
+    if words.answer is not Answer.YES or number not in FROM_OUTSIDE or words.kind in SENDERS:
+        return words
+    uncounted = words.kind is FailureClass.OUT_OF_MEMORY and evidence.own_kills.known and not evidence.own_kills.value
+    log = evidence.log.value
+    survived = log is not None and went_on_after(log, words.facts.get("line", ""))
+    return replace(words, confidence=Confidence.POSSIBLE) if survived or (uncounted and number == KILL) else words
 
 
 def _drop(detection: Detection) -> Detection:

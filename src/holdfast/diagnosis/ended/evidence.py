@@ -22,6 +22,8 @@ Facts = dict[str, Any]
 UNREAD: Reading[Any] = Reading(unread=NOT_LOOKED)
 FULL_BYTES = 16 * 1024**2
 """Less than this is a full disk: no checkpoint fits, and file systems keep some for themselves."""
+CLOCKS_PART_S = 60.0
+"""How far the kernel log's clock and ours may be apart (`compare.KERNEL_SLACK_S`)."""
 LATE_S = 120.0
 """A look later than this after the end may count what happened to others since."""
 
@@ -54,7 +56,8 @@ class EndedEvidence:
     """One attempt's end. `words` are what the output says, already judged; `tenants` others on the run's cards.
 
     `pids` are processes of the run by number (as the supervisor saw them), `group` is the last part of its control
-    group's name. `looked_s` is how long after the end the box was looked at. `heard` are the Xids that the driver
+    group's name. `looked_s` is how long after the end the box was looked at, `earlier_kills` what its
+    own group had counted some time before the end. `heard` are the Xids that the driver
     reported to the supervisor, `xid_severities` what the rules of its box said of some codes.
     """
 
@@ -90,6 +93,7 @@ class EndedEvidence:
     expected_s: float | None = None
     problems: tuple[str, ...] = ()
     looked_s: float | None = None
+    earlier_kills: int | None = None
     heard: tuple[XidEvent, ...] = ()
     xid_severities: dict[int, str] = field(default_factory=dict)
 
@@ -118,6 +122,21 @@ class EndedEvidence:
     def late(self) -> bool:
         """Whether the box was looked at so late that its counters may tell of others."""
         return self.looked_s is not None and self.looked_s > LATE_S
+
+    @property
+    def survived_kills(self) -> bool:
+        """Whether the kernel's kills within its group lie so long before the end that they are not the end.
+
+        A sample that had counted them all already is one witness, the times of the kernel's log are another.
+        """
+        kills = self.own_kills.value
+        if kills and self.earlier_kills is not None and self.earlier_kills >= kills:
+            return True
+        if self.kernel_until_s is None or self.kernel_unread:
+            return False
+        ours = [event for event in self.find_kernel_events(KernelKind.OOM_KILL) if self.is_ours(event)]
+        # `kernel_until_s` is a minute after the end already, because the clocks part; as much again is left free here.
+        return bool(ours) and max(event.seconds for event in ours) < self.kernel_until_s - 2 * CLOCKS_PART_S
 
     @property
     def exception(self) -> str:

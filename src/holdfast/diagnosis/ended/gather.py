@@ -50,6 +50,8 @@ Facts = dict[str, Any]
 KERNEL_SLACK_S = 60.0
 """The log's clock is not corrected as the wall clock is; over weeks they part by seconds (printk: local_clock)."""
 TAIL_BYTES = 64 * 1024
+DYING_S = 10.0
+"""A process that is killed ends when its memory is given back: seconds for hundreds of GiB."""
 MOST_TENANTS = 5
 KILLING = (9, 15)
 
@@ -94,21 +96,27 @@ class Attempt:
                 self.problems.append(f"{wire.POSTFLIGHT}: {error}")
         return tuple(found)
 
-    def read_last_sample(self) -> Facts:
-        """The last whole line of the health samples."""
+    def read_samples(self) -> list[Facts]:
+        """The last health samples whose lines are whole, the newest first; none of what cannot be read."""
         path = f"{self.directory}/{wire.HEALTH}"
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
-            return {}
+            return []
         try:
             size = os.fstat(descriptor).st_size
             lines = os.pread(descriptor, TAIL_BYTES, max(0, size - TAIL_BYTES)).split(b"\n")[:-1]
-            return wire.parse_object(lines[-1], wire.HEALTH) if lines else {}
-        except (OSError, wire.WireError):
-            return {}
+        except OSError:
+            return []
         finally:
             os.close(descriptor)
+        found = []
+        for line in reversed(lines):
+            try:
+                found.append(wire.parse_object(line, wire.HEALTH))
+            except wire.WireError:
+                break
+        return found
 
 
 def gather(
@@ -139,7 +147,8 @@ def gather(
         aftermath = _look(ended, manifest, baseline, kernel_source)
     log, words = _read_words(source)
     usage = as_object(facts.get("usage"))
-    sample = source.read_last_sample()
+    samples = source.read_samples()
+    sample = samples[0] if samples else {}
     job = source.read_job()
     leased = {str(card.get("uuid")) for card in as_objects(manifest.get("cards"))}
     final = as_object(facts.get("final_cards"))
@@ -176,6 +185,7 @@ def gather(
         duration_s=None if began_s is None or ended_s is None else max(0.0, ended_s - began_s),
         expected_s=as_number(job.get("expected_s")),
         looked_s=looked - ended_s if isinstance(looked, (int, float)) and ended_s is not None else None,
+        earlier_kills=_find_earlier_kills(samples, ended_s),
         problems=tuple(source.problems),
         heard=read_heard(f"{source.directory}/{wire.EVENTS}"),
         xid_severities=decode_severities(baseline.get("xids")),
@@ -196,6 +206,15 @@ def _look(ended: Ended, manifest: Facts, baseline: Facts, kernel_source: str) ->
     return look_at_box(
         baseline, ended_s, _epoch(ended.started_at) or ended_s, killed=killed, kernel_source=kernel_source
     )
+
+
+def _find_earlier_kills(samples: list[Facts], ended_s: float | None) -> int | None:
+    """What the run's group had counted when a large process that was killed then would have been gone at the end."""
+    for sample in samples:
+        at_s = _epoch(str(sample.get("utc")))
+        if ended_s is not None and at_s is not None and ended_s - at_s >= DYING_S:
+            return as_whole(sample.get("oom_kills"))
+    return None
 
 
 def _ended_at(ended: Ended) -> str:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ...core.rules import XID_SEVERITIES
 from ...host import files
 from ...model import wire
 from ...model.gpu import XidEvent
-from .compare import as_number, as_object, as_whole
+from .compare import as_object, as_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
     from .compare import Facts
 
 MOST_HEARD = 2000
+LONGEST_UPTIME_S = 1e10
+"""What is beyond is no time since boot."""
 MARK = b'"xid"'
-SEVERITIES = frozenset({"app", "watch", "card", "host", "ask"})
 
 
 def read_heard(path: str) -> tuple[XidEvent, ...]:
@@ -46,11 +48,10 @@ def _decode(line: bytes) -> Iterator[XidEvent]:
     code, times = as_whole(data.get("code")), data.get("at_s")
     if event.get("event") != "xid" or code is None or not isinstance(times, list):
         return
+    card, pci = str(data.get("card") or ""), str(data.get("pci") or "")
     for at in times:
-        seconds = as_number(at)
-        if seconds is not None:
-            card, pci = str(data.get("card") or ""), str(data.get("pci") or "")
-            yield XidEvent(card, code, seconds, pci or None, as_whole(data.get("gpu_instance")))
+        if isinstance(at, (int, float)) and 0 <= at < LONGEST_UPTIME_S:
+            yield XidEvent(card, code, float(at), pci or None, as_whole(data.get("gpu_instance")))
 
 
 def decode_severities(recorded: object) -> dict[int, str]:
@@ -59,5 +60,5 @@ def decode_severities(recorded: object) -> dict[int, str]:
     return {
         int(code): severity
         for code, severity in facts.items()
-        if code.isascii() and code.isdigit() and severity in SEVERITIES
+        if code.isascii() and code.isdigit() and isinstance(severity, str) and severity in XID_SEVERITIES
     }

@@ -36,7 +36,8 @@ def judge_group_oom(evidence: EndedEvidence) -> Detection:
         return skipped("V1", OOM)
     named = _named_events(evidence, memory_group=True)
     if named:
-        return _say_oom("V1", Confidence.CERTAIN, evidence, *map(_describe_event, named))
+        clues = [_describe_event(event, evidence.run_id) for event in named]
+        return _say_oom("V1", _weigh_named(named, evidence), evidence, *clues)
     own = evidence.own_kills
     if own.value:
         clue = Clue("the OOM counter of its control group rose: the kernel killed within it", "memory.events")
@@ -52,11 +53,18 @@ def judge_group_oom(evidence: EndedEvidence) -> Detection:
     return unread("V1", OOM, Clue(f"OOM counter of its control group: {own.unread}", "memory.events"))
 
 
+def _weigh_named(named: list[KernelEvent], evidence: EndedEvidence) -> Confidence:
+    """Certain when the job itself was the victim; a worker's death is one that many jobs survive."""
+    if any(event.pid in evidence.pids for event in named):
+        return Confidence.CERTAIN
+    return _weigh_own(evidence)
+
+
 def _weigh_own(evidence: EndedEvidence) -> Confidence:
     if evidence.ended.request is not None or evidence.code == 0:
         return Confidence.POSSIBLE
     if evidence.signal == KILL:
-        return Confidence.CERTAIN
+        return Confidence.POSSIBLE if evidence.survived_kills else Confidence.CERTAIN
     matches = () if evidence.log.value is None else evidence.log.value.matches
     told = [match for match in matches if match.role is not Role.ROOT and _OF_WORKERS.search(match.line)]
     if told or find_words(evidence, OOM) is not None:
@@ -89,9 +97,10 @@ def _named_events(evidence: EndedEvidence, *, memory_group: bool) -> list[Kernel
     ]
 
 
-def _describe_event(event: KernelEvent) -> Clue:
+def _describe_event(event: KernelEvent, run_id: str) -> Clue:
     where = event.values.get("oom_memcg")
-    limit = f" by the limit of {where}" if where else ""
+    whose = "the run's own control group" if where and f"/{run_id}." in where else where
+    limit = f" by the limit of {whose}" if whose else ""
     return Clue(
         f"the kernel killed {event.comm or event.values.get('task', '?')} (pid {event.pid}){limit}", "kernel log"
     )
@@ -103,7 +112,9 @@ def judge_host_oom(evidence: EndedEvidence) -> Detection:
         return skipped("V2", OOM)
     named = _named_events(evidence, memory_group=False)
     if named:
-        return _say_oom("V2", Confidence.CERTAIN, evidence, *map(_describe_event, named))
+        return _say_oom(
+            "V2", _weigh_named(named, evidence), evidence, *(_describe_event(event, evidence.run_id) for event in named)
+        )
     host = evidence.host_kills
     if evidence.own_kills.known and not evidence.own_kills.value:
         others = "; it did kill others on this box" if host.value else ""

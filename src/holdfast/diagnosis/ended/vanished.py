@@ -91,15 +91,19 @@ def judge_kill(evidence: EndedEvidence) -> Detection:
         return skipped("V9", FailureClass.KILLED)
     if evidence.ended.request is not None:
         return no("V9", FailureClass.KILLED, Clue("holdfast itself ended it, on request", "state.json"))
-    if evidence.own_kills.value and number == KILL:
+    if evidence.own_kills.value and number == KILL and not evidence.survived_kills:
         return no("V9", FailureClass.KILLED, Clue("the kernel itself killed, for lack of memory", "memory.events"))
     asked_memory = evidence.own_kills.known or (evidence.host_kills.known and not evidence.host_kills.value)
     sure = Confidence.LIKELY if asked_memory or number not in (KILL, TERM) else Confidence.POSSIBLE
     clues = [Clue(f"{name_signal(number)} ended it, and holdfast had not sent it", "status.json")]
     if evidence.code is not None:
-        clues.append(Clue(f"exit code {evidence.code}: a shell's word for a child ended by that signal", "status.json"))
+        text = f"exit code {evidence.code}: {name_signal(number)} ended what it ran (as shells say it), or it chose that number itself"
+        clues = [Clue(text, "status.json")]
     if evidence.scheduler:
         clues.append(Clue(f"it ran within {evidence.scheduler}, whose scheduler may have ended it", "manifest.json"))
+    if evidence.own_kills.value and number == KILL:
+        text = "the kernel had killed within it for lack of memory, well before the end"
+        clues.append(Clue(text, "memory.events"))
     unknown = (Clue("who sent it: only a handler in the job or a trace by root sees the sender"),)
     facts = {"signal": name_signal(number)}
     return yes("V9", FailureClass.KILLED, sure, *clues, unknown=unknown, gotchas=("U3",), facts=facts)
@@ -139,7 +143,9 @@ def judge_crash(evidence: EndedEvidence) -> Detection:
     if evidence.kernel_unread:
         unknown = (Clue(f"which library crashed, from the kernel log: {evidence.kernel_unread}", "kernel log"),)
     # An abort is also how a watchdog or an uncaught exception ends a program: then its words say more.
-    sure = Confidence.LIKELY if number == ABORT else Confidence.CERTAIN
+    # A code above 128 is a shell's word for a signal, but any program may choose it; the kernel's log settles that.
+    told = evidence.code is None or any(map(evidence.is_ours, evidence.find_kernel_events(KernelKind.SEGFAULT)))
+    sure = Confidence.CERTAIN if told and number != ABORT else Confidence.LIKELY
     return yes("V11", FailureClass.NATIVE_CRASH, sure, *clues, unknown=unknown, facts=facts)
 
 

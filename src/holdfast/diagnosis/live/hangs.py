@@ -288,8 +288,8 @@ def _may_only_be_slow(case: Case, thread: ThreadChange) -> bool:
         return False
     if age is None or limit is None:
         return True
-    longer, usual = (queued + thread.ran_s) / max(thread.ran_s, 1e-3), case.progress.usual_s
-    return age <= (limit * longer if usual is None else max(limit, MANY_INTERVALS * usual * longer))
+    longer, step_s = (queued + thread.ran_s) / max(thread.ran_s, 1e-3), case.progress.step_s
+    return age <= (limit * longer if step_s is None else max(limit, MANY_INTERVALS * step_s * longer))
 
 
 def _busy_clue(process: ProcessChange, thread: ThreadChange) -> Clue:

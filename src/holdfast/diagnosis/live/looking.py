@@ -214,6 +214,9 @@ def _read_environment(base: str, *, stuck: bool) -> Reading[dict[str, str]]:
             data = file.readall() or b""
     except OSError as error:
         return Reading(unread=_why(error))
+    if not data:
+        # So it looks for a moment in every exec, and in a process that has wiped it: no claim may rest on it.
+        return Reading(unread="it is empty")
     found = {}
     for entry in data.split(b"\0"):
         key, _, value = entry.partition(b"=")

@@ -19,6 +19,8 @@ from ..evidence import Reading
 from .run_files import RunFacts, Sample
 
 PATIENCE_S = 30.0
+BEAT_S = 1.0
+"""The training library writes its heartbeat about once a second."""
 LATE_S = 5.0
 STARTUP_S = 600.0
 LONG_PHASE_S = 1800.0
@@ -62,7 +64,10 @@ class Pace(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The judgement. `age_s` is how old the last sign is, `limit_s` what is too old, `usual_s` the usual interval.
+    """The judgement.
+
+    `age_s` is how old the last sign is, `limit_s` what is too old, `usual_s` the usual interval between two signs (a
+    heartbeat is written once a second at most), `step_s` what a step takes, measured or reckoned.
 
     `starting` is True before the first step and in a phase that may take long; then `limit_s` is that phase's.
     """
@@ -77,6 +82,7 @@ class Progress:
     unread: str = ""
     log_silent_s: float | None = None
     log_grew: bool | None = None
+    step_s: float | None = None
 
     @property
     def is_alive(self) -> bool:
@@ -104,7 +110,7 @@ def judge_progress(
         found = _from_files(old, new, grew=grew)
     return Progress(
         found.pace, found.clues, found.age_s, found.limit_s, found.usual_s, found.starting, found.phase,
-        "; ".join(new.unread), silent, grew,
+        "; ".join(new.unread), silent, grew, found.step_s,
     )  # fmt: skip
 
 
@@ -120,15 +126,18 @@ def _from_heartbeat(
     phase = new.phase
     if new.step != old.step and new.step is not None:
         text = f"the heartbeat's step went from {old.step} to {new.step} between the two looks"
-        return Progress(Pace.MOVING, (Clue(text, "heartbeat"),), 0.0, phase=phase, usual_s=_usual(new))
+        return Progress(Pace.MOVING, (Clue(text, "heartbeat"),), 0.0, phase=phase)
     if _wrote_artifacts(old, new):
         clue = Clue("artifacts or checkpoints were written between the two looks", "artifacts")
-        return Progress(Pace.MOVING, (clue,), 0.0, phase=phase, usual_s=_usual(new))
+        return Progress(Pace.MOVING, (clue,), 0.0, phase=phase)
     age = _step_age(new)
     if new.artifacts_at_s is not None:
         age = min(age, max(0.0, new.now_s - new.artifacts_at_s))
-    usual = _usual(new)
-    limit = max(patience_s, MANY_INTERVALS * (usual or 0.0), MANY_GAPS * _longest_gap(new.samples))
+    measured = _measure_step(new)
+    usual = None if measured is None else max(BEAT_S, measured)
+    step_s = measured if measured is not None else _reckon_step(new, job_age_s, age)
+    least = MANY_INTERVALS * usual if usual is not None else min(MANY_INTERVALS * (step_s or 0.0), startup_s)
+    limit = max(patience_s, least, MANY_GAPS * _longest_gap(new.samples))
     starting = not new.step
     if starting:
         limit = max(limit, startup_s)
@@ -143,7 +152,7 @@ def _from_heartbeat(
     pace = Pace.RECENT if age <= limit else Pace.OVERDUE
     if pace is Pace.RECENT and not starting and usual is not None and age > max(LATE_S, MANY_INTERVALS * usual):
         pace = Pace.LATE
-    return Progress(pace, (Clue(text, "heartbeat"),), age, limit, usual, starting, phase)
+    return Progress(pace, (Clue(text, "heartbeat"),), age, limit, usual, starting, phase, step_s=step_s)
 
 
 def _from_files(old: RunFacts, new: RunFacts, *, grew: bool | None) -> Progress:
@@ -173,14 +182,28 @@ def _step_age(facts: RunFacts) -> float:
     return max(0.0, written, seen)
 
 
-def _usual(facts: RunFacts) -> float | None:
-    """The usual seconds of a step, from the heartbeat's and the samples' rates; at least the heartbeat's own second."""
+def _measure_step(facts: RunFacts) -> float | None:
+    """What a step takes, from the heartbeat's and the samples' rates; None where nobody has measured it."""
     rates = [sample.steps_per_s for sample in facts.samples if sample.steps_per_s]
     own = facts.heartbeat.get("steps_per_s")
     if isinstance(own, (int, float)) and own > 0:
         rates.append(float(own))
+    counted = [(sample.at_s, sample.step) for sample in facts.samples if sample.step is not None]
+    if not rates and counted and counted[-1][1] > counted[0][1] and counted[-1][0] > counted[0][0]:
+        rates.append((counted[-1][1] - counted[0][1]) / (counted[-1][0] - counted[0][0]))
     rates = [rate for rate in rates if 0 < rate < 1e9]
-    return max(1.0, 1.0 / median(rates)) if rates else None
+    return 1.0 / median(rates) if rates else None
+
+
+def _reckon_step(facts: RunFacts, job_age_s: float | None, age_s: float) -> float | None:
+    """What a step can have taken at most, from how long the job ran until its last one; None where that is not known.
+
+    A first attempt made all its steps in that time. A later one goes on from a checkpoint, and of its steps only the
+    last is certainly its own.
+    """
+    if job_age_s is None or not facts.step:
+        return None
+    return max(0.0, job_age_s - age_s) / (facts.step if facts.first_attempt else 1)
 
 
 def _longest_gap(samples: tuple[Sample, ...]) -> float:

@@ -17,12 +17,12 @@ ACTIONS: dict[LiveClass, str] = {
     ),
     LiveClass.PAUSED: "it is stopped by {how}: end that, or continue it with SIGCONT (`kill -CONT PID`)",
     LiveClass.DEADLOCK: (
-        "keep the stacks (`holdfast diagnose --deep`), then restart from the last checkpoint; the two lock sites in "
-        "the stacks are the bug"
+        "keep the stacks (`holdfast diagnose --deep RUN`; py-spy shows Python lines), then restart from the last "
+        "checkpoint; the two lock sites in the stacks are the bug"
     ),
     LiveClass.BUSY_NO_PROGRESS: (
-        "look at the frame that both stacks show (`holdfast diagnose --deep` where there are none); if that is no long "
-        "computation, restart from the last checkpoint"
+        "look at the frame that both stacks show (`holdfast diagnose --deep RUN` where there are none); if that is no "
+        "long computation, restart from the last checkpoint"
     ),
     LiveClass.WAITING_FOR_CHILD: "look at {who}: the run waits for it; restart from the last checkpoint if it is stuck",
     LiveClass.NETWORK_WAIT: (

@@ -34,7 +34,8 @@ class RunFacts:
     """The run's files at one moment. Times are epoch seconds by the box's clock, None where there is no such file.
 
     `artifacts_at_s` is when the newest artifact or checkpoint changed; `rank_beats` the heartbeats of ranks other than
-    0; `flight` the Flight Recorder's dumps; `unread` what is there and could not be read.
+    0; `flight` the Flight Recorder's dumps; `unread` what is there and could not be read. `first_attempt` says that no
+    checkpoint of an earlier attempt can have been loaded.
     """
 
     now_s: float
@@ -50,6 +51,7 @@ class RunFacts:
     stack_records: tuple[str, ...] = ()
     flight: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
+    first_attempt: bool = False
 
     @property
     def step(self) -> int | None:
@@ -111,6 +113,7 @@ def read_run(files: RunFiles) -> RunFacts:
         stack_records=_list(attempt, "stacks", ".json"),
         flight=_list(files.flight_dir, "", ""),
         unread=tuple(unread),
+        first_attempt=attempt.endswith(f"/{wire.ATTEMPTS}/1"),
     )
 
 

@@ -19,6 +19,7 @@ from enum import Enum
 
 from ...core.redact import redact_text
 from ...host import clock, processes
+from ...host.files import read_text_or_none
 from ...model.identity import ProcessId
 from .snapshot import ProcessFacts
 
@@ -152,7 +153,7 @@ def _put_right(process: ProcessFacts, before: str, *, ours: bool) -> tuple[bool,
     if "T" in before or "t" in before:
         return False, False
     end = time.monotonic() + GRACE_S
-    while (now := _states(process)) is not None and ("T" in now or "t" in now):
+    while _is_stopping(process):
         if time.monotonic() >= end:
             break
         time.sleep(0.01)
@@ -165,6 +166,16 @@ def _put_right(process: ProcessFacts, before: str, *, ours: bool) -> tuple[bool,
     except OSError:
         return True, False
     return True, sent
+
+
+def _is_stopping(process: ProcessFacts) -> bool:
+    """Whether it is stopped, or a stop signal waits for it that it has not acted on yet. Source: proc_pid_status(5)."""
+    # The pending signal first: it is gone in the moment in which the state shows.
+    text = read_text_or_none(f"/proc/{process.pid}/status") or ""
+    pending = [line.split()[1] for line in text.splitlines() if line.startswith(("ShdPnd:", "SigPnd:"))]
+    waits = any(int(mask, 16) >> (signal.SIGSTOP - 1) & 1 for mask in pending)
+    now = _states(process)
+    return now is not None and (waits or "T" in now or "t" in now)
 
 
 def _run_bounded(argv: tuple[str, ...], limit_s: float, *, interrupt: bool) -> tuple[str, str]:

@@ -3,16 +3,17 @@
 The order of preference, each step only when those before say nothing:
 
 1. what the last traceback says itself, when a rule knows its last line and it is neither a peer's failure nor passing;
-2. the earliest rule that names a cause;
+2. the earliest rule that names a cause, unless the job went on after all of them and its own exception ends the output;
 3. what the last traceback says, when a run could have survived it elsewhere (a name server, a missing file);
 4. the earliest exception that is no peer's failure: the job's own code;
 5. the earliest failure of a collective or a peer;
 6. a loss that was not finite, several times over (before 4 when the exception itself is about NaN);
 7. what a run can survive, when the output ends with it.
 
-Only the last `NEAR_BYTES` of the output are judged so: what was said before was survived. When nothing speaks there,
-the same is done with all of it, and is POSSIBLE only. Nothing at all: UNKNOWN, with the words that were found. Words
-alone are never more than LIKELY.
+Only the last `NEAR_BYTES` of the output are judged so, and the last `FAR_BYTES` where the failure of a peer follows:
+other ranks say a lot before all have ended. What was said before was survived: a batch size that was tried and was too
+large, a cache that could not be written. When nothing speaks there, the same is done with all of it, and is POSSIBLE
+only. Nothing at all: UNKNOWN, with the words that were found. Words alone are never more than LIKELY.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ..evidence import Answer, Detection, LogFacts, LogMatch, Reading, Role
 from .exceptions import EXCEPTION
 from .lines import clean_line
 from .patterns import PATTERNS
+from .survived import find_last_words
 
 _PASSING = frozenset(pattern.id for pattern in PATTERNS if pattern.passing)
 _GOTCHAS = {pattern.id: pattern.gotchas for pattern in PATTERNS}
@@ -41,7 +43,8 @@ _BY_EXIT = {
 }
 """Exit codes as torchrun and multiprocessing report them: minus the signal."""
 SOURCE = "output.log"
-NEAR_BYTES = 4 * 1024**2
+NEAR_BYTES = 64 * 1024
+FAR_BYTES = 4 * 1024**2
 
 
 def judge_log(reading: Reading[LogFacts]) -> tuple[Detection, ...]:
@@ -77,7 +80,12 @@ def find_root(facts: LogFacts) -> LogMatch | None:
 
 
 def _is_near(match: LogMatch, facts: LogFacts) -> bool:
-    return facts.size_bytes - match.offset <= NEAR_BYTES
+    behind = facts.size_bytes - match.offset
+    if behind <= NEAR_BYTES:
+        return True
+    return behind <= FAR_BYTES and any(
+        other.offset > match.offset and (other.kind in _PEERS or other.role is Role.CASCADE) for other in facts.matches
+    )
 
 
 def _choose(facts: LogFacts, roots: list[LogMatch]) -> LogMatch | None:
@@ -87,7 +95,7 @@ def _choose(facts: LogFacts, roots: list[LogMatch]) -> LogMatch | None:
     if last is not None and last in causes:
         return last
     if causes:
-        return causes[0]
+        return find_last_words(facts, causes) or causes[0]
     if last is not None and last in roots and last.pattern in _PASSING:
         return last
     lossy = _repeated(named)
