@@ -51,6 +51,17 @@ def test_POST_03_the_note_holds_the_last_200_lines(run_dir: str) -> None:
 
 
 @pytest.mark.requirement("POST-03")
+def test_POST_03_what_to_do_and_the_exception_stand_before_the_evidence(run_dir: str) -> None:
+    text = "Traceback (most recent call last):\n  File \"t.py\", line 1, in <module>\nKeyError: 'lr'\n"
+    Path(run_dir, "attempts/1/output.log").write_text(text)
+    note = fail(run_dir)
+    assert "- cause: KeyError: 'lr'\n" in note
+    assert "KeyError: 'lr' [output.log, byte " in note
+    titles = [line[3:] for line in note.splitlines() if line.startswith("## ")]
+    assert titles[:3] == ["What to do", "Its exception, from its output", "Evidence"]
+
+
+@pytest.mark.requirement("POST-03")
 def test_POST_03_signal_checks_and_counters_are_in_the_note(run_dir: str) -> None:
     record = {"usage": {"oom_kills": 1, "memory_peak_bytes": 2**30, "memory_limit_bytes": 2**30}}
     files.commit(f"{run_dir}/attempts/1/exit.json", wire.to_bytes(record))
@@ -59,7 +70,7 @@ def test_POST_03_signal_checks_and_counters_are_in_the_note(run_dir: str) -> Non
     assert "class: `out_of_memory` (certain)" in note
     assert "do not shrink the batch" in note
     assert "`holdfast explain U9`" in note
-    assert "SIGKILL (9)" in note
+    assert "- ended by: SIGKILL (9)\n" in note  # what KILL may mean otherwise is no news here
     assert "- warn: data, /d: changed (restore it)" in note
     assert "fine" not in note
     assert "wrote nothing" in note

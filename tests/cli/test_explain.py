@@ -67,3 +67,22 @@ def test_an_unknown_topic_is_a_usage_error_with_a_way_on(holdfast: Command) -> N
     assert "there is no topic 'U99'" in done.err
     assert "holdfast explain --search" in done.err
     assert holdfast("explain", "U11", "--search", "x").code == 64
+
+
+def test_a_class_is_not_found_within_another_word(holdfast: Command) -> None:
+    """`stalled` stands in "installed", and the pattern of a class names a gotcha that does not name the class."""
+    assert json.loads(holdfast("explain", "stalled", "--json").out)["gotchas"] == []
+    assert "U9" in json.loads(holdfast("explain", "out_of_memory", "--json").out)["gotchas"]
+
+
+@pytest.mark.parametrize("words", [("79",), ("xid", "=", "79"), ("xid",)], ids=" ".join)
+def test_a_bare_number_is_told_how_to_ask_for_a_xid(holdfast: Command, words: tuple[str, ...]) -> None:
+    done = holdfast("explain", *words)
+    assert done.code == 64
+    assert "holdfast explain xid 79" in done.err
+
+
+def test_several_words_to_search_for_are_told_to_be_quoted(holdfast: Command) -> None:
+    done = holdfast("explain", "--search", "full", "disk")
+    assert done.code == 64
+    assert "holdfast explain --search 'full disk'" in done.err

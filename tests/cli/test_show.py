@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.agent.observe import observe
+from holdfast.cli.dossier import Dossier
 from holdfast.host.processes import identify_self
 from holdfast.model import wire
 from holdfast.model.run import Outcome
@@ -214,3 +216,34 @@ def test_LIB_18_why_a_training_left_and_what_is_durable_are_shown(
     assert "traceback deep" not in shown, "a traceback is for the failure note"
     value = holdfast("show", "--json", run_dir).json()
     assert value["exit"]["stop"]["checkpoint_step"] == value["committed"]["state"]["stop"]["checkpoint_step"] == 120
+
+
+def test_a_run_that_stands_still_says_so_until_it_goes_on(runs: str) -> None:
+    run_dir = make_run(runs, "20261120-100000-digits-0a1b", running(identify_self()))
+    stalled = {"utc": "2026-11-20T10:00:00Z", "event": "stalled", "data": {"what": "no step for 9 min"}}
+    found = {"event": "diagnosed", "data": {"class": "deadlock", "confidence": "likely", "action": "see the stacks"}}
+    recovered = {"event": "recovered", "data": {}}
+
+    def told(*events: dict[str, object]) -> dict[str, object]:
+        return dict(Dossier(observe(run_dir), list(events), [], [], {}, []).describe_stall())
+
+    assert told(stalled, found) == {
+        "seen": "no step for 9 min, at 2026-11-20T10:00:00Z",
+        "class": "deadlock (likely)",
+        "do": "see the stacks",
+        "look": "holdfast diagnose 20261120-100000-digits-0a1b",
+    }
+    assert "class" not in told(stalled, found, recovered, stalled)
+    assert told(stalled, found, recovered) == {}
+    assert told() == {}
+
+
+def test_disks_of_the_last_sample_are_lines_of_their_own(runs: str, holdfast: Command) -> None:
+    run_dir = make_run(runs, "20261120-100000-digits-0a1b", running(identify_self()))
+    full = {"mount_point": "/", "free_bytes": 2**30, "total_bytes": 2**33, "full_in_s": 600}
+    sample = {"utc": "2026-11-20T10:00:00Z", "disks": [full, {"mount_point": "/net", "unread": "no answer"}]}
+    with open(f"{run_dir}/attempts/1/health.jsonl", "w", encoding="utf-8") as file:
+        file.write(json.dumps(sample) + "\n")
+    shown = holdfast("show", run_dir).out
+    assert "/: 1 GiB of 8 GiB free, full in 10m00s at this rate" in shown
+    assert "/net: not known: no answer" in shown

@@ -508,9 +508,11 @@ def _read_and_sample(window_s: float, rules: Rules, environ: Mapping[str, str]) 
 
     Of the samples the highest counts.
     """
+    from ..host import nvml
     from ..host.gpus import read_inventory, sample_utilisation
     from .unfit import mark_unfit
 
+    nvml.disown()
     inventory = mark_unfit(read_inventory(FIRST_READING_S), rules, environ)
     if inventory.cards and window_s > 0:
         samples = sample_utilisation([card.uuid for card in inventory.cards], window_s)

@@ -91,8 +91,8 @@ REMEDIES: dict[FailureClass, Remedy] = {
         "stop and correct the job: its own exception or check ended it; the same configuration would end the same way"
     ),
     FailureClass.NATIVE_CRASH: Remedy(
-        "look at the native code that crashed ({library}): update or pin that library, or run with "
-        "PYTHONFAULTHANDLER=1 to see the Python line that called it",
+        "look at the native code that crashed ({library}): update or pin that library; the Python line that called it "
+        "stands in the output where Python could still write it (PYTHONFAULTHANDLER, which holdfast sets)",
         defaults={"library": "the library is not known"},
     ),
     FailureClass.DIVERGED: Remedy(

@@ -95,7 +95,7 @@ F = FailureClass
         (evidence(ended(1), **said(words(F.TIMED_OUT))), (F.TIMED_OUT, LIKELY, "V10")),
         (evidence(ended(1), **said(words(F.PREEMPTED))), (F.PREEMPTED, LIKELY, "V10")),
         (evidence(ended(None, 11)), (F.NATIVE_CRASH, CERTAIN, "V11")),
-        (evidence(ended(139)), (F.NATIVE_CRASH, CERTAIN, "V11")),
+        (evidence(ended(139)), (F.NATIVE_CRASH, LIKELY, "V11")),
         (evidence(ended(None, 6)), (F.NATIVE_CRASH, LIKELY, "V11")),
         (evidence(ended(None, 6), **said(words(F.COMMUNICATION))), (F.COMMUNICATION, LIKELY, "log.x")),
         (evidence(ended(None, 7)), (F.SHARED_MEMORY, LIKELY, "V5")),

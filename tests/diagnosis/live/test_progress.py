@@ -60,11 +60,11 @@ def test_a_step_is_overdue_after_five_of_the_runs_own_intervals(rate: float | No
         # 50 steps in 10 s: a step takes a fifth of a second.
         (True, 45, 35, Pace.OVERDUE),
         # 50 steps in 1000 s: 20 s each.
-        (True, 1090, 90, Pace.RECENT),
-        (True, 1110, 110, Pace.OVERDUE),
-        # A later attempt may have made one step in its 10 s, and began at 49.
-        (False, 45, 35, Pace.RECENT),
-        (False, 65, 55, Pace.OVERDUE),
+        (True, 1035, 35, Pace.RECENT),
+        (True, 1045, 45, Pace.OVERDUE),
+        # A later attempt may have made one step in its 20 s, and began at 49.
+        (False, 55, 35, Pace.RECENT),
+        (False, 65, 45, Pace.OVERDUE),
         # However long a step may take, ten minutes are enough to ask.
         (False, 10_000, 590, Pace.RECENT),
         (False, 10_000, 610, Pace.OVERDUE),

@@ -54,10 +54,13 @@ def judge_group_oom(evidence: EndedEvidence) -> Detection:
 
 
 def _weigh_named(named: list[KernelEvent], evidence: EndedEvidence) -> Confidence:
-    """Certain when the job itself was the victim; a worker's death is one that many jobs survive."""
+    """Certain when the job itself was the victim; a worker's death is one that a job can survive."""
     if any(event.pid in evidence.pids for event in named):
         return Confidence.CERTAIN
-    return _weigh_own(evidence)
+    weighed = _weigh_own(evidence)
+    if weighed is not Confidence.POSSIBLE and not evidence.survived_kills:
+        return Confidence.CERTAIN
+    return weighed
 
 
 def _weigh_own(evidence: EndedEvidence) -> Confidence:

@@ -97,7 +97,7 @@ def judge_kill(evidence: EndedEvidence) -> Detection:
     sure = Confidence.LIKELY if asked_memory or number not in (KILL, TERM) else Confidence.POSSIBLE
     clues = [Clue(f"{name_signal(number)} ended it, and holdfast had not sent it", "status.json")]
     if evidence.code is not None:
-        text = f"exit code {evidence.code}: {name_signal(number)} ended what it ran (as shells say it), or it chose that number itself"
+        text = f"exit code {evidence.code}: a shell's word for {name_signal(number)}, unless the job chose it itself"
         clues = [Clue(text, "status.json")]
     if evidence.scheduler:
         clues.append(Clue(f"it ran within {evidence.scheduler}, whose scheduler may have ended it", "manifest.json"))

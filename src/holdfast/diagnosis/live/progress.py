@@ -26,6 +26,8 @@ STARTUP_S = 600.0
 LONG_PHASE_S = 1800.0
 MANY_INTERVALS = 5.0
 MANY_GAPS = 2.0
+RECKONED_INTERVALS = 2.0
+"""Of an interval that is reckoned, which counts the start of the job too and so is more than the real one."""
 LONG_PHASES = frozenset(
     {
         "eval",
@@ -136,7 +138,7 @@ def _from_heartbeat(
     measured = _measure_step(new)
     usual = None if measured is None else max(BEAT_S, measured)
     step_s = measured if measured is not None else _reckon_step(new, job_age_s, age)
-    least = MANY_INTERVALS * usual if usual is not None else min(MANY_INTERVALS * (step_s or 0.0), startup_s)
+    least = MANY_INTERVALS * usual if usual is not None else min(RECKONED_INTERVALS * (step_s or 0.0), startup_s)
     limit = max(patience_s, least, MANY_GAPS * _longest_gap(new.samples))
     starting = not new.step
     if starting:

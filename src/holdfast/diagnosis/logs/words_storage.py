@@ -191,7 +191,7 @@ STORAGE: tuple[Pattern, ...] = (
             "WARNING the cache does not exist yet",
         ),
         "errno(3) ENOENT",
-        "declare it under `inputs`, to be told before",
+        "correct the path, or bring the file there; declared under `inputs` it is checked before the start",
         passing=True,
     ),
     Pattern(
