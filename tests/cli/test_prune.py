@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.cli import prune
 from holdfast.host.processes import identify_self
+from holdfast.model.errors import UsageError
 from tests.cli.live import live_run
 from tests.rundirs import ended, make_run, running
 
@@ -76,6 +78,20 @@ def test_a_run_that_has_not_ended_is_refused(holdfast: Command, isolated_environ
     done = holdfast("prune", "digits", "--yes")
     assert done.code == 64
     assert f"holdfast stop {RUN}" in done.err
+
+
+@pytest.mark.requirement("ETIQ-05")
+def test_ETIQ_05_a_run_that_was_started_again_while_the_question_stood_keeps_everything(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def restart(*_: object, **__: object) -> bool:
+        make_run(run_dir.parent, RUN, running(), attempt=2, supervisor=identify_self())
+        return True
+
+    monkeypatch.setattr(prune, "_consent", restart)
+    with pytest.raises(UsageError, match="has not ended"):
+        prune.prune_run("digits", yes=False, dry_run=False, also=(), runs=str(run_dir.parent), as_json=False)
+    assert len(left(run_dir)) == 4
 
 
 def test_a_real_runs_declared_scratch_is_found_in_its_working_directory(holdfast: Command, tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def test_LIB_18_why_a_training_left_and_what_is_durable_are_shown(
 
 
 def test_a_run_that_stands_still_says_so_until_it_goes_on(runs: str) -> None:
-    run_dir = make_run(runs, "20261120-100000-digits-0a1b", running(identify_self()))
+    run_dir = make_run(runs, "20261120-100000-digits-0a1b", state=running(), supervisor=identify_self())
     stalled = {"utc": "2026-11-20T10:00:00Z", "event": "stalled", "data": {"what": "no step for 9 min"}}
     found = {"event": "diagnosed", "data": {"class": "deadlock", "confidence": "likely", "action": "see the stacks"}}
     recovered = {"event": "recovered", "data": {}}
@@ -239,7 +239,7 @@ def test_a_run_that_stands_still_says_so_until_it_goes_on(runs: str) -> None:
 
 
 def test_disks_of_the_last_sample_are_lines_of_their_own(runs: str, holdfast: Command) -> None:
-    run_dir = make_run(runs, "20261120-100000-digits-0a1b", running(identify_self()))
+    run_dir = make_run(runs, "20261120-100000-digits-0a1b", state=running(), supervisor=identify_self())
     full = {"mount_point": "/", "free_bytes": 2**30, "total_bytes": 2**33, "full_in_s": 600}
     sample = {"utc": "2026-11-20T10:00:00Z", "disks": [full, {"mount_point": "/net", "unread": "no answer"}]}
     with open(f"{run_dir}/attempts/1/health.jsonl", "w", encoding="utf-8") as file:

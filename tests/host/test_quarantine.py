@@ -182,9 +182,10 @@ def test_whose_word_it_is_says_the_owner_of_the_file(area: Area) -> None:
     path = f"{area.directories[0]}/quarantine-{UUID}.{NOBODY}.json"
     as_nobody(lambda: quarantine(UUID, "x", area=area))
     said = json.loads(Path(path).read_text())
-    Path(path).write_text(json.dumps({**said, "user": "root", "reason": "y" * 60_000}))
+    Path(path).write_text(json.dumps({**said, "user": "root", "reason": "a\nb" + "y" * 60_000}))
     (found,) = list_quarantined(area)
     assert found.user == "nobody"
+    assert found.reason.startswith("a by")
     assert len(found.reason) == module.LONGEST_TEXT
 
 

@@ -176,6 +176,11 @@ def awaits_decision(view: RunView) -> bool:
     return not view.over or find_following(view.run_dir, view.attempt) is Following.UNDECIDED
 
 
+def may_be_followed(view: RunView) -> bool:
+    """Whether an attempt of holdfast's own follows this one that has ended, or may follow."""
+    return awaits_decision(view) or find_following(view.run_dir, view.attempt) is Following.BEGUN
+
+
 def is_undecided(run_dir: str, attempt: int) -> bool:
     """Whether the attempt failed in a way that may be followed by another one, and that was not decided yet."""
     directory = wire.attempt_dir(run_dir, attempt)

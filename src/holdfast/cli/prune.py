@@ -16,6 +16,7 @@ from holdfast.model.units import format_bytes
 from .render import note, print_json, table
 
 if TYPE_CHECKING:
+    from holdfast.agent.observe import RunView
     from holdfast.diagnosis.storage.scratch import Found, Pruned
 
 LOOK_WITHIN_S = 60.0
@@ -30,7 +31,7 @@ def prune_run(name: str, *, yes: bool, dry_run: bool, also: tuple[str, ...], run
         UsageError: the run has not ended, or a pattern is none.
         StorageError: its record cannot be read.
     """
-    from holdfast.agent import acting
+    from holdfast.agent import acting, observe
 
     from .runs import find, require_own, require_readable
 
@@ -44,9 +45,7 @@ def prune_run(name: str, *, yes: bool, dry_run: bool, also: tuple[str, ...], run
         if problem:
             raise UsageError(f"--also: {pattern!r} {problem}", hint="write it relative to the run directory")
     view = acting.settle_and_look(found.run_dir)
-    if not view.ended:
-        words = f"{found.run_id} has not ended: it is {view.condition}"
-        raise UsageError(f"{words}; its scratch may be in use", hint=f"holdfast stop {found.run_id}")
+    _require_ended(view)
     spec = _read_spec(view.record)
     patterns = (*spec.disk.scratch, *also)
     seen = _look(found.run_dir, spec, patterns)
@@ -56,8 +55,16 @@ def prune_run(name: str, *, yes: bool, dry_run: bool, also: tuple[str, ...], run
     if not plan.victims or dry_run or not _consent(plan, yes=yes, as_json=as_json, also=also):
         return _report(plan, None, as_json=as_json, left_out=seen.left_out)
     with acting.hold(found.run_dir, what="prune it"):
+        # Somebody may have started it again while the question stood.
+        _require_ended(observe.observe(found.run_dir))
         done = _remove(found.run_dir, spec, patterns)
     return _report(plan, done, as_json=as_json, left_out=seen.left_out)
+
+
+def _require_ended(view: RunView) -> None:
+    if not view.ended:
+        words = f"{view.run_id} has not ended: it is {view.condition}"
+        raise UsageError(f"{words}; its scratch may be in use", hint=f"holdfast stop {view.run_id}")
 
 
 def _read_spec(record: dict[str, object]) -> JobSpec:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent import acting, observe
+from holdfast.agent.retrying import may_be_followed
 from holdfast.model.errors import EXIT_TIMED_OUT, StillAlive, UsageError
 from holdfast.model.run import Finalizing, Stopping, Wish
 from holdfast.model.units import parse_duration
@@ -102,7 +103,7 @@ class Stopped:
 def stop_run(found: Found, *, force: bool, reason: str, wait_s: float | None, quiet: bool) -> Stopped:
     """Stop a run and wait; see `holdfast.agent.acting.stop` for what it raises."""
     before = acting.settle_and_look(found.run_dir)
-    if before.over:
+    if before.over and not may_be_followed(before):
         return Stopped(before, already=True, ladder=())
     seen = len(observe.read_events(found.run_dir, before.attempt))
     view = acting.stop(
@@ -113,6 +114,9 @@ def stop_run(found: Found, *, force: bool, reason: str, wait_s: float | None, qu
         wait_s=wait_s,
         tell=Teller(quiet=quiet),
     )
+    if before.over and view.attempt == before.attempt:
+        return Stopped(view, already=True, ladder=())
+    seen = seen if view.attempt == before.attempt else 0
     events = observe.read_events(found.run_dir, view.attempt)[seen:]
     return Stopped(view, already=False, ladder=tuple(event for event in events if event.get("event") in _RUNGS))
 

@@ -88,10 +88,16 @@ def _list_others(said: list[Detection], best: Detection) -> tuple[str, ...]:
 
 def _unique(clues: Iterable[Clue]) -> tuple[Clue, ...]:
     """Each statement once, in order; not more than a person reads."""
-    kept: dict[str, Clue] = {}
+    kept: list[Clue] = []
     for clue in clues:
-        kept.setdefault(clue.text, clue)
-    return tuple(kept.values())[:MOST_CLUES]
+        # A detector may repeat the first half of how it ended.
+        if not any(clue.text == other.text or _is_part(clue, other) for other in kept):
+            kept.append(clue)
+    return tuple(kept[:MOST_CLUES])
+
+
+def _is_part(clue: Clue, of: Clue) -> bool:
+    return clue.source == of.source and of.text.startswith(f"{clue.text}; ")
 
 
 def redact(verdict: Verdict, clean: object) -> Verdict:

@@ -128,7 +128,7 @@ REMEDIES: dict[FailureClass, Remedy] = {
     ),
     FailureClass.STALLED: Remedy(
         "see where each thread stood before the stop: threads.txt in the attempt's directory, and stacks.txt with "
-        "holdfast.training; with `stall: {{action: report}}` the next stall is diagnosed while it lives; holdfast "
+        "holdfast.training; with stall.action: report the next stall is diagnosed while it lives; holdfast "
         "restart goes on from the last checkpoint"
     ),
     FailureClass.STOPPED: Remedy("holdfast restart goes on from the last checkpoint"),

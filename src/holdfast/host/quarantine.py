@@ -30,6 +30,7 @@ PREFIX, SUFFIX = "quarantine-", ".json"
 MAX_BYTES = 1 << 16
 MOST_EVIDENCE = 10
 LONGEST_TEXT = 500
+LONGEST_TIME = 40
 _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
 
@@ -224,9 +225,15 @@ def _read(path: str) -> Quarantine | str:
         return f"names uid {record.uid} and was written by uid {before.st_uid}: not trusted"
     if os.path.basename(path) != _name(record):
         return "its name and its content differ: not trusted"
-    # Whose word it is says the file's owner, not the name that stands in it.
-    owner = processes.user_name(before.st_uid)
-    return replace(record, user=owner, reason=record.reason[:LONGEST_TEXT], evidence=record.evidence[:MOST_EVIDENCE])
+    return replace(
+        record,
+        # Whose word it is says the file's owner, not the name that stands in it.
+        user=processes.user_name(before.st_uid),
+        # Line breaks could pass for lines of ours where it is shown.
+        reason=" ".join(record.reason[:LONGEST_TEXT].split()),
+        at=" ".join(record.at[:LONGEST_TIME].split()),
+        evidence=record.evidence[:MOST_EVIDENCE],
+    )
 
 
 def _stand_in(path: str, name: str) -> Quarantine | str:

@@ -171,7 +171,7 @@ class Verdict:
 
     @property
     def cause(self) -> str:
-        """The first evidence that says more than how it ended, in one line; empty when there is none or it is unknown."""
+        """The first evidence that says more than how it ended, in one line; empty without, and where it is unknown."""
         if self.kind is FailureClass.UNKNOWN:
             return ""
         return next((" ".join(clue.text.split()) for clue in self.evidence_for if clue.source != "state.json"), "")

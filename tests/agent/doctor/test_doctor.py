@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -16,7 +17,8 @@ from holdfast.agent.doctor import host as hosts
 from holdfast.agent.doctor.examine import SECTIONS, examine
 from holdfast.agent.doctor.host import Host
 from holdfast.core.rules import Rules
-from holdfast.host.disks import DiskSpace
+from holdfast.host import disks
+from holdfast.host.disks import DiskSpace, DiskUnreadable, Mount
 from holdfast.host.quarantine import quarantine
 from holdfast.model.finding import Finding, Level
 from holdfast.model.gpu import Card, Inventory, InventorySource
@@ -176,6 +178,28 @@ def test_disks_are_judged_by_bytes_and_by_inodes(changed: dict[str, object], che
     space = DiskSpace("/d", "/d", "ext4", "s", 1, **{**room, **kind, **changed})  # type: ignore[arg-type]
     found = by_id(runs.judge_space(space, ["runs"]))
     assert found[check][0].level is level
+
+
+def test_a_place_on_a_server_that_does_not_answer_is_only_asked_with_a_deadline(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = f"{tmp_path}/dead/hf"
+    host.environ = {"HF_HOME": dead, "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    real, measured = os.lstat, disks.measure
+
+    def measure(path: str, mounts: tuple[Mount, ...]) -> DiskSpace:
+        if path == dead:
+            raise DiskUnreadable(errno.ETIMEDOUT, "no answer within 2 s", path)
+        return measured(path, mounts)
+
+    def lstat(path: str, **rest: int | None) -> os.stat_result:
+        assert path != dead, "this would hang"
+        return real(path, **rest)
+
+    monkeypatch.setattr(runs, "measure", measure)
+    monkeypatch.setattr(os, "lstat", lstat)
+    found = [finding for finding in runs.check_disks(host) if finding.level is Level.UNKNOWN]
+    assert [(finding.id, finding.subject) for finding in found] == [("doctor.disk", dead)]
 
 
 def test_what_is_closed_to_this_account_is_unknown_and_never_clean(host: Host, tmp_path: Path) -> None:

@@ -92,8 +92,9 @@ def test_somebodys_clock_setting_is_no_fault_and_is_named() -> None:
 def test_the_drivers_counter_of_lost_time_decides_without_ten_readings() -> None:
     before, now = make_busy(thermal_violation_ns=0), make_busy(thermal_violation_ns=30 * 10**9)
     assert judge([now], before=before, elapsed_s=100.0)["gpu.throttle"].level is Level.FAIL
-    little = make_busy(thermal_violation_ns=10**9)
+    little, nothing = make_busy(thermal_violation_ns=10**9), make_busy(thermal_violation_ns=10**8)
     assert judge([little], before=before, elapsed_s=100.0)["gpu.throttle"].level is Level.WARN
+    assert judge([nothing], before=before, elapsed_s=100.0)["gpu.throttle"].level is Level.PASS
     reset = judge([before], before=now, elapsed_s=100.0)["gpu.throttle"]
     assert reset.level is Level.PASS, "a counter that went back was reset with the driver"
 

@@ -50,6 +50,12 @@ def test_no_and_unknown_stay_apart() -> None:
     assert [clue.text for clue in verdict.unknown] == ["hang_up unknown"]
 
 
+def test_what_only_repeats_the_first_half_of_the_end_is_not_said_twice() -> None:
+    ending = Clue("asked to stop by anna; the job ended with signal 9", "state.json")
+    said = Detection("A2", F.STOPPED, Answer.YES, evidence_for=(Clue("asked to stop by anna", "state.json"),))
+    assert fold((said,), ending).evidence_for == (ending,)
+
+
 @pytest.mark.requirement("FAIL-01")
 def test_FAIL_01_what_nothing_explains_is_unknown_and_never_retried() -> None:
     verdict = fold((say(F.BUG, Answer.NO), say(F.HARDWARE, Answer.UNKNOWN)))

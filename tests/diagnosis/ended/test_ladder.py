@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -205,6 +206,57 @@ def test_an_exception_of_its_own_goes_before_an_early_kill_of_a_child() -> None:
     found = evidence(ended(1), own_kills=Reading(1), **said(exception="KeyError: 'lr'"))
     verdict = verdict_of(found)
     assert (verdict.kind, verdict.also) == (F.BUG, ("out_of_memory",))
+
+
+@pytest.mark.requirement("FAIL-14")
+@pytest.mark.parametrize(
+    "earlier",
+    [
+        {"earlier_kills": 2},
+        {"kernel": log_of(oom_event(pid=77, group=f"/x/{GROUP}")), "kernel_until_s": 500.0},
+    ],
+)
+def test_a_kill_of_a_worker_that_was_survived_is_not_the_kill_of_the_job(earlier: dict[str, Any]) -> None:
+    verdict = verdict_of(evidence(ended(None, 9), own_kills=Reading(2), **earlier))
+    assert (verdict.kind, verdict.confidence, verdict.also) == (F.KILLED, LIKELY, ("out_of_memory",))
+    assert any("well before the end" in clue.text for clue in verdict.evidence_for)
+
+
+@pytest.mark.requirement("FAIL-14")
+@pytest.mark.parametrize(
+    "close",
+    [
+        {"earlier_kills": 1},
+        {"kernel": log_of(oom_event(pid=77, group=f"/x/{GROUP}")), "kernel_until_s": 70.0},
+        {"kernel": log_of(oom_event(group=f"/x/{GROUP}")), "kernel_until_s": 70.0},
+    ],
+)
+def test_a_kill_at_the_end_is_the_end(close: dict[str, Any]) -> None:
+    assert kind_of(evidence(ended(None, 9), own_kills=Reading(2), **close)) == (F.OUT_OF_MEMORY, CERTAIN, "V1")
+
+
+def test_a_named_kill_of_a_worker_does_not_hide_an_exception_of_the_jobs_own() -> None:
+    log = log_of(oom_event(pid=77, group=f"/x/{GROUP}"))
+    verdict = verdict_of(evidence(ended(1), own_kills=Reading(1), kernel=log, **said(exception="KeyError: 'lr'")))
+    assert (verdict.kind, verdict.also) == (F.BUG, ("out_of_memory",))
+
+
+@pytest.mark.requirement("FAIL-14")
+def test_words_of_an_oom_that_no_counter_saw_do_not_explain_a_sigkill() -> None:
+    kind, confidence, _ = kind_of(evidence(ended(None, 9), **said(words(F.OUT_OF_MEMORY))))
+    assert (kind, confidence) == (F.KILLED, LIKELY)
+    assert kind_of(evidence(ended(1), **said(words(F.OUT_OF_MEMORY))))[0] is F.OUT_OF_MEMORY
+
+
+def test_words_that_were_survived_do_not_explain_a_signal_from_outside() -> None:
+    steps = "".join(f"step {number}\n" for number in range(99))
+    line = "CUDA out of memory"
+    told = replace(words(F.GPU_OUT_OF_MEMORY), facts={"line": line})
+    survived = Reading(LogFacts("output.log", 999, tail=f"{line}\n{steps}"))
+    last = Reading(LogFacts("output.log", 999, tail=f"{steps}{line}\n"))
+    assert kind_of(evidence(ended(None, 9), words=(told,), log=survived))[0] is F.KILLED
+    assert kind_of(evidence(ended(None, 9), words=(told,), log=last))[0] is F.GPU_OUT_OF_MEMORY
+    assert kind_of(evidence(ended(1), words=(told,), log=survived))[0] is F.GPU_OUT_OF_MEMORY
 
 
 @pytest.mark.requirement("FAIL-09")

@@ -163,6 +163,8 @@ def test_a_victim_has_its_memory_and_what_ran_out(prefix: str, scope: str | None
         ("nfs: server filer OK", KernelKind.NFS, {"server": "filer", "state": "OK"}),
         ("EXT4-fs (sda1): Remounting filesystem read-only", KernelKind.READ_ONLY, {"device": "sda1"}),
         ("BTRFS info (device sdb: state E): forced readonly", KernelKind.READ_ONLY, {"device": "sdb"}),
+        ("BTRFS: error (device sdb) in cleanup:1: forced readonly", KernelKind.READ_ONLY, {"device": "sdb"}),
+        ("BTRFS error (device sdb state EA): forced readonly", KernelKind.READ_ONLY, {"device": "sdb"}),
         ("XFS (dm-0): Filesystem has been shut down due to log error", KernelKind.READ_ONLY, {"device": "dm-0"}),
         ("blk_update_request: I/O error, dev sda, sector 5 op 0x0", KernelKind.IO_ERROR, {"device": "sda"}),
         ("I/O error, dev nvme0n1, sector 5 op 0x0:(READ)", KernelKind.IO_ERROR, {"device": "nvme0n1"}),
@@ -250,3 +252,4 @@ def test_a_line_cut_short_in_a_hostile_group_name_is_given_up_at_once() -> None:
     # Tried in every possible way this would take hours, so it ends or the suite's own limit says so.
     name = ",cpuset=,mems_allowed=0,oom_memcg=,task_memcg=,task="
     assert parse_text(record("oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null)" + name * 150)) == ()
+    assert parse_text(record("BTRFS error (device " + "a" * 4000 + " " * 4000)) == ()

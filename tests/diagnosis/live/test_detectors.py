@@ -268,7 +268,10 @@ def test_a_host_load_of_490_with_an_idle_group_is_a_neighbour_and_not_us() -> No
     verdict = judge(case(tree(crowded), MOVING, box=box))
     assert verdict.kind is LiveClass.NOISY_NEIGHBOUR
     assert verdict.action.startswith("it is not you")
-    assert verdict.gotchas == ("U41",)
+    assert (verdict.gotchas, verdict.confidence) == (("U41",), Confidence.LIKELY)
+    unseen = judge(case(tree(crowded), SILENT, box=box))
+    assert (unseen.kind, unseen.confidence) == (LiveClass.NOISY_NEIGHBOUR, Confidence.POSSIBLE)
+    assert any("a loop without end looks the same" in clue.text for clue in unseen.evidence_for)
 
 
 @pytest.mark.requirement("DIAG-09")
@@ -448,6 +451,14 @@ def test_other_classes_that_something_speaks_for_are_listed() -> None:
     verdict = judge(case(tree(stuck, waiter), OVERDUE))
     assert verdict.kind is LiveClass.STORAGE_WAIT
     assert "waiting_for_child" in verdict.also
+
+
+def test_a_worker_that_has_ended_is_named_to_whoever_waits_for_it() -> None:
+    """Its end of the pipe is often open in the waiting process too, so no end of file comes."""
+    main, worker = resting(10, "anon_pipe_read", READ), resting(11, "do_exit", READ, state="Z", ppid=10)
+    verdict = judge(case(tree(main, worker), OVERDUE))
+    assert verdict.kind is LiveClass.WAITING_FOR_CHILD
+    assert "pid 11 (python), a child of it that has ended" in verdict.action
 
 
 def test_every_class_has_a_detector_or_is_what_is_left_and_one_action() -> None:

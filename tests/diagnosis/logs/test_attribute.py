@@ -44,6 +44,12 @@ def test_a_silent_log_that_is_not_whole_is_unknown_not_no() -> None:
     assert only.unknown
 
 
+def test_an_output_that_is_no_text_is_unknown_not_no() -> None:
+    (only,) = judge_log(Reading(replace(facts(), binary=True)))
+    assert only.answer is Answer.UNKNOWN
+    assert "no text" in only.unknown[0].text
+
+
 def test_a_cause_of_a_log_that_is_not_whole_says_so() -> None:
     best = judge_log(Reading(facts(VRAM, whole=False)))[0]
     assert best.answer is Answer.YES

@@ -89,7 +89,9 @@ def check_containment(host: Host) -> Iterator[Finding]:
     from ...host.containment import probe_rungs
 
     yield passed("doctor.cgroups", "control groups", discover().describe())
-    yield from box.check_containment(host.situation())
+    for finding in box.check_containment(host.situation()):
+        alone = finding.evidence == finding.subject
+        yield replace(finding, evidence="works here, and holds runs together") if alone else finding
     for probed in probe_rungs():
         if not probed.works:
             seen = f"does not work here: {probed.refusal}"
@@ -99,7 +101,9 @@ def check_containment(host: Host) -> Iterator[Finding]:
             remedy = "have a control group delegated to this account (systemd: Delegate=yes), or do without this limit"
             yield Finding("doctor.limits", Level.WARN, finding.subject, finding.evidence, remedy)
         else:
-            yield Finding("doctor.limits", finding.level, finding.subject, finding.evidence, finding.remedy)
+            # The value was only asked for to see what holds it.
+            seen = finding.evidence.partition(", ")[2] or finding.evidence
+            yield Finding("doctor.limits", finding.level, finding.subject, f"can be {seen}", finding.remedy)
 
 
 def check_login(host: Host) -> Iterator[Finding]:

@@ -59,6 +59,9 @@ def check_disks(host: Host) -> Iterator[Finding]:
         except DiskUnreadable as error:
             yield unknown("doctor.disk", path, f"{name}: not told: {error.strerror}", "see whether its server answers")
             continue
+        # Only now: on a server that hangs, looking whether it is there would hang, too.
+        if not os.path.lexists(path):
+            continue
         label = name if os.path.realpath(path) == os.path.abspath(path) else f"{name} {path} -> {space.real_path}"
         seen.setdefault(space.device, (space, []))[1].append(label)
     for space, names in seen.values():
@@ -69,9 +72,7 @@ def _list_places(host: Host) -> Iterator[tuple[str, str]]:
     for root in host.roots:
         yield "runs", root
     yield "home", os.path.expanduser("~")
-    for place in list_caches(host.environ):
-        if os.path.lexists(place.path):
-            yield place.name, place.path
+    yield from ((place.name, place.path) for place in list_caches(host.environ))
     yield "temporary files", host.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - looked at, not written to
 
 

@@ -118,7 +118,8 @@ def _choose(names: tuple[str, ...], *, everything: bool, quick: bool) -> tuple[F
     from holdfast.faults.table import FAULTS, find
 
     if everything == bool(names):
-        raise UsageError("name faults, or --all", hint="holdfast fault list shows them")
+        both = "faults were named, and --all was given" if names else "no fault was named"
+        raise UsageError(both, hint="name some of those that `holdfast fault list` shows, or give --all")
     if not everything:
         return tuple(find(name) for name in names)
     return tuple(fault for fault in FAULTS if not (quick and fault.slow))

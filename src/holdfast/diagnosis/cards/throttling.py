@@ -26,6 +26,8 @@ ENOUGH_SAMPLES = 10
 """Reasons come and go between two readings; with fewer a verdict would be chance."""
 ENOUGH_SHARE = 0.1
 """Held back in this part of the readings, or of the time by the counters, is more than a passing moment."""
+A_MOMENT = 0.005
+"""A smaller part of the time by the counter is no finding: it was lost at some peak, and costs nothing."""
 FULL_LOAD_PCT = 90
 LOAD_SAMPLES = 5
 LOW_POWER_SHARE = 0.4
@@ -58,7 +60,7 @@ def judge_throttling(
     elif counted is not None and counted >= ENOUGH_SHARE:
         words = f"held back by heat for {counted:.0%} of {elapsed_s:.0f} s, by the driver's counter"
         yield Finding("gpu.throttle", Level.FAIL, name, words, THROTTLED)
-    elif held or counted:
+    elif held or (counted is not None and counted >= A_MOMENT):
         seen = (
             f"{len(held)} of {len(known)} readings: {names}{_numbers(held)}" if held else f"{counted:.1%} of the time"
         )

@@ -218,7 +218,7 @@ _PATTERNS: tuple[tuple[KernelKind, re.Pattern[str]], ...] = (
         re.compile(
             r"EXT[234]-fs \((?P<device>[^)]+)\): (?:Remounting filesystem read-only|.*aborting journal)"
             # Each part ends with a character that it cannot hold: else a long line is tried in every possible way.
-            r"|BTRFS(?: \w+)?:? \(device (?P<btrfs>[^ :)]+)(?:[ :][^)]*)?\).*forced readonly"
+            r"|BTRFS:?(?: \w+)?:? \(device (?P<btrfs>[^ :)]+)(?:[ :][^)]*)?\).*forced readonly"
             r"|XFS \((?P<xfs>[^)]+)\): .*(?:Filesystem has been shut down|[Ss]hutting down filesystem)"
         ),
     ),

@@ -198,7 +198,10 @@ def detect_neighbour(case: Case) -> Detection:
         clues.append(_clue(f"the hypervisor took {box.steal_cores:.1f} CPUs away", "/proc/stat, steal"))
     if box.throttled_share is not None:
         clues.append(_clue(f"its own quota held it back in {box.throttled_share:.0%} of the periods only", "cpu.stat"))
-    return _detect("S3", LiveClass.NOISY_NEIGHBOUR, Confidence.LIKELY, *clues, gotcha="U41")
+    if not case.alive:
+        clues.append(_clue("that is so; whether it gets on at all cannot be seen, and a loop without end looks the same"))
+    sure = Confidence.LIKELY if case.alive else Confidence.POSSIBLE
+    return _detect("S3", LiveClass.NOISY_NEIGHBOUR, sure, *clues, gotcha="U41")
 
 
 def detect_thrashing(case: Case) -> Detection:

@@ -61,7 +61,12 @@ def _describe_wait(case: Case, detector: str, kind: LiveClass, process: ProcessC
     if on is not None:
         peer = f", the other end is {on.peer}" if on.peer else ""
         clues.append(Clue(f"it waits on {', '.join(on.targets[:4])}{peer}", f"/proc/{process.pid}/fd"))
-    waits: str = "somebody outside of this run"
+    waits: str = "the other side, which was not found among its processes"
+    for gone in case.change.processes if kind is LiveClass.WAITING_FOR_CHILD else ():
+        if gone.after.ppid == process.pid and gone.after.is_dead:
+            waits = f"pid {gone.pid} ({gone.after.name}), a child of it that has ended and is not reaped"
+            clues.append(Clue(f"{waits}: what it would have sent does not come", f"/proc/{gone.pid}"))
+            break
     for child in case.change.children(process.pid)[:5]:
         inner = child.deciding
         if inner is not None:
