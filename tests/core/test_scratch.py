@@ -49,6 +49,11 @@ def why(*items: Item) -> dict[str, Keep]:
         ("tmpx/a", "tmp/*", False),
         ("ab", "a?", True),
         ("a/b/c.tmp", "a/**/*.tmp", True),
+        ("a/c.tmp", "a/**/*.tmp", True),
+        ("a", "a/**/**", False),
+        ("a/b", "a/**/**", True),
+        ("a/b", "a/**/b/**", False),
+        ("/".join("a" * 60), "/".join(["**", "a"] * 12) + "/**/z", False),
     ],
 )
 def test_patterns_name_what_a_shell_would(path: str, pattern: str, named: bool) -> None:

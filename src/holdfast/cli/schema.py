@@ -126,7 +126,7 @@ KEYS: tuple[Key, ...] = (
     Key("retries.wait", Kind.DURATION, "retries.wait_s", "retry-wait", _TIME,
         "Pause before the first of them; three times as long before each further one.", "5s"),
     Key("stall.no_progress", Kind.DURATION, "stall.no_progress_s", "stall-no-progress", _TIME,
-        "How long a step may take before the run counts as stalled; auto learns it from the run's own steps.",
+        "How long a step may take before the run counts as stalled; auto learns it. The first has stall.startup.",
         "auto", absent="auto", off="off"),
     Key("stall.no_output", Kind.DURATION, "stall.no_output_s", "stall-no-output", _TIME,
         "How long a job whose steps cannot be seen may be silent before it counts as stalled.", "off", off="off"),

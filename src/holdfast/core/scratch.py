@@ -128,15 +128,29 @@ def matches(path: str, pattern: str) -> bool:
     ``*`` and ``?`` stay within one part; a name that begins with a dot is matched like any other.
     """
     wanted = [part for part in pattern.split("/") if part not in ("", ".")]
-    return _match(path.split("/"), wanted)
+    # All places of the pattern that are reached at once: trying one after the other grows with every **.
+    reached = _skip_any({0}, wanted)
+    for part in path.split("/"):
+        following: set[int] = set()
+        for place in reached:
+            any_number = wanted[place] == "**"
+            if any_number or fnmatchcase(part, wanted[place]):
+                if place + 1 == len(wanted):
+                    return True  # all of it was used: the path is that directory, or lies in it
+                following.add(place if any_number else place + 1)
+        reached = _skip_any(following, wanted)
+    return False
 
 
-def _match(parts: list[str], wanted: list[str]) -> bool:
-    if not wanted:
-        return True  # all of it was used: the path is that directory, or lies in it
-    if wanted[0] == "**":
-        return any(_match(parts[skip:], wanted[1:]) for skip in range(len(parts))) if wanted[1:] else bool(parts)
-    return bool(parts) and fnmatchcase(parts[0], wanted[0]) and _match(parts[1:], wanted[1:])
+def _skip_any(places: set[int], wanted: list[str]) -> set[int]:
+    """The places with those behind each ``**`` that stands for no directory; at the end it stands for one at least."""
+    found = set(places)
+    for place in places:
+        current = place
+        while wanted[current] == "**" and current + 1 < len(wanted):
+            current += 1
+            found.add(current)
+    return found
 
 
 def may_lead(directory: str, pattern: str) -> bool:

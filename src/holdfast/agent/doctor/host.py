@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ... import __version__
@@ -102,8 +102,9 @@ def check_containment(host: Host) -> Iterator[Finding]:
             yield Finding("doctor.limits", Level.WARN, finding.subject, finding.evidence, remedy)
         else:
             # The value was only asked for to see what holds it.
-            seen = finding.evidence.partition(", ")[2] or finding.evidence
-            yield Finding("doctor.limits", finding.level, finding.subject, f"can be {seen}", finding.remedy)
+            _, held, by = finding.evidence.partition("held by ")
+            seen = f"can be {held}{by}" if held else finding.evidence
+            yield Finding("doctor.limits", finding.level, finding.subject, seen, finding.remedy)
 
 
 def check_login(host: Host) -> Iterator[Finding]:

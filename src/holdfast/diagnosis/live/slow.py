@@ -199,7 +199,9 @@ def detect_neighbour(case: Case) -> Detection:
     if box.throttled_share is not None:
         clues.append(_clue(f"its own quota held it back in {box.throttled_share:.0%} of the periods only", "cpu.stat"))
     if not case.alive:
-        clues.append(_clue("that is so; whether it gets on at all cannot be seen, and a loop without end looks the same"))
+        clues.append(
+            _clue("that is so; whether it gets on at all cannot be seen, and a loop without end looks the same")
+        )
     sure = Confidence.LIKELY if case.alive else Confidence.POSSIBLE
     return _detect("S3", LiveClass.NOISY_NEIGHBOUR, sure, *clues, gotcha="U41")
 

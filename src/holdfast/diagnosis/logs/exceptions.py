@@ -37,7 +37,7 @@ _CLASSES: dict[str, FailureClass] = {
     "ConnectionAbortedError": FailureClass.COMMUNICATION,
     "BrokenPipeError": FailureClass.COMMUNICATION,
     "gaierror": FailureClass.TRANSIENT,
-    "TimeoutError": FailureClass.TRANSIENT,
+    "TimeoutError": FailureClass.COMMUNICATION,
     "DistBackendError": FailureClass.COMMUNICATION,
     "DistStoreError": FailureClass.COMMUNICATION,
     "DistNetworkError": FailureClass.COMMUNICATION,
