@@ -19,7 +19,7 @@ from holdfast.agent.create import create_run
 from holdfast.host import fallback, files, processes
 from holdfast.host.clock import utc_now
 from holdfast.model import wire
-from holdfast.model.job import JobSpec, Timeouts
+from holdfast.model.job import JobSpec, Retries, Timeouts
 from holdfast.model.run import Desired, Ended, Finalizing, Running, RunState, Starting, Stopping, Wish
 from tests.waiting import wait_until
 
@@ -190,6 +190,8 @@ class Drive:
     ) -> Driven:
         """A run that nobody supervises yet."""
         fields.setdefault("workdir", self.workdir)
+        # A test that asks for none gets no second attempt, which could outlive what it had set up.
+        fields.setdefault("retries", Retries(max=0))
         spec = JobSpec(fields.pop("name", "t"), command, **fields)
         everything = {**self.environ, **(environ or {})}
         run_dir, run_id = create_run(spec, root or self.root, argv=["holdfast", "run"], cwd="/", environ=everything)

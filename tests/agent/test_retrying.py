@@ -278,3 +278,15 @@ def test_between_the_decision_and_the_next_attempt_nothing_is_over(tmp_path: Pat
     assert awaits_decision(observe.observe(run_dir, attempt=1))
     make_run(tmp_path, attempt=2)
     assert not awaits_decision(observe.observe(run_dir, attempt=1))
+
+
+@pytest.mark.requirement("FAIL-03")
+def test_a_full_disk_without_anything_to_prune_is_asked_about(drive: Drive) -> None:
+    words = "import sys; sys.exit('OSError: [Errno 28] No space left on device: model.pt')"
+    disk = DiskNeeds(min_free_bytes=1, min_free_inodes=1)
+    run = drive(sys.executable, "-c", words, disk=disk, retries=Retries(max=3, wait_s=0.01))
+    run.ended()
+    decided = read_retry(run.run_dir, 1)
+    assert decided["retry"] is False
+    assert "no declared scratch" in decided["why"]
+    assert newest(run.run_dir) == 1

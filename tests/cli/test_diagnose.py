@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.cli import diagnosing
+from holdfast.cli.runs import Found
 from holdfast.diagnosis.bundle import BUDGET_BYTES, MOST_BYTES, write_bundle
 from holdfast.model import wire
 from holdfast.model.run import Created
+from holdfast.model.verdict import LiveClass
 from tests.cli.live import live_run
 from tests.rundirs import make_run, write
 
@@ -48,6 +51,23 @@ def test_a_success_is_said_to_be_one(holdfast: Command) -> None:
     done = holdfast("diagnose", run_dir)
     assert (done.code, done.out.rstrip().rpartition(": ")[2]) == (0, "succeeded; nothing speaks against it")
     assert holdfast("diagnose", "--json", run_dir).json()["verdict"] is None
+
+
+@pytest.mark.requirement("DIAG-03")
+def test_a_run_whose_directory_does_not_answer_gets_a_verdict_that_says_so(
+    holdfast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = holdfast("run", "--json", "--", "true").json()["run_dir"]
+    waits, _keep = os.pipe()
+    monkeypatch.setattr(diagnosing.observe, "observe", lambda _: os.read(waits, 1))
+    monkeypatch.setattr(diagnosing, "ANSWERS_WITHIN_S", 0.2)
+    silence = diagnosing.find_silence(Found(run_dir, os.path.basename(run_dir), os.path.dirname(run_dir)))
+    os.close(waits)
+    os.close(_keep)
+    assert silence is not None
+    assert silence.verdict is not None
+    assert silence.verdict.kind is LiveClass.UNCLEAR
+    assert "no answer within 0.2 s" in silence.verdict.unknown[0].text
 
 
 @pytest.mark.requirement("FAIL-09")

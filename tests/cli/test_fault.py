@@ -78,7 +78,7 @@ def test_what_is_not_possible_here_says_why_and_has_its_own_exit_code(holdfast: 
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("nonsense",), "no fault is called"), ((), "name faults"), (("--all", "killed"), "name faults")],
+    [(("nonsense",), "no fault is called"), ((), "no fault is named"), (("--all", "killed"), "and --all is given")],
 )
 def test_wrong_words_are_refused(holdfast: Command, words: tuple[str, ...], said: str) -> None:
     ended = holdfast("fault", "run", *words)

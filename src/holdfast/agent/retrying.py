@@ -242,6 +242,10 @@ def _make_room(context: Context, decision: Decision) -> tuple[Decision, dict[str
 
     pruned = prune_within(context.run_dir, context.spec, PRUNE_WITHIN_S)
     done = {"freed_bytes": pruned.freed_bytes, "files": pruned.files, "failed": pruned.failed[:20]}
+    if not pruned.files:
+        # It filled the disk as it is: free bytes elsewhere, or a gate that asks for none, promise nothing.
+        asked = "there is no declared scratch to remove (disk.scratch); free space, or have the disk or quota enlarged"
+        return Decision(Step.NOTHING, asked), done
     short = _find_shortage(context)
     freed = f"{format_bytes(pruned.freed_bytes)} of declared scratch were removed"
     if short:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.agent import acting, observe
 from holdfast.agent.observe import Presence, Reach
 from holdfast.host import cgroups, processes
+from holdfast.host.offload import Offload, OffloadFailed
 from holdfast.model import wire
-from holdfast.model.errors import NoSuchRun, StorageError
+from holdfast.model.errors import HoldfastError, NoSuchRun, StorageError
 from holdfast.model.verdict import Clue, Confidence, LiveClass, Verdict
 
 from .cards import devices_of
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 Facts = dict[str, Any]
 LOOKS_FOR_S = 5.0
+ANSWERS_WITHIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,30 @@ def tell_of_retry(run_dir: str) -> None:
             f"attempt {newest} was begun by holdfast after attempt {newest - 1} ended as {before.get('class')}: "
             f"--attempt {newest - 1} says why"
         )
+
+
+def find_silence(found: Found) -> Answer | None:
+    """The answer for a run whose records cannot even be asked for, because their mount hangs; None when they answer.
+
+    Tried by a child, which is left to the kernel when it hangs.
+    """
+    try:
+        Offload(lambda: _try_to_observe(found.run_dir)).wait(ANSWERS_WITHIN_S)
+    except OffloadFailed as error:
+        clue = Clue(f"all of it: {found.run_dir}: {error}")
+        action = f"see whether the disk or mount of {found.run_dir} answers (mount, dmesg), and look again when it does"
+        verdict = Verdict(LiveClass.UNCLEAR, Confidence.POSSIBLE, action, unknown=(clue,))
+        return Answer(found.run_id, False, verdict, "its directory does not answer")
+    return None
+
+
+def _try_to_observe(run_dir: str) -> bool:
+    """Read what `diagnose_run` reads first; what is wrong with it is told there."""
+    try:
+        observe.observe(run_dir)
+    except (OSError, HoldfastError):
+        return False
+    return True
 
 
 def diagnose_run(found: Found, attempt: int | None, *, deep: bool) -> Answer:

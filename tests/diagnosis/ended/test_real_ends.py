@@ -28,9 +28,12 @@ pytestmark = pytest.mark.process
 F = FailureClass
 MIB = 1024**2
 NOBODY = 65534
-HUNGRY = "kept = []\nwhile True:\n    kept.append(bytearray(b'x' * (8 << 20)))\n"
+HUNGRY = "kept = []\nfor _ in range(100):\n    kept.append(bytearray(b'x' * (8 << 20)))\n"
 WORKER = f"import os, sys\nif os.fork() == 0:\n    exec({HUNGRY!r})\nos.wait()\nsys.exit('a worker went away')\n"
-FILLER = "import os, sys\nwith open(sys.argv[1], 'wb') as file:\n    while True:\n        file.write(bytes(1 << 20))\n"
+# Bounded: a disk or a limit that is not there must not cost the box its own.
+FILLER = (
+    "import sys\nwith open(sys.argv[1], 'wb') as file:\n    for _ in range(64):\n        file.write(bytes(1 << 20))\n"
+)
 
 
 def script(body: str, *arguments: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,10 +69,31 @@ def test_without_a_record_nobody_is_signalled(tmp_path: Path) -> None:
         assert is_alive(target)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGKILL, 0, 65])
+def test_a_record_with_a_signal_that_has_a_meaning_is_refused(tmp_path: Path, number: int) -> None:
+    with behaving("asked:pipe", tmp_path) as target:
+        change_record(tmp_path, signal=int(number))
+        asked = ask(target, tmp_path)
+        assert is_alive(target)
+    assert not asked.dumps
+    assert "no private one" in asked.refused[0]
+
+
+def test_a_record_of_another_account_than_the_process_is_refused(tmp_path: Path) -> None:
+    with behaving("asked:pipe", tmp_path) as target:
+        (process,) = take_snapshot(target.list_pids()).processes
+        records = (str(tmp_path / "stacks.json"),)
+        answer = ask_for_stacks((replace(process, uid=os.getuid() + 1),), records, limit_s=0.3)
+        assert is_alive(target)
+    assert answer.value is not None
+    assert not answer.value.dumps
+    assert "no living process" in answer.value.refused[0]
+
+
 def test_a_process_that_does_not_handle_the_signal_now_is_not_sent_it(tmp_path: Path) -> None:
     with behaving("asked:pipe", tmp_path) as target:
         # As after an exec: the record stands, the handler is gone. This signal's default action would kill.
-        change_record(tmp_path, signal=int(signal.SIGUSR1))
+        change_record(tmp_path, signal=int(signal.SIGRTMAX))
         asked = ask(target, tmp_path)
         assert is_alive(target)
     assert not asked.dumps

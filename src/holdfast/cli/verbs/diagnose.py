@@ -59,11 +59,13 @@ def command(
         found = find(run, root=runs)
         if found.notice:
             note(found.notice)
-        require_readable(found)
-        if attempt is None:
-            diagnosing.tell_of_retry(found.run_dir)
-        answer = diagnosing.diagnose_run(found, attempt, deep=deep)
-        if bundle is not None:
+        silence = diagnosing.find_silence(found)
+        if silence is None:
+            require_readable(found)
+            if attempt is None:
+                diagnosing.tell_of_retry(found.run_dir)
+        answer = silence or diagnosing.diagnose_run(found, attempt, deep=deep)
+        if bundle is not None and silence is None:
             answer = diagnosing.add_bundle(answer, found.run_dir, bundle)
     if as_json:
         print_json(answer.encode())

@@ -118,7 +118,7 @@ def _choose(names: tuple[str, ...], *, everything: bool, quick: bool) -> tuple[F
     from holdfast.faults.table import FAULTS, find
 
     if everything == bool(names):
-        both = "faults were named, and --all was given" if names else "no fault was named"
+        both = "faults are named, and --all is given" if names else "no fault is named"
         raise UsageError(both, hint="name some of those that `holdfast fault list` shows, or give --all")
     if not everything:
         return tuple(find(name) for name in names)

@@ -48,7 +48,9 @@ def command(*, dry_run: bool, runs: str | None, as_json: bool) -> int:
     for problem in found.unread:
         note(f"could not be looked at: {problem}")
     counts = f"{_plural(found.runs, 'run')} and {_plural(found.sentinels, 'sentinel')} looked at"
-    note(counts if found.deeds else f"{counts}; nothing was out of line")
+    if found.unread:
+        counts += f", {len(found.unread)} could not be"
+    note(counts if found.deeds or found.unread else f"{counts}; nothing was out of line")
     return found.exit_code
 
 

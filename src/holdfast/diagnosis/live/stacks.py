@@ -4,7 +4,9 @@ The protocol is the one of ``training/reporting/stacks.py``. A process is asked 
 record; a process of the target has exactly the recorded number in the recorded PID namespace, start time and boot; it
 handles the signal *now* (an exec drops the handler, and then the signal would kill it); and it is neither stopped, nor
 dead, nor in uninterruptible sleep, where it could not answer and would find the signal waiting later. Nobody else is
-ever signalled.
+ever signalled. A record is the job's word, so it is not believed: its signal must be a real-time one (any other has a
+meaning, and a job that handles SIGTERM would end), and the process must be of the account that wrote it, which counts
+where root looks at somebody's run.
 
 The stacks file may lie on a mount that does not answer, so the whole exchange happens in a disposable child.
 """
@@ -14,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import stat as stats
 import time
 from dataclasses import dataclass
@@ -83,6 +86,7 @@ class _Record:
     boot_id: str
     namespace: int
     stacks: str
+    uid: int
 
 
 def ask_for_stacks(
@@ -163,6 +167,7 @@ def _read_record(path: str) -> tuple[_Record | None, str]:
     from ...host import files
 
     try:
+        uid = os.lstat(path).st_uid
         value = json.loads(files.read_bytes(path, limit=1 << 16))
         record = _Record(
             path=path,
@@ -172,11 +177,14 @@ def _read_record(path: str) -> tuple[_Record | None, str]:
             boot_id=str(value["boot_id"]),
             namespace=int(value["pid_namespace"]),
             stacks=f"{os.path.dirname(path)}/{os.path.basename(str(value['stacks']))}",
+            uid=uid,
         )
     except OSError as error:
         return None, error.strerror or str(error)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None, "not a record in the form that we know"
+    if not signal.SIGRTMIN <= record.number <= signal.SIGRTMAX:
+        return None, f"names signal {record.number}, which is no private one"
     if record.boot_id != files.read_text_or_none("/proc/sys/kernel/random/boot_id"):
         return None, "was written before the last boot"
     return record, ""
@@ -191,6 +199,7 @@ def _find(processes: tuple[ProcessFacts, ...], record: _Record) -> ProcessFacts 
         if (
             inner == record.pid
             and process.start_ticks == record.start_ticks
+            and process.uid == record.uid
             and not process.is_dead
             and read_namespace(process.pid) == record.namespace
         ):

@@ -52,9 +52,8 @@ def judge_log(reading: Reading[LogFacts]) -> tuple[Detection, ...]:
     facts = reading.value
     if not reading.known or facts is None:
         return (_answer(Answer.UNKNOWN, unknown=(Clue(reading.unread or "the log was not read", SOURCE),)),)
-    unknown = () if facts.whole else (Clue("not all of the output was kept or looked at", facts.path),)
-    if facts.binary:
-        unknown += (Clue("the end of the output is no text", facts.path),)
+    limits = ((not facts.whole, "not all of the output was kept or looked at"), (facts.binary, "its end is no text"))
+    unknown = tuple(Clue(text, facts.path) for applies, text in limits if applies)
     root = find_root(facts)
     found = []
     if root is not None:
