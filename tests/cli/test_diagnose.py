@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.agent import observe
 from holdfast.cli import diagnosing
 from holdfast.cli.runs import Found
 from holdfast.diagnosis.bundle import BUDGET_BYTES, MOST_BYTES, write_bundle
@@ -55,15 +56,14 @@ def test_a_success_is_said_to_be_one(holdfast: Command) -> None:
 
 @pytest.mark.requirement("DIAG-03")
 def test_a_run_whose_directory_does_not_answer_gets_a_verdict_that_says_so(
-    holdfast: Command, monkeypatch: pytest.MonkeyPatch
+    holdfast: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run_dir = holdfast("run", "--json", "--", "true").json()["run_dir"]
-    waits, _keep = os.pipe()
-    monkeypatch.setattr(diagnosing.observe, "observe", lambda _: os.read(waits, 1))
+    silent = tmp_path / "nobody-writes"
+    os.mkfifo(silent)
+    monkeypatch.setattr(observe, "observe", lambda _: silent.read_bytes())
     monkeypatch.setattr(diagnosing, "ANSWERS_WITHIN_S", 0.2)
     silence = diagnosing.find_silence(Found(run_dir, os.path.basename(run_dir), os.path.dirname(run_dir)))
-    os.close(waits)
-    os.close(_keep)
     assert silence is not None
     assert silence.verdict is not None
     assert silence.verdict.kind is LiveClass.UNCLEAR

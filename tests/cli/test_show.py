@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.agent.observe import observe
-from holdfast.cli.dossier import Dossier
+from holdfast.cli.dossier import Dossier, Facts
 from holdfast.host.processes import identify_self
 from holdfast.model import wire
 from holdfast.model.run import Outcome
@@ -220,11 +220,14 @@ def test_LIB_18_why_a_training_left_and_what_is_durable_are_shown(
 
 def test_a_run_that_stands_still_says_so_until_it_goes_on(runs: str) -> None:
     run_dir = make_run(runs, "20261120-100000-digits-0a1b", state=running(), supervisor=identify_self())
-    stalled = {"utc": "2026-11-20T10:00:00Z", "event": "stalled", "data": {"what": "no step for 9 min"}}
-    found = {"event": "diagnosed", "data": {"class": "deadlock", "confidence": "likely", "action": "see the stacks"}}
-    recovered = {"event": "recovered", "data": {}}
+    stalled: Facts = {"utc": "2026-11-20T10:00:00Z", "event": "stalled", "data": {"what": "no step for 9 min"}}
+    found: Facts = {
+        "event": "diagnosed",
+        "data": {"class": "deadlock", "confidence": "likely", "action": "see the stacks"},
+    }
+    recovered: Facts = {"event": "recovered", "data": {}}
 
-    def told(*events: dict[str, object]) -> dict[str, object]:
+    def told(*events: Facts) -> dict[str, object]:
         return dict(Dossier(observe(run_dir), list(events), [], [], {}, []).describe_stall())
 
     assert told(stalled, found) == {
