@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Facts = dict[str, Any]
 LOOKS_FOR_S = 5.0
-ANSWERS_WITHIN_S = 10.0
+ANSWERS_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)

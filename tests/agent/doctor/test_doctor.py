@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -272,3 +273,18 @@ def test_every_finding_of_the_doctor_is_in_its_documentation() -> None:
     documented = set(re.findall(r"`([a-z_.]+)`", (root / "docs/doctor.md").read_text()))
     assert len(ids) > 15
     assert ids <= documented
+
+
+@pytest.mark.requirement("FAIL-15")
+def test_own_failure_rules_are_loaded_before_a_failure_needs_them(host: Host, tmp_path: Path) -> None:
+    rules = tmp_path / "failures.toml"
+    good = "[seat]\npattern = '^LicenceError: no seat'\nclass = \"transient\"\nremedy = \"wait\"\n"
+    rules.write_text(f'{good}example = "LicenceError: no seat"\nnear_miss = "LicenceErrors are handled"\n')
+    rules.chmod(0o600)
+    asked = replace(host, environ={**host.environ, "HOLDFAST_FAILURE_RULES": str(rules)})
+    assert [finding.level for finding in tools.check_failure_rules(asked)] == [Level.PASS]
+    rules.write_text(f'{good}example = "something else"\nnear_miss = "LicenceErrors are handled"\n')
+    (refused,) = tools.check_failure_rules(asked)
+    assert refused.level is Level.FAIL
+    assert str(rules) in refused.evidence
+    assert list(tools.check_failure_rules(host)) == []

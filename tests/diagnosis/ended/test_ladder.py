@@ -101,6 +101,9 @@ F = FailureClass
         (evidence(ended(None, 6), **said(words(F.COMMUNICATION))), (F.COMMUNICATION, LIKELY, "log.x")),
         (evidence(ended(None, 7)), (F.SHARED_MEMORY, LIKELY, "V5")),
         (evidence(ended(None, 7), **said(words(F.SHARED_MEMORY))), (F.SHARED_MEMORY, CERTAIN, "V5")),
+        (evidence(ended(129), session={"ssh": True}), (F.HANG_UP, LIKELY, "V8")),
+        (evidence(ended(135)), (F.SHARED_MEMORY, POSSIBLE, "V5")),
+        (evidence(ended(152)), (F.RESOURCE_LIMIT, LIKELY, "V4")),
         (evidence(ended(None, 24)), (F.RESOURCE_LIMIT, CERTAIN, "V4")),
         (evidence(ended(None, 25)), (F.RESOURCE_LIMIT, CERTAIN, "V4")),
         (

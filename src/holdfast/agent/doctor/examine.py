@@ -29,6 +29,7 @@ SECTIONS: tuple[tuple[str, Section], ...] = (
     ("Disks", runs.check_consumers),
     ("Network and clock", tools.check_network),
     ("Diagnosis", tools.check_rights),
+    ("Diagnosis", tools.check_failure_rules),
     ("Diagnosis", tools.check_tools),
 )
 """Title and section, in the order in which they are shown."""

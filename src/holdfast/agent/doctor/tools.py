@@ -9,7 +9,7 @@ from ...host.clock import epoch_s
 from ...host.files import read_text_or_none
 from ...host.packages import find_command
 from ..checks.environment import judge_clock, resolve
-from ..checks.situation import passed, unknown, warned
+from ..checks.situation import failed, passed, unknown, warned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +43,19 @@ def check_tools(host: Host) -> Iterator[Finding]:
             yield warned("doctor.tool", name, f"is not installed; it adds {adds}", install)
         else:
             yield passed("doctor.tool", name, f"is not installed; it would add {adds} ({install})")
+
+
+def check_failure_rules(host: Host) -> Iterator[Finding]:
+    """The account's own failure rules load; a file that is refused is otherwise noticed only after a failure."""
+    from ...diagnosis.logs.rules import read_rules
+
+    rules = read_rules(host.environ)
+    if not rules.known:
+        remedy = "mend the line that it names: docs/failure-rules.md"
+        yield failed("doctor.failure_rules", "failure rules", rules.unread, remedy)
+    elif rules.value:
+        seen = f"{len(rules.value)} of your own, beside the built-in ones"
+        yield passed("doctor.failure_rules", "failure rules", seen)
 
 
 def check_rights(host: Host) -> Iterator[Finding]:

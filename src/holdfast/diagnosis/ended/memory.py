@@ -167,7 +167,8 @@ def judge_rlimits(evidence: EndedEvidence) -> Detection:
     if evidence.signal in (XCPU, XFSZ):
         name = "the CPU-time limit (ulimit -t)" if evidence.signal == XCPU else "the file-size limit (ulimit -f)"
         clue = Clue(describe_signal(evidence.signal), "status.json")
-        return yes("V4", FailureClass.RESOURCE_LIMIT, Confidence.CERTAIN, clue, facts={"limit": name})
+        sure = Confidence.CERTAIN if evidence.code is None else Confidence.LIKELY
+        return yes("V4", FailureClass.RESOURCE_LIMIT, sure, clue, facts={"limit": name})
     bound = evidence.rlimits.get("as")
     if isinstance(bound, int) and re.search(r"MemoryError|bad_alloc|Cannot allocate memory", evidence.exception):
         clue = Clue(f"{evidence.exception}; the address space is limited to {format_bytes(bound)}", "manifest.json")
@@ -191,7 +192,7 @@ def judge_shared_memory(evidence: EndedEvidence) -> Detection:
             clues.append(Clue(f"{SHM} is still full", SHM))
         elif shm is None or not shm.free_bytes.known:
             unknown = (Clue(f"how full {SHM} was", SHM),)
-        proven = evidence.signal == BUS or full
+        proven = (evidence.signal == BUS and evidence.code is None) or full
         return yes("V5", FailureClass.SHARED_MEMORY, weigh(words, proven=proven), *clues, unknown=unknown)
     if not evidence.log.known:
         return unread("V5", FailureClass.SHARED_MEMORY, *unread_log(evidence))

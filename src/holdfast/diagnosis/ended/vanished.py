@@ -58,7 +58,9 @@ def judge_hang_up(evidence: EndedEvidence) -> Detection:
     if evidence.signal == HANG_UP:
         session = _describe_session(evidence)
         clues = [Clue(describe_signal(HANG_UP), "status.json"), *session, *(words.evidence_for if words else ())]
-        sure = Confidence.CERTAIN if words is not None or session else Confidence.LIKELY
+        # 129 may be a program's own code (git's for wrong usage).
+        told = words is not None or (session and evidence.code is None)
+        sure = Confidence.CERTAIN if told else Confidence.LIKELY
         return yes("V8", FailureClass.HANG_UP, sure, *clues, gotchas=("U3",))
     if words is not None:
         clues = [*words.evidence_for, *_describe_session(evidence)]
