@@ -11,13 +11,19 @@ import pytest
 pytestmark = pytest.mark.pure
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "holdfast"
-BELOW_THE_DESK = ("model", "core", "host", "store", "agent", "diagnosis", "training")
+BELOW_THE_DESK = ("model", "core", "host", "store", "agent", "diagnosis", "faults", "training")
 ADAPTED: dict[tuple[str, ...], set[str]] = {
     ("training", "adapters"): {"torch", "transformers", "lightning", "accelerate", "keras", "jax", "numpy"},
     ("training", "storage", "export.py"): {"torch", "numpy"},
 }
 """What exists to meet a framework imports it, inside of functions, when the framework's user calls it."""
-FILES = sorted(p for name in BELOW_THE_DESK for p in (PACKAGE / name).rglob("*.py") if "_vendor" not in p.parts)
+# A payload of a fault is a job: it imports what a training does.
+FILES = sorted(
+    path
+    for name in BELOW_THE_DESK
+    for path in (PACKAGE / name).rglob("*.py")
+    if not {"_vendor", "payloads"}.intersection(path.parts)
+)
 
 
 def imported(tree: ast.Module) -> set[str]:
