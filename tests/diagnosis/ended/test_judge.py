@@ -167,6 +167,17 @@ def test_DIAG_02_with_an_unreadable_kernel_log_and_no_counters_it_is_not_said_to
     assert any("no-such-log" in clue.text for clue in verdict.unknown)
 
 
+def test_a_log_of_any_size_does_not_cost_the_verdict_what_the_counters_say(tmp_path: Path) -> None:
+    end = ended(None, 9)
+    run_dir = write_attempt(tmp_path, end, usage={"oom_kills": 1})
+    with open(f"{wire.attempt_dir(run_dir, 1)}/{wire.OUTPUT}", "r+b") as file:
+        file.truncate(10**11)
+    verdict = examine(run_dir, 1, end, kernel_source=str(tmp_path / "no-such-log")).verdict
+    assert verdict is not None
+    assert verdict.kind is F.OUT_OF_MEMORY
+    assert any("not all of the output" in clue.text for clue in verdict.unknown)
+
+
 @pytest.mark.requirement("DIAG-02")
 def test_DIAG_02_the_kernel_log_names_our_group(tmp_path: Path) -> None:
     now_us = int(monotonic_s() * 1e6)
