@@ -56,11 +56,15 @@ def fold(detections: tuple[Detection, ...], ending: Clue | None = None) -> Verdi
 
 
 def _rule_out(detections: tuple[Detection, ...], best: Detection | None) -> Iterator[Clue]:
-    """What speaks against other classes, each clue with the class that it rules out."""
+    """What speaks against other classes, each clue with the class that it rules out; and against an unsure verdict."""
     for item in detections:
-        if item.answer is Answer.NO and (best is None or item.kind is not best.kind):
+        if item.answer is not Answer.NO:
+            continue
+        if best is None or item.kind is not best.kind:
             for clue in item.evidence_against:
                 yield replace(clue, text=f"not {item.kind.value}: {clue.text}")
+        elif best.confidence is not Confidence.CERTAIN:
+            yield from item.evidence_against
 
 
 def _choose_action(best: Detection, facts: dict[str, str]) -> str:

@@ -99,3 +99,10 @@ def test_FAIL_08_a_throttled_card_is_no_regression_of_the_code() -> None:
     remedy = REMEDIES[F.THROTTLED]
     assert "no regression of the code" in remedy.action
     assert remedy.retry is Retry.ELSEWHERE
+
+
+def test_FAIL_14_a_counter_that_stood_still_speaks_against_words_of_the_same_class() -> None:
+    words, counter = say(F.OUT_OF_MEMORY), say(F.OUT_OF_MEMORY, Answer.NO)
+    assert [clue.text for clue in fold((words, counter)).evidence_against] == ["out_of_memory no"]
+    proven = say(F.OUT_OF_MEMORY, sure=Confidence.CERTAIN)
+    assert fold((proven, counter)).evidence_against == ()
