@@ -39,19 +39,19 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return calls
 
 
-def test_GPUH_03_a_lease_judges_by_the_boxs_rules(asked: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_GPUH_03_a_lease_judges_by_the_rules_of_the_box(asked: list[dict[str, Any]], tmp_path: Path) -> None:
     mark_unfit(BOX, RULES, {"HOLDFAST_LEASE_DIR": str(tmp_path / "none")})
     assert [words["overrides"] for words in asked] == [{63: "card"}]
 
 
-def test_GPUH_03_preflight_judges_by_the_boxs_rules(asked: list[dict[str, Any]]) -> None:
+def test_GPUH_03_preflight_judges_by_the_rules_of_the_box(asked: list[dict[str, Any]]) -> None:
     spec = JobSpec("t", ("x",), "/", gpus=GpuRequest(count=1))
     list(gpu._check_health(Situation(spec, RULES, {}), BOX, ("GPU-1",)))
     assert [words["overrides"] for words in asked] == [{63: "card"}]
 
 
 @pytest.mark.parametrize(("text", "bad"), [('[xid]\n13 = "card"\n', True), ("", False)])
-def test_GPUH_03_gpus_health_judges_by_the_boxs_rules(
+def test_GPUH_03_gpus_health_judges_by_the_rules_of_the_box(
     isolated_environment: dict[str, str], text: str, bad: bool
 ) -> None:
     write_rules(isolated_environment, text)
