@@ -16,6 +16,7 @@ import pytest
 from holdfast.agent import observe, sentinel, sentinel_records
 from holdfast.agent.sentinel import Condition, Kind, Verdict, judge, parse_condition
 from holdfast.core.patrol_evidence import StallLimits
+from holdfast.host import processes
 from holdfast.host.clock import epoch_s, utc_now
 from holdfast.model import wire
 from holdfast.model.errors import UsageError
@@ -290,6 +291,7 @@ def test_one_that_was_stopped_by_a_signal_is_ended_too(sleeper: Callable[[], sub
     stopped = sleeper()
     identity = living_process(stopped.pid)
     stopped.send_signal(signal.SIGSTOP)
+    wait_until(lambda: getattr(processes.read_stat(stopped.pid), "state", "") == "T", what="it has stopped")
     # Its parent must wait for it, or it stays as a zombie and its pidfd says so at once anyway.
     reaper = threading.Thread(target=stopped.wait)
     reaper.start()
