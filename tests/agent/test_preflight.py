@@ -431,6 +431,16 @@ def test_RAIL_09_installing_in_the_run_is_refused_unless_allowed(run: Run, work:
     assert level(run("bash", "job.sh"), "command.installs") is Level.FAIL
 
 
+def test_a_copy_that_cannot_go_on_is_warned_of(run: Run, work: Path) -> None:
+    for text in ("scp box:/data.tar .", "wget https://x/data.tar", "cd /x && sftp box"):
+        assert level(run("bash", "-c", text), "command.copies") is Level.WARN, text
+    (work / "job.sh").write_text("set -e\n# scp a b\nscp a b\n")
+    found = run("bash", "job.sh")
+    assert found["command.copies"][0].subject.endswith("job.sh")
+    for text in ("rsync --partial a b", "wget -c https://x/data.tar", "python scp.py", "echo ftp"):
+        assert "command.copies" not in run("bash", "-c", text), text
+
+
 @pytest.mark.requirement("RAIL-11")
 def test_RAIL_11_online_needs_a_credential_which_is_never_shown(run: Run, work: Path) -> None:
     assert level(run(tracker=Tracker.ONLINE), "tracker") is Level.FAIL

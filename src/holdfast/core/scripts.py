@@ -31,6 +31,9 @@ _INSTALLS = re.compile(
     re.VERBOSE,
 )
 
+_COPIERS = re.compile(r"""(?:^|[\s;&|("'])(scp|sftp|ftp|wget(?!(?:[ ]+\S+)*[ ]+(?:-c|--continue)\b))[ ]+[^\s=]""")
+"""Copying programs that begin anew when the line breaks; ``wget -c`` goes on."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShellScript:
@@ -88,6 +91,17 @@ def asks_for_itself(script: str) -> bool:
     """Whether a shell script uses its own name or place (``$0``, ``BASH_SOURCE``), so that a copy would mislead it."""
     lines = (line for line in script.splitlines() if not line.lstrip().startswith("#"))
     return any(_OWN_NAME.search(line) for line in lines)
+
+
+def find_copier(text: str) -> str | None:
+    """The first program in a shell text that copies without being able to go on; None without one (gotcha GEN3)."""
+    for line in text.splitlines():
+        if line.lstrip().startswith("#"):
+            continue
+        match = _COPIERS.search(line)
+        if match is not None:
+            return match[1]
+    return None
 
 
 def find_install(text: str) -> str | None:

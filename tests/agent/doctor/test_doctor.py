@@ -278,7 +278,7 @@ def test_every_finding_of_the_doctor_is_in_its_documentation() -> None:
 @pytest.mark.requirement("FAIL-15")
 def test_own_failure_rules_are_loaded_before_a_failure_needs_them(host: Host, tmp_path: Path) -> None:
     rules = tmp_path / "failures.toml"
-    good = "[seat]\npattern = '^LicenceError: no seat'\nclass = \"transient\"\nremedy = \"wait\"\n"
+    good = '[seat]\npattern = \'^LicenceError: no seat\'\nclass = "transient"\nremedy = "wait"\n'
     rules.write_text(f'{good}example = "LicenceError: no seat"\nnear_miss = "LicenceErrors are handled"\n')
     rules.chmod(0o600)
     asked = replace(host, environ={**host.environ, "HOLDFAST_FAILURE_RULES": str(rules)})

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from ...core.redact import redact_argv
-from ...core.scripts import asks_for_itself, find_install, find_shell_script, is_shell, split_shebang
+from ...core.scripts import asks_for_itself, find_copier, find_install, find_shell_script, is_shell, split_shebang
 from ...host.packages import find_command
 from .situation import failed, passed, unknown, warned
 
@@ -169,24 +169,34 @@ def _find_python_file(argv: tuple[str, ...]) -> str | None:
 
 
 def check_installs(situation: Situation) -> Iterator[Finding]:
-    """Nothing is installed or downloaded by the command itself, on every run (RAIL-09)."""
+    """Nothing is installed or downloaded by the command itself, on every run (RAIL-09); copies can go on (GEN3)."""
     spec = situation.spec
-    found, where = find_install(" ".join(spec.command)), "command"
+    texts = {"command": " ".join(spec.command)}
     program = _find_program(situation)
-    if found is None and program is not None and program[1]:
+    if program is not None and program[1]:
         try:
             with open(program[0], "rb") as file:
-                found, where = find_install(file.read(SCRIPT_BYTES).decode("utf-8", "replace")), program[0]
+                texts[program[0]] = file.read(SCRIPT_BYTES).decode("utf-8", "replace")
         except OSError as error:
             yield unknown("command.installs", program[0], f"not read: {error.strerror}", "make it readable")
             return
-    if found is None:
+    yield from _judge_installs(texts, allowed=spec.allow_install)
+    for where, text in texts.items():
+        copier = find_copier(text)
+        if copier is not None:
+            seen = f"copies with `{copier}`, which begins anew when the line breaks"
+            yield warned("command.copies", where, seen, "rsync --partial (wget -c) goes on where it was")
+            return
+
+
+def _judge_installs(texts: dict[str, str], *, allowed: bool) -> Iterator[Finding]:
+    found = {where: name for where, text in texts.items() if (name := find_install(text)) is not None}
+    if not found:
         yield passed("command.installs", "command", "installs nothing that we can see")
         return
-    seen = (
-        f"runs `{found}`: each run would install again, wait for the network, and could change what the last one used"
-    )
-    if spec.allow_install:
+    where, name = next(iter(found.items()))
+    seen = f"runs `{name}`: each run would install again, wait for the network, and could change what the last one used"
+    if allowed:
         yield warned("command.installs", where, f"{seen}; allowed by the job", "install once, before the run")
     else:
         yield failed("command.installs", where, seen, "install once before the run, or allow it: allow_install: true")

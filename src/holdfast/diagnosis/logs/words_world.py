@@ -165,6 +165,24 @@ WORLD: tuple[Pattern, ...] = (
         passing=True,
     ),
     Pattern(
+        "net.destination",
+        Role.ROOT,
+        FailureClass.SYNC_FAILED,
+        ("No such file or directory",),
+        r'^rsync: (?:\[\w+\] )?(?:mkdir|change_dir#?\d*|ERROR: cannot stat destination) ?"[^"]+" failed:'
+        r" No such file or directory|^scp: (?:dest open |realpath )?\S+: No such file or directory",
+        (
+            'rsync: [Receiver] mkdir "/data/run7/ckpt" failed: No such file or directory (2)',
+            'scp: dest open "/data/run7/model.pt": No such file or directory',
+            "scp: /data/run7: No such file or directory",
+        ),
+        ('rsync: link_stat "/x" failed: No such file or directory (2)', "no scp: No such file or directory here"),
+        "rsync(1), main.c; OpenSSH, scp.c",
+        "make the destination in the same command (rsync --mkpath, or mkdir -p first), and copy again",
+        ("U13",),
+        passing=True,
+    ),
+    Pattern(
         "net.transfer",
         Role.ROOT,
         FailureClass.TRANSIENT,
