@@ -57,9 +57,12 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     mark = str(request.getfixturevalue("tmp_path"))
-    before = read_held()
+    before, place = read_held(), os.getcwd()
     yield
     leaks = find_leaks(before, mark)
+    if os.getcwd() != place:
+        leaks.append(f"working directory {os.getcwd()}")
+        os.chdir(place)
     if leaks:
         pytest.fail("left behind:\n  " + "\n  ".join(leaks), pytrace=False)
 

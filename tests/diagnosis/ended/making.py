@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 RUN_ID = "20261120-104500-t-0a1b"
 GROUP = f"{RUN_ID}.1"
 GIB = 1024**3
-STARTED, AT = format_utc(epoch_s() - 60.0), format_utc(epoch_s())
-"""A job that ended a moment ago: what the box says now is about it."""
 PID = 4242
 
 
 def ended(code: int | None = 1, signal: int | None = None, **fields: Any) -> Ended:
     """An end; `code` and `signal` None: nobody saw it."""
-    status = None if code is None and signal is None else WaitStatus(code, signal, ended_at=AT)
+    # Of this moment, not of the session's begin: what is later than the end counts as somebody else's.
+    at, started = format_utc(epoch_s()), format_utc(epoch_s() - 60.0)
+    status = None if code is None and signal is None else WaitStatus(code, signal, ended_at=at)
     words = "nobody saw the end" if status is None else f"the job ended with {status.describe()}"
     outcome = Outcome.LOST if status is None else Outcome.SUCCEEDED if code == 0 else Outcome.FAILED
-    known: dict[str, Any] = {"at": AT, "outcome": outcome, "exit_code": 0 if code == 0 else 1, "evidence": words}
-    known |= {"status": status, "started_at": STARTED}
+    known: dict[str, Any] = {"at": at, "outcome": outcome, "exit_code": 0 if code == 0 else 1, "evidence": words}
+    known |= {"status": status, "started_at": started}
     return Ended(**{**known, **fields})
 
 
@@ -98,7 +98,7 @@ def write_attempt(
     attempt = run_dir / "attempts" / "1"
     attempt.mkdir(parents=True)
     (run_dir / "run.json").write_text(json.dumps({"schema": 1, "job": record or {}}))
-    state = RunState(RUN_ID, 1, 9, boot_id(), STARTED, None, end)
+    state = RunState(RUN_ID, 1, 9, boot_id(), format_utc(epoch_s() - 60.0), None, end)
     (attempt / wire.STATE).write_bytes(wire.to_bytes(state))
     exit_record = {**wire.encode(end), "usage": {"oom_kills": 0} if usage is None else usage, "final_cards": {}}
     (attempt / wire.EXIT).write_bytes(wire.to_bytes(exit_record))

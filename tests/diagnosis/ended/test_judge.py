@@ -191,7 +191,7 @@ def test_DIAG_02_the_kernel_log_names_our_group(tmp_path: Path) -> None:
     run_dir = write_attempt(tmp_path, end, usage={})
     verdict = examine(run_dir, 1, end, kernel_source=str(log)).verdict
     assert verdict is not None
-    assert (verdict.kind, verdict.confidence) == (F.OUT_OF_MEMORY, Confidence.CERTAIN)
+    assert (verdict.kind, verdict.confidence) == (F.OUT_OF_MEMORY, Confidence.CERTAIN), verdict
     edit(run_dir, wire.MANIFEST, lambda values: values["baseline"].update(monotonic_s=monotonic_s() + 3600))
     later = examine(run_dir, 1, end, kernel_source=str(log)).verdict
     assert later is not None

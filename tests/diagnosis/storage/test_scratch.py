@@ -394,9 +394,9 @@ def test_STOR_04_a_bind_mount_of_the_same_disk_is_not_entered(run_dir: Path, wor
     )
     script = 'set -e; mount --bind "$1" "$2"; shift 2; exec "$@"'
     command = ["unshare", "-m", "sh", "-c", script, "sh", str(precious.parent), str(run_dir / "artifacts/tmp/mounted")]
-    ended = subprocess.run(
-        [*command, sys.executable, "-c", program, str(run_dir), str(work)], capture_output=True, text=True, check=False
-    )
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])}
+    argv = [*command, sys.executable, "-c", program, str(run_dir), str(work)]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False, env=environ)
     if "unshare" in ended.stderr or "mount:" in ended.stderr:
         pytest.skip(f"no mounts here: {ended.stderr}")
     assert ended.stdout == f"('{own}',)\n", ended.stderr
