@@ -69,7 +69,7 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def isolated_environment(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, no_leaks: None
+    request: pytest.FixtureRequest, no_leaks: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dict[str, str]]:
     """Give the test a home, run directories and a lease area of its own; answers what was set.
 

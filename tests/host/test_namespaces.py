@@ -108,13 +108,14 @@ def test_RAIL_07_data_is_read_only_inside_and_the_run_directory_is_not(uid: int,
         (run / "result").write_text("done")
         assert (data / "images").read_text() == "pixels"
 
+    before = os.getcwd()
     os.chdir(data)
     try:
         status = run_inside(
             uid, write, read_only=[str(public_path / "link"), str(public_path / "single")], writable=[str(run)]
         )
     finally:
-        os.chdir("/")
+        os.chdir(before)
     assert status == 0
     assert (run / "result").read_text() == "done"
     (data / "images").write_text("the host still writes")
