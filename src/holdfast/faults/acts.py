@@ -107,7 +107,9 @@ class Actor:
         """Processes beside the run that use every CPU; they end with the sandbox."""
         words = [sys.executable, "-m", f"{PACKAGE}.slow", "neighbour"]
         for _ in range(SPINNERS_PER_CPU * len(os.sched_getaffinity(0))):
-            subprocess.Popen(words, stdin=subprocess.DEVNULL, env=self._box.environ, cwd="/")
+            # Each in a session of its own, as other people's jobs are: the scheduler shares the CPUs fairly between
+            # sessions, so that a crowd in one of them would take no more than one (sched(7), autogroup).
+            subprocess.Popen(words, stdin=subprocess.DEVNULL, env=self._box.environ, cwd="/", start_new_session=True)
 
     def _edit_script(self) -> None:
         """In place, the way in which an editor does that keeps the file."""
