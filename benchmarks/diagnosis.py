@@ -148,7 +148,8 @@ def measure_live(directory: str) -> dict[str, Row]:
     env = environment(directory)
     run_id = start(env, [sys.executable, "-c", payload])
     state = f"{env['HOLDFAST_RUNS']}/{run_id}/attempts/1/{wire.STATE}"
-    pid = json.loads(open(state, encoding="utf-8").read())["state"]["job"]["pid"]  # noqa: SIM115 - read at once
+    with open(state, encoding="utf-8") as file:
+        pid = json.loads(file.read())["state"]["job"]["process"]["pid"]
     walls, cpus = [], []
     for _ in range(ROUNDS):
         done = call([*HOLDFAST, "diagnose", run_id, "--json"], env)
