@@ -65,17 +65,11 @@ def test_a_detached_one_outlives_its_command_tells_and_keeps_its_outcome(holdfas
     hook.write_text(f"#!/bin/sh\ncat > {tmp_path}/heard\n")
     hook.chmod(0o755)
     with live_run(holdfast, "--name", "job") as run:
-        # As from inside a job: the sentinel must not look like one of the job's processes.
-        inside = {"HOLDFAST_RUN_ID": run.run_id, "HOLDFAST_ATTEMPT": "1"}
         words = ("sentinel", "job", "--for", "ended", "-d", "--notify-command", str(hook))
-        armed = holdfast(*words, "--json", env=inside).json()
-        assert armed["armed"]
+        assert holdfast(*words, "--json").json()["armed"]
         record = sentinel_records.read(sentinel_records.path_of(run.run_id, "ended"))
         assert record is not None
         assert sentinel_records.is_waiting(record)
-        environ = read_environ(record.process.pid)
-        assert environ is not None
-        assert "HOLDFAST_RUN_ID" not in environ
         assert "waiting" in holdfast("sentinel", "job").out
         assert holdfast("stop", "job").code == 0
         wait_until(lambda: not is_alive(record.process), what="the sentinel has ended")
@@ -83,6 +77,20 @@ def test_a_detached_one_outlives_its_command_tells_and_keeps_its_outcome(holdfas
     assert [(one["outcome"], one["exit_code"]) for one in listed] == [("met", 0)]
     heard = json.loads((tmp_path / "heard").read_text())
     assert (heard["event"], heard["condition"], heard["verdict"]) == ("sentinel", "ended", "met")
+
+
+@pytest.mark.requirement("MON-03")
+def test_one_that_is_started_inside_of_a_job_does_not_look_like_a_process_of_it(holdfast: Command) -> None:
+    with live_run(holdfast, "--name", "job") as run:
+        inside = {"HOLDFAST_RUN_ID": run.run_id, "HOLDFAST_ATTEMPT": "1"}
+        assert holdfast("sentinel", "job", "--for", "ended", "-d", "--json", env=inside).json()["armed"]
+        record = sentinel_records.read(sentinel_records.path_of(run.run_id, "ended"))
+        assert record is not None
+        environ = read_environ(record.process.pid)
+        assert environ is not None
+        assert "HOLDFAST_RUN_ID" not in environ
+        assert holdfast("stop", "job").code == 0
+        wait_until(lambda: not is_alive(record.process), what="the sentinel has ended")
 
 
 @pytest.mark.requirement("MON-03")
