@@ -34,9 +34,9 @@ def test_what_is_only_possible_is_not_repeated() -> None:
 
 @pytest.mark.requirement("FAIL-16")
 def test_another_configuration_is_not_repeated() -> None:
-    found = decide_retry(replace(BLIP, changed="/work/train.py was changed"), 5)
+    found = decide_retry(replace(BLIP, changed="train.py was changed"), 5)
     assert found.step is Step.NOTHING
-    assert "/work/train.py was changed" in found.why
+    assert "train.py was changed" in found.why
 
 
 def test_a_wish_to_stop_and_a_bound_of_none_are_obeyed() -> None:
