@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.create import create_run
-from holdfast.agent.failure import judge_attempt, read_tail, write_failure
+from holdfast.agent.failure import judge_attempt, write_failure
 from holdfast.agent.handbook import write_handbook
 from holdfast.diagnosis.ended.judge import read_judgement
 from holdfast.diagnosis.evidence import Answer
+from holdfast.diagnosis.logs.scan import read_tail
 from holdfast.host import files
 from holdfast.model import wire
 from holdfast.model.finding import Finding, Level

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ..core.redact import redact_text
 from ..diagnosis.ended.judge import examine, read_judgement
 from ..diagnosis.ended.signals import describe_signal, name_signal
+from ..diagnosis.logs.scan import read_tail
 from ..host import fallback, files
 from ..model import wire
 from ..model.finding import Finding, Level
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from ..model.run import Ended
     from ..model.verdict import Clue, Verdict
 
-LAST_LINES = 200
-TAIL_BYTES = 256 * 1024
 LONGEST_LINE = 2000
 
 
@@ -66,27 +65,6 @@ def write_failure(
     tail = judgement.tail or read_tail(f"{directory}/{wire.OUTPUT}")
     text = _render(f"{os.path.basename(run_dir)}, attempt {attempt}", ended, judgement, findings, tail)
     files.commit(f"{directory}/{wire.FAILURE}", redact_text(text).encode("utf-8", "replace"), durable=False)
-
-
-def read_tail(path: str, lines: int = LAST_LINES) -> str:
-    """The last lines of the job's output as text; empty when there is none, and very long lines are cut."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return ""
-    try:
-        size = os.fstat(descriptor).st_size
-        data = os.pread(descriptor, TAIL_BYTES, max(0, size - TAIL_BYTES))
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
-    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
-    # A progress bar rewrites its line with carriage returns: only its last state is a line.
-    kept = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
-    if kept and kept[-1] == "":
-        kept.pop()
-    return _cut_lines(kept[-lines:])
 
 
 def _cut_lines(lines: list[str]) -> str:

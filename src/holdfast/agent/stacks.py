@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..host import files
 from ..host.clock import boot_id, monotonic_s, utc_now
-from ..host.processes import read_stat, send_signal
+from ..host.processes import handles_signal, read_stat, send_signal
 from ..model import wire
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def ask_for_stacks(directory: str, processes: list[ProcessId]) -> dict[str, int]
             if path in asked or record["boot_id"] != boot or record["start_ticks"] != process.start_ticks:
                 continue
             number = int(record["signal"])
-            if (record["pid"], record["pid_namespace"]) != inner[process] or not _handles(process.pid, number):
+            if (record["pid"], record["pid_namespace"]) != inner[process] or not handles_signal(process.pid, number):
                 continue
             size = _size_of(path)
             try:
@@ -181,14 +181,3 @@ def _read_inner(pid: int) -> tuple[int, int] | None:
         return int(numbers[0]), os.stat(f"/proc/{pid}/ns/pid").st_ino
     except (IndexError, ValueError, OSError):
         return None
-
-
-def _handles(pid: int, number: int) -> bool:
-    """Whether the process has a handler for the signal now: after an exec it is gone, and the signal would kill.
-
-    Source: proc_pid_status(5), SigCgt: hexadecimal, bit n - 1 for signal n.
-    """
-    for line in (files.read_text_or_none(f"/proc/{pid}/status") or "").splitlines():
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False

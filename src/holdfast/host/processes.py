@@ -201,3 +201,19 @@ def user_name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
+
+
+def handles_signal(pid: int, number: int) -> bool:
+    """Whether a process has a handler for the signal now: after an exec it is gone, and the signal would end it.
+
+    Unreadable is no: then it is not to be sent. Source: proc_pid_status(5), SigCgt: hexadecimal, bit n - 1 for n.
+    """
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        if line.startswith("SigCgt:"):
+            return 1 <= number <= 64 and bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False

@@ -218,7 +218,7 @@ def _ask(process: ProcessFacts, record: _Record) -> tuple[int | None, str]:
         return None, f"{who} has ended"
     if now.state in "TtZXD":
         return None, f"{who} is in state {now.state} and could not answer"
-    if not _handles(process.pid, record.number):
+    if not processes.handles_signal(process.pid, record.number):
         return None, f"{who} does not handle signal {record.number} now: not asked, the signal could end it"
     try:
         facts = os.lstat(record.stacks)
@@ -231,16 +231,6 @@ def _ask(process: ProcessFacts, record: _Record) -> tuple[int | None, str]:
     except OSError as error:
         return None, f"{who} could not be asked: {error.strerror}"
     return (facts.st_size, "") if sent else (None, f"{who} has ended")
-
-
-def _handles(pid: int, number: int) -> bool:
-    """Whether the signal has a handler now. Unreadable is no: then the signal is not sent."""
-    from ...host.files import read_text_or_none
-
-    for line in (read_text_or_none(f"/proc/{pid}/status") or "").splitlines():
-        if line.startswith("SigCgt:"):
-            return 1 <= number <= 64 and bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
 
 
 def _collect(path: str, start: int, end: float) -> str:
