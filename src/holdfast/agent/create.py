@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ..model.job import JobSpec
+    from ..model.queue import CellRef
 
 DEFAULT_RUNS = ".local/share/holdfast/runs"
 MOST_ATTEMPTS = 10_000
@@ -53,6 +54,7 @@ def create_run(
     cwd: str,
     environ: Mapping[str, str],
     run_id: str | None = None,
+    cell: CellRef | None = None,
 ) -> tuple[str, str]:
     """Make a run with its first attempt in state `created`; answers (run directory, run id).
 
@@ -63,6 +65,7 @@ def create_run(
         cwd: From where it was called.
         environ: The caller's environment, for finding git; not stored.
         run_id: A preset id; refused when it exists.
+        cell: The queue's cell that this is the run of.
 
     Raises:
         UsageError: the job names a secret, or the preset id is malformed or taken.
@@ -76,7 +79,7 @@ def create_run(
     try:
         run_dir, chosen = _make_directory(_open_root(runs_root), spec.name, run_id)
         try:
-            _fill(run_dir, chosen, spec, git=git, argv=argv, cwd=cwd)
+            _fill(run_dir, chosen, spec, git=git, argv=argv, cwd=cwd, cell=cell)
         except OSError as error:
             files.remove_tree(run_dir)
             what = error.filename if isinstance(error.filename, str) else run_dir
@@ -140,7 +143,16 @@ def _stamp() -> str:
     return f"{now[0:4]}{now[5:7]}{now[8:10]}-{now[11:13]}{now[14:16]}{now[17:19]}"
 
 
-def _fill(run_dir: str, run_id: str, spec: JobSpec, *, git: GitReader, argv: Sequence[str], cwd: str) -> None:
+def _fill(
+    run_dir: str,
+    run_id: str,
+    spec: JobSpec,
+    *,
+    git: GitReader,
+    argv: Sequence[str],
+    cwd: str,
+    cell: CellRef | None = None,
+) -> None:
     for name in (wire.SNAPSHOT, wire.ARTIFACTS, wire.CHECKPOINTS, wire.ATTEMPTS):
         os.mkdir(f"{run_dir}/{name}", 0o700)
     copies: list[FileCopy] = []
@@ -164,6 +176,7 @@ def _fill(run_dir: str, run_id: str, spec: JobSpec, *, git: GitReader, argv: Seq
         python=sys.executable,
         version=__version__,
         snapshot=CodeSnapshot(tuple(copies), git.collect(run_dir, clean=redact_code), pinned, spec.seed),
+        cell=cell,
     )
     files.commit(f"{run_dir}/{wire.RUN}", wire.to_bytes(origin))
     # Not synced: it can be written again from the rest at any time.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .job import JobSpec
+from .queue import CellRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class RunOrigin:
     """The content of ``run.json``. `argv` is the redacted command line of holdfast, `python` its interpreter.
 
     `job_sha256` is over the job's canonical JSON, so equal jobs have equal hashes on every box.
+    `cell` says of which cell of a queue this is the run; None: nobody queued it.
     """
 
     run_id: str
@@ -88,3 +90,4 @@ class RunOrigin:
     python: str
     version: str
     snapshot: CodeSnapshot = CodeSnapshot()
+    cell: CellRef | None = None
