@@ -88,6 +88,7 @@ def _decide(context: Context, verdict: Verdict, kind: FailureClass, problem: str
         stop_wanted=context.recorder.read_desired() is not None,
         names_cards=bool(context.spec.gpus.devices),
         not_set_aside=problem,
+        seed=f"{context.run_id}.{context.attempt}",
     )
     return decide_retry(facts, context.spec.retries.wait_s)
 

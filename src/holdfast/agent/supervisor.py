@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..core.events import Action, Event
+    from .claim_watch import ClaimWatch
 
 DECIDING_S = 0.25
 MOST_FAULTS = 100
@@ -129,6 +130,7 @@ class Supervisor:
         self._health = HealthSampler(context, self._job, self._lease)
         self._closing = Closing(context, self._job, self._lease)
         self._saving = SaveRequests(context)
+        self._claims: ClaimWatch | None = None
 
     def run(self) -> int:
         """Supervise until the run has ended; the exit code of this process is always 0."""
@@ -148,6 +150,7 @@ class Supervisor:
             self._emit(Began())
         self._read_desired()
         self._saving.look(self._state.state)
+        self._hold_claim()
         while not self._leaving:
             event: Event | None = None
             try:
@@ -163,6 +166,15 @@ class Supervisor:
 
     def _emit(self, event: Event) -> None:
         self._events.append(event)
+
+    def _hold_claim(self) -> None:
+        """Keep the cell of this run claimed, if several boxes share it (docs/queue.md)."""
+        if not os.path.exists(f"{self._context.run_dir}/{wire.CLAIM}"):
+            return
+        from .claim_watch import ClaimWatch
+
+        self._claims = ClaimWatch(self._context)
+        self._claims.begin()
 
     def _dispatch(self, event: Event) -> None:
         """Decide, commit, act."""
@@ -328,6 +340,8 @@ class Supervisor:
     def _write_exit(self) -> None:
         assert isinstance(self._state.state, Ended)
         self._closing.write(self._state.state)
+        if self._claims is not None:
+            self._claims.end(self._state.state)
 
     def _leave(self) -> None:
         self._leaving = True

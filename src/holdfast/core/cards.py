@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ..model.gpu import Card, CardRules, GpuProcess, Inventory, MigSlice
+    from ..model.packing import Room
 
 UUID_PREFIXES = ("GPU-", "MIG-")
 SLICE_FREE_FRACTION = 0.9
@@ -90,6 +91,7 @@ LASTING = (
     "recovery_wanted",
     "quarantined",
     "xid:",
+    "too_large",
 )
 """Beginnings of reasons that do not go away by waiting, as somebody's use does."""
 
@@ -249,7 +251,7 @@ def resolve_imposed(
         )
     allowed: list[str] = []
     for part in parts:
-        found = _find_device(part, inventory)
+        found = find_device(part, inventory)
         if found is None:
             break
         allowed.append(found)
@@ -257,7 +259,7 @@ def resolve_imposed(
     return frozenset(allowed + [part.uuid for card in whole for part in card.mig_slices])
 
 
-def _find_device(name: str, inventory: Inventory) -> str | None:
+def find_device(name: str, inventory: Inventory) -> str | None:
     """The UUID of a device named by index, UUID, or a beginning of one UUID only."""
     if name.isascii() and name.isdigit():
         return next((card.uuid for card in inventory.cards if card.index == int(name)), None)
@@ -279,6 +281,7 @@ def choose(
     imposed: str | None = None,
     device_order: str | None = None,
     own_run_id: str | None = None,
+    rooms: Mapping[str, Room] | None = None,
 ) -> Choice:
     """The devices for a request, or why there are none.
 
@@ -290,6 +293,7 @@ def choose(
         imposed: ``CUDA_VISIBLE_DEVICES`` as found in the environment, None when unset.
         device_order: ``CUDA_DEVICE_ORDER`` as found.
         own_run_id: the run that asks, when it may already be on a card.
+        rooms: for a run that shares, whether it fits on each device; then those that are shared already go first.
     """
     if request.wanted == 0:
         return Choice()
@@ -301,9 +305,30 @@ def choose(
     except ValueError as error:
         return Choice(problem=str(error))
     verdicts = _judge_all(inventory, leased, rules, own_run_id)
+    verdicts = {uuid: reasons + judge_fit((rooms or {}).get(uuid)) for uuid, reasons in verdicts.items()}
     if request.devices:
         return _choose_named(request, inventory, allowed, verdicts, imposed)
-    return _choose_any(request.count, inventory, allowed, verdicts, imposed)
+    choice = _choose_any(request.count, inventory, allowed, verdicts, imposed)
+    return _prefer_shared(choice, rooms) if rooms else choice
+
+
+def judge_fit(room: Room | None) -> tuple[str, ...]:
+    """The reason that a lack of room on a shared device gives; none when the run fits."""
+    if room is None or room.fits:
+        return ()
+    return (f"{'no_room' if room.possible else 'too_large'}: {room.words}",)
+
+
+def _prefer_shared(choice: Choice, rooms: Mapping[str, Room]) -> Choice:
+    """The same choice with shared devices first, and of those the fullest that fits: whole cards stay free."""
+    fit = list(choice.devices) + [uuid for uuid, reason in choice.rejected if reason == FIT_BUT_NOT_TAKEN]
+    if not any(uuid in rooms and rooms[uuid].shared for uuid in fit):
+        return choice
+    fit.sort(key=lambda uuid: (not rooms[uuid].shared, rooms[uuid].free_bytes) if uuid in rooms else (True, 0))
+    taken = fit[: len(choice.devices)]
+    rejected = [item for item in choice.rejected if item[0] not in taken]
+    rejected += [(uuid, FIT_BUT_NOT_TAKEN) for uuid in choice.devices if uuid not in taken]
+    return Choice(devices=tuple(taken), rejected=tuple(rejected))
 
 
 def _judge_all(
@@ -327,7 +352,7 @@ def _choose_named(
 ) -> Choice:
     found, rejected = [], []
     for name in request.devices:
-        uuid = _find_device(name, inventory)
+        uuid = find_device(name, inventory)
         if uuid is None:
             rejected.append((name, f"no_such_device: {_say_devices(inventory)}"))
         elif allowed is not None and uuid not in allowed:

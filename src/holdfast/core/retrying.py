@@ -22,6 +22,8 @@ Not among them: what somebody did on purpose (a preemption, a kill: running it a
 and what nobody of us was there to see (a reboot).
 """
 LONGEST_WAIT_S = 300.0
+SPREAD = 0.5
+"""A pause is longer by up to this part: runs that failed for one reason do not all come back in one moment."""
 STOP_WANTED = "somebody wants it stopped"
 
 
@@ -40,7 +42,8 @@ class Facts:
 
     `used` automatic attempts of this kind directly before; `allowed` by the job. `changed` says how the configuration
     differs from the recorded one, empty when it is proven equal. `names_cards`: the job asks for certain cards.
-    `not_set_aside` says why a card at fault could not be set aside; empty when each was.
+    `not_set_aside` says why a card at fault could not be set aside; empty when each was. `seed` (run and attempt)
+    spreads the pauses of runs that failed together.
     """
 
     kind: FailureClass
@@ -51,6 +54,7 @@ class Facts:
     stop_wanted: bool = False
     names_cards: bool = False
     not_set_aside: str = ""
+    seed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +85,19 @@ def decide_retry(facts: Facts, first_wait_s: float) -> Decision:
         return Decision(Step.NOTHING, "the job names its cards, so there is no elsewhere")
     if retry is Retry.ELSEWHERE and facts.not_set_aside:
         return Decision(Step.NOTHING, f"it could get the same card again: {facts.not_set_aside}")
-    wait_s = min(first_wait_s * 3**facts.used, LONGEST_WAIT_S)
+    wait_s = round(min(first_wait_s * 3**facts.used, LONGEST_WAIT_S) * spread(facts.seed), 3)
     number = f"automatic attempt {facts.used + 1} of {facts.allowed}"
     if retry is Retry.AFTER_SCRATCH:
         return Decision(Step.PRUNE_FIRST, f"{number}, once declared scratch has made room", wait_s)
     if retry is Retry.ELSEWHERE:
         return Decision(Step.SET_ASIDE_FIRST, f"{number}, on other cards", wait_s)
     return Decision(Step.AGAIN, f"{number}: {facts.kind.value}", wait_s)
+
+
+def spread(seed: str) -> float:
+    """By what a pause is multiplied, from 1 to 1 + `SPREAD`: the same for one seed always; 1 without a seed."""
+    if not seed:
+        return 1.0
+    from zlib import crc32
+
+    return 1.0 + SPREAD * crc32(seed.encode("utf-8", "surrogateescape")) / 2**32

@@ -71,6 +71,7 @@ class GpuOptions:
     """How cards are chosen and waited for. Bytes and seconds; None is "no limit stated".
 
     `memory_share` (0 < share <= 1) is what torch may take of each card's memory; the training library applies it.
+    `memory_bytes` is what the job will use of each card; on shared cards that much is reserved for it.
     `verify`: before the start the job's own torch is asked whether it sees a card.
     """
 
@@ -81,6 +82,7 @@ class GpuOptions:
     idle_window_s: float = 2.0
     memory_share: float | None = None
     verify: bool = True
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +143,25 @@ class DiskNeeds:
     scratch: tuple[str, ...] = ()
 
 
+class OutOfMemory(str, Enum):
+    """What the queue does once after a card's memory ran out: nothing, again unshared, again on a larger card."""
+
+    NEVER = "never"
+    ALONE = "alone"
+    LARGER = "larger"
+
+
 @dataclass(frozen=True, slots=True)
 class Retries:
     """Attempts that holdfast begins by itself after a failure that may pass (docs/retries.md).
 
     At most `max` in a row; the first waits `wait_s` seconds before its checks, each further one three times as long.
+    `out_of_memory` is for cells of the queue.
     """
 
     max: int = 1
     wait_s: float = 5.0
+    out_of_memory: OutOfMemory = OutOfMemory.NEVER
 
 
 @dataclass(frozen=True, slots=True)

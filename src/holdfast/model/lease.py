@@ -53,7 +53,8 @@ class LeaseRecord:
     """The public record of a lease (LEASE-04). Times are ISO 8601 UTC; `share` is the opt-in to share cards.
 
     `members` are the processes by which the lease lives: supervisor, keeper and the job's leader as they become known;
-    `cgroup` is the job's cgroup directory, readable by every user.
+    `cgroup` is the job's cgroup directory, readable by every user. `memory_bytes` is what the run reserves of each
+    shared device, None when it states nothing; `running_since_s` when its job was started (CLOCK_BOOTTIME, seconds).
     """
 
     run_id: str
@@ -72,6 +73,8 @@ class LeaseRecord:
     run_dir: str = ""
     share: bool = False
     simulated: bool = False
+    memory_bytes: int | None = None
+    running_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,264 @@
+"""Claims of cells in a directory that several boxes share: one box runs a cell, and never two (QUEUE-12).
+
+A cell has a directory; a claim is a file in it that can be made only once: ``000001.claim``, then ``000002.claim``, and
+so on. The highest number holds. Its owner shows every few seconds that it lives (``000001.beat``); whoever has watched
+the beat stand still for the expiry, on a monotonic clock of its own, may make the next number. No clock is compared
+with another box's. The number is the fencing token: an owner that finds a higher one has lost the cell and must end
+what it runs, and what an owner of a lower number says about the end (``000001.end``) no longer counts.
+
+Files are made aside and linked, because link(2) is exclusive on every network file system, and its answer may be lost
+on the way, so the link count is what tells (open(2), O_EXCL). Everything here may hang with the file system: call it
+where that costs nothing, or in a disposable child.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ..model import wire
+from ..model.errors import NotPermitted, StorageError
+from . import files
+from .clock import boot_id, utc_now
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SETTINGS = "claims.json"
+EXPIRY_S = 60.0
+"""How long a beat must stand still before a claim is taken over, unless the directory was made with another time."""
+BEATS = 6
+"""So many beats fall into one expiry."""
+LONGEST_NAME = 100
+LEAST_EXPIRY_S = 1.0
+_SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,+-]*", re.ASCII)
+_NUMBERED = re.compile(r"(\d{6})\.(claim|beat|end)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One claim: the cell's directory, its number, and the secret that tells its owner from all others."""
+
+    directory: str
+    number: int
+    token: str
+
+    def path(self, kind: str) -> str:
+        """The claim's file of a kind: ``claim``, ``beat`` or ``end``."""
+        return f"{self.directory}/{self.number:06d}.{kind}"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What the owner of a claim said about the end: an `Outcome` value (``released`` when it never ran), and where."""
+
+    outcome: str
+    host: str
+    run_dir: str
+    at: str
+    exit_code: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody may claim the cell again: nothing was decided about it."""
+        return self.outcome in {"released", "preempted", "lost"}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look at a cell. `number` 0: never claimed. `beat` changes while the owner lives; `end` is of that number."""
+
+    number: int = 0
+    token: str = ""
+    host: str = ""
+    since: str = ""
+    beat: str = ""
+    end: End | None = None
+
+    @property
+    def claimable(self) -> bool:
+        """Whether the next number may be made without waiting for anybody."""
+        return self.number == 0 or (self.end is not None and self.end.is_open)
+
+
+class Renewal(Enum):
+    """What a beat found."""
+
+    OURS = "ours"
+    FENCED = "fenced"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDirectory:
+    """A directory of claims, as it was made: everybody who uses it waits equally long."""
+
+    path: str
+    expiry_s: float
+
+    @property
+    def beat_s(self) -> float:
+        """Seconds between two beats."""
+        return self.expiry_s / BEATS
+
+    def cell_directory(self, cell: str) -> str:
+        """The directory of a cell; a name that is no file name, or too long, gets its hash."""
+        if len(cell) <= LONGEST_NAME and _SAFE.fullmatch(cell):
+            return f"{self.path}/{cell}"
+        return f"{self.path}/_{hashlib.sha256(cell.encode()).hexdigest()[:32]}"
+
+
+def open_directory(path: str, *, expiry_s: float = EXPIRY_S) -> ClaimDirectory:
+    """The directory of claims at `path`; made, with this expiry, when there is none.
+
+    Raises:
+        NotPermitted: it belongs to another account, or others may write in it: they could take every claim.
+        StorageError: it cannot be made or read, or its settings are damaged.
+    """
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        facts = os.stat(path)
+        if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
+            seen = f"belongs to uid {facts.st_uid}, mode {facts.st_mode & 0o7777:04o}"
+            raise NotPermitted(f"claims directory {path} {seen}", hint="use one of your own that only you can write")
+        settings = f"{path}/{SETTINGS}"
+        if not os.path.lexists(settings):
+            _make_once(settings, wire.to_bytes({"expiry_s": max(LEAST_EXPIRY_S, expiry_s)}))
+        found = wire.parse_object(files.read_bytes(settings), settings).get("expiry_s")
+    except OSError as error:
+        raise StorageError(f"claims directory {path}: {error.strerror}", hint="name one on the shared disk") from error
+    except wire.WireError as error:
+        raise StorageError(str(error), hint="remove that file when no box uses the directory") from error
+    if not isinstance(found, (int, float)) or isinstance(found, bool) or not LEAST_EXPIRY_S <= found < float("inf"):
+        raise StorageError(f"{settings}: expiry_s is {found!r}", hint="remove that file when no box uses the directory")
+    return ClaimDirectory(path, float(found))
+
+
+def look(directory: str) -> Seen:
+    """One look at a cell's directory.
+
+    Raises:
+        OSError: it cannot be read; that says nothing about whether the cell is claimed.
+        WireError: a file in it is damaged.
+    """
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return Seen()
+    numbers = [int(found[1]) for name in names if (found := _NUMBERED.fullmatch(name)) and found[2] == "claim"]
+    if not numbers:
+        return Seen()
+    claim = Claim(directory, max(numbers), "")
+    owner = wire.parse_object(files.read_bytes(claim.path("claim")), claim.path("claim"))
+    return Seen(
+        number=claim.number,
+        token=str(owner.get("token")),
+        host=str(owner.get("host")),
+        since=str(owner.get("since")),
+        beat=_read_beat(claim),
+        end=_read_end(claim),
+    )
+
+
+def make_claim(directory: str, after: int, *, facts: Mapping[str, object] | None = None) -> Claim | None:
+    """Make the claim with the number after `after`; None when somebody else made it first.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    claim = Claim(directory, after + 1, os.urandom(16).hex())
+    owner = {
+        "token": claim.token,
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "boot_id": boot_id(),
+        "since": utc_now(),
+        **(facts or {}),
+    }
+    return claim if _make_once(claim.path("claim"), wire.to_bytes(owner)) else None
+
+
+def renew(claim: Claim) -> Renewal:
+    """Show that the owner lives, unless the cell has been taken over.
+
+    Raises:
+        OSError, WireError: whether it has cannot be told; the beat stands still.
+    """
+    seen = look(claim.directory)
+    if seen.number != claim.number or seen.token != claim.token:
+        return Renewal.FENCED
+    files.commit(claim.path("beat"), os.urandom(8).hex().encode(), durable=False)
+    return Renewal.OURS
+
+
+def end_claim(claim: Claim, end: End) -> bool:
+    """Say how it ended, once; False when the claim is no longer ours, and what we ran does not count.
+
+    Raises:
+        OSError, WireError: it cannot be told, or cannot be written.
+    """
+    seen = look(claim.directory)
+    if seen.number != claim.number or seen.token != claim.token:
+        return False
+    _make_once(claim.path("end"), wire.to_bytes(end))
+    return True
+
+
+class Watch:
+    """How long the beats of other boxes have stood still, by a monotonic clock of ours."""
+
+    def __init__(self) -> None:
+        """Nothing has been seen yet."""
+        self._last: dict[str, tuple[int, str, float]] = {}
+
+    def has_expired(self, cell: str, seen: Seen, now_s: float, expiry_s: float) -> bool:
+        """Whether the same claim has been seen without a new beat for `expiry_s` seconds, from our first look on."""
+        number, beat, since_s = self._last.get(cell, (-1, "", now_s))
+        if (number, beat) != (seen.number, seen.beat):
+            self._last[cell] = (seen.number, seen.beat, now_s)
+            return False
+        return now_s - since_s >= expiry_s
+
+    def forget(self, cell: str) -> None:
+        """It has been claimed or has ended."""
+        self._last.pop(cell, None)
+
+
+def _read_beat(claim: Claim) -> str:
+    try:
+        return files.read_bytes(claim.path("beat"), limit=1024).decode("ascii", "replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _read_end(claim: Claim) -> End | None:
+    path = claim.path("end")
+    try:
+        return wire.from_bytes(End, files.read_bytes(path), path)
+    except FileNotFoundError:
+        return None
+
+
+def _make_once(path: str, data: bytes) -> bool:
+    """Make a file that is there whole or not at all, and only once; whether it was we who made it."""
+    directory, name = os.path.split(path)
+    temporary = f"{directory}/.{name}.{os.uname().nodename}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
+    files.commit(temporary, data)
+    try:
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            # The server may have made the link although its answer was lost: the count knows.
+            if os.stat(temporary).st_nlink == 2:
+                return True
+            if isinstance(error, FileExistsError):
+                return False
+            raise
+    finally:
+        files.remove_quietly(temporary)
+    files.sync_directory(directory)
+    return True

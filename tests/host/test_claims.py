@@ -1,0 +1,155 @@
+"""One box runs a cell and never two: claims by exclusive creation, with beats, expiry and numbers that fence."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.host import claims
+from holdfast.host.claims import BEATS, Claim, End, Renewal, Seen, Watch
+from holdfast.host.offload import Offload
+from holdfast.model.errors import NotPermitted, StorageError
+from holdfast.model.wire import WireError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.contract, pytest.mark.requirement("QUEUE-12")]
+
+NOW = "2026-11-20T10:00:00.000Z"
+
+
+def an_end(outcome: str = "succeeded") -> End:
+    return End(outcome, "box", "/runs/x", NOW, 0)
+
+
+def claimed(directory: Path, after: int = 0) -> Claim:
+    claim = claims.make_claim(str(directory), after)
+    assert claim is not None
+    return claim
+
+
+def test_of_many_boxes_that_claim_at_once_exactly_one_gets_the_cell(tmp_path: Path) -> None:
+    cell = str(tmp_path / "cell")
+    work = [Offload(lambda: claims.make_claim(cell, 0) is not None) for _ in range(16)]
+    assert sum(bool(each.wait(20)) for each in work) == 1
+    assert claims.look(cell).number == 1
+    assert not [name for name in os.listdir(cell) if name.endswith(".tmp")]
+
+
+def test_a_cell_that_nobody_claimed_is_free(tmp_path: Path) -> None:
+    assert claims.look(str(tmp_path / "cell")) == Seen()
+    assert Seen().claimable
+
+
+def test_the_owner_is_named_and_its_beat_changes(tmp_path: Path) -> None:
+    claim = claimed(tmp_path / "cell")
+    beats = set()
+    for _ in range(3):
+        assert claims.renew(claim) is Renewal.OURS
+        seen = claims.look(claim.directory)
+        beats.add(seen.beat)
+    assert len(beats) == 3
+    assert (seen.host, seen.token, seen.claimable) == (os.uname().nodename, claim.token, False)
+
+
+def test_an_owner_that_was_taken_over_is_fenced_and_its_end_does_not_count(tmp_path: Path) -> None:
+    old = claimed(tmp_path / "cell")
+    new = claimed(tmp_path / "cell", after=old.number)
+    assert claims.renew(old) is Renewal.FENCED
+    assert not claims.end_claim(old, an_end("failed"))
+    assert claims.look(new.directory).end is None
+    assert claims.end_claim(new, an_end())
+    assert claims.look(new.directory).end == an_end()
+
+
+def test_an_end_is_said_once(tmp_path: Path) -> None:
+    claim = claimed(tmp_path / "cell")
+    assert claims.end_claim(claim, an_end())
+    assert claims.end_claim(claim, an_end("failed"))
+    assert claims.look(claim.directory).end == an_end()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "free"),
+    [
+        ("succeeded", False),
+        ("failed", False),
+        ("stopped", False),
+        ("released", True),
+        ("preempted", True),
+        ("lost", True),
+    ],
+)
+def test_only_an_end_that_decided_nothing_frees_the_cell(tmp_path: Path, outcome: str, free: bool) -> None:
+    claim = claimed(tmp_path / "cell")
+    claims.end_claim(claim, an_end(outcome))
+    assert claims.look(claim.directory).claimable is free
+
+
+def test_a_claim_expires_only_after_its_beat_stood_still_before_our_own_eyes() -> None:
+    watch = Watch()
+    seen = Seen(number=1, beat="a")
+    assert not watch.has_expired("cell", seen, 1000.0, 60.0)
+    assert not watch.has_expired("cell", seen, 1059.0, 60.0)
+    moved = Seen(number=1, beat="b")
+    assert not watch.has_expired("cell", moved, 1060.0, 60.0)
+    assert not watch.has_expired("cell", moved, 1119.0, 60.0)
+    assert watch.has_expired("cell", moved, 1120.0, 60.0)
+    watch.forget("cell")
+    assert not watch.has_expired("cell", moved, 2000.0, 60.0)
+
+
+def test_a_link_whose_answer_was_lost_is_known_by_its_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.link
+
+    def answer_lost(source: str, target: str) -> None:
+        real(source, target)
+        raise FileExistsError(17, "the server repeated it")
+
+    monkeypatch.setattr(os, "link", answer_lost)
+    assert claims.make_claim(str(tmp_path / "cell"), 0) is not None
+
+
+def test_every_box_waits_as_long_as_the_directory_was_made_with(tmp_path: Path) -> None:
+    first = claims.open_directory(str(tmp_path / "claims"), expiry_s=12.0)
+    second = claims.open_directory(str(tmp_path / "claims"), expiry_s=600.0)
+    assert first.expiry_s == second.expiry_s == 12.0
+    assert first.beat_s * BEATS == first.expiry_s
+
+
+def test_a_directory_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "claims"
+    place.mkdir()
+    place.chmod(0o777)
+    with pytest.raises(NotPermitted, match="mode 0777"):
+        claims.open_directory(str(place))
+
+
+@pytest.mark.parametrize("content", ["{", '{"expiry_s": "soon"}', '{"expiry_s": 0}', "{}"])
+def test_damaged_settings_are_named(tmp_path: Path, content: str) -> None:
+    place = tmp_path / "claims"
+    place.mkdir(mode=0o700)
+    (place / claims.SETTINGS).write_text(content)
+    with pytest.raises(StorageError, match=r"claims\.json"):
+        claims.open_directory(str(place))
+
+
+def test_a_damaged_claim_is_no_free_cell(tmp_path: Path) -> None:
+    claim = claimed(tmp_path / "cell")
+    (tmp_path / "cell" / "000001.claim").write_text("torn")
+    with pytest.raises(WireError):
+        claims.look(claim.directory)
+    with pytest.raises(WireError):
+        claims.renew(claim)
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "x" * 300, "päper"])
+def test_a_name_that_is_no_file_name_gets_a_directory_of_its_own_inside(tmp_path: Path, name: str) -> None:
+    place = claims.open_directory(str(tmp_path / "claims"))
+    found = place.cell_directory(name)
+    assert os.path.dirname(found) == place.path
+    assert os.path.basename(found).startswith("_")
+    assert found != place.cell_directory(name + "y")
