@@ -477,6 +477,16 @@ def test_ETIQ_09_the_rules_of_the_box_are_part_of_preflight(run: Run) -> None:
     assert "rules.allowed_hours" not in run(gpus=GpuRequest(count=1), inventory=CARDS, rules=never)
 
 
+@pytest.mark.parametrize("share", [True, False])
+def test_more_memory_than_a_card_has_is_a_failure_not_a_wait(run: Run, share: bool) -> None:
+    gpu = GpuOptions(memory_bytes=200 * GIB, share=share, wait_s=3600.0)
+    found = run(gpus=GpuRequest(count=1), gpu=gpu, inventory=CARDS)
+    assert level(found, "cards") is Level.FAIL
+    assert "200 GiB of each card are asked for (gpu.memory)" in found["cards"][0].evidence
+    small = replace(gpu, memory_bytes=GIB)
+    assert level(run(gpus=GpuRequest(count=1), gpu=small, inventory=CARDS), "cards") is Level.PASS
+
+
 @pytest.mark.requirement("PRE-24")
 def test_PRE_24_deadlines_and_session_ends_before_the_expected_end_warn(run: Run, tmp_path: Path) -> None:
     found = run(expected_s=72_000.0, timeouts=Timeouts(run_s=3600.0, total_s=7200.0))

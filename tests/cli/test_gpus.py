@@ -170,8 +170,8 @@ def test_LEASE_16_a_live_lease_is_released_only_with_force_and_reason(
 def test_LEASE_18_every_run_that_shares_a_card_is_shown(holdfast: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1")
     shared = ("run", "-d", "--prove", "0", "--gpus", "1", "--share", "--idle-window", "0s")
-    for name in ("first", "second"):
-        assert holdfast(*shared, "--name", name, "--", "sleep", "60").code == 0
+    for name, memory in (("first", ("--gpu-memory", "8GiB")), ("second", ())):
+        assert holdfast(*shared, *memory, "--name", name, "--", "sleep", "60").code == 0
     try:
         shown = holdfast("gpus")
         (card,) = holdfast("gpus", "--json").json()["cards"]
@@ -184,3 +184,6 @@ def test_LEASE_18_every_run_that_shares_a_card_is_shown(holdfast: Command, monke
         [True],
     ]
     assert shown.out.count("shared by") == 2
+    assert "8 GiB reserved by run" in shown.out
+    assert "all the rest taken by run" in shown.out
+    assert [one["reserved_bytes"] for one in card["sharers"]] == [8 * 1024**3, None]

@@ -20,6 +20,7 @@ from holdfast.model.job import (
     Limits,
     Notify,
     Orphan,
+    OutOfMemory,
     Priority,
     Ptrace,
     Retries,
@@ -52,7 +53,7 @@ timeouts: {preflight: 1m, run: 3h, postflight: 2m}
 grace: 45s
 grace_max: 20m
 expected: 1h
-retries: {max: 3, wait: 1m}
+retries: {max: 3, wait: 1m, out_of_memory: larger}
 stall: {no_progress: 30m, no_output: 1h, startup: 3h, action: stop}
 ptrace: none
 limits: {memory: 8GiB, memory_high: 7GiB, cpus: 1.5, cpu_weight: 50, affinity: "0-2,5", tasks: 500, open_files: 4096,
@@ -117,6 +118,7 @@ verify = true
 [retries]
 max = 3
 wait = "1m"
+out_of_memory = "larger"
 
 [stall]
 no_progress = "30m"
@@ -207,7 +209,7 @@ def test_every_key_reaches_its_field(text: str, name: str, job: Callable[..., Pa
         checkpoints=Checkpoints("600s", 4, f"{base}/durable", 21600.0),
         caches=f"{base}/big",
         expected_s=3600.0,
-        retries=Retries(3, 60.0),
+        retries=Retries(3, 60.0, OutOfMemory.LARGER),
         stall=Stall(1800.0, 3600.0, 10800.0, StallAction.STOP),
         ptrace=Ptrace.NONE,
         output_max_bytes=50 * 1024**2,
@@ -325,8 +327,8 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
         (
             "command: x\ngpu: 2\n",
             (
-                "job.yaml:2: gpu: expected a mapping with min_free, wait, share, max_hold, idle_window, memory_share, "
-                "verify, found the number 2"
+                "job.yaml:2: gpu: expected a mapping with min_free, wait, share, memory, max_hold, idle_window, "
+                "memory_share, verify, found the number 2"
             ),
         ),
         ("command: x\nzzz: 1\n", "job.yaml:2: zzz: unknown key; `holdfast schema` lists the keys"),

@@ -17,6 +17,7 @@ from holdfast.host.clock import epoch_s, format_utc
 from holdfast.model.errors import UsageError
 from holdfast.model.run import Ended, Outcome
 from tests.agent.driving import read_text
+from tests.cli.clocks import make_clocks, with_clocks
 from tests.cli.live import live_run
 from tests.rundirs import dead_process, make_run, running, write
 
@@ -27,38 +28,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cli
 
-CRONTAB = """#!/bin/sh
-table={state}/table
-case "$1" in
-  -l) if [ -e "$table" ]; then cat "$table"; else echo "no crontab for $USER" >&2; exit 1; fi ;;
-  -r) rm -f "$table" ;;
-  -) cat > "$table" ;;
-  *) echo "usage" >&2; exit 2 ;;
-esac
-"""
-SYSTEMCTL = """#!/bin/sh
-echo "$*" >> {state}/calls
-"""
-
 
 @pytest.fixture
 def clocks(tmp_path: Path) -> Path:
-    """A directory with the commands of a box's clocks, to be put on PATH; they keep what they were told in it."""
-    place = tmp_path / "clocks"
-    place.mkdir()
-    for name, text in (("crontab", CRONTAB), ("systemctl", SYSTEMCTL)):
-        script = place / name
-        script.write_text(text.format(state=place))
-        script.chmod(0o755)
-    return place
-
-
-def with_clocks(clocks: Path, *names: str) -> dict[str, str | None]:
-    """An environment in which these clocks exist, and no other."""
-    for name in ("crontab", "systemctl"):
-        if name not in names:
-            (clocks / name).unlink(missing_ok=True)
-    return {"PATH": f"{clocks}:/bin"}
+    """The commands of a box's clocks, to be put on PATH."""
+    return make_clocks(tmp_path / "clocks")
 
 
 @pytest.mark.requirement("MON-02", "MON-09")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.core.retrying import AUTOMATIC, LONGEST_WAIT_S, Facts, Step, decide_retry
+from holdfast.core.retrying import AUTOMATIC, LONGEST_WAIT_S, SPREAD, Facts, Step, decide_retry
 from holdfast.model.verdict import Confidence, FailureClass
 
 pytestmark = [pytest.mark.pure, pytest.mark.requirement("FAIL-02")]
@@ -61,3 +61,11 @@ def test_pauses_grow_and_are_bounded() -> None:
     waits = [decide_retry(replace(BLIP, used=used, allowed=50), 5).wait_s for used in range(40)]
     assert waits[:3] == [5, 15, 45]
     assert max(waits) == LONGEST_WAIT_S
+
+
+def test_runs_that_failed_together_come_back_at_different_times() -> None:
+    waits = {decide_retry(replace(BLIP, seed=f"run-{number}.1"), 5).wait_s for number in range(50)}
+    assert len(waits) > 40
+    assert min(waits) >= 5
+    assert max(waits) <= 5 * (1 + SPREAD)
+    assert decide_retry(replace(BLIP, seed="run-1.1"), 5) == decide_retry(replace(BLIP, seed="run-1.1"), 5)

@@ -197,3 +197,78 @@ def test_two_files_give_the_stricter_of_each() -> None:
     assert (both.max_hold_s, both.nice, both.max_cards, both.lease_dir) == (60.0, 15, 2, "/var/lib/holdfast")
     assert both.allow_normal_priority is False
     assert both.sources == ("/etc/r.toml", "own")
+
+
+SHARES = """\
+quiet_times = ["09:00-17:00"]
+reserve_max = "8h"
+reserve_cards_max = 2
+
+[share]
+cards_per_user = 2
+max_cards_per_user = 4
+hours_per_week = 100
+hours_per_week_max = 200.5
+starve_after = "6h"
+"""
+
+
+@pytest.mark.requirement("ETIQ-09")
+def test_the_rules_between_people_are_read() -> None:
+    rules = parse_rules(SHARES, "r")
+    assert (rules.cards_per_user, rules.max_cards_per_user) == (2, 4)
+    assert (rules.hours_per_week, rules.hours_per_week_max, rules.starve_after_s) == (100.0, 200.5, 21_600.0)
+    assert (rules.quiet_times, rules.reserve_max_s, rules.reserve_cards_max) == (((540, 1020),), 28_800.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[share]\ncards_per_usr = 1", "r:2: unknown rule 'share.cards_per_usr'; did you mean share.cards_per_user?"),
+        ("[share]\nhours_per_week = '9'", "r:2: share.hours_per_week: expected a number of GPU-hours"),
+        ("[share]\ncards_per_user = 0", "r:2: share.cards_per_user: expected a whole number from 1"),
+        ("quiet_times = ['25:00-26:00']", "r:1: quiet_times: expected hours"),
+    ],
+)
+def test_a_share_that_is_misread_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(RulesError) as caught:
+        parse_rules(text, "r")
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.requirement("ETIQ-09")
+def test_ones_own_file_cannot_widen_a_share() -> None:
+    machine = parse_rules(SHARES, "/etc/r.toml")
+    own = parse_rules(
+        "quiet_times = ['20:00-21:00']\nreserve_max = '48h'\n[share]\ncards_per_user = 9\nmax_cards_per_user = 1\n"
+        "hours_per_week_max = 999\nstarve_after = '1s'\n",
+        "own",
+    )
+    both = combine_rules(machine, own)
+    assert (both.cards_per_user, both.max_cards_per_user, both.hours_per_week_max) == (2, 1, 200.5)
+    assert both.starve_after_s == 21_600.0
+    assert both.quiet_times == ((540, 1020), (1200, 1260))
+    assert both.reserve_max_s == 28_800.0
+
+
+def test_more_cards_than_an_account_may_have_is_refused_before_anything_starts() -> None:
+    findings = apply_rules(replace(SPEC, gpus=GpuRequest(count=5)), parse_rules(SHARES, "r"))[1]
+    assert [(item.id, item.level) for item in findings] == [("rules.max_cards_per_user", Level.FAIL)]
+
+
+def test_in_quiet_times_no_card_is_taken_and_the_end_of_them_is_named() -> None:
+    rules = parse_rules(SHARES, "r")
+    finding = judge_hours(rules, 10 * 60)
+    assert finding is not None
+    assert (finding.id, finding.level) == ("rules.quiet_times", Level.FAIL)
+    assert "09:00-17:00" in finding.evidence
+    assert "17:00" in finding.remedy
+    assert judge_hours(rules, 17 * 60) is None
+    # Allowed from 16:00 on, and quiet until 17:00: the later of both is when it opens.
+    both = replace(rules, allowed_hours=((16 * 60, 20 * 60),))
+    closed = judge_hours(both, 15 * 60)
+    assert closed is not None
+    assert "17:00" in closed.remedy
+    never = judge_hours(replace(rules, quiet_times=((0, 1440),)), 600)
+    assert never is not None
+    assert "whoever wrote the rules" in never.remedy

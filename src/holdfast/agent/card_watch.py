@@ -70,9 +70,14 @@ def find_leased(inventory: Inventory, devices: Iterable[LeasedDevice]) -> list[C
 class CardWatch:
     """Judges the cards of one run with each health sample."""
 
-    def __init__(self, alert: Callable[..., None]) -> None:
-        """Nothing has been seen. `alert` is told an event's name and its facts."""
+    def __init__(self, alert: Callable[..., None], run_id: str = "", reserved_bytes: int | None = None) -> None:
+        """Nothing has been seen. `alert` is told an event's name and its facts.
+
+        `reserved_bytes` is what the run `run_id` may use of each card that it shares; None without a reservation.
+        """
         self._alert = alert
+        self._run_id, self._reserved_bytes = run_id, reserved_bytes
+        self._over: dict[str, Alarm] = {}
         self._faults: dict[str, dict[str, int]] = {}
         """For how many readings each card has had each of its faults."""
         self._readings: dict[str, tuple[deque[Card], Alarm, Alarm]] = {}
@@ -86,6 +91,7 @@ class CardWatch:
         for card in cards:
             self._judge_faults(card)
             self._judge_clocks(card)
+            self._judge_reservation(card)
         self._judge_idleness(cards, step, cpu_s if isinstance(cpu_s, (int, float)) else None)
 
     def _judge_faults(self, card: Card) -> None:
@@ -109,6 +115,19 @@ class CardWatch:
         load = _worst(judge_load(readings, name))
         if len(readings) == WINDOW and underfed.note(bad=load.level is Level.WARN, well=load.level is Level.PASS):
             self._alert("card_underfed", card=card.uuid, evidence=load.evidence, **describe(card))
+
+    def _judge_reservation(self, card: Card) -> None:
+        """More in use than reserved is told, not ended: it counts as it is, and the others on the card have less."""
+        if self._reserved_bytes is None:
+            return
+        from ..core.packing import sum_use
+
+        listed = (*(card.processes or ()), *(process for part in card.mig_slices for process in part.processes))
+        used = sum_use(listed, self._run_id)
+        over = used is not None and used > self._reserved_bytes
+        if self._over.setdefault(card.uuid, Alarm()).note(bad=over, well=not over):
+            facts = {"used_bytes": used, "reserved_bytes": self._reserved_bytes}
+            self._alert("memory_over_reservation", card=card.uuid, index=card.index, **facts)
 
     def _judge_idleness(self, cards: list[Card], step: object, cpu_s: float | None) -> None:
         now = monotonic_s()

@@ -153,7 +153,9 @@ def look(asked: Asked, before: Phase = Phase.ASKED) -> Saving:
     if step is not None:
         return Saving(asked, Phase.SAVED, view, step, path)
     if phase is Phase.REFUSED:
-        return Saving(asked, phase, view)
+        state = view.state.state if view.state is not None else None
+        # It was leaving when it was asked: its last save, which may answer the wish, is known when it has left.
+        return Saving(asked, Phase.ASKED if isinstance(state, (Stopping, Finalizing)) else phase, view)
     gone = view.ended or (view.vanished and not view.job_lives)
     return Saving(asked, Phase.ENDED if gone else phase, view)
 

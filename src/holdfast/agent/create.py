@@ -34,6 +34,7 @@ from .handbook import render_handbook
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ..core.requeueing import Placement
     from ..model.job import JobSpec
     from ..model.queue import CellRef
 
@@ -186,7 +187,12 @@ def _fill(
 
 def hash_job(spec: JobSpec) -> str:
     """SHA-256 over the job's canonical JSON (sorted keys, no spaces), as hexadecimal digits."""
-    text = json.dumps(wire.encode(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hash_encoded_job(wire.encode(spec))
+
+
+def hash_encoded_job(job: dict[str, object]) -> str:
+    """As `hash_job`, of the job's JSON value."""
+    text = json.dumps(job, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -244,10 +250,11 @@ def _pinned_command(spec: JobSpec, pinned: PinnedScript | None, run_dir: str) ->
     return (*words, copy, *spec.command[1:])
 
 
-def next_attempt(run_dir: str, reason: str) -> int:
+def next_attempt(run_dir: str, reason: str, *, placement: Placement | None = None) -> int:
     """Make the next attempt of a run, in state `created`, and answer its number; earlier ones stay (POST-10).
 
-    `reason` is why (``restart``, ``retry``); it stands in the state until a supervisor takes the attempt up.
+    `reason` is why (``restart``, ``retry``, ``requeue``); it stands in the state until a supervisor takes the attempt
+    up. `placement` says where it may run, beyond what the job says.
 
     Raises:
         NoSuchRun: the directory holds no run.
@@ -262,7 +269,7 @@ def next_attempt(run_dir: str, reason: str) -> int:
     highest = max((int(name) for name in names if name.isascii() and name.isdigit()), default=0)
     for number in range(highest + 1, highest + MOST_ATTEMPTS):
         try:
-            _make_attempt(run_dir, run_id, number, reason)
+            _make_attempt(run_dir, run_id, number, reason, placement)
         except FileExistsError:
             continue
         except OSError as error:
@@ -271,7 +278,9 @@ def next_attempt(run_dir: str, reason: str) -> int:
     raise StorageError(f"{run_dir} has too many attempts", hint="start a new run")
 
 
-def _make_attempt(run_dir: str, run_id: str, number: int, reason: str = "start") -> None:
+def _make_attempt(
+    run_dir: str, run_id: str, number: int, reason: str = "start", placement: Placement | None = None
+) -> None:
     """Make an attempt's directory exclusively, then its state; a directory without a state was never begun."""
     directory = wire.attempt_dir(run_dir, number)
     previous = os.umask(0o077)
@@ -279,6 +288,8 @@ def _make_attempt(run_dir: str, run_id: str, number: int, reason: str = "start")
         os.mkdir(directory, 0o700)
     finally:
         os.umask(previous)
+    if placement is not None:
+        files.commit(f"{directory}/{wire.PLACEMENT}", wire.to_bytes(placement))
     state = RunState(
         run_id=run_id,
         attempt=number,

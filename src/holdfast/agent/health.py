@@ -133,7 +133,9 @@ class HealthSampler:
         if self._watches is None:
             from .card_watch import CardWatch, PaceWatch
 
-            self._watches = CardWatch(self._tell), PaceWatch(self._context, self._tell)
+            gpu, run_id = self._context.spec.gpu, self._context.run_id
+            cards_watch = CardWatch(self._tell, run_id, gpu.memory_bytes if gpu.share else None)
+            self._watches = cards_watch, PaceWatch(self._context, self._tell)
         watch, pace = self._watches
         if cards:
             watch.note(cards, progress.get("step"), cpu_s)

@@ -31,6 +31,7 @@ from ..model.run import Ended, Finalizing, Refusal, Running, Starting, State, St
 from .gear import Gear, reopen_gear
 
 if TYPE_CHECKING:
+    from ..host.cgroups import Group
     from ..host.spawn import Started
     from ..model.identity import JobProcess, ProcessId
     from .context import Context
@@ -236,7 +237,7 @@ class JobControl:
         if gear is None or gear.group is None or not gear.joins_late:
             return
         for _ in range(JOIN_ROUNDS):
-            outside = [m.process.pid for m in members.find_members(self._tree()) if m.proof is not members.Proof.CGROUP]
+            outside = self._list_outside(gear.group)
             for pid in outside:
                 try:
                     gear.group.add(pid)
@@ -246,6 +247,14 @@ class JobControl:
                     self._context.recorder.log(f"pid {pid} could not be moved into {gear.group.witness}: {error}")
             if not outside:
                 return
+
+    def _list_outside(self, group: Group) -> list[int]:
+        """Who of the tree is not in its group. A living keeper knows: all of its namespace descends from it."""
+        below = None if self._keeper is None else members.list_descendants(self._keeper)
+        if below is None:
+            return [m.process.pid for m in members.find_members(self._tree()) if m.proof is not members.Proof.CGROUP]
+        inside = set(group.pids() or ())
+        return [pid for pid in below if pid not in inside]
 
     def _open_pidfds(self) -> None:
         if self._keeper_fd is None and self._keeper is not None and not self._keeper_gone:
@@ -501,7 +510,7 @@ class JobControl:
             self._context.loop.timers.arm("leftovers", FIRST_LOOK_S, lambda: self._look_at_leftovers(gentle_s))
 
     def _may_linger(self) -> bool:
-        return self._keeper_fd is not None or bool(members.find_members(self._tree()))
+        return self._keeper_fd is not None or not (self._keeper_done or not members.find_members(self._tree()))
 
     def _look_at_leftovers(self, gentle_s: float) -> None:
         found = members.find_members(self._tree())

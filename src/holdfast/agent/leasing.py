@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..core.events import LeaseBlocked, LeaseFailed, LeaseGranted
-from ..host.clock import utc_now
+from ..host.clock import boottime_ns, utc_now
 from ..host.offload import Offload, OffloadFailed
 from ..host.processes import identify_self, user_name
 from ..model import wire
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from ..host.lease_waiting import Waiter
     from ..host.leases import Held
     from ..host.nvml import Probe
-    from ..model.gpu import CardRules
+    from ..host.sharing import House
+    from ..model.gpu import CardRules, Choice
     from ..model.identity import ProcessId
     from .context import Context
+    from .packing import Shared
 
 FIRST_READING_S = 20.0
 """nvmlInit takes seconds on a box without persistence mode; the first reading is worth waiting for."""
@@ -58,6 +60,8 @@ class CardLease:
         self._probe: Probe | None = None
         self._area: Area | None = None
         self._doubtful: frozenset[str] = frozenset()
+        self._full: frozenset[tuple[str, str]] = frozenset()
+        self._house: House | None = None
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -156,30 +160,63 @@ class CardLease:
         self._area = lease_area.open_area(context.rules.lease_dir, environ=context.environ)
         self._sweep()
         everything = _all_devices(self._inventory)
+        house = self._find_house()
+        if bars := house.find_bars(self._area, self._record(()), spec.gpus.wanted):
+            self._block(bars)
+            return
         survey = look_around(self._area, everything)
-        leased = {uuid: _phrase(busy[0]) for uuid, busy in survey.busy.items() if busy}
-        leased.update({uuid: _phrase(busy) for uuid, busy in self._lost.items()})
+        reserved = house.find_reserved(self._area, everything)
+        held, shared = survey.busy, self._look_at_sharers()
+        if shared is not None:
+            from .packing import drop_sharers
+
+            held = drop_sharers(survey)
+        leased = {uuid: _phrase(busy[0]) for uuid, busy in held.items() if busy}
+        kept = {uuid: _phrase(busy) for uuid, busy in {**self._lost, **reserved}.items()}
+        leased.update(kept)
         for card in self._inventory.cards:
             # A leased slice makes the whole card busy, but not its other slices: `choose` knows that by itself.
             if any(part.uuid not in leased for part in card.mig_slices):
                 leased.pop(card.uuid, None)
-        busy_now = (*(busy for reasons in survey.busy.values() for busy in reasons), *self._lost.values())
-        choice = cards.choose(
-            spec.gpus,
-            self._inventory,
-            leased=dict.fromkeys(self._lost, "taken") if spec.gpu.share else leased,
-            rules=self._rules(),
-            imposed=context.environ.get("CUDA_VISIBLE_DEVICES"),
-            device_order=context.environ.get("CUDA_DEVICE_ORDER"),
+        busy_now = (
+            *(busy for reasons in held.values() for busy in reasons),
+            *self._lost.values(),
+            *reserved.values(),
         )
+
+        def choose(taken: Mapping[str, str]) -> Choice:
+            return cards.choose(
+                spec.gpus,
+                self._inventory if shared is None else shared.inventory,
+                leased=taken,
+                rules=self._rules(),
+                imposed=context.environ.get("CUDA_VISIBLE_DEVICES"),
+                device_order=context.environ.get("CUDA_DEVICE_ORDER"),
+                rooms=None if shared is None else shared.rooms,
+            )
+
+        # Cards that are kept for this account come first.
+        others = house.list_not_own(self._area, everything, spec.gpus)
+        choice = choose({**leased, **others})
+        if others and not choice.devices:
+            choice = choose(leased)
         if choice.devices:
             context.recorder.event("cards_chosen", devices=choice.devices, rejected=choice.rejected)
             self._try_lock(choice.devices)
+            return
+        from .packing import find_impossible
+
+        if impossible := find_impossible(spec, self._inventory, context.rules):
+            self._fail("no_card", 78, "; ".join(impossible), "see `holdfast gpus`, or ask for what this box has")
             return
         if not cards.is_worth_waiting(spec.gpus, self._inventory, choice):
             words = choice.problem or "no card fits"
             self._fail("no_card", 78, words, "see `holdfast gpus`, or ask for fewer or other cards")
             return
+        if shared is not None:
+            known = {item.device for item in busy_now}
+            wanted = (d for d in everything if d.uuid not in known and _is_wanted(d, spec.gpus.devices))
+            busy_now = (*busy_now, *shared.busy(wanted))
         named = tuple(item for item in busy_now if item.device in {uuid for uuid, _ in choice.rejected})
         rest = tuple(
             Busy(uuid, Witness.CARD, why)
@@ -187,6 +224,15 @@ class CardLease:
             if uuid not in {item.device for item in named}
         )
         self._block((*named, *rest))
+
+    def _find_house(self) -> House:
+        """What this run owes to other accounts."""
+        if self._house is None:
+            from .sharing import build_house
+
+            simulated = self._inventory.source is InventorySource.SIMULATED
+            self._house = build_house(self._context.spec, self._context.rules, simulated=simulated)
+        return self._house
 
     def _sweep(self) -> None:
         """Clear away what earlier runs of this account left in the area; no hurry, and no harm when it fails."""
@@ -221,7 +267,8 @@ class CardLease:
         from ..host import leases
 
         assert self._area is not None
-        outcome = leases.acquire(self._area, self._record(self._resolve(uuids)))
+        record = self._record(self._resolve(uuids))
+        outcome = leases.acquire(self._area, record, house=self._find_house(), admit=self._admit(record))
         if isinstance(outcome, tuple):
             lost = {busy.device: busy for busy in outcome if busy.device not in self._lost}
             if lost and not self._context.spec.gpus.devices:
@@ -237,13 +284,16 @@ class CardLease:
 
     def _look_again(self) -> None:
         """At hand-over: one reading under the lock, by the probe that is warm."""
+        self._read_now()
+        self._decide(handed_over=True)
+
+    def _read_now(self) -> None:
         from ..host.gpus import read_inventory
         from .unfit import mark_unfit
 
         limit_s = RECHECK_S if self._probe is not None else FIRST_READING_S
         inventory = read_inventory(limit_s, probe=self.probe())
         self._inventory = mark_unfit(inventory, self._context.rules, self._context.environ, kernel=False)
-        self._decide(handed_over=True)
 
     def _decide(self, *, handed_over: bool) -> None:
         """Keep the locked cards, or give them back because a reading under the lock says that they are busy."""
@@ -270,13 +320,15 @@ class CardLease:
         from ..core import cards
 
         rules, found = self._rules(), []
+        shared = self._look_at_sharers()
+        inventory = self._inventory if shared is None else shared.inventory
         if handed_over:
             # Utilisation is an average over the past second, the previous run's here. Processes and memory still count.
             rules = replace(rules, max_utilisation_pct=100)
         for device in devices:
-            card = next((card for card in self._inventory.cards if card.uuid == device.card_uuid), None)
+            card = next((card for card in inventory.cards if card.uuid == device.card_uuid), None)
             if card is None:
-                found.append(Busy(device.uuid, Witness.CARD, f"not in the last reading ({self._inventory.reason})"))
+                found.append(Busy(device.uuid, Witness.CARD, f"not in the last reading ({inventory.reason})"))
                 continue
             part = next((part for part in card.mig_slices if part.uuid == device.slice_uuid), None)
             run_id = self._context.run_id
@@ -287,7 +339,28 @@ class CardLease:
             if reasons:
                 pids = tuple(process.pid for process in card.processes or ())
                 found.append(Busy(device.uuid, Witness.CARD, "; ".join(reasons), pids=pids))
+            elif shared is not None:
+                found += shared.busy((device,))
         return tuple(found)
+
+    def _look_at_sharers(self) -> Shared | None:
+        """Who shares which card by the last reading and the records of now; None when this run does not share."""
+        spec = self._context.spec
+        if not spec.gpu.share or self._area is None:
+            return None
+        from . import packing
+
+        asker = packing.Asker(self._context.run_id, self._context.attempt, spec.gpu.memory_bytes)
+        return packing.look(self._area, self._inventory, asker, self._rules())
+
+    def _admit(self, record: LeaseRecord) -> Callable[[], tuple[Busy, ...]] | None:
+        """What is asked under the gates of shared cards: whether there is room for us beside those who share."""
+
+        def find_full() -> tuple[Busy, ...]:
+            shared = self._look_at_sharers()
+            return () if shared is None else shared.busy(record.devices)
+
+        return find_full if record.share else None
 
     # --- waiting ---------------------------------------------------------------------------------------------------
 
@@ -317,7 +390,8 @@ class CardLease:
         from ..host.lease_survey import is_sound
 
         candidates = tuple(d for d in everything if _is_wanted(d, wanted) and is_sound(self._area, d))
-        self._waiter = Waiter(self._area, self._record(()), candidates, self._context.spec.gpus.wanted)
+        wanted_count = self._context.spec.gpus.wanted
+        self._waiter = Waiter(self._area, self._record(()), candidates, wanted_count, self._find_house())
         self._warm_up()
         if self._waiter.fileno() >= 0:
             self._context.loop.add(self._waiter.fileno(), self._on_wake)
@@ -342,13 +416,40 @@ class CardLease:
         free = {device.uuid for device in self._waiter.free}
         # Whole cards first, in PCI order, but those that said no under the lock last: they are asked only there.
         ordered = sorted(_all_devices(self._inventory), key=lambda device: device.uuid in self._doubtful)
+        if self._context.spec.gpu.share:
+            shared = self._read_sharers()
+            free = {uuid for uuid in free if uuid not in shared.rooms or shared.rooms[uuid].fits}
+            if len(free) < wanted:
+                self._rest_for_room(shared)
+                return
+            ordered.sort(key=shared.order)
         devices = tuple(device for device in ordered if device.uuid in free)[:wanted]
-        outcome = self._waiter.acquire(self._record(devices))
+        record = self._record(devices)
+        outcome = self._waiter.acquire(record, self._admit(record))
         if isinstance(outcome, tuple):
             self._rearm()
             return
         self._held = outcome
         self._look_again()
+
+    def _read_sharers(self) -> Shared:
+        """Who shares which card, by a reading of now."""
+        self._read_now()
+        shared = self._look_at_sharers()
+        assert shared is not None
+        return shared
+
+    def _rest_for_room(self, shared: Shared) -> None:
+        """Sleep until a run that shares our cards leaves, or a time comes at which what is known of one changes."""
+        assert self._waiter is not None
+        free = self._waiter.free
+        self._waiter.rest(shared.busy(free), shared.recheck_s(free))
+        runs = shared.list_runs(free)
+        if runs == self._full:
+            self._rearm()
+            return
+        self._full = runs
+        self._block(shared.busy(free))
 
     def _rearm(self) -> None:
         if self._waiter is not None and self._waiter.next_retry_s is not None:
@@ -389,6 +490,9 @@ class CardLease:
             run_dir=context.run_dir,
             share=context.spec.gpu.share,
             simulated=self._inventory.source is InventorySource.SIMULATED,
+            until=self._find_house().until,
+            since_boot_ns=boottime_ns(),
+            memory_bytes=context.spec.gpu.memory_bytes if context.spec.gpu.share else None,
         )
 
     def on_state(self, state: State) -> None:
@@ -399,6 +503,8 @@ class CardLease:
         if self._held is None or phase is None or not isinstance(state, (Starting, Running, Stopping, Finalizing)):
             return
         record = replace(self._held.record, phase=phase, members=_holders(state), supervisor=identify_self())
+        if record.share and phase is Phase.RUN and record.running_since_s is None:
+            record = replace(record, running_since_s=boottime_ns() / 1e9)
         self._publish(record)
 
     def note_cgroup(self, path: str | None) -> None:
@@ -487,6 +593,9 @@ class CardLease:
         self._abandon_reading()
         self._end_wait()
         if self._held is not None:
+            from .sharing import note_use
+
+            note_use(self._context, self._held)
             self._held.release()
             self._held = None
             self._context.recorder.event("lease_released")

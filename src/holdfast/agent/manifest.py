@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def build_job(
-    context: Context, devices: tuple[LeasedDevice, ...], *, quiet: bool = False
+    context: Context, devices: tuple[LeasedDevice, ...], inventory: Inventory | None = None, *, quiet: bool = False
 ) -> tuple[JobEnvironment, tuple[str, ...]]:
     """The job's whole environment and the argument vector that is exec'd; what people should know becomes events."""
     from ..host.allocation import imposed_allocation
@@ -58,11 +58,23 @@ def build_job(
         interruption_s=promises.find_interruption_time(context),
         library=promises.find_library(context),
         flight_dir=context.recorder.path(wire.FLIGHT),
+        memory_share=_find_memory_share(context, devices, inventory),
     )
     environment = build_environment(context.environ, spec, placement)
     for finding in () if quiet else environment.findings:
         context.recorder.event("environment", finding=finding)
     return environment, _wrap_command(context, spec.command)
+
+
+def _find_memory_share(
+    context: Context, devices: tuple[LeasedDevice, ...], inventory: Inventory | None
+) -> float | None:
+    """What the run reserved of its shared cards, as a part of them; None where it did not."""
+    if not context.spec.gpu.share or context.spec.gpu.memory_bytes is None or inventory is None:
+        return None
+    from .packing import tell_share
+
+    return tell_share(context.spec, inventory, devices)
 
 
 def _look_at_box(context: Context) -> tuple[float, int | None, str | None]:

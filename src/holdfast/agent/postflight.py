@@ -98,7 +98,7 @@ def _check_artifact(name: str, path: str, started_epoch_s: float) -> Finding:
             return Finding("artifact", Level.FAIL, name, "is neither a file nor a directory", "write a regular file")
         if facts.st_size == 0:
             return Finding("artifact", Level.FAIL, name, "is empty", "see the job's output")
-        if not _is_fresh(facts, started_epoch_s):
+        if not is_fresh(facts, started_epoch_s):
             age = format_duration(started_epoch_s - facts.st_mtime)
             seen = f"is {age} older than the start of the job: it is not this attempt's result"
             return Finding("artifact", Level.FAIL, name, seen, "have the job write it, or remove the old one first")
@@ -114,7 +114,7 @@ def _check_artifact(name: str, path: str, started_epoch_s: float) -> Finding:
     return Finding("artifact", Level.PASS, name, f"{format_bytes(facts.st_size)}, written by this attempt")
 
 
-def _is_fresh(facts: os.stat_result, started_epoch_s: float) -> bool:
+def is_fresh(facts: os.stat_result, started_epoch_s: float) -> bool:
     """Whether the modification time is not before the start, as exactly as the file system keeps it."""
     coarse = facts.st_mtime_ns % 1_000_000_000 == 0
     return facts.st_mtime >= started_epoch_s - (2.0 if coarse else CLOCK_SLACK_S)
@@ -129,7 +129,7 @@ def _check_directory(name: str, path: str, started_epoch_s: float) -> Finding:
             except OSError:
                 continue
             count += facts.st_size > 0
-            fresh += facts.st_size > 0 and _is_fresh(facts, started_epoch_s)
+            fresh += facts.st_size > 0 and is_fresh(facts, started_epoch_s)
         if count > MOST_ENTRIES:
             break
     if not count:

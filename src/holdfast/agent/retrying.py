@@ -84,7 +84,7 @@ def _decide(context: Context, verdict: Verdict, kind: FailureClass, problem: str
         confidence=verdict.confidence,
         used=count_automatic(context.run_dir, context.attempt),
         allowed=context.spec.retries.max,
-        changed=_find_change_within(context.run_dir, LOOK_WITHIN_S),
+        changed=find_change_within(context.run_dir, LOOK_WITHIN_S),
         stop_wanted=context.recorder.read_desired() is not None,
         names_cards=bool(context.spec.gpus.devices),
         not_set_aside=problem,
@@ -112,6 +112,7 @@ def _begin(context: Context, decision: Decision) -> None:
     from ..model.errors import HoldfastError
     from .create import next_attempt
     from .launch import start_supervisor
+    from .queueing.placing import read_placement
 
     if context.recorder.degraded:
         # What bounds the attempts is on no disk that the next one would read.
@@ -120,7 +121,7 @@ def _begin(context: Context, decision: Decision) -> None:
     umask = context.recorder.read_manifest().get("umask")
     previous = os.umask(umask if isinstance(umask, int) and 0 <= umask <= MOST_UMASK else context.umask)
     try:
-        attempt = next_attempt(context.run_dir, "retry")
+        attempt = next_attempt(context.run_dir, "retry", placement=read_placement(context.recorder.directory))
         start_supervisor(context.run_dir, attempt, environ=context.environ, reason="retry")
     except HoldfastError as error:
         context.recorder.log(f"the next attempt could not be begun ({decision.why}): {error}")
@@ -203,16 +204,13 @@ def read_wait_s(run_dir: str, attempt: int) -> float:
 def find_change(run_dir: str) -> str:
     """How the job or its configuration differs from what was recorded; empty when both are proven equal (FAIL-16)."""
     from ..host.snapshot import hash_file
-    from .create import hash_job
 
+    record = _read_origin(run_dir)
     try:
-        origin = wire.decode(RunOrigin, _read_origin(run_dir))
+        origin = wire.decode(RunOrigin, record)
     except wire.WireError as error:
         return f"{wire.RUN} cannot be read: {error}"
-    pinned = origin.snapshot.script
-    # The hash is of the job as it was asked for; a pinned script runs from its copy.
-    asked = origin.job if pinned is None else replace(origin.job, command=pinned.argv)
-    if hash_job(asked) != origin.job_sha256:
+    if rehash_job(record) != origin.job_sha256:
         return f"{wire.RUN} does not have the job whose hash was recorded with it"
     for copy in origin.snapshot.files:
         if copy.sha256 is None:
@@ -226,7 +224,21 @@ def find_change(run_dir: str) -> str:
     return ""
 
 
-def _find_change_within(run_dir: str, limit_s: float) -> str:
+def rehash_job(record: dict[str, Any]) -> str:
+    """The hash of the job in a ``run.json`` as it was asked for: a pinned script runs from its copy; "" without one.
+
+    Of the stored values, not of what this version would make of them: a key that came later changes no hash.
+    """
+    from .create import hash_encoded_job
+
+    job, snapshot = record.get("job"), record.get("snapshot")
+    pinned = snapshot.get("script") if isinstance(snapshot, dict) else None
+    if not isinstance(job, dict):
+        return ""
+    return hash_encoded_job({**job, "command": pinned.get("argv")} if isinstance(pinned, dict) else job)
+
+
+def find_change_within(run_dir: str, limit_s: float) -> str:
     """As `find_change`, in a disposable child: the files may lie on a mount that hangs."""
     from ..host.offload import Offload, OffloadFailed
 

@@ -91,7 +91,7 @@ def bring_up(context: Context, lease: CardLease, gear: Gear, devices: tuple[Leas
         SpawnFailed: keeper or job did not come up.
     """
     lease.note_cgroup(gear.group.witness if gear.group else None)
-    environment, argv = manifest.build_job(context, devices)
+    environment, argv = manifest.build_job(context, devices, lease.inventory)
     manifest.write_before(context, devices, gear, environment, argv, lease.inventory)
     manifest.write_baseline(context)
     _make_flight_directory(context)

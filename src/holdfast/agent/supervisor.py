@@ -89,6 +89,7 @@ LOCK_PATIENCE_S = 0.05
 WITH_STACKS = (Timer.RUN, Timer.TOTAL)
 """Deadlines at which it is worth knowing what the job was doing."""
 STACKS_WITHIN_S = 1.5
+IN_QUEUE_WAIT_S = 365 * 86400.0
 POLL_WITHOUT_INOTIFY_S = 0.5
 """How often files are looked at when the account's inotify instances are used up."""
 
@@ -428,8 +429,17 @@ def main(argv: list[str], *, umask: int = 0o077) -> int:
     run_dir, attempt, reason = argv[0], int(argv[1]), argv[2]
     kept = _parse_kept(argv[4]) if len(argv) > 4 else {}
     try:
-        spec = wire.decode(JobSpec, wire.parse_object(files.read_bytes(f"{run_dir}/{wire.RUN}"), wire.RUN)["job"])
+        record = wire.parse_object(files.read_bytes(f"{run_dir}/{wire.RUN}"), wire.RUN)
+        spec = wire.decode(JobSpec, record["job"])
+        if record.get("cell") is not None and spec.gpus.wanted and not spec.gpu.wait_s:
+            # Who was queued waits for cards as long as it takes; the rules may say less.
+            spec = replace(spec, gpu=replace(spec.gpu, wait_s=IN_QUEUE_WAIT_S))
         recorder = Recorder(run_dir, os.path.basename(run_dir), attempt)
+        if os.path.lexists(recorder.path(wire.PLACEMENT)):
+            from .queueing.placing import place, read_placement
+
+            placement = read_placement(recorder.directory)
+            spec = spec if placement is None else place(spec, placement)
         if not kept:
             lock = _take_lock(recorder.directory)
             if lock is None:
@@ -441,14 +451,19 @@ def main(argv: list[str], *, umask: int = 0o077) -> int:
         sys.stderr.write(f"{utc_now()} cannot supervise {run_dir} attempt {attempt}: {error}\n")
         return 74
     try:
-        return Supervisor(run_dir, attempt, spec, recorder, state, reason=reason, kept=kept, umask=umask).run()
+        code = Supervisor(run_dir, attempt, spec, recorder, state, reason=reason, kept=kept, umask=umask).run()
     except Exception as error:  # noqa: BLE001 - supervision barrier: the keeper goes on, another can take over
         import traceback
 
         recorder.log("".join(traceback.format_exception(error)).rstrip())
         recorder.event("supervisor_failed", error=f"{type(error).__name__}: {error}")
         _give_up(recorder, f"holdfast itself failed before anything was started: {type(error).__name__}: {error}")
-        return 70
+        code = 70
+    if record.get("cell") is not None:
+        from .queueing.presence import see_to_worker
+
+        see_to_worker(recorder.log)
+    return code
 
 
 def _give_up(recorder: Recorder, words: str) -> None:

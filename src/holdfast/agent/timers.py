@@ -9,6 +9,8 @@ from ..host.clock import monotonic_s
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+LONGEST_DELAY_MS = 3_600_000
+
 
 class Timers:
     """What is to happen when. Keys are any hashable name; one deadline for each."""
@@ -30,11 +32,14 @@ class Timers:
         return key in self._armed
 
     def next_delay_ms(self) -> int | None:
-        """Milliseconds until the next deadline, rounded up; None when there is none."""
+        """Milliseconds until the next deadline, rounded up; None when there is none.
+
+        At most an hour: poll(2) takes no more than some 24 days, and to wake up once in an hour costs nothing.
+        """
         if not self._armed:
             return None
         first = min(at for at, _ in self._armed.values())
-        return max(0, int((first - monotonic_s()) * 1000) + 1)
+        return min(LONGEST_DELAY_MS, max(0, int((first - monotonic_s()) * 1000) + 1))
 
     def run_due(self) -> None:
         """Call everything whose time has come, oldest deadline first; each is forgotten before its call."""

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from holdfast.agent.observe import RunView
     from holdfast.model.identity import ProcessId
 
+_PLACES = {Witness.QUEUE: " waits in line before you", Witness.RULE: "", Witness.RESERVATION: ""}
+"""What a reason to wait does; those of the house say it themselves, and everything else holds the card."""
 EXIT_UNKNOWN = 69
 """The run can no longer be observed from here, and how it ended is not known."""
 EXIT_BROKEN_PIPE = 141
@@ -307,9 +309,9 @@ class _Following:
 
         for busy in state.blocked_by:
             since = f" since {busy.since}" if busy.since else ""
-            place = "waits in line before you" if busy.witness is Witness.QUEUE else "holds it"
+            place = _PLACES.get(busy.witness, " holds it")
             doing = f" ({busy.command})" if busy.command else ""
-            self._notice(f"waiting for {busy.label}: {busy.holder} {place}{since}{doing}")
+            self._notice(f"waiting for {busy.label}: {busy.holder}{place}{since}{doing}")
         place_in_line = find_place_in_line(self.run_id) if state.blocked_by else None
         if place_in_line is not None:
             self._notice("you are number {} of {} in line".format(*place_in_line))

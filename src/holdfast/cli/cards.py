@@ -7,7 +7,7 @@ nothing, creates nothing, and a part that cannot be read becomes a warning besid
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from holdfast.agent.unfit import mark_unfit
@@ -23,9 +23,11 @@ from holdfast.model.lease import Busy, LeasedDevice
 if TYPE_CHECKING:
     from holdfast.agent.observe import RunView
     from holdfast.host.lease_area import Area
+    from holdfast.host.lease_sharing import SharingLease
     from holdfast.host.lease_survey import Survey
     from holdfast.model.gpu import CardRules
     from holdfast.model.lease import LeaseRecord, Ticket
+    from holdfast.model.packing import Sharer
 
 READING_S = 0.7
 """Of the second in which `gpus` answers, what the driver gets."""
@@ -36,6 +38,7 @@ class Place:
     """One leasable thing: a card, or one MIG slice of it. `lease` is the record that holds it, `busy` every witness.
 
     `sharing` are the records of further runs that share the card with that of `lease`, by consent of all.
+    `sharers` are all of them with what each has reserved and uses.
     `unavailable` has every reason why a new run would not get it, empty when it would. `simulated` marks what is no
     hardware.
     """
@@ -50,6 +53,7 @@ class Place:
     sharing: tuple[LeaseRecord, ...]
     busy: tuple[Busy, ...]
     unavailable: tuple[str, ...]
+    sharers: tuple[Sharer, ...] = ()
 
     @property
     def processes(self) -> tuple[GpuProcess, ...]:
@@ -106,10 +110,20 @@ def read_box(*, deadline_s: float = READING_S) -> Box:
     inventory = mark_unfit(read_inventory(deadline_s), rules, os.environ, quick=True)
     warnings += describe_others_of(rules)
     survey, directories = _survey(rules, inventory, warnings)
+    inventory, sharing = _find_sharing(rules, inventory, survey)
     limits = card_rules(JobSpec(name="any", command=("true",), workdir="/"), rules)
     places = tuple(place for card in inventory.cards for place in _build_places(card, inventory, survey, limits))
-    waiting = () if survey is None else survey.waiting
+    places = tuple(replace(place, sharers=_list_sharers(place, sharing)) for place in places)
+    waiting = () if survey is None else _order_line(rules, survey.waiting)
     return Box(inventory, places, waiting, tuple(warnings), directories)
+
+
+def _order_line(rules: Rules, waiting: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
+    """The line as the rules of the box have it, who is next first."""
+    from holdfast.host.sharing import House
+
+    area = open_existing_area(rules) if waiting else None
+    return waiting if area is None else House(rules).order_line(area, waiting)
 
 
 def describe_others_of(rules: Rules) -> tuple[str, ...]:
@@ -138,13 +152,42 @@ def _survey(rules: Rules, inventory: Inventory, warnings: list[str]) -> tuple[Su
     return found, area.directories
 
 
+def _find_sharing(
+    rules: Rules, inventory: Inventory, survey: Survey | None
+) -> tuple[Inventory, tuple[SharingLease, ...]]:
+    """The runs that share cards, and the reading with their processes marked as theirs; nothing more when none does."""
+    if survey is None or not any(lease.seen.record.share for lease in survey.leases):
+        return inventory, ()
+    from holdfast.agent.packing import mark_owners
+    from holdfast.host.lease_sharing import read_sharing
+
+    try:
+        area = open_existing_area(rules)
+        found = () if area is None else read_sharing(area, frozenset(card.uuid for card in inventory.cards))
+    except (HoldfastError, OSError):
+        return inventory, ()
+    return mark_owners(inventory, found, accounted=False), found
+
+
+def _list_sharers(place: Place, sharing: tuple[SharingLease, ...]) -> tuple[Sharer, ...]:
+    if not sharing:
+        return ()
+    from holdfast.agent.packing import list_sharers
+
+    part = None if place.part is None else place.part.uuid
+    device = LeasedDevice(place.card.uuid, place.index, place.name, part)
+    known = place.part is not None or place.card.processes is not None
+    return list_sharers(device, place.processes if known else None, sharing)
+
+
 def find_place_in_line(run_id: str) -> tuple[int, int] | None:
     """Which of how many a waiting run is, from 1; None when it has no ticket, or the line cannot be read."""
     from holdfast.host.lease_survey import survey
 
     try:
-        area = open_existing_area()
-        line = () if area is None else survey(area, ()).waiting
+        rules = _read_rules()
+        area = open_existing_area(rules)
+        line = () if area is None else _order_line(rules, survey(area, ()).waiting)
     except (HoldfastError, OSError):
         return None
     names = [ticket.run_id for ticket in line]

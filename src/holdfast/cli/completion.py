@@ -71,3 +71,27 @@ def complete_cards(
     except OSError:
         return []
     return [CompletionItem(number) for number in sorted(numbers) if number.isdigit() and number.startswith(incomplete)]
+
+
+def complete_reservations(
+    ctx: click.Context,  # noqa: ARG001 - click's signature
+    param: click.Parameter,  # noqa: ARG001 - click's signature
+    incomplete: str,
+) -> list[CompletionItem]:
+    """Ids of reservations that are not over."""
+    import os
+
+    from click.shell_completion import CompletionItem
+
+    try:
+        from holdfast.host.reservations import list_reservations
+        from holdfast.host.rulesfile import read_rules
+
+        from .cards import open_existing_area
+
+        rules = read_rules(os.environ)
+        area = open_existing_area(rules)
+        found = () if area is None else list_reservations(area, rules)[0]
+        return [CompletionItem(item.id, help=item.reason or None) for item in found if item.id.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - a TAB must never print an error into somebody's command line
+        return []

@@ -66,11 +66,13 @@ class LazyGroup(click.Group):
 
 
 ELSEWHERE = {
-    **dict.fromkeys(("ps", "list", "status", "queue", "squeue", "jobs"), "ls"),
-    **dict.fromkeys(("start", "submit", "add", "exec", "sbatch", "srun"), "run"),
+    **dict.fromkeys(("ps", "list", "status", "jobs"), "ls"),
+    **dict.fromkeys(("start", "exec", "srun"), "run"),
+    **dict.fromkeys(("add", "enqueue", "sbatch", "qsub"), "submit"),
+    **dict.fromkeys(("squeue", "qstat", "pause", "drain"), "queue"),
     **dict.fromkeys(("kill", "cancel", "scancel", "end", "abort", "terminate"), "stop"),
     **dict.fromkeys(("log", "tail", "cat", "output"), "logs"),
-    **dict.fromkeys(("follow", "wait", "watch"), "attach"),
+    **dict.fromkeys(("follow", "watch"), "attach"),
     **dict.fromkeys(("info", "inspect", "describe", "why"), "show"),
     **dict.fromkeys(("delete", "remove", "clean", "clear"), "rm"),
     **dict.fromkeys(("cards", "gpu", "smi", "top", "nvidia-smi"), "gpus"),

@@ -69,13 +69,13 @@ def read_job(
         found = os.path.abspath(os.path.join(here, path))
         # `<(...)` and /dev/stdin stand in no directory of the job's.
         base = here if found.startswith(("/dev/", "/proc/")) else os.path.dirname(found)
-        stated = _flatten(tree, path, problems)
+        stated = flatten(tree, path, problems)
     fields: dict[str, object] = {}
     _convert(stated, base, fields, problems)
     _convert(options, here, fields, problems)
     _take_command(path, stated, command, fields, problems)
     fields.setdefault("workdir", base)
-    _check_together(path or "the command line", fields, problems)
+    check_together(path or "the command line", fields, problems)
     if problems:
         raise _summarise(problems, from_file=path is not None)
     return _assemble(fields)
@@ -94,7 +94,7 @@ def find_cwd() -> str:
         raise StorageError(message, hint="it was probably removed; cd to one that exists") from error
 
 
-def _flatten(tree: Node, path: str, problems: list[Problem]) -> dict[str, Node]:
+def flatten(tree: Node, path: str, problems: list[Problem]) -> dict[str, Node]:
     """Key path to node, for the keys that exist; the others are problems."""
     if tree.value is None or tree.value == {}:
         problems.append(Problem(path, "", "is empty; a job file needs at least `command: [...]`"))
@@ -215,7 +215,7 @@ def _take_command(
         problems.append(Problem(where, "command" if path else "", "no command; say what to run"))
 
 
-def _check_together(where: str, fields: dict[str, object], problems: list[Problem]) -> None:
+def check_together(where: str, fields: dict[str, object], problems: list[Problem]) -> None:
     """What no key can say alone."""
     memory, high = fields.get("limits.memory_bytes"), fields.get("limits.memory_high_bytes")
     if isinstance(memory, int) and isinstance(high, int) and high > memory:

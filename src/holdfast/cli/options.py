@@ -162,10 +162,10 @@ def resolve_job(job: str | None, command: Sequence[str], options: Mapping[str, o
             "no job: name a job file, or write a command behind `--`",
             hint="holdfast run job.yaml, or holdfast run --gpus 1 -- python train.py",
         )
-    return read_job(job, _collect(options), command=command)
+    return read_job(job, collect_nodes(options), command=command)
 
 
-def _collect(options: Mapping[str, object]) -> dict[str, Node]:
+def collect_nodes(options: Mapping[str, object]) -> dict[str, Node]:
     """Key path to node, for the options that were given."""
     found = {}
     for path, key in BY_PATH.items():

@@ -58,7 +58,7 @@ def build_plan(spec: JobSpec, environ: Mapping[str, str]) -> Plan:
     return Plan(
         job=allowed,
         choice=choice,
-        added=_preview_environment(allowed, devices, environ),
+        added=_preview_environment(allowed, devices, environ, inventory),
         findings=check_job(spec, environ, inventory=inventory),
         simulated=inventory is not None and inventory.source is InventorySource.SIMULATED,
     )
@@ -72,13 +72,25 @@ def _choose(spec: JobSpec, rules: Rules, environ: Mapping[str, str]) -> tuple[In
 
     box = read_box()
     leased = {place.uuid: place.busy[0].holder for place in box.places if place.busy}
+    limits, rooms = card_rules(spec, rules), None
+    if spec.gpu.share:
+        from holdfast.core.packing import judge_room, memory_of, packing_rules
+
+        leased = {place.uuid: place.busy[0].holder for place in box.places if place.busy and not place.sharers}
+        rooms = {
+            place.uuid: judge_room(
+                memory_of(place.card, place.part), place.sharers, spec.gpu.memory_bytes, packing_rules(limits)
+            )
+            for place in box.places
+        }
     choice = choose(
         spec.gpus,
         box.inventory,
-        leased={} if spec.gpu.share else leased,
-        rules=card_rules(spec, rules),
+        leased=leased,
+        rules=limits,
         imposed=environ.get("CUDA_VISIBLE_DEVICES"),
         device_order=environ.get("CUDA_DEVICE_ORDER"),
+        rooms=rooms,
     )
     return box.inventory, choice
 
@@ -91,9 +103,10 @@ def _find_devices(inventory: Inventory, choice: Choice) -> tuple[LeasedDevice, .
 
 
 def _preview_environment(
-    spec: JobSpec, devices: tuple[LeasedDevice, ...], environ: Mapping[str, str]
+    spec: JobSpec, devices: tuple[LeasedDevice, ...], environ: Mapping[str, str], inventory: Inventory | None
 ) -> dict[str, str]:
     """The variables that would be added; what only a start decides is in angle brackets."""
+    from holdfast.agent.packing import tell_share
     from holdfast.core.environment import Placement, build_environment
     from holdfast.core.limits import bound_workers, cap_threads
     from holdfast.host.cgroups import read_effective
@@ -117,6 +130,7 @@ def _preview_environment(
         workers=bound_workers(cpus, spec.limits.memory_bytes or effective.memory_bytes, processes=processes),
         torch_version=find_torch(spec.command, environ, spec.workdir).version,
         interruption_s=spec.checkpoints.interruptions_s,
+        memory_share=None if inventory is None else tell_share(spec, inventory, devices),
     )
     built = build_environment(environ, spec, placement)
     return {name: built.values[name] for name in built.added if built.values[name]}

@@ -43,6 +43,7 @@ _ENUMS: dict[str, type[Enum]] = {
     "on_supervisor_death": job.Orphan,
     "limits.unenforced": job.Unenforced,
     "stall.action": job.StallAction,
+    "retries.out_of_memory": job.OutOfMemory,
     "ptrace": job.Ptrace,
     "tracker": job.Tracker,
 }

@@ -1,4 +1,4 @@
-"""Cells against each other: which of them would write to one place, and what identifies the job of each (QUEUE-03).
+"""Cells against each other: which of them would write to one place, and the hash of each one's job (QUEUE-03).
 
 Every run has a directory of its own, so what a job writes there cannot meet another's. What can: a path in its
 arguments (``--output-dir /data/out``), in its environment (``OUTPUT_DIR``), or an absolute artifact. Two cells with one
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CELL_PLACEHOLDER = "{cell}"
 """What a command writes for its cell's own name."""
+ADVICE = f"give each a place of its own with {CELL_PLACEHOLDER} in the path"
 
 _PLACE = r"(?:dir(?:ectory)?|path|folder|file|root|to)"
 _OUTPUT_NAME = re.compile(
@@ -125,7 +126,8 @@ def _describe_same(path: str, users: Mapping[int, str], labels: Sequence[str]) -
     shown = " and ".join(named) if len(named) == 2 else ", ".join(named[:_NAMED_CELLS])
     if len(named) > _NAMED_CELLS:
         shown += f" and {len(named) - _NAMED_CELLS} more"
-    return f"{shown} would all write to {path} ({next(iter(users.values()))})"
+    how = next(iter(users.values()))
+    return f"{shown} would all write to {path} ({how}); {ADVICE}"
 
 
 def _find_nested(writers: Mapping[str, Mapping[int, str]], labels: Sequence[str]) -> Iterator[str]:
@@ -138,6 +140,6 @@ def _find_nested(writers: Mapping[str, Mapping[int, str]], labels: Sequence[str]
             inside, outside = next(iter(writers[path])), next(iter(writers[outer]))
             if inside != outside:
                 how = writers[path][inside]
-                yield f"{labels[inside]} would write to {path} ({how}), inside {outer} of {labels[outside]}"
+                yield f"{labels[inside]} would write to {path} ({how}), inside {outer} of {labels[outside]}; {ADVICE}"
                 break
         around.append(path)

@@ -70,7 +70,7 @@ class Placement:
     (``2.5.1+cu121``), each None when not known. `imposed`: a scheduler chose the cards and named them in the
     environment. `grace_s` is the time between the gentle and the hard stop as planned at the start, `interruption_s`
     the mean time between interruptions, `library` a directory with `holdfast` and nothing else that can be imported,
-    `flight_dir` one that takes torch's flight records.
+    `flight_dir` one that takes torch's flight records, `memory_share` what the run reserved of its shared cards.
     """
 
     run_dir: str
@@ -91,6 +91,7 @@ class Placement:
     interruption_s: float | None = None
     library: str | None = None
     flight_dir: str | None = None
+    memory_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ def _tell(spec: JobSpec, placement: Placement) -> dict[str, str | None]:
         "HOLDFAST_GRACE": placement.grace_s,
         # Under a scheduler's own choice of cards the library cannot be promised a number, unless it was asked for.
         "HOLDFAST_GPU_COUNT": len(placement.devices) or (None if placement.imposed else 0),
-        "HOLDFAST_GPU_MEMORY_SHARE": spec.gpu.memory_share,
+        "HOLDFAST_GPU_MEMORY_SHARE": placement.memory_share if spec.gpu.memory_share is None else spec.gpu.memory_share,
         "HOLDFAST_MEAN_TIME_BETWEEN_INTERRUPTIONS": placement.interruption_s,
         # Each run has a mirror of its own: two that shared one would prune each other's checkpoints.
         "HOLDFAST_MIRROR_DIR": None if stated.mirror is None else f"{stated.mirror.rstrip('/')}/{placement.run_id}",

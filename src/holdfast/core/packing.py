@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 USE_RECHECK_S = 2.0
 """When real use, not a reservation, is in the way: it changes without an event that could be waited for."""
-ENDING_RECHECK_S = 0.5
+ENDING_RECHECK_S = 2.0
 """What is left of a run that is over goes without an event, too."""
 _WHOLE_CARD = "all the rest"
 
@@ -98,11 +98,11 @@ def judge_room(memory: DeviceMemory, sharers: Sequence[Sharer], request_bytes: i
     """Whether a run that wants `request_bytes` (None: it states nothing) fits beside `sharers`, without itself."""
     shared = bool(sharers)
     if request_bytes is None and all(sharer.reserved_bytes is None for sharer in sharers):
-        return Room(memory.uuid, 0, fits=True, words=f"{memory.name}: shared without reservations", shared=shared)
+        return Room(memory.uuid, 0, fits=True, words="shared without reservations", shared=shared)
     wanted = rules.unstated_bytes if request_bytes is None else request_bytes
     total, used = memory.total_bytes, memory.used_bytes
     if total is None or used is None or memory.processes is None:
-        words = f"{memory.name}: what is used of its memory could not be read"
+        words = "what is used of its memory could not be read"
         return Room(memory.uuid, 0, fits=False, words=words, shared=shared, recheck_s=USE_RECHECK_S)
     floor = rules.floor_bytes
     if memory.free_bytes is not None:
@@ -119,7 +119,7 @@ def judge_room(memory: DeviceMemory, sharers: Sequence[Sharer], request_bytes: i
         memory.uuid,
         free,
         fits,
-        _say_room(memory, sharers, rules, foreign=foreign, free=free, wanted=wanted),
+        _say_room(total, floor, foreign, free, wanted, sharers, rules),
         shared,
         None if fits else _recheck(sharers, rules, by_use=wanted <= usable - reserved),
         possible=wanted <= usable,
@@ -150,28 +150,24 @@ def _is_open(sharer: Sharer, rules: PackingRules) -> bool:
     return count(sharer, rules) is None
 
 
-def _say_room(
-    memory: DeviceMemory,
-    sharers: Sequence[Sharer],
-    rules: PackingRules,
-    *,
-    foreign: int,
-    free: int,
-    wanted: int,
+def _say_room(  # noqa: PLR0917 - the terms of one sum
+    total: int, floor: int, foreign: int, free: int, wanted: int, sharers: Sequence[Sharer], rules: PackingRules
 ) -> str:
-    """Who has what of a device: ``card 2: 80 GiB, 50 GiB reserved by run A (anna, since ...; uses 12 GiB), ...``."""
-    parts = [f"{memory.name}: {format_bytes(memory.total_bytes or 0)}"]
-    parts += [say_sharer(sharer, rules) for sharer in sharers]
+    """Who has what of a device: ``80 GiB, of which 50 GiB reserved by run A (anna, since ...; uses 12 GiB), ...``."""
+    parts = [say_sharer(sharer, rules) for sharer in sharers]
     if foreign:
-        parts.append(f"{format_bytes(foreign)} used by no run that shares it")
-    return f"{', '.join(parts)}; {format_bytes(wanted)} asked, {format_bytes(free)} free"
+        parts.append(f"{format_bytes(foreign)} in use by no run that shares it")
+    parts.append(f"{format_bytes(floor)} kept free")
+    return (
+        f"{format_bytes(total)}, of which {', '.join(parts)}; {format_bytes(wanted)} asked, {format_bytes(free)} free"
+    )
 
 
 def say_sharer(sharer: Sharer, rules: PackingRules | None = None) -> str:
     """One run's part of a device for people."""
     rules = PackingRules() if rules is None else rules
-    use = "use not known" if sharer.used_bytes is None else f"uses {format_bytes(sharer.used_bytes)}"
-    who = f"run {sharer.run_id} ({sharer.user}, since {sharer.since}; {use})"
+    use = "no use seen" if sharer.used_bytes is None else f"uses {format_bytes(sharer.used_bytes)}"
+    who = f"run {sharer.run_id} ({sharer.user}, since {sharer.since[:19]}Z; {use})"
     if sharer.reserved_bytes is not None:
         return f"{format_bytes(sharer.reserved_bytes)} reserved by {who}"
     taken = count(sharer, rules)
@@ -210,8 +206,9 @@ def find_impossible(spec: JobSpec, inventory: Inventory, rules: Rules) -> tuple[
     if not request.wanted:
         return ()
     found = []
-    if rules.max_cards is not None and request.wanted > rules.max_cards:
-        found.append(f"{request.wanted} cards are asked for; this box's rules allow {rules.max_cards} for one run")
+    for most, what in ((rules.max_cards, "one run"), (rules.max_cards_per_user, "one account")):
+        if most is not None and request.wanted > most:
+            found.append(f"{request.wanted} cards are asked for; this box's rules allow {most} for {what}")
     if inventory.complete:
         found += _find_missing(request, inventory)
     if inventory.cards:

@@ -15,7 +15,7 @@ overtaken by smaller ones behind it, or it might never start; one that wants mor
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -56,8 +56,7 @@ class Situation:
     """What decides beside the waiting cells.
 
     `cpu_slots` is how many there are. `cards_closed` says why no cell for cards may start now (quiet hours), empty when
-    they may. `pauses` are cells that could not be started a moment ago and when they are tried again (epoch seconds),
-    `stopped` says why nothing at all can be started at the moment.
+    they may. `stopped` says why nothing at all can be started at the moment (a full disk), empty otherwise.
     """
 
     active: tuple[Active, ...]
@@ -66,7 +65,6 @@ class Situation:
     cpu_slots: int
     now: float
     cards_closed: str = ""
-    pauses: Mapping[int, float] = field(default_factory=dict)
     stopped: str = ""
 
     @property
@@ -151,8 +149,6 @@ def _may_start(cell: Cell, situation: Situation, counts: Mapping[str, int]) -> b
         return False
     if cell.not_before is not None and cell.not_before > situation.now:
         return False
-    if situation.pauses.get(cell.id, 0.0) > situation.now:
-        return False
     group = situation.groups.get(cell.group)
     if group is None:
         return True
@@ -190,7 +186,6 @@ class Why(Enum):
     DRAINING = "draining"
     NEEDS = "needs"
     NOT_BEFORE = "not_before"
-    PAUSE = "pause"
     STOPPED = "stopped"
     GROUP_FULL = "group_full"
     SLOTS = "slots"
@@ -206,7 +201,7 @@ NEEDS_A_PERSON = frozenset({Why.HELD, Why.NEEDS_FAILED, Why.QUEUE_PAUSED, Why.GR
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason: its kind, words for people, the labels of the cells that it is about, when it passes (epoch seconds)."""
+    """One reason: its kind, words for people, the labels of the cells it is about, when it passes (epoch seconds)."""
 
     why: Why
     words: str
@@ -255,13 +250,6 @@ def _explain_cell(
         reasons.append(Reason(Why.NEEDS, f"needs {_count(cell.open_needs, 'cell')} proven done first"))
     if cell.not_before is not None and cell.not_before > situation.now:
         reasons.append(Reason(Why.NOT_BEFORE, f"not before {say_time(cell.not_before)}", until=cell.not_before))
-    until = situation.pauses.get(cell.id, 0.0)
-    if until > situation.now:
-        reasons.append(
-            Reason(
-                Why.PAUSE, f"tried again at {say_time(until)}" + (f": {cell.note}" if cell.note else ""), until=until
-            )
-        )
     if situation.stopped:
         reasons.append(Reason(Why.STOPPED, situation.stopped))
     return reasons

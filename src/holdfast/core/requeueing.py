@@ -69,7 +69,8 @@ class Facts:
     who had it ended, empty when nobody; `wanted` that a person's wish to stop it stands. `busy`: it was refused because
     its cards are held. `in_row` counts the queue's own attempts directly before that got no further. `changed` says how
     the configuration differs, empty when it is proven equal. `alive` names living processes of the run. `open_retry`:
-    its supervisor went before it decided, or before it began what it had decided. `seed` spreads the pauses.
+    its supervisor went before it decided, or before it began what it had decided. `allowed` by the job: none at all is
+    obeyed here too, but not as a bound, which is `MOST_IN_A_ROW`. `seed` spreads the pauses.
     """
 
     outcome: Outcome | None
@@ -190,7 +191,7 @@ def _find_objection(facts: Facts) -> str:
         return f"processes of it live: {facts.alive}"
     if facts.changed:
         return f"the configuration is not the recorded one: {facts.changed}"
-    if facts.open_retry and not facts.allowed:
+    if facts.started and not facts.allowed:
         return "the job allows no automatic attempt (retries: {max: 0})"
     if not facts.busy and facts.in_row >= MOST_IN_A_ROW:
         return f"{facts.in_row} attempts in a row got no further than the one before"

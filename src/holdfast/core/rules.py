@@ -36,8 +36,9 @@ class Rules:
     """The rules in force; the defaults are those of a box without a rules file. Seconds, bytes, percent.
 
     `allowed_hours` are (begin, end) minutes since local midnight during which jobs that take cards may start; an end
-    at or before its begin lies on the next day; empty is "always". `None` is "no such limit". `sources` are the files.
-    `xids` are severities that go before those of our table, by code.
+    at or before its begin lies on the next day; empty is "always"; `quiet_times` are the spans in which they may not.
+    `None` is "no such limit". `sources` are the files. `xids` are severities that go before those of our table, by
+    code. What is meant for one account (`cards_per_user` and so on) is judged by `core.sharing`.
     """
 
     lease_dir: str | None = None
@@ -53,6 +54,14 @@ class Rules:
     idle_used_bytes: int | None = None
     sources: tuple[str, ...] = ()
     xids: dict[int, str] = field(default_factory=dict)
+    cards_per_user: int | None = None
+    max_cards_per_user: int | None = None
+    hours_per_week: float | None = None
+    hours_per_week_max: float | None = None
+    starve_after_s: float | None = None
+    quiet_times: tuple[tuple[int, int], ...] = ()
+    reserve_max_s: float | None = None
+    reserve_cards_max: int | None = None
 
 
 def parse_rules(text: str, source: str = "rules") -> Rules:
@@ -131,6 +140,12 @@ def _read_count(value: object) -> int:
     return _read_whole(value, 1, 1_000_000)
 
 
+def _read_hours_of_use(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1_000_000:
+        raise ValueError(f"expected a number of GPU-hours, such as 200, found {value!r}")
+    return float(value)
+
+
 def _read_percent(value: object) -> int:
     return _read_whole(value, 0, 100)
 
@@ -160,6 +175,14 @@ _READERS = {
     "nice": ("nice", _read_nice),
     "allow_normal_priority": ("allow_normal_priority", _read_switch),
     "allowed_hours": ("allowed_hours", _read_hours),
+    "quiet_times": ("quiet_times", _read_hours),
+    "reserve_max": ("reserve_max_s", _read_seconds),
+    "reserve_cards_max": ("reserve_cards_max", _read_count),
+    "share.cards_per_user": ("cards_per_user", _read_count),
+    "share.max_cards_per_user": ("max_cards_per_user", _read_count),
+    "share.hours_per_week": ("hours_per_week", _read_hours_of_use),
+    "share.hours_per_week_max": ("hours_per_week_max", _read_hours_of_use),
+    "share.starve_after": ("starve_after_s", _read_seconds),
     "idle.max_utilisation": ("idle_utilisation_pct", _read_percent),
     "idle.max_used": ("idle_used_bytes", _read_bytes),
 }
@@ -181,6 +204,15 @@ def combine_rules(machine: Rules, other: Rules) -> Rules:
         idle_used_bytes=_smaller(machine.idle_used_bytes, other.idle_used_bytes),
         sources=machine.sources + other.sources,
         xids={**other.xids, **machine.xids},
+        cards_per_user=_smaller(machine.cards_per_user, other.cards_per_user),
+        max_cards_per_user=_smaller(machine.max_cards_per_user, other.max_cards_per_user),
+        hours_per_week=_smaller(machine.hours_per_week, other.hours_per_week),
+        hours_per_week_max=_smaller(machine.hours_per_week_max, other.hours_per_week_max),
+        # How long others may be made to wait is nobody's own to say.
+        starve_after_s=machine.starve_after_s if machine.sources else other.starve_after_s,
+        quiet_times=tuple(dict.fromkeys(machine.quiet_times + other.quiet_times)),
+        reserve_max_s=_smaller(machine.reserve_max_s, other.reserve_max_s),
+        reserve_cards_max=_smaller(machine.reserve_cards_max, other.reserve_cards_max),
     )
 
 
@@ -192,7 +224,7 @@ def card_rules(spec: JobSpec, rules: Rules) -> CardRules:
     """The limits by which a card is judged for this job under these rules; a job may ask for more room only."""
     standard = CardRules()
     floor = standard.min_free_bytes if rules.min_free_bytes is None else rules.min_free_bytes
-    asked = spec.gpu.min_free_bytes
+    asked = spec.gpu.memory_bytes if spec.gpu.min_free_bytes is None else spec.gpu.min_free_bytes
     if asked is not None:
         floor = asked if rules.min_free_bytes is None else max(asked, floor)
     used, busy = rules.idle_used_bytes, rules.idle_utilisation_pct
@@ -212,6 +244,12 @@ def apply_rules(spec: JobSpec, rules: Rules) -> tuple[JobSpec, tuple[Finding, ..
     if rules.max_cards is not None and spec.gpus.wanted > rules.max_cards:
         evidence = f"asks for {spec.gpus.wanted} cards; {source} allows {rules.max_cards} for one run (max_cards)"
         findings.append(Finding("rules.max_cards", Level.FAIL, "gpus", evidence, f"ask for {rules.max_cards} at most"))
+    most = rules.max_cards_per_user
+    if most is not None and spec.gpus.wanted > most:
+        evidence = (
+            f"asks for {spec.gpus.wanted} cards; {source} allows {most} for one account (share.max_cards_per_user)"
+        )
+        findings.append(Finding("rules.max_cards_per_user", Level.FAIL, "gpus", evidence, f"ask for {most} at most"))
     if spec.gpus.wanted and rules.max_hold_s is not None:
         hold = _clamp("max_hold", gpu.max_hold_s, rules.max_hold_s, source, findings)
         gpu = replace(gpu, max_hold_s=hold)
@@ -261,14 +299,33 @@ def _clamp(
 
 def judge_hours(rules: Rules, minute_of_day: int) -> Finding | None:
     """A failure when jobs that take cards may not start at this local minute (0..1439); None when they may."""
-    if not rules.allowed_hours or any(_is_within(span, minute_of_day) for span in rules.allowed_hours):
+    if _is_open(rules, minute_of_day):
         return None
-    spans = ", ".join(f"{_clock(begin)}-{_clock(end)}" for begin, end in rules.allowed_hours)
+    allowed, quiet = rules.allowed_hours, rules.quiet_times
+    is_quiet = any(_is_within(span, minute_of_day) for span in quiet)
     source = ", ".join(rules.sources) or "the rules"
-    evidence = f"it is {_clock(minute_of_day)}; {source} allows jobs on cards at {spans} only (allowed_hours)"
-    begins = sorted((begin - minute_of_day) % DAY_MINUTES for begin, _ in rules.allowed_hours)
-    remedy = f"start it at {_clock((minute_of_day + begins[0]) % DAY_MINUTES)} or later"
-    return Finding("rules.allowed_hours", Level.FAIL, "time of day", evidence, remedy)
+    rule, spans = ("quiet_times", quiet) if is_quiet else ("allowed_hours", allowed)
+    listed = ", ".join(f"{_clock(begin)}-{_clock(end)}" for begin, end in spans)
+    says = f"lets no job take cards at {listed}" if is_quiet else f"allows jobs on cards at {listed} only"
+    evidence = f"it is {_clock(minute_of_day)}; {source} {says} ({rule})"
+    opens = find_opening(rules, minute_of_day)
+    remedy = "ask whoever wrote the rules" if opens is None else f"start it at {_clock(opens)} or later"
+    return Finding(f"rules.{rule}", Level.FAIL, "time of day", evidence, remedy)
+
+
+def find_opening(rules: Rules, minute_of_day: int) -> int | None:
+    """The next local minute at which jobs that take cards may start; None when there is none in a day."""
+    ends = (end for _, end in rules.quiet_times)
+    begins = (begin for begin, _ in rules.allowed_hours)
+    edges = sorted((edge - minute_of_day) % DAY_MINUTES for edge in (*ends, *begins))
+    later = ((minute_of_day + edge) % DAY_MINUTES for edge in edges)
+    return next((minute for minute in later if _is_open(rules, minute)), None)
+
+
+def _is_open(rules: Rules, minute: int) -> bool:
+    if any(_is_within(span, minute) for span in rules.quiet_times):
+        return False
+    return not rules.allowed_hours or any(_is_within(span, minute) for span in rules.allowed_hours)
 
 
 def _is_within(span: tuple[int, int], minute: int) -> bool:

@@ -12,12 +12,13 @@ import stat
 
 from . import files
 
-ROOTS = ("/dev/shm", "/run/shm", "/tmp")  # noqa: S108 - a private 0700 directory of ours is made inside, links refused
+MEMORY_ROOTS = ("/dev/shm", "/run/shm")  # noqa: S108 - a private 0700 directory of ours is made inside, links refused
+ROOTS = (*MEMORY_ROOTS, "/tmp")  # noqa: S108 - as above
 
 
 def directory(run_id: str, attempt: int) -> str | None:
     """The fallback directory of one attempt, or None when even that cannot be had."""
-    base = _base()
+    base = private_directory()
     return None if base is None else f"{base}/{run_id}.{attempt}"
 
 
@@ -79,20 +80,34 @@ def _mtime(path: str) -> int:
         return -1
 
 
-def _base() -> str | None:
-    """Our own 0700 directory under the first usable root; a planted link or a stranger's directory is refused."""
-    for root in ROOTS:
+def private_directory(roots: tuple[str, ...] | None = None) -> str | None:
+    """Our own 0700 directory under the first usable root (of `ROOTS`).
+
+    A planted link or a stranger's directory is refused.
+    """
+    for root in ROOTS if roots is None else roots:
         path = f"{root}/holdfast-{os.getuid()}"
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            pass
-        except OSError:
-            continue
-        try:
-            found = os.lstat(path)
-        except OSError:
+        found = _look_or_make(path)
+        if found is None:
             continue
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
             return path
     return None
+
+
+def _look_or_make(path: str) -> os.stat_result | None:
+    """What is there now; a directory of ours is made when there is nothing: the first time in a boot."""
+    try:
+        return os.lstat(path)
+    except OSError:
+        pass
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except OSError:
+        return None
+    try:
+        return os.lstat(path)
+    except OSError:
+        return None

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from ..model.errors import NoSuchRun, NotPermitted, StorageError
 from . import clock, foreign_locks, lease_area, lease_records, lock_files, processes, tickets
 from .files import write_all
+from .usage import note_left
 
 if TYPE_CHECKING:
     from .lease_area import Area
@@ -62,6 +63,8 @@ def break_lease(area: Area, run_id: str, *, force: bool = False, reason: str = "
             files.unlock()
             _require_right(judged, force=force, reason=reason)
         _write_audit(area, judged, gone=gone, reason=reason)
+        for seen in seen_records if gone else ():
+            note_left(area, seen)
         removed = [seen.path for seen in seen_records if _remove(seen.path)]
         kept: list[str] = []
         if not gone:
@@ -206,7 +209,10 @@ def _is_ours(path: str) -> bool:
 def _sweep_record(area: Area, seen: SeenRecord) -> bool:
     files = lock_files.LockFiles()
     try:
-        return _lock_all(area, files, [seen]) and not lease_records.judge(seen).holds and _remove(seen.path)
+        if not _lock_all(area, files, [seen]) or lease_records.judge(seen).holds:
+            return False
+        note_left(area, seen)
+        return _remove(seen.path)
     finally:
         files.close()
 

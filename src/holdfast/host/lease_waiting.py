@@ -20,8 +20,11 @@ from ..model.lease import Busy, Ticket, Witness
 from . import clock, foreign_locks, inotify, lease_area, lease_records, leases, lock_files, tickets
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..model.lease import LeasedDevice, LeaseRecord
     from .lease_area import Area
+    from .sharing import House
 
 # The kernel tells of a close just before it drops the lock (fs/file_table.c, __fput: fsnotify_close comes before
 # locks_remove_file), and a killed process closes its files before it counts as dead (kernel/exit.c, do_exit: exit_files
@@ -44,13 +47,21 @@ _TICKET_EVENTS = inotify.CLOSE_WRITE | inotify.ATTRIB | inotify.DELETE_SELF | in
 class Waiter:
     """A place in the line for `count` of `candidates`, for the run in `record` (whose devices do not matter yet).
 
+    `house` says what is owed to other accounts; without it the line is first come, first served.
     Close it when the lease was had or the wait is over. `wakeups` counts the events that made it look.
 
     Raises:
         StorageError, NotPermitted: the area cannot be trusted or written.
     """
 
-    def __init__(self, area: Area, record: LeaseRecord, candidates: tuple[LeasedDevice, ...], count: int) -> None:
+    def __init__(
+        self,
+        area: Area,
+        record: LeaseRecord,
+        candidates: tuple[LeasedDevice, ...],
+        count: int,
+        house: House | None = None,
+    ) -> None:
         self.area = lease_area.refresh(area)
         self.free: tuple[LeasedDevice, ...] = ()
         self.next_retry_s: float | None = None
@@ -58,6 +69,9 @@ class Waiter:
         self._record = record
         self._candidates = candidates
         self._count = count
+        self._house = house
+        self._reserved: dict[str, Busy] = {}
+        self._greedy = False
         self._cards = frozenset(device.card_uuid for device in candidates)
         self._files = lock_files.LockFiles()
         self._blocked: tuple[Busy, ...] = ()
@@ -73,6 +87,7 @@ class Waiter:
             user=record.user,
             candidates=tuple(device.uuid for device in candidates),
             count=count,
+            hold_s=None if house is None else house.hold_s,
         )
         try:
             self._ticket = tickets.OwnTicket(self.area, ticket, candidates)
@@ -93,6 +108,8 @@ class Waiter:
         if self._drain():
             self._told_at_s = clock.monotonic_s()
         self.free, self.next_retry_s, self._blocked = (), None, ()
+        if self._house is not None and (answer := self._ask_house(self._house)) is not None:
+            return answer
         ahead = self._find_ahead()
         if ahead is not None:
             wanted = (device for device in self._candidates if device.card_uuid in ahead.cards)
@@ -100,7 +117,7 @@ class Waiter:
             self._rest()
             return False
         self._watch_locks()
-        self.free, lock_held, slow = self._probe()
+        self.free, lock_held, slow = self._probe(self._candidates)
         if len(self.free) >= self._count:
             return True
         passed_s = clock.monotonic_s() - self._told_at_s
@@ -111,13 +128,42 @@ class Waiter:
         self._rest()
         return False
 
-    def acquire(self, record: LeaseRecord) -> leases.Held | tuple[Busy, ...]:
+    def _ask_house(self, house: House) -> bool | None:
+        """Whether the house alone decides: a limit bars us (False), cards are kept for us (True), or neither (None)."""
+        own = house.find_own(self.area, self._candidates)
+        self._greedy = house.has_shares or len(own) >= self._count
+        self._reserved = house.find_reserved(self.area, self._candidates)
+        bars = house.find_bars(self.area, self._record, self._count)
+        if bars and not self._watch_only({}):
+            # A card that this account gives back is an event; one given back before the watch was set is not.
+            bars = house.find_bars(self.area, self._record, self._count)
+        if bars:
+            self._blocked = bars
+            self._rest()
+            return False
+        if len(own) < self._count:
+            return None
+        self._watch_locks()
+        self.free = self._probe(own)[0]
+        return True if len(self.free) >= self._count else None
+
+    def acquire(
+        self, record: LeaseRecord, admit: Callable[[], tuple[Busy, ...]] | None = None
+    ) -> leases.Held | tuple[Busy, ...]:
         """Try for ``record.devices`` from our place in the line. After success, close the waiter.
 
         Raises:
             StorageError, NotPermitted: as `leases.acquire`.
         """
-        outcome = leases.acquire(self.area, record, ticket=self._ticket, files=self._files, patient=False)
+        outcome = leases.acquire(
+            self.area,
+            record,
+            ticket=self._ticket,
+            files=self._files,
+            patient=False,
+            house=self._house,
+            admit=admit,
+        )
         if not isinstance(outcome, leases.Held):
             self.refused(outcome)
         return outcome
@@ -132,13 +178,30 @@ class Waiter:
         passing = all(reason.witness is Witness.LOCK for reason in busy)
         self.next_retry_s = FIRST_RETRY_S if passing else SLOW_POLL_S
 
+    def rest(self, busy: tuple[Busy, ...], recheck_s: float | None) -> None:
+        """Say that what is free has no room beside those who share it: look again when one of them leaves.
+
+        That is the close of a lock file, as with any lease; no event is swallowed here. `recheck_s`: when else looking
+        can be worth while; None never.
+        """
+        self._blocked = busy
+        passed_s = clock.monotonic_s() - self._told_at_s
+        times = [] if recheck_s is None else [max(recheck_s, FIRST_RETRY_S)]
+        if passed_s < LAST_RETRY_S:
+            # Whoever has just let go may not be quite gone; see `FIRST_RETRY_S`.
+            times.append(min(max(FIRST_RETRY_S, passed_s), SLOW_POLL_S))
+        self.next_retry_s = min(times, default=None)
+        self._rest()
+
     def blocked_by(self) -> tuple[Busy, ...]:
         """Why the last `ready` or `acquire` said no, naming the holders; reads records, so not for a tight loop."""
         if self._blocked:
             return self._blocked
         found: list[Busy] = []
         for device in self._candidates:
-            if device not in self.free:
+            if device.uuid in self._reserved:
+                found.append(self._reserved[device.uuid])
+            elif device not in self.free:
                 found.extend(leases.explain(self.area, self._record, device))
         return tuple(found)
 
@@ -160,6 +223,9 @@ class Waiter:
     def _rest(self) -> None:
         if self._events is None and self.next_retry_s is None:
             self.next_retry_s = BLIND_POLL_S
+        later_s = None if self._house is None else self._house.look_again_s(self.area)
+        if later_s is not None:
+            self.next_retry_s = later_s if self.next_retry_s is None else min(self.next_retry_s, later_s)
 
     def _drain(self) -> bool:
         """Take the events that are there; a watch whose file is gone is forgotten, so that it is set anew."""
@@ -174,7 +240,10 @@ class Waiter:
     def _find_ahead(self) -> tickets.SeenTicket | None:
         """The last living one before us, watched; checked again after the watch is set."""
         while True:
-            ahead = tickets.find_ahead(self.area, self._cards, self._ticket.key, last=True)
+            if self._house is None:
+                ahead = tickets.find_ahead(self.area, self._cards, self._ticket.key, last=True)
+            else:
+                ahead = self._house.find_ahead(self.area, self._cards, self._ticket.ticket, last=True)
             if ahead is None:
                 return None
             if self._watch_only({ahead.path: _TICKET_EVENTS}) or self._events is None:
@@ -183,18 +252,29 @@ class Waiter:
                 return ahead
 
     def _watch_locks(self) -> None:
-        """Watch the lock files of all candidates, opened before so that they exist."""
+        """Watch the lock files of all candidates."""
+        self._watch_only(self._list_locks())
+
+    def _list_locks(self) -> dict[str, int]:
+        """The lock files of all candidates with what to watch them for, opened so that they exist."""
         plan = lock_files.plan_locks(self.area, self._candidates, share=self._record.share)
         wanted = {}
         for path, _ in plan:
             self._files.open_current(path)
             wanted[path] = _LOCK_FILE_EVENTS
-        self._watch_only(wanted)
+        return wanted
 
     def _watch_only(self, wanted: dict[str, int]) -> bool:
-        """Watch these paths and no others; True when all of them were being watched already."""
+        """Watch these paths and no others; True when all of them were being watched already.
+
+        With shares the order of the line changes with what each account holds, and a card that is kept for us is ours
+        whoever stands before us: then every release is of interest.
+        """
         if self._events is None:
             return True
+        if self._house is not None and self._greedy:
+            own = dict.fromkeys(self._house.list_own_locks(self.area), _LOCK_FILE_EVENTS)
+            wanted = {**own, **self._list_locks(), **wanted}
         for path in [path for path in self._watches if path not in wanted]:
             self._events.remove(self._watches.pop(path))
         complete = True
@@ -213,15 +293,17 @@ class Waiter:
                 return True
         return complete
 
-    def _probe(self) -> tuple[tuple[LeasedDevice, ...], bool, bool]:
-        """Which candidates could be had now; whether a lock is in the way; whether something without events is.
+    def _probe(self, devices: tuple[LeasedDevice, ...]) -> tuple[tuple[LeasedDevice, ...], bool, bool]:
+        """Which of these could be had now; whether a lock is in the way; whether something without events is.
 
         Takes each lock for a moment: we are the first in line, so nobody who may have the card is disturbed for
         longer than a passing try, which others outlast.
         """
         free: list[LeasedDevice] = []
         lock_held = slow = False
-        for device in self._candidates:
+        for device in devices:
+            if device.uuid in self._reserved:
+                continue
             plan = lock_files.plan_locks(self.area, (device,), share=self._record.share)
             try:
                 locked = all(self._files.try_lock(path, exclusive=exclusive) for path, exclusive in plan)

@@ -26,13 +26,16 @@ from .lease_area import Area
 from .lock_files import LockFiles, plan_locks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from ..model.identity import ProcessId
     from ..model.lease import LeasedDevice, LeaseRecord
+    from .sharing import House
 
 # A failing try of somebody else holds a lock for well under a millisecond; these are tries to tell that from a lease.
 PASSING_TRIES = 25
+# A gate is held while a request to share is decided, milliseconds each, and many may come at once.
+GATE_TRIES = 200
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.0002, 0.003
 
 
@@ -128,12 +131,16 @@ def acquire(
     ticket: tickets.OwnTicket | None = None,
     files: LockFiles | None = None,
     patient: bool = True,
+    house: House | None = None,
+    admit: Callable[[], tuple[Busy, ...]] | None = None,
 ) -> Held | tuple[Busy, ...]:
     """Take every device in ``record.devices`` now, or none and say who is in the way.
 
-    `ticket` is our place when we waited; `files` are descriptors to reuse, kept open on refusal. Never waits for a
+    `ticket` is our place when we waited; `files` are descriptors to reuse, kept open on refusal; `house` says what is
+    owed to other accounts, without it the line is first come, first served. Never waits for a
     holder; when `patient` it outlasts the passing tries of others (about fifty milliseconds), then looks for the holder
-    of an unexplained lock.
+    of an unexplained lock. `admit` is asked under the gates of shared cards, when nothing else is in the way, whether
+    there is room beside those who share: what it answers cannot change before our record is published.
 
     Raises:
         StorageError, NotPermitted: the area cannot be trusted or written.
@@ -145,8 +152,8 @@ def acquire(
     files = LockFiles() if files is None else files
     held = None
     try:
-        for tries in range(PASSING_TRIES):
-            outcome = _try_once(area, record, files, ticket)
+        for tries in range(GATE_TRIES if record.share else PASSING_TRIES):
+            outcome = _try_once(area, record, files, ticket, house, admit)
             if isinstance(outcome, Held):
                 held = outcome
                 return held
@@ -166,15 +173,19 @@ def acquire(
             files.close()
 
 
-def _try_once(
-    area: Area, record: LeaseRecord, files: LockFiles, ticket: tickets.OwnTicket | None
+def _try_once(  # noqa: PLR0917 - one try of `acquire`, with what that was given
+    area: Area,
+    record: LeaseRecord,
+    files: LockFiles,
+    ticket: tickets.OwnTicket | None,
+    house: House | None,
+    admit: Callable[[], tuple[Busy, ...]] | None,
 ) -> Held | Area | _Refusal:
     """One try: the lease, a refusal, or the area as it is now when it grew while we locked."""
-    key = None if ticket is None else ticket.key
     cards = frozenset(device.card_uuid for device in record.devices)
-    if refusal := _yield_to_line(area, record, cards, key):
+    if refusal := _yield_to_line(area, record, cards, ticket, house):
         return refusal
-    gates = _plan_gates(area, record)
+    gates = (*(() if house is None else house.list_gates(area)), *_plan_gates(area, record))
     for path, exclusive in (*gates, *plan_locks(area, record.devices, share=record.share)):
         if not files.try_lock(path, exclusive=exclusive):
             files.unlock()
@@ -185,14 +196,22 @@ def _try_once(
         files.unlock()
         return now
     refusal = (
-        _yield_to_line(area, record, cards, key)
+        _yield_to_line(area, record, cards, ticket, house)
         or _refuse_on(_find_conflicts(area, record, cards, Witness.RECORD))
         or _refuse_on(_find_hand_written(area, record))
+        or (None if house is None else _refuse_on(house.refuse(area, record)))
+        or (None if admit is None else _refuse_on(admit()))
     )
     if refusal:
         files.unlock()
         return refusal
-    return _publish(area, record, files, gates)
+    outcome = _publish(area, record, files, gates)
+    if house is not None and isinstance(outcome, Held) and (kept := house.find_reserved(area, record.devices)):
+        # Reserved in this very moment: whoever reserves looks at records after their word is out, and we at theirs
+        # after our record is, so one of the two sees the other.
+        outcome.release()
+        return _Refusal(tuple(kept.values()))
+    return outcome
 
 
 def _refuse_on(busy: tuple[Busy, ...]) -> _Refusal | None:
@@ -200,9 +219,12 @@ def _refuse_on(busy: tuple[Busy, ...]) -> _Refusal | None:
 
 
 def _yield_to_line(
-    area: Area, record: LeaseRecord, cards: frozenset[str], key: tuple[int, str] | None
+    area: Area, record: LeaseRecord, cards: frozenset[str], ticket: tickets.OwnTicket | None, house: House | None
 ) -> _Refusal | None:
-    ahead = tickets.find_ahead(area, cards, key)
+    if house is None:
+        ahead = tickets.find_ahead(area, cards, None if ticket is None else ticket.key)
+    else:
+        ahead = house.find_ahead(area, cards, None if ticket is None else ticket.ticket)
     if ahead is None:
         return None
     wanted = [device for device in record.devices if device.card_uuid in ahead.cards]
@@ -236,8 +258,16 @@ def _find_conflicts(area: Area, record: LeaseRecord, cards: frozenset[str], witn
                 key = (seen.record.run_id, device.uuid)
                 found.setdefault(key, lease_records.busy_from(seen, judgement, device, witness))
         elif witness is Witness.RECORD and os.geteuid() in (0, seen.record.uid):
+            _note_left(area, seen)
             remove_quietly(seen.path)
     return tuple(found.values())
+
+
+def _note_left(area: Area, seen: lease_records.SeenRecord) -> None:
+    """Write down what a run used whose supervisor could not: its record is about to go."""
+    from .usage import note_left
+
+    note_left(area, seen)
 
 
 def _find_hand_written(area: Area, record: LeaseRecord) -> tuple[Busy, ...]:
@@ -343,6 +373,7 @@ def clear_leftovers(area: Area, run_id: str, attempt: int) -> None:
     """
     for seen in lease_records.read_records(area)[0]:
         if (seen.record.run_id, seen.record.attempt, seen.record.uid) == (run_id, attempt, os.geteuid()):
+            _note_left(area, seen)
             held = Held(area, seen.record, LockFiles())
             held.find_published()
             held.release()

@@ -32,11 +32,12 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 @dataclass(frozen=True, slots=True)
 class SeenTicket:
-    """A ticket of somebody who still waits, where it lies, and the cards that it is about (UUIDs)."""
+    """A ticket of somebody who still waits, where it lies, the cards that it is about (UUIDs), and whose file it is."""
 
     path: str
     ticket: Ticket
     cards: tuple[str, ...]
+    uid: int = -1
 
 
 class OwnTicket:
@@ -127,7 +128,8 @@ def read_living(path: str, cards: frozenset[str] | None = None) -> SeenTicket | 
         if not _is_held(descriptor):
             return None
         ticket = wire.decode(Ticket, value, path)
-        return SeenTicket(path, ticket, tuple(listed)) if ticket_name(ticket) == os.path.basename(path) else None
+        named = ticket_name(ticket) == os.path.basename(path)
+        return SeenTicket(path, ticket, tuple(listed), os.fstat(descriptor).st_uid) if named else None
     except (OSError, wire.WireError):
         return None
     finally:

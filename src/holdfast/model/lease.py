@@ -31,6 +31,8 @@ class Witness(str, Enum):
     CARD = "card"
     FOREIGN_LOCK = "foreign_lock"
     QUEUE = "queue"
+    RULE = "rule"
+    RESERVATION = "reservation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class LeaseRecord:
     `members` are the processes by which the lease lives: supervisor, keeper and the job's leader as they become known;
     `cgroup` is the job's cgroup directory, readable by every user. `memory_bytes` is what the run reserves of each
     shared device, None when it states nothing; `running_since_s` when its job was started (CLOCK_BOOTTIME, seconds).
+    `until` is when it is over at the latest, None where nothing says; `since_boot_ns` is `since` on CLOCK_BOOTTIME.
     """
 
     run_id: str
@@ -75,6 +78,8 @@ class LeaseRecord:
     simulated: bool = False
     memory_bytes: int | None = None
     running_since_s: float | None = None
+    until: str | None = None
+    since_boot_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +109,14 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A waiter's place in the line. `order` is CLOCK_BOOTTIME nanoseconds at arrival; `candidates` device UUIDs."""
+    """A waiter's place in the line. `order` is CLOCK_BOOTTIME nanoseconds at arrival; `candidates` device UUIDs.
+
+    `hold_s` is for how long it would hold its cards at most; None is for as long as it takes.
+    """
 
     order: int
     run_id: str
     user: str
     candidates: tuple[str, ...]
     count: int
+    hold_s: float | None = None

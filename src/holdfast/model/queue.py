@@ -99,7 +99,8 @@ class Submission:
     `base` is ``wire.encode(JobSpec)`` with every field. `files` are SHA-256 by absolute path of the configuration,
     entry script and lock file as they were; `environment` names the stored environment. `lean`: run by the worker's
     own light supervisor, without checks and records (docs/queue.md). `claims` is the shared directory in which
-    cells are claimed, for several boxes. `source` is the file that it was made from.
+    cells are claimed, for several boxes. `source` is the file that it was made from. `paused`: its group begins, or
+    becomes, paused in the same act.
     """
 
     group: str
@@ -119,6 +120,7 @@ class Submission:
     claims: str | None = None
     source: str | None = None
     hold_after: int = 0
+    paused: bool = False
 
 
 class OrderVerb(str, Enum):
@@ -159,7 +161,8 @@ class Cell:
     is set from CLAIMED on, `attempts` how many attempts its run has had as far as the worker saw. `outcome`,
     `exit_code` and `failure` (a FailureClass) are those of the last ended attempt. `note` says why it is held, failed or
     waiting, in words. `requeued` counts the attempts that the worker began because one was lost, preempted or out of
-    memory. `open_needs` counts what is not proven done yet.
+    memory. `open_needs` counts what is not proven done yet. `accepts_changes`: somebody wants it to run although files
+    differ from what was submitted.
     """
 
     id: int
@@ -189,6 +192,7 @@ class Cell:
     submitted_at: float = 0.0
     started_at: float | None = None
     ended_at: float | None = None
+    accepts_changes: bool = False
 
     @property
     def label(self) -> str:

@@ -45,6 +45,8 @@ EXIT = "exit.json"
 FAILURE = "failure.md"
 VERDICT = "verdict.json"
 RETRY = "retry.json"
+REQUEUE = "requeue.json"
+PLACEMENT = "placement.json"
 CLAIM = "claim.json"
 STACKS = "stacks.txt"
 THREADS = "threads.txt"
@@ -52,12 +54,16 @@ FLIGHT = "flight"
 
 LARGEST_HEARTBEAT_NUMBER = 1 << 63
 LONGEST_HEARTBEAT_TEXT = 1000
+LONGEST_LINE = 110
 LONGEST_WHY = 40
 LONGEST_TRACEBACK = 16 * 1024
 LARGEST_STOP_BYTES = 1 << 20
 
 _HINTS: dict[type, dict[str, object]] = {}
 _NAMES: dict[type, tuple[str, ...] | None] = {}
+_Field = tuple[str, object, bool, frozenset[type]]
+"""Name, annotation, whether it must be there, and the types of values that need no decoding."""
+_FIELDS: dict[type, tuple[_Field, ...]] = {}
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 _TEXT = json.JSONEncoder(ensure_ascii=False)
 _ASCII = json.JSONEncoder()
@@ -116,7 +122,7 @@ def decode(cls: type[T], value: object, where: str = "") -> T:
 
 
 def to_bytes(value: object, **extra: object) -> bytes:
-    """A whole file: the encoded object with ``schema`` first, for people a line for each key of the first two levels.
+    """A whole file: the encoded object with ``schema`` first, for people a line a key, long objects a line a part.
 
     Not by json's own indentation: with it the standard library encodes in Python, which was a third of a run's cost.
     """
@@ -131,11 +137,11 @@ def to_bytes(value: object, **extra: object) -> bytes:
 def _lay_out(content: dict[str, Any], write: Callable[[object], str]) -> str:
     lines = []
     for key, item in content.items():
-        if isinstance(item, dict) and item:
+        text = write(item)
+        if isinstance(item, dict) and len(text) > LONGEST_LINE:
             below = ",\n".join(f"  {write(str(name))}: {write(part)}" for name, part in item.items())
-            lines.append(f" {write(key)}: {{\n{below}\n }}")
-        else:
-            lines.append(f" {write(key)}: {write(item)}")
+            text = f"{{\n{below}\n }}"
+        lines.append(f" {write(key)}: {text}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -291,10 +297,47 @@ def _decode_fields(cls: type, value: object, where: str) -> object:
     if not isinstance(value, dict):
         raise WireError(f"{where}: expected an object, found {value!r}")
     data: Mapping[str, object] = value
-    hints, arguments = _hints_of(cls), {}
-    for field in dataclasses.fields(cls):
-        if field.name in data:
-            arguments[field.name] = _decode(hints[field.name], data[field.name], f"{where}.{field.name}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise WireError(f"{where}: {field.name} is missing")
+    arguments = {}
+    for name, hint, required, plain in _fields_of(cls):
+        if name in data:
+            found = data[name]
+            arguments[name] = found if type(found) in plain else _decode(hint, found, f"{where}.{name}")
+        elif required:
+            raise WireError(f"{where}: {name} is missing")
     return cls(**arguments)
+
+
+def _fields_of(cls: type) -> tuple[_Field, ...]:
+    """What decoding needs of each field; worked out once a class."""
+    if cls not in _FIELDS:
+        hints = _hints_of(cls)
+        _FIELDS[cls] = tuple(
+            (
+                field.name,
+                hints[field.name],
+                field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+                _find_plain(hints[field.name]),
+            )
+            for field in dataclasses.fields(cls)
+        )
+    return _FIELDS[cls]
+
+
+def _find_plain(hint: object) -> frozenset[type]:
+    """The types whose values are taken as they are under this annotation: what `_decode` would find out each time."""
+    options = get_args(hint) if get_origin(hint) is types.UnionType else (hint,)
+    if not all(option in _PLAIN for option in options) or {int, float} <= set(options):
+        return frozenset()
+    return frozenset(option for option in options if isinstance(option, type))
+
+
+def warm_up(*classes: type) -> None:
+    """Work out now, before a fork, what decoding and encoding these dataclasses needs to know about them."""
+    for cls in classes:
+        if dataclasses.is_dataclass(cls) and _names_of(cls) and cls not in _FIELDS:
+            for _, hint, _, _ in _fields_of(cls):
+                warm_up(*(part for part in (hint, *_flatten(hint)) if isinstance(part, type)))
+
+
+def _flatten(hint: object) -> list[object]:
+    return [part for argument in get_args(hint) for part in (argument, *_flatten(argument))]

@@ -21,10 +21,13 @@ import sqlite3
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..model.ids import is_run_id
+from .places import state_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from types import TracebackType
+
+__all__ = ["COLUMN_COUNT", "USER_VERSION", "Index", "Row", "state_directory"]
 
 USER_VERSION = 2
 """The schema's version in ``user_version``. An older file is rebuilt; a newer one is left alone and not used."""
@@ -79,12 +82,6 @@ class Row(NamedTuple):
     def run_dir(self) -> str:
         """The run's directory."""
         return f"{self.root}/{self.run_id}"
-
-
-def state_directory() -> str:
-    """Where holdfast keeps what is its own on this account: ``$XDG_STATE_HOME/holdfast``."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return f"{base}/holdfast"
 
 
 class Index:

@@ -46,6 +46,11 @@ def after() -> None:
     """What the next boot says of the run, and whether its card can be had."""
     listed = json.loads(call("ls", "--json").stdout)
     shown = json.loads(call("show", "cut", "--json").stdout)
+    end = time.monotonic() + 30
+    while "evidence" not in shown["exit"] and time.monotonic() < end:
+        # `show` has the run settled, and waits for that a moment only; the guest may be slow.
+        time.sleep(0.2)
+        shown = json.loads(call("show", "cut", "--json").stdout)
     cards = json.loads(call("gpus", "--json").stdout)["cards"]
     again = call("run", *SMALL, "--", "true")
     found = {

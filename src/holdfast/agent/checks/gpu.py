@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...model.gpu import Inventory
+    from ..packing import Shared
     from .situation import Situation
 
 READ_WITHIN_S = 10.0
@@ -54,16 +55,23 @@ def check_cards(situation: Situation) -> Iterator[Finding]:
 def _judge(situation: Situation, inventory: Inventory) -> Iterator[Finding]:
     spec = situation.spec
     marked = " (simulated)" if inventory.source is InventorySource.SIMULATED else ""
-    leased, problem = _read_leases(situation, inventory)
+    from ...core.packing import find_impossible
+
+    if impossible := find_impossible(spec, inventory, situation.rules):
+        for why in impossible:
+            yield failed("cards", "cards" + marked, why, "ask for what this box has: see `holdfast gpus`")
+        return
+    leased, shared, problem = _read_leases(situation, inventory)
     if problem is not None:
         yield problem
     choice = cards.choose(
         spec.gpus,
-        inventory,
-        leased={} if spec.gpu.share else leased,
+        inventory if shared is None else shared.inventory,
+        leased=leased,
         rules=card_rules(spec, situation.rules),
         imposed=situation.environ.get("CUDA_VISIBLE_DEVICES"),
         device_order=situation.environ.get("CUDA_DEVICE_ORDER"),
+        rooms=None if shared is None else shared.rooms,
     )
     if choice.devices:
         yield passed("cards", "cards" + marked, f"would take {', '.join(choice.devices)}")
@@ -124,11 +132,12 @@ def _check_fabric(situation: Situation) -> Finding | None:
     return judge_fabric(read_fabric(dev=f"{situation.root}/dev", sees_everyone=read_process_view().complete))
 
 
-def _read_leases(situation: Situation, inventory: Inventory) -> tuple[dict[str, str], Finding | None]:
-    """Device UUID to who holds it; what cannot be read is a finding, not "free"."""
+def _read_leases(situation: Situation, inventory: Inventory) -> tuple[dict[str, str], Shared | None, Finding | None]:
+    """Device UUID to who holds it, and who shares; what cannot be read is a finding, not "free"."""
     from ...host.lease_area import open_area
     from ...host.lease_survey import survey
     from ...model.errors import HoldfastError
+    from ..sharing import build_house, describe_reserved, judge_house
 
     devices = []
     for card in inventory.cards:
@@ -138,9 +147,19 @@ def _read_leases(situation: Situation, inventory: Inventory) -> tuple[dict[str, 
         area = open_area(situation.rules.lease_dir, environ=situation.environ)
         seen = survey(area, tuple(devices))
     except HoldfastError as error:
-        return {}, failed("cards.leases", "lease area", str(error), error.hint or "see docs/leases.md")
+        return {}, None, failed("cards.leases", "lease area", str(error), error.hint or "see docs/leases.md")
+    held, shared, spec = seen.busy, None, situation.spec
+    if spec.gpu.share:
+        from .. import packing
+
+        asker = packing.Asker("", 0, spec.gpu.memory_bytes)
+        shared = packing.look(area, inventory, asker, card_rules(spec, situation.rules))
+        held = packing.drop_sharers(seen)
     leased = {}
-    for uuid, busy in seen.busy.items():
+    for uuid, busy in held.items():
         if busy:
             leased[uuid] = busy[0].holder + (f", since {busy[0].since}" if busy[0].since else "")
-    return leased, None
+    house = build_house(spec, situation.rules, simulated=inventory.source is InventorySource.SIMULATED)
+    leased.update(describe_reserved(house, area, devices))
+    barred = next(judge_house(house, area, spec.gpus.wanted, situation.busy_level), None)
+    return leased, shared, barred

@@ -1,8 +1,8 @@
-"""What calls the patrol: a line of cron's table or a systemd timer of the user, made only with consent (MON-18).
+"""What calls holdfast by itself: a line of cron's table or units of the user's systemd, made with consent (MON-18).
 
-Everything is shown as it will stand before anything is written (`Entry.text`), what is written carries a mark of ours,
-and removing takes away exactly that. The minute is not :00 or :30, when everybody's jobs start at once (ETIQ-08); it is
-this account's own on this host, so that accounts spread out.
+Everything is shown as it will stand before anything is written (`Entry.text`), what is written carries a mark of its
+owner (the patrol, the queue), and removing takes away exactly that. The minute is not :00 or :30, when everybody's jobs
+start at once (ETIQ-08); it is this account's own on this host, so that accounts spread out.
 
 Sources: crontab(5) (``%`` is a newline unless escaped), systemd.timer(5), systemd.time(7), systemd.service(5).
 """
@@ -27,7 +27,7 @@ from ...store.index import state_directory
 from .armed import INSTALLED, LAST
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 BEGIN = "# holdfast patrol: begin (made by `holdfast patrol install`; `holdfast patrol uninstall` removes it)"
 END = "# holdfast patrol: end"
@@ -38,20 +38,39 @@ CARRIED = ("HOLDFAST_RUNS", "XDG_STATE_HOME", "HOLDFAST_LEASE_DIR", "HOLDFAST_RU
 
 
 class Clock(str, Enum):
-    """What calls the patrol."""
+    """What calls."""
 
     CRON = "cron"
     SYSTEMD = "systemd"
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose an entry is, and how it is told from everybody else's.
+
+    `begin` and `end` are the lines around it, `sign` words that only a line of its own has. `units` are the names of
+    its unit files, the one to be enabled first; `starts`: enabling starts it too, and disabling ends it.
+    """
+
+    begin: str
+    end: str
+    sign: str
+    units: tuple[str, ...]
+    starts: bool
+
+
+PATROL = Owner(BEGIN, END, " patrol --since-last", (f"{UNIT}.timer", f"{UNIT}.service"), starts=True)
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
-    """What would be written: for cron the lines, for systemd two files by path."""
+    """What would be written: for cron the lines, for systemd files by path."""
 
     clock: Clock
     every_s: float
     lines: str = ""
     files: tuple[tuple[str, str], ...] = ()
+    owner: Owner = PATROL
 
     @property
     def text(self) -> str:
@@ -67,20 +86,16 @@ def build(which: Clock, every_s: float, arguments: Sequence[str], *, seed: str) 
     """
     minutes, hours = _times(every_s, seed)
     words = [sys.executable, "-m", "holdfast", "patrol", "--since-last", *arguments]
-    set_here = {name: os.path.abspath(os.environ[name]) for name in CARRIED if os.environ.get(name)}
-    _refuse_newlines([*words, *set_here.values()])
+    set_here = carry(CARRIED)
+    refuse_newlines([*words, *set_here.values()])
     last = f"{state_directory()}/{LAST}"
     if which is Clock.CRON:
-        prefix = "".join(f"{name}={shlex.quote(value)} " for name, value in set_here.items())
-        line = f"{prefix}{shlex.join(words)} > {shlex.quote(last)} 2>&1".replace("%", r"\%")
+        line = write_line(words, set_here, last)
         return Entry(which, every_s, f"{BEGIN}\n{_list(minutes)} {_list(hours) or '*'} * * * {line}\n{END}\n")
     when = f"{','.join(f'{hour:02d}' for hour in hours) or '*'}:{','.join(f'{minute:02d}' for minute in minutes)}"
-    settings = "".join(f"Environment={_quote(f'{name}={value}')}\n" for name, value in set_here.items())
-    command = " ".join(_quote(word).replace("$", "$$") for word in words)
     service = (
         f"{BEGIN}\n[Unit]\nDescription=One look at every holdfast run of this account\n\n[Service]\nType=oneshot\n"
-        f"{settings}ExecStart={command}\nStandardOutput=truncate:{last.replace('%', '%%')}\nStandardError=inherit\n"
-        "TimeoutStartSec=120\n"
+        f"{write_service(words, set_here, last)}TimeoutStartSec=120\n"
     )
     timer = (
         f"{BEGIN}\n[Unit]\nDescription=Calls holdfast patrol\n\n[Timer]\nOnCalendar={when}\nAccuracySec=1min\n\n"
@@ -90,7 +105,31 @@ def build(which: Clock, every_s: float, arguments: Sequence[str], *, seed: str) 
     return Entry(which, every_s, files=((f"{where}/{UNIT}.service", service), (f"{where}/{UNIT}.timer", timer)))
 
 
-def _refuse_newlines(words: Sequence[str]) -> None:
+def carry(names: Sequence[str]) -> dict[str, str]:
+    """These variables as they are set here, for an entry; each is a path."""
+    return {name: os.path.abspath(os.environ[name]) for name in names if os.environ.get(name)}
+
+
+def write_line(words: Sequence[str], variables: Mapping[str, str], output: str) -> str:
+    """A command for a line of cron's table. Source: crontab(5): ``%`` is a newline unless escaped."""
+    prefix = "".join(f"{name}={shlex.quote(value)} " for name, value in variables.items())
+    return f"{prefix}{shlex.join(words)} > {shlex.quote(output)} 2>&1".replace("%", r"\%")
+
+
+def write_service(words: Sequence[str], variables: Mapping[str, str], output: str) -> str:
+    """The settings of a service that say what is run. Source: systemd.service(5), systemd.exec(5)."""
+    settings = "".join(f"Environment={_quote(f'{name}={value}')}\n" for name, value in variables.items())
+    command = " ".join(_quote(word).replace("$", "$$") for word in words)
+    where = output.replace("%", "%%")
+    return f"{settings}ExecStart={command}\nStandardOutput=truncate:{where}\nStandardError=inherit\n"
+
+
+def refuse_newlines(words: Sequence[str]) -> None:
+    """Refuse what would end the entry in its middle.
+
+    Raises:
+        UsageError: a word holds a line break.
+    """
     if any("\n" in word or "\r" in word for word in words):
         raise UsageError("a path of this entry holds a line break, which no table of a clock can carry")
 
@@ -127,8 +166,8 @@ def unit_directory() -> str:
     return f"{base}/systemd/user"
 
 
-def choose() -> Clock:
-    """What this box has: a running user manager, else cron.
+def choose(*, hint: str = "") -> Clock:
+    """What this box has: a running user manager, else cron. `hint` is what to do without either.
 
     Raises:
         UsageError: neither.
@@ -139,58 +178,63 @@ def choose() -> Clock:
         return Clock.CRON
     raise UsageError(
         "there is neither a systemd user manager nor a crontab command on this box",
-        hint="call `holdfast patrol --since-last` from whatever clock there is, or use `holdfast sentinel`",
+        hint=hint or "call `holdfast patrol --since-last` from whatever clock there is, or use `holdfast sentinel`",
     )
 
 
 def install(entry: Entry) -> None:
-    """Write the entry, in the place of an earlier one of ours, and record it.
+    """Write the entry, in the place of an earlier one of the same owner.
 
     Raises:
         StorageError: the clock refused it, or a file cannot be written.
     """
+    owner = entry.owner
     os.makedirs(state_directory(), mode=0o700, exist_ok=True)
     if entry.clock is Clock.CRON:
-        _write_table(_without_ours(_read_table()) + entry.lines)
+        _write_table(_without_ours(_read_table(), owner) + entry.lines)
     else:
         os.makedirs(unit_directory(), mode=0o755, exist_ok=True)
         for path, content in entry.files:
             files.commit(path, content.encode("utf-8", "surrogateescape"), mode=0o644)
-        for words in (("daemon-reload",), ("enable", "--now", f"{UNIT}.timer")):
+        now = ("--now",) if owner.starts else ()
+        for words in (("daemon-reload",), ("enable", *now, owner.units[0])):
             _demand(("systemctl", "--user", *words))
-    record = {"clock": entry.clock, "every_s": entry.every_s, "at": clock.utc_now()}
-    files.commit(f"{state_directory()}/{INSTALLED}", wire.to_bytes(record))
+    if owner is PATROL:
+        record = {"clock": entry.clock, "every_s": entry.every_s, "at": clock.utc_now()}
+        files.commit(f"{state_directory()}/{INSTALLED}", wire.to_bytes(record))
 
 
-def find_installed() -> tuple[str, ...]:
-    """What of ours a clock has, in words: each entry's place."""
+def find_installed(owner: Owner = PATROL) -> tuple[str, ...]:
+    """What of an owner's a clock has, in words: each entry's place."""
     found = []
-    if shutil.which("crontab") and BEGIN in _read_table():
+    if shutil.which("crontab") and owner.begin in _read_table():
         found.append("the table of cron (crontab -l)")
-    paths = (f"{unit_directory()}/{UNIT}.timer", f"{unit_directory()}/{UNIT}.service")
+    paths = (f"{unit_directory()}/{name}" for name in owner.units)
     return (*found, *(path for path in paths if os.path.lexists(path)))
 
 
-def uninstall() -> tuple[str, ...]:
-    """Remove every entry of ours; answers what was removed.
+def uninstall(owner: Owner = PATROL) -> tuple[str, ...]:
+    """Remove every entry of an owner; answers what was removed.
 
     Raises:
         StorageError: one could not be removed.
     """
-    removed = find_installed()
+    removed = find_installed(owner)
     if shutil.which("crontab"):
         table = _read_table()
-        if BEGIN in table:
-            _write_table(_without_ours(table))
+        if owner.begin in table:
+            _write_table(_without_ours(table, owner))
     units = [path for path in removed if path.startswith("/")]
     if units:
+        now = ("--now",) if owner.starts else ()
         if shutil.which("systemctl"):
-            _call(("systemctl", "--user", "disable", "--now", f"{UNIT}.timer"))
+            _call(("systemctl", "--user", "disable", *now, owner.units[0]))
         for path in units:
             os.unlink(path)
         if shutil.which("systemctl"):
             _call(("systemctl", "--user", "daemon-reload"))
-    files.remove_quietly(f"{state_directory()}/{INSTALLED}")
+    if owner is PATROL:
+        files.remove_quietly(f"{state_directory()}/{INSTALLED}")
     return removed
 
 
@@ -208,16 +252,16 @@ def _read_table() -> str:
     raise StorageError(f"crontab -l ended with {code}: {problem.strip()[:200]}", hint="see whether cron may be used")
 
 
-def _without_ours(table: str) -> str:
+def _without_ours(table: str, owner: Owner = PATROL) -> str:
     """Everything but what stands between our marks; without the second mark, only what is surely ours goes."""
     lines, kept = table.splitlines(), []
     while lines:
         line = lines.pop(0)
-        if line != BEGIN:
+        if line != owner.begin:
             kept.append(line)
-        elif END in lines:
-            lines = lines[lines.index(END) + 1 :]
-        elif lines and " patrol --since-last" in lines[0]:
+        elif owner.end in lines:
+            lines = lines[lines.index(owner.end) + 1 :]
+        elif lines and owner.sign in lines[0]:
             lines.pop(0)
     return "".join(f"{line}\n" for line in kept)
 

@@ -46,7 +46,7 @@ def store(environ: Mapping[str, str], *, directory: str) -> str:
         StorageError: it cannot be written, or its secrets cannot be kept in memory.
     """
     kept = {name: value for name, value in environ.items() if name not in NOT_KEPT}
-    plain, secrets = _split(kept)
+    plain, secrets = _split(dict(sorted(kept.items())))
     umask = os.umask(0o077)
     os.umask(umask)
     record = {"environ": plain, "secret_names": sorted(secrets), "umask": umask}
@@ -64,7 +64,9 @@ def store(environ: Mapping[str, str], *, directory: str) -> str:
 
 def _split(environ: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     secrets = {
-        name: value for name, value in environ.items() if value and (is_secret_name(name) or is_secret_value(value, name))
+        name: value
+        for name, value in environ.items()
+        if value and (is_secret_name(name) or is_secret_value(value, name))
     }
     return {name: value for name, value in environ.items() if name not in secrets}, secrets
 
@@ -137,7 +139,7 @@ def forget(names: frozenset[str], *, directory: str) -> None:
     for name in names:
         if _ID.fullmatch(name):
             files.remove_quietly(f"{directory}/{DIRECTORY}/{name}.json")
-            base = fallback.private_directory()
+            base = fallback.private_directory(fallback.MEMORY_ROOTS)
             if base is not None:
                 files.remove_quietly(f"{base}/{SECRETS}/{name}.json")
 
@@ -145,7 +147,7 @@ def forget(names: frozenset[str], *, directory: str) -> None:
 def _write_secrets(name: str, secrets: Mapping[str, str]) -> None:
     if not secrets or _read_secrets(name) == dict(secrets):
         return
-    base = fallback.private_directory()
+    base = fallback.private_directory(fallback.MEMORY_ROOTS)
     problem = "no private directory in memory can be had"
     if base is not None:
         try:
@@ -156,11 +158,13 @@ def _write_secrets(name: str, secrets: Mapping[str, str]) -> None:
         else:
             return
     names = ", ".join(sorted(secrets))
-    raise StorageError(f"secrets ({names}) cannot be kept in memory: {problem}", hint="make /dev/shm usable, or unset them")
+    raise StorageError(
+        f"secrets ({names}) cannot be kept in memory: {problem}", hint="make /dev/shm usable, or unset them"
+    )
 
 
 def _read_secrets(name: str) -> dict[str, str]:
-    base = fallback.private_directory()
+    base = fallback.private_directory(fallback.MEMORY_ROOTS)
     if base is None:
         return {}
     path = f"{base}/{SECRETS}/{name}.json"

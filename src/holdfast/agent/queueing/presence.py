@@ -24,8 +24,9 @@ from ...model.errors import StorageError
 from ...model.identity import ProcessId
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+VARIABLE = "HOLDFAST_QUEUE"
 LOCK = "worker.lock"
 LOG = "worker.log"
 LARGEST_LOG_BYTES = 1 << 20
@@ -59,6 +60,20 @@ def ensure_worker(directory: str, environ: Mapping[str, str]) -> bool:
     return True
 
 
+def see_to_worker(log: Callable[[str], None]) -> None:
+    """For a run of the queue that is over: start a worker if the last one was killed. Never raises.
+
+    The worker has told every run which queue it is of (``HOLDFAST_QUEUE``).
+    """
+    directory = os.environ.get(VARIABLE)
+    if not directory or not os.path.exists(f"{directory}/{LOCK}"):
+        return
+    try:
+        ensure_worker(directory, os.environ)
+    except (StorageError, OSError) as error:
+        log(f"no worker for the queue: {error}")
+
+
 def read_worker(directory: str) -> WorkerFacts | None:
     """The worker at work; None when nobody holds the lock.
 
@@ -90,6 +105,14 @@ def _parse_facts(data: bytes) -> WorkerFacts:
         return WorkerFacts(None, None)
 
 
+def count_cpu_slots() -> int:
+    """How many cells without cards run at once where nobody said otherwise: the CPUs that this account may use."""
+    from ...host.cgroups import read_effective
+
+    cpus = read_effective().cpus
+    return max(1, int(cpus)) if cpus is not None else (os.cpu_count() or 1)
+
+
 class WorkerLock:
     """The lock of one queue, for the worker itself.
 
@@ -112,6 +135,10 @@ class WorkerLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, facts, 0)
         return True
+
+    def is_stale(self) -> bool:
+        """Whether the file was removed, with the whole queue most likely: then the lock keeps nobody away."""
+        return os.fstat(self._descriptor).st_nlink == 0
 
     def release(self) -> None:
         """Let go; the file stays."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class CellHasher:
-    """Hashes cells of one base; the result is that of `core.cells.hash_cell`, and of `agent.create.hash_job` for the job.
+    """Hashes cells of one base; the result is that of `core.cells.hash_cell`.
 
     `base` is the encoded job with every field. Each key's canonical JSON is made once; a cell only adds its own.
     """

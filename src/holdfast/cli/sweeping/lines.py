@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.jobfile import name_from_command
-from holdfast.core.cells import CELL_PLACEHOLDER, hash_cell
+from holdfast.cli.queueing.hashing import CellHasher
+from holdfast.core.cells import CELL_PLACEHOLDER
 from holdfast.core.redact import is_secret_name, is_secret_value
 from holdfast.model.ids import clean_name
 from holdfast.model.queue import NewCell
@@ -102,13 +103,14 @@ def parse_lines(text: str, path: str) -> list[CommandLine]:
 def to_cells(lines: Sequence[CommandLine], base: Mapping[str, Any]) -> tuple[NewCell, ...]:
     """The cells of these commands over the encoded base job: command, environment and the run's name are their own."""
     inherited: Mapping[str, str] = base.get("env") or {}
+    hasher = CellHasher(base)
     cells = []
     for line in lines:
         words = [word.replace(CELL_PLACEHOLDER, line.name) for word in line.command]
         change: dict[str, object] = {"command": words, "name": clean_name(line.name)}
         if line.environment:
             change["env"] = {**inherited, **line.environment}
-        cells.append(NewCell(line.name, change, sha256=hash_cell(base, change)))
+        cells.append(NewCell(line.name, change, sha256=hasher.hash(change)))
     return tuple(cells)
 
 
@@ -217,7 +219,7 @@ def _check_variable(name: str, text: str) -> None:
 
 
 def make_name(command: Sequence[str], environment: Mapping[str, str]) -> str:
-    """A readable name that depends on the command alone: program, arguments as far as there is room, digits of a hash."""
+    """A readable name that depends on the command alone: program, arguments as far as they fit, digits of a hash."""
     whole = json.dumps([sorted(environment.items()), list(command)], ensure_ascii=False)
     digits = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:HASH_DIGITS]
     program = name_from_command(command)

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 SUMMARIES: dict[str, str] = {
     "run": "Run a job: leased, contained, supervised, recorded.",
+    "submit": "Hand a job or a file of commands to the queue.",
+    "queue": "Look at the queue, and change what waits in it.",
+    "sweep": "Hand in many cells of a job; compare their results.",
+    "wait": "Wait until runs, cells or groups are proven done.",
     "ls": "List runs, newest first.",
     "show": "Show everything known about one run.",
     "diagnose": "Say why a run ended, hangs or is slow, and what to do.",

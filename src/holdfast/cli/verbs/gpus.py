@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli import idling, reserving, usage
 from holdfast.cli.completion import complete_cards, complete_runs
 from holdfast.cli.render import note, pairs, print_json, table
 from holdfast.model.gpu import HolderKind, InventorySource
@@ -234,6 +235,10 @@ def clear(*, card: str, reason: str, as_json: bool) -> int:
     return 0
 
 
+for _more in (usage.command, idling.command, reserving.reserve, reserving.list_all, reserving.unreserve):
+    command.add_command(_more)
+
+
 def _print(box: Box) -> None:
     inventory = box.inventory
     simulated = inventory.source is InventorySource.SIMULATED
@@ -299,6 +304,10 @@ def _details(place: Place) -> list[tuple[str, str]]:
         phase = f"phase {lease.phase.value}, supervisor pid {lease.supervisor.pid}"
         who = f"shared by {lease.user}, run {lease.run_id}: " if lease.share else ""
         found.append(("runs", f"{who}{lease.command or 'command not recorded'} ({phase})"))
+    if place.sharers:
+        from holdfast.core.packing import say_sharer
+
+        found += [("memory", say_sharer(sharer)) for sharer in place.sharers]
     for process in place.processes:
         found.append(("process", describe_process(process)))
         if process.kind in NEEDS_ADVICE:
@@ -331,6 +340,7 @@ def _encode(box: Box) -> dict[str, object]:
                 "unavailable": place.unavailable,
                 "lease": place.lease,
                 "sharing": place.sharing,
+                "sharers": place.sharers,
                 "busy": place.busy,
                 "memory_used_bytes": place.memory[0],
                 "memory_total_bytes": place.memory[1],

@@ -1,0 +1,407 @@
+"""Lean cells: many short commands without cards, each run by a fork of the worker with one record (docs/queue.md).
+
+What a lean cell gives up is in `refuse`; what it keeps: it runs at most once, and its exit status is exact. A cell's
+*marker* ``<runs root>/lean/<group>/<name>.json`` tells where it stands. The worker commits it, with a lock on it that
+the fork inherits, before it forks; the fork adds a line before it starts the command, and replaces the marker by the
+record after the end. So, of a cell that is claimed:
+
+    marker                              lock    means
+    none, or of another claim           -       nothing was begun: start
+    one line, of this boot              free    the fork never got to the command: start
+    one or two lines                    held    it runs
+    two lines, or one of another boot   free    it may have run and nobody knows how it ended: lost, never repeated
+    record                              -       it ended
+
+A claim's id names its boot: after a power cut, which may have taken the marker, a claim without a record is lost too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from ...core.cards import visible_devices
+from ...core.environment import NO_CARDS
+from ...core.rules import Rules
+from ...host import files
+from ...host.clock import boot_id, utc_now
+from ...host.processes import send_signal
+from ...model import wire
+from ...model.errors import StorageError, UsageError
+from ...model.identity import ProcessId
+from ...model.job import JobSpec, Priority, Timeouts
+from ...model.queue import CellState
+from ...model.run import SCHEMA
+from ..create import refuse_secrets
+from .light import BY_LIMIT, supervise
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ...model.queue import Cell, Submission
+
+DIRECTORY = "lean"
+PREFIX = "lean"
+GRACE_S = 10.0
+KEPT_FIELDS = frozenset({"name", "command", "workdir", "env", "priority", "expected_s", "grace_s", "seed"})
+"""What of a job a lean cell has."""
+IGNORED_FIELDS = frozenset(
+    {"grace_max_s", "on_supervisor_death", "retries", "stall", "health_every_s", "output_max_bytes", "tracker", "disk"}
+    | {"allow_install", "ptrace", "threads"}
+)
+"""What a lean cell does not have, and what need not be refused: it limits or watches, and no result rests on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that the light supervisor needs. `identity` is what names the cell in its marker and its record."""
+
+    record_path: str
+    log_path: str
+    command: tuple[str, ...]
+    workdir: str
+    environ: dict[str, str]
+    umask: int
+    nice: int | None
+    limit_s: float | None
+    grace_s: float
+    identity: dict[str, Any]
+
+
+class Phase(str, Enum):
+    """Where a claimed lean cell stands; see the table above."""
+
+    UNBEGUN = "unbegun"
+    LIVE = "live"
+    ENDED = "ended"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class LeanLook:
+    """A lean cell at one moment: `record` is set when it has ENDED, `supervisor` when it is LIVE and has said so."""
+
+    phase: Phase
+    record: dict[str, Any] | None = None
+    supervisor: ProcessId | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Light:
+    """A light supervisor that was started just now: a child of ours, to be reaped, and its pidfd, to be closed."""
+
+    pid: int
+    pidfd: int
+
+
+def refuse(spec: JobSpec) -> tuple[str, ...]:
+    """What of a job a lean cell cannot do, in words; empty when it can be lean.
+
+    A field that is not named here or above is refused when it differs from its default: a new one is not passed over.
+    """
+    plain = JobSpec(spec.name, spec.command, spec.workdir)
+    found = []
+    for field in fields(JobSpec):
+        name, value = field.name, getattr(spec, field.name)
+        if name in KEPT_FIELDS or name in IGNORED_FIELDS or value == getattr(plain, name):
+            continue
+        if isinstance(value, Timeouts) and value == Timeouts(run_s=value.run_s):
+            continue
+        found.append(REFUSED.get(name, f"{name} is not for lean cells"))
+    return tuple(found)
+
+
+REFUSED = {
+    "gpus": "it asks for cards: only a run of its own takes a lease",
+    "gpu": "it asks for cards: only a run of its own takes a lease",
+    "limits": "it has limits: only a run of its own has a control group",
+    "containment": "it asks for a containment: a lean cell has a session of its own and no more",
+    "inputs": "it has inputs to check: a lean cell is started without checks",
+    "data": "it has data to protect: a lean cell is not contained",
+    "artifacts": "it has artifacts to check: a lean cell is done by its exit code alone",
+    "checkpoints": "it has checkpoints: a lean cell has no attempts",
+    "config": "it has a configuration to keep: a lean cell has no snapshot",
+    "timeouts": "it has timeouts of checks: only run_s is for lean cells",
+    "notify": "it notifies: only a run of its own does",
+    "pty": "it wants a terminal",
+    "login_shell": "it wants a login shell",
+    "image": "it runs in an image",
+    "caches": "it has caches of its own",
+}
+"""Why, for what people may ask for."""
+
+
+def new_claim() -> str:
+    """An id for a claim of a lean cell, to be committed as its `run_id` before `start`: names the boot, then random."""
+    return f"{PREFIX}-{boot_id().replace('-', '')[:8]}-{os.urandom(6).hex()}"
+
+
+def record_path(cell: Cell) -> str:
+    """The file of a cell's marker, later its record."""
+    for word in (cell.group, cell.name):
+        if word in ("", ".", "..") or "/" in word or "\0" in word:
+            raise StorageError(f"{word!r} cannot name a file", hint="give the cell another name")
+    return f"{cell.runs_root}/{DIRECTORY}/{cell.group}/{cell.name}.json"
+
+
+def log_path(cell: Cell) -> str:
+    """The file of a cell's output."""
+    return f"{record_path(cell).removesuffix('.json')}.log"
+
+
+def start(cell: Cell, submission: Submission, environ: Mapping[str, str], *, umask: int, queue: str) -> Light | None:
+    """Fork the light supervisor of a cell that is CLAIMED under a new id and has not begun.
+
+    None: somebody stopped it before it began; `look` tells its end.
+
+    Args:
+        cell: Its `run_id` is committed.
+        submission: What it came with, this cell alone.
+        environ: The environment it was handed in with.
+        umask: The same.
+        queue: The queue's id, for its marker.
+
+    Raises:
+        UsageError: its job is not for lean cells, or holds a secret.
+        StorageError: the marker cannot be written, or no process can be had; nothing was begun.
+        WireError: its job cannot be read.
+    """
+    plan = _plan(cell, submission, environ, umask=umask, queue=queue)
+    try:
+        if not _keep_aside(plan):
+            return None
+        marker = _commit_marker(plan)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                supervise(plan, marker)
+        finally:
+            os.close(marker)
+        # Ours until we reap it, so the number is still its own.
+        return Light(pid, os.pidfd_open(pid))
+    except OSError as error:
+        where = error.filename or plan.record_path
+        raise StorageError(f"{where}: {error.strerror}", hint="see df and `ulimit -u`") from error
+
+
+def _plan(cell: Cell, submission: Submission, environ: Mapping[str, str], *, umask: int, queue: str) -> Plan:
+    change = submission.cells[0].change if submission.cells else {}
+    spec = wire.decode(JobSpec, {**submission.base, **change})
+    problems = refuse(spec)
+    if problems:
+        raise UsageError(f"{cell.label} cannot be lean: {'; '.join(problems)}", hint="hand it in without --lean")
+    refuse_secrets(spec)
+    values = {**environ, **spec.env, **visible_devices([NO_CARDS]), "HOLDFAST_CELL": cell.name}
+    return Plan(
+        record_path=record_path(cell),
+        log_path=log_path(cell),
+        command=spec.command,
+        workdir=spec.workdir,
+        environ={**values, "HOLDFAST_GROUP": cell.group, "HOLDFAST_RUN_ID": str(cell.run_id)},
+        umask=umask,
+        nice=Rules().nice if spec.priority is Priority.LOW else None,
+        limit_s=spec.timeouts.run_s,
+        grace_s=GRACE_S if spec.grace_s is None else spec.grace_s,
+        identity={
+            "run_id": cell.run_id,
+            "queue": queue,
+            "key": cell.key,
+            "group": cell.group,
+            "name": cell.name,
+            "sha256": cell.sha256,
+        },
+    )
+
+
+def _commit_marker(plan: Plan) -> int:
+    """Put the marker in its place, locked from the first moment on.
+
+    Not synced: after a power cut its boot is another, and the claim is lost with or without it.
+    """
+    directory = os.path.dirname(plan.record_path)
+    temporary = f"{directory}/.{plan.identity['run_id']}.tmp"
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(temporary, flags, 0o600)
+    except FileNotFoundError:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        descriptor = os.open(temporary, flags, 0o600)
+    except FileExistsError:
+        # Of a start that was cut off here; its marker never was in place.
+        files.remove_quietly(temporary)
+        descriptor = os.open(temporary, flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        line = {"schema": SCHEMA, **plan.identity, "boot_id": boot_id(), "claimed_at": utc_now()}
+        files.write_all(descriptor, (json.dumps(line) + "\n").encode())
+        os.rename(temporary, plan.record_path)
+    except OSError:
+        os.close(descriptor)
+        files.remove_quietly(temporary)
+        raise
+    return descriptor
+
+
+def _keep_aside(plan: Plan) -> bool:
+    """Rename record and output of an earlier claim of this cell to ``<name>.<its id>``: attempts are kept.
+
+    False: this claim itself has a record already.
+    """
+    found = _read(plan.record_path)
+    if found is None or found.get("run_id") == plan.identity["run_id"]:
+        return found is None or "ended_at" not in found
+    older = str(found.get("run_id") or "unreadable").replace("/", "_")
+    for path in (plan.log_path, plan.record_path):
+        stem, suffix = os.path.splitext(path)
+        try:
+            os.rename(path, f"{stem}.{older}{suffix}")
+        except FileNotFoundError:
+            continue
+    return True
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    """A marker or record: its lines in one; None when there is none, empty when it cannot be read."""
+    try:
+        data = files.read_bytes(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return {}
+    try:
+        return wire.parse_object(data, path)
+    except wire.WireError:
+        facts: dict[str, Any] = {}
+    for line in data.splitlines():
+        try:
+            facts |= wire.parse_object(line, path)
+        except wire.WireError:
+            break
+    return facts
+
+
+def look(cell: Cell) -> LeanLook:
+    """Where a claimed cell stands; see the table above. Does not raise."""
+    try:
+        path = record_path(cell)
+    except StorageError as error:
+        return LeanLook(Phase.LOST, why=str(error))
+    found, alive = _read(path), False
+    if _is_open(found, cell):
+        # In this order: whoever lets go of the lock has put the record in place before.
+        alive = _is_locked(path)
+        found = _read(path)
+    if found is not None and found.get("run_id") == cell.run_id:
+        if "ended_at" in found:
+            return LeanLook(Phase.ENDED, record=found)
+        supervisor = _read_supervisor(found)
+        if alive:
+            return LeanLook(Phase.LIVE, supervisor=supervisor)
+        if "supervisor" in found or found.get("boot_id") != boot_id():
+            return LeanLook(Phase.LOST, why="its light supervisor is gone and left no record of its end")
+        return LeanLook(Phase.UNBEGUN)
+    if found == {}:
+        return LeanLook(Phase.LOST, why=f"{path} cannot be read")
+    if not str(cell.run_id).startswith(f"{PREFIX}-{boot_id().replace('-', '')[:8]}-"):
+        return LeanLook(Phase.LOST, why="it was claimed before the box was started anew, and there is no record of it")
+    return LeanLook(Phase.UNBEGUN)
+
+
+def _is_open(found: dict[str, Any] | None, cell: Cell) -> bool:
+    return found is not None and found.get("run_id") == cell.run_id and "ended_at" not in found
+
+
+def _read_supervisor(found: dict[str, Any]) -> ProcessId | None:
+    try:
+        return wire.decode(ProcessId, found.get("supervisor"))
+    except wire.WireError:
+        return None
+
+
+def _is_locked(path: str) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        # A file system without locks: nothing is known, so it is not said to be gone.
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def judge(found: LeanLook) -> tuple[CellState, dict[str, Any]]:
+    """State and facts (fields of `Cell`) for a cell that has ENDED or is LOST. Proven is: the record, with exit 0."""
+    record = found.record
+    if record is None:
+        return CellState.FAILED, {"outcome": "lost", "exit_code": None, "note": f"lost: {found.why}"}
+    code, number, outcome = record.get("exit_code"), record.get("signal"), str(record.get("outcome"))
+    facts: dict[str, Any] = {"outcome": outcome, "exit_code": code if isinstance(code, int) else None}
+    if outcome == "succeeded" and code == 0 and record.get("emptied") is True:
+        return CellState.DONE, {**facts, "note": ""}
+    words = f"exit code {code}" if isinstance(code, int) else f"signal {number}"
+    state = CellState.FAILED
+    if record.get("stopped_by"):
+        words = f"stopped by {record['stopped_by']}"
+        state = CellState.FAILED if str(record["stopped_by"]).startswith(BY_LIMIT) else CellState.CANCELLED
+    elif record.get("emptied") is not True:
+        words = f"{words}, but processes that it left could not be ended: {record.get('stuck')}"
+    error = f": {record['error']}" if record.get("error") else ""
+    return state, {**facts, "note": f"{words}{error}; output in {record.get('output')}"}
+
+
+def stop(cell: Cell) -> bool:
+    """Ask a live cell's light supervisor to end it: TERM, its grace, KILL; False when it has ended.
+
+    One that is claimed and not begun gets a record that says so, which its start will find.
+
+    Raises:
+        OSError: that record cannot be written.
+    """
+    found = look(cell)
+    if found.phase is Phase.UNBEGUN and cell.run_id is not None:
+        identity = {"run_id": cell.run_id, "key": cell.key, "group": cell.group, "name": cell.name}
+        end = {
+            "ended_at": utc_now(),
+            "outcome": "stopped",
+            "exit_code": None,
+            "stopped_by": "a person, before it began",
+        }
+        os.makedirs(os.path.dirname(record_path(cell)), mode=0o700, exist_ok=True)
+        files.commit(record_path(cell), wire.to_bytes({**identity, **end}), durable=False)
+        return True
+    if found.phase is not Phase.LIVE or found.supervisor is None:
+        return False
+    return bool(send_signal(found.supervisor, signal.SIGTERM))
+
+
+def find_records(runs_root: str, queue: str) -> list[dict[str, Any]]:
+    """Markers and records of one queue's cells, for a rebuild: newest claim of each cell; unreadable ones are left out.
+
+    Whether one without an end is alive or lost `look` says.
+    """
+    base, found = f"{runs_root}/{DIRECTORY}", []
+    for group in _list(base):
+        for name in _list(f"{base}/{group}"):
+            record = _read(f"{base}/{group}/{name}") if name.endswith(".json") and name[0] != "." else None
+            if record and record.get("queue") == queue and name == f"{record.get('name')}.json":
+                found.append(record)
+    return found
+
+
+def _list(path: str) -> list[str]:
+    try:
+        return sorted(os.listdir(path))
+    except OSError:
+        return []

@@ -1,0 +1,301 @@
+"""What became of the runs that the worker has started: where each stands now, and being woken when that changes.
+
+Correctness never rests on an event: a look reads the run's own files and asks for its supervisor by identity. Events
+(inotify on the attempt's directory, the end of its supervisor by pidfd) only say when a look is due.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from ...core.queueing import Standing
+from ...host import fallback, inotify, processes
+from ...host.clock import boot_id, monotonic_s
+from ...model import wire
+from ...model.run import Created, Ended, Outcome, Preflight, RunState, Waiting
+from ..observe import list_attempts
+from ..retrying import Following, find_following
+
+if TYPE_CHECKING:
+    from ...model.identity import ProcessId
+    from ...model.queue import Cell
+
+COME_UP_S = 15.0
+"""A supervisor that has not taken its run up by then will not."""
+LOOK_AGAIN_S = 30.0
+"""How often a run is looked at when nothing tells of a change."""
+BLIND_POLL_S = 0.5
+"""The same where no events are to be had (the account's inotify instances are used up)."""
+TELLING = frozenset({wire.STATE, wire.EXIT, wire.RETRY})
+"""The files of an attempt whose change is worth a look."""
+
+
+class Phase(Enum):
+    """Where a started run stands."""
+
+    MISSING = "missing"
+    """No attempt of it has been begun."""
+    UNTAKEN = "untaken"
+    """It has an attempt that no supervisor has taken up."""
+    LIVE = "live"
+    """A supervisor is at work on it."""
+    ORPHANED = "orphaned"
+    """Its supervisor is gone and its end is not on record."""
+    OVER = "over"
+    """Its last attempt is over, and none follows by itself."""
+    UNREADABLE = "unreadable"
+    """Its state cannot be read now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One run at one moment. `ended` is set when it is OVER, `reason` is that of an UNTAKEN attempt.
+
+    `note` says what could not be read.
+    """
+
+    phase: Phase
+    attempt: int = 0
+    standing: Standing = Standing.COMING
+    supervisor: ProcessId | None = None
+    ended: Ended | None = None
+    rebooted: bool = False
+    reason: str = "start"
+    note: str = ""
+
+
+def look_at(run_dir: str, *, first_attempt: int = 1) -> Look:
+    """Look at the newest attempt of a run; `first_attempt` is the one that the worker itself has begun."""
+    attempt = _find_newest(run_dir)
+    if attempt < max(1, first_attempt):
+        return Look(Phase.MISSING, attempt)
+    path = f"{wire.attempt_dir(run_dir, attempt)}/{wire.STATE}"
+    try:
+        content = wire.parse_object(fallback.read(os.path.basename(run_dir), attempt, path), path)
+        state = wire.decode(RunState, content, path)
+    except (OSError, wire.WireError) as error:
+        return Look(Phase.UNREADABLE, attempt, note=f"{path}: {error}")
+    rebooted = state.boot_id != boot_id()
+    supervisor, current = state.supervisor, state.state
+    alive = supervisor is not None and processes.is_alive(supervisor)
+    if isinstance(current, Ended):
+        return _judge_end(run_dir, attempt, current, supervisor if alive else None)
+    if alive:
+        return Look(Phase.LIVE, attempt, _find_standing(state, followed=attempt > first_attempt), supervisor)
+    if supervisor is None and isinstance(current, Created):
+        return Look(Phase.UNTAKEN, attempt, reason=str(content.get("reason", "start")))
+    return Look(Phase.ORPHANED, attempt, rebooted=rebooted)
+
+
+def _find_newest(run_dir: str) -> int:
+    """The newest attempt that has a state; a directory without one was never begun."""
+    for attempt in reversed(list_attempts(run_dir)):
+        if os.path.exists(f"{wire.attempt_dir(run_dir, attempt)}/{wire.STATE}"):
+            return attempt
+        aside = fallback.directory(os.path.basename(run_dir), attempt)
+        if aside is not None and os.path.exists(f"{aside}/{wire.STATE}"):
+            return attempt
+    return 0
+
+
+def _judge_end(run_dir: str, attempt: int, ended: Ended, living: ProcessId | None) -> Look:
+    """An end counts when all about it is written, and nobody is about to begin another attempt."""
+    written = os.path.exists(f"{wire.attempt_dir(run_dir, attempt)}/{wire.EXIT}")
+    if living is None and not written:
+        return Look(Phase.ORPHANED, attempt, Standing.AT_WORK)
+    undecided = ended.outcome is Outcome.FAILED and find_following(run_dir, attempt) is not Following.NONE
+    if living is not None and (undecided or not written):
+        return Look(Phase.LIVE, attempt, Standing.AT_WORK, living)
+    return Look(Phase.OVER, attempt, Standing.AT_WORK, ended=ended)
+
+
+def _find_standing(state: RunState, *, followed: bool) -> Standing:
+    """`followed`: an attempt that its own run began, which may pause before it comes to the cards."""
+    current = state.state
+    if isinstance(current, Waiting):
+        return Standing.IN_LINE if current.blocked_by else Standing.COMING
+    if isinstance(current, (Created, Preflight)):
+        return Standing.AT_WORK if followed else Standing.COMING
+    return Standing.AT_WORK
+
+
+@dataclass(slots=True)
+class Watched:
+    """A run that the worker looks after. `begun_s` is when it was started or first seen (monotonic)."""
+
+    cell: Cell
+    run_dir: str
+    first_attempt: int
+    look: Look
+    begun_s: float
+    looked_s: float
+    restarts: int = 0
+    watch: int | None = None
+    watched_attempt: int = 0
+    pidfd: int | None = None
+    pidfd_of: ProcessId | None = None
+
+
+class Watch:
+    """The runs, and one poll set for everything that may happen to them.
+
+    `ready` are those of the further descriptors (`add_descriptor`) that the last wait told of.
+    """
+
+    def __init__(self, directory: str) -> None:
+        """Watch `directory` (the journal) too."""
+        self.runs: dict[int, Watched] = {}
+        self._poller = select.poll()
+        self._by_watch: dict[int, int] = {}
+        self._by_pidfd: dict[int, int] = {}
+        self._others: set[int] = set()
+        self.ready: frozenset[int] = frozenset()
+        self._dirty: set[int] = set()
+        self._journal: int | None = None
+        self._queue: inotify.Inotify | None = None
+        try:
+            self._queue = inotify.Inotify()
+            self._journal = self._queue.add(directory, inotify.MOVED_TO | inotify.CREATE)
+        except OSError:
+            # Looking again and again is all that is left.
+            self._close_queue()
+        else:
+            self._poller.register(self._queue.fileno(), select.POLLIN)
+
+    def close(self) -> None:
+        """Give every descriptor back; the runs go on."""
+        for run in list(self.runs.values()):
+            self.drop(run.cell.id)
+        self._close_queue()
+
+    def _close_queue(self) -> None:
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
+
+    def add(self, cell: Cell, run_dir: str, first_attempt: int) -> Watched:
+        """Look after a run from now on; its first look is due at once."""
+        now = monotonic_s()
+        run = Watched(cell, run_dir, first_attempt, Look(Phase.UNTAKEN), now, now)
+        self.runs[cell.id] = run
+        self._dirty.add(cell.id)
+        return run
+
+    def drop(self, cell_id: int) -> None:
+        """Forget a run."""
+        run = self.runs.pop(cell_id)
+        self._dirty.discard(cell_id)
+        self._unwatch(run)
+        self._close_pidfd(run)
+
+    def postpone(self, run: Watched, delay_s: float) -> None:
+        """Look at a run again that much later, because what followed from the last look could not be done."""
+        run.looked_s = monotonic_s() - LOOK_AGAIN_S + delay_s
+
+    def add_descriptor(self, descriptor: int) -> None:
+        """Wake up, too, when this descriptor is readable; the caller keeps it."""
+        self._others.add(descriptor)
+        self._poller.register(descriptor, select.POLLIN)
+
+    def remove_descriptor(self, descriptor: int) -> None:
+        """No longer; before it is closed."""
+        if descriptor in self._others:
+            self._others.discard(descriptor)
+            self._poller.unregister(descriptor)
+
+    def take_due(self) -> list[Watched]:
+        """Look at every run of which something was heard, or nothing for long; answers those, with their new look."""
+        now = monotonic_s()
+        patience = LOOK_AGAIN_S if self._queue is not None else BLIND_POLL_S
+        due = [run for run in self.runs.values() if run.cell.id in self._dirty or now - run.looked_s >= patience]
+        self._dirty.clear()
+        for run in due:
+            self._look(run)
+        return due
+
+    def _look(self, run: Watched) -> None:
+        run.looked_s = monotonic_s()
+        attempt = _find_newest(run.run_dir)
+        if attempt >= run.first_attempt and attempt != run.watched_attempt:
+            # Before the look, so that nothing is missed in between.
+            self._unwatch(run)
+            self._watch_attempt(run, attempt)
+        run.look = look_at(run.run_dir, first_attempt=run.first_attempt)
+        if run.look.supervisor != run.pidfd_of:
+            self._close_pidfd(run)
+            self._open_pidfd(run)
+
+    def _watch_attempt(self, run: Watched, attempt: int) -> None:
+        run.watched_attempt = attempt
+        if self._queue is None:
+            return
+        try:
+            run.watch = self._queue.add(wire.attempt_dir(run.run_dir, attempt), inotify.MOVED_TO)
+        except OSError:
+            return
+        self._by_watch[run.watch] = run.cell.id
+
+    def _unwatch(self, run: Watched) -> None:
+        if run.watch is not None and self._queue is not None:
+            self._by_watch.pop(run.watch, None)
+            self._queue.remove(run.watch)
+        run.watch = None
+
+    def _open_pidfd(self, run: Watched) -> None:
+        supervisor = run.look.supervisor
+        if supervisor is None:
+            return
+        try:
+            descriptor = processes.open_pidfd(supervisor)
+        except OSError:
+            return
+        if descriptor is None:
+            # It went between the look and now.
+            self._dirty.add(run.cell.id)
+            return
+        run.pidfd, run.pidfd_of = descriptor, supervisor
+        self._by_pidfd[descriptor] = run.cell.id
+        self._poller.register(descriptor, select.POLLIN)
+
+    def _close_pidfd(self, run: Watched) -> None:
+        if run.pidfd is not None:
+            self._by_pidfd.pop(run.pidfd)
+            self._poller.unregister(run.pidfd)
+            os.close(run.pidfd)
+        run.pidfd = run.pidfd_of = None
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Sleep until something happens or the time has passed; whether the journal may have changed."""
+        if self._dirty:
+            timeout_s = 0.0
+        elif self.runs or self._queue is None:
+            timeout_s = min(self._next_look_s(), BLIND_POLL_S * 1e9 if timeout_s is None else timeout_s)
+        ready = self._poller.poll(None if timeout_s is None else max(0, int(timeout_s * 1000) + (timeout_s > 0)))
+        self.ready = frozenset(descriptor for descriptor, _ in ready).intersection(self._others)
+        for descriptor, _ in ready:
+            if descriptor in self._by_pidfd:
+                self._dirty.add(self._by_pidfd[descriptor])
+        return self._read_events()
+
+    def _next_look_s(self) -> float:
+        if self._queue is None:
+            return BLIND_POLL_S
+        return max(0.0, min(run.looked_s for run in self.runs.values()) + LOOK_AGAIN_S - monotonic_s())
+
+    def _read_events(self) -> bool:
+        if self._queue is None:
+            return True
+        told = False
+        for event in self._queue.read():
+            if event.mask & inotify.OVERFLOW:
+                self._dirty.update(self.runs)
+                told = True
+            elif event.watch == self._journal:
+                told = True
+            elif event.watch in self._by_watch and event.name in TELLING:
+                self._dirty.add(self._by_watch[event.watch])
+        return told

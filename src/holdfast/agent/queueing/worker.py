@@ -1,0 +1,428 @@
+"""The queue's worker: one process for each account and box, there as long as something is to be started or watched.
+
+It owns no job: every run has a supervisor of its own, so a worker that is killed anywhere costs nothing. The next one
+finds in the queue which cells were started, looks at their runs, and goes on. All that it decides is committed before
+it is done (`starting`), what became of a run is read from the run (`watching`), and what may start is decided by
+`core.queueing`.
+
+It sleeps in one poll: the journal's directory, the supervisors of its runs, their attempts' directories, the next time
+that something waits for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ...core.queueing import Active, Situation, Standing, choose
+from ...host import files
+from ...host.clock import epoch_s, monotonic_s, utc_now
+from ...model import wire
+from ...model.errors import HoldfastError, StorageError
+from ...model.queue import CellState
+from ...model.run import Outcome
+from ...store.queue_moves import CellMoved
+from .lean_cells import LeanCells
+from .presence import WorkerLock, count_cpu_slots, ensure_worker, read_worker
+from .starting import Made, Starter
+from .watching import COME_UP_S, Phase, Watch, Watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...model.queue import Cell
+    from ...model.run import Ended
+    from ...store.queue import Queue
+    from .starting import Start
+
+__all__ = ["Worker", "ensure_worker", "main", "read_worker"]
+
+WINDOW = 100
+"""How many of the best waiting cells are considered at a time."""
+MOST_ACTIVE = 200
+"""Runs at once: each costs a watch and a descriptor, and a supervisor closes no descriptor beyond 1024."""
+CLOCK_CHECK_S = 60.0
+"""How often the wall clock is asked anew when something waits for a time of day: somebody may have set it."""
+REVIEW_S = 10.0
+"""How often cells that another box has are looked at."""
+RETRY_S = 2.0
+"""When a run is looked at again of whose change the queue could not be told."""
+FIRST_PAUSE_S = 2.0
+LONGEST_PAUSE_S = 300.0
+MOST_RESTARTS = 5
+"""A run that loses its supervisor so often is given to a person."""
+BY_CLAIM = "the claim of its cell"
+"""Who ends a run of which another box has taken the cell over (`agent.claim_watch`)."""
+HOURS_FINDING = "rules.allowed_hours"
+
+
+class Worker:
+    """Works one queue off until nothing is left that goes on by itself."""
+
+    def __init__(self, queue: Queue) -> None:
+        """Look at nothing yet."""
+        self._queue = queue
+        self._starter = Starter(queue)
+        self._watch = Watch(f"{queue.directory}/journal")
+        self._lean = LeanCells(queue, self._watch, self._starter.environ_of)
+        self._blocked = ""
+        self._blocked_until_s = 0.0
+        self._pause_s = FIRST_PAUSE_S
+        self._reviewed_s = 0.0
+        self._hours: tuple[float, str] = (0.0, "")
+        self._failed_in_row: dict[str, int] = {}
+        self._behind = True
+        self._cpus = count_cpu_slots()
+
+    def close(self) -> None:
+        """Give every descriptor back; what runs goes on."""
+        self._lean.close()
+        self._watch.close()
+
+    def run(self, stay: Callable[[], bool]) -> None:
+        """Work until nothing is left to do, or `stay` says no."""
+        self._behind = True
+        while stay():
+            if self._behind:
+                self._behind = False
+                self._guard(self._take_stock)
+            self._guard(self._follow_runs)
+            self._guard(self._lean.collect)
+            self._guard(self._review_elsewhere)
+            self._guard(self._start_cells)
+            wait_s = self._find_pause()
+            if wait_s is not None and wait_s < 0:
+                return
+            if self._watch.wait(wait_s):
+                self._guard(self._queue.catch_up)
+
+    def has_work(self) -> bool:
+        """Whether anything is active or goes on by itself."""
+        return bool(self._queue.active()) or self._is_waiting()
+
+    def _guard(self, step: Callable[[], None]) -> None:
+        """The queue's disk may be full or its database locked for a while: nothing is lost by trying again later."""
+        try:
+            step()
+        except (HoldfastError, OSError) as error:
+            _log(f"{step.__name__.strip('_')}: {error}")
+            self._behind = True
+            self._block(str(error))
+
+    def _block(self, why: str) -> None:
+        self._blocked, self._blocked_until_s = why, monotonic_s() + self._pause_s
+        self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
+
+    # --- what was started -------------------------------------------------------------------------------------------
+
+    def _take_stock(self) -> None:
+        """Go on with what an earlier worker has left."""
+        for cell in self._queue.active():
+            if cell.id in self._watch.runs:
+                continue
+            if cell.lean:
+                self._lean.adopt(cell)
+            elif cell.state is CellState.PRODUCED:
+                self._judge(cell)
+            elif cell.state is CellState.CLAIMED:
+                self._note(self._starter.take_up(cell))
+            elif cell.run_dir is not None:
+                self._watch.add(cell, cell.run_dir, max(1, cell.attempts))
+
+    def _note(self, start: Start) -> None:
+        """What came of a start: watch the run, or say why there is none."""
+        cell = start.cell
+        if start.made is Made.STARTED:
+            assert cell.run_dir is not None
+            self._watch.add(cell, cell.run_dir, cell.attempts)
+            self._pause_s = FIRST_PAUSE_S
+            return
+        _log(f"{cell.label} was not started ({start.made.value}): {start.why}")
+        if start.made is Made.BLOCKED:
+            self._block(start.why)
+
+    def _follow_runs(self) -> None:
+        due = self._watch.take_due()
+        for run in due:
+            # Until what follows is done.
+            self._watch.postpone(run, RETRY_S)
+        for run in due:
+            try:
+                if run.look.phase is Phase.OVER:
+                    self._end(run)
+                elif run.look.phase is not Phase.LIVE:
+                    self._mend(run)
+            except CellMoved as error:
+                # Somebody took it out of the queue. The run goes on, with a supervisor of its own.
+                _log(str(error))
+                self._watch.drop(run.cell.id)
+            run.looked_s = monotonic_s()
+
+    def _mend(self, run: Watched) -> None:
+        """A run of ours without a supervisor gets one; what cannot be told is left to a person."""
+        look, cell = run.look, run.cell
+        if look.phase is not Phase.ORPHANED and monotonic_s() - run.begun_s < COME_UP_S:
+            # Its supervisor is still coming up.
+            return
+        if look.phase in (Phase.MISSING, Phase.UNREADABLE) or run.restarts >= MOST_RESTARTS:
+            why = look.note or f"its run directory {run.run_dir} holds no attempt"
+            if run.restarts >= MOST_RESTARTS:
+                why = f"its supervisor was gone {run.restarts} times; see {run.run_dir}"
+            self._leave_to_person(run, why)
+            return
+        run.restarts += 1
+        run.begun_s = monotonic_s()
+        orphaned = look.phase is Phase.ORPHANED
+        try:
+            # After a restart of the box nothing is begun in it any more: its end is written, whatever is gone.
+            self._starter.supervise(
+                cell, look.attempt, "adopt" if orphaned else look.reason, without_secrets=orphaned and look.rebooted
+            )
+        except (HoldfastError, OSError) as error:
+            self._leave_to_person(run, str(error))
+
+    def _leave_to_person(self, run: Watched, why: str) -> None:
+        self._queue.move_on(run.cell.id, CellState.HELD, note=why)
+        self._watch.drop(run.cell.id)
+
+    def _end(self, run: Watched) -> None:
+        """A run is over: prove it, begin it again, or leave it to a person."""
+        from .requeue import decide_requeue
+
+        ended, cell = run.look.ended, run.cell
+        assert ended is not None
+        facts = _facts_of(run, ended)
+        if ended.outcome is Outcome.SUCCEEDED:
+            produced = self._queue.move_on(cell.id, CellState.PRODUCED, **facts)
+            self._watch.drop(cell.id)
+            self._judge(produced)
+            return
+        if ended.request is not None and ended.request.by.startswith(BY_CLAIM):
+            self._queue.move_on(cell.id, CellState.ELSEWHERE, **{**facts, "note": ended.evidence})
+        elif _was_closed(ended):
+            self._queue.move_on(cell.id, CellState.QUEUED, **{**facts, "note": ended.evidence})
+        else:
+            again = decide_requeue(replace(cell, attempts=run.look.attempt), run.run_dir)
+            if again.again:
+                when = {"not_before": epoch_s() + again.wait_s, "requeued": cell.requeued + 1, "note": again.why}
+                self._queue.move_on(cell.id, CellState.QUEUED, **{**facts, **when})
+            else:
+                state = CellState.CANCELLED if ended.outcome is Outcome.STOPPED else CellState.FAILED
+                self._close(cell, state, {**facts, "note": f"{ended.evidence}; {again.why}"})
+        self._watch.drop(cell.id)
+
+    def _judge(self, cell: Cell) -> None:
+        """Hold a run that succeeded against the roster (QUEUE-16): only proven is done."""
+        from .completion import judge
+
+        assert cell.run_dir is not None
+        state, note = judge(cell, cell.run_dir, cell.sha256)
+        self._close(cell, state, {"note": note})
+
+    def _close(self, cell: Cell, state: CellState, facts: dict[str, object]) -> None:
+        self._queue.move_on(cell.id, state, **facts)
+        self._count_end(cell, state)
+
+    def _count_end(self, cell: Cell, state: CellState) -> None:
+        if state is CellState.DONE:
+            self._failed_in_row[cell.group] = 0
+        elif state is CellState.FAILED:
+            self._count_failure(cell)
+
+    def _count_failure(self, cell: Cell) -> None:
+        """So many failures in a row hold the group, where somebody asked for that."""
+        group = self._queue.groups().get(cell.group)
+        row = self._failed_in_row[cell.group] = self._failed_in_row.get(cell.group, 0) + 1
+        if group is not None and 0 < group.hold_after <= row and not group.held:
+            self._failed_in_row[cell.group] = 0
+            self._queue.hold_group(cell.group, f"{row} cells in a row failed, the last was {cell.label}")
+
+    def _review_elsewhere(self) -> None:
+        """Cells that another box has: done there, or silent there and free again."""
+        if monotonic_s() - self._reviewed_s < REVIEW_S:
+            return
+        self._reviewed_s = monotonic_s()
+        for cell in self._queue.cells(states=(CellState.ELSEWHERE,), limit=WINDOW):
+            answer = self._starter.shared.review(cell)
+            if answer.state is not None and answer.state is not CellState.ELSEWHERE:
+                self._queue.move_on(cell.id, answer.state, note=answer.note)
+
+    # --- what is to be started --------------------------------------------------------------------------------------
+
+    def _start_cells(self) -> None:
+        """Start what there is room for, until there is none or something else must be looked at first."""
+        for _ in range(WINDOW):
+            situation = self._look_around()
+            room = MOST_ACTIVE - len(situation.active)
+            chosen = choose(self._find_candidates(situation), situation)[:room] if room > 0 else ()
+            # With the ends of those before, in one transaction.
+            ended = self._lean.start([cell for cell in chosen if cell.lean])
+            for cell, state in ended:
+                self._count_end(cell, state)
+            for cell in chosen:
+                if not cell.lean and not self._blocked_now:
+                    self._start(cell)
+            if not (chosen or ended) or self._blocked_now:
+                return
+
+    def _start(self, cell: Cell) -> None:
+        try:
+            self._note(self._starter.start(cell))
+        except CellMoved as error:
+            _log(str(error))
+
+    def _find_candidates(self, situation: Situation) -> list[Cell]:
+        return self._queue.candidates(
+            now=situation.now,
+            limit=WINDOW,
+            without_groups=situation.closed_groups,
+            cards=situation.card_room > 0,
+            slots=situation.free_slots > 0,
+        )
+
+    def _look_around(self) -> Situation:
+        settings = self._queue.settings()
+        runs = (Active(run.cell, run.look.standing) for run in self._watch.runs.values())
+        lean = (Active(cell, Standing.AT_WORK) for cell in self._lean.active)
+        return Situation(
+            active=(*runs, *lean),
+            groups=self._queue.groups(),
+            settings=settings,
+            cpu_slots=self._cpus if settings.cpu_slots is None else settings.cpu_slots,
+            now=epoch_s(),
+            cards_closed=self._find_closed_hours(),
+            stopped=self._blocked_now,
+        )
+
+    @property
+    def _blocked_now(self) -> str:
+        """Why nothing can be started at the moment; empty when it is time to try."""
+        return self._blocked if monotonic_s() < self._blocked_until_s else ""
+
+    def _find_closed_hours(self) -> str:
+        """Why no cell for cards may start at this time of day; read again once in a while."""
+        read_s, words = self._hours
+        if not read_s or monotonic_s() - read_s >= CLOCK_CHECK_S:
+            words = read_closed_hours()
+            self._hours = (monotonic_s(), words)
+        return words
+
+    def _is_waiting(self) -> bool:
+        """Whether a cell will start by itself, now or later."""
+        situation = self._look_around()
+        if situation.settings.paused or situation.settings.draining:
+            return False
+        if self._queue.next_time(situation.now) is not None:
+            return True
+        closed = situation.closed_groups
+        found = self._queue.candidates(now=situation.now, limit=1, without_groups=closed, cards=True, slots=True)
+        return bool(found) or bool(self._queue.cells(states=(CellState.ELSEWHERE,), limit=1))
+
+    def _find_pause(self) -> float | None:
+        """How long to sleep at most, in seconds: None until something happens, negative when there is nothing to do."""
+        left = self._blocked_until_s - monotonic_s()
+        if left > 0:
+            return left
+        try:
+            waiting = self._is_waiting()
+            due = self._queue.next_time(epoch_s())
+            elsewhere = waiting and bool(self._queue.cells(states=(CellState.ELSEWHERE,), limit=1))
+        except HoldfastError as error:
+            self._block(str(error))
+            return self._pause_s
+        if not waiting:
+            return self._lean.next_look_s if self._watch.runs or self._lean.active else -1.0
+        times = [CLOCK_CHECK_S] if due is not None or self._hours[1] or not self._watch.runs else []
+        times += [self._lean.next_look_s] if self._lean.next_look_s is not None else []
+        times += [max(0.05, due - epoch_s())] if due is not None else []
+        times += [REVIEW_S] if elsewhere else []
+        return min(times, default=None)
+
+
+def read_closed_hours() -> str:
+    """Why no cell for cards may start at this time of day by the rules of the box; empty when one may.
+
+    Rules that cannot be read close nothing here: the run's own checks refuse it and say why.
+    """
+    from ...core.rules import judge_hours
+    from ...host.rulesfile import read_rules
+
+    try:
+        rules = read_rules(os.environ)
+    except HoldfastError:
+        return ""
+    local = time.localtime()
+    finding = judge_hours(rules, local.tm_hour * 60 + local.tm_min)
+    return "" if finding is None else f"{finding.evidence}; {finding.remedy}"
+
+
+def _facts_of(run: Watched, ended: Ended) -> dict[str, object]:
+    """What the queue keeps of an attempt's end."""
+    path = f"{wire.attempt_dir(run.run_dir, run.look.attempt)}/{wire.EXIT}"
+    try:
+        failure = wire.parse_object(files.read_bytes(path), path).get("failure_class")
+    except (OSError, wire.WireError):
+        failure = None
+    return {
+        "outcome": ended.outcome.value,
+        "exit_code": ended.exit_code,
+        "failure": failure if isinstance(failure, str) else "",
+        "attempts": run.look.attempt,
+        "ended_at": epoch_s(),
+    }
+
+
+def _was_closed(ended: Ended) -> bool:
+    """Whether the run was refused for nothing but the time of day, which had come between the choice and its checks."""
+    refusal = ended.refusal
+    return refusal is not None and bool(refusal.findings) and all(f.id == HOURS_FINDING for f in refusal.findings)
+
+
+def _log(words: str) -> None:
+    sys.stderr.write(f"{utc_now()} {words}\n")
+    sys.stderr.flush()
+
+
+def main(directory: str) -> int:
+    """Work the queue in `directory` off, unless another worker is at it; the exit code of this process."""
+    from ...store.queue import Queue
+
+    from .recovery import find_runs
+
+    os.umask(0o077)
+    try:
+        lock = WorkerLock(directory)
+        if not lock.take():
+            return 0
+    except OSError as error:
+        _log(f"no worker for {directory}: {error}")
+        return 74
+    from .preload import warm_up
+
+    warm_up()
+    try:
+        with Queue(directory, find_runs=find_runs) as queue:
+            if queue.notice:
+                _log(queue.notice)
+            _serve(queue, lock)
+    except StorageError as error:
+        _log(f"the queue cannot be used: {error}")
+        return 74
+    return 0
+
+
+def _serve(queue: Queue, lock: WorkerLock) -> None:
+    """Work, let go of the lock, look once more: what was handed in meanwhile saw the lock held and started nobody."""
+    worker = Worker(queue)
+    try:
+        while not lock.is_stale():
+            worker.run(lambda: not lock.is_stale())
+            lock.release()
+            if lock.is_stale() or not worker.has_work() or not lock.take():
+                return
+    finally:
+        worker.close()
+        lock.close()

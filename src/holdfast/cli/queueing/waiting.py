@@ -1,0 +1,209 @@
+"""Waiting for cells and runs: until every one is proven done, or nothing goes on by itself any more.
+
+What is waited for is asked of the queue again after each event (its directory changed, its worker ended); nothing is
+counted from events. A wait ends as soon as no open cell of the roster can go on without a person: a pause, a held cell,
+a failed predecessor or a worker that cannot be had must not look like work that takes long.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from holdfast.agent.changes import Changes
+from holdfast.host.clock import monotonic_s
+from holdfast.model.queue import ACTIVE_STATES, CLOSED_STATES, WAITING_STATES, CellState
+
+from .opening import look_for_worker, start_worker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.agent.queueing.presence import WorkerFacts
+    from holdfast.model.queue import Cell
+    from holdfast.store.queue import Queue
+
+LOOK_AGAIN_S = 30.0
+"""The longest time without a look, for what no event tells: a clock that was set, a claim of another box."""
+GATHER_S = 0.05
+"""How long changes are gathered into one look: a busy worker commits hundreds of times a second."""
+COME_UP_S = 10.0
+"""How long a worker may take from its start to the first thing that it commits."""
+MOST_STARTS = 3
+"""How many workers are started in vain, one after the other, before that is the answer."""
+TOLD_EVERY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """What is waited for: whole groups, with every cell that they get meanwhile, single cells, or everything."""
+
+    groups: frozenset[str] = frozenset()
+    labels: tuple[str, ...] = ()
+    everything: bool = False
+
+    def holds(self, cell: Cell) -> bool:
+        """Whether a cell is on it."""
+        return self.everything or cell.group in self.groups or cell.label in self.labels
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Where the roster stands: how many cells in each state, and why nothing of it goes on by itself (else empty)."""
+
+    counts: dict[CellState, int]
+    stuck: str = ""
+
+    @property
+    def total(self) -> int:
+        """How many cells are on the roster."""
+        return sum(self.counts.values())
+
+    @property
+    def done(self) -> int:
+        """How many are proven done."""
+        return self.counts.get(CellState.DONE, 0)
+
+    @property
+    def open(self) -> int:
+        """How many are not closed."""
+        return sum(number for state, number in self.counts.items() if state not in CLOSED_STATES)
+
+    def describe(self) -> str:
+        """``3 of 12 done, 2 running, 1 failed, 6 waiting``."""
+        numbers = {
+            "running": sum(self.counts.get(state, 0) for state in ACTIVE_STATES),
+            "failed": self.counts.get(CellState.FAILED, 0),
+            "cancelled": self.counts.get(CellState.CANCELLED, 0),
+            "elsewhere": self.counts.get(CellState.ELSEWHERE, 0),
+            "waiting": sum(self.counts.get(state, 0) for state in WAITING_STATES),
+        }
+        return ", ".join([f"{self.done} of {self.total} done", *(f"{n} {word}" for word, n in numbers.items() if n)])
+
+
+def look(queue: Queue, roster: Roster) -> Look:
+    """Count the roster, and see whether it can go on."""
+    counts: dict[CellState, int] = {}
+    every = queue.counts()
+    for group, numbers in every.items():
+        if roster.everything or group in roster.groups:
+            for state, number in numbers.items():
+                counts[state] = counts.get(state, 0) + number
+    if roster.labels:
+        for cell in queue.find(roster.labels):
+            if cell.group not in roster.groups:
+                counts[cell.state] = counts.get(cell.state, 0) + 1
+    seen = Look({state: number for state, number in counts.items() if number})
+    return Look(seen.counts, find_stuck(queue, roster)) if seen.open else seen
+
+
+def find_stuck(queue: Queue, roster: Roster) -> str:
+    """Why no open cell of the roster goes on by itself; empty when one does, or may."""
+    active = queue.active()
+    if any(roster.holds(cell) for cell in active):
+        return ""
+    settings, groups = queue.settings(), queue.groups()
+    stopped = "the queue is being drained" if settings.draining else "the queue is paused" if settings.paused else ""
+    closed = {name: why for name, group in groups.items() if (why := _describe_group(group.paused, group.held))}
+    waiting = queue.cells(states=(CellState.QUEUED, CellState.ELSEWHERE))
+    free = [cell for cell in waiting if cell.state is CellState.ELSEWHERE or not (stopped or cell.group in closed)]
+    if any(roster.holds(cell) for cell in free):
+        return ""
+    blocked = [cell for cell in queue.cells(states=(CellState.BLOCKED,)) if roster.holds(cell)]
+    if blocked and (active or free):
+        # What they need may be among those; when all that has ended, this question is asked again.
+        return ""
+    reasons = _list_reasons(queue, roster, closed)
+    return "; ".join([*([f"{stopped} (holdfast queue resume)"] if stopped else []), *reasons]) or "nothing can start"
+
+
+def _describe_group(paused: bool, held: str) -> str:  # noqa: FBT001 - the two fields of a group
+    return f"stopped by itself: {held}" if held else "is paused" if paused else ""
+
+
+def _list_reasons(queue: Queue, roster: Roster, closed: dict[str, str]) -> list[str]:
+    reasons = [
+        f"group {name} {why} (holdfast queue resume {name})"
+        for name, why in closed.items()
+        if roster.everything or name in roster.groups or any(label.startswith(f"{name}/") for label in roster.labels)
+    ]
+    held = [cell for cell in queue.cells(states=(CellState.HELD,)) if roster.holds(cell)]
+    if held:
+        why = f": {held[0].note}" if held[0].note else ""
+        reasons.append(f"{_count(held)} held, {held[0].label}{why} (holdfast queue resume {held[0].label})")
+    blocked = [cell for cell in queue.cells(states=(CellState.BLOCKED,)) if roster.holds(cell)]
+    if blocked:
+        needs = ", ".join(f"{need.label} ({need.state.value})" for need in queue.needs_of(blocked[0].id)[:3])
+        reasons.append(f"{_count(blocked)} blocked, {blocked[0].label} needs {needs or 'what is not done'}")
+    return reasons
+
+
+def _count(cells: Sequence[Cell]) -> str:
+    return f"{len(cells)} cell{' is' if len(cells) == 1 else 's are'}"
+
+
+@dataclass(slots=True)
+class _Worker:
+    """Keeps a worker at work while something is open, and notices when starting one is in vain."""
+
+    queue: Queue
+    started: int = 0
+    started_at: float = 0.0
+    before: dict[CellState, int] = field(default_factory=dict)
+
+    def tend(self, seen: Look) -> tuple[WorkerFacts | None, str]:
+        """The worker, and why there is none to be had (else empty)."""
+        if seen.counts != self.before:
+            self.started, self.before = 0, seen.counts
+        facts, problem = look_for_worker(self.queue)
+        if facts is not None or problem:
+            return facts, problem
+        if self.started and monotonic_s() - self.started_at < COME_UP_S / MOST_STARTS:
+            return None, ""
+        if self.started >= MOST_STARTS:
+            log = f"{self.queue.directory}/worker.log"
+            return None, f"no worker stays: {self.started} were started and did nothing; see {log}"
+        self.started += 1
+        self.started_at = monotonic_s()
+        start_worker(self.queue)
+        return None, ""
+
+
+def wait_for(
+    queue: Queue, roster: Roster, *, deadline: float | None, tell: Callable[[Look], None]
+) -> tuple[Look, bool]:
+    """Sleep until nothing of the roster is open or can go on; the last look, and whether the time was up first."""
+    worker = _Worker(queue)
+    with Changes(queue.directory) as changes:
+        while True:
+            seen = look(queue, roster)
+            tell(seen)
+            if not seen.open or seen.stuck:
+                return seen, False
+            facts, problem = worker.tend(seen)
+            if problem:
+                return Look(seen.counts, problem), False
+            limit_s = LOOK_AGAIN_S if facts is not None else COME_UP_S / MOST_STARTS
+            if deadline is not None:
+                limit_s = min(limit_s, deadline - monotonic_s())
+                if limit_s <= 0:
+                    return seen, True
+            if facts is not None:
+                changes.watch(facts.process)
+            changes.wait(limit_s)
+            time.sleep(GATHER_S)
+
+
+def wait_idle(queue: Queue) -> None:
+    """Sleep until no cell is at work."""
+    worker = _Worker(queue)
+    with Changes(queue.directory) as changes:
+        while active := queue.active():
+            facts, problem = worker.tend(Look({CellState.RUNNING: len(active)}))
+            if problem:
+                return
+            if facts is not None:
+                changes.watch(facts.process)
+            changes.wait(LOOK_AGAIN_S if facts is not None else COME_UP_S / MOST_STARTS)
+            time.sleep(GATHER_S)

@@ -1,0 +1,343 @@
+"""From a sweep as written to cells as they are handed in: each with its name, command, environment and configuration.
+
+What is said in more than one place: for all cells (``set:``, ``--set``) is overruled by what ``overrides:`` say, and
+that by the cell's own parameters; job keys go the same way. A parameter then reaches the program in the first way that
+fits: the overlay chooses layers; a placeholder ``{name}`` anywhere in the job takes it; a configuration that is
+resolved takes dotted names and those it has at its top; else it becomes an argument. All are in the environment, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from holdfast.cli import values
+from holdfast.cli.jobfile import Problem, check_together
+from holdfast.cli.queueing.hashing import CellHasher
+from holdfast.cli.schema import BY_PATH, Kind
+from holdfast.core import grid
+from holdfast.core.redact import is_secret_name, is_secret_value
+from holdfast.model import wire
+from holdfast.model.errors import JobFileError
+from holdfast.model.ids import clean_name
+from holdfast.model.queue import NewCell
+from holdfast.model.sweep import OVERLAY, Contradiction, Point, ResolvedConfig
+
+from .contradictions import Watcher
+from .layering import Layers
+from .reading import Problems
+from .sweepfile import HINT, Own, SweepFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from holdfast.cli.documents import Node
+
+CELL_VARIABLE = "HOLDFAST_CELL"
+GROUP_VARIABLE = "HOLDFAST_GROUP"
+LONGEST_RUN_NAME = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What a sweep comes to: the encoded base, its cells, the configurations to be stored, and what was said twice."""
+
+    base: dict[str, Any]
+    cells: tuple[NewCell, ...]
+    configs: dict[str, ResolvedConfig] = field(default_factory=dict)
+    contradictions: tuple[Contradiction, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A point with everything that was said for it alone, weakest first."""
+
+    point: Point
+    own: tuple[Own, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """What cells with the same job keys share: the changed fields, the job, its placeholders, the fields with any."""
+
+    change: dict[str, Any]
+    job: dict[str, Any]
+    placed: frozenset[str]
+    fields: frozenset[str]
+
+
+class Builder:
+    """Makes the cells of one sweep over one base job.
+
+    `base` is the encoded job, `group` the group's name, `configs_dir` where resolved configurations will lie. Job keys
+    of the command line are in `base` already; ``sweep.job`` has them, too, to be compared with the cells'.
+    """
+
+    def __init__(self, sweep: SweepFile, base: dict[str, Any], *, group: str, configs_dir: str) -> None:
+        """Look at what there is to resolve; nothing is made yet."""
+        self._sweep = sweep
+        self._base = base
+        self._group = group
+        self._configs_dir = configs_dir
+        self._problems = Problems()
+        self._notes: dict[str, None] = {}
+        self._configs: dict[str, ResolvedConfig] = {}
+        self._templates: dict[tuple[int, ...], _Template] = {}
+        self._harmless: set[tuple[str, str]] = set()
+        self._layers = Layers(sweep, base)
+        self._watcher = Watcher(sweep)
+        self._used: set[int] = set()
+
+    @property
+    def files(self) -> list[str]:
+        """The configurations and overlays that were read."""
+        return self._layers.list_files()
+
+    def build(self, *, all_cells: bool = True) -> Built:
+        """All cells; with `all_cells` it is said when a rule of the sweep fits none of them.
+
+        Raises:
+            JobFileError: something in it is wrong; up to ten mistakes are named.
+        """
+        entries = list(self._list_entries())
+        for text in grid.find_twins([(entry.point.name, _describe(entry.point)) for entry in entries]):
+            self._problems.add(self._sweep.path, text)
+        self._check_entries(entries, all_cells=all_cells)
+        self._problems.raise_any(HINT)
+        hasher = CellHasher(self._base)
+        cells = [cell for entry in entries if (cell := self._build(entry, hasher)) is not None]
+        self._problems.raise_any(HINT)
+        contradictions = tuple(self._watcher.found)
+        return Built(self._base, tuple(cells), self._configs, contradictions, tuple(self._notes))
+
+    # --- points -----------------------------------------------------------------------------------------------------
+
+    def _list_entries(self) -> Iterable[_Entry]:
+        sweep = self._sweep
+        try:
+            points = grid.expand(sweep.axes) if sweep.axes else []
+        except grid.GridError as error:
+            self._problems.add(sweep.path, str(error))
+            return
+        excluded: set[int] = set()
+        for params in points:
+            hits = [number for number, (_, when) in enumerate(sweep.exclude) if grid.matches(params, when)]
+            excluded.update(hits)
+            if not hits:
+                yield self._make_entry(params, None)
+        for number, (where, when) in enumerate(sweep.exclude):
+            if number not in excluded and sweep.axes:
+                self._notes[f"{where}: exclude: fits no cell: {_say(when)}"] = None
+        for own in sweep.cells:
+            yield self._make_entry(own.params, own)
+
+    def _make_entry(self, params: Mapping[str, str], entry: Own | None) -> _Entry:
+        if entry is not None and entry.overlays:
+            params = {**params, OVERLAY: "+".join(entry.overlays)}
+        known = {**self._sweep.settings, **params}
+        fitting = [own for own in self._sweep.overrides if grid.matches(known, own.when)]
+        self._used.update(id(own) for own in fitting)
+        merged = dict(self._sweep.settings)
+        for own in fitting:
+            merged.update(own.params)
+        merged.update(params)
+        name = entry.name if entry is not None and entry.name else grid.make_name(params)
+        where = entry.where if entry is not None else ""
+        own_names = frozenset(params) | frozenset(name for own in fitting for name in own.params)
+        return _Entry(Point(name, merged, own_names, where), (*fitting, *([entry] if entry is not None else [])))
+
+    def _check_entries(self, entries: Sequence[_Entry], *, all_cells: bool) -> None:
+        for entry in entries:
+            try:
+                grid.check_name(entry.point.name)
+            except grid.GridError as error:
+                self._problems.add(_describe(entry.point), str(error))
+        if not entries and not self._problems:
+            self._problems.add(self._sweep.path, "every cell is excluded, nothing is left")
+        for own in self._sweep.overrides if all_cells else ():
+            if id(own) not in self._used:
+                self._notes[f"{own.where}: overrides: fits no cell: {_say(own.when)}"] = None
+
+    # --- cells ------------------------------------------------------------------------------------------------------
+
+    def _build(self, entry: _Entry, hasher: CellHasher) -> NewCell | None:
+        point = entry.point
+        try:
+            self._refuse_secrets(point)
+            template = self._make_template(entry)
+            config = self._resolve(entry, template)
+            change = self._fill(point, template, config)
+        except (grid.GridError, ValueError) as error:
+            self._problems.add(_describe(point), str(error))
+            return None
+        cost = next((own.cost_s for own in reversed(entry.own) if own.cost_s is not None), self._sweep.cost_s)
+        return NewCell(
+            point.name,
+            change,
+            dict(point.params),
+            needs=self._sweep.after,
+            priority=self._sweep.priority,
+            expected_s=cost if cost is not None else template.job.get("expected_s"),
+            sha256=hasher.hash(change),
+        )
+
+    def _refuse_secrets(self, point: Point) -> None:
+        for name, value in point.params.items():
+            if (name, value) in self._harmless:
+                continue
+            if is_secret_name(name) or is_secret_value(value):
+                raise grid.GridError(f"{name} looks like a secret, which would be stored; `export` it instead")
+            self._harmless.add((name, value))
+
+    def _make_template(self, entry: _Entry) -> _Template:
+        """The job after the keys of overrides and of the cell; made once for each set of them."""
+        layers = [own for own in entry.own if own.job]
+        key = tuple(id(own) for own in layers)
+        if key not in self._templates:
+            change: dict[str, Any] = {}
+            for own in layers:
+                lay_over(self._base, change, own.job, self._sweep.directory, self._problems)
+            job = {**self._base, **change}
+            problems: list[Problem] = []
+            check_together(self._sweep.path, _list_fields(job), problems)
+            for problem in problems if layers else ():
+                self._problems.add(layers[-1].where, f"{problem.key}: {problem.message}")
+            fields = frozenset(name for name, value in job.items() if grid.find_placeholders(value))
+            placed = grid.find_placeholders(job)
+            for name, meant in grid.find_misspelt(placed, {*self._list_params(), *grid.RESERVED}).items():
+                self._problems.add(self._sweep.path, f"{{{name}}} is no parameter; did you mean {{{meant}}}?")
+            self._templates[key] = _Template(change, job, placed, fields)
+        return self._templates[key]
+
+    def _list_params(self) -> set[str]:
+        sweep = self._sweep
+        every: list[Mapping[str, object]] = [sweep.axes, sweep.settings]
+        every += [own.params for own in (*sweep.cells, *sweep.overrides)]
+        return {name for params in every for name in params}
+
+    def _resolve(self, entry: _Entry, template: _Template) -> ResolvedConfig | None:
+        """The cell's configuration, when it has one of its own; contradictions are noted on the way."""
+        point, own = entry.point, point_overlays(entry.own)
+        overlays = [*own, *point.params.get(OVERLAY, "").split("+")] if OVERLAY in point.params else own
+        config = self._layers.read_for(list(dict.fromkeys(overlays)), template.job)
+        self._watcher.watch(point, entry.own, template.job, config)
+        if not self._layers.active or config is None:
+            return None
+        resolved, notes = self._layers.resolve(point, config, template.placed)
+        self._notes.update(dict.fromkeys(notes))
+        if not self._layers.takes_config(template.job):
+            raise grid.GridError(
+                "the resolved configuration never reaches the program: write {config} in the command where "
+                f"{self._layers.base_path} belongs"
+            )
+        return self._configs.setdefault(resolved.sha256, resolved)
+
+    def _fill(self, point: Point, template: _Template, config: ResolvedConfig | None) -> dict[str, object]:
+        """Put the parameters where they belong; the cell's whole change."""
+        job, change = template.job, dict(template.change)
+        texts = {**point.params, "cell": point.name, "group": self._group}
+        command: Any = job["command"]
+        taken: frozenset[str] = frozenset()
+        if config is not None:
+            change["config"] = texts["config"] = f"{self._configs_dir}/{config.file_name}"
+            command = self._layers.replace_path(command, texts["config"], str(job["workdir"]))
+            taken = self._layers.list_taken(point, template.placed)
+        elif job.get("config"):
+            texts["config"] = str(grid.fill(job["config"], texts))
+        elif "config" in template.placed:
+            raise grid.GridError("{config} is written, and neither the sweep nor the job has a `config:`")
+        for name in template.fields - {"command", "env", *(["config"] if config is not None else [])}:
+            change[name] = grid.fill(job[name], texts)
+        rest = grid.to_command(point.params, template.placed | taken)
+        filled: Any = grid.fill(command, texts)
+        change["command"] = [*map(str, filled), *grid.make_arguments(self._sweep.arguments, rest)]
+        env: Any = grid.fill(job.get("env") or {}, texts)
+        own = {CELL_VARIABLE: point.name, GROUP_VARIABLE: self._group}
+        change["env"] = {**env, **grid.make_variables(point.params), **own}
+        change.setdefault("name", make_run_name(self._group, point.name))
+        return change
+
+
+def make_run_name(group: str, cell: str) -> str:
+    """The name of a cell's runs: with the group's before it where there is room, else the end, which tells most."""
+    whole = f"{group}-{cell}"
+    return clean_name(whole if len(whole) <= LONGEST_RUN_NAME else cell[-LONGEST_RUN_NAME:])
+
+
+def point_overlays(own: Sequence[Own]) -> list[str]:
+    """The overlays of the overrides that fit a cell; those of the cell itself are its parameter."""
+    return [name for layer in own if layer.when for name in layer.overlays]
+
+
+def lay_over(
+    base: Mapping[str, Any], change: dict[str, Any], nodes: Mapping[str, Any], directory: str, problems: Problems
+) -> None:
+    """Put job keys into `change`, whose fields replace those of the encoded `base` whole."""
+    for path, node in nodes.items():
+        key = BY_PATH[path]
+        try:
+            if key.kind is Kind.ENV:
+                change["env"] = {**change.get("env", base.get("env") or {}), **_read_variables(node)}
+                continue
+            value = values.convert(key, node, directory)
+        except values.WrongValueError as error:
+            problems.add(error.where or node.where, f"{path}: {error}", node.line)
+            continue
+        top, _, leaf = key.field.partition(".")
+        encoded = _default(key.field) if value is values.UNSTATED else wire.encode(value)
+        if leaf:
+            change[top] = {**change.get(top, base[top]), leaf: encoded}
+        else:
+            change[top] = encoded
+
+
+def _read_variables(node: Node) -> dict[str, str]:
+    if not isinstance(node.value, dict):
+        raise values.WrongValueError(f"expected a mapping NAME: value, found {values.describe(node)}")
+    variables = {name: values.read_variable(name, item) for name, item in node.value.items()}
+    for name, text in variables.items():
+        if is_secret_name(name) or is_secret_value(text):
+            raise values.WrongValueError(f"{name} looks like a secret, which would be stored; `export` it instead")
+    return variables
+
+
+def _default(field_name: str) -> object:
+    """The encoded default of a field of `JobSpec`."""
+    from holdfast.model.job import JobSpec
+
+    value: Any = wire.encode(JobSpec(name="x", command=("x",), workdir="/"))
+    for part in field_name.split("."):
+        value = value[part]
+    return value
+
+
+def _list_fields(job: Mapping[str, Any]) -> dict[str, object]:
+    """Dotted fields to values, as `check_together` wants them; numbers of seconds as floats."""
+    found: dict[str, object] = {}
+    for name, value in job.items():
+        for leaf, inner in value.items() if isinstance(value, dict) and name != "env" else (("", value),):
+            is_seconds = f"{name}{leaf}".endswith("_s") and isinstance(inner, int)
+            found[f"{name}.{leaf}" if leaf else name] = float(inner) if is_seconds else inner
+    return found
+
+
+def _describe(point: Point) -> str:
+    said = " ".join(f"{name}={value}" for name, value in point.params.items() if name in point.own)
+    return f"{point.where or 'grid'}: {said or point.name}"
+
+
+def _say(when: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(f"{name} {' or '.join(wanted)}" for name, wanted in when.items())
+
+
+def merge_options(sweep: SweepFile, settings: Mapping[str, str], axes: Mapping[str, tuple[str, ...]]) -> SweepFile:
+    """The sweep with what the command line says over it: values set for all, and axes in place of its own.
+
+    Raises:
+        JobFileError: a parameter is both set for all and an axis of the command line.
+    """
+    both = sorted(set(settings) & set(axes))
+    if both:
+        raise JobFileError(f"{', '.join(both)}: stands in --set and in --grid", hint="leave one out")
+    return replace(sweep, settings={**sweep.settings, **settings}, axes={**sweep.axes, **axes})

@@ -1,0 +1,230 @@
+"""Looking through a submission before it is taken: names, known cells, dependencies, cycles.
+
+All mistakes are found at once, because who hands in a thousand cells wants to hear of the third one too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..model.errors import UsageError
+from ..model.queue import CellState
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Sequence
+
+    from ..model.queue import NewCell, Submission
+
+MOST_MISTAKES = 10
+MOST_NEEDS = 2_000_000
+"""Pairs of cells, of which one needs the other, in one submission: each is a row."""
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}", re.ASCII)
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a submission comes to.
+
+    `new` are positions of the cells that are not known yet, `ids` the ids of all by position (0: new), `needs` by
+    position: ids of known cells, and positions of new ones as negative numbers less one. `notes` by position.
+    """
+
+    new: list[int]
+    ids: list[int]
+    needs: dict[int, list[int]] = field(default_factory=dict)
+
+
+def plan_submission(db: sqlite3.Connection, submission: Submission) -> Plan:
+    """What of it is new and what that needs.
+
+    Raises:
+        UsageError: up to ten mistakes, each with what to do.
+    """
+    mistakes = [*_check_names(submission)]
+    known = _read_names(db, submission.group)
+    plan = Plan([], [])
+    for position, cell in enumerate(submission.cells):
+        there = known.get(cell.name)
+        if there is None:
+            plan.new.append(position)
+        elif there[1] != cell.sha256:
+            mistakes.append(
+                f"{submission.group}/{cell.name} is in the queue with another configuration "
+                f"({_short(there[1])}, this one is {_short(cell.sha256)}): give this one a name of its own"
+            )
+        plan.ids.append(0 if there is None else there[0])
+    if not mistakes:
+        _Needs(db, submission, known, plan, mistakes).resolve()
+    if not mistakes:
+        mistakes += _find_cycle(submission.cells, plan)
+    if mistakes:
+        shown = mistakes[:MOST_MISTAKES]
+        more = f"\n... and {len(mistakes) - len(shown)} more" if len(mistakes) > len(shown) else ""
+        raise UsageError("\n".join(shown) + more, hint="Nothing was taken: mend it and hand it in again.")
+    return plan
+
+
+def _short(sha256: str) -> str:
+    return sha256[:10] or "no hash"
+
+
+def check_name(name: str, what: str) -> str:
+    """Why `name` cannot be one; empty when it can."""
+    if _NAME.fullmatch(name):
+        return ""
+    return f"{what} {name[:80]!r}: a name is 1 to 200 letters, digits, - _ . = and begins with a letter or digit"
+
+
+def _check_names(submission: Submission) -> Iterable[str]:
+    if problem := check_name(submission.group, "group"):
+        yield problem
+    names = Counter(cell.name for cell in submission.cells)
+    for position, cell in enumerate(submission.cells, 1):
+        if problem := check_name(cell.name, f"cell {position}"):
+            yield problem
+    for name in [name for name, number in names.items() if number > 1][:MOST_MISTAKES]:
+        places = [str(position) for position, cell in enumerate(submission.cells, 1) if cell.name == name]
+        yield f"cells {' and '.join(places[:5])} have one name: {name}; results of one would be taken for the other's"
+
+
+def _read_names(db: sqlite3.Connection, group: str) -> dict[str, tuple[int, str]]:
+    rows = db.execute(
+        "SELECT c.name, c.id, c.sha256 FROM cells c JOIN groups g ON g.id = c.group_id WHERE g.name = ?", (group,)
+    )
+    return {name: (cell_id, sha256) for name, cell_id, sha256 in rows}
+
+
+class _Needs:
+    """Resolves the words of `NewCell.needs`; each word is looked up once."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        submission: Submission,
+        known: dict[str, tuple[int, str]],
+        plan: Plan,
+        mistakes: list[str],
+    ) -> None:
+        self._db, self._group, self._cells = db, submission.group, submission.cells
+        self._known, self._plan, self._mistakes = known, plan, mistakes
+        self._positions: dict[str, int] = {}
+        self._found: dict[str, list[int]] = {}
+
+    def resolve(self) -> None:
+        self._positions = {self._cells[position].name: position for position in self._plan.new}
+        total = 0
+        for position in self._plan.new:
+            cell = self._cells[position]
+            if not cell.needs:
+                continue
+            found = [number for word in cell.needs for number in self._look_up(word, cell.name)]
+            self._plan.needs[position] = list(dict.fromkeys(found))
+            total += len(found)
+            if total > MOST_NEEDS:
+                self._mistakes.append(
+                    f"the cells need each other in more than {MOST_NEEDS} pairs: let one cell need the group, and the "
+                    "others that cell"
+                )
+                return
+
+    def _look_up(self, word: str, name: str) -> list[int]:
+        if word not in self._found:
+            self._found[word] = self._find(word, name)
+        return self._found[word]
+
+    def _find(self, word: str, name: str) -> list[int]:
+        group, slash, cell = word.partition("/")
+        if not slash:
+            group, cell = self._group, word
+        if slash and not cell:
+            ids = find_ids(self._db, group)
+            if not ids:
+                self._complain(word, name, "there is no such group, or it has no cells yet")
+            return ids
+        if group == self._group and cell in self._positions:
+            return [-1 - self._positions[cell]]
+        ids = (
+            [self._known[cell][0]] if group == self._group and cell in self._known else find_ids(self._db, group, cell)
+        )
+        if not ids:
+            self._complain(word, name, "there is no such cell")
+        return ids
+
+    def _complain(self, word: str, name: str, why: str) -> None:
+        near = propose(self._db, word, [*self._positions, *self._known])
+        self._mistakes.append(f"{name} needs {word}: {why}{near}")
+
+
+def find_ids(db: sqlite3.Connection, group: str, name: str | None = None) -> list[int]:
+    """The ids of a group's cells, or of the one of that name."""
+    query = "SELECT c.id FROM cells c JOIN groups g ON g.id = c.group_id WHERE g.name = ?"
+    values: tuple[str, ...] = (group,)
+    if name is not None:
+        query, values = f"{query} AND c.name = ?", (group, name)
+    return [row[0] for row in db.execute(f"{query} ORDER BY c.id", values)]
+
+
+def propose(db: sqlite3.Connection, word: str, names: Iterable[str] = ()) -> str:
+    """Names near to a word, for a message: `` (near: a, b)``; empty when nothing is near."""
+    import difflib
+
+    rows = db.execute("SELECT g.name, c.name FROM cells c JOIN groups g ON g.id = c.group_id LIMIT 20000")
+    labels = {f"{group}/{name}" if group != "default" else name for group, name in rows}
+    groups = {f"{name}/" for (name,) in db.execute("SELECT name FROM groups")}
+    near = difflib.get_close_matches(word, [*names, *sorted(groups), *sorted(labels)], n=3)
+    return f" (near: {', '.join(dict.fromkeys(near))})" if near else ""
+
+
+def _find_cycle(cells: Sequence[NewCell], plan: Plan) -> Iterable[str]:
+    """A cycle, as a sentence. Only new cells can form one: none that is there needs one that is not."""
+    edges = {position: [-1 - n for n in needs if n < 0] for position, needs in plan.needs.items()}
+    done: set[int] = set()
+    for start in edges:
+        path: list[int] = []
+        on_path: set[int] = set()
+        stack: list[tuple[int, bool]] = [(start, False)]
+        while stack:
+            node, leaving = stack.pop()
+            if leaving:
+                on_path.discard(path.pop())
+                done.add(node)
+                continue
+            if node in on_path:
+                names = [cells[p].name for p in [*path[path.index(node) :], node]]
+                words = ", ".join(f"{a} needs {b}" for a, b in itertools.pairwise(names))
+                yield f"nothing could ever start: {words}"
+                return
+            if node in done:
+                continue
+            path.append(node)
+            on_path.add(node)
+            stack.append((node, True))
+            stack.extend((need, False) for need in edges.get(node, ()))
+
+
+def describe_needs(db: sqlite3.Connection, ids: Iterable[int]) -> str:
+    """Why cells that are needed will not be done by themselves; empty when they may be."""
+    closed = {CellState.FAILED.value, CellState.CANCELLED.value}
+    for cell_id in ids:
+        row = db.execute(
+            "SELECT g.name, c.name, c.state FROM cells c JOIN groups g ON g.id = c.group_id WHERE c.id = ?", (cell_id,)
+        ).fetchone()
+        if row is not None and row[2] in closed:
+            return f"needs {row[0]}/{row[1]}, which is {row[2]}"
+    return ""
+
+
+def count_cards(base: dict[str, Any], change: dict[str, Any]) -> int:
+    """How many cards a job asks for, of its encoded form."""
+    wish = change.get("gpus", base.get("gpus"))
+    if not isinstance(wish, dict):
+        return 0
+    devices, count = wish.get("devices"), wish.get("count")
+    if isinstance(devices, (list, tuple)) and devices:
+        return len(devices)
+    return count if isinstance(count, int) else 0

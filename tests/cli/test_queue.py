@@ -1,0 +1,268 @@
+"""``holdfast queue``: what it shows, why cells wait, and what orders do."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.cli.queueing.opening import list_words
+from holdfast.model.queue import CellState
+from holdfast.store.queue import Queue
+from tests.cli.queues import find, no_worker, put, say, states
+
+pytestmark = pytest.mark.contract
+
+__all__ = ["no_worker"]
+RUN = "20261120-104501-{}-3fa2"
+
+
+@pytest.fixture(autouse=True)
+def _here(no_worker: str) -> None:
+    """Every test is in a directory of its own, with a queue that nobody works off."""
+
+
+def submit(*names: str, options: tuple[str, ...] = ()) -> None:
+    for name in names:
+        group, _, bare = name.rpartition("/")
+        said = say("submit", "--name", bare, *(("--group", group) if group else ()), *options, "--", "true")
+        assert said.code == 0, said
+
+
+def run(name: str) -> None:
+    put(name, CellState.CLAIMED, run_id=RUN.format(name.rpartition("/")[2]))
+    put(name, CellState.RUNNING, started_at=0.0)
+
+
+def fail(name: str) -> None:
+    run(name)
+    put(name, CellState.FAILED, outcome="failed", exit_code=1)
+
+
+def waiting() -> list[str]:
+    """The labels of queued cells in their order."""
+    with Queue() as queue:
+        return [cell.label for cell in queue.cells(states=(CellState.QUEUED,))]
+
+
+def test_an_empty_queue_says_how_to_begin() -> None:
+    said = say("queue")
+    assert (said.code, said.out) == (0, "")
+    assert "holdfast submit" in said.err
+
+
+def test_the_list_has_counts_and_the_first_reason() -> None:
+    submit("a", "b")
+    submit("night/c", options=("--after", "default/a"))
+    fail("b")
+    said = say("queue")
+    assert said.code == 0
+    lines = said.out.splitlines()
+    assert lines[0].split()[:6] == ["GROUP", "ACTIVE", "QUEUED", "BLOCKED", "HELD", "DONE"]
+    assert any(line.split()[:3] == ["default", "-", "1"] for line in lines)
+    assert any(line.startswith("night/c") and "needs a, which is queued" in line for line in lines)
+    assert "no worker is there" in said.err
+
+
+def test_states_select_and_wrong_ones_are_refused() -> None:
+    submit("a", "b")
+    fail("b")
+    said = say("queue", "ls", "--state", "failed")
+    assert "b  " in said.out
+    assert "\na " not in said.out
+    assert say("queue", "ls", "--state", "waiting", "--json").json()["cells"][0]["label"] == "a"
+    wrong = say("queue", "ls", "--state", "fialed")
+    assert (wrong.code, "did you mean failed?" in wrong.err) == (64, True)
+
+
+def test_all_shows_every_cell() -> None:
+    submit(*(f"c{number}" for number in range(22)))
+    short = say("queue", "ls")
+    assert "2 more wait" in short.err
+    assert "c21" not in short.out
+    assert "c21" in say("queue", "ls", "--all").out
+
+
+def test_one_group_is_shown_alone_and_near_names_are_proposed() -> None:
+    submit("a", "night/b")
+    assert "a  " not in say("queue", "ls", "night").out.replace("night/b", "")
+    said = say("queue", "ls", "nihgt")
+    assert (said.code, "did you mean night?" in said.err) == (64, True)
+
+
+@pytest.mark.requirement("QUEUE-20")
+def test_a_pause_is_said_loudly_and_resumed() -> None:
+    submit("night/a")
+    assert say("queue", "pause").code == 0
+    said = say("queue")
+    assert "PAUSED" in said.err
+    assert "holdfast queue resume" in said.err
+    assert "the whole queue is paused" in said.out
+    assert say("queue", "resume").code == 0
+    assert "PAUSED" not in say("queue").err
+    say("queue", "pause", "night/")
+    assert "group night is PAUSED; go on: holdfast queue resume night" in say("queue").err
+    say("queue", "resume", "night")
+    assert "PAUSED" not in say("queue").err
+
+
+@pytest.mark.requirement("QUEUE-20")
+def test_drain_says_what_is_still_at_work() -> None:
+    submit("a", "b")
+    run("a")
+    said = say("queue", "drain")
+    assert "1 cell still at work: a" in said.err
+    assert "DRAINED" in say("queue").err
+
+
+@pytest.mark.requirement("QUEUE-20")
+def test_one_waiting_cell_is_cancelled_without_a_question_and_comes_back() -> None:
+    submit("a", "b")
+    said = say("queue", "cancel", "a")
+    assert (said.code, said.out) == (0, "cancelled: a\n")
+    assert states() == {"a": "cancelled", "b": "queued"}
+    assert say("queue", "retry", "a").out == "queued again: a\n"
+    assert states()["a"] == "queued"
+
+
+def test_several_cells_are_cancelled_only_after_a_word() -> None:
+    submit("g/a", "g/b")
+    said = say("queue", "cancel", "g/")
+    assert (said.code, "--yes" in said.err) == (64, True)
+    assert set(states().values()) == {"queued"}
+    assert say("queue", "cancel", "g/", "--yes").code == 0
+    assert set(states().values()) == {"cancelled"}
+
+
+def test_a_cell_at_work_is_left_alone_without_running() -> None:
+    submit("a")
+    run("a")
+    said = say("queue", "cancel", "a")
+    assert said.code == 1
+    assert "--running" in said.err
+    assert states() == {"a": "running"}
+
+
+@pytest.mark.requirement("QUEUE-20")
+def test_cells_move_and_priorities_go_first() -> None:
+    submit("a", "b", "c")
+    say("queue", "move", "c", "--first")
+    assert waiting() == ["c", "a", "b"]
+    say("queue", "move", "c", "--before", "b")
+    assert waiting() == ["a", "c", "b"]
+    say("queue", "move", "a", "--last")
+    assert waiting() == ["c", "b", "a"]
+    said = say("queue", "edit", "a", "--priority", "5")
+    assert (said.code, "priority 5" in said.out) == (0, True)
+    assert waiting() == ["a", "c", "b"]
+    assert say("queue", "move", "a").code == 64
+    assert say("queue", "move", "a", "--first", "--last").code == 64
+
+
+def test_times_and_limits_are_edited() -> None:
+    submit("g/a")
+    assert say("queue", "edit", "g/a", "--not-before", "+1h").code == 0
+    assert find("g/a").not_before is not None
+    assert "not before" in say("queue", "show", "g/a").out
+    assert say("queue", "edit", "g/a", "--not-before", "now").code == 0
+    assert find("g/a").not_before is None
+    assert say("queue", "edit", "g/", "--max-parallel", "2", "--hold-after", "3").code == 0
+    assert say("queue", "set", "--cpu-slots", "3").code == 0
+    with Queue() as queue:
+        group = queue.groups()["g"]
+        assert (group.max_parallel, group.hold_after, queue.settings().cpu_slots) == (2, 3, 3)
+    assert say("queue", "set", "--cpu-slots", "auto").code == 0
+    with Queue() as queue:
+        assert queue.settings().cpu_slots is None
+    assert say("queue", "set", "--cpu-slots", "many").code == 64
+    assert say("queue", "edit", "g/a", "--max-parallel", "2").code == 64
+    assert say("queue", "edit", "g/a").code == 64
+
+
+def test_failed_cells_are_tried_again_and_done_ones_are_not() -> None:
+    submit("a", "b", "c")
+    fail("a")
+    run("b")
+    put("b", CellState.PRODUCED)
+    put("b", CellState.DONE)
+    said = say("queue", "retry", "default/")
+    assert said.out == "queued again: a\n"
+    assert "left alone: b, c (done, queued)" in said.err
+    assert states() == {"a": "queued", "b": "done", "c": "queued"}
+    assert say("queue", "retry", "c").code == 1
+    assert say("queue", "retry").code == 64
+    assert "nothing to try again" in say("queue", "retry", "--failed").out
+
+
+def test_closed_groups_leave_the_list_and_open_ones_stay() -> None:
+    submit("g/a", "h/b")
+    say("queue", "cancel", "g/a")
+    said = say("queue", "clear")
+    assert said.out == "taken out of the list: g\n"
+    assert states() == {"h/b": "queued"}
+    assert say("queue", "clear").out.startswith("nothing to clear")
+
+
+def test_unknown_cells_get_near_ones() -> None:
+    submit("train")
+    for arguments in (("show", "trian"), ("cancel", "trian"), ("retry", "trian"), ("move", "trian", "--first")):
+        said = say("queue", *arguments)
+        assert said.code == 64, said
+        assert "train" in said.err
+
+
+def test_show_says_every_reason_and_what_takes_it_away() -> None:
+    submit("a")
+    submit("g/b", options=("--after", "default/a", "--not-before", "+1h"))
+    say("queue", "pause", "g")
+    say("queue", "pause")
+    fail("a")
+    said = say("queue", "show", "g/b")
+    assert said.code == 0
+    for words in ("needs a, which is failed", "not before", "group g is paused", "the whole queue is paused"):
+        assert words in said.out
+    assert "does not pass by itself" in said.out
+    value = say("queue", "show", "g/b", "--json").json()
+    assert value["needs_a_person"] is True
+    assert {reason["why"] for reason in value["reasons"]} >= {
+        "needs_failed",
+        "queue_paused",
+        "group_paused",
+        "not_before",
+    }
+
+
+def test_an_estimate_says_what_it_rests_on() -> None:
+    submit("c", options=("--expected", "10m"))
+    assert "ends in about 10m00s (from the expected time that was stated)" in say("queue", "show", "c").out
+    for _ in range(2):
+        say("submit", "--group", "g", "--", "true")
+    assert "no cell like it is done" in say("queue", "show", "g/true").out
+    run("g/true")
+    put("g/true", CellState.PRODUCED)
+    put("g/true", CellState.DONE, ended_at=60.0)
+    assert "about 1m00s (from 1 done cell)" in say("queue", "show", "g/true-2").out
+
+
+def test_a_cell_for_cards_shows_who_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "2x80GB")
+    submit("a", options=("--gpus", "1"))
+    said = say("queue", "show", "a")
+    assert "card 0: free" in said.out
+    assert "1 card" in said.out
+
+
+def test_several_cells_are_not_shown_as_one() -> None:
+    submit("g/a", "g/b")
+    assert say("queue", "show", "g/").code == 64
+
+
+def test_text_of_others_cannot_steer_the_terminal() -> None:
+    submit("a")
+    put("a", CellState.HELD, note="\x1b[2Jgone")
+    assert "\x1b" not in say("queue").out + say("queue", "show", "a").out + say("wait", "a").out
+
+
+def test_cells_and_groups_complete() -> None:
+    submit("alpha", "night/beta")
+    with Queue() as queue:
+        assert [word for word, _ in list_words(queue, "")] == ["default/", "night/", "alpha", "night/beta"]
+        assert [word for word, _ in list_words(queue, "night/b")] == ["night/beta"]

@@ -1,0 +1,119 @@
+"""The queue's verbs with a worker at work: handing in, looking, stopping, waiting, from end to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.model.queue import CellState
+from tests.cli.live import live_run, started
+from tests.cli.queues import find, states, worked
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cli.conftest import Command
+
+pytestmark = pytest.mark.cli
+
+__all__ = ["worked"]
+
+
+@pytest.fixture(autouse=True)
+def _ends_its_worker(worked: str) -> None:
+    """No worker outlives its test."""
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_what_was_handed_in_runs_and_is_proven(holdfast: Command, tmp_path: Path) -> None:
+    script = write(tmp_path / "job.sh", '#!/bin/sh\necho ok > "$HOLDFAST_ARTIFACT_DIR/r.txt"\n')
+    os.chmod(script, 0o755)
+    done = holdfast("submit", "--artifact", "artifacts/r.txt", "--wait", "--", "./job.sh")
+    assert done.code == 0, done
+    assert "1 of 1 done" in done.out
+    cell = find("job.sh")
+    assert cell.state is CellState.DONE
+    assert cell.run_dir is not None
+    assert os.path.exists(f"{cell.run_dir}/artifacts/r.txt")
+
+
+@pytest.mark.requirement("QUEUE-05", "QUEUE-06", "QUEUE-09")
+def test_a_failure_in_the_middle_stops_nobody_and_is_not_done(holdfast: Command, tmp_path: Path) -> None:
+    lines = write(tmp_path / "three.txt", "name=one true\nname=two sh -c 'exit 3'\nname=three true\n")
+    done = holdfast("submit", "--lines", lines, "--wait")
+    assert done.code == 1, done
+    assert "2 of 3 done, 1 failed" in done.out
+    assert "holdfast queue retry three/two" in done.err
+    assert find("three/two").exit_code == 3
+    write(tmp_path / "three.txt", "name=one true\nname=two sh -c 'exit 3'\nname=four true\n")
+    holdfast("submit", "--lines", lines)
+    wait_until(lambda: states()["three/four"] == "done")
+    assert states()["three/three"] == "done"
+
+
+@pytest.mark.requirement("QUEUE-20")
+def test_cells_at_work_are_stopped_and_the_rest_drained(holdfast: Command) -> None:
+    job = ("sh", "-c", "for i in $(seq 300); do sleep 0.1; done")
+    holdfast("queue", "set", "--cpu-slots", "1")
+    holdfast("submit", "--name", "a", "--", *job)
+    holdfast("submit", "--name", "b", "--", "true")
+    wait_until(lambda: states()["a"] == "running")
+    assert "running" in holdfast("queue").out
+    assert "1 of 1 in use by a" in holdfast("queue", "show", "b").out
+    assert holdfast("queue", "cancel", "a", "--running").code == 64
+    assert holdfast("queue", "drain").code == 0
+    assert holdfast("queue", "cancel", "a", "--running", "--now", "--yes").code == 0
+    assert holdfast("queue", "drain", "--wait").code == 0
+    assert states() == {"a": "cancelled", "b": "queued"}
+    assert holdfast("queue", "resume").code == 0
+    assert holdfast("wait", "b").code == 0
+
+
+def test_it_ends_when_the_last_cell_is_done(holdfast: Command, tmp_path_factory: pytest.TempPathFactory) -> None:
+    gate = tmp_path_factory.mktemp("gate") / "open"
+    holdfast(
+        "submit", "--name", "a", "--", "sh", "-c", f"for i in $(seq 300); do [ -e {gate} ] && exit; sleep 0.05; done"
+    )
+    holdfast("submit", "--name", "b", "--after", "a", "--", "true")
+    with started("wait", "b", "--timeout", "30s") as process:
+        wait_until(lambda: states()["a"] == "running")
+        assert process.poll() is None
+        gate.touch()
+        out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "done: 1 of 1 done\n")
+
+
+def test_ctrl_c_ends_the_wait_and_nothing_else(holdfast: Command) -> None:
+    with live_run(holdfast) as run:
+        with started("wait", run.run_id) as process:
+            wait_until(lambda: "inotify" in _descriptors(process.pid))
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=10)
+        assert process.returncode == 130
+        assert run.look().condition == "running"
+
+
+def test_a_single_runs_exit_code_passes_through(holdfast: Command) -> None:
+    started_run = holdfast("run", "-d", "--prove", "0", "--json", "--", "sh", "-c", "exit 5")
+    run_id = started_run.json()["run_id"]
+    done = holdfast("wait", run_id)
+    assert done.code == 5
+    assert holdfast("wait", run_id, "--json").json()["runs"][0]["exit_code"] == 5
+
+
+def _descriptors(pid: int) -> str:
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+        except FileNotFoundError:
+            continue
+    return " ".join(found)

@@ -1,0 +1,206 @@
+"""``holdfast submit``: what is taken, what is refused, and that nothing is taken then."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.agent.create import hash_job
+from holdfast.cli.queueing.hashing import CellHasher
+from holdfast.cli.queueing.times import format_moment, parse_moment
+from holdfast.core.cells import hash_cell
+from holdfast.model import wire
+from holdfast.model.errors import UsageError
+from holdfast.model.job import JobSpec
+from holdfast.model.queue import CellState
+from holdfast.store.queue import Queue
+from tests.cli.queues import find, no_worker, put, say, states
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+pytestmark = pytest.mark.contract
+
+__all__ = ["no_worker"]
+NOW = 1_795_000_000.0
+
+
+@pytest.fixture(autouse=True)
+def _here(no_worker: str) -> None:
+    """Every test is in a directory of its own, with a queue that nobody works off."""
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_one_command_is_a_cell_named_after_it() -> None:
+    said = say("submit", "--", "true")
+    assert (said.code, said.out) == (0, "true\n")
+    assert "holdfast wait true" in said.err
+    assert states() == {"true": "queued"}
+
+
+def test_a_name_that_was_not_chosen_is_made_unique() -> None:
+    assert [say("submit", "--", "true").out for _ in range(3)] == ["true\n", "true-2\n", "true-3\n"]
+
+
+def test_the_same_cell_by_its_name_is_taken_once() -> None:
+    first = say("submit", "--name", "a", "--", "true")
+    again = say("submit", "--name", "a", "--", "true")
+    assert (first.code, again.code) == (0, 0)
+    assert "handed in before" in again.err
+    assert states() == {"a": "queued"}
+
+
+def test_a_name_of_another_configuration_is_refused() -> None:
+    say("submit", "--name", "a", "--", "true")
+    said = say("submit", "--name", "a", "--", "false")
+    assert said.code == 64
+    assert "a" in said.err
+    assert states() == {"a": "queued"}
+
+
+def test_what_is_wanted_is_stored(tmp_path: Path) -> None:
+    say("submit", "--name", "first", "--", "true")
+    write(tmp_path / "train.py", "print(1)\n")
+    job = write(tmp_path / "job.yaml", "command: [python3, train.py]\nname: train\nexpected: 2h\nartifacts: [r.json]\n")
+    said = say(
+        *("submit", job, "--group", "night", "--priority", "7", "--after", "default/first", "--not-before", "+2h"),
+        *("--max-parallel", "2", "--hold-after", "3", "--if-changed", "hold", "--json"),
+    )
+    assert said.code == 0, said
+    assert [cell["cell"] for cell in said.json()["cells"]] == ["night/train"]
+    cell = find("night/train")
+    assert (cell.state, cell.priority, cell.expected_s, cell.open_needs) == (CellState.BLOCKED, 7, 7200.0, 1)
+    assert cell.not_before is not None
+    with Queue() as queue:
+        stored, group = queue.submission_of(cell.id), queue.groups()["night"]
+    assert (group.max_parallel, group.hold_after, stored.if_changed.value) == (2, 3, "hold")
+    assert list(stored.files) == [f"{tmp_path}/train.py"]
+    assert stored.cwd == str(tmp_path)
+    spec = wire.decode(JobSpec, {**stored.base, **stored.cells[0].change})
+    assert hash_job(spec) == cell.sha256
+
+
+@pytest.mark.requirement("QUEUE-20")
+def test_the_queues_number_and_the_jobs_word_are_told_apart() -> None:
+    say("submit", "--priority", "-3", "--priority", "normal", "--", "true")
+    cell = find("true")
+    with Queue() as queue:
+        base = queue.submission_of(cell.id).base
+    assert (cell.priority, base["priority"]) == (-3, "normal")
+    assert "high" in say("submit", "--priority", "high", "--", "true").err
+
+
+def test_paused_hands_in_and_starts_nothing() -> None:
+    said = say("submit", "--paused", "--group", "night", "--", "true")
+    assert "resume night" in said.err
+    with Queue() as queue:
+        assert queue.groups()["night"].paused
+
+
+def test_lines_are_cells_and_only_new_ones_are_added(tmp_path: Path) -> None:
+    lines = write(tmp_path / "night.txt", "true a # first\r\n\nname=mine true b\r\n")
+    first = say("submit", "--lines", lines)
+    assert first.out == "2 cells in group night\n"
+    write(tmp_path / "night.txt", "name=mine true b\ntrue c\ntrue a")
+    again = say("submit", "--lines", lines)
+    assert again.out == "3 cells in group night (2 of them handed in before)\n"
+    assert len(states()) == 3
+    assert "night/mine" in states()
+
+
+def test_lines_leave_no_room_for_another_command(tmp_path: Path) -> None:
+    lines = write(tmp_path / "a.txt", "true\n")
+    said = say("submit", "--lines", lines, "--", "true")
+    assert (said.code, states()) == (64, {})
+    assert "leave one out" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--", "no-such-program"), 64, "no-such-program"),
+        (("--", "python3", "gone.py"), 64, "gone.py: does not exist"),
+        (("--workdir", "/nowhere", "--", "true"), 64, "/nowhere: does not exist"),
+        (("--gpus", "9", "--", "true"), 64, "9 cards"),
+        (("--after", "nothing", "--", "true"), 64, "nothing"),
+        (("--after", "me", "--name", "me", "--", "true"), 64, "me"),
+        (("--not-before", "soon", "--", "true"), 64, "22:00"),
+        (("--group", "a b", "--", "true"), 64, "a-b"),
+        (("--lean", "--gpus", "1", "--", "true"), 64, "--lean"),
+        (("--env", "API_TOKEN=abcdefgh12345678", "--", "true"), 64, "secret"),
+        (("--", "true", "--password=hunter2hunter2"), 64, "secret"),
+        ((), 64, "no job"),
+        (("gone.yaml",), 65, "gone.yaml"),
+        (("--lines", "gone.txt"), 65, "gone.txt"),
+    ],
+)
+def test_what_cannot_work_is_refused_and_not_taken(arguments: tuple[str, ...], code: int, words: str) -> None:
+    said = say("submit", *arguments)
+    assert (said.code, said.out) == (code, ""), said
+    assert words in said.err
+    assert states() == {}
+
+
+def test_more_memory_than_any_card_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "2x80GB")
+    said = say("submit", "--gpus", "1", "--min-free", "200GB", "--", "true")
+    assert said.code == 64, said
+    assert "card" in said.err
+    assert say("submit", "--gpus", "3", "--", "true").code == 64
+    assert say("submit", "--gpus", "2", "--", "true").code == 0
+
+
+def test_two_lines_that_write_to_one_place_are_refused(tmp_path: Path) -> None:
+    lines = write(tmp_path / "a.txt", "echo 1 --output-dir out\necho 2 --output-dir out\n")
+    said = say("submit", "--lines", lines)
+    assert (said.code, states()) == (64, {})
+    assert f"{tmp_path}/out" in said.err
+    write(tmp_path / "a.txt", "echo 1 --output-dir out/{cell}\necho 2 --output-dir out/{cell}\n")
+    assert say("submit", "--lines", lines).code == 0
+
+
+def test_dry_run_takes_nothing(tmp_path: Path) -> None:
+    lines = write(tmp_path / "a.txt", "true 1\ntrue 2\n")
+    said = say("submit", "--dry-run", "--not-before", "+1h", "--lines", lines)
+    assert said.code == 0
+    assert "nothing was handed in" in said.out
+    assert "not before" in said.out
+    assert say("submit", "--dry-run", "--json", "--lines", lines).json()["cells"][1]["command"] == "true 2"
+    assert not os.path.exists(f"{os.environ['XDG_STATE_HOME']}/holdfast/queue")
+
+
+def test_a_need_that_failed_is_said_at_once() -> None:
+    say("submit", "--name", "a", "--", "true")
+    put("a", CellState.CLAIMED, run_id="20261120-104501-a-3fa2")
+    put("a", CellState.RUNNING)
+    put("a", CellState.FAILED, exit_code=1, outcome="failed")
+    said = say("submit", "--after", "a", "--", "true")
+    assert said.code == 0
+    assert states()["true"] == "blocked"
+
+
+def test_hashes_are_those_of_the_resolved_job() -> None:
+    spec = JobSpec("a", ("true", "\u00fc\udcff"), "/", env={"b": "1", "a": "2"})
+    base = wire.encode(spec)
+    change = {"command": ["x", "y"], "env": {"z": "1"}}
+    assert CellHasher(base).hash({}) == hash_job(spec)
+    assert CellHasher(base).hash(change) == hash_cell(base, change)
+
+
+def test_moments_are_read_as_people_write_them() -> None:
+    assert parse_moment("+2h", NOW) == NOW + 7200
+    assert parse_moment("now", NOW) is None
+    assert parse_moment("2026-11-21T08:00Z", NOW) == 1795248000.0
+    next_time = parse_moment(format_moment(NOW + 3600, NOW)[-5:], NOW)
+    assert next_time is not None
+    assert NOW < next_time <= NOW + 86400
+    for wrong in ("25:00", "soon", "+", "2026-13-01"):
+        with pytest.raises(UsageError, match="no time"):
+            parse_moment(wrong, NOW)

@@ -1,0 +1,106 @@
+"""``holdfast wait``: 0 only for what is proven done, and no wait for what cannot go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import pytest
+
+from holdfast.model.queue import CellState
+from tests.cli.queues import no_worker, put, say
+
+pytestmark = pytest.mark.contract
+
+__all__ = ["no_worker"]
+RUN = "20261120-104501-{}-3fa2"
+
+
+def end(name: str, state: CellState, **facts: object) -> None:
+    """Take a cell through its states as a worker would."""
+    put(name, CellState.CLAIMED, run_id=RUN.format(name.rpartition("/")[2]))
+    put(name, CellState.RUNNING)
+    if state is CellState.DONE:
+        put(name, CellState.PRODUCED, outcome="succeeded", exit_code=0)
+    put(name, state, **facts)
+
+
+@pytest.mark.usefixtures("no_worker")
+class TestWithoutAWorker:
+    """What can be told at once."""
+
+    def test_an_empty_queue_is_nothing_to_wait_for(self) -> None:
+        assert say("wait").code == 66
+        assert say("wait", "nothing").code == 66
+
+    @pytest.mark.requirement("QUEUE-05")
+    def test_everything_proven_done_is_0(self) -> None:
+        for name in ("a", "b"):
+            say("submit", "--name", name, "--", "true")
+            end(name, CellState.DONE)
+        said = say("wait")
+        assert (said.code, said.out) == (0, "done: 2 of 2 done\n")
+        assert say("wait", "a", "b").code == 0
+        assert say("wait", "default/", "--quiet").code == 0
+
+    @pytest.mark.requirement("QUEUE-05", "QUEUE-06")
+    def test_what_failed_or_was_cancelled_is_listed_with_the_command_for_it(self) -> None:
+        for name in ("a", "b", "c"):
+            say("submit", "--group", "g", "--name", name, "--", "true")
+        end("g/a", CellState.DONE)
+        end("g/b", CellState.FAILED, exit_code=3, outcome="failed", failure="program_error", note="it said 3")
+        say("queue", "cancel", "g/c")
+        said = say("wait", "g/")
+        assert said.code == 1
+        assert "1 of 3 done, 1 failed, 1 cancelled" in said.out
+        assert "exit 3" in said.out
+        assert "it said 3" in said.out
+        assert "holdfast queue retry g/b g/c" in said.err
+        value = say("wait", "g", "--json").json()
+        assert value["rerun"] == "holdfast queue retry g/b g/c"
+        assert (value["exit_code"], value["done"], value["total"]) == (1, 1, 3)
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (("queue", "pause"), "queue is paused"),
+            (("queue", "drain"), "being drained"),
+            (("queue", "pause", "g"), "group g is paused"),
+        ],
+    )
+    def test_a_pause_ends_the_wait_with_its_reason(self, arguments: tuple[str, ...], words: str) -> None:
+        say("submit", "--group", "g", "--", "true")
+        assert say(*arguments).code == 0
+        said = say("wait", "g/")
+        assert said.code == 1
+        assert words in said.err
+        assert "holdfast queue resume" in said.err
+
+    def test_a_held_cell_ends_the_wait(self) -> None:
+        say("submit", "--name", "a", "--", "true")
+        put("a", CellState.HELD, note="changed since submit: train.py")
+        said = say("wait", "a")
+        assert said.code == 1
+        assert "changed since submit" in said.err
+
+    @pytest.mark.requirement("QUEUE-10")
+    def test_a_cell_behind_a_failure_ends_the_wait(self) -> None:
+        say("submit", "--name", "a", "--", "true")
+        say("submit", "--name", "b", "--after", "a", "--", "true")
+        end("a", CellState.FAILED, exit_code=1, outcome="failed")
+        said = say("wait", "b")
+        assert said.code == 1
+        assert "b needs a (failed)" in said.err
+
+    def test_no_worker_to_be_had_ends_the_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("holdfast.cli.queueing.waiting.COME_UP_S", 0.1)
+        say("submit", "--", "true")
+        said = say("wait")
+        assert said.code == 1
+        assert "no worker stays" in said.err
+
+    def test_a_timeout_is_124(self) -> None:
+        say("submit", "--not-before", "+1h", "--", "true")
+        said = say("wait", "--timeout", "0.05s")
+        assert said.code == 124
+        assert "not yet done" in said.out
+        assert say("wait", "--timeout", "soon").code == 64
