@@ -53,14 +53,14 @@ def measure(directory: str, nvml: Mapping[str, str], payload: str, *, jobs: int,
         count = 4 if make is HoldfastWatching else SLOW.get(name, min(jobs, FEWER.get(name, jobs)))
         queue = make(Place(f"{directory}/{number}", nvml))
         try:
-            found[name] = _hand_over(queue, f"{directory}/{number}/stamps", payload, count, alone=name == ALONE)
+            found[name] = hand_over(queue, f"{directory}/{number}/stamps", payload, count, alone=name == ALONE)
         except CannotMeasure as problem:
             found[name] = {"note": str(problem)}
         end_descendants()
     return found
 
 
-def _hand_over(queue: Queue, stamps: str, payload: str, jobs: int, *, alone: bool) -> Row:
+def hand_over(queue: Queue, stamps: str, payload: str, jobs: int, *, alone: bool) -> Row:
     """Hand in all jobs while the first one runs; or, `alone`, each one when the one before it has begun."""
     queue.begin()
     try:

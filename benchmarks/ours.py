@@ -75,3 +75,29 @@ class Holdfast(Queue):
         except (OSError, ValueError) as error:
             raise CannotMeasure(f"state of {run_id}: {error}") from error
         return state
+
+
+class HoldfastQueue(Holdfast):
+    """holdfast, the jobs handed to its queue."""
+
+    name = "holdfast submit"
+
+    def __init__(self, place: Place, *, simulated: int = 0, options: Sequence[str] = ()) -> None:
+        super().__init__(place, simulated=simulated, options=options)
+        self.environ["HOLDFAST_QUEUE"] = f"{place.directory}/queue"
+        self.handed = 0
+
+    def submit(self, argv: Sequence[str], *, cards: int) -> None:
+        """Hand in a cell."""
+        self.handed += 1
+        words = ["submit", "--name", f"cell-{self.handed}", *self.options]
+        if cards:
+            words += ["--gpus", str(cards), "--idle-window", self.idle_window]
+        self.run(HOLDFAST, *words, "--", *argv)
+
+    def finish(self) -> None:
+        """Wait until every cell is proven done."""
+        try:
+            self.run(HOLDFAST, "wait", "--all", "--timeout", "60s")
+        finally:
+            shutil.rmtree(self.leases, ignore_errors=True)

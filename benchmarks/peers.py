@@ -216,13 +216,14 @@ class SimpleGpuScheduler(Queue):
 
     name = "simple-gpu-scheduler"
     stops_jobs = False
+    cards: tuple[str, ...] = ("0",)
 
     def begin(self) -> None:
         """Start it with a pipe as its input."""
         reader, self.writer = os.pipe()
         os.set_inheritable(self.writer, False)
         command = find("simple-gpu-scheduler", "simple_gpu_scheduler")
-        self.pid = spawn([command, "--gpus", "0"], self.environ, stdin=reader)
+        self.pid = spawn([command, "--gpus", *self.cards], self.environ, stdin=reader)
         os.close(reader)
 
     def submit(self, argv: Sequence[str], *, cards: int) -> None:

@@ -23,6 +23,7 @@ TITLES = {
     "stop": "Stopping a tree of 200 processes (grace 1 s, not counted)",
     "rest": "At rest beside one sleeping job",
     "leases": "Leases",
+    "queue": "The queue: short commands from a file on two slots, and ten thousand cells",
 }
 
 NAMES = {
@@ -46,6 +47,8 @@ NAMES = {
     "clients": "clients",
     "cards": "cards",
     "wall_s": "s in all",
+    "per_job_ms": "ms each",
+    "cpu_s": "CPU s in all",
     "rss_mib": "RSS MiB",
     "pss_mib": "PSS MiB",
     "private_mib": "private MiB",
@@ -93,6 +96,13 @@ TARGETS = (
     Target("leases", "storm", "cpu_p50_ms", 2, "ms CPU"),
     Target("leases", "storm", "p50_ms", 2, "ms by the wall clock"),
     Target("leases", "cycle, 1 card", "p50_ms", 2, "ms, one client alone"),
+    Target("queue", "holdfast submit --lines, full records", "wall_s", 1.5, "s for 200 commands"),
+    Target("queue", "holdfast submit --lines --lean", "wall_s", 0.6, "s for 200 commands"),
+    Target("queue", "enqueue, 10,000 cells", "wall_s", 2, "s"),
+    Target("queue", "queue ls, 10,000 cells", "cpu_p50_ms", 100, "ms CPU"),
+    Target("queue", "worker, 10,000 cells", "rss_mib", 40, "MiB RSS"),
+    Target("queue", "card idle between two cells, simulated card", "p50_ms", 20),
+    Target("queue", "card idle between two cells, simulated card", "max_ms", 60),
 )
 
 

@@ -27,7 +27,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # `tests` (the fake NVML library) are packages.
 sys.path[0] = ROOT
 
-from benchmarks import bench_handover, bench_rest, bench_start, bench_startup, bench_stop, peers, report  # noqa: E402
+from benchmarks import bench_handover, bench_queue, bench_rest, bench_start, bench_startup, bench_stop, peers, report  # noqa: E402
 from benchmarks.measuring import CannotMeasure, become_subreaper, end_descendants  # noqa: E402
 from tests.fakes.nvml import FakeNvml, build_library  # noqa: E402
 
@@ -118,6 +118,7 @@ def _prepare(directory: str, options: argparse.Namespace) -> dict[str, Callable[
         "rest": lambda: bench_rest.measure(
             place("rest"), nvml, payload, window_s=5 if quick else 60, peers=with_peers and not quick
         ),
+        "queue": lambda: bench_queue.measure(place("queue"), nvml, payload, quick=quick, peers=with_peers),
         "leases": lambda: _measure_leases(directory, quick=quick, with_peers=with_peers),
     }
 

@@ -135,6 +135,9 @@ def test_a_reservation_of_another_keeps_a_run_off_and_says_who_when_and_why(hold
     uuids = read_uuids(holdfast)
     kept = keep_for_another(uuids[:1])
     assert kept.id in holdfast("gpus", "reservations").out
+    first, second = holdfast("gpus", "--json").json()["cards"]
+    assert (first["available"], second["available"]) == (False, True)
+    assert kept.id in first["unavailable"][0]
     done = holdfast("run", "--gpus", "0,", "--idle-window", "0s", "--", "true")
     assert done.code == 75
     for part in ("card 0: reserved by", processes.user_name(OTHER), kept.id):

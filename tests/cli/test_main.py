@@ -109,7 +109,7 @@ def test_the_installed_module_and_the_package_are_the_same_program(holdfast: Com
 
 @pytest.mark.parametrize(
     ("word", "meant"),
-    [("ps", "ls"), ("status", "ls"), ("kill", "stop"), ("submit", "run"), ("wait", "attach"), ("top", "gpus")],
+    [("ps", "ls"), ("status", "ls"), ("kill", "stop"), ("srun", "run"), ("sbatch", "submit"), ("top", "gpus")],
 )
 def test_what_other_tools_call_a_verb_is_understood(word: str, meant: str, holdfast: Command) -> None:
     ended = holdfast(word, "x")

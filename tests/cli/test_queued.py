@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.model.queue import CellState
 from tests.cli.live import live_run, started
-from tests.cli.queues import find, states, worked
+from tests.cli.queues import end_worker, find, states, worked
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -36,10 +36,16 @@ def write(path: Path, text: str) -> str:
 def test_what_was_handed_in_runs_and_is_proven(holdfast: Command, tmp_path: Path) -> None:
     script = write(tmp_path / "job.sh", '#!/bin/sh\necho ok > "$HOLDFAST_ARTIFACT_DIR/r.txt"\n')
     os.chmod(script, 0o755)
-    done = holdfast("submit", "--artifact", "artifacts/r.txt", "--wait", "--", "./job.sh")
+    job = tmp_path / "job.yaml"
+    job.write_text("command: [./job.sh]\nname: job\nartifacts: [artifacts/r.txt]\n")
+    assert holdfast("submit", "--paused", "job.yaml").out == "job\n"
+    # The file is read once; what was handed in is what runs.
+    job.unlink()
+    assert holdfast("queue", "resume", "default").code == 0
+    done = holdfast("wait", "job")
     assert done.code == 0, done
     assert "1 of 1 done" in done.out
-    cell = find("job.sh")
+    cell = find("job")
     assert cell.state is CellState.DONE
     assert cell.run_dir is not None
     assert os.path.exists(f"{cell.run_dir}/artifacts/r.txt")
@@ -77,7 +83,9 @@ def test_cells_at_work_are_stopped_and_the_rest_drained(holdfast: Command) -> No
     assert holdfast("wait", "b").code == 0
 
 
-def test_it_ends_when_the_last_cell_is_done(holdfast: Command, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_it_ends_when_the_last_cell_is_done(
+    holdfast: Command, worked: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     gate = tmp_path_factory.mktemp("gate") / "open"
     holdfast(
         "submit", "--name", "a", "--", "sh", "-c", f"for i in $(seq 300); do [ -e {gate} ] && exit; sleep 0.05; done"
@@ -86,6 +94,8 @@ def test_it_ends_when_the_last_cell_is_done(holdfast: Command, tmp_path_factory:
     with started("wait", "b", "--timeout", "30s") as process:
         wait_until(lambda: states()["a"] == "running")
         assert process.poll() is None
+        # Whoever waits starts another worker.
+        end_worker(worked)
         gate.touch()
         out, _ = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "done: 1 of 1 done\n")

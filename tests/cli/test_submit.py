@@ -166,6 +166,18 @@ def test_two_lines_that_write_to_one_place_are_refused(tmp_path: Path) -> None:
     assert say("submit", "--lines", lines).code == 0
 
 
+def test_a_cell_does_not_write_where_an_open_one_writes(tmp_path: Path) -> None:
+    assert say("submit", "--", "echo", "--output-dir", "out").code == 0
+    said = say("submit", "--", "echo", "--output-dir", "out")
+    assert (said.code, states()) == (64, {"echo": "queued"})
+    assert f"{tmp_path}/out" in said.err
+    assert "--after default/echo" in said.err
+    assert say("submit", "--after", "echo", "--", "echo", "--output-dir", "out").out == "echo-2\n"
+    assert say("submit", "--after", "echo-2", "--", "echo", "--output-dir", "out").out == "echo-3\n"
+    assert say("submit", "--shared", "out", "--", "echo", "--output-dir", "out").out == "echo-4\n"
+    assert say("submit", "--", "echo", "--output-dir", "elsewhere").code == 0
+
+
 def test_dry_run_takes_nothing(tmp_path: Path) -> None:
     lines = write(tmp_path / "a.txt", "true 1\ntrue 2\n")
     said = say("submit", "--dry-run", "--not-before", "+1h", "--lines", lines)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import pytest
 
 from holdfast.model.queue import CellState
@@ -75,6 +73,14 @@ class TestWithoutAWorker:
         assert words in said.err
         assert "holdfast queue resume" in said.err
 
+    def test_no_cpu_slots_end_the_wait_but_of_cells_for_cards(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1x80GB")
+        say("submit", "--name", "a", "--", "true")
+        say("submit", "--name", "b", "--gpus", "1", "--", "true")
+        say("queue", "set", "--cpu-slots", "0")
+        assert "no CPU slots" in say("wait", "a").err
+        assert say("wait", "b", "--timeout", "0.05s").code == 124
+
     def test_a_held_cell_ends_the_wait(self) -> None:
         say("submit", "--name", "a", "--", "true")
         put("a", CellState.HELD, note="changed since submit: train.py")
@@ -97,6 +103,21 @@ class TestWithoutAWorker:
         said = say("wait")
         assert said.code == 1
         assert "no worker stays" in said.err
+
+    def test_cells_that_were_cleared_meanwhile_are_not_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        say("submit", "--group", "g", "--name", "a", "--", "true")
+        say("submit", "--group", "g", "--name", "b", "--", "true")
+        orders = iter([("queue", "cancel", "g/", "--yes"), ("queue", "clear", "g")])
+
+        def act(*_: object) -> frozenset[str]:
+            for _each in range(2):
+                assert say(*next(orders)).code == 0
+            return frozenset()
+
+        # What would be slept through happens.
+        monkeypatch.setattr("holdfast.agent.changes.Changes.wait", act)
+        said = say("wait", "g/")
+        assert said.code == 1, said
 
     def test_a_timeout_is_124(self) -> None:
         say("submit", "--not-before", "+1h", "--", "true")

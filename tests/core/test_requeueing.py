@@ -75,10 +75,12 @@ def test_no_failure_is_repeated_that_its_own_supervisor_left(kind: FailureClass)
 
 
 def test_a_transient_failure_that_nobody_could_repeat_is_repeated() -> None:
-    blip = Facts(Outcome.FAILED, FailureClass.TRANSIENT, Confidence.LIKELY, open_retry=True)
+    blip = Facts(Outcome.FAILED, FailureClass.TRANSIENT, Confidence.LIKELY, undecided=True)
     assert decide_requeue(blip).again
     assert not decide_requeue(replace(blip, allowed=0)).again
     assert not decide_requeue(replace(blip, kind=FailureClass.BUG)).again
+    assert not decide_requeue(replace(blip, confidence=Confidence.POSSIBLE)).again
+    assert decide_requeue(replace(blip, kind=FailureClass.HARDWARE, unbegun=True)).again
 
 
 def test_busy_cards_are_waited_for_without_a_bound() -> None:

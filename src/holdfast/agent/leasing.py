@@ -204,7 +204,7 @@ class CardLease:
             context.recorder.event("cards_chosen", devices=choice.devices, rejected=choice.rejected)
             self._try_lock(choice.devices)
             return
-        from .packing import find_impossible
+        from ..core.packing import find_impossible
 
         if impossible := find_impossible(spec, self._inventory, context.rules):
             self._fail("no_card", 78, "; ".join(impossible), "see `holdfast gpus`, or ask for what this box has")

@@ -17,7 +17,6 @@ from ..model.packing import DeviceMemory, Sharer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ..core.rules import Rules
     from ..host.lease_area import Area
     from ..host.lease_sharing import SharingLease
     from ..host.lease_survey import Survey
@@ -145,11 +144,6 @@ def drop_sharers(survey: Survey) -> dict[str, tuple[Busy, ...]]:
     return {
         uuid: tuple(item for item in busy if (uuid, item.run_id) not in sharing) for uuid, busy in survey.busy.items()
     }
-
-
-def find_impossible(spec: JobSpec, inventory: Inventory, rules: Rules) -> tuple[str, ...]:
-    """As `core.packing.find_impossible`; here so that only a refused request loads it."""
-    return packing.find_impossible(spec, inventory, rules)
 
 
 def tell_share(spec: JobSpec, inventory: Inventory, devices: tuple[LeasedDevice, ...]) -> float | None:

@@ -149,7 +149,18 @@ def _survey(rules: Rules, inventory: Inventory, warnings: list[str]) -> tuple[Su
         warnings.append(f"leases cannot be read: {error}")
         return None, ()
     warnings += found.warnings
-    return found, area.directories
+    return _add_reserved(rules, area, inventory, found), area.directories
+
+
+def _add_reserved(rules: Rules, area: Area, inventory: Inventory, found: Survey) -> Survey:
+    """The survey with what is kept for others, as it stands in the way of a new run that states no end."""
+    from dataclasses import replace
+
+    from holdfast.host.sharing import House
+
+    reserved = House(rules).find_reserved(area, list_devices(inventory))
+    busy = {uuid: (*reasons, *([reserved[uuid]] if uuid in reserved else ())) for uuid, reasons in found.busy.items()}
+    return replace(found, busy=busy) if reserved else found
 
 
 def _find_sharing(

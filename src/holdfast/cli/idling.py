@@ -118,7 +118,8 @@ def _judge(place: Place, least_s: float) -> list[Hoard]:
         pids = tuple(process.pid for process in place.processes if process.run_id == record.run_id)
         found.append(_build(place, record.user, record.run_id, pids, held_s, idle_s))
     for process in place.processes:
-        if process.run_id is not None or (process.used_bytes or 0) < LEAST_BYTES:
+        used = place.memory[0] if process.used_bytes is None else process.used_bytes
+        if process.run_id is not None or (used is not None and used < LEAST_BYTES):
             continue
         if process.age_s is None or process.age_s >= least_s:
             found.append(_build(place, process.user or "unknown", None, (process.pid,), process.age_s, None))

@@ -210,7 +210,7 @@ def _take_command(
         problems.append(Problem("the command line", "", message))
     elif command:
         fields["command"] = tuple(command)
-    elif "command" not in stated and not problems:
+    elif "command" not in stated and "command" not in fields and not problems:
         where = path or "the command line"
         problems.append(Problem(where, "command" if path else "", "no command; say what to run"))
 

@@ -38,7 +38,7 @@ class Standing(Enum):
     COMING = "coming"
     """Being made, at its checks, or looking at cards: nobody is known to be in its way."""
     IN_LINE = "in_line"
-    """Blocked by somebody in the line for cards."""
+    """Blocked by somebody in the line for cards, or just being given them: making the next one can wait for that."""
     AT_WORK = "at_work"
     """Past that: it has what it takes, or has ended and is being judged."""
 

@@ -68,9 +68,9 @@ class Facts:
     `outcome` None: it has not ended. `kind` is the failure's class. `started`: the job was executed. `stopped_by` says
     who had it ended, empty when nobody; `wanted` that a person's wish to stop it stands. `busy`: it was refused because
     its cards are held. `in_row` counts the queue's own attempts directly before that got no further. `changed` says how
-    the configuration differs, empty when it is proven equal. `alive` names living processes of the run. `open_retry`:
-    its supervisor went before it decided, or before it began what it had decided. `allowed` by the job: none at all is
-    obeyed here too, but not as a bound, which is `MOST_IN_A_ROW`. `seed` spreads the pauses.
+    the configuration differs, empty when it is proven equal. `alive` names living processes of the run. `undecided`:
+    its supervisor went before it said whether it repeats the failure, `unbegun`: before it did so. `allowed` by the
+    job: none at all is obeyed here too, but it is no bound, which is `MOST_IN_A_ROW`. `seed` spreads the pauses.
     """
 
     outcome: Outcome | None
@@ -83,7 +83,8 @@ class Facts:
     in_row: int = 0
     changed: str = ""
     alive: str = ""
-    open_retry: bool = False
+    undecided: bool = False
+    unbegun: bool = False
     allowed: int = 1
     first_wait_s: float = 5.0
     seed: str = ""
@@ -140,7 +141,9 @@ def _propose_after_failure(facts: Facts) -> Requeue:
         return _again(facts, "its cards are held by others")
     if facts.kind is FailureClass.GPU_OUT_OF_MEMORY:
         return _place(facts)
-    if facts.kind is FailureClass.TRANSIENT and facts.open_retry:
+    if facts.unbegun:
+        return _again(facts, "its supervisor went before it began the attempt that it had decided on")
+    if facts.kind is FailureClass.TRANSIENT and facts.undecided and facts.confidence is not Confidence.POSSIBLE:
         return _again(facts, "its supervisor went before it could repeat a transient failure")
     kind = "unknown" if facts.kind is None else facts.kind.value
     return Requeue(Again.NOTHING, f"{kind} is not repeated without a person")

@@ -64,12 +64,16 @@ def counts_hours(rules: Rules) -> bool:
     return rules.hours_per_week is not None or rules.hours_per_week_max is not None
 
 
+def find_patience(rules: Rules) -> float:
+    """For how many seconds somebody beyond a share may be overtaken."""
+    return STARVE_AFTER_S if rules.starve_after_s is None else rules.starve_after_s
+
+
 def find_place(wish: Wish, account: Account, rules: Rules) -> Place:
     """Where a request stands. Limits that are hard bar it, however long it has waited."""
     if find_bars(wish.count, account, rules):
         return Place.BARRED
-    limit_s = STARVE_AFTER_S if rules.starve_after_s is None else rules.starve_after_s
-    if wish.waited_s >= limit_s:
+    if wish.waited_s >= find_patience(rules):
         return Place.WITHIN
     return Place.BORROWING if explain_borrowing(wish.count, account, rules) else Place.WITHIN
 

@@ -13,6 +13,7 @@ It must not know how cards are chosen: `free` says which could be had, the calle
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from ..model.errors import StorageError
@@ -37,6 +38,8 @@ LAST_RETRY_S = 1.0
 SLOW_POLL_S = 0.5
 # Without inotify (the account's instances are used up) looking is all that is left.
 BLIND_POLL_S = 0.25
+# With shares every release is told to everybody in line. Whoever was not first lets the first go before looking.
+DEFER_S = 0.05
 
 _LOCK_FILE_EVENTS = (
     inotify.CLOSE_WRITE | inotify.CLOSE_NOWRITE | inotify.ATTRIB | inotify.DELETE_SELF | inotify.MOVE_SELF
@@ -72,6 +75,8 @@ class Waiter:
         self._house = house
         self._reserved: dict[str, Busy] = {}
         self._greedy = False
+        self._ahead: str | None = None
+        self._deferred_at_s: float | None = None
         self._cards = frozenset(device.card_uuid for device in candidates)
         self._files = lock_files.LockFiles()
         self._blocked: tuple[Busy, ...] = ()
@@ -105,12 +110,16 @@ class Waiter:
 
     def ready(self) -> bool:
         """Look: True when it is our turn and at least `count` candidates could be had (`free`). Never blocks."""
-        if self._drain():
+        told = self._drain()
+        if told:
             self._told_at_s = clock.monotonic_s()
+        if self._defers(told=told):
+            return False
         self.free, self.next_retry_s, self._blocked = (), None, ()
         if self._house is not None and (answer := self._ask_house(self._house)) is not None:
             return answer
         ahead = self._find_ahead()
+        self._ahead = None if ahead is None else ahead.path
         if ahead is not None:
             wanted = (device for device in self._candidates if device.card_uuid in ahead.cards)
             self._blocked = tuple(tickets.busy_from(ahead, device) for device in wanted)
@@ -127,6 +136,22 @@ class Waiter:
             self.next_retry_s = SLOW_POLL_S
         self._rest()
         return False
+
+    def _defers(self, *, told: bool) -> bool:
+        """Whether to look a little later: a card was let go, and whoever stood before us is still there to take it."""
+        waiting = told or self._deferred_at_s is not None
+        if not (waiting and self._greedy and self._ahead is not None and os.path.lexists(self._ahead)):
+            self._deferred_at_s = None
+            return False
+        now_s = clock.monotonic_s()
+        if self._deferred_at_s is None:
+            self._deferred_at_s = now_s
+        left_s = self._deferred_at_s + DEFER_S - now_s
+        if left_s <= 0:
+            self._deferred_at_s = None
+            return False
+        self.next_retry_s = left_s
+        return True
 
     def _ask_house(self, house: House) -> bool | None:
         """Whether the house alone decides: a limit bars us (False), cards are kept for us (True), or neither (None)."""
@@ -223,7 +248,7 @@ class Waiter:
     def _rest(self) -> None:
         if self._events is None and self.next_retry_s is None:
             self.next_retry_s = BLIND_POLL_S
-        later_s = None if self._house is None else self._house.look_again_s(self.area)
+        later_s = None if self._house is None else self._house.look_again_s(self.area, self._ticket.ticket)
         if later_s is not None:
             self.next_retry_s = later_s if self.next_retry_s is None else min(self.next_retry_s, later_s)
 
@@ -242,11 +267,14 @@ class Waiter:
         while True:
             if self._house is None:
                 ahead = tickets.find_ahead(self.area, self._cards, self._ticket.key, last=True)
+                wanted: tuple[tickets.SeenTicket, ...] = () if ahead is None else (ahead,)
             else:
-                ahead = self._house.find_ahead(self.area, self._cards, self._ticket.ticket, last=True)
+                # With shares it matters to those behind whether somebody in front got cards, not only the last.
+                wanted = self._house.list_ahead(self.area, self._cards, self._ticket.ticket, last=True)
+                ahead = wanted[-1] if wanted else None
             if ahead is None:
                 return None
-            if self._watch_only({ahead.path: _TICKET_EVENTS}) or self._events is None:
+            if self._watch_only(dict.fromkeys((one.path for one in wanted), _TICKET_EVENTS)) or self._events is None:
                 return ahead
             if tickets.read_living(ahead.path, self._cards) is not None:
                 return ahead

@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 PREFIX, SUFFIX = "reservation-", ".json"
 GATE = "reservations.gate"
 MAX_BYTES = 1 << 16
-MOST_FILES = 512
-"""That are read of the area: anybody can put files there."""
+MOST_OF_ONE = 32
+"""Files of one account that are read: anybody can put any number there."""
 LONGEST_TEXT = 200
-BACKDATED_S = 60.0
-"""A file that claims to be older than its inode by more is as old as the inode: the first one wins, so age is worth
-something. The inode's change time cannot be set by its owner. Source: utimensat(2)."""
+MISDATED_S = 60.0
+"""A file that claims to be older or younger than its inode by more is as old as the inode: the first one wins, and how
+far ahead one may begin counts from there, so age is worth something. The inode's change time cannot be set by its
+owner. Source: utimensat(2)."""
 _TRIES, _PAUSE_S = 100, 0.02
 
 
@@ -54,12 +55,16 @@ def _read_all(area: Area) -> tuple[tuple[Reservation, ...], tuple[str, ...]]:
     found: dict[str, Reservation] = {}
     wrong: list[str] = []
     now_s, boot, boot_s = clock.epoch_s(), clock.boot_id(), clock.boottime_ns() / 1e9
-    names = [(d, n) for d, n in lease_area.list_names(area) if n.startswith(PREFIX) and n.endswith(SUFFIX)]
-    if len(names) > MOST_FILES:
-        wrong.append(f"{len(names)} reservations; only {MOST_FILES} are read")
-    for directory, name in names[:MOST_FILES]:
+    files_of: dict[int, int] = {}
+    for directory, name in lease_area.list_names(area):
+        if not (name.startswith(PREFIX) and name.endswith(SUFFIX)):
+            continue
         path = f"{directory}/{name}"
         try:
+            uid = os.lstat(path).st_uid
+            files_of[uid] = files_of.get(uid, 0) + 1
+            if files_of[uid] > MOST_OF_ONE * len(area.directories):
+                continue
             record = _read(path)
         except FileNotFoundError:
             continue
@@ -70,6 +75,11 @@ def _read_all(area: Area) -> tuple[tuple[Reservation, ...], tuple[str, ...]]:
             wrong.append(f"{path}: {record}")
         elif not is_over(record, now_s, boot, boot_s):
             found.setdefault(record.id, record)
+    wrong += [
+        f"{processes.user_name(uid)} has {count} reservations here; not all of them were read"
+        for uid, count in files_of.items()
+        if count > MOST_OF_ONE * len(area.directories)
+    ]
     return tuple(found.values()), tuple(wrong)
 
 
@@ -88,7 +98,7 @@ def _read(path: str) -> Reservation | str:
         record,
         user=processes.user_name(facts.st_uid),
         reason=" ".join(record.reason.split())[:LONGEST_TEXT],
-        made_s=max(record.made_s, facts.st_ctime - BACKDATED_S),
+        made_s=min(max(record.made_s, facts.st_ctime - MISDATED_S), facts.st_ctime + MISDATED_S),
     )
 
 

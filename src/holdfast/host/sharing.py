@@ -59,10 +59,13 @@ class House:
         """When a lease that is taken now is over at the latest; None where nothing says."""
         return None if self.hold_s is None else clock.format_utc(clock.epoch_s() + self.hold_s)
 
-    def look_again_s(self, area: Area) -> float | None:
+    def look_again_s(self, area: Area, own: Ticket) -> float | None:
         """After how many seconds a waiter looks again although nothing happened; None when events tell everything."""
         rules = self.rules
-        changes = self.has_shares or rules.allowed_hours or rules.quiet_times or self._list_reservations(area)
+        if self.has_shares:
+            overdue_s = sharing.find_patience(rules) - (clock.boottime_ns() - own.order) / 1e9
+            return min(LOOK_AGAIN_S, overdue_s + 0.001) if overdue_s > 0 else LOOK_AGAIN_S
+        changes = rules.allowed_hours or rules.quiet_times or self._list_reservations(area)
         return LOOK_AGAIN_S if changes else None
 
     # --- the line ----------------------------------------------------------------------------------------------------
@@ -74,10 +77,18 @@ class House:
 
         Without a ticket of our own everybody who may have one of them goes first.
         """
+        ahead = self.list_ahead(area, cards, own, last=last)
+        return ahead[-1 if last else 0] if ahead else None
+
+    def list_ahead(
+        self, area: Area, cards: frozenset[str], own: Ticket | None, *, last: bool = False
+    ) -> tuple[SeenTicket, ...]:
+        """All that go before ours, who is next first; where only arrival counts no more than the first (or `last`)."""
         kept = self._list_reservations(area)
         key = None if own is None else (own.order, own.run_id)
         if not self.has_shares and not kept:
-            return tickets.find_ahead(area, cards, key, last=last)
+            found = tickets.find_ahead(area, cards, key, last=last)
+            return () if found is None else (found,)
         seen = self._read_line(area, cards, None if self.has_shares else key)
         wishes = {wish: ticket for ticket in seen if (wish := self._build_wish(ticket, kept)) is not None}
         if own is None:
@@ -85,7 +96,7 @@ class House:
         else:
             me = next((wish for wish in wishes if (wish.order, wish.run_id) == key), None) or _own_wish(own, cards)
         ahead = sharing.list_ahead(me, wishes, self._read_accounts(area, wishes, me), self.rules, cards)
-        return wishes[ahead[-1 if last else 0]] if ahead else None
+        return tuple(wishes[wish] for wish in ahead)
 
     def order_line(self, area: Area, waiting: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
         """The line for people: who is next first, and last whoever is not served just now because of a hard limit."""

@@ -82,6 +82,11 @@ def read_state(word: str) -> CellState:
         raise Damage(f"{word!r} is no state of a cell") from error
 
 
+def select_cells(db: sqlite3.Connection, query: str, values: Sequence[object] = ()) -> list[Cell]:
+    """The cells of a query that begins with `SELECT_CELLS`."""
+    return [read_cell(row) for row in db.execute(query, values).fetchall()]
+
+
 def get_cell(db: sqlite3.Connection, cell_id: int) -> Cell | None:
     """One cell; None when there is none of that id."""
     row = db.execute(f"{SELECT_CELLS} WHERE c.id = ?", (cell_id,)).fetchone()

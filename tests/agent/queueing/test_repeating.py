@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.queueing.completion import reconcile
+from holdfast.agent.queueing.verification import reconcile
 from holdfast.host import processes
 from holdfast.model import wire
 from holdfast.model.gpu import GpuRequest

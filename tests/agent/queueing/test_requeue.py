@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.agent.create import next_attempt
-from holdfast.agent.queueing.requeue import begin_again, decide_requeue, read_requeue, settle_lost
+from holdfast.agent.queueing.requeue import begin_again, decide_requeue, read_requeue
 from holdfast.core.requeueing import MOST_IN_A_ROW, Again, Placement
 from holdfast.host import processes
 from holdfast.model import wire
@@ -70,13 +70,12 @@ def goes_on(run: Driven) -> Driven:
 
 
 @pytest.mark.requirement("FAIL-02")
-def test_a_run_that_was_lost_is_settled_and_begun_again_as_it_was(drive: Drive) -> None:
+def test_a_run_that_was_lost_is_begun_again_as_it_was(drive: Drive) -> None:
     run = drive(sys.executable, "-c", TWICE, retries=Retries(wait_s=0.01))
     lose(run)
     before = hash_of(run)
-    assert settle_lost(run.run_dir, environ=run.environ)
+    run.adopt()
     assert run.ended().outcome is Outcome.LOST
-    assert not settle_lost(run.run_dir, environ=run.environ)
     found = decide_requeue(CELL, run.run_dir)
     assert found.kind is Again.SAME
     assert goes_on(run).attempt == 2
@@ -91,7 +90,6 @@ def test_a_run_with_living_processes_is_left_alone(drive: Drive) -> None:
     run = drive(sys.executable, "-c", TWICE, retries=Retries())
     run.ready()
     assert not decide_requeue(CELL, run.run_dir).again
-    assert not settle_lost(run.run_dir, environ=run.environ)
     assert begin_again(run.run_dir, environ=run.environ) == 1
     run.kill_supervisor()
     with pytest.raises(StillAlive):

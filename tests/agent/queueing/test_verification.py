@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.queueing.completion import reconcile
+from holdfast.agent.queueing.verification import reconcile
 from holdfast.core.completion import Standing
 from holdfast.model.queue import CellState, Group
 from holdfast.model.run import Outcome

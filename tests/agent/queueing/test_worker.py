@@ -224,6 +224,32 @@ def test_QUEUE_11_no_card_has_two_cells_and_at_most_two_stand_in_line(work: Work
     assert set(work.states().values()) == {DONE}
 
 
+def test_in_quiet_hours_a_cell_for_cards_waits_and_the_others_run(work: Work, tmp_path: Path) -> None:
+    work.environ["HOLDFAST_SIMULATED_GPUS"] = "1"
+    hour = time.localtime().tm_hour
+    opens, closes = (hour + 2) % 24, (hour + 3) % 24
+    with open(work.environ["HOLDFAST_RULES"], "w", encoding="utf-8") as file:
+        file.write(f'allowed_hours = ["{opens:02d}:00-{closes:02d}:00"]\n')
+    work.submit({"card": payload(tmp_path / "card", 0)}, gpus=GpuRequest(count=1), start=False)
+    work.submit({"cpu": payload(tmp_path / "cpu", 0)}, group="other")
+    work.wait_state("cpu", DONE)
+    assert work.states()["card"] is QUEUED
+    # Somebody has to be there when they are over.
+    assert work.worker() is not None
+    assert not (tmp_path / "card").exists()
+
+
+def test_a_cell_that_is_cancelled_while_the_worker_chooses_costs_the_others_nothing(work: Work, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    work.submit({name: payload(tmp_path / name, 0, "--until", go) for name in "abc"}, max_parallel=1)
+    work.wait_state("a", CellState.RUNNING)
+    work.order(OrderVerb.CANCEL, cells=(work.cells()["b"].key,))
+    go.touch()
+    work.wait_left()
+    assert work.states() == {"a": DONE, "b": CellState.CANCELLED, "c": DONE}
+    assert not (tmp_path / "b").exists()
+
+
 def test_a_lean_cell_is_run_once_and_its_exit_code_is_exact(work: Work, tmp_path: Path) -> None:
     work.submit({f"c{n}": payload(tmp_path / f"c{n}", n) for n in range(3)}, lean=True)
     work.wait_left()

@@ -12,7 +12,7 @@ import pytest
 from holdfast.agent.create import create_run, next_attempt
 from holdfast.agent.queueing.starting import build_spec
 from holdfast.model.job import Retries
-from holdfast.model.queue import Cell, CellRef, CellState
+from holdfast.model.queue import CLOSED_STATES, Cell, CellRef, CellState, OrderVerb
 from holdfast.model.run import Ended, Outcome
 from tests.agent.queueing.working import payload
 from tests.waiting import wait_until
@@ -28,6 +28,7 @@ KILLS = int(os.environ.get("HOLDFAST_SOAK_KILLS", "500"))
 SEED = int(os.environ.get("HOLDFAST_SOAK_SEED", str(int.from_bytes(os.urandom(4), "big"))))
 RUN_ID = "20261120-104501-t-3fa2"
 LONGEST_GAP_S = 0.25
+SLOTS = 2
 
 
 def lines(path: Path) -> list[str]:
@@ -39,8 +40,10 @@ def campaign(work: Work, directory: Path, *, cells: int, kills: int, seed: int) 
     draw = random.Random(seed)
     codes = {f"c{n}": n % 7 for n in range(cells)}
     # They must outlast the kills: what ends early leaves nobody to kill.
-    seconds = {name: draw.uniform(0.0, kills * 0.05) for name in codes}
-    work.submit({name: payload(directory / name, codes[name], f"{seconds[name]:.3f}") for name in codes})
+    longest_s = 2 * SLOTS * kills * LONGEST_GAP_S / cells
+    seconds = {name: draw.uniform(0.0, longest_s) for name in codes}
+    work.submit({name: payload(directory / name, codes[name], f"{seconds[name]:.3f}") for name in codes}, start=False)
+    work.order(OrderVerb.EDIT, values={"cpu_slots": SLOTS})
     dead, end = 0, time.monotonic() + 60 + kills * 2
     while dead < kills and time.monotonic() < end:
         work.ensure()
@@ -51,8 +54,10 @@ def campaign(work: Work, directory: Path, *, cells: int, kills: int, seed: int) 
         work.kill_worker()
         dead += 1
     work.ensure()
-    work.wait_left(timeout_s=120)
+    work.wait_left(timeout_s=60 + kills)
     found = work.cells()
+    left = [cell for cell in found.values() if cell.state not in CLOSED_STATES]
+    assert not left, f"seed {seed}: {len(left)} are open after {dead} kills: {left[0]}; {work.log()}"
     assert {name: len(lines(directory / name)) for name in codes} == dict.fromkeys(codes, 1), f"seed {seed}"
     assert {name: found[name].exit_code for name in codes} == codes, f"seed {seed}"
     wrong = {

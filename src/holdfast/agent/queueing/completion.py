@@ -10,7 +10,7 @@ import glob
 import hashlib
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ...core.completion import Artifact, Evidence, Proof, Seen, Standing
 from ...core.completion import judge as judge_evidence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from ...model.queue import Cell
     from ..observe import RunView
-    from .verification import Report
 
 LOOK_WITHIN_S = 15.0
 MOST_WORDS = 5
@@ -54,13 +53,6 @@ def judge(cell: Cell, run_dir: str, expected_sha: str = "") -> tuple[CellState, 
 def prove(cell: Cell, run_dir: str, *, expected_sha: str = "", deep: bool = False) -> Proof:
     """Where a cell stands by what is on disk now; `deep` reads the results whole. Does not raise."""
     return judge_evidence(gather(cell, run_dir, expected_sha=expected_sha or cell.sha256, deep=deep))
-
-
-def reconcile(queue: Any, group: str | None = None, *, deep: bool = False) -> Report:  # noqa: ANN401 - a store.Queue
-    """The roster of a group (without one: of every group) against what is on disk; see `verification.reconcile`."""
-    from .verification import reconcile as hold_against
-
-    return hold_against(queue, group, deep=deep)
 
 
 def gather(cell: Cell, run_dir: str, *, expected_sha: str, deep: bool = False) -> Evidence:

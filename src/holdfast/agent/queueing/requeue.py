@@ -105,28 +105,6 @@ def begin_again(run_dir: str, *, environ: Mapping[str, str]) -> int:
         return attempt
 
 
-def settle_lost(run_dir: str, *, environ: Mapping[str, str]) -> bool:
-    """Have a run that vanished (a reboot, everything killed) finished by a new supervisor; False: it has not vanished.
-
-    In the cell's own environment, because a run that had not begun its job goes on in it.
-
-    Raises:
-        StorageError: no supervisor could be started.
-    """
-    from ..acting import hold
-    from ..launch import start_supervisor
-
-    try:
-        with hold(run_dir, what="settle"):
-            view = observe(run_dir)
-            if not view.vanished:
-                return False
-            start_supervisor(run_dir, view.attempt, environ=environ, reason="adopt")
-            return True
-    except ResourceBusy:
-        return False
-
-
 def list_begun(run_dir: str) -> tuple[int, ...]:
     """The numbers of the attempts that were begun, ascending: a directory without a state never was (a crash)."""
     numbers = list_attempts(run_dir)
@@ -176,6 +154,7 @@ def _gather(view: RunView) -> Facts:
     verdict = _read(f"{view.attempt_dir}/{wire.VERDICT}").get("verdict")
     refusal = None if end is None else end.refusal
     kind = _member(FailureClass, view.exit.get("failure_class"))
+    decided = read_retry(view.run_dir, view.attempt)
     try:
         spec = wire.decode(JobSpec, view.record.get("job"))
     except wire.WireError as error:
@@ -190,18 +169,13 @@ def _gather(view: RunView) -> Facts:
         wanted=view.desired is not None and view.desired.by != "holdfast",
         busy=refusal is not None and refusal.exit_code == ResourceBusy.exit_code,
         in_row=_count_in_row(view),
-        open_retry=_is_retry_open(view),
+        undecided=not decided,
+        unbegun=bool(decided.get("retry")),
         allowed=spec.retries.max,
         first_wait_s=spec.retries.wait_s,
         seed=f"{view.run_id}.{view.attempt}",
         memory=_look_at_memory(view, spec) if kind is FailureClass.GPU_OUT_OF_MEMORY else Memory(),
     )
-
-
-def _is_retry_open(view: RunView) -> bool:
-    """Whether the attempt's supervisor did not decide on a retry, or decided on one that nobody began."""
-    decided = read_retry(view.run_dir, view.attempt)
-    return not decided or bool(decided.get("retry"))
 
 
 def _count_in_row(view: RunView) -> int:

@@ -16,7 +16,7 @@ from ...core.queueing import Standing
 from ...host import fallback, inotify, processes
 from ...host.clock import boot_id, monotonic_s
 from ...model import wire
-from ...model.run import Created, Ended, Outcome, Preflight, RunState, Waiting
+from ...model.run import Created, Ended, Outcome, Preflight, RunState, Starting, Waiting
 from ..observe import list_attempts
 from ..retrying import Following, find_following
 
@@ -120,12 +120,15 @@ def _find_standing(state: RunState, *, followed: bool) -> Standing:
         return Standing.IN_LINE if current.blocked_by else Standing.COMING
     if isinstance(current, (Created, Preflight)):
         return Standing.AT_WORK if followed else Standing.COMING
-    return Standing.AT_WORK
+    return Standing.IN_LINE if isinstance(current, Starting) else Standing.AT_WORK
 
 
 @dataclass(slots=True)
 class Watched:
-    """A run that the worker looks after. `begun_s` is when it was started or first seen (monotonic)."""
+    """A run that the worker looks after. `begun_s` is when it was started or first seen, `over_s` when its end was.
+
+    Times are monotonic.
+    """
 
     cell: Cell
     run_dir: str
@@ -134,6 +137,7 @@ class Watched:
     begun_s: float
     looked_s: float
     restarts: int = 0
+    over_s: float | None = None
     watch: int | None = None
     watched_attempt: int = 0
     pidfd: int | None = None

@@ -14,17 +14,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...core.queueing import Active, Situation, Standing, choose
-from ...host import files
 from ...host.clock import epoch_s, monotonic_s, utc_now
-from ...model import wire
 from ...model.errors import HoldfastError, StorageError
 from ...model.queue import CellState
-from ...model.run import Outcome
 from ...store.queue_moves import CellMoved
+from .ending import Ends
 from .lean_cells import LeanCells
 from .presence import WorkerLock, count_cpu_slots, ensure_worker, read_worker
 from .starting import Made, Starter
@@ -34,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...model.queue import Cell
-    from ...model.run import Ended
     from ...store.queue import Queue
     from .starting import Start
 
@@ -48,15 +44,16 @@ CLOCK_CHECK_S = 60.0
 """How often the wall clock is asked anew when something waits for a time of day: somebody may have set it."""
 REVIEW_S = 10.0
 """How often cells that another box has are looked at."""
+REST_S = 0.1
+"""How long the end of a cell for cards is not looked into: whoever is given these cards now needs disk and CPU."""
 RETRY_S = 2.0
 """When a run is looked at again of whose change the queue could not be told."""
 FIRST_PAUSE_S = 2.0
 LONGEST_PAUSE_S = 300.0
+MOST_FAULTS = 20
+"""A fault of ours that comes back so often is left to the log; the runs go on without a worker."""
 MOST_RESTARTS = 5
 """A run that loses its supervisor so often is given to a person."""
-BY_CLAIM = "the claim of its cell"
-"""Who ends a run of which another box has taken the cell over (`agent.claim_watch`)."""
-HOURS_FINDING = "rules.allowed_hours"
 
 
 class Worker:
@@ -73,8 +70,9 @@ class Worker:
         self._pause_s = FIRST_PAUSE_S
         self._reviewed_s = 0.0
         self._hours: tuple[float, str] = (0.0, "")
-        self._failed_in_row: dict[str, int] = {}
+        self._ends = Ends(queue)
         self._behind = True
+        self._faults = 0
         self._cpus = count_cpu_slots()
 
     def close(self) -> None:
@@ -111,6 +109,16 @@ class Worker:
             _log(f"{step.__name__.strip('_')}: {error}")
             self._behind = True
             self._block(str(error))
+        except Exception as error:
+            # The supervision barrier: what goes wrong with one cell must not keep the others for ever.
+            self._faults += 1
+            if self._faults > MOST_FAULTS:
+                raise
+            import traceback
+
+            _log("".join(traceback.format_exception(error)).rstrip())
+            self._behind = True
+            self._block(f"holdfast itself failed: {type(error).__name__}: {error}")
 
     def _block(self, why: str) -> None:
         self._blocked, self._blocked_until_s = why, monotonic_s() + self._pause_s
@@ -126,7 +134,7 @@ class Worker:
             if cell.lean:
                 self._lean.adopt(cell)
             elif cell.state is CellState.PRODUCED:
-                self._judge(cell)
+                self._ends.judge(cell)
             elif cell.state is CellState.CLAIMED:
                 self._note(self._starter.take_up(cell))
             elif cell.run_dir is not None:
@@ -152,7 +160,13 @@ class Worker:
         for run in due:
             try:
                 if run.look.phase is Phase.OVER:
-                    self._end(run)
+                    run.over_s = run.over_s or monotonic_s()
+                    left_s = run.over_s + REST_S - monotonic_s()
+                    if run.cell.cards and left_s > 0:
+                        self._watch.postpone(run, left_s)
+                        continue
+                    self._ends.end(run)
+                    self._watch.drop(run.cell.id)
                 elif run.look.phase is not Phase.LIVE:
                     self._mend(run)
             except CellMoved as error:
@@ -188,58 +202,6 @@ class Worker:
         self._queue.move_on(run.cell.id, CellState.HELD, note=why)
         self._watch.drop(run.cell.id)
 
-    def _end(self, run: Watched) -> None:
-        """A run is over: prove it, begin it again, or leave it to a person."""
-        from .requeue import decide_requeue
-
-        ended, cell = run.look.ended, run.cell
-        assert ended is not None
-        facts = _facts_of(run, ended)
-        if ended.outcome is Outcome.SUCCEEDED:
-            produced = self._queue.move_on(cell.id, CellState.PRODUCED, **facts)
-            self._watch.drop(cell.id)
-            self._judge(produced)
-            return
-        if ended.request is not None and ended.request.by.startswith(BY_CLAIM):
-            self._queue.move_on(cell.id, CellState.ELSEWHERE, **{**facts, "note": ended.evidence})
-        elif _was_closed(ended):
-            self._queue.move_on(cell.id, CellState.QUEUED, **{**facts, "note": ended.evidence})
-        else:
-            again = decide_requeue(replace(cell, attempts=run.look.attempt), run.run_dir)
-            if again.again:
-                when = {"not_before": epoch_s() + again.wait_s, "requeued": cell.requeued + 1, "note": again.why}
-                self._queue.move_on(cell.id, CellState.QUEUED, **{**facts, **when})
-            else:
-                state = CellState.CANCELLED if ended.outcome is Outcome.STOPPED else CellState.FAILED
-                self._close(cell, state, {**facts, "note": f"{ended.evidence}; {again.why}"})
-        self._watch.drop(cell.id)
-
-    def _judge(self, cell: Cell) -> None:
-        """Hold a run that succeeded against the roster (QUEUE-16): only proven is done."""
-        from .completion import judge
-
-        assert cell.run_dir is not None
-        state, note = judge(cell, cell.run_dir, cell.sha256)
-        self._close(cell, state, {"note": note})
-
-    def _close(self, cell: Cell, state: CellState, facts: dict[str, object]) -> None:
-        self._queue.move_on(cell.id, state, **facts)
-        self._count_end(cell, state)
-
-    def _count_end(self, cell: Cell, state: CellState) -> None:
-        if state is CellState.DONE:
-            self._failed_in_row[cell.group] = 0
-        elif state is CellState.FAILED:
-            self._count_failure(cell)
-
-    def _count_failure(self, cell: Cell) -> None:
-        """So many failures in a row hold the group, where somebody asked for that."""
-        group = self._queue.groups().get(cell.group)
-        row = self._failed_in_row[cell.group] = self._failed_in_row.get(cell.group, 0) + 1
-        if group is not None and 0 < group.hold_after <= row and not group.held:
-            self._failed_in_row[cell.group] = 0
-            self._queue.hold_group(cell.group, f"{row} cells in a row failed, the last was {cell.label}")
-
     def _review_elsewhere(self) -> None:
         """Cells that another box has: done there, or silent there and free again."""
         if monotonic_s() - self._reviewed_s < REVIEW_S:
@@ -261,7 +223,7 @@ class Worker:
             # With the ends of those before, in one transaction.
             ended = self._lean.start([cell for cell in chosen if cell.lean])
             for cell, state in ended:
-                self._count_end(cell, state)
+                self._ends.count(cell, state)
             for cell in chosen:
                 if not cell.lean and not self._blocked_now:
                     self._start(cell)
@@ -334,7 +296,8 @@ class Worker:
             self._block(str(error))
             return self._pause_s
         if not waiting:
-            return self._lean.next_look_s if self._watch.runs or self._lean.active else -1.0
+            busy = self._watch.runs or self._lean.active or self._lean.next_look_s is not None
+            return self._lean.next_look_s if busy else -1.0
         times = [CLOCK_CHECK_S] if due is not None or self._hours[1] or not self._watch.runs else []
         times += [self._lean.next_look_s] if self._lean.next_look_s is not None else []
         times += [max(0.05, due - epoch_s())] if due is not None else []
@@ -359,28 +322,6 @@ def read_closed_hours() -> str:
     return "" if finding is None else f"{finding.evidence}; {finding.remedy}"
 
 
-def _facts_of(run: Watched, ended: Ended) -> dict[str, object]:
-    """What the queue keeps of an attempt's end."""
-    path = f"{wire.attempt_dir(run.run_dir, run.look.attempt)}/{wire.EXIT}"
-    try:
-        failure = wire.parse_object(files.read_bytes(path), path).get("failure_class")
-    except (OSError, wire.WireError):
-        failure = None
-    return {
-        "outcome": ended.outcome.value,
-        "exit_code": ended.exit_code,
-        "failure": failure if isinstance(failure, str) else "",
-        "attempts": run.look.attempt,
-        "ended_at": epoch_s(),
-    }
-
-
-def _was_closed(ended: Ended) -> bool:
-    """Whether the run was refused for nothing but the time of day, which had come between the choice and its checks."""
-    refusal = ended.refusal
-    return refusal is not None and bool(refusal.findings) and all(f.id == HOURS_FINDING for f in refusal.findings)
-
-
 def _log(words: str) -> None:
     sys.stderr.write(f"{utc_now()} {words}\n")
     sys.stderr.flush()
@@ -389,7 +330,6 @@ def _log(words: str) -> None:
 def main(directory: str) -> int:
     """Work the queue in `directory` off, unless another worker is at it; the exit code of this process."""
     from ...store.queue import Queue
-
     from .recovery import find_runs
 
     os.umask(0o077)

@@ -132,7 +132,7 @@ class Teller:
         if not self._shows or (now - self._told_at < TOLD_EVERY_S and seen.open):
             return
         self._told_at = now
-        if now - self._estimated_at >= ESTIMATED_EVERY_S:
+        if not self._estimate or now - self._estimated_at >= ESTIMATED_EVERY_S:
             self._estimated_at, self._estimate = now, self._find_estimate(seen)
         text = clean(seen.describe() + self._estimate)
         columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
@@ -162,7 +162,7 @@ def _wait(queue: Queue, wanted: Wanted, teller: Teller, deadline: float | None, 
         seen, late = wait_for(queue, wanted.roster, deadline=deadline, tell=teller)
         teller.close()
         missing = _list_missing(queue, wanted.roster)
-        code = EXIT_TIMED_OUT if late else EXIT_INCOMPLETE if missing or seen.done < seen.total else 0
+        code = EXIT_TIMED_OUT if late else EXIT_INCOMPLETE if missing or seen.done < seen.total or not seen.total else 0
         codes.append(code)
         facts = _encode(seen, missing, late=late)
         if not as_json:

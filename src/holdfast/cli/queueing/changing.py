@@ -182,6 +182,9 @@ def cancel(words: Sequence[str], *, running: bool, now: bool, yes: bool, as_json
         if running:
             notes += _stop_runs(active, now=now)
         after = queue.find([cell.label for cell in chosen])
+        stopping = [cell for cell in after if cell.state in ACTIVE_STATES]
+        if stopping:
+            notes.append(f"asked to stop, with their grace: {name_cells(stopping)}; `holdfast queue ls` shows them")
         notes.append("take it back: holdfast queue retry " + " ".join(cell.label for cell in chosen[:SHOWN_LABELS]))
         return Change("cancelled", after, notes=tuple(notes))
 

@@ -6,7 +6,6 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.agent.queueing.watching import look_at
 from holdfast.core.queueing import NEEDS_A_PERSON, Active, Situation, Standing, Why, explain
 from holdfast.model.errors import HoldfastError
 from holdfast.model.queue import CellState
@@ -25,15 +24,17 @@ MANY = 100_000
 """Cells that may be counted in front of one."""
 
 
-def read_situation(queue: Queue, active: Sequence[Cell], *, groups: dict[str, Group] | None = None) -> Situation:
-    """What decides beside the waiting cells, now."""
+def read_situation(
+    queue: Queue, active: Sequence[Cell], *, groups: dict[str, Group] | None = None, cards: bool = True
+) -> Situation:
+    """What decides beside the waiting cells, now; `cards`: whether the question is about cells for cards."""
     return Situation(
         active=tuple(Active(cell, find_standing(cell)) for cell in active[:MOST_LOOKED_AT]),
         groups=queue.groups() if groups is None else groups,
         settings=queue.settings(),
         cpu_slots=find_slots(queue),
         now=time.time(),
-        cards_closed=find_closing(),
+        cards_closed=find_closing() if cards else "",
     )
 
 
@@ -47,6 +48,9 @@ def find_standing(cell: Cell) -> Standing:
     """Where a started cell is; only one for cards can stand in a line."""
     if not cell.cards or cell.run_dir is None:
         return Standing.AT_WORK
+    # Much is loaded for a look at a run: only where a run is looked at.
+    from holdfast.agent.queueing.watching import look_at
+
     return look_at(cell.run_dir, first_attempt=0).standing
 
 

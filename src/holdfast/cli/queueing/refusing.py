@@ -6,11 +6,13 @@ reads may be made by a cell before it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.model.errors import UsageError
+from holdfast.model.queue import ACTIVE_STATES, WAITING_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -18,12 +20,16 @@ if TYPE_CHECKING:
     from holdfast.core.rules import Rules
     from holdfast.model.finding import Finding
     from holdfast.model.job import JobSpec
-    from holdfast.model.queue import NewCell
+    from holdfast.model.queue import Cell, NewCell, Submission
+    from holdfast.store.queue import Queue
 
 MOST_PROBLEMS = 10
 MOST_PROGRAMS = 200
 """So many different programs of one submission are looked for; a file of commands has a handful."""
 CARDS_WITHIN_S = 2.0
+MOST_NEW = 20
+"""Cells of one submission that are held against those that are there already."""
+MOST_NEIGHBOURS = 200
 HINT = "nothing was handed in"
 
 
@@ -154,6 +160,52 @@ def _find_collisions(spec: JobSpec, cells: Sequence[NewCell], shared: Sequence[s
     base = wire.encode(spec)
     jobs = [{**base, **cell.change} for cell in cells]
     return find_collisions(jobs, [cell.name for cell in cells], shared=shared)
+
+
+def check_neighbours(queue: Queue, submission: Submission, *, shared: Sequence[str] = ()) -> None:
+    """Refuse a cell that would write where an open cell of the queue writes, unless it only starts after that one.
+
+    Of a submission with many cells, or a queue with very many open ones, this is left to the runs themselves.
+
+    Raises:
+        UsageError: names both cells and the place.
+    """
+    from holdfast.core.cells import find_collisions, find_outputs
+
+    jobs = {cell.name: {**submission.base, **cell.change} for cell in submission.cells[: MOST_NEW + 1]}
+    writing = {name: job for name, job in jobs.items() if next(iter(find_outputs(job)), None) is not None}
+    if not writing or len(jobs) > MOST_NEW:
+        return
+    states = WAITING_STATES | ACTIVE_STATES
+    passed = _find_earlier(queue, submission)
+    problems = []
+    for other in queue.cells(states=states, limit=MOST_NEIGHBOURS):
+        if other.id in passed or (other.group == submission.group and other.name in jobs):
+            continue
+        stored = queue.submission_of(other.id)
+        theirs = {**stored.base, **stored.cells[0].change}
+        for name, job in writing.items():
+            found = find_collisions([job, theirs], [name, f"{other.label} ({other.state.value})"], shared=shared)
+            problems += [f"{words}; or start it afterwards: --after {other.group}/{other.name}" for words in found]
+    refuse(problems)
+
+
+def _find_earlier(queue: Queue, submission: Submission) -> set[int]:
+    """Ids of open cells that must be proven done before any of these starts."""
+    needs = {need for cell in submission.cells for need in cell.needs}
+    todo: list[Cell] = []
+    for need in needs:
+        # A need without a group is one of the same group.
+        word = need if "/" in need else f"{submission.group}/{need}"
+        with contextlib.suppress(UsageError):
+            todo += queue.find([word])
+    found: set[int] = set()
+    while todo:
+        cell = todo.pop()
+        if cell.id not in found:
+            found.add(cell.id)
+            todo += queue.needs_of(cell.id) if cell.open_needs else ()
+    return found
 
 
 def hash_files(spec: JobSpec, cells: Sequence[NewCell]) -> dict[str, str]:

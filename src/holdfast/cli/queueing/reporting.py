@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli.render import clean, note, print_json, table
 from holdfast.core.redact import redact_argv
-from holdfast.model.queue import CellState
+from holdfast.model.queue import WAITING_STATES, CellState
 
 from .changing import count_cells
 from .opening import look_for_worker
@@ -51,10 +51,10 @@ def _report_one(queue: Queue, taken: HandedIn, cell: Cell) -> None:
     print(cell.label, flush=True)
     if taken.known:
         note(f"{cell.label} was handed in before, with the same configuration: it is {cell.state.value}")
-    elif cell.state is CellState.QUEUED:
+    elif cell.state in WAITING_STATES:
         from .reasons import explain_briefly
 
-        note(f"queued: {explain_briefly(queue, cell)}")
+        note(f"{cell.state.value}: {explain_briefly(queue, cell)}")
         _say_stopped(queue, cell.group)
     else:
         note(f"{cell.state.value}" + (f": {cell.note}" if cell.note else ""))

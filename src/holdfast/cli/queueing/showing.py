@@ -52,7 +52,6 @@ class _Seen:
         self.counts = {name: numbers for name, numbers in queue.counts().items() if group in (None, name)}
         self.worker, self.problem = look_for_worker(queue)
         active = queue.active()
-        self.situation = read_situation(queue, active, groups=self.groups)
         self.active = [cell for cell in active if group in (None, cell.group)]
         # Blocked and held ones only after those that come next.
         listed = [[CellState.QUEUED], [CellState.BLOCKED, CellState.HELD]] if not states else [list(states)]
@@ -66,6 +65,9 @@ class _Seen:
             self.cells = [cell for cell in self.cells if cell.state not in ACTIVE_STATES]
         if not states and limit is None:
             self.cells += queue.cells(group=group, states=[CellState.FAILED, CellState.CANCELLED, CellState.DONE])
+
+        cards = any(cell.cards for cell in self.cells)
+        self.situation = read_situation(queue, active, groups=self.groups, cards=cards)
 
     def count(self, *states: CellState) -> int:
         """How many cells are in one of these states."""
@@ -147,7 +149,7 @@ def _print_list(seen: _Seen) -> None:
         table(("cell", "state", "time", "left", "cards", "step", "loss"), _list_active(seen), right=(2, 3, 5, 6))
     rows = seen.explain()
     if rows:
-        heading("listed" if seen.states else "waiting")
+        heading("waiting" if all(cell.state in WAITING_STATES for cell, _ in rows) else "listed")
         table(("cell", "state", "prio", "cards", "why"), [_line(cell, why) for cell, why in rows], right=(2, 3))
         total = seen.count(*(seen.states or tuple(WAITING_STATES)))
         if len(rows) < total and not seen.states:
@@ -178,9 +180,12 @@ def _print_groups(seen: _Seen) -> None:
 
 
 def _say_left(seen: _Seen, group: str, numbers: Mapping[CellState, int]) -> str:
+    active = [cell for cell in seen.active if cell.group == group]
+    if not active:
+        return ""
     from .estimating import estimate_cells
 
-    estimate = estimate_cells(seen.queue, numbers, [cell for cell in seen.active if cell.group == group])
+    estimate = estimate_cells(seen.queue, numbers, active)
     return "" if estimate is None else estimate.words
 
 
@@ -217,14 +222,15 @@ def _say_stops(seen: _Seen) -> None:
     """Say loudly what does not go on by itself, with the command that lets it."""
     for text in describe_stops(seen.settings, seen.groups, seen.problem, group=seen.group):
         note(text)
+    stopped = seen.settings.paused or seen.settings.draining
+    if seen.worker is None and not seen.problem and (seen.active or (seen.count(CellState.QUEUED) and not stopped)):
+        note("no worker is there to go on; `holdfast queue resume` starts one")
     if seen.active or not seen.count(*WAITING_STATES):
         return
     held, blocked = seen.count(CellState.HELD), seen.count(CellState.BLOCKED)
     if held + blocked and not seen.count(CellState.QUEUED):
         parts = [f"{number} {word}" for number, word in ((held, "held"), (blocked, "blocked")) if number]
         note(f"nothing goes on by itself: {', '.join(parts)}; `holdfast queue show CELL` says what it takes")
-    elif seen.worker is None and not (seen.settings.paused or seen.settings.draining):
-        note("no worker is there and cells are queued; `holdfast queue resume` starts one")
 
 
 def describe_stops(

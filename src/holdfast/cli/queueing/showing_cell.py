@@ -18,7 +18,7 @@ from .reasons import count_before, explain_cell, needs_a_person, read_situation
 from .times import format_moment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from holdfast.cli.cards import Box
     from holdfast.core.queueing import Reason, Situation
@@ -38,7 +38,9 @@ def print_cell(queue: Queue, cell: Cell, *, as_json: bool) -> int:
     reasons = explain_cell(queue, cell, situation, behind=before)
     submission = queue.submission_of(cell.id)
     box = _read_box(cell)
-    holders = [] if box is None else describe_holders(box)
+    holders = (
+        [] if box is None else describe_holders(box, {other.run_id: other.label for other in active if other.run_id})
+    )
     span, basis = _estimate(queue, cell, active, situation, box)
     worker, problem = look_for_worker(queue)
     if as_json:
@@ -153,8 +155,8 @@ def _read_box(cell: Cell) -> Box | None:
     return read_box()
 
 
-def describe_holders(box: Box) -> list[str]:
-    """Who has each card, since when, and what stands in the box's line; one line each."""
+def describe_holders(box: Box, labels: Mapping[str, str]) -> list[str]:
+    """Who has each card, since when, and what stands in the box's line; one line each. `labels` are cells by run."""
     lines = []
     if not box.places:
         return [f"none could be read: {box.inventory.reason}" if box.inventory.reason else "this box has none"]
@@ -162,14 +164,18 @@ def describe_holders(box: Box) -> list[str]:
         name = f"card {place.index}" + (f" slice {place.uuid}" if place.part is not None else "")
         if place.lease is not None:
             since = f" since {place.lease.since[:19]}Z" if place.lease.since else ""
-            lines.append(f"{name}: {place.lease.user}, run {place.lease.run_id}{since}")
+            lines.append(f"{name}: {place.lease.user}, {_name_run(place.lease.run_id, labels)}{since}")
         elif place.unavailable:
             lines.append(f"{name}: not to be had: {'; '.join(place.unavailable)}")
         else:
             lines.append(f"{name}: free")
     for number, ticket in enumerate(box.waiting, start=1):
-        lines.append(f"in line {number}: {ticket.user}, run {ticket.run_id}, {ticket.count} cards")
+        lines.append(f"in line {number}: {ticket.user}, {_name_run(ticket.run_id, labels)}, wants {ticket.count}")
     return lines
+
+
+def _name_run(run_id: str, labels: Mapping[str, str]) -> str:
+    return f"run {run_id}" + (f" (cell {labels[run_id]})" if run_id in labels else "")
 
 
 def _estimate(

@@ -18,7 +18,7 @@ from holdfast.model.queue import DEFAULT_GROUP, GroupKind, IfChanged, NewCell, S
 
 from .hashing import CellHasher
 from .opening import describe_caller, start_worker
-from .refusing import check_cells, hash_files
+from .refusing import check_cells, check_neighbours, hash_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.store.queue import Queue
 
 LOCK = "submit.lock"
+STDIN = "-"
 MOST_NAMES = 100_000
 
 
@@ -140,6 +141,7 @@ def hand_in(
         before = {group: sum(numbers.values()) for group, numbers in queue.counts().items()}
         if not wishes.named and submission.kind is GroupKind.PLAIN:
             submission = _make_unique(queue, submission)
+        check_neighbours(queue, submission, shared=wishes.shared)
         ids = queue.submit(submission)
         added = sum(queue.counts().get(submission.group, {}).values()) - before.get(submission.group, 0)
     started = start_worker(queue)
@@ -189,8 +191,9 @@ def choose_group(text: str | None, lines: str | None) -> str:
         UsageError: it is no name.
     """
     if text is None:
-        stem = os.path.splitext(os.path.basename(lines))[0] if lines is not None else ""
-        return clean_name(stem) if stem else DEFAULT_GROUP
+        if lines is None:
+            return DEFAULT_GROUP
+        return "lines" if lines == STDIN else clean_name(os.path.splitext(os.path.basename(lines))[0])
     name = text.rstrip("/")
     if not name or name != clean_name(name):
         raise UsageError(f"--group: {text!r} is no name", hint=f"write it like {clean_name(name) or 'night'}")

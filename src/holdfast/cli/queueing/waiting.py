@@ -7,18 +7,20 @@ a failed predecessor or a worker that cannot be had must not look like work that
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast.agent.changes import Changes
 from holdfast.host.clock import monotonic_s
+from holdfast.model.errors import UsageError
 from holdfast.model.queue import ACTIVE_STATES, CLOSED_STATES, WAITING_STATES, CellState
 
 from .opening import look_for_worker, start_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from holdfast.agent.queueing.presence import WorkerFacts
     from holdfast.model.queue import Cell
@@ -32,7 +34,6 @@ COME_UP_S = 10.0
 """How long a worker may take from its start to the first thing that it commits."""
 MOST_STARTS = 3
 """How many workers are started in vain, one after the other, before that is the answer."""
-TOLD_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +51,19 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Where the roster stands: how many cells in each state, and why nothing of it goes on by itself (else empty)."""
+    """Where the roster stands: how many cells in each state, and why nothing of it goes on by itself (else empty).
+
+    `gone` cells were on it and are not in the queue any more: how they ended cannot be told.
+    """
 
     counts: dict[CellState, int]
     stuck: str = ""
+    gone: int = 0
 
     @property
     def total(self) -> int:
         """How many cells are on the roster."""
-        return sum(self.counts.values())
+        return sum(self.counts.values()) + self.gone
 
     @property
     def done(self) -> int:
@@ -78,6 +83,7 @@ class Look:
             "cancelled": self.counts.get(CellState.CANCELLED, 0),
             "elsewhere": self.counts.get(CellState.ELSEWHERE, 0),
             "waiting": sum(self.counts.get(state, 0) for state in WAITING_STATES),
+            "taken out of the list": self.gone,
         }
         return ", ".join([f"{self.done} of {self.total} done", *(f"{n} {word}" for word, n in numbers.items() if n)])
 
@@ -90,32 +96,56 @@ def look(queue: Queue, roster: Roster) -> Look:
         if roster.everything or group in roster.groups:
             for state, number in numbers.items():
                 counts[state] = counts.get(state, 0) + number
-    if roster.labels:
-        for cell in queue.find(roster.labels):
-            if cell.group not in roster.groups:
-                counts[cell.state] = counts.get(cell.state, 0) + 1
+    for cell in _find_known(queue, roster.labels):
+        if cell.group not in roster.groups:
+            counts[cell.state] = counts.get(cell.state, 0) + 1
     seen = Look({state: number for state, number in counts.items() if number})
-    return Look(seen.counts, find_stuck(queue, roster)) if seen.open else seen
+    if not seen.open:
+        return seen
+    stuck = find_stuck(queue, roster, every)
+    # These are several readings. When a cell moved on between them they fit together badly, and another look is due,
+    # which the same move wakes us for.
+    return Look(seen.counts, stuck if queue.counts() == every else "")
 
 
-def find_stuck(queue: Queue, roster: Roster) -> str:
-    """Why no open cell of the roster goes on by itself; empty when one does, or may."""
+def _find_known(queue: Queue, labels: Sequence[str]) -> Iterator[Cell]:
+    """The cells of these labels that are still in the queue."""
+    try:
+        yield from queue.find(labels)
+    except UsageError:
+        for label in labels:
+            with contextlib.suppress(UsageError):
+                yield from queue.find([label])
+
+
+def find_stuck(queue: Queue, roster: Roster, counts: Mapping[str, Mapping[CellState, int]]) -> str:
+    """Why no open cell of the roster goes on by itself; empty when one does, or may. `counts` is by group."""
     active = queue.active()
     if any(roster.holds(cell) for cell in active):
         return ""
     settings, groups = queue.settings(), queue.groups()
     stopped = "the queue is being drained" if settings.draining else "the queue is paused" if settings.paused else ""
     closed = {name: why for name, group in groups.items() if (why := _describe_group(group.paused, group.held))}
+    whole = [name for name in counts if (roster.everything or name in roster.groups) and name not in closed]
+    slots = settings.cpu_slots != 0
+    if not stopped and slots and any(counts[name].get(CellState.QUEUED) for name in whole):
+        return ""
     waiting = queue.cells(states=(CellState.QUEUED, CellState.ELSEWHERE))
-    free = [cell for cell in waiting if cell.state is CellState.ELSEWHERE or not (stopped or cell.group in closed)]
+    free = [
+        cell
+        for cell in waiting
+        if cell.state is CellState.ELSEWHERE or not (stopped or cell.group in closed or not (slots or cell.cards))
+    ]
     if any(roster.holds(cell) for cell in free):
         return ""
     blocked = [cell for cell in queue.cells(states=(CellState.BLOCKED,)) if roster.holds(cell)]
     if blocked and (active or free):
         # What they need may be among those; when all that has ended, this question is asked again.
         return ""
-    reasons = _list_reasons(queue, roster, closed)
-    return "; ".join([*([f"{stopped} (holdfast queue resume)"] if stopped else []), *reasons]) or "nothing can start"
+    reasons = [f"{stopped} (holdfast queue resume)"] if stopped else []
+    if not slots and any(roster.holds(cell) and not cell.cards for cell in waiting):
+        reasons.append("there are no CPU slots (holdfast queue set --cpu-slots auto)")
+    return "; ".join([*reasons, *_list_reasons(queue, roster, closed)]) or "nothing can start"
 
 
 def _describe_group(paused: bool, held: str) -> str:  # noqa: FBT001 - the two fields of a group
@@ -130,8 +160,10 @@ def _list_reasons(queue: Queue, roster: Roster, closed: dict[str, str]) -> list[
     ]
     held = [cell for cell in queue.cells(states=(CellState.HELD,)) if roster.holds(cell)]
     if held:
-        why = f": {held[0].note}" if held[0].note else ""
-        reasons.append(f"{_count(held)} held, {held[0].label}{why} (holdfast queue resume {held[0].label})")
+        first = held[0]
+        why = f": {first.note}" if first.note else ""
+        way = "" if "holdfast queue" in why else f" (holdfast queue resume {first.label})"
+        reasons.append(f"{_count(held)} held, {first.label}{why}{way}")
     blocked = [cell for cell in queue.cells(states=(CellState.BLOCKED,)) if roster.holds(cell)]
     if blocked:
         needs = ", ".join(f"{need.label} ({need.state.value})" for need in queue.needs_of(blocked[0].id)[:3])
@@ -174,16 +206,18 @@ def wait_for(
     queue: Queue, roster: Roster, *, deadline: float | None, tell: Callable[[Look], None]
 ) -> tuple[Look, bool]:
     """Sleep until nothing of the roster is open or can go on; the last look, and whether the time was up first."""
-    worker = _Worker(queue)
+    worker, most = _Worker(queue), 0
     with Changes(queue.directory) as changes:
         while True:
             seen = look(queue, roster)
+            most = max(most, seen.total)
+            seen = Look(seen.counts, seen.stuck, most - seen.total)
             tell(seen)
             if not seen.open or seen.stuck:
                 return seen, False
             facts, problem = worker.tend(seen)
             if problem:
-                return Look(seen.counts, problem), False
+                return Look(seen.counts, problem, seen.gone), False
             limit_s = LOOK_AGAIN_S if facts is not None else COME_UP_S / MOST_STARTS
             if deadline is not None:
                 limit_s = min(limit_s, deadline - monotonic_s())

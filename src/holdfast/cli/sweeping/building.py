@@ -141,7 +141,8 @@ class Builder:
         merged = dict(self._sweep.settings)
         for own in fitting:
             merged.update(own.params)
-        merged.update(params)
+        # Those that vary come first: in tables, and in the command.
+        merged = {**params, **{name: value for name, value in merged.items() if name not in params}}
         name = entry.name if entry is not None and entry.name else grid.make_name(params)
         where = entry.where if entry is not None else ""
         own_names = frozenset(params) | frozenset(name for own in fitting for name in own.params)

@@ -267,7 +267,7 @@ def take(
         dropped = sorted(before - {cell.name for cell in made.built.cells})
         if dropped:
             shown = ", ".join(dropped[:5]) + (f" and {len(dropped) - 5} more" if len(dropped) > 5 else "")
-            notes.append(f"in the queue and not in the sweep any more, left as they are: {shown}")
+            notes.append(f"in the queue and not in this hand-in, left as they are: {shown}")
     return taken, notes
 
 

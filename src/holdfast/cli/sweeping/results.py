@@ -15,6 +15,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from holdfast.cli.render import clean
 from holdfast.host import files
 from holdfast.model import wire
 from holdfast.model.queue import CellState
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 MAX_METRICS_BYTES = 1 << 20
 MOST_NUMBERS = 200
 MOST_DEPTH = 4
+LONGEST_NAME = 100
 METRICS = "artifacts/metrics.json"
 BEAT_FACTS = frozenset({"step", "epoch"})
 """Of a heartbeat's numbers those that say how far it is; times and sizes of saves are not the training's."""
@@ -109,7 +111,7 @@ def _numbers(values: dict[str, Any], prefix: str = "", depth: int = 1) -> dict[s
     for key, value in values.items():
         if len(found) >= MOST_NUMBERS:
             break
-        name = f"{prefix}{key}"[:100]
+        name = clean(f"{prefix}{key}"[:LONGEST_NAME])
         if isinstance(value, dict) and depth < MOST_DEPTH:
             found.update(_numbers(value, f"{name}.", depth + 1))
         elif isinstance(value, float) or (
@@ -161,6 +163,11 @@ def find_best(rows: Sequence[Row], name: str, mode: str | None = None) -> Row | 
         return None
     choose = max if is_higher_better(name, mode) else min
     return choose(known, key=lambda row: row.metrics[name])
+
+
+def differs(rows: Sequence[Row], name: str) -> bool:
+    """Whether results differ in a number, so that one can be better than another."""
+    return len({row.metrics[name] for row in rows if row.final and _is_finite(row.metrics.get(name))}) > 1
 
 
 def sort_rows(rows: Sequence[Row], name: str, mode: str | None = None) -> list[Row]:

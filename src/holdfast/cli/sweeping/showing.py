@@ -16,6 +16,7 @@ from holdfast.model.units import format_duration
 from .results import (
     Row,
     count_states,
+    differs,
     encode_row,
     find_best,
     is_judged,
@@ -62,6 +63,9 @@ def choose_metrics(rows: Sequence[Row], wanted: str | None, sort: str | None) ->
         UsageError: one was named that no cell has; near names are proposed.
     """
     known = list_metrics(rows)
+    if not known:
+        # Nothing has logged anything yet, which is no mistake of who asks.
+        return [], []
     named = [name.strip() for name in (wanted or "").split(",") if name.strip()]
     for name in [*named, *([sort] if sort is not None else [])]:
         if name not in known:
@@ -88,7 +92,7 @@ def print_rows(group: str, rows: Sequence[Row], *, metrics: str | None, sort: st
     best = {
         column: find_best(rows, column, mode if column == name else None)
         for column in shown
-        if column == name or is_judged(column)
+        if (column == name or is_judged(column)) and differs(rows, column)
     }
     headers = ["cell", *params, "state", "att", "took", *shown]
     body = [

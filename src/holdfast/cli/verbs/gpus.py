@@ -303,7 +303,8 @@ def _details(place: Place) -> list[tuple[str, str]]:
     for lease in (place.lease, *place.sharing) if place.lease is not None else ():
         phase = f"phase {lease.phase.value}, supervisor pid {lease.supervisor.pid}"
         who = f"shared by {lease.user}, run {lease.run_id}: " if lease.share else ""
-        found.append(("runs", f"{who}{lease.command or 'command not recorded'} ({phase})"))
+        ends = f", until {lease.until[:19]}Z at the latest" if lease.until else ""
+        found.append(("runs", f"{who}{lease.command or 'command not recorded'} ({phase}{ends})"))
     if place.sharers:
         from holdfast.core.packing import say_sharer
 

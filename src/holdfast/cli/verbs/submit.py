@@ -75,6 +75,13 @@ def _leave_out_of_run(command: click.Command) -> None:
 @click.option("--lean", is_flag=True, help="For many short commands without cards: one record each, no checks.")
 @click.option("--claims", metavar="DIR", type=click.Path(), help="Shared directory in which boxes claim cells.")
 @click.option("--lines", metavar="FILE", type=click.Path(), help="A cell for each line of FILE, which is a command.")
+@click.option(
+    "--shared",
+    multiple=True,
+    metavar="PATH",
+    type=click.Path(),
+    help="Several cells may write to PATH: they keep apart.",
+)
 @click.option("--wait", "wait", is_flag=True, help="Wait until it is proven done, as `holdfast wait`.")
 @click.option(
     "--runs",
@@ -164,7 +171,9 @@ def _read_wishes(options: dict[str, object], *, lines: str | None, priority: int
     from holdfast.cli.queueing.times import parse_moment
 
     group, after, moment = options["group"], options["after"], options["not_before"]
-    claims, most, failures = options["claims"], options["max_parallel"], options["hold_after"]
+    shared, claims = options["shared"], options["claims"]
+    assert isinstance(shared, tuple)
+    most, failures = options["max_parallel"], options["hold_after"]
     assert isinstance(after, tuple)
     return Wishes(
         group=choose_group(None if group is None else str(group), lines),
@@ -178,6 +187,7 @@ def _read_wishes(options: dict[str, object], *, lines: str | None, priority: int
         lean=bool(options["lean"]),
         claims=None if claims is None else os.path.abspath(os.path.expanduser(str(claims))),
         named=options.get("job_name") is not None,
+        shared=tuple(os.path.abspath(os.path.expanduser(path)) for path in shared),
     )
 
 

@@ -1,0 +1,212 @@
+"""Journal and database of one queue, kept in step: acts are committed and applied, a lost database is made again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ..host import files
+from ..host.clock import epoch_s, utc_now
+from ..model import wire
+from ..model.queue import ACTIVE_STATES
+from . import queue_acts as acts
+from . import queue_rows as rows
+from .queue_database import Database
+from .queue_journal import Journal
+from .queue_moves import apply_runs
+from .queue_schema import read_meta, read_number, write_meta
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ..model.queue import Cell
+    from .queue_journal import Act
+
+T = TypeVar("T")
+
+QUEUE_FILE = "queue.json"
+
+
+class Engine:
+    """The files of one queue. `read` and `write` are those of its database."""
+
+    def __init__(self, directory: str, find_runs: Callable[[Iterable[str], str], Iterable[Cell]] | None) -> None:
+        """Open them, and bring the database up to date with the journal and, after a rebuild, with the runs.
+
+        Raises:
+            StorageError: they cannot be used.
+        """
+        self._directory = directory
+        self._find_runs = find_runs
+        self._unread: str | None = None
+        self._active: dict[int, Cell] = {}
+        self._journal = Journal(directory)
+        try:
+            self._database = Database(directory, self._journal, fill=self._fill, replaced=self._reapply)
+        except BaseException:
+            self._journal.close()
+            raise
+        self.read, self.write = self._database.read, self._database.write
+        try:
+            self.catch_up()
+            self.read_runs()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close them."""
+        self._database.close()
+        self._journal.close()
+
+    @property
+    def notice(self) -> str | None:
+        """What had to be done, for people."""
+        return self._unread or self._database.notice
+
+    @property
+    def path(self) -> str:
+        """The database file in use."""
+        return self._database.path
+
+    def catch_up(self) -> None:
+        """Apply what the journal has and the database does not.
+
+        Raises:
+            StorageError: an act cannot be read, or the queue is locked.
+        """
+        if self._journal.newest() > self.read(lambda db: read_number(db, "applied")):
+            with self._journal.hold():
+                self.write(self._apply_rest)
+
+    def act(self, plan: Callable[[sqlite3.Connection, int, float, str], tuple[Act | None, T]]) -> T:
+        """Work out an act, commit it to the journal, apply it; all of it or nothing.
+
+        `plan(db, seq, now, queue_id)` answers the act and what this is to answer; without an act nothing is changed.
+        The transaction is open before the file is committed, so nobody can move a cell between what was planned and
+        what is applied.
+
+        Raises:
+            StorageError: it could not be written; the journal is as before.
+        """
+        committed: list[tuple[Act, T]] = []
+
+        def work(db: sqlite3.Connection) -> T:
+            self._apply_rest(db)
+            if committed:
+                # A damaged database was made again in between, and the act is in the journal.
+                return committed[0][1]
+            meta = read_meta(db)
+            seq = max(self._journal.newest(), int(str(meta["applied"]))) + 1
+            act, answer = plan(db, seq, epoch_s(), str(meta["queue_id"]))
+            if act is not None:
+                self._journal.commit(act)
+                committed.append((act, answer))
+                acts.apply(db, act)
+            return answer
+
+        with self._journal.hold():
+            path = self.path
+            try:
+                return self.write(work)
+            except BaseException:
+                # Not when the database was made again: the act is part of that one.
+                if committed and self.path == path:
+                    with contextlib.suppress(OSError):
+                        self._journal.withdraw(committed[0][0])
+                raise
+
+    def compact(self) -> None:
+        """Remove submissions of which no cell is left, and all orders before the newest act when no cell is left.
+
+        Raises:
+            StorageError: the journal cannot be read.
+        """
+        with self._journal.hold():
+            live, is_empty = self.read(
+                lambda db: (
+                    {row[0] for row in db.execute("SELECT seq FROM submissions")},
+                    db.execute("SELECT 1 FROM cells LIMIT 1").fetchone() is None,
+                )
+            )
+            # The newest stays: it carries the settings, and the numbers that were given out.
+            for seq in self._journal.numbers()[:-1]:
+                if seq not in live and (is_empty or self._journal.read(seq).head["act"] == "submission"):
+                    self._journal.remove([seq])
+
+    def remember(self, moved: Sequence[Cell]) -> None:
+        """Keep in mind what this process has started, should somebody rebuild the database meanwhile."""
+        for cell in moved:
+            if cell.state in ACTIVE_STATES:
+                self._active[cell.id] = cell
+            else:
+                self._active.pop(cell.id, None)
+
+    def read_runs(self) -> None:
+        """After a rebuild: see which cells have run, before any of them may start.
+
+        Raises:
+            StorageError: the database cannot be used.
+        """
+        if not self.read(lambda db: read_number(db, "runs_unread")):
+            self._unread = None
+            return
+        if self._find_runs is None:
+            self._unread = (
+                f"{self._database.notice or 'the database was made again from the journal'}; what has run since is not "
+                "known here yet, and nothing starts until the worker has looked"
+            )
+            return
+        roots, queue_id = self.read(_read_roots)
+        found = list(self._find_runs(roots, queue_id))
+
+        def note(db: sqlite3.Connection) -> None:
+            if read_number(db, "runs_unread"):
+                apply_runs(db, found)
+                write_meta(db, runs_unread=0)
+
+        self.write(note)
+
+    def _apply_rest(self, db: sqlite3.Connection) -> None:
+        applied = read_number(db, "applied")
+        for seq in self._journal.numbers():
+            if seq > applied:
+                acts.apply(db, self._journal.read(seq))
+
+    def _fill(self, db: sqlite3.Connection) -> None:
+        """A new database, from the journal; the runs are read afterwards (`read_runs`)."""
+        write_meta(db, queue_id=self._find_id(), applied=0, next_id=1, runs_unread=0)
+        self._apply_rest(db)
+        if read_number(db, "next_id") > 1:
+            write_meta(db, runs_unread=1)
+
+    def _find_id(self) -> str:
+        """The queue's own id: from its file, else from the journal, else a new one."""
+        path = f"{self._directory}/{QUEUE_FILE}"
+        with contextlib.suppress(OSError, wire.WireError):
+            found = wire.parse_object(files.read_bytes(path), path).get("queue_id")
+            if isinstance(found, str) and found:
+                return found
+        newest = self._journal.newest()
+        queue_id = str(self._journal.read(newest).head["queue"]) if newest else os.urandom(8).hex()
+        facts: dict[str, Any] = {"queue_id": queue_id, "host": os.uname().nodename, "made_at": utc_now()}
+        files.commit(path, wire.to_bytes(facts))
+        return queue_id
+
+    def _reapply(self, db: sqlite3.Connection) -> None:
+        """Somebody rebuilt the database while we were at work: what we have started since is known to us alone."""
+        for cell in self._active.values():
+            now = rows.get_cell(db, cell.id)
+            if now is None or now.run_id is not None:
+                continue
+            facts = {name: getattr(cell, name) for name in sorted(rows.FACTS)}
+            names = ", ".join(f"{name} = ?" for name in facts)
+            statement = f"UPDATE cells SET state = ?, {names} WHERE id = ?"  # noqa: S608 - ours
+            db.execute(statement, (cell.state.value, *facts.values(), cell.id))
+
+
+def _read_roots(db: sqlite3.Connection) -> tuple[list[str], str]:
+    roots = [row[0] for row in db.execute("SELECT DISTINCT runs_root FROM submissions ORDER BY runs_root")]
+    return roots, str(read_meta(db)["queue_id"])

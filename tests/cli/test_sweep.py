@@ -1,0 +1,544 @@
+"""``holdfast sweep``: which cells come of a sweep, how their parameters reach the command, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.agent.create import hash_job
+from holdfast.model import wire
+from holdfast.model.job import JobSpec
+from holdfast.model.queue import CellState
+from holdfast.store.queue import Queue
+from tests.cli.queues import Said, find, no_worker, put, say
+
+pytestmark = [pytest.mark.contract, pytest.mark.requirement("QUEUE-02")]
+
+__all__ = ["no_worker"]
+
+JOB = "command: [sh, train.sh]\n"
+RATES = "job: job.yaml\ngrid: {lr: [1e-3, 3e-4]}\n"
+RUN = "20261120-104501-cell-3fa2"
+
+
+@pytest.fixture(autouse=True)
+def _here(no_worker: str) -> None:
+    """Every test is in a directory with a job and a script, and a queue that nobody works off."""
+    write("job.yaml", JOB)
+    write("train.sh", "exit 0\n")
+
+
+def write(name: str, text: str) -> str:
+    """A file of the current directory."""
+    Path(name).write_text(text, encoding="utf-8")
+    return name
+
+
+def sweep(*arguments: str) -> Said:
+    """Hand in, or say why not."""
+    return say("sweep", *arguments)
+
+
+def built(*arguments: str) -> dict[str, dict[str, Any]]:
+    """Every cell of a dry run by its name."""
+    said = sweep(*arguments, "--dry-run", "--json")
+    assert said.code == 0, said
+    return {cell["cell"]: cell for cell in said.json()["cells"]}
+
+
+def jobs(group: str) -> dict[str, dict[str, Any]]:
+    """The resolved jobs of a group's cells."""
+    with Queue() as queue:
+        found = {}
+        for cell in queue.cells(group=group):
+            submission = queue.submission_of(cell.id)
+            found[cell.name] = {**submission.base, **submission.cells[0].change}
+        return found
+
+
+# ------------------------------------------------------------------------------------------------------------- cells
+
+
+def test_a_grid_makes_every_combination_with_values_as_written() -> None:
+    cells = built("job.yaml", "--grid", "lr=1e-3,3e-4", "--grid", "flag=no,off")
+    assert list(cells) == ["lr=1e-3_flag=no", "lr=1e-3_flag=off", "lr=3e-4_flag=no", "lr=3e-4_flag=off"]
+    assert cells["lr=1e-3_flag=no"]["command"] == ["sh", "train.sh", "--lr=1e-3", "--flag=no"]
+
+
+def test_yaml_words_for_truth_stay_what_was_written() -> None:
+    write("s.yaml", "job: job.yaml\ngrid: {flag: [no, off, 1e-3, 0o17, 2024-01-01, ~]}\n")
+    assert [cell["params"]["flag"] for cell in built("s.yaml").values()] == [
+        *("no", "off", "1e-3", "0o17", "2024-01-01", "~")
+    ]
+
+
+def test_a_dry_run_shows_every_cell_and_hands_nothing_in() -> None:
+    write("s.yaml", f"{RATES}cost: 90s\n")
+    said = sweep("s.yaml", "--dry-run")
+    assert said.code == 0
+    assert "lr=1e-3" in said.out
+    assert "expected in all" in said.out
+    with Queue() as queue:
+        assert queue.cells() == []
+
+
+def test_cells_are_handed_in_once_however_often_and_in_whatever_order() -> None:
+    assert sweep("job.yaml", "--name", "rates", "--grid", "lr=1e-3,3e-4").code == 0
+    put("rates/lr=1e-3", CellState.CLAIMED, run_id=RUN)
+    for state in (CellState.RUNNING, CellState.PRODUCED, CellState.DONE):
+        put("rates/lr=1e-3", state)
+    said = sweep("job.yaml", "--name", "rates", "--grid", "lr=5e-4,3e-4,1e-3")
+    assert said.code == 0
+    assert "3 cells in sweep rates (2 of them handed in before)" in said.out
+    assert find("rates/lr=1e-3").state is CellState.DONE
+
+
+@pytest.mark.requirement("QUEUE-09")
+def test_a_cell_that_left_the_file_stays_and_is_named() -> None:
+    sweep("job.yaml", "--name", "rates", "--grid", "lr=1e-3,3e-4")
+    said = sweep("job.yaml", "--name", "rates", "--grid", "lr=3e-4")
+    assert "left as they are: lr=1e-3" in said.err
+    assert find("rates/lr=1e-3").state is CellState.QUEUED
+
+
+def test_a_known_name_with_another_configuration_is_refused() -> None:
+    sweep("job.yaml", "--name", "rates", "--grid", "lr=1e-3")
+    said = sweep("job.yaml", "--name", "rates", "--grid", "lr=1e-3", "--set", "epochs=5")
+    assert said.code == 64
+    assert "rates/lr=1e-3" in said.err
+
+
+def test_the_hash_is_that_of_the_job_that_will_run() -> None:
+    write("s.yaml", f"{RATES}overrides: [{{when: {{lr: 0.001}}, job: {{timeout: 2h, gpus: 0}}}}]\n")
+    sweep("s.yaml")
+    for name, job in jobs("s").items():
+        assert find(f"s/{name}").sha256 == hash_job(wire.decode(JobSpec, job))
+
+
+def test_a_cell_knows_its_parameters_name_and_group() -> None:
+    sweep("job.yaml", "--name", "rates", "--grid", "lr=1e-3", "--env", "A=1")
+    env = jobs("rates")["lr=1e-3"]["env"]
+    assert env == {"A": "1", "HOLDFAST_PARAM_LR": "1e-3", "HOLDFAST_CELL": "lr=1e-3", "HOLDFAST_GROUP": "rates"}
+
+
+def test_placeholders_take_parameters_wherever_they_stand() -> None:
+    write("s.yaml", 'job: {command: [sh, train.sh, "{lr}", "{cell}"], env: {SEED: "{seed}"}, inputs: ["d/{seed}"]}\n'
+          "grid: {lr: [1e-3], seed: [7]}\n")  # fmt: skip
+    sweep("s.yaml")
+    job = jobs("s")["lr=1e-3_seed=7"]
+    assert job["command"] == ["sh", "train.sh", "1e-3", "lr=1e-3_seed=7"]
+    assert job["env"]["SEED"] == "7"
+    assert job["inputs"] == [f"{os.getcwd()}/d/7"]
+
+
+def test_the_style_of_arguments_can_be_said() -> None:
+    assert built("job.yaml", "--grid", "lr=1", "--arguments", "{name}={value}")["lr=1"]["command"][2:] == ["lr=1"]
+    assert built("job.yaml", "--grid", "lr=1", "--arguments", "--{name} {value}")["lr=1"]["command"][2:] == [
+        "--lr",
+        "1",
+    ]
+    assert built("job.yaml", "--grid", "lr=1", "--arguments", "none")["lr=1"]["command"] == ["sh", "train.sh"]
+
+
+@pytest.mark.requirement("QUEUE-08", "QUEUE-18")
+def test_cells_have_their_own_time_resources_and_cost() -> None:
+    write(
+        "s.yaml",
+        """
+job: {file: job.yaml, timeout: 1h}
+grid: {width: [64, 1024]}
+cost: 20m
+exclude: [{width: 512}]
+overrides:
+  - {when: {width: 1024}, cost: 50m, params: {epochs: 50}, job: {timeout: 4h, limits: {cpus: 2}}}
+cells:
+  - {name: quick, params: {width: 8}, cost: 1m, job: {timeout: 10m}}
+""",
+    )
+    said = sweep("s.yaml")
+    assert "exclude: fits no cell" in said.err
+    found = jobs("s")
+    assert {name: job["timeouts"]["total_s"] for name, job in found.items()} == {
+        "width=64": 3600.0,
+        "width=1024": 14400.0,
+        "quick": 600.0,
+    }
+    assert found["width=1024"]["limits"]["cpus"] == 2
+    assert found["width=64"]["limits"]["cpus"] is None
+    assert found["width=1024"]["command"][2:] == ["--width=1024", "--epochs=50"]
+    assert [find(f"s/{name}").expected_s for name in found] == [1200.0, 3000.0, 60.0]
+
+
+def test_rows_of_a_table_are_cells() -> None:
+    write("cells.csv", "name;lr;seed;job.timeout;cost\r\n# why\r\nslow;1e-4;0;8h;50m\r\n\r\n;1e-3;1;;")
+    sweep("job.yaml", "--name", "t", "--csv", "cells.csv")
+    found = jobs("t")
+    assert list(found) == ["slow", "lr=1e-3_seed=1"]
+    assert found["slow"]["timeouts"]["total_s"] == 28800.0
+    assert find("t/slow").expected_s == 3000.0
+
+
+# ----------------------------------------------------------------------------------------------------------- refused
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("job: job.yaml\ngird: {lr: [1]}\n", 2, "did you mean grid?"),
+        ("job: job.yaml\ntimeout: 2h\ngrid: {lr: [1]}\n", 2, "under `job:`"),
+        ("job: {timeuot: 2h}\ngrid: {lr: [1]}\n", 1, "did you mean timeout?"),
+        ("job: job.yaml\ngrid:\n  lr: [1e-3, 0.001]\n", 3, "one number"),
+        ("job: job.yaml\ngrid:\n  lr: []\n", 3, "no values"),
+        ("job: job.yaml\ngrid:\n  cell: [1]\n", 3, "not free"),
+        ("job: job.yaml\ngrid: {lr: [[1]]}\n", 2, "expected one value"),
+        ("job: job.yaml\ngrid: {a: [1]}\ngrid: {a: [2]}\n", 3, "written twice"),
+        ("job: job.yaml\ncells:\n  - {name: a/b}\n", 3, "no name for a cell"),
+        ("job: job.yaml\ncells:\n  - {params: {lr: 1}, job: {timeout: soon}}\n", 3, "timeout"),
+        ("job: job.yaml\ncells:\n  - {params: {lr: 1}}\n  - {name: lr=1}\n", 4, "two cells are called lr=1"),
+        ("job: job.yaml\ncells:\n  - {}\n", 3, "params"),
+        ("job: job.yaml\ngrid: {lr: [1]}\narguments: --lr\n", 3, "{value}"),
+        ("job: job.yaml\ngrid: {lr: [1]}\nmax_parallel: 0\n", 3, "whole number"),
+        ("job: job.yaml\ngrid: {lr: [1]}\nexclude: [{lr: 1}]\n", 0, "nothing is left"),
+        ("job: job.yaml\n", 0, "nothing to vary"),
+        ("- a\n", 0, "no mapping"),
+    ],
+)
+def test_a_mistake_in_a_sweep_file_is_named_in_its_place(text: str, line: int, said: str) -> None:
+    done = sweep(write("s.yaml", text))
+    assert done.code == 65, done
+    assert said in done.err
+    assert not line or f"s.yaml:{line}: " in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("job.yaml",), "nothing is varied"),
+        ((), "Usage"),
+        (("--grid", "lr=1"), "no sweep"),
+        (("job.yaml", "--grid", "lr"), "NAME=VALUE"),
+        (("job.yaml", "--grid", "lr=1,,2"), "empty value"),
+        (("job.yaml", "--grid", "lr=1", "--grid", "lr=2"), "twice"),
+        (("job.yaml", "--grid", "lr=1,1.0"), "one number"),
+        (("job.yaml", "--grid", "lr=1", "--set", "lr"), "NAME=VALUE"),
+        (("job.yaml", "--grid", "api_key=a,b"), "secret"),
+        (("job.yaml", "--grid", "lr=1", "--arguments", "x"), "{value}"),
+        (("job.yaml", "--grid", "a=a/b,a-b"), "two cells are called a=a-b"),
+        (("job.yaml", "--name", "a/b", "--grid", "lr=1"), "no name"),
+        (("--grid", "seed=1", "--", "sh", "train.sh", "{sead}"), "{seed}"),
+        (("--grid", "seed=1", "--", "sh", "train.sh", "{config}"), "{config}"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_refused(arguments: tuple[str, ...], said: str) -> None:
+    done = sweep(*arguments)
+    assert done.code in {64, 65}, done
+    assert said in done.err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lr,lr\n1,2\n", "twice"),
+        ("lr,job.timeuot\n1,2h\n", "job.timeout"),
+        ("lr,seed\n1\n", "cells.csv:2: has 1 fields"),
+        ('lr\n"1\n', "not valid CSV"),
+        ("lr\n", "no cells"),
+        ("name,lr\na,1\na,2\n", "two cells are called a"),
+        ("cost,lr\nsoon,1\n", "cells.csv:2"),
+        ("job.timeout\n2h\n", "neither a name"),
+    ],
+)
+def test_a_mistake_in_a_table_is_refused(text: str, said: str) -> None:
+    done = sweep("job.yaml", "--csv", write("cells.csv", text))
+    assert done.code == 65, done
+    assert said in done.err
+
+
+@pytest.mark.requirement("QUEUE-03")
+def test_two_cells_with_one_output_directory_are_refused_until_they_have_their_own() -> None:
+    command = ("--", "sh", "train.sh", "--output-dir")
+    done = sweep("--grid", "lr=1,2", *command, "/data/out")
+    assert done.code == 64
+    assert "lr=1 and lr=2 would all write to /data/out" in done.err
+    assert "{cell}" in done.err
+    assert sweep("--name", "own", "--grid", "lr=1,2", *command, "/data/out/{cell}").code == 0
+    assert sweep("--name", "both", "--grid", "lr=1,2", "--shared", "/data/out", *command, "/data/out").code == 0
+
+
+# --------------------------------------------------------------------------------------------------- configurations
+
+
+def write_configured(extra: str = "", words: str = "conf.yaml") -> None:
+    write("conf.yaml", "epochs: 50\noptimizer:\nmodel: {width: 64}\n")
+    write("s.yaml", f"job: {{command: [sh, train.sh, --config, {words}]}}\nconfig: conf.yaml\n{extra}")
+
+
+def read_config(name: str) -> str:
+    """The configuration that a cell's command names."""
+    job = jobs("s")[name]
+    path = job["command"][3].removeprefix("--config=")
+    assert path == job["config"]
+    return Path(path).read_text(encoding="utf-8")
+
+
+@pytest.mark.requirement("QUEUE-17")
+def test_overlays_and_dotted_parameters_are_resolved_into_a_stored_file(no_worker: str) -> None:
+    write_configured(
+        "grid: {overlay: [short, long], optimizer.lr: [1e-3]}\noverlays: {short: {epochs: 5}, long: long.yaml}\n"
+    )
+    write("long.yaml", "epochs: 100\noptimizer: {name: sgd}\n")
+    assert sweep("s.yaml").code == 0
+    short, long = "overlay=short_optimizer.lr=1e-3", "overlay=long_optimizer.lr=1e-3"
+    assert read_config(short) == "epochs: 5\noptimizer:\n  lr: 1.0e-3\nmodel:\n  width: 64\n"
+    assert read_config(long) == "epochs: 100\noptimizer:\n  name: sgd\n  lr: 1.0e-3\nmodel:\n  width: 64\n"
+    assert jobs("s")[short]["command"][2] == "--config"
+    assert len(os.listdir(f"{no_worker}/configs")) == 2
+
+
+@pytest.mark.requirement("QUEUE-17")
+def test_a_resolved_configuration_is_frozen() -> None:
+    write_configured("grid: {optimizer.lr: [1, 2]}\n")
+    sweep("s.yaml")
+    before = read_config("optimizer.lr=1")
+    write("conf.yaml", "epochs: 7\n")
+    assert read_config("optimizer.lr=1") == before
+    assert sweep("s.yaml").code == 64, "the same names with other configurations"
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ("grid: {overlay: [lnog]}\noverlays: {long: {epochs: 1}}\n", "did you mean long?"),
+        ("grid: {epochs.x: [1]}\n", "single value"),
+        ("grid: {model: [1]}\n", "is a mapping"),
+        ("grid: {overlay: [a]}\noverlays: {a: {epochs: {x: 1}}}\n", "epochs is a single value below"),
+        ("grid: {lr: [1]}\noverlays: {a: 5}\n", "expected a file or a mapping"),
+    ],
+)
+def test_a_layer_that_does_not_fit_is_refused(extra: str, said: str) -> None:
+    write_configured(extra)
+    done = sweep("s.yaml")
+    assert done.code == 65, done
+    assert said in done.err
+
+
+def test_a_configuration_that_never_reaches_the_program_is_refused() -> None:
+    write_configured("grid: {optimizer.lr: [1]}\n", words="other.yaml")
+    done = sweep("s.yaml")
+    assert done.code == 65
+    assert "{config}" in done.err
+
+
+def test_a_parameter_that_the_configuration_does_not_have_is_told() -> None:
+    write_configured("grid: {model.widht: [1]}\n")
+    said = sweep("s.yaml")
+    assert "did you mean model.width?" in said.err
+    assert sweep("s.yaml", "--name", "again", "--strict").code == 64
+
+
+# --------------------------------------------------------------------------------------------------- contradictions
+
+
+@pytest.mark.requirement("QUEUE-08")
+def test_a_value_for_all_that_contradicts_a_cells_configuration_is_told_with_both() -> None:
+    write_configured("grid: {seed: [0, 1]}\n")
+    said = sweep("s.yaml", "--set", "epochs=20")
+    assert said.code == 0
+    assert "seed=0 and 1 more: epochs is 20 (set)" in said.err
+    assert "conf.yaml says 50" in said.err
+    assert "epochs: 20" in read_config("seed=0")
+
+
+@pytest.mark.requirement("QUEUE-08")
+def test_a_cells_own_value_stands_over_the_one_for_all_and_both_are_told() -> None:
+    write("s.yaml", "job: job.yaml\nset: {epochs: 20}\ncells: [{name: long, params: {epochs: 50}}, {name: usual}]\n")
+    said = sweep("s.yaml")
+    assert "long: epochs is 50 (the cell), while set says 20" in said.err
+    found = jobs("s")
+    assert found["long"]["command"][2:] == ["--epochs=50"]
+    assert found["usual"]["command"][2:] == ["--epochs=20"]
+
+
+@pytest.mark.parametrize(
+    ("job", "said"),
+    [
+        ("{command: [sh, train.sh, --epochs, 10]}", "the job's command says 10"),
+        ("{command: [sh, train.sh, --epochs=10]}", "the job's command says 10"),
+        ("{command: [sh, train.sh], env: {EPOCHS: '10'}}", "env.EPOCHS says 10"),
+    ],
+)
+def test_a_parameter_against_the_jobs_own_value_is_told(job: str, said: str) -> None:
+    write("s.yaml", f"job: {job}\ngrid: {{epochs: [20]}}\n")
+    assert said in sweep("s.yaml", "--dry-run").err
+
+
+def test_an_option_against_a_cells_own_job_key_is_told_and_the_cell_stands() -> None:
+    write("s.yaml", "job: job.yaml\ncells: [{name: long, job: {timeout: 4h}}, {name: usual}]\n")
+    said = sweep("s.yaml", "--timeout", "1h")
+    assert "long: timeout is 4h" in said.err
+    assert "--timeout says 1h" in said.err
+    assert {name: job["timeouts"]["total_s"] for name, job in jobs("s").items()} == {"long": 14400.0, "usual": 3600.0}
+
+
+def test_strict_refuses_what_is_said_twice_and_nothing_else() -> None:
+    write("s.yaml", "job: job.yaml\nset: {epochs: 20}\ncells: [{name: long, params: {epochs: 50}}]\n")
+    assert sweep("s.yaml", "--strict").code == 64
+    with Queue() as queue:
+        assert queue.cells() == []
+    write("s.yaml", "job: job.yaml\nset: {epochs: 20}\ncells: [{name: long, params: {epochs: 2e1}}]\n")
+    assert sweep("s.yaml", "--strict").code == 0
+
+
+# --------------------------------------------------------------------------------------------------------------- add
+
+
+@pytest.mark.requirement("QUEUE-09")
+def test_cells_are_added_over_the_sweep_as_it_was_handed_in() -> None:
+    write("s.yaml", f"{RATES}set: {{epochs: 5}}\noverrides: [{{when: {{lr: 1e-2}}, cost: 50m}}]\n")
+    sweep("s.yaml")
+    write("s.yaml", "this: is no longer a sweep\n")
+    said = say("sweep", "add", "s", "--grid", "lr=1e-2,1e-3")
+    assert said.code == 0, said
+    assert "1 of them handed in before" in said.out
+    assert jobs("s")["lr=1e-2"]["command"] == ["sh", "train.sh", "--lr=1e-2", "--epochs=5"]
+    assert find("s/lr=1e-2").expected_s == 3000.0
+
+
+def test_cells_are_not_added_over_changed_files_unless_that_is_meant() -> None:
+    sweep(write("s.yaml", RATES))
+    write("job.yaml", f"{JOB}timeout: 1h\n")
+    said = say("sweep", "add", "s", "--grid", "lr=1e-2")
+    assert said.code == 64
+    assert "job.yaml" in said.err
+    assert say("sweep", "add", "s", "--grid", "lr=1e-2", "--accept-changes").code == 0
+    assert jobs("s")["lr=1e-2"]["timeouts"]["total_s"] is None
+
+
+def test_a_cell_is_not_added_into_the_output_of_another() -> None:
+    sweep("--name", "s", "--grid", "out=/data/a,/data/b", "--", "sh", "train.sh")
+    said = say("sweep", "add", "s", "--grid", "out=/data/a/inside")
+    assert said.code == 64
+    assert "inside /data/a" in said.err
+
+
+@pytest.mark.parametrize(("name", "said"), [("nights", "no sweep"), ("../x", "no sweep")])
+def test_a_sweep_that_is_not_there_gets_no_cells(name: str, said: str) -> None:
+    done = say("sweep", "add", name, "--grid", "lr=1")
+    assert done.code == 64
+    assert said in done.err
+
+
+# -------------------------------------------------------------------------------------------------------------- show
+
+
+def make_results(group: str, numbers: dict[str, dict[str, float] | None], runs: Path) -> None:
+    """Runs of a group's cells: done with results, or (None) running with what was last logged."""
+    for number, (name, results) in enumerate(numbers.items()):
+        run_id = f"20261120-104501-cell-{number:04x}"
+        attempt = runs / run_id / "attempts" / "2"
+        attempt.mkdir(parents=True)
+        (runs / run_id / "artifacts").mkdir()
+        (runs / run_id / "run.json").write_text(json.dumps({"job": {"artifacts": ["artifacts/r.json"]}}))
+        (attempt / "heartbeat.json").write_text('{"step": 7, "time": 1.5, "loss": 0.25, "accuracy": 0.99}')
+        if results is not None:
+            (runs / run_id / "artifacts" / "r.json").write_text(json.dumps({**results, "ok": True, "deep": {"x": 1}}))
+        put(f"{group}/{name}", CellState.CLAIMED, run_id=run_id, attempts=2)
+        put(f"{group}/{name}", CellState.RUNNING, started_at=10.0)
+        if results is not None:
+            put(f"{group}/{name}", CellState.PRODUCED, ended_at=75.0)
+            put(f"{group}/{name}", CellState.DONE)
+
+
+@pytest.fixture
+def shown(isolated_environment: dict[str, str]) -> None:
+    """A sweep with two results, one cell at work and one in the queue."""
+    sweep("job.yaml", "--name", "s", "--grid", "lr=1,2,3,4")
+    make_results(
+        "s",
+        {"lr=1": {"accuracy": 0.8}, "lr=2": {"accuracy": 0.9}, "lr=3": None},
+        Path(isolated_environment["HOLDFAST_RUNS"]),
+    )
+
+
+@pytest.mark.usefixtures("shown")
+def test_numbers_stand_side_by_side_and_only_results_are_results() -> None:
+    said = say("sweep", "show", "s", "--metrics", "accuracy,loss", "--sort", "accuracy")
+    assert said.code == 0
+    rows = [line.split() for line in said.out.splitlines()[1:5]]
+    assert [row[0] for row in rows] == ["lr=2", "lr=1", "lr=3", "lr=4"]
+    assert rows[0][2:4] == ["done", "2"]
+    assert rows[0][-3:] == ["0.9", "*", "0.25"]
+    assert rows[2][-2:] == ["~0.99", "~0.25"]
+    assert "no result" in said.out
+    assert said.out.splitlines()[-1] == "s: 2 of 4 done, 1 queued, 1 running"
+
+
+@pytest.mark.usefixtures("shown")
+def test_programs_get_every_number_and_whether_it_is_final() -> None:
+    said = say("sweep", "show", "s", "--json", "--sort", "accuracy:min").json()
+    assert said["best"] == "lr=1"
+    cells = {cell["cell"]: cell for cell in said["cells"]}
+    assert cells["lr=1"]["metrics"] == {"step": 7, "loss": 0.25, "accuracy": 0.8, "deep.x": 1}
+    assert {name: cell["final"] for name, cell in cells.items()} == {
+        "lr=1": True,
+        "lr=2": True,
+        "lr=3": False,
+        "lr=4": False,
+    }
+    assert cells["lr=1"]["seconds"] == 65.0
+
+
+@pytest.mark.usefixtures("shown")
+def test_a_table_is_exported_whole_and_not_over_another() -> None:
+    assert say("sweep", "export", "s", "t.csv").code == 0
+    lines = Path("t.csv").read_text().splitlines()
+    assert len(lines) == 5
+    assert lines[0].startswith("cell,state,final,")
+    assert say("sweep", "export", "s", "t.csv").code == 74
+    assert say("sweep", "export", "s", "t.csv", "--overwrite").code == 0
+    assert say("sweep", "export", "s", "t.json").code == 0
+    assert len(json.loads(Path("t.json").read_text())["cells"]) == 4
+    assert say("sweep", "export", "s", "t.txt").code == 64
+
+
+@pytest.mark.usefixtures("shown")
+def test_a_number_that_no_cell_has_gets_a_near_one() -> None:
+    said = say("sweep", "show", "s", "--sort", "acuracy")
+    assert said.code == 64
+    assert "did you mean accuracy?" in said.err
+    assert "min nor max" in say("sweep", "show", "s", "--sort", "accuracy:best").err
+
+
+def test_results_that_cannot_be_read_are_named_and_no_number(isolated_environment: dict[str, str]) -> None:
+    sweep("job.yaml", "--name", "s", "--grid", "lr=1")
+    runs = Path(isolated_environment["HOLDFAST_RUNS"])
+    make_results("s", {"lr=1": {"accuracy": 0.8}}, runs)
+    (path,) = runs.glob("*/artifacts/r.json")
+    for text in ("{", "[1]", '{"\\u001b[31m": 1}', "x" * (2 << 20)):
+        path.write_text(text)
+        said = say("sweep", "show", "s")
+        assert said.code == 0
+        assert ("cannot be read" in said.err) is (not text.startswith('{"'))
+        assert "\x1b" not in said.out + said.err
+
+
+def test_a_group_that_is_not_there_has_no_table() -> None:
+    assert say("sweep", "show", "nights").code == 64
+
+
+# ------------------------------------------------------------------------------------------------------------- retry
+
+
+def test_only_failed_cells_are_tried_again() -> None:
+    sweep("job.yaml", "--name", "s", "--grid", "lr=1,2")
+    put("s/lr=1", CellState.CLAIMED, run_id=RUN)
+    put("s/lr=1", CellState.RUNNING)
+    put("s/lr=1", CellState.FAILED, exit_code=1)
+    said = say("sweep", "retry", "s")
+    assert said.code == 0
+    assert "queued again: s/lr=1" in said.out
+    assert find("s/lr=1").state is CellState.QUEUED
