@@ -47,7 +47,8 @@ env: {EPOCHS: "30", LR: 1e-3, MODE: 0644, EMPTY: ""}
 seed: 7
 priority: normal
 gpus: any:2
-gpu: {min_free: 12GB, wait: 1h30m, share: true, max_hold: 24h, idle_window: 5s, memory_share: 0.9, verify: true}
+gpu: {min_free: 12GB, wait: 1h30m, share: true, memory: 10GB, max_hold: 24h, idle_window: 5s, memory_share: 0.9,
+  verify: true}
 timeout: 4h
 timeouts: {preflight: 1m, run: 3h, postflight: 2m}
 grace: 45s
@@ -111,6 +112,7 @@ output = { max = "50MiB" }
 min_free = "12GB"
 wait = "1h30m"
 share = true
+memory = "10GB"
 max_hold = "24h"
 idle_window = 5
 memory_share = 0.9
@@ -193,7 +195,7 @@ def test_every_key_reaches_its_field(text: str, name: str, job: Callable[..., Pa
         workdir=f"{base}/code",
         env={"EPOCHS": "30", "LR": "1e-3", "MODE": "0644", "EMPTY": ""},
         gpus=GpuRequest(count=2),
-        gpu=GpuOptions(12 * 1000**3, 5400.0, True, 86400.0, 5.0, 0.9),
+        gpu=GpuOptions(12 * 1000**3, 5400.0, True, 86400.0, 5.0, 0.9, memory_bytes=10 * 1000**3),
         timeouts=Timeouts(60.0, 10800.0, 120.0, 14400.0),
         grace_s=45.0,
         grace_max_s=1200.0,

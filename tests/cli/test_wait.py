@@ -119,6 +119,18 @@ class TestWithoutAWorker:
         said = say("wait", "g/")
         assert said.code == 1, said
 
+    def test_a_terminal_gets_one_line_that_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("holdfast.cli.queueing.awaiting.is_terminal", lambda _: True)
+        for _ in range(3):
+            say("submit", "--group", "g", "--", "true")
+        end("g/true", CellState.DONE, ended_at=60.0, started_at=0.0)
+        put("g/true-2", CellState.CLAIMED, run_id=RUN.format("b"))
+        put("g/true-2", CellState.RUNNING, started_at=0.0)
+        said = say("wait", "g", "--timeout", "0.05s")
+        assert said.code == 124
+        assert said.err.startswith("\r1 of 3 done, 1 running, 1 waiting, about 1m00s (from 1 done cell)")
+        assert say("wait", "g", "--timeout", "0.05s", "--quiet").err.count("\r") == 0
+
     def test_a_timeout_is_124(self) -> None:
         say("submit", "--not-before", "+1h", "--", "true")
         said = say("wait", "--timeout", "0.05s")

@@ -299,4 +299,5 @@ def _make_attempt(
         supervisor=None,
         state=Created(),
     )
-    files.commit(f"{directory}/{wire.STATE}", wire.to_bytes(state, reason=reason))
+    # Nothing has been done yet, so nothing is lost with it in a power cut (docs/adr/0012); run.json is on the disk.
+    files.commit(f"{directory}/{wire.STATE}", wire.to_bytes(state, reason=reason), durable=False)

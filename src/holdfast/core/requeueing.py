@@ -146,7 +146,7 @@ def _propose_after_failure(facts: Facts) -> Requeue:
     if facts.kind is FailureClass.TRANSIENT and facts.undecided and facts.confidence is not Confidence.POSSIBLE:
         return _again(facts, "its supervisor went before it could repeat a transient failure")
     kind = "unknown" if facts.kind is None else facts.kind.value
-    return Requeue(Again.NOTHING, f"{kind} is not repeated without a person")
+    return Requeue(Again.NOTHING, f"not repeated without a person (class {kind})")
 
 
 def _again(facts: Facts, why: str) -> Requeue:

@@ -246,11 +246,18 @@ class Waiter:
             self._events.close()
 
     def _rest(self) -> None:
-        if self._events is None and self.next_retry_s is None:
-            self.next_retry_s = BLIND_POLL_S
-        later_s = None if self._house is None else self._house.look_again_s(self.area, self._ticket.ticket)
-        if later_s is not None:
-            self.next_retry_s = later_s if self.next_retry_s is None else min(self.next_retry_s, later_s)
+        """Set when to look again where events do not tell everything."""
+        times = [] if self.next_retry_s is None else [self.next_retry_s]
+        if self._events is None and not times:
+            times.append(BLIND_POLL_S)
+        if self._house is not None:
+            later_s = self._house.look_again_s(self.area, self._ticket.ticket)
+            times += [] if later_s is None else [later_s]
+            passed_s = clock.monotonic_s() - self._told_at_s
+            if self._greedy and passed_s < LAST_RETRY_S:
+                # What a killed run held counts until its processes are dead, which comes after the event.
+                times.append(max(DEFER_S, passed_s))
+        self.next_retry_s = min(times, default=None)
 
     def _drain(self) -> bool:
         """Take the events that are there; a watch whose file is gone is forgotten, so that it is set anew."""

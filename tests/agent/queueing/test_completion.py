@@ -119,6 +119,12 @@ def test_what_cannot_be_read_is_never_done(roster: Roster, name: str) -> None:
     assert prove(cell, where(cell)).standing is Standing.UNVERIFIED
 
 
+def test_what_the_job_itself_left_torn_does_not_matter(roster: Roster) -> None:
+    cell = roster.add_run("a")
+    Path(where(cell), "attempts/1", wire.HEARTBEAT).write_text("{")
+    assert prove(cell, where(cell)).done
+
+
 @pytest.mark.parametrize(("level", "standing"), [("fail", Standing.FAILED), ("unknown", Standing.UNVERIFIED)])
 def test_a_check_that_did_not_pass_speaks_against_it(roster: Roster, level: str, standing: Standing) -> None:
     cell = roster.add_run("a")

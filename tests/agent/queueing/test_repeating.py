@@ -91,8 +91,8 @@ def test_a_transient_failure_is_repeated_once_by_its_run_and_not_by_the_queue(wo
     work.wait_left()
 
 
-def lose(work: Work, name: str, *, reboot: bool) -> None:
-    """Kill the worker and everything of a cell's run at once; with `reboot` its records are of another boot."""
+def lose(work: Work, name: str) -> None:
+    """As by a restart of the box: the worker and all of a cell's run are gone, and its records are of another boot."""
     view = work.view(name)
     assert view.state is not None
     state = view.state.state
@@ -107,19 +107,17 @@ def lose(work: Work, name: str, *, reboot: bool) -> None:
     for left in processes.find_marked(view.run_id):
         processes.send_signal(left, signal.SIGKILL)
     wait_until(lambda: not processes.find_marked(view.run_id), what="nothing of it lives")
-    if reboot:
-        path = Path(view.attempt_dir, wire.STATE)
-        record = json.loads(path.read_text())
-        path.write_text(json.dumps(record).replace(record["boot_id"], "00000000-0000-4000-8000-000000000000"))
+    path = Path(view.attempt_dir, wire.STATE)
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps(record).replace(record["boot_id"], "00000000-0000-4000-8000-000000000000"))
 
 
 @pytest.mark.requirement("QUEUE-02", "FAIL-16")
-@pytest.mark.parametrize("reboot", [False, True], ids=["killed", "rebooted"])
-def test_a_cell_that_was_lost_goes_on_with_the_next_worker(work: Work, *, reboot: bool) -> None:
+def test_a_cell_that_was_lost_with_its_box_goes_on_with_the_next_worker(work: Work) -> None:
     work.submit({"a": python(HANG)}, retries=ONCE, artifacts=(RESULT,))
     work.wait_state("a", CellState.RUNNING)
     wait_until(lambda: work.view("a").condition == "running", what="it runs")
-    lose(work, "a", reboot=reboot)
+    lose(work, "a")
     work.ensure()
     cell = work.wait_state("a", CellState.DONE)
     assert (cell.requeued, attempts_of(cell)) == (1, ["1", "2"])
@@ -129,6 +127,7 @@ def test_a_cell_that_was_lost_goes_on_with_the_next_worker(work: Work, *, reboot
     work.wait_left()
 
 
+@pytest.mark.soak
 @pytest.mark.requirement("FAIL-05")
 @pytest.mark.parametrize("policy", [OutOfMemory.NEVER, OutOfMemory.LARGER])
 def test_a_full_card_is_followed_by_a_larger_one_only_where_the_job_says_so(

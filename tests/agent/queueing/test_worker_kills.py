@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.agent import observe
 from holdfast.agent.create import create_run, next_attempt
 from holdfast.agent.queueing.starting import build_spec
+from holdfast.host import processes
 from holdfast.model.job import Retries
 from holdfast.model.queue import CLOSED_STATES, Cell, CellRef, CellState, OrderVerb
 from holdfast.model.run import Ended, Outcome
@@ -20,6 +23,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.model.identity import ProcessId
     from tests.agent.queueing.working import Work
 
 pytestmark = pytest.mark.process
@@ -170,9 +174,6 @@ def test_a_further_attempt_that_was_made_and_not_started_is_started_once(work: W
 
 def test_a_run_that_was_killed_whole_is_begun_again(work: Work, tmp_path: Path) -> None:
     """Supervisor, keeper and job at once, as the end of a box would; lost with proof, so it may run again."""
-    from holdfast.agent import observe
-    from holdfast.host import processes
-
     stamps, go = tmp_path / "stamps", tmp_path / "go"
     work.submit({"a": payload(stamps, 0, "--until", go)}, retries=Retries(max=1, wait_s=0.2))
     wait_until(lambda: len(lines(stamps)) == 1, what="it runs")
@@ -184,7 +185,7 @@ def test_a_run_that_was_killed_whole_is_begun_again(work: Work, tmp_path: Path) 
     keeper, job = observe.recorded_processes(state.state)
     victims = [item for item in (state.supervisor, keeper, job, *processes.find_marked(view.run_id)) if item]
     for victim in victims:
-        processes.send_signal(victim, 9)
+        processes.send_signal(victim, signal.SIGKILL)
     wait_until(lambda: not any(map(processes.is_alive, victims)), what="all of it is dead")
     go.touch()
     work.ensure()
@@ -194,4 +195,37 @@ def test_a_run_that_was_killed_whole_is_begun_again(work: Work, tmp_path: Path) 
     assert first.end.outcome is Outcome.LOST
     cell = work.cells()["a"]
     assert (cell.state, cell.attempts, cell.requeued) == (CellState.DONE, 2, 1)
+    assert len(lines(stamps)) == 2
+
+
+def test_a_run_whose_supervisor_was_killed_gets_another_and_its_job_is_not_touched(work: Work, tmp_path: Path) -> None:
+    stamps, go = tmp_path / "stamps", tmp_path / "go"
+    work.submit({"a": payload(stamps, 5, "--until", go)})
+    wait_until(lambda: len(lines(stamps)) == 1, what="it runs")
+    before = wait_until(lambda: found_supervisor(work), what="it is supervised")
+    assert before is not None
+    processes.send_signal(before, signal.SIGKILL)
+    wait_until(lambda: found_supervisor(work) not in (None, before), what="another supervisor took it up")
+    go.touch()
+    work.wait_left()
+    cell = work.cells()["a"]
+    assert (cell.state, cell.exit_code, cell.attempts) == (CellState.FAILED, 5, 1)
+    assert len(lines(stamps)) == 1
+
+
+def found_supervisor(work: Work) -> ProcessId | None:
+    state = work.view("a").state
+    return None if state is None else state.supervisor
+
+
+def test_a_failed_cell_runs_again_when_somebody_asks_and_keeps_its_run(work: Work, tmp_path: Path) -> None:
+    stamps = tmp_path / "stamps"
+    work.submit({"a": payload(stamps, 3)})
+    work.wait_left()
+    first = work.cells()["a"]
+    work.order(OrderVerb.RETRY, cells=(first.key,))
+    work.ensure()
+    work.wait_left()
+    again = work.cells()["a"]
+    assert (again.state, again.attempts, again.run_id) == (CellState.FAILED, 2, first.run_id)
     assert len(lines(stamps)) == 2

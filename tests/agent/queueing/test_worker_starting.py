@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.agent.queueing import environment, presence, starting, watching
+from holdfast.agent.queueing import environment, presence, starting, watching, worker
 from holdfast.agent.queueing.presence import WorkerLock, read_worker
 from holdfast.agent.queueing.starting import Made, Starter, count_taken
 from holdfast.agent.queueing.watching import Phase, Watch, look_at
+from holdfast.agent.timers import LONGEST_DELAY_MS, Timers
 from holdfast.host.inotify import Inotify
 from holdfast.host.processes import identify_self
 from holdfast.model import wire
@@ -20,6 +21,7 @@ from holdfast.model.job import JobSpec
 from holdfast.model.queue import Cell, CellState, NewCell, QueueSettings, Submission
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.contract
@@ -173,3 +175,54 @@ def test_the_lock_names_its_holder_to_another_process(tmp_path: Path) -> None:
     lock.release()
     assert read_worker(str(tmp_path)) is None
     lock.close()
+
+
+def test_a_fault_of_ours_is_tried_again_and_left_to_the_log_when_it_stays(
+    queue: FakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(worker, "LONGEST_PAUSE_S", 0.001)
+    monkeypatch.setattr(worker, "MOST_FAULTS", 3)
+    asked = []
+
+    def fail(*_: object, **__: object) -> None:
+        asked.append(1)
+        raise RuntimeError("a bug")
+
+    for name in ("active", "cells", "groups"):
+        monkeypatch.setattr(FakeQueue, name, fail, raising=False)
+    (tmp_path / "journal").mkdir()
+    made = worker.Worker(queue)  # type: ignore[arg-type]
+    try:
+        with pytest.raises(RuntimeError, match="a bug"):
+            made.run(lambda: len(asked) < 100)
+    finally:
+        made.close()
+    assert len(asked) == 4
+    assert capfd.readouterr().err.count("RuntimeError: a bug") == 3
+
+
+def test_a_queue_that_was_removed_has_no_worker(tmp_path: Path) -> None:
+    """Its lock file is gone with it; a worker that stayed would keep nobody from starting another."""
+    lock = WorkerLock(str(tmp_path))
+    assert lock.take()
+    (tmp_path / presence.LOCK).unlink()
+    asked: list[bool] = []
+
+    class Idle:
+        """A worker with nothing to do."""
+
+        def run(self, stay: Callable[[], bool]) -> None:
+            asked.append(stay())
+
+        def close(self) -> None:
+            asked.append(True)
+
+    worker.serve(Idle(), lock)  # type: ignore[arg-type]
+    assert asked == [True]
+
+
+def test_a_deadline_far_away_fits_into_one_poll() -> None:
+    timers = Timers()
+    timers.arm("far", 365 * 86400.0, lambda: None)
+    assert timers.next_delay_ms() == LONGEST_DELAY_MS < 1 << 31

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 LOOK_WITHIN_S = 15.0
 MOST_WORDS = 5
+NEEDED = frozenset({wire.RUN, wire.STATE, wire.EXIT})
+"""Records without which nothing is proven; what else cannot be read (a torn heartbeat of the job's) says nothing."""
 CHANGED_BY_S = 0.002
 """The exit record keeps modification times to the millisecond."""
 
@@ -64,8 +66,9 @@ def gather(cell: Cell, run_dir: str, *, expected_sha: str, deep: bool = False) -
         return Evidence(exists=False)
     numbers = list_begun(run_dir)
     view = observe(run_dir, attempt=numbers[-1] if numbers else None)
-    if view.unreadable:
-        return Evidence(problem="; ".join(f"{item.path}: {item.reason}" for item in view.unreadable[:MOST_WORDS]))
+    problems = [item for item in view.unreadable if os.path.basename(item.path) in NEEDED]
+    if problems:
+        return Evidence(problem="; ".join(f"{item.path}: {item.reason}" for item in problems))
     if not view.over:
         return Evidence(ending=view.note)
     try:

@@ -125,9 +125,9 @@ def _find_standing(state: RunState, *, followed: bool) -> Standing:
 
 @dataclass(slots=True)
 class Watched:
-    """A run that the worker looks after. `begun_s` is when it was started or first seen, `over_s` when its end was.
+    """A run that the worker looks after. Times are monotonic.
 
-    Times are monotonic.
+    `begun_s` is when it was given a supervisor or first seen, 0 once that is at work; `over_s` when its end was seen.
     """
 
     cell: Cell

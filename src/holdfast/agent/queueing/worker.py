@@ -167,7 +167,9 @@ class Worker:
                         continue
                     self._ends.end(run)
                     self._watch.drop(run.cell.id)
-                elif run.look.phase is not Phase.LIVE:
+                elif run.look.phase is Phase.LIVE:
+                    run.begun_s = 0.0
+                else:
                     self._mend(run)
             except CellMoved as error:
                 # Somebody took it out of the queue. The run goes on, with a supervisor of its own.
@@ -178,7 +180,7 @@ class Worker:
     def _mend(self, run: Watched) -> None:
         """A run of ours without a supervisor gets one; what cannot be told is left to a person."""
         look, cell = run.look, run.cell
-        if look.phase is not Phase.ORPHANED and monotonic_s() - run.begun_s < COME_UP_S:
+        if monotonic_s() - run.begun_s < COME_UP_S and (run.restarts or look.phase is not Phase.ORPHANED):
             # Its supervisor is still coming up.
             return
         if look.phase in (Phase.MISSING, Phase.UNREADABLE) or run.restarts >= MOST_RESTARTS:
@@ -347,16 +349,15 @@ def main(directory: str) -> int:
         with Queue(directory, find_runs=find_runs) as queue:
             if queue.notice:
                 _log(queue.notice)
-            _serve(queue, lock)
+            serve(Worker(queue), lock)
     except StorageError as error:
         _log(f"the queue cannot be used: {error}")
         return 74
     return 0
 
 
-def _serve(queue: Queue, lock: WorkerLock) -> None:
+def serve(worker: Worker, lock: WorkerLock) -> None:
     """Work, let go of the lock, look once more: what was handed in meanwhile saw the lock held and started nobody."""
-    worker = Worker(queue)
     try:
         while not lock.is_stale():
             worker.run(lambda: not lock.is_stale())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -135,7 +136,7 @@ class Teller:
         if not self._estimate or now - self._estimated_at >= ESTIMATED_EVERY_S:
             self._estimated_at, self._estimate = now, self._find_estimate(seen)
         text = clean(seen.describe() + self._estimate)
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
+        columns = shutil.get_terminal_size().columns
         text = text[: columns - 1]
         sys.stderr.write(f"\r{text.ljust(self._width)}")
         sys.stderr.flush()

@@ -154,6 +154,10 @@ class Builder:
                 grid.check_name(entry.point.name)
             except grid.GridError as error:
                 self._problems.add(_describe(entry.point), str(error))
+        if len(entries) > grid.MAX_CELLS:
+            self._problems.add(
+                self._sweep.path, f"these are {len(entries)} cells; the most at once is {grid.MAX_CELLS}"
+            )
         if not entries and not self._problems:
             self._problems.add(self._sweep.path, "every cell is excluded, nothing is left")
         for own in self._sweep.overrides if all_cells else ():

@@ -1,0 +1,51 @@
+"""A power cut in the middle of a queue, for real: the next boot has every cell, and resumes those that were running."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.uml.machine import Guest
+
+if TYPE_CHECKING:
+    from tests.uml.machine import Machine
+
+pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.timeout(300)]
+
+REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+@pytest.mark.requirement("QUEUE-01", "QUEUE-05", "PROC-15")
+def test_after_a_power_cut_the_queue_is_whole_and_what_was_running_is_resumed(machine: Machine) -> None:
+    disk = str(machine.disk)
+    guest = Guest(
+        env={
+            "PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HOLDFAST_RUNS": f"{disk}/runs",
+            "HOLDFAST_QUEUE": f"{disk}/queue",
+            "HOLDFAST_LEASE_DIR": f"{disk}/leases",
+            "HOLDFAST_SIMULATED_GPUS": "2",
+            "XDG_STATE_HOME": f"{disk}/state",
+            "WORK": f"{disk}/work",
+            "HOME": "/root",
+        }
+    )
+    make = 'cd "$0"; mkdir runs leases work state queue; chmod 700 runs queue; chmod 1777 leases; sync'
+    made = machine.run(["sh", "-c", make, disk])
+    assert made.code == 0, made.stderr
+    boot = machine.start(["python", "queue_reboot.py", "before"], guest)
+    boot.wait_for_output("under way")
+    boot.power_cut()
+    second = machine.run(["python", "queue_reboot.py", "after"], guest, timeout_s=200)
+    assert second.code == 0, second.stderr
+    found = json.loads(second.stdout)
+    assert found["code"] == 0, found
+    lines = found["lines"]
+    for name in ("short1", "short2", "later1", "later2"):
+        assert lines[name] == ["begin 1 start", "end 1 start"], found
+    for name in ("long1", "long2"):
+        assert lines[name] == ["begin 1 start", "begin 2 requeue", "end 2 requeue"], found
