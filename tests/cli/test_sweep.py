@@ -542,3 +542,14 @@ def test_only_failed_cells_are_tried_again() -> None:
     assert said.code == 0
     assert "queued again: s/lr=1" in said.out
     assert find("s/lr=1").state is CellState.QUEUED
+
+
+def test_boxes_that_share_claims_resolve_to_the_same_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_configured("grid: {optimizer.lr: [1]}\n")
+    hashes = []
+    for box in ("one", "two"):
+        monkeypatch.setenv("HOLDFAST_QUEUE", str(tmp_path / box))
+        assert sweep("s.yaml", "--claims", str(tmp_path / "claims")).code == 0
+        assert "lr: 1" in read_config("optimizer.lr=1")
+        hashes.append(find("s/optimizer.lr=1").sha256)
+    assert hashes[0] == hashes[1]

@@ -63,6 +63,11 @@ def test_a_name_keeps_values_as_they_were_written() -> None:
     assert grid.make_name({"lr": "1e-3", "seed": "0"}) == "lr=1e-3_seed=0"
 
 
+def test_words_of_other_scripts_have_names_of_their_own() -> None:
+    names = {grid.make_name({"city": value}) for value in ("ü", "日本", "\u20ac", "u")}
+    assert len(names) == 4
+
+
 def test_long_names_differ_when_their_cells_do() -> None:
     one, other = ({"path": "x" * 200 + end} for end in "ab")
     assert grid.make_name(one) != grid.make_name(other)

@@ -18,6 +18,7 @@ from holdfast.host.members import (
     describe_blocked,
     empty_tree,
     find_members,
+    list_descendants,
     signal_members,
 )
 from holdfast.host.processes import identify, is_alive
@@ -303,6 +304,21 @@ def test_a_zombie_leader_with_a_living_thread_is_alive(tmp_path: Path) -> None:
         assert len(zombies) == 1
         assert empty_tree(family.tree, deadline_s=10).empty
         assert family.is_gone()
+
+
+def test_the_descendants_of_a_living_process_are_told_and_of_a_dead_one_are_not() -> None:
+    script = "sleep 60 & (setsid sleep 60 & wait) & echo; wait"
+    with subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE) as parent:
+        keeper = identify(parent.pid)
+        assert keeper is not None
+        wait_until(lambda: len(list_descendants(keeper) or ()) == 3, what="three below it")
+        found, direct = list_descendants(keeper) or [], children_of(parent.pid)
+        assert set(direct) < set(found)
+        assert len(direct) == 2
+        for pid in (parent.pid, *found):
+            os.kill(pid, signal.SIGKILL)
+        assert parent.wait() == -signal.SIGKILL
+    assert list_descendants(keeper) is None
 
 
 def test_we_and_our_ancestors_are_never_members(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ import pytest
 from holdfast.core.rules import Rules
 from holdfast.host import clock, leases, reservations
 from holdfast.host.lease_area import Area, open_area
+from holdfast.host.lease_survey import survey
 from holdfast.host.lease_waiting import Waiter, wait_s
 from holdfast.host.sharing import LOOK_AGAIN_S, House
 from holdfast.host.usage import ledger_name, note
@@ -100,6 +101,10 @@ def test_a_share_goes_before_borrowing_and_a_card_that_nobody_wants_is_borrowed(
             assert more.receive() == "waiting"
             carl = stack.enter_context(person(area, 4, CARL, SOFT, *TWO))
             assert carl.receive() == "waiting"
+            arrived = survey(area, ()).waiting
+            assert [ticket.run_id for ticket in arrived] == [record(3).run_id, record(4).run_id]
+            assert House(SOFT).order_line(area, arrived) == (arrived[1], arrived[0])
+            assert House(FREE).order_line(area, arrived) == arrived
             bob.send()
             assert bob.receive() == "released"
             assert carl.receive() == [1]

@@ -287,3 +287,27 @@ def test_absurd_values_of_a_stop_record_are_left_out() -> None:
     assert found.traceback == "z" * wire.LONGEST_TRACEBACK
     assert wire.to_bytes(found)
     assert wire.clean_stop({"why": "signal", "seconds": math.nan, "step": -1}) == StopRecord("signal")
+
+
+@given(st.dictionaries(st.text(max_size=8), st.recursive(st.integers() | st.text(max_size=60), st.lists, max_leaves=9)))
+def test_a_file_is_what_was_put_in_whatever_its_layout(values: dict[str, object]) -> None:
+    read = json.loads(wire.to_bytes({"part": values, "long": {**values, "more": "x" * 200}}))
+    assert read == {"schema": run.SCHEMA, "part": values, "long": {**values, "more": "x" * 200}}
+
+
+def test_a_file_has_a_line_for_each_key_and_long_objects_one_for_each_part() -> None:
+    text = wire.to_bytes({"short": {"a": 1}, "long": {"a": "x" * 100, "b": [1, 2]}, "empty": {}}).decode()
+    assert text == (
+        f'{{\n "schema": {run.SCHEMA},\n "short": {{"a": 1}},\n "long": {{\n  "a": "{"x" * 100}",\n'
+        '  "b": [1, 2]\n },\n "empty": {}\n}\n'
+    )
+
+
+def test_what_was_worked_out_ahead_decodes_the_same() -> None:
+    job = JobSpec("digits", ("python", "train.py"), "/data", env={"A": "1"})
+    wire.warm_up(JobSpec, RunState)
+    assert wire.decode(JobSpec, wire.encode(job)) == job
+    with pytest.raises(wire.WireError, match="name is missing"):
+        wire.decode(JobSpec, {"command": ["a"]})
+    with pytest.raises(wire.WireError, match=r"JobSpec\.timeouts\.preflight_s: expected float, found True"):
+        wire.decode(JobSpec, {**wire.encode(job), "timeouts": {"preflight_s": True}})

@@ -107,16 +107,22 @@ def matches(params: Mapping[str, str], when: Mapping[str, Sequence[str]]) -> boo
 
 def make_name(params: Mapping[str, str]) -> str:
     """A cell's name: ``lr=1e-3_seed=0``; characters that no name has become dashes, too long ones end in a hash."""
-    parts = [f"{name}={_shorten(_UNUSABLE.sub('-', value), LONGEST_VALUE, value)}" for name, value in params.items()]
+    parts = [f"{name}={_clean_value(value)}" for name, value in params.items()]
     whole = "_".join(parts)
     return _shorten(whole, LONGEST_NAME, "\0".join(f"{name}={value}" for name, value in params.items()))
+
+
+def _clean_value(value: str) -> str:
+    text = _UNUSABLE.sub("-", value)
+    # Of a word in another script nothing is left that tells it from the next.
+    return _shorten(text, LONGEST_VALUE if value.isascii() else 0, value)
 
 
 def _shorten(text: str, most: int, identity: str) -> str:
     if len(text) <= most:
         return text
     digits = hashlib.sha256(identity.encode("utf-8", "surrogateescape")).hexdigest()[:_HASH_DIGITS]
-    return f"{text[: most - _HASH_DIGITS - 1]}-{digits}"
+    return f"{text[: max(0, most - _HASH_DIGITS - 1)]}-{digits}".lstrip("-")
 
 
 def find_twins(named: Sequence[tuple[str, str]]) -> list[str]:

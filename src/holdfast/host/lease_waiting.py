@@ -4,7 +4,8 @@ A `Waiter` stands in line with a ticket and is meant to sit in somebody's poll l
 `next_retry_s` as the timeout, then ask `ready()`. It watches exactly one thing at a time. While somebody before it
 wants one of its cards, it watches that one's ticket and nothing else, so each end wakes one waiter, not all of them.
 When it is the first, it watches the lock files of its candidates: the last close of a lock file is an event, after
-SIGKILL too.
+SIGKILL too. Where the rules give shares (`sharing`), who is first changes with what each account holds: then everybody
+watches all of these, and whoever was not first lets the first go before looking.
 
 Invariants: looking makes no events for others (descriptors stay open across tries); every watch is set before the
 look that it guards, so nothing is missed in between. Where inotify is not to be had, it polls.

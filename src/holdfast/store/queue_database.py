@@ -4,7 +4,7 @@ SQLite in WAL mode with ``synchronous = FULL``: what was committed outlives a po
 does not work, because its index is shared memory (sqlite.org/wal.html, "All processes using a database must be on the
 same host computer"), so a rollback journal is used there.
 
-A database that is rebuilt gets a new name, ``queue.<n>.db``; the highest number counts. It must not get the old one's:
+A database that is rebuilt gets a new name, ``queue.<n>.db``; the highest number counts. It must not get an old one's:
 a process that still has the old file open would remove ``-wal`` by that name when it closes it, and with it what was
 committed to the new one (sqlite.org/howtocorrupt.html, "Unlinking or renaming a database file while in use").
 For the same reason the file of a living database is opened by SQLite alone: closing any descriptor of it would drop
@@ -20,7 +20,7 @@ import stat
 from typing import TYPE_CHECKING, TypeVar
 
 from ..host import files
-from ..host.clock import utc_now
+from ..host.clock import epoch_s, utc_now
 from ..host.lease_area import NETWORK_FILESYSTEMS, filesystem_of
 from ..model.errors import StorageError
 from . import queue_schema as schema
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 5.0
 """How long another process's transaction is waited for; such a one takes milliseconds."""
-_NAME = re.compile(r"queue\.([1-9]\d{0,8})\.db(\.damaged-.*)?", re.ASCII)
+_NAME = re.compile(r"queue\.([1-9]\d{0,17})\.db(\.damaged-.*)?", re.ASCII)
 _PARTS = ("", "-wal", "-shm", "-journal")
 
 
@@ -76,7 +76,11 @@ class Database:
                 f"the queue's directory {directory} is on a network file system ({kind}): it works there, more slowly, "
                 "for one box; HOLDFAST_QUEUE names a local one"
             )
-        self._translate(self._current)
+        try:
+            self._translate(self._current)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close it."""
@@ -135,16 +139,18 @@ class Database:
         return self._adopt(f"{self._directory}/{name}")
 
     def _adopt(self, path: str) -> sqlite3.Connection:
-        """Use the database at `path`, telling it what this process alone may know."""
+        """Use the database at `path`; in the place of another one it is told what this process alone may know."""
+        is_other, self.path = bool(self.path), path
         db = self._connect(path)
         try:
-            db.execute("BEGIN IMMEDIATE")
-            self._replaced(db)
-            db.execute("COMMIT")
+            if is_other:
+                db.execute("BEGIN IMMEDIATE")
+                self._replaced(db)
+                db.execute("COMMIT")
         except BaseException:
             db.close()
             raise
-        self.path, self._db = path, db
+        self._db = db
         return db
 
     def _disconnect(self) -> None:
@@ -230,7 +236,9 @@ class Database:
 
     def _make(self) -> str:
         numbers = [int(match[1]) for name in os.listdir(self._directory) if (match := _NAME.fullmatch(name))]
-        path = f"{self._directory}/queue.{max(numbers, default=0) + 1}.db"
+        # The time, so that a name does not come back after somebody removed the file that had it.
+        number = max(int(epoch_s() * 1000), max(numbers, default=0) + 1)
+        path = f"{self._directory}/queue.{number}.db"
         temporary = f"{path}.new"
         for part in _PARTS:
             files.remove_quietly(temporary + part)

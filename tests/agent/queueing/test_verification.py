@@ -138,3 +138,11 @@ def test_a_cell_that_failed_stays_failed_whatever_is_there_now(roster: Roster) -
     roster.add_run("a", CellState.FAILED, note="unverified: could not be read")
     (item,) = reconcile(roster).items
     assert (item.standing, item.why) == (Standing.FAILED, "unverified: could not be read")
+
+
+def test_a_blocked_cell_names_what_it_needs(roster: Roster) -> None:
+    for number in range(5):
+        roster.add(f"c{number}", CellState.FAILED)
+    roster.add("last", CellState.BLOCKED)
+    item = reconcile(roster).items[-1]
+    assert item.why == "has not run, blocked; needs night/c0 (failed), night/c1 (failed), night/c2 (failed) and 2 more"

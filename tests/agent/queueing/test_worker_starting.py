@@ -226,3 +226,9 @@ def test_a_deadline_far_away_fits_into_one_poll() -> None:
     timers = Timers()
     timers.arm("far", 365 * 86400.0, lambda: None)
     assert timers.next_delay_ms() == LONGEST_DELAY_MS < 1 << 31
+
+
+def test_no_worker_is_started_inside_of_a_job(tmp_path: Path) -> None:
+    assert presence.ensure_worker(str(tmp_path), {"HOLDFAST_RUN_ID": "20261120-104501-t-3fa2"}) is False
+    assert not (tmp_path / presence.LOCK).exists()
+    assert not (tmp_path / presence.LOG).exists()

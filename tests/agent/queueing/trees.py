@@ -41,6 +41,10 @@ class Roster:
     def settings(self) -> QueueSettings:
         return QueueSettings(QUEUE)
 
+    def needs_of(self, cell_id: int) -> tuple[Cell, ...]:
+        """What failed stands for what a blocked cell needs."""
+        return tuple(cell for cell in self.made if cell.id != cell_id and cell.state is CellState.FAILED)
+
     def add(self, name: str, state: CellState = CellState.QUEUED, **fields: Any) -> Cell:
         """A cell without a run."""
         key = hashlib.sha256(name.encode()).hexdigest()[:16]

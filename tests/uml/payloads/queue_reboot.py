@@ -48,19 +48,23 @@ def read_lines() -> dict[str, list[str]]:
 
 def before() -> None:
     """Hand the cells in, and wait until two are done and two are in the middle."""
-    for name in NAMES:
-        made = call("submit", "--name", name, "--group", "night", *SMALL, "--", sys.executable, "-c", CELL, name)
-        if made.returncode:
-            print(made.stderr, file=sys.stderr, flush=True)
-            raise SystemExit(1)
+    work = os.environ["WORK"]
+    with open(f"{work}/cell.py", "w", encoding="utf-8") as file:
+        file.write(CELL)
+    with open(f"{work}/night.txt", "w", encoding="utf-8") as file:
+        file.writelines(f"name={name} {sys.executable} {work}/cell.py {name}\n" for name in NAMES)
+    made = call("submit", "--lines", f"{work}/night.txt", "--group", "night", *SMALL)
+    if made.returncode:
+        print(made.stderr, file=sys.stderr, flush=True)
+        raise SystemExit(1)
     end = time.monotonic() + 60
     while time.monotonic() < end:
         lines = read_lines()
-        listed = json.loads(call("queue", "ls", "night", "--json").stdout)
-        if len(lines["long1"]) == len(lines["long2"]) == 1 and len(lines["short2"]) == 2 and _count_done(listed) == 2:
-            break
+        if [len(lines[name]) for name in NAMES[:4]] == [2, 2, 1, 1]:
+            listed = json.loads(call("queue", "ls", "night", "--json").stdout)
+            if _count_done(listed) == 2:
+                break
         time.sleep(0.1)
-    print(json.dumps({"listed": listed, "lines": lines}), file=sys.stderr, flush=True)
     os.sync()
     print("under way", flush=True)
     time.sleep(600)

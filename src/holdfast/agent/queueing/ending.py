@@ -33,14 +33,17 @@ class Ends:
 
     def end(self, run: Watched) -> None:
         """A run is over: prove it, begin it again, or leave it to a person."""
+        from .completion import judge
         from .requeue import decide_requeue
 
         ended, cell = run.look.ended, run.cell
         assert ended is not None
         facts = _facts_of(run, ended)
         if ended.outcome is Outcome.SUCCEEDED:
-            produced = self._queue.move_on(cell.id, CellState.PRODUCED, **facts)
-            self.judge(produced)
+            state, note = judge(cell, run.run_dir, cell.sha256)
+            # Two steps, each with its evidence, and one commit.
+            self._queue.move_many([(cell.id, CellState.PRODUCED, facts), (cell.id, state, {"note": note})])
+            self.count(cell, state)
             return
         if ended.request is not None and ended.request.by.startswith(BY_CLAIM):
             self._queue.move_on(cell.id, CellState.ELSEWHERE, **{**facts, "note": ended.evidence})

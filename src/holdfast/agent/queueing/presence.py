@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 VARIABLE = "HOLDFAST_QUEUE"
+MARKER = "HOLDFAST_RUN_ID"
+"""What every process of a job has in its environment (`host.members`)."""
 LOCK = "worker.lock"
 LOG = "worker.log"
 LARGEST_LOG_BYTES = 1 << 20
@@ -51,10 +53,13 @@ def ensure_worker(directory: str, environ: Mapping[str, str]) -> bool:
     A submission or order must be committed before: a worker that is about to leave looks once more after it has let go
     of the lock, so one of the two sees the other.
 
+    Inside of a job of holdfast none is started: it would be a part of that job, and with all that it had started it
+    would be ended with it. Whoever looks at the queue next from outside starts one.
+
     Raises:
         StorageError: the lock cannot be looked at, or no process can be had.
     """
-    if read_worker(directory) is not None:
+    if read_worker(directory) is not None or MARKER in environ:
         return False
     _spawn(directory, environ)
     return True

@@ -30,6 +30,7 @@ MOST_RUNS = 20_000
 MOST_NAMED = 20
 """Cells that a command names; more are asked for by their group."""
 MOST_FILES = 50
+MOST_NEEDS = 3
 SMALLEST_COMPARED = 16
 """Bytes: shorter results ("ok") are the same for good reasons."""
 RERUN_STATES = frozenset({CellState.FAILED, CellState.CANCELLED, CellState.HELD, CellState.DONE})
@@ -97,13 +98,22 @@ def reconcile(queue: Any, group: str | None = None, *, deep: bool = False) -> Re
     cells: list[Cell] = queue.cells(group=group)
     known = queue.groups()
     names = (group,) if group is not None else tuple(known)
-    looked = [_look(cell, deep=deep) for cell in cells]
+    looked = [(_name_needs(item, queue), evidence) for item, evidence in (_look(cell, deep=deep) for cell in cells)]
     items, remarks = _find_doubles(looked)
     if deep:
         remarks += list(_find_twins(items))
     remarks += list(_find_extra(cells, queue.settings().queue_id, set(names)))
     command, hint = _propose(items, paused=[name for name in names if name in known and known[name].paused])
     return Report(names, tuple(items), tuple(remarks), command, hint)
+
+
+def _name_needs(item: Item, queue: Any) -> Item:  # noqa: ANN401 - a store.Queue
+    """With what a blocked cell waits for, so that a line says why it has not run."""
+    if item.cell.state is not CellState.BLOCKED:
+        return item
+    needs = [f"{cell.label} ({cell.state.value})" for cell in queue.needs_of(item.cell.id)]
+    more = f" and {len(needs) - MOST_NEEDS} more" if len(needs) > MOST_NEEDS else ""
+    return replace(item, why=f"{item.why}; needs {', '.join(needs[:MOST_NEEDS])}{more}") if needs else item
 
 
 def look_at(cell: Cell) -> Item:

@@ -30,7 +30,8 @@ LOOK_AGAIN_S = 30.0
 """How often a run is looked at when nothing tells of a change."""
 BLIND_POLL_S = 0.5
 """The same where no events are to be had (the account's inotify instances are used up)."""
-TELLING = frozenset({wire.STATE, wire.EXIT, wire.RETRY})
+ENDING = frozenset({wire.EXIT, wire.RETRY})
+TELLING = ENDING | {wire.STATE}
 """The files of an attempt whose change is worth a look."""
 
 
@@ -127,6 +128,7 @@ def _find_standing(state: RunState, *, followed: bool) -> Standing:
 class Watched:
     """A run that the worker looks after. Times are monotonic.
 
+    `moved` says that its last look saw it elsewhere on its way to its cards than the one before.
     `begun_s` is when it was given a supervisor or first seen, 0 once that is at work; `over_s` when its end was seen.
     """
 
@@ -138,6 +140,7 @@ class Watched:
     looked_s: float
     restarts: int = 0
     over_s: float | None = None
+    moved: bool = False
     watch: int | None = None
     watched_attempt: int = 0
     pidfd: int | None = None
@@ -228,7 +231,8 @@ class Watch:
             # Before the look, so that nothing is missed in between.
             self._unwatch(run)
             self._watch_attempt(run, attempt)
-        run.look = look_at(run.run_dir, first_attempt=run.first_attempt)
+        before, run.look = run.look, look_at(run.run_dir, first_attempt=run.first_attempt)
+        run.moved = bool(run.cell.cards) and before.standing is not run.look.standing
         if run.look.supervisor != run.pidfd_of:
             self._close_pidfd(run)
             self._open_pidfd(run)
@@ -300,6 +304,10 @@ class Watch:
                 told = True
             elif event.watch == self._journal:
                 told = True
-            elif event.watch in self._by_watch and event.name in TELLING:
-                self._dirty.add(self._by_watch[event.watch])
+            elif event.watch in self._by_watch:
+                run = self.runs[self._by_watch[event.watch]]
+                # On its way to cards each step counts. Without, it is at work from the moment that it is supervised.
+                steps = run.cell.cards or run.pidfd is None
+                if event.name in (TELLING if steps else ENDING):
+                    self._dirty.add(run.cell.id)
         return told

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from typing import TYPE_CHECKING
 
 from ...core.queueing import Active, Situation, Standing, choose
@@ -22,6 +21,7 @@ from ...model.errors import HoldfastError, StorageError
 from ...model.queue import CellState
 from ...store.queue_moves import CellMoved
 from .ending import Ends
+from .hours import read_closed_hours
 from .lean_cells import LeanCells
 from .presence import WorkerLock, count_cpu_slots, ensure_worker, read_worker
 from .starting import Made, Starter
@@ -72,6 +72,8 @@ class Worker:
         self._hours: tuple[float, str] = (0.0, "")
         self._ends = Ends(queue)
         self._behind = True
+        self._stale = True
+        self._due_s: float | None = None
         self._faults = 0
         self._cpus = count_cpu_slots()
 
@@ -89,13 +91,22 @@ class Worker:
                 self._guard(self._take_stock)
             self._guard(self._follow_runs)
             self._guard(self._lean.collect)
-            self._guard(self._review_elsewhere)
-            self._guard(self._start_cells)
-            wait_s = self._find_pause()
-            if wait_s is not None and wait_s < 0:
-                return
-            if self._watch.wait(wait_s):
+            if self._is_due():
+                self._stale = False
+                self._guard(self._review_elsewhere)
+                self._guard(self._start_cells)
+                wait_s = self._find_pause()
+                if wait_s is not None and wait_s < 0:
+                    return
+                self._due_s = None if wait_s is None else monotonic_s() + wait_s
+            if self._watch.wait(None if self._due_s is None else max(0.0, self._due_s - monotonic_s())):
+                self._stale = True
                 self._guard(self._queue.catch_up)
+
+    def _is_due(self) -> bool:
+        """Whether something has changed that decides what may start, or its time has come; else asking is in vain."""
+        lean = bool(self._lean.active) or self._lean.next_look_s is not None
+        return self._stale or lean or self._behind or (self._due_s is not None and monotonic_s() >= self._due_s)
 
     def has_work(self) -> bool:
         """Whether anything is active or goes on by itself."""
@@ -158,6 +169,8 @@ class Worker:
             # Until what follows is done.
             self._watch.postpone(run, RETRY_S)
         for run in due:
+            if run.look.phase is not Phase.LIVE or run.moved:
+                self._stale = True
             try:
                 if run.look.phase is Phase.OVER:
                     run.over_s = run.over_s or monotonic_s()
@@ -305,23 +318,6 @@ class Worker:
         times += [max(0.05, due - epoch_s())] if due is not None else []
         times += [REVIEW_S] if elsewhere else []
         return min(times, default=None)
-
-
-def read_closed_hours() -> str:
-    """Why no cell for cards may start at this time of day by the rules of the box; empty when one may.
-
-    Rules that cannot be read close nothing here: the run's own checks refuse it and say why.
-    """
-    from ...core.rules import judge_hours
-    from ...host.rulesfile import read_rules
-
-    try:
-        rules = read_rules(os.environ)
-    except HoldfastError:
-        return ""
-    local = time.localtime()
-    finding = judge_hours(rules, local.tm_hour * 60 + local.tm_min)
-    return "" if finding is None else f"{finding.evidence}; {finding.remedy}"
 
 
 def _log(words: str) -> None:

@@ -47,7 +47,14 @@ def plan_more(queue: Queue, name: str, *, axes: Sequence[str], table: str | None
     sweep.axes = read_axes(axes)
     sweep.cells = load_cells(table) if table is not None else []
     spec = wire.decode(JobSpec, record["base"])
-    wishes = Wishes(group=name, priority=sweep.priority, needs=sweep.after, named=True, shared=sweep.shared)
+    wishes = Wishes(
+        group=name,
+        priority=sweep.priority,
+        needs=sweep.after,
+        claims=record["claims"],
+        named=True,
+        shared=sweep.shared,
+    )
     made = build(sweep, spec, wishes, all_cells=False)
     _refuse_collisions(queue, made)
     return made

@@ -18,7 +18,7 @@ from holdfast.cli.schema import BY_PATH, Kind
 from holdfast.core import grid
 from holdfast.core.redact import is_secret_name, is_secret_value
 from holdfast.model import wire
-from holdfast.model.errors import JobFileError
+from holdfast.model.errors import HoldfastError, JobFileError, UsageError
 from holdfast.model.ids import clean_name
 from holdfast.model.queue import NewCell
 from holdfast.model.sweep import OVERLAY, Contradiction, Point, ResolvedConfig
@@ -90,6 +90,11 @@ class Builder:
         self._used: set[int] = set()
 
     @property
+    def _blame(self) -> type[HoldfastError]:
+        """A mistake is the file's, when there is one; else the command line's."""
+        return JobFileError if self._sweep.text or self._sweep.cells else UsageError
+
+    @property
     def files(self) -> list[str]:
         """The configurations and overlays that were read."""
         return self._layers.list_files()
@@ -104,10 +109,10 @@ class Builder:
         for text in grid.find_twins([(entry.point.name, _describe(entry.point)) for entry in entries]):
             self._problems.add(self._sweep.path, text)
         self._check_entries(entries, all_cells=all_cells)
-        self._problems.raise_any(HINT)
+        self._problems.raise_any(HINT, self._blame)
         hasher = CellHasher(self._base)
         cells = [cell for entry in entries if (cell := self._build(entry, hasher)) is not None]
-        self._problems.raise_any(HINT)
+        self._problems.raise_any(HINT, self._blame)
         contradictions = tuple(self._watcher.found)
         return Built(self._base, tuple(cells), self._configs, contradictions, tuple(self._notes))
 

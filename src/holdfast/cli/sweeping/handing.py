@@ -103,12 +103,20 @@ def build(sweep: SweepFile, spec: JobSpec, wishes: Wishes, *, all_cells: bool = 
             "nothing is varied: there is one job and no grid",
             hint="say what varies: --grid lr=1e-3,3e-4 --grid seed=0,1,2, or --csv cells.csv",
         )
-    builder = Builder(sweep, wire.encode(spec), group=wishes.group, configs_dir=f"{queue_directory()}/{CONFIGS}")
+    builder = Builder(sweep, wire.encode(spec), group=wishes.group, configs_dir=find_configs(wishes))
     built = builder.build(all_cells=all_cells)
     if wishes.not_before is not None:
         built = replace(built, cells=tuple(replace(cell, not_before=wishes.not_before) for cell in built.cells))
     paths = [*builder.files, *([sweep.job_file] if sweep.job_file else [])]
     return Plan(sweep, spec, built, wishes, {path: _hash(path) for path in paths})
+
+
+def find_configs(wishes: Wishes) -> str:
+    """Where resolved configurations lie: with the queue; for cells that boxes share, beside their claims.
+
+    The path is a part of the cell's hash, and each box has a queue of its own.
+    """
+    return f"{wishes.claims or queue_directory()}/{CONFIGS}"
 
 
 def _hash(path: str) -> str:
@@ -257,7 +265,7 @@ def take(
         StorageError: it could not be written; no cell was taken.
     """
     before = {cell.name for cell in queue.cells(group=made.group)}
-    store_configs(queue.directory, made.built)
+    store_configs(find_configs(made.wishes), made.built)
     submission = build_submission(made.spec, made.built.cells, made.wishes, runs_root=runs_root)
     source = os.path.abspath(made.sweep.path) if made.sweep.text or made.sweep.job_file else None
     submission = replace(submission, kind=GroupKind.SWEEP, source=source)
@@ -271,15 +279,14 @@ def take(
     return taken, notes
 
 
-def store_configs(directory: str, built: Built) -> None:
-    """Write each resolved configuration once, named by its hash.
+def store_configs(place: str, built: Built) -> None:
+    """Write each resolved configuration once into the directory `place`, named by its hash.
 
     Raises:
         StorageError: one cannot be written.
     """
     if not built.configs:
         return
-    place = f"{directory}/{CONFIGS}"
     try:
         os.makedirs(place, mode=0o700, exist_ok=True)
         for config in built.configs.values():
@@ -287,7 +294,7 @@ def store_configs(directory: str, built: Built) -> None:
             if not _holds(path, config.data):
                 files.commit(path, config.data, mode=0o400)
     except OSError as error:
-        raise StorageError(f"{place}: {error.strerror}", hint="see df and the queue directory's owner") from error
+        raise StorageError(f"{place}: {error.strerror}", hint="see df and the directory's owner") from error
 
 
 def _holds(path: str, data: bytes) -> bool:
@@ -312,6 +319,7 @@ def write_record(directory: str, made: Plan) -> None:
         "settings": sweep.settings,
         "arguments": list(sweep.arguments),
         "shared": list(sweep.shared),
+        "claims": made.wishes.claims,
         "after": list(sweep.after),
         "priority": sweep.priority,
         "base": made.built.base,

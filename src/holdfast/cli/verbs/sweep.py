@@ -49,9 +49,11 @@ class SweepGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """Subcommands, and the files that may be handed in."""
+        """Subcommands, and what `submit` takes: its options, and files."""
         from click.shell_completion import CompletionItem
 
+        if incomplete.startswith("-"):
+            return self.commands[SUBMIT].shell_complete(ctx, incomplete)
         return [*super().shell_complete(ctx, incomplete), CompletionItem(incomplete, type="file")]
 
 
