@@ -113,7 +113,11 @@ def test_nothing_runs_twice_after_a_rebuild(tmp_path: Path) -> None:
         assert "made again" in queue.notice
         assert asked == [(["/runs"], queue.settings().queue_id)]
         assert states(queue) == {
-            "live": S.RUNNING, "won": S.PRODUCED, "lost": S.FAILED, "made": S.CLAIMED, "new": S.QUEUED,
+            "live": S.RUNNING,
+            "won": S.PRODUCED,
+            "lost": S.FAILED,
+            "made": S.CLAIMED,
+            "new": S.QUEUED,
             "after": S.BLOCKED,
         }
         lost = queue.find(["g/lost"])[0]
@@ -207,7 +211,8 @@ def test_a_damaged_database_is_made_again_and_that_is_said(
 ) -> None:
     before = make(tmp_path / "queue")
     (database,) = glob.glob(f"{tmp_path}/queue/queue.*.db")
-    whole = open(database, "rb").read()
+    with open(database, "rb") as file:
+        whole = file.read()
     said = 0
     for place in range(20):
         path = tmp_path / f"q{place}"

@@ -46,6 +46,7 @@ class Damage(Exception):
 class Database:
     """The database of one queue. `notice` says for people what had to be done to open it.
 
+    `after_rebuild` is called, outside any transaction, when it was made again while it was in use.
     `fill` makes an empty database say what the journal says; `replaced` is called, inside a transaction, when the file
     in use turned out to have been replaced by another process.
     """
@@ -64,6 +65,7 @@ class Database:
             StorageError: it can neither be opened nor made.
         """
         self.notice: str | None = None
+        self.after_rebuild: Callable[[], None] | None = None
         self.path = ""
         self._directory, self._journal = directory, journal
         self._fill, self._replaced = fill, replaced
@@ -167,6 +169,11 @@ class Database:
                 if not _is_damage(error):
                     raise
                 self._rebuild(str(error))
+                after, self.after_rebuild = self.after_rebuild, None
+                if after is not None:
+                    # It asks this very database; should that be damaged again, once is enough.
+                    after()
+                    self.after_rebuild = after
             return act()
         except (Damage, sqlite3.Error, OSError) as error:
             raise self._describe(error) from error

@@ -52,6 +52,7 @@ class Engine:
         try:
             self.catch_up()
             self.read_runs()
+            self._database.after_rebuild = self.read_runs
         except BaseException:
             self.close()
             raise
