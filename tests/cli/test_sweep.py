@@ -507,7 +507,7 @@ def test_a_table_is_exported_whole_and_not_over_another() -> None:
 
 @pytest.mark.usefixtures("shown")
 def test_a_number_that_no_cell_has_gets_a_near_one() -> None:
-    said = say("sweep", "show", "s", "--sort", "acuracy")
+    said = say("sweep", "show", "s", "--sort", "accurate")
     assert said.code == 64
     assert "did you mean accuracy?" in said.err
     assert "min nor max" in say("sweep", "show", "s", "--sort", "accuracy:best").err

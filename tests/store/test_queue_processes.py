@@ -73,7 +73,7 @@ def _count_calls(number: int) -> None:
         real_fsync(descriptor)
         step()
 
-    os.fsync = fsync
+    os.fsync = fsync  # type: ignore[assignment]
 
 
 @pytest.mark.requirement("QUEUE-01")

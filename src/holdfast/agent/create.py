@@ -34,7 +34,7 @@ from .handbook import render_handbook
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..core.requeueing import Placement
+    from ..core.requeuing import Placement
     from ..model.job import JobSpec
     from ..model.queue import CellRef
 

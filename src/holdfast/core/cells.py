@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import posixpath
 import re
 from typing import TYPE_CHECKING
 
@@ -59,7 +59,7 @@ def find_collisions(
     `names` are the cells' names in the same order (without them the jobs' own are used), `shared` absolute paths for
     which the user has said that the jobs keep apart there by themselves.
     """
-    allowed = {os.path.normpath(path) for path in shared}
+    allowed = {posixpath.normpath(path) for path in shared}
     writers: dict[str, dict[int, str]] = {}
     for number, job in enumerate(jobs):
         for path, how in find_outputs(job):
@@ -84,8 +84,8 @@ def find_outputs(job: Mapping[str, object]) -> Iterator[tuple[str, str]]:
             yield _locate(str(text), workdir), name
     artifacts = job.get("artifacts")
     for artifact in artifacts if isinstance(artifacts, (list, tuple)) else ():
-        if os.path.isabs(str(artifact)):
-            yield os.path.normpath(str(artifact)), "artifacts"
+        if posixpath.isabs(str(artifact)):
+            yield posixpath.normpath(str(artifact)), "artifacts"
 
 
 def _read_arguments(command: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -118,7 +118,7 @@ def _is_output(name: str) -> bool:
 def _locate(value: str, workdir: str) -> str:
     if _REMOTE.match(value):
         return value.rstrip("/")
-    return os.path.normpath(os.path.join(workdir, os.path.expanduser(value)))
+    return posixpath.normpath(posixpath.join(workdir, value))
 
 
 def _describe_same(path: str, users: Mapping[int, str], labels: Sequence[str]) -> str:

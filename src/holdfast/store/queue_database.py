@@ -170,9 +170,11 @@ class Database:
                     raise
                 self._rebuild(str(error))
                 after, self.after_rebuild = self.after_rebuild, None
-                if after is not None:
-                    # It asks this very database; should that be damaged again, once is enough.
-                    after()
+                try:
+                    if after is not None:
+                        # It asks this very database; should that be damaged again, once is enough.
+                        after()
+                finally:
                     self.after_rebuild = after
             return act()
         except (Damage, sqlite3.Error, OSError) as error:
@@ -306,5 +308,5 @@ def _is_damage(error: Exception) -> bool:
     if isinstance(error, Damage):
         return True
     if isinstance(error, sqlite3.OperationalError):
-        return str(error).startswith("no such")
+        return str(error).startswith(("no such", "Could not decode"))
     return not isinstance(error, (sqlite3.ProgrammingError, sqlite3.NotSupportedError, sqlite3.DataError))

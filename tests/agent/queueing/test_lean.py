@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.agent.queueing import lean
+from holdfast.agent.queueing import lean, lean_jobs
 from holdfast.agent.queueing.lean import LeanLook, Phase
 from holdfast.host.processes import identify, is_alive
 from holdfast.model import wire
 from holdfast.model.errors import StorageError, UsageError
-from holdfast.model.identity import ProcessId
 from holdfast.model.gpu import GpuRequest
+from holdfast.model.identity import ProcessId
 from holdfast.model.job import GpuOptions, JobSpec, Limits, Priority, Timeouts
 from holdfast.model.queue import Cell, CellState, NewCell, Submission
 from tests.waiting import wait_until
@@ -192,6 +192,19 @@ def test_a_stop_is_passed_on_and_is_no_success(cells: Started, tmp_path: Path) -
     assert not lean.stop(cell)
 
 
+@pytest.mark.requirement("QUEUE-01")
+def test_a_cell_that_was_begun_is_not_begun_again_under_the_same_claim(cells: Started, tmp_path: Path) -> None:
+    cell, stamps = make_cell(tmp_path), tmp_path / "ran"
+    cells.start(cell, "/bin/sh", "-c", f"echo >> {stamps}; exec sleep 60")
+    wait_until(stamps.exists, what="the command")
+    again = submit(cell, "/bin/sh", "-c", f"echo >> {stamps}")
+    assert lean.start(cell, again, ENVIRON, umask=0o022, queue="q1") is None
+    assert lean.stop(cell)
+    assert cells.wait(cell).phase is Phase.ENDED
+    assert lean.start(cell, again, ENVIRON, umask=0o022, queue="q1") is None
+    assert stamps.read_text() == "\n"
+
+
 def test_a_cell_that_is_stopped_before_it_began_is_not_begun(tmp_path: Path) -> None:
     cell = make_cell(tmp_path)
     assert lean.stop(cell)
@@ -328,7 +341,7 @@ PLAIN = JobSpec("job", ("true",), "/")
     ],
 )
 def test_what_a_lean_cell_cannot_do_is_refused(spec: JobSpec, words: str, tmp_path: Path) -> None:
-    (why,) = lean.refuse(spec)
+    (why,) = lean_jobs.refuse(spec)
     assert words in why
     cell = make_cell(tmp_path)
     with pytest.raises(UsageError, match=words):
@@ -337,11 +350,13 @@ def test_what_a_lean_cell_cannot_do_is_refused(spec: JobSpec, words: str, tmp_pa
 
 
 def test_a_plain_command_can_be_lean() -> None:
-    assert lean.refuse(replace(PLAIN, timeouts=Timeouts(run_s=5.0), env={"A": "b"}, priority=Priority.NORMAL)) == ()
+    assert (
+        lean_jobs.refuse(replace(PLAIN, timeouts=Timeouts(run_s=5.0), env={"A": "b"}, priority=Priority.NORMAL)) == ()
+    )
 
 
 def test_every_field_of_a_job_is_kept_ignored_or_refused_with_a_reason() -> None:
-    known = lean.KEPT_FIELDS | lean.IGNORED_FIELDS | lean.REFUSED.keys()
+    known = lean_jobs.KEPT_FIELDS | lean_jobs.IGNORED_FIELDS | lean_jobs.REFUSED.keys()
     assert {field.name for field in fields(JobSpec)} == known
 
 

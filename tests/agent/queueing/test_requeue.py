@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.agent.create import next_attempt
 from holdfast.agent.queueing.requeue import begin_again, decide_requeue, read_requeue
-from holdfast.core.requeueing import MOST_IN_A_ROW, Again, Placement
+from holdfast.core.requeuing import MOST_IN_A_ROW, Again, Placement
 from holdfast.host import processes
 from holdfast.model import wire
 from holdfast.model.errors import StillAlive

@@ -1,6 +1,6 @@
 """Lean cells: many short commands without cards, each run by a fork of the worker with one record (docs/queue.md).
 
-What a lean cell gives up is in `refuse`; what it keeps: it runs at most once, and its exit status is exact. A cell's
+What a lean cell gives up is in `lean_jobs`; what it keeps: it runs at most once, and its exit status is exact. A cell's
 *marker* ``<runs root>/lean/<group>/<name>.json`` tells where it stands. The worker commits it, with a lock on it that
 the fork inherits, before it forks; the fork adds a line before it starts the command, and replaces the marker by the
 record after the end. So, of a cell that is claimed:
@@ -21,7 +21,7 @@ import fcntl
 import json
 import os
 import signal
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -34,10 +34,11 @@ from ...host.processes import send_signal
 from ...model import wire
 from ...model.errors import StorageError, UsageError
 from ...model.identity import ProcessId
-from ...model.job import JobSpec, Priority, Timeouts
+from ...model.job import JobSpec, Priority
 from ...model.queue import CellState
 from ...model.run import SCHEMA
 from ..create import refuse_secrets
+from .lean_jobs import refuse
 from .light import BY_LIMIT, supervise
 
 if TYPE_CHECKING:
@@ -48,13 +49,6 @@ if TYPE_CHECKING:
 DIRECTORY = "lean"
 PREFIX = "lean"
 GRACE_S = 10.0
-KEPT_FIELDS = frozenset({"name", "command", "workdir", "env", "priority", "expected_s", "grace_s", "seed"})
-"""What of a job a lean cell has."""
-IGNORED_FIELDS = frozenset(
-    {"grace_max_s", "on_supervisor_death", "retries", "stall", "health_every_s", "output_max_bytes", "tracker", "disk"}
-    | {"allow_install", "ptrace", "threads"}
-)
-"""What a lean cell does not have, and what need not be refused: it limits or watches, and no result rests on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,43 +94,6 @@ class Light:
     pidfd: int
 
 
-def refuse(spec: JobSpec) -> tuple[str, ...]:
-    """What of a job a lean cell cannot do, in words; empty when it can be lean.
-
-    A field that is not named here or above is refused when it differs from its default: a new one is not passed over.
-    """
-    plain = JobSpec(spec.name, spec.command, spec.workdir)
-    found = []
-    for field in fields(JobSpec):
-        name, value = field.name, getattr(spec, field.name)
-        if name in KEPT_FIELDS or name in IGNORED_FIELDS or value == getattr(plain, name):
-            continue
-        if isinstance(value, Timeouts) and value == Timeouts(run_s=value.run_s):
-            continue
-        found.append(REFUSED.get(name, f"{name} is not for lean cells"))
-    return tuple(found)
-
-
-REFUSED = {
-    "gpus": "it asks for cards: only a run of its own takes a lease",
-    "gpu": "it asks for cards: only a run of its own takes a lease",
-    "limits": "it has limits: only a run of its own has a control group",
-    "containment": "it asks for a containment: a lean cell has a session of its own and no more",
-    "inputs": "it has inputs to check: a lean cell is started without checks",
-    "data": "it has data to protect: a lean cell is not contained",
-    "artifacts": "it has artifacts to check: a lean cell is done by its exit code alone",
-    "checkpoints": "it has checkpoints: a lean cell has no attempts",
-    "config": "it has a configuration to keep: a lean cell has no snapshot",
-    "timeouts": "it has timeouts of checks: only run_s is for lean cells",
-    "notify": "it notifies: only a run of its own does",
-    "pty": "it wants a terminal",
-    "login_shell": "it wants a login shell",
-    "image": "it runs in an image",
-    "caches": "it has caches of its own",
-}
-"""Why, for what people may ask for."""
-
-
 def new_claim() -> str:
     """An id for a claim of a lean cell, to be committed as its `run_id` before `start`: names the boot, then random."""
     return f"{PREFIX}-{boot_id().replace('-', '')[:8]}-{os.urandom(6).hex()}"
@@ -158,7 +115,8 @@ def log_path(cell: Cell) -> str:
 def start(cell: Cell, submission: Submission, environ: Mapping[str, str], *, umask: int, queue: str) -> Light | None:
     """Fork the light supervisor of a cell that is CLAIMED under a new id and has not begun.
 
-    None: somebody stopped it before it began; `look` tells its end.
+    None: it was begun already, or somebody stopped it before it began; `look` tells. A second start of one claim
+    would be a second run, so that is asked here, whatever the caller believes.
 
     Args:
         cell: Its `run_id` is committed.
@@ -173,9 +131,10 @@ def start(cell: Cell, submission: Submission, environ: Mapping[str, str], *, uma
         WireError: its job cannot be read.
     """
     plan = _plan(cell, submission, environ, umask=umask, queue=queue)
+    if look(cell).phase in (Phase.LIVE, Phase.ENDED):
+        return None
     try:
-        if not _keep_aside(plan):
-            return None
+        _keep_aside(plan)
         marker = _commit_marker(plan)
         try:
             pid = os.fork()
@@ -248,14 +207,11 @@ def _commit_marker(plan: Plan) -> int:
     return descriptor
 
 
-def _keep_aside(plan: Plan) -> bool:
-    """Rename record and output of an earlier claim of this cell to ``<name>.<its id>``: attempts are kept.
-
-    False: this claim itself has a record already.
-    """
+def _keep_aside(plan: Plan) -> None:
+    """Rename record and output of an earlier claim of this cell to ``<name>.<its id>``: attempts are kept."""
     found = _read(plan.record_path)
     if found is None or found.get("run_id") == plan.identity["run_id"]:
-        return found is None or "ended_at" not in found
+        return
     older = str(found.get("run_id") or "unreadable").replace("/", "_")
     for path in (plan.log_path, plan.record_path):
         stem, suffix = os.path.splitext(path)
@@ -263,7 +219,6 @@ def _keep_aside(plan: Plan) -> bool:
             os.rename(path, f"{stem}.{older}{suffix}")
         except FileNotFoundError:
             continue
-    return True
 
 
 def _read(path: str) -> dict[str, Any] | None:

@@ -94,7 +94,7 @@ class LeanCells:
 
     def adopt(self, cell: Cell) -> None:
         """Take up a CLAIMED or RUNNING lean cell that an earlier worker has left."""
-        if cell.id in self._live or any(cell.id == ended.id for ended, _, _ in self._ended):
+        if cell.id in self._live or self._is_ahead(cell) or any(cell.id == ended.id for ended, _, _ in self._ended):
             return
         found = lean.look(cell)
         if found.phase is lean.Phase.UNBEGUN:
@@ -104,6 +104,9 @@ class LeanCells:
             self._keep(self._follow(cell, found))
         else:
             self._note_end(cell, found)
+
+    def _is_ahead(self, cell: Cell) -> bool:
+        return any(cell.id == one.id for one in self._ahead)
 
     def _follow(self, cell: Cell, found: lean.LeanLook) -> _Live:
         pidfd = None if found.supervisor is None else open_pidfd(found.supervisor)
@@ -256,6 +259,12 @@ class LeanCells:
         """Begin a claimed cell. It stays CLAIMED while it runs: the marker says more, and a commit less is made."""
         try:
             submission = self._queue.submission_of(cell.id)
+        except HoldfastError as error:
+            # The queue cannot be read just now, which says nothing about the cell: it is begun or given back later.
+            sys.stderr.write(f"{utc_now()} {cell.label} was not started: {error}\n")
+            self._ahead.append(cell)
+            return
+        try:
             environ, umask = self._find_environ(cell, submission.environment)
             light = lean.start(cell, submission, environ, umask=umask, queue=self._id)
         except (HoldfastError, wire.WireError, ValueError) as error:
@@ -264,7 +273,11 @@ class LeanCells:
             self._ended.append(_retreat(cell, error, f"{error}{hint}"))
             return
         if light is None:
-            self._note_end(cell, lean.look(cell))
+            found = lean.look(cell)
+            if found.phase is lean.Phase.LIVE:
+                self._keep(self._follow(cell, found))
+            else:
+                self._note_end(cell, found)
             return
         self._keep(_Live(cell, light.pidfd, ours=True))
 

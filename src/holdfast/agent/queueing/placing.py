@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ...core.requeueing import Placement
+from ...core.requeuing import Placement
 from ...host import files
 from ...model import wire
 

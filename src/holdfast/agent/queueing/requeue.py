@@ -12,8 +12,8 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ...core.requeueing import Again, Facts, Memory, Requeue, count_in_row
-from ...core.requeueing import decide_requeue as decide
+from ...core.requeuing import Again, Facts, Memory, Requeue, count_in_row
+from ...core.requeuing import decide_requeue as decide
 from ...host import files
 from ...host.clock import utc_now
 from ...model import wire

@@ -128,7 +128,7 @@ def _find_standing(state: RunState, *, followed: bool) -> Standing:
 class Watched:
     """A run that the worker looks after. Times are monotonic.
 
-    `moved` says that its last look saw it elsewhere on its way to its cards than the one before.
+    `moved` says that its last look was the first to see it at work: another may get in line for cards.
     `begun_s` is when it was given a supervisor or first seen, 0 once that is at work; `over_s` when its end was seen.
     """
 
@@ -232,7 +232,7 @@ class Watch:
             self._unwatch(run)
             self._watch_attempt(run, attempt)
         before, run.look = run.look, look_at(run.run_dir, first_attempt=run.first_attempt)
-        run.moved = bool(run.cell.cards) and before.standing is not run.look.standing
+        run.moved = before.standing is not run.look.standing is Standing.AT_WORK
         if run.look.supervisor != run.pidfd_of:
             self._close_pidfd(run)
             self._open_pidfd(run)

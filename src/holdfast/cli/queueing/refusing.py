@@ -56,7 +56,7 @@ def check_cells(
     programs = _find_programs(spec, cells)
     problems = _unique(problem for program in programs for problem in _check_program(program, rules, environ))
     if lean:
-        from holdfast.agent.queueing.lean import refuse as refuse_lean
+        from holdfast.agent.queueing.lean_jobs import refuse as refuse_lean
 
         problems += [f"--lean: {words}" for words in refuse_lean(spec)]
     impossible, notes = _check_cards(spec, rules)

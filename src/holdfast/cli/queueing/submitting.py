@@ -63,6 +63,21 @@ class HandedIn:
     started: bool
 
 
+def bind_to_claims(spec: JobSpec, wishes: Wishes) -> JobSpec:
+    """The job as boxes that share its cells may run it: it dies with its supervisor, which holds the claim.
+
+    Raises:
+        UsageError: lean cells have no supervisor that could hold a claim.
+    """
+    if wishes.claims is None:
+        return spec
+    if wishes.lean:
+        raise UsageError("--lean and --claims: a lean cell has no supervisor to hold a claim", hint="leave one out")
+    from holdfast.model.job import Orphan
+
+    return replace(spec, on_supervisor_death=Orphan.KILL)
+
+
 def make_cell(spec: JobSpec, wishes: Wishes, name: str) -> NewCell:
     """The one cell of a job by itself."""
     return NewCell(
@@ -130,11 +145,16 @@ def hand_in(
 
     Raises:
         UsageError: something in it cannot work; nothing was taken.
+        NotPermitted: the directory of claims could be written by others.
         StorageError: it could not be written; nothing was taken.
     """
     from holdfast.agent.queueing import environment
 
     notes = check_cells(spec, submission.cells, environ, lean=submission.lean, shared=wishes.shared)
+    if submission.claims is not None:
+        from holdfast.host.claims import open_directory
+
+        open_directory(submission.claims)
     name = environment.store(environ, directory=queue.directory)
     submission = replace(submission, environment=name)
     with _one_at_a_time(queue.directory):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.documents import Node, parse_toml, parse_yaml
 from holdfast.cli.jobfile import find_cwd, read_job
-from holdfast.cli.queueing.submitting import Wishes, build_submission, choose_group, hand_in
+from holdfast.cli.queueing.submitting import Wishes, bind_to_claims, build_submission, choose_group, hand_in
 from holdfast.cli.schema import BY_PATH, Kind
 from holdfast.core.grid import GridError, check_parameter, check_values
 from holdfast.host import files
@@ -92,6 +92,7 @@ def plan(asked: Asked) -> Plan:
         sweep.arguments = _read_arguments(asked.arguments)
     spec = _read_spec(sweep, asked, here)
     wishes = _make_wishes(asked, sweep, spec)
+    spec = bind_to_claims(spec, wishes)
     sweep.after, sweep.priority = wishes.needs, wishes.priority
     return build(sweep, spec, wishes)
 

@@ -110,11 +110,12 @@ def command(
     With --lines a file that is handed in again adds only the lines that are new.
     """
     from holdfast.cli.queueing.reporting import preview, report
-    from holdfast.cli.queueing.submitting import build_submission, hand_in, make_cell, read_commands
+    from holdfast.cli.queueing.submitting import bind_to_claims, build_submission, hand_in, make_cell, read_commands
 
     numbers, word = _split_priorities(options.pop("priorities"))
     spec = _resolve(job, command, lines, {**options, "job_priority": word})
     wishes = _read_wishes(options, lines=lines, priority=numbers)
+    spec = bind_to_claims(spec, wishes)
     cells = (make_cell(spec, wishes, spec.name),) if lines is None else read_commands(lines, spec, wishes)
     root = _find_root(runs, remember=not dry_run)
     source = None if lines is None else os.path.abspath(lines)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.requeueing import (
+from holdfast.core.requeuing import (
     CLAIM,
     MOST_IN_A_ROW,
     Again,

@@ -1,0 +1,98 @@
+"""Two boxes, one shared directory: every cell runs once, and a box that dies loses its cells to the other, once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.host import claims, processes
+from holdfast.model.job import Orphan
+from holdfast.model.queue import CellState
+from tests.agent.queueing.working import Work, payload
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = [pytest.mark.process, pytest.mark.requirement("QUEUE-12")]
+
+EXPIRY_S = 2.0
+LEFT = (CellState.DONE, CellState.FAILED)
+
+
+@pytest.fixture
+def other(work: Work, tmp_path: Path) -> Iterator[Work]:
+    """A second box: a queue, runs and a worker of its own."""
+    directory, runs = tmp_path / "queue2", tmp_path / "runs2"
+    directory.mkdir(mode=0o700)
+    runs.mkdir(mode=0o700)
+    made = Work(str(directory), str(runs), work.workdir, {**work.environ, "HOLDFAST_QUEUE": str(directory)})
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> str:
+    """The directory of claims that both see."""
+    return claims.open_directory(str(tmp_path / "claims"), expiry_s=EXPIRY_S).path
+
+
+def count_lines(path: Path) -> int:
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def share(boxes: tuple[Work, ...], directory: Path, shared: str, *, number: int) -> None:
+    """Hand the same cells in on each box, and wait until both know the end of each."""
+    cells = {f"c{n}": payload(directory / f"c{n}", n % 3, 0.02) for n in range(number)}
+    for box in boxes:
+        box.submit(cells, claims=shared, on_supervisor_death=Orphan.KILL)
+    for box in boxes:
+        wait_until(
+            lambda box=box: set(box.states().values()) <= set(LEFT),  # type: ignore[misc]
+            30 + number,
+            what=f"every cell has ended; {box.states()} {box.log()}",
+        )
+    for n in range(number):
+        assert count_lines(directory / f"c{n}") == 1, n
+        wanted = CellState.FAILED if n % 3 else CellState.DONE
+        assert {box.states()[f"c{n}"] for box in boxes} == {wanted}
+
+
+def test_two_boxes_share_the_cells_and_each_runs_once(work: Work, other: Work, shared: str, tmp_path: Path) -> None:
+    share((work, other), tmp_path, shared, number=6)
+
+
+@pytest.mark.soak
+def test_fifty_cells_on_two_boxes_run_once_each(work: Work, other: Work, shared: str, tmp_path: Path) -> None:
+    share((work, other), tmp_path, shared, number=50)
+    ran = [sum(os.path.isdir(f"{box.runs}/{cell.run_id}") for cell in box.cells().values()) for box in (work, other)]
+    assert min(ran) > 0, ran
+
+
+def test_a_box_that_dies_loses_its_cell_to_the_other(work: Work, other: Work, shared: str, tmp_path: Path) -> None:
+    mark, go = tmp_path / "ran", tmp_path / "go"
+    command = {"c": payload(mark, 0, "--until", go)}
+    work.submit(command, claims=shared, on_supervisor_death=Orphan.KILL)
+    wait_until(lambda: count_lines(mark) == 1, what=f"the first box runs it; {work.log()}")
+    other.submit(command, claims=shared, on_supervisor_death=Orphan.KILL)
+    assert "claimed by" in other.wait_state("c", CellState.ELSEWHERE).note
+    # The box dies: its worker, then its supervisor, with which the job goes.
+    work.kill_worker()
+    state = work.view("c").state
+    assert state is not None
+    assert state.supervisor is not None
+    run_id = state.run_id
+    processes.send_signal(state.supervisor, signal.SIGKILL)
+    wait_until(lambda: not processes.find_marked(run_id), what="nothing of its run lives")
+    go.touch()
+    other.wait_state("c", CellState.DONE, timeout_s=40)
+    assert count_lines(mark) == 2
+    # When it is back it finds that the cell is done, and does not run it again.
+    work.ensure()
+    work.wait_state("c", *LEFT, CellState.HELD, timeout_s=40)
+    work.wait_left()
+    assert count_lines(mark) == 2
