@@ -76,10 +76,11 @@ class CellRef:
 class NewCell:
     """One cell as it is handed in. `name` is unique in its group (letters, digits, ``-_.=``).
 
-    `change` are fields of the encoded base job that this cell has otherwise (top-level keys of ``wire.encode(JobSpec)``,
-    each replaced whole); `params` the varied parameters as text, for tables. `needs` are cells (``name`` of the same
-    group, ``group/name``) or whole groups (``group/``) that must be proven done first. `not_before` is epoch seconds,
-    `expected_s` the expected seconds (None: not known), `sha256` the hash of the resolved job.
+    `change` are fields of the encoded base job that this cell has otherwise: top-level keys of
+    ``wire.encode(JobSpec)``, each replaced whole; `params` the varied parameters as text, for tables. `needs` are
+    cells (``name`` of the same group, ``group/name``) or whole groups (``group/``) that must be proven done first.
+    `not_before` is epoch seconds, `expected_s` the expected seconds (None: not known), `sha256` the hash of the
+    resolved job.
     """
 
     name: str
@@ -156,13 +157,13 @@ class Order:
 class Cell:
     """One cell as the queue knows it.
 
-    `id` grows with submission; `place` orders cells of one priority (smaller is earlier). `cards` and `slots` are what
-    it takes: leased cards, or CPU slots for a cell without cards. Times are epoch seconds by the wall clock. `run_id`
-    is set from CLAIMED on, `attempts` how many attempts its run has had as far as the worker saw. `outcome`,
-    `exit_code` and `failure` (a FailureClass) are those of the last ended attempt. `note` says why it is held, failed or
-    waiting, in words. `requeued` counts the attempts that the worker began because one was lost, preempted or out of
-    memory. `open_needs` counts what is not proven done yet. `accepts_changes`: somebody wants it to run although files
-    differ from what was submitted.
+    `id` grows with submission; `place` orders cells of one priority (smaller is earlier). `cards` and `slots` are
+    what it takes: leased cards, or CPU slots for a cell without cards. Times are epoch seconds by the wall clock.
+    `run_id` is set from CLAIMED on, `attempts` how many attempts its run has had as far as the worker saw.
+    `outcome`, `exit_code` and `failure` (a FailureClass) are those of the last ended attempt. `note` says in words
+    why it is held, failed or waiting. `requeued` counts the attempts that the worker began because one was lost,
+    preempted or out of memory. `open_needs` counts what is not proven done yet. `accepts_changes`: somebody wants
+    it to run although files differ from what was submitted.
     """
 
     id: int
