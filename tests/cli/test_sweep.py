@@ -334,7 +334,7 @@ def test_a_configuration_that_never_reaches_the_program_is_refused() -> None:
 
 
 def test_a_parameter_that_the_configuration_does_not_have_is_told() -> None:
-    write_configured("grid: {model.widht: [1]}\n")
+    write_configured("grid: {model.widdt: [1]}\n")
     said = sweep("s.yaml")
     assert "did you mean model.width?" in said.err
     assert sweep("s.yaml", "--name", "again", "--strict").code == 64
