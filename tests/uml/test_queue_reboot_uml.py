@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -52,3 +53,37 @@ def test_after_a_power_cut_the_queue_is_whole_and_what_was_running_is_resumed(ma
     for name in ("later1", "later2"):
         # One of them stood in line for a card already, so its first attempt never began.
         assert [line.split()[0] for line in lines[name]] == ["begin", "end"], found
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.requirement("QUEUE-01", "QUEUE-05", "QUEUE-15")
+def test_the_example_sweep_is_killed_and_cut_off_in_the_middle_and_ends_twelve_of_twelve(machine: Machine) -> None:
+    disk = str(machine.disk)
+    guest = Guest(
+        env={
+            "PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PATH": f"{os.path.dirname(sys.executable)}:/usr/local/bin:/usr/bin:/bin",
+            "HOLDFAST_RUNS": f"{disk}/runs",
+            "HOLDFAST_QUEUE": f"{disk}/queue",
+            "HOLDFAST_LEASE_DIR": f"{disk}/leases",
+            "HOLDFAST_SIMULATED_GPUS": "4",
+            "XDG_STATE_HOME": f"{disk}/state",
+            "SWEEP": f"{REPOSITORY}/examples/digits/sweep.yaml",
+            "HOME": "/root",
+        },
+        mem_mib=1024,
+    )
+    make = 'cd "$0"; mkdir runs leases state queue; chmod 700 runs queue; chmod 1777 leases; sync'
+    made = machine.run(["sh", "-c", make, disk])
+    assert made.code == 0, made.stderr
+    boot = machine.start(["python", "queue_sweep.py", "before"], guest)
+    boot.wait_for_output("under way", timeout_s=500)
+    boot.power_cut()
+    second = machine.run(["python", "queue_sweep.py", "after"], guest, timeout_s=550)
+    assert second.code == 0, second.stderr
+    found = json.loads(second.stdout)
+    assert found["code"] == 0, found
+    assert [cell["state"] for cell in found["cells"]] == ["done"] * 12, found
+    assert len({cell["metrics"]["accuracy"] for cell in found["cells"]}) > 1
+    assert max(cell["attempts"] for cell in found["cells"]) == 2, "what was running when the power went began again"
