@@ -89,7 +89,7 @@ def test_one_place_is_refused_naming_both_cells_and_the_way_out() -> None:
     assert "{cell}" in problem
 
 
-def test_a_place_inside_anothers_is_refused() -> None:
+def test_a_place_inside_that_of_another_is_refused() -> None:
     (problem,) = find_collisions([make_job("--out", "o"), make_job("--out", "o/b")], ["a", "b"])
     assert problem.startswith("b would write to /work/o/b")
     assert "of a" in problem
