@@ -5,7 +5,6 @@ from __future__ import annotations
 from .gotcha import Gotcha, Mode
 
 P, D, R, LATER = Mode.PREVENTED, Mode.DETECTED, Mode.REMEDIED, Mode.LATER
-SWEEPS = "sweeps of many configurations are not part of this version"
 
 TRAINING: tuple[Gotcha, ...] = (
     Gotcha(
@@ -27,12 +26,12 @@ TRAINING: tuple[Gotcha, ...] = (
         symptom="`Key not in struct`, or the override was silently not used.",
         cause="An override path goes through a parent that is null, or through another overlay.",
         signals="The resolved configuration against the one that was asked for.",
-        does="Stores the configuration file and its hash with the run, and proves that a retry has the same.",
-        remedy="Resolve the configuration to one file and run that.",
+        does="A sweep resolves base, overlays and parameters to one file for each cell, through null parents, stores it "
+        "by its hash, and names a parameter that the base does not have. A retry is proven to have the same file.",
+        remedy="config: and overlays: in a sweep file; else resolve the configuration to one file and run that.",
         modes=(P, D),
         source="Hydra, OmegaConf struct mode",
-        code=("host.snapshot", "agent.changes"),
-        reason="overlays are not resolved by holdfast: " + SWEEPS,
+        code=("core.overlay", "cli.sweeping.configs", "host.snapshot", "agent.changes"),
         keywords="hydra override config overlay",
     ),
     Gotcha(
@@ -94,11 +93,12 @@ TRAINING: tuple[Gotcha, ...] = (
         symptom="The cell that needed 50 epochs got 20.",
         cause="A blanket override on the command line beats each cell's own value.",
         signals="An override that differs from the cell's value.",
-        does="",
-        remedy="Put the value into each cell's own configuration.",
-        modes=(LATER,),
+        does="A value for all cells that differs from what a cell, its configuration, command or environment says is told "
+        "with both values and which one stands; --strict refuses it. A cell's own value stands over the one for all.",
+        remedy="Put the value into each cell's own entry (overrides: or cells: of the sweep file).",
+        modes=(D, R),
         source="practice",
-        reason=SWEEPS,
+        code=("cli.sweeping.contradictions", "cli.sweeping.building"),
         keywords="sweep epochs override blanket",
     ),
     Gotcha(
