@@ -242,3 +242,18 @@ def test_times_are_read_as_people_write_them() -> None:
     assert parse_time("2026-11-21 20:00", now) == now + 86400
     with pytest.raises(UsageError):
         parse_time("yesterday", now)
+
+
+def test_names_in_the_files_of_others_do_not_steer_the_terminal(holdfast: Command) -> None:
+    uid = os.geteuid()
+    assert holdfast("run", *ON_A_CARD, "--", "true").code == 0
+    path = area() / ledger_name(uid, clock.epoch_s())
+    line = json.loads(path.read_text())
+    line |= {"run": "other", "cards": ["GPU-\x1b[2J", *(f"GPU-{number}" for number in range(99))], "gpu_seconds": 9.0}
+    line["from"] = clock.format_utc(clock.epoch_s() - 60.0)
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    done = holdfast("gpus", "usage")
+    assert "\x1b" not in done.out
+    assert r"GPU-\x1b[2J: leased" in done.out
+    assert "more names of cards stand in the ledgers" in done.err

@@ -1,16 +1,21 @@
-"""Names that a stranger may give to files where leases lie: digits that are none for int() stop nobody's sweep."""
+"""What a stranger may put where leases lie stops nobody: names, paths that lead into pipes, names of other people."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.host import lease_area, lease_breaking
+from holdfast.host import lease_area, lease_breaking, lease_records, processes, tickets
+from holdfast.model.lease import Ticket
+from tests.host.lease_support import CARDS, record
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from holdfast.host.lease_area import Area
 
 pytestmark = pytest.mark.process
 
@@ -32,3 +37,58 @@ def test_names_with_digits_that_are_no_numbers_do_not_stop_a_sweep(
     area = lease_area.open_area(hand_written=str(by_hand))
     assert lease_breaking.sweep(area) == ()
     assert all(map(os.path.exists, planted))
+
+
+@pytest.fixture
+def area(isolated_environment: dict[str, str]) -> Area:
+    assert isolated_environment["HOLDFAST_LEASE_DIR"]
+    return lease_area.open_area()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "text", "link", "large", "endless"])
+@pytest.mark.requirement("LEASE-03")
+def test_a_cgroup_of_a_record_that_is_none_holds_nobody_up(
+    area: Area, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The path is the record's own word, and everybody who looks at the card follows it."""
+    procs = tmp_path / "cgroup.procs"
+    if kind == "pipe":
+        os.mkfifo(procs)
+        writer = os.open(procs, os.O_RDWR)
+    elif kind == "text":
+        procs.write_text("no pid\n")
+    elif kind == "link":
+        procs.symlink_to("/dev/zero")
+    elif kind == "large":
+        procs.write_text("1\n" * 100)
+        monkeypatch.setattr(lease_records, "MAX_BYTES", 100)
+    else:
+        monkeypatch.setattr(lease_records, "MOST_CGROUPS", 3)
+        procs.write_text("")
+        for name in "abc":
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "cgroup.procs").write_text("")
+    ours = processes.identify_self()
+    dead = dataclasses.replace(ours, start_ticks=ours.start_ticks + 1)
+    seen = lease_records.SeenRecord("x", record(1, CARDS[0], supervisor=dead, cgroup=str(tmp_path)), "")
+    assert lease_records.judge(seen).standing is lease_records.Standing.UNSEEN
+    if kind == "pipe":
+        os.close(writer)
+
+
+@pytest.mark.requirement("ETIQ-04")
+def test_a_record_and_a_ticket_are_shown_under_the_name_of_whoever_wrote_them(area: Area) -> None:
+    lease_records.write_record(area, record(1, CARDS[0], user="root's best friend"))
+    ((seen,), wrong) = lease_records.read_records(area)
+    own = tickets.OwnTicket(area, Ticket(1, "run", "somebody else", (CARDS[0].uuid,)), CARDS[:1])
+    found = tickets.read_living(own_path := f"{area.directories[0]}/{tickets.ticket_name(own.ticket)}")
+    own.close()
+    assert (seen.record.user, wrong) == (processes.user_name(os.geteuid()), ())
+    assert found is not None, own_path
+    assert found.ticket.user == processes.user_name(os.geteuid())
+
+
+def test_an_account_that_the_box_does_not_know_is_called_what_it_says_and_its_number() -> None:
+    assert processes.name_owner(60_001, "anna") == "anna (uid 60001)"
+    assert processes.name_owner(60_001, "") == processes.name_owner(60_001, "60001") == "60001"
+    assert processes.name_owner(0, "anna") == "root"

@@ -199,3 +199,27 @@ def test_the_week_begins_on_monday() -> None:
     monday = time.localtime(find_week_begin(now))
     assert (monday.tm_wday, monday.tm_hour, monday.tm_min, monday.tm_sec) == (0, 0, 0, 0)
     assert 0 <= now - find_week_begin(now) < 7 * 86400 + 7200
+
+
+def test_a_month_that_has_not_come_is_not_read(area: Area) -> None:
+    """Else an account could have any number of large ledgers read by whoever asks."""
+    note(area, record(1, since=ago(60.0)))
+    ledger(area).rename(f"{area.directories[0]}/{ledger_name(UID, clock.epoch_s() + 90 * 86400.0)}")
+    assert Ledgers().read(area, since_s=0.0) == ((), ())
+
+
+def test_a_ledger_that_another_run_makes_in_the_same_moment_is_written_to(
+    area: Area, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, tried = os.open, []
+
+    def open_late(path: str, flags: int, mode: int = 0o777) -> int:
+        if str(path) == str(ledger(area)) and not tried:
+            tried.append(path)
+            os.close(real(path, os.O_CREAT | os.O_WRONLY, 0o644))
+            raise FileNotFoundError(path)
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", open_late)
+    assert note(area, record(1, since=ago(60.0)))
+    assert len(ledger(area).read_text().splitlines()) == 1

@@ -289,6 +289,17 @@ def hold(run_dir: str, *, what: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_held(run_dir: str) -> bool:
+    """Whether somebody restarts, adopts, retries or removes the run just now; what stands there may change."""
+    try:
+        with hold(run_dir, what="look at it"):
+            return False
+    except ResourceBusy:
+        return True
+    except OSError:
+        return False
+
+
 def restart(
     run_dir: str, *, environ: Mapping[str, str], by: str, wait_s: float | None, tell: Callable[[RunView], None]
 ) -> int:

@@ -153,8 +153,20 @@ class RunView:
 def list_attempts(run_dir: str) -> tuple[int, ...]:
     """The numbers of the attempts that exist, ascending; none when the directory cannot be read."""
     try:
-        names = os.listdir(f"{run_dir}/{wire.ATTEMPTS}")
+        return read_attempts(run_dir)
     except OSError:
+        return ()
+
+
+def read_attempts(run_dir: str) -> tuple[int, ...]:
+    """The numbers of the attempts that exist, ascending.
+
+    Raises:
+        OSError: the directory is there and cannot be read.
+    """
+    try:
+        names = os.listdir(f"{run_dir}/{wire.ATTEMPTS}")
+    except FileNotFoundError:
         return ()
     return tuple(sorted(int(name) for name in names if name.isascii() and name.isdigit() and name[0] != "0"))
 

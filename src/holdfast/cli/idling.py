@@ -146,7 +146,7 @@ def _read_idle(run_dir: str, attempt: int, uuid: str) -> float | None:
             card = next((card for card in value.get("cards") or () if card.get("uuid") == uuid), None)
             use = None if card is None else card.get("utilisation_pct")
             samples.append((parse_utc(str(value["utc"])), use if isinstance(use, int) else None))
-        except (ValueError, KeyError, AttributeError, IndexError, TypeError):
+        except (ValueError, KeyError, AttributeError, IndexError, TypeError, RecursionError):
             continue
     if not samples:
         return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.completion import complete_reservations
-from holdfast.cli.render import note, print_json, table
+from holdfast.cli.render import clean, note, print_json, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +112,7 @@ def unreserve(*, name: str, as_json: bool) -> int:
     if as_json:
         print_json({"ended": ended})
     else:
-        print(f"{ended.id} is over: {', '.join(ended.cards)}")
+        print(clean(f"{ended.id} is over: {', '.join(ended.cards)}"))
     return 0
 
 

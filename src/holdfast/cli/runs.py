@@ -1,8 +1,8 @@
 """Finding runs: from what a person typed to a run directory.
 
-A run answers to its id, to a unique beginning of it, to its human name (the newest of several, with a notice) and to
-the path of its directory. Only directory names are read for it: no database but the list of remembered roots, no run
-file.
+A run answers to its id, to a unique beginning of it, to its human name (the newest of several, with a notice), to
+the path of its directory, and to its cell's name in the queue, GROUP/NAME. Only directory names are read for it: no
+database but the list of remembered roots (and, for such a name, the queue), no run file.
 """
 
 from __future__ import annotations
@@ -119,7 +119,13 @@ def _find_path(text: str) -> Found:
     path = os.path.abspath(text)
     root, run_id = os.path.split(path)
     if not is_run_id(run_id):
-        raise NoSuchRun(f"{path} is not a run directory: its name is no run id", hint="holdfast ls lists the runs")
+        cell = _find_cell(text)
+        if cell is not None:
+            return cell
+        raise NoSuchRun(
+            f"{text} is neither a run's directory (its name is no run id) nor a cell of the queue",
+            hint="holdfast ls lists the runs, holdfast queue ls the cells",
+        )
     try:
         os.lstat(path)
     except FileNotFoundError:
@@ -127,6 +133,33 @@ def _find_path(text: str) -> Found:
     except PermissionError as error:
         raise NotPermitted(f"{path} is not open to this account", hint="ask its owner") from error
     return Found(path, run_id, root)
+
+
+def _find_cell(label: str) -> Found | None:
+    """The run of the cell that is called GROUP/NAME in this account's queue; None when there is no such cell.
+
+    Raises:
+        NoSuchRun: the cell has no run directory.
+    """
+    from holdfast.store.queue import queue_directory
+
+    group, _, name = label.partition("/")
+    if not group.strip(".") or not name or "/" in name or not os.path.isdir(queue_directory()):
+        return None
+    from .queueing.opening import open_queue
+
+    try:
+        with open_queue() as queue:
+            cell = queue.find([label])[0]
+    except UsageError:
+        return None
+    if cell.lean:
+        from holdfast.agent.queueing.lean import log_path
+
+        raise NoSuchRun(f"{label} is a lean cell, which has no run directory", hint=f"its output is {log_path(cell)}")
+    if cell.run_id is None:
+        raise NoSuchRun(f"{label} has no run yet: it is {cell.state.value}", hint=f"holdfast queue show {label}")
+    return Found(f"{cell.runs_root}/{cell.run_id}", cell.run_id, cell.runs_root)
 
 
 def _list_runs(roots: Iterable[str]) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.render import note, print_json, table
+from holdfast.cli.render import clean, note, print_json, table
 
 if TYPE_CHECKING:
     from holdfast.core.usage import Total, Use
@@ -21,6 +21,8 @@ Examples:
 """
 BAR_CELLS = 24
 MOST_NAMED = 20
+MOST_CARDS = 64
+"""An account may write any names of cards into its own ledger; no box has so many."""
 LONGEST_S = 400 * 86400.0
 
 
@@ -127,8 +129,10 @@ def _print(weeks: list[tuple[Total, ...]], shares: dict[str, float], uses: list[
         for total in totals
     ]
     table(["from", "user", "GPU-hours", "", "leases", "cards now"], rows, right=(2, 4, 5))
-    for card, part in sorted(shares.items()):
-        print(f"{card}: leased {100 * part:.0f} % of the time")
+    for card, part in sorted(shares.items())[:MOST_CARDS]:
+        print(clean(f"{card}: leased {100 * part:.0f} % of the time"))
+    if len(shares) > MOST_CARDS:
+        note(f"{len(shares) - MOST_CARDS} more names of cards stand in the ledgers; --json lists them")
     guessed = sum(not use.exact for use in uses)
     if guessed:
         note(f"the end of {guessed} of {len(uses)} leases is the last sign of life: their supervisors died")

@@ -10,9 +10,10 @@ Records are not synced to disk: a record that a power loss takes would be void a
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 PREFIX, SUFFIX = "lease-", ".json"
 MAX_BYTES = 1 << 20
+MOST_CGROUPS = 4096
+"""Directories below one run's cgroup: a container's init may make some, no job makes so many."""
 
 # Source: include/linux/proc_ns.h, PROC_PID_INIT_INO: the number of the initial PID namespace on every Linux.
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
@@ -171,6 +174,7 @@ def _read_record(path: str, cards: list[bytes] | None) -> SeenRecord | str:
         return f"names uid {record.uid} and was written by {owner} (uid {before.st_uid}): not trusted"
     if os.path.basename(path) != record_name(record):
         return f"names run {record.run_id}, attempt {record.attempt}: not trusted"
+    record = replace(record, user=processes.name_owner(before.st_uid, record.user))
     return SeenRecord(path, record, str(value.get("pid_namespace") or ""))
 
 
@@ -251,23 +255,30 @@ def read_cgroup_pids(path: str | None) -> tuple[int, ...] | None:
 
     Works for both versions: each has ``cgroup.procs``. A pid 0 stands for a process of another PID namespace
     and is left out, unless nothing else is there: then the answer is None, since something lives there.
+
+    The path comes from another account's record, so it may lead anywhere: to a pipe, to text that is no list of pids,
+    to a tree without end. All of that is "cannot be read", and is found out without waiting.
     """
     if path is None or not os.path.isabs(path):
         return ()
     pids: set[int] = set()
     unseen = False
-    pending = [path]
+    pending, looked_at = [path], 0
     while pending:
         directory = pending.pop()
+        looked_at += 1
+        if looked_at > MOST_CGROUPS:
+            return None
         try:
-            with open(f"{directory}/cgroup.procs", encoding="ascii") as file:
-                listed = {int(line) for line in file}
+            data = read_bytes(f"{directory}/cgroup.procs", limit=MAX_BYTES)
+            listed = {int(word) for word in data.split()}
             with os.scandir(directory) as entries:
-                pending.extend(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+                below = (entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
+                pending.extend(itertools.islice(below, MOST_CGROUPS))
         except FileNotFoundError:
             continue
-        except OSError as error:
-            if error.errno == _ENODEV:
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno == _ENODEV:
                 continue
             return None
         unseen = unseen or 0 in listed

@@ -203,6 +203,15 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
+def name_owner(uid: int, stated: str) -> str:
+    """Who wrote a file that everybody can write: the owner's name here; else what it says, with the number.
+
+    A box does not know the accounts of its containers, whose names are only stated.
+    """
+    known = user_name(uid)
+    return f"{stated[:32]} (uid {uid})" if known == str(uid) and stated not in {"", known} else known
+
+
 def handles_signal(pid: int, number: int) -> bool:
     """Whether a process has a handler for the signal now: after an exec it is gone, and the signal would end it.
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import fcntl
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..model import wire
 from ..model.lease import Busy, Ticket, Witness
 from . import lease_area
 from .files import remove_quietly, write_all
+from .processes import name_owner
 
 if TYPE_CHECKING:
     from ..model.lease import LeasedDevice
@@ -128,8 +129,10 @@ def read_living(path: str, cards: frozenset[str] | None = None) -> SeenTicket | 
         if not _is_held(descriptor):
             return None
         ticket = wire.decode(Ticket, value, path)
+        uid = os.fstat(descriptor).st_uid
         named = ticket_name(ticket) == os.path.basename(path)
-        return SeenTicket(path, ticket, tuple(listed), os.fstat(descriptor).st_uid) if named else None
+        ticket = replace(ticket, user=name_owner(uid, ticket.user))
+        return SeenTicket(path, ticket, tuple(listed), uid) if named else None
     except (OSError, wire.WireError):
         return None
     finally:

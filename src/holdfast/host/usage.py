@@ -17,7 +17,7 @@ import stat
 import time
 from typing import TYPE_CHECKING
 
-from ..core.usage import LONGEST_S, Use, merge_uses
+from ..core.usage import DAY_S, LONGEST_S, Use, merge_uses
 from ..model import wire
 from . import clock, lease_area, lease_records, processes
 from .files import remove_quietly, write_all
@@ -123,11 +123,7 @@ def _append(path: str, data: bytes, uid: int) -> None:
     try:
         descriptor = os.open(path, _APPEND)
     except FileNotFoundError:
-        descriptor = os.open(path, _APPEND | os.O_CREAT | os.O_EXCL, 0o644)
-        os.fchmod(descriptor, 0o644)
-        if os.geteuid() != uid:
-            os.fchown(descriptor, uid, -1)
-        _remove_old(path, uid)
+        descriptor = _create(path, uid)
     try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode) or facts.st_nlink != 1 or facts.st_uid != uid:
@@ -138,6 +134,19 @@ def _append(path: str, data: bytes, uid: int) -> None:
         write_all(descriptor, b"\n" + data if torn else data)
     finally:
         os.close(descriptor)
+
+
+def _create(path: str, uid: int) -> int:
+    """This month's ledger, opened; another run of the account may end in the same moment and make it first."""
+    try:
+        descriptor = os.open(path, _APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+    except FileExistsError:
+        return os.open(path, _APPEND)
+    os.fchmod(descriptor, 0o644)
+    if os.geteuid() != uid:
+        os.fchown(descriptor, uid, -1)
+    _remove_old(path, uid)
+    return descriptor
 
 
 def _remove_old(path: str, uid: int) -> None:
@@ -174,13 +183,14 @@ class Ledgers:
         self, area: Area, *, since_s: float, uids: frozenset[int] | None = None
     ) -> tuple[tuple[Use, ...], tuple[str, ...]]:
         """The uses that ended after `since_s` (of these accounts), each once, and what was wrong with some files."""
-        first = time.strftime("%Y%m", time.gmtime(max(since_s, 0.0)))
+        # A month that has not come is no ledger: else anybody could have any number of them read.
+        first, last = (time.strftime("%Y%m", time.gmtime(max(at_s, 0.0))) for at_s in (since_s, clock.epoch_s() + DAY_S))
         found: list[Use] = []
         wrong: list[str] = []
         for directory, name in lease_area.list_names(area):
             uid = _parse_name(name)
             month = name.removesuffix(SUFFIX).rpartition(".")[2]
-            if uid is None or month < first or (uids is not None and uid not in uids):
+            if uid is None or not first <= month <= last or (uids is not None and uid not in uids):
                 continue
             try:
                 uses = self._read_one(f"{directory}/{name}", uid)

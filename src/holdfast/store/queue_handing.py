@@ -156,7 +156,7 @@ class _Needs:
         return ids
 
     def _complain(self, word: str, name: str, why: str) -> None:
-        near = propose(self._db, word, [*self._positions, *self._known])
+        near = propose(self._db, word, [*self._positions, *self._known], group=self._group)
         self._mistakes.append(f"{name} needs {word}: {why}{near}")
 
 
@@ -169,14 +169,20 @@ def find_ids(db: sqlite3.Connection, group: str, name: str | None = None) -> lis
     return [row[0] for row in db.execute(f"{query} ORDER BY c.id", values)]
 
 
-def propose(db: sqlite3.Connection, word: str, names: Iterable[str] = ()) -> str:
-    """Names near to a word, for a message: `` (near: a, b)``; empty when nothing is near."""
+def propose(db: sqlite3.Connection, word: str, names: Iterable[str] = (), *, group: str = "default") -> str:
+    """Names near to a word, for a message: `` (near: a, b)``; empty when nothing is near.
+
+    `group` is the one in which the word was said: there a name alone is that of a cell of this group.
+    """
     import difflib
 
     rows = db.execute("SELECT g.name, c.name FROM cells c JOIN groups g ON g.id = c.group_id LIMIT 20000")
-    labels = {f"{group}/{name}" if group != "default" else name for group, name in rows}
+    labels = {f"{its}/{name}" if its != "default" or group != "default" else name for its, name in rows}
     groups = {f"{name}/" for (name,) in db.execute("SELECT name FROM groups")}
-    near = difflib.get_close_matches(word, [*names, *sorted(groups), *sorted(labels)], n=3)
+    known = [*names, *sorted(groups), *sorted(labels)]
+    # Cells of commands have long names: who types the beginning of one, or leaves out its group, means that one.
+    begun = [name for name in known if name.startswith(word) or name.partition("/")[2] == word]
+    near = [*begun, *difflib.get_close_matches(word, known, n=3)][:3] if word else []
     return f" (near: {', '.join(dict.fromkeys(near))})" if near else ""
 
 

@@ -80,6 +80,9 @@ def move(db: sqlite3.Connection, cell_id: int, state: CellState, facts: dict[str
 def _may_follow(cell: Cell, state: CellState) -> bool:
     if cell.lean and cell.state in (_S.CLAIMED, _S.RUNNING) and state is _S.DONE:
         return True
+    if cell.claims is not None and cell.state is _S.CLAIMED and state is _S.DONE:
+        # Another box had it done before this one asked.
+        return True
     return state in NEXT[cell.state]
 
 

@@ -89,7 +89,8 @@ class Starter:
             run_id = cell.run_id or invent_run_id(submission)
         except ValueError as error:
             return self._hold(cell, f"its job cannot be read: {error}")
-        before = count_taken(f"{submission.runs_root}/{run_id}") if cell.run_id else 0
+        # One that the queue has not counted (begun by hand meanwhile, or never settled) is watched, not repeated.
+        before = min(count_taken(f"{submission.runs_root}/{run_id}"), cell.attempts) if cell.run_id else 0
         facts = {"run_id": run_id, "attempts": before, "note": note}
         return self.take_up(self._queue.move_on(cell.id, CellState.CLAIMED, **facts))
 

@@ -6,6 +6,7 @@ Correctness never rests on an event: a look reads the run's own files and asks f
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from ...host import fallback, inotify, processes
 from ...host.clock import boot_id, monotonic_s
 from ...model import wire
 from ...model.run import Created, Ended, Outcome, Preflight, RunState, Starting, Waiting
-from ..observe import list_attempts
+from ..observe import read_attempts
 from ..retrying import Following, find_following
 
 if TYPE_CHECKING:
@@ -71,7 +72,11 @@ class Look:
 
 def look_at(run_dir: str, *, first_attempt: int = 1) -> Look:
     """Look at the newest attempt of a run; `first_attempt` is the one that the worker itself has begun."""
-    attempt = _find_newest(run_dir)
+    try:
+        attempt = _find_newest(run_dir)
+    except OSError as error:
+        # Not the same as empty: what is taken for empty is made anew, over what is there.
+        return Look(Phase.UNREADABLE, note=f"{error.filename or run_dir}: {error.strerror}")
     if attempt < max(1, first_attempt):
         return Look(Phase.MISSING, attempt)
     path = f"{wire.attempt_dir(run_dir, attempt)}/{wire.STATE}"
@@ -93,14 +98,26 @@ def look_at(run_dir: str, *, first_attempt: int = 1) -> Look:
 
 
 def _find_newest(run_dir: str) -> int:
-    """The newest attempt that has a state; a directory without one was never begun."""
-    for attempt in reversed(list_attempts(run_dir)):
-        if os.path.exists(f"{wire.attempt_dir(run_dir, attempt)}/{wire.STATE}"):
+    """The newest attempt that has a state; a directory without one was never begun.
+
+    Raises:
+        OSError: that cannot be told.
+    """
+    for attempt in reversed(read_attempts(run_dir)):
+        if _is_there(f"{wire.attempt_dir(run_dir, attempt)}/{wire.STATE}"):
             return attempt
         aside = fallback.directory(os.path.basename(run_dir), attempt)
         if aside is not None and os.path.exists(f"{aside}/{wire.STATE}"):
             return attempt
     return 0
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _judge_end(run_dir: str, attempt: int, ended: Ended, living: ProcessId | None) -> Look:
@@ -129,7 +146,8 @@ class Watched:
     """A run that the worker looks after. Times are monotonic.
 
     `moved` says that its last look was the first to see it at work: another may get in line for cards.
-    `begun_s` is when it was given a supervisor or first seen, 0 once that is at work; `over_s` when its end was seen.
+    `begun_s` is when it was given a supervisor or first seen, 0 once that is at work; `over_s` when its end was seen,
+    `dark_s` since when it cannot be read (0: it can).
     """
 
     cell: Cell
@@ -140,6 +158,7 @@ class Watched:
     looked_s: float
     restarts: int = 0
     over_s: float | None = None
+    dark_s: float = 0.0
     moved: bool = False
     watch: int | None = None
     watched_attempt: int = 0
@@ -226,8 +245,12 @@ class Watch:
 
     def _look(self, run: Watched) -> None:
         run.looked_s = monotonic_s()
-        attempt = _find_newest(run.run_dir)
+        attempt = run.watched_attempt
+        with contextlib.suppress(OSError):
+            attempt = _find_newest(run.run_dir)
         if attempt >= run.first_attempt and attempt != run.watched_attempt:
+            # Begun by its own supervisor: what comes now is as new as a start.
+            run.begun_s, run.restarts = monotonic_s(), 0
             # Before the look, so that nothing is missed in between.
             self._unwatch(run)
             self._watch_attempt(run, attempt)

@@ -20,6 +20,7 @@ from ...host.clock import epoch_s, monotonic_s, utc_now
 from ...model.errors import HoldfastError, StorageError
 from ...model.queue import CellState
 from ...store.queue_moves import CellMoved
+from ..acting import is_held
 from .ending import Ends
 from .hours import read_closed_hours
 from .lean_cells import LeanCells
@@ -46,6 +47,10 @@ REVIEW_S = 10.0
 """How often cells that another box has are looked at."""
 REST_S = 0.1
 """How long the end of a cell for cards is not looked into: whoever is given these cards now needs disk and CPU."""
+DARK_S = 60.0
+"""How long a run that was begun may be unreadable before it is left to a person."""
+HELD_S = 0.2
+"""When the end of a run is looked at again that somebody restarts or removes just now."""
 RETRY_S = 2.0
 """When a run is looked at again of whose change the queue could not be told."""
 FIRST_PAUSE_S = 2.0
@@ -69,6 +74,7 @@ class Worker:
         self._blocked_until_s = 0.0
         self._pause_s = FIRST_PAUSE_S
         self._reviewed_s = 0.0
+        self._review_from = 0
         self._hours: tuple[float, str] = (0.0, "")
         self._ends = Ends(queue)
         self._behind = True
@@ -142,14 +148,21 @@ class Worker:
         for cell in self._queue.active():
             if cell.id in self._watch.runs:
                 continue
-            if cell.lean:
-                self._lean.adopt(cell)
-            elif cell.state is CellState.PRODUCED:
-                self._ends.judge(cell)
-            elif cell.state is CellState.CLAIMED:
-                self._note(self._starter.take_up(cell))
-            elif cell.run_dir is not None:
-                self._watch.add(cell, cell.run_dir, max(1, cell.attempts))
+            try:
+                self._take_over(cell)
+            except CellMoved as error:
+                # Of this one somebody else has decided; the others are still to be looked at.
+                _log(str(error))
+
+    def _take_over(self, cell: Cell) -> None:
+        if cell.lean:
+            self._lean.adopt(cell)
+        elif cell.state is CellState.PRODUCED:
+            self._ends.judge(cell)
+        elif cell.state is CellState.CLAIMED:
+            self._note(self._starter.take_up(cell))
+        elif cell.run_dir is not None:
+            self._watch.add(cell, cell.run_dir, max(1, cell.attempts))
 
     def _note(self, start: Start) -> None:
         """What came of a start: watch the run, or say why there is none."""
@@ -172,23 +185,39 @@ class Worker:
             if run.look.phase is not Phase.LIVE or run.moved:
                 self._stale = True
             try:
-                if run.look.phase is Phase.OVER:
-                    run.over_s = run.over_s or monotonic_s()
-                    left_s = run.over_s + REST_S - monotonic_s()
-                    if run.cell.cards and left_s > 0:
-                        self._watch.postpone(run, left_s)
-                        continue
-                    self._ends.end(run)
-                    self._watch.drop(run.cell.id)
-                elif run.look.phase is Phase.LIVE:
-                    run.begun_s = 0.0
-                else:
-                    self._mend(run)
+                self._follow(run)
             except CellMoved as error:
                 # Somebody took it out of the queue. The run goes on, with a supervisor of its own.
                 _log(str(error))
                 self._watch.drop(run.cell.id)
-            run.looked_s = monotonic_s()
+
+    def _follow(self, run: Watched) -> None:
+        phase = run.look.phase
+        run.dark_s = (run.dark_s or monotonic_s()) if phase is Phase.UNREADABLE else 0.0
+        if phase is Phase.OVER:
+            self._take_end(run)
+            return
+        run.over_s = None
+        if phase is Phase.LIVE:
+            run.begun_s = 0.0
+        elif run.dark_s and monotonic_s() - run.dark_s < DARK_S:
+            # A file server that does not answer for a while says nothing about the run.
+            return
+        else:
+            self._mend(run)
+        run.looked_s = monotonic_s()
+
+    def _take_end(self, run: Watched) -> None:
+        run.over_s = run.over_s or monotonic_s()
+        left_s = run.over_s + REST_S - monotonic_s()
+        if run.cell.cards and left_s > 0:
+            self._watch.postpone(run, left_s)
+        elif is_held(run.run_dir):
+            # Stopped in order to be started again by hand, most likely: then it goes on.
+            self._watch.postpone(run, HELD_S)
+        else:
+            self._ends.end(run)
+            self._watch.drop(run.cell.id)
 
     def _mend(self, run: Watched) -> None:
         """A run of ours without a supervisor gets one; what cannot be told is left to a person."""
@@ -214,7 +243,9 @@ class Worker:
             self._leave_to_person(run, str(error))
 
     def _leave_to_person(self, run: Watched, why: str) -> None:
-        self._queue.move_on(run.cell.id, CellState.HELD, note=why)
+        """Its last attempt does not count as one that ended: whoever lets the cell go on takes that one up first."""
+        settled = max(run.look.attempt, run.cell.attempts, 1) - 1
+        self._queue.move_on(run.cell.id, CellState.HELD, attempts=settled, note=why)
         self._watch.drop(run.cell.id)
 
     def _review_elsewhere(self) -> None:
@@ -222,9 +253,16 @@ class Worker:
         if monotonic_s() - self._reviewed_s < REVIEW_S:
             return
         self._reviewed_s = monotonic_s()
-        for cell in self._queue.cells(states=(CellState.ELSEWHERE,), limit=WINDOW):
+        cells = self._queue.cells(states=(CellState.ELSEWHERE,))
+        first = self._review_from if self._review_from < len(cells) else 0
+        self._review_from = first + WINDOW
+        for cell in cells[first : first + WINDOW]:
             answer = self._starter.shared.review(cell)
-            if answer.state is not None and answer.state is not CellState.ELSEWHERE:
+            if answer.state is None:
+                # The directory does not answer, and each look waits for it: our own cells wait meanwhile.
+                _log(f"{cell.label}: {answer.note}")
+                return
+            if answer.state is not CellState.ELSEWHERE:
                 self._queue.move_on(cell.id, answer.state, note=answer.note)
 
     # --- what is to be started --------------------------------------------------------------------------------------
@@ -295,7 +333,8 @@ class Worker:
         if self._queue.next_time(situation.now) is not None:
             return True
         closed = situation.closed_groups
-        found = self._queue.candidates(now=situation.now, limit=1, without_groups=closed, cards=True, slots=True)
+        slots = situation.cpu_slots > 0
+        found = self._queue.candidates(now=situation.now, limit=1, without_groups=closed, cards=True, slots=slots)
         return bool(found) or bool(self._queue.cells(states=(CellState.ELSEWHERE,), limit=1))
 
     def _find_pause(self) -> float | None:
@@ -352,13 +391,22 @@ def main(directory: str) -> int:
     return 0
 
 
+def _has_work(worker: Worker) -> bool:
+    """Whether anything is left; also when that cannot be told now, because nobody else would come and look."""
+    try:
+        return worker.has_work()
+    except HoldfastError as error:
+        _log(f"whether anything is left cannot be told: {error}")
+        return True
+
+
 def serve(worker: Worker, lock: WorkerLock) -> None:
     """Work, let go of the lock, look once more: what was handed in meanwhile saw the lock held and started nobody."""
     try:
         while not lock.is_stale():
             worker.run(lambda: not lock.is_stale())
             lock.release()
-            if lock.is_stale() or not worker.has_work() or not lock.take():
+            if lock.is_stale() or not _has_work(worker) or not lock.take():
                 return
     finally:
         worker.close()

@@ -206,6 +206,9 @@ def _report(seen: Look, missing: Sequence[Cell], *, late: bool) -> None:
         print(f"  and {len(missing) - MOST_LISTED} more: holdfast queue ls")
     if seen.stuck:
         note(f"nothing goes on by itself: {seen.stuck}")
+    failed = [cell for cell in missing if cell.state is CellState.FAILED and cell.run_id and not cell.lean]
+    if failed:
+        note(f"find out why: holdfast diagnose {failed[0].run_id}")
     command = rerun_command(missing)
     if command and not late:
         note(f"try again what is missing: {command}")

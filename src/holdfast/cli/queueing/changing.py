@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from holdfast.model.errors import UsageError
 from holdfast.model.queue import ACTIVE_STATES, WAITING_STATES, CellState, OrderVerb
 
 from .opening import build_order, open_queue, start_worker
+from .times import format_moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,6 +39,11 @@ class Change:
     exit_code: int = 0
     facts: dict[str, object] = field(default_factory=dict)
 
+    @property
+    def named(self) -> bool:
+        """Whether the words name the cells already."""
+        return all(cell.label in self.did.replace(",", " ").split() for cell in self.cells)
+
 
 def name_cells(cells: Sequence[Cell]) -> str:
     """``a, b, c and 7 more``."""
@@ -55,7 +62,7 @@ def report(change: Change, *, as_json: bool) -> int:
         cells = [{"id": cell.id, "cell": cell.label, "state": cell.state, "note": cell.note} for cell in change.cells]
         print_json({"did": change.did, "group": change.group, "cells": cells, "notes": change.notes, **change.facts})
         return change.exit_code
-    if change.cells:
+    if change.cells and not change.named:
         print(f"{change.did}: {name_cells(change.cells)}")
     else:
         print(change.did)
@@ -175,7 +182,7 @@ def cancel(words: Sequence[str], *, running: bool, now: bool, yes: bool, as_json
         if active and not running:
             notes.append(f"left at work: {name_cells(active)}; to stop them too: --running")
         if not chosen:
-            return Change("nothing was cancelled", notes=tuple(notes), exit_code=1 if active else 0)
+            return Change("nothing was cancelled", notes=tuple(notes), exit_code=1)
         if (running and active) or len(chosen) > 1 or len(words) > 1:
             _confirm(chosen, active if running else [], yes=yes, as_json=as_json)
         queue.order(build_order(OrderVerb.CANCEL, cells=chosen))
@@ -185,7 +192,9 @@ def cancel(words: Sequence[str], *, running: bool, now: bool, yes: bool, as_json
         stopping = [cell for cell in after if cell.state in ACTIVE_STATES]
         if stopping:
             notes.append(f"asked to stop, with their grace: {name_cells(stopping)}; `holdfast queue ls` shows them")
-        notes.append("take it back: holdfast queue retry " + " ".join(cell.label for cell in chosen[:SHOWN_LABELS]))
+        # More than a few are named as they were here, which also tries those of them again that failed.
+        names = [cell.label for cell in chosen] if len(chosen) <= SHOWN_LABELS else words
+        notes.append(f"take {'it' if len(chosen) == 1 else 'them'} back: holdfast queue retry {' '.join(names)}")
         return Change("cancelled", after, notes=tuple(notes))
 
 
@@ -261,11 +270,13 @@ def edit(word: str, values: dict[str, object]) -> Change:
             changed = queue.order(build_order(OrderVerb.EDIT, cells=queue.find([word]), values=values))
             name = None
         start_worker(queue)
-        words = ", ".join(f"{key.replace('_', '-')} {_say(value)}" for key, value in values.items())
+        words = ", ".join(f"{key.replace('_', '-')} {_say(key, value)}" for key, value in values.items())
         return Change(f"{'group ' + name if name else 'changed'}: {words}", changed, name)
 
 
-def _say(value: object) -> str:
+def _say(key: str, value: object) -> str:
+    if key == "not_before" and isinstance(value, float):
+        return format_moment(value, time.time())
     return "none" if value is None else str(value)
 
 

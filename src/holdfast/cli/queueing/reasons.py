@@ -82,7 +82,17 @@ def explain_briefly(queue: Queue, cell: Cell) -> str:
     reasons = explain_cell(queue, cell, situation, behind=behind)
     if not reasons:
         return cell.state.value
-    return reasons[0].words
+    return summarise(reasons)
+
+
+def summarise(reasons: Sequence[Reason]) -> str:
+    """The first reason, short enough for a table; `queue show` has each one in full."""
+    first = reasons[0]
+    if first.why is Why.GROUP_FULL:
+        # Who they are stands right above, and would be said again on every line.
+        return first.words.partition(" (")[0]
+    alike = sum(reason.why is first.why for reason in reasons) - 1
+    return f"{first.words}; and {alike} more" if first.why in {Why.NEEDS, Why.NEEDS_FAILED} and alike else first.words
 
 
 def count_before(queue: Queue, cell: Cell) -> int:

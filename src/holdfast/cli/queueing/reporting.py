@@ -57,7 +57,8 @@ def _report_one(queue: Queue, taken: HandedIn, cell: Cell) -> None:
         note(f"{cell.state.value}: {explain_briefly(queue, cell)}")
         _say_stopped(queue, cell.group)
     else:
-        note(f"{cell.state.value}" + (f": {cell.note}" if cell.note else ""))
+        word = "claimed: it is being started" if cell.state is CellState.CLAIMED else cell.state.value
+        note(f"{cell.state.value}: {cell.note}" if cell.note else word)
     note(f"look: holdfast queue show {cell.label}    wait: holdfast wait {cell.label}")
 
 

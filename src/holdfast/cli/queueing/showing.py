@@ -15,7 +15,7 @@ from holdfast.model.units import format_duration
 
 from .changing import count_cells, require_group
 from .opening import look_for_worker, open_queue
-from .reasons import explain_cell, read_situation
+from .reasons import explain_cell, read_situation, summarise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,6 +73,10 @@ class _Seen:
         """How many cells are in one of these states."""
         return sum(numbers.get(state, 0) for numbers in self.counts.values() for state in states)
 
+    def waits(self, group: str) -> bool:
+        """Whether a cell of a group waits."""
+        return any(self.counts.get(group, {}).get(state, 0) for state in WAITING_STATES)
+
     def explain(self) -> list[tuple[Cell, str]]:
         """The listed cells, each with the first reason why it waits, or what became of it."""
         rows, before = [], {True: 0, False: 0}
@@ -84,7 +88,7 @@ class _Seen:
             reasons = explain_cell(self.queue, cell, self.situation, behind=before[kind])
             if cell.state is CellState.QUEUED:
                 before[kind] += 1
-            rows.append((cell, reasons[0].words))
+            rows.append((cell, summarise(reasons)))
         return rows
 
     def encode(self) -> dict[str, object]:
@@ -151,9 +155,10 @@ def _print_list(seen: _Seen) -> None:
     if rows:
         heading("waiting" if all(cell.state in WAITING_STATES for cell, _ in rows) else "listed")
         table(("cell", "state", "prio", "cards", "why"), [_line(cell, why) for cell, why in rows], right=(2, 3))
-        total = seen.count(*(seen.states or tuple(WAITING_STATES)))
-        if len(rows) < total and not seen.states:
-            note(f"{total - len(rows)} more wait; --all shows every cell")
+        left = seen.count(*(set(seen.states or WAITING_STATES) - ACTIVE_STATES)) - len(rows)
+        if left > 0:
+            verb = "wait" if all(state in WAITING_STATES | ACTIVE_STATES for state in seen.states) else "of these"
+            note(f"{left} more {verb}; --all shows every cell")
     _say_stops(seen)
 
 
@@ -220,7 +225,12 @@ def _describe_end(cell: Cell) -> str:
 
 def _say_stops(seen: _Seen) -> None:
     """Say loudly what does not go on by itself, with the command that lets it."""
-    for text in describe_stops(seen.settings, seen.groups, seen.problem, group=seen.group):
+    failed = seen.count(CellState.FAILED)
+    if failed and not seen.states and not any(cell.state is CellState.FAILED for cell in seen.cells):
+        note(f"{failed} failed: holdfast queue ls{f' {seen.group}' if seen.group else ''} --state failed says why")
+    # A group that stopped by itself and has nothing left to start is no news.
+    groups = {name: group for name, group in seen.groups.items() if not group.held or seen.waits(name)}
+    for text in describe_stops(seen.settings, groups, seen.problem, group=seen.group):
         note(text)
     stopped = seen.settings.paused or seen.settings.draining
     if seen.worker is None and not seen.problem and (seen.active or (seen.count(CellState.QUEUED) and not stopped)):

@@ -99,7 +99,13 @@ def _list_facts(cell: Cell, submission: Submission) -> Iterator[tuple[str, objec
     yield "handed in", f"{submission.at} by {submission.by}, from {submission.cwd}"
     yield "configuration", cell.sha256[:16]
     if cell.run_id is not None:
-        yield "run", f"{cell.run_id}  (holdfast show {cell.run_id})"
+        # A lean cell has no run directory, only its record and its log.
+        yield "run", cell.run_id if cell.lean else f"{cell.run_id}  (holdfast show {cell.run_id})"
+        if cell.lean:
+            from holdfast.agent.queueing.lean import log_path, record_path
+
+            yield "record", record_path(cell)
+            yield "log", log_path(cell)
         yield "attempts", cell.attempts
     if cell.started_at is not None:
         yield "started", format_moment(cell.started_at, now)
@@ -108,8 +114,12 @@ def _list_facts(cell: Cell, submission: Submission) -> Iterator[tuple[str, objec
         yield (
             "ended",
             f"{format_moment(cell.ended_at, now)}: {cell.outcome}{exit_code}"
-            + (f", {cell.failure}" if cell.failure else ""),
+            + (f", {cell.failure}" if cell.failure else "")
+            + (f", after {format_duration(cell.ended_at - cell.started_at)}" if cell.started_at is not None else ""),
         )
+        if cell.state is CellState.FAILED and cell.run_id is not None and not cell.lean:
+            yield "find out why", f"holdfast diagnose {cell.run_id}    holdfast logs {cell.run_id}"
+            yield "try again", f"holdfast queue retry {cell.label}"
     if cell.requeued:
         yield "begun again", f"{cell.requeued} times after it was lost, preempted or out of memory"
     if submission.source is not None:
@@ -125,7 +135,11 @@ def _command_of(submission: Submission) -> str:
 
 def _print_advice(cell: Cell, reasons: Sequence[Reason], *, worker_there: bool, problem: str) -> None:
     if needs_a_person(reasons):
-        what = {CellState.HELD: f"holdfast queue resume {cell.label}"}.get(cell.state, "")
+        what = f"holdfast queue resume {cell.label}" if cell.state is CellState.HELD else ""
+        if cell.state is CellState.HELD and "`holdfast queue " in cell.note:
+            # The note has the command, with what it takes for this cell.
+            print("  this does not pass by itself")
+            return
         if not what:
             what = next((command for reason in reasons if (command := _way_on(cell, reason.why.value))), "")
         print(f"  this does not pass by itself{': ' + clean(what) if what else ''}")

@@ -213,7 +213,9 @@ def choose_group(text: str | None, lines: str | None) -> str:
     if text is None:
         if lines is None:
             return DEFAULT_GROUP
-        return "lines" if lines == STDIN else clean_name(os.path.splitext(os.path.basename(lines))[0])
+        # What a shell's <(...) or a pipe is called says nothing about the commands.
+        nameless = lines == STDIN or lines.startswith(("/dev/", "/proc/"))
+        return "lines" if nameless else clean_name(os.path.splitext(os.path.basename(lines))[0])
     name = text.rstrip("/")
     if not name or name != clean_name(name):
         raise UsageError(f"--group: {text!r} is no name", hint=f"write it like {clean_name(name) or 'night'}")

@@ -162,7 +162,8 @@ def _read_sign(sign: str, line: str, end: int) -> str:
         raise ValueError("ends with a backslash, and nothing follows it")
     if sign.isspace() or _CONTROL.match(sign):
         raise ValueError(f"holds a control character: {sign!r}")
-    around = line[max(0, end - 12) : end + 11].strip()
+    begin = max(line.rfind(" ", 0, max(0, end - 12)) + 1, end - 40, 0)
+    around = line[begin : end + 11].strip()
     raise ValueError(f"{sign} in `{around}` is for a shell, and there is none; quote it, or write bash -c '...'")
 
 

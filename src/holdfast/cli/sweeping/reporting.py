@@ -109,7 +109,9 @@ def report(queue: Queue, made: Plan, taken: HandedIn, notes: Sequence[str], *, a
         print_json({**facts, "notes": [*made.built.notes, *notes]})
         return
     known = f" ({taken.known} of them handed in before)" if taken.known else ""
-    print(f"{count_cells(len(taken.cells))} in sweep {taken.group}{known}")
+    every = sum(queue.counts().get(taken.group, {}).values())
+    total = f", which has {every} now" if every > len(taken.cells) else ""
+    print(f"{count_cells(len(taken.cells))} in sweep {taken.group}{known}{total}")
     for text in notes:
         note(text)
     group = queue.groups().get(taken.group)

@@ -102,7 +102,7 @@ def print_rows(group: str, rows: Sequence[Row], *, metrics: str | None, sort: st
             row.cell.state.value,
             row.cell.attempts or None,
             _took(row.cell),
-            *(_format(row, column, is_best=best.get(column) is row) for column in shown),
+            *(_format(row, column, best=best.get(column)) for column in shown),
         ]
         for row in rows
     ]
@@ -122,12 +122,15 @@ def _took(cell: Cell) -> str | None:
     return None if seconds is None else format_duration(seconds)
 
 
-def _format(row: Row, column: str, *, is_best: bool) -> str | None:
+def _format(row: Row, column: str, *, best: Row | None) -> str | None:
     value = row.metrics.get(column)
     if value is None:
         return None
-    text = f"{value:.6g}"
-    return f"{NOT_FINAL}{text}" if not row.final else f"{text} {BEST}" if is_best else text
+    text = f"{value:.6g}" if row.final else f"{NOT_FINAL}{value:.6g}"
+    if best is None:
+        return text
+    # Equally good ones are all marked; the others keep the mark's room, so that the numbers stand in line.
+    return f"{text} {BEST}" if row.final and value == best.metrics.get(column) else f"{text}{' ' * (len(BEST) + 1)}"
 
 
 def describe_progress(group: str, rows: Sequence[Row]) -> str:

@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli import idling, reserving, usage
 from holdfast.cli.completion import complete_cards, complete_runs
-from holdfast.cli.render import note, pairs, print_json, table
+from holdfast.cli.render import clean, note, pairs, print_json, table
 from holdfast.model.gpu import HolderKind, InventorySource
 from holdfast.model.units import format_bytes
 
@@ -35,7 +35,7 @@ CLEAR_EPILOG = """\b
 Examples:
   holdfast gpus clear 3 --reason "reset by the administrator"
 """
-MOST_WARNINGS = 20
+MOST_WARNINGS = MOST_WAITING = 20
 """Anybody can put files into the lease area; so many are told of one by one."""
 
 
@@ -81,7 +81,7 @@ def release(*, run: str, force: bool, reason: str, as_json: bool) -> int:
     if as_json:
         print_json({"released": broken})
         return 0
-    print(f"the lease of {broken.run_id} was ended; removed {len(broken.removed)} files")
+    print(clean(f"the lease of {broken.run_id} was ended; removed {len(broken.removed)} files"))
     if broken.still_running:
         pids = ", ".join(map(str, broken.still_running))
         note(f"processes of that run are still there and may use the card: {pids}")
@@ -135,7 +135,7 @@ def reset_request(*, index: int, as_json: bool) -> int:
     if as_json:
         print_json({"index": index, "uuid": place.uuid, "idle": is_idle(place), "text": text})
     else:
-        print(text)
+        print(clean(text, keep_newlines=True))
     return 0
 
 
@@ -261,10 +261,11 @@ def _print(box: Box) -> None:
         if details:
             print(f"card {_title(place)}:")
             pairs(details, indent=2)
-    for position, ticket in enumerate(box.waiting, start=1):
-        print(
-            f"in line {position}: {ticket.user}, run {ticket.run_id}, {ticket.count} of {len(ticket.candidates)} cards"
-        )
+    for position, ticket in enumerate(box.waiting[:MOST_WAITING], start=1):
+        wanted = f"{ticket.count} of {len(ticket.candidates)} cards"
+        print(clean(f"in line {position}: {ticket.user}, run {ticket.run_id}, {wanted}"))
+    if len(box.waiting) > MOST_WAITING:
+        note(f"{len(box.waiting) - MOST_WAITING} more wait; --json lists them all")
 
 
 def _title(place: Place) -> str:

@@ -26,8 +26,8 @@ TRAINING: tuple[Gotcha, ...] = (
         symptom="`Key not in struct`, or the override was silently not used.",
         cause="An override path goes through a parent that is null, or through another overlay.",
         signals="The resolved configuration against the one that was asked for.",
-        does="A sweep resolves base, overlays and parameters to one file for each cell, through null parents, stores it "
-        "by its hash, and names a parameter that the base does not have. A retry is proven to have the same file.",
+        does="A sweep resolves base, overlays and parameters to one file for each cell, through null parents, stores "
+        "it by its hash, and names a parameter that the base does not have. A retry is proven to have the same file.",
         remedy="config: and overlays: in a sweep file; else resolve the configuration to one file and run that.",
         modes=(P, D),
         source="Hydra, OmegaConf struct mode",
@@ -93,8 +93,8 @@ TRAINING: tuple[Gotcha, ...] = (
         symptom="The cell that needed 50 epochs got 20.",
         cause="A blanket override on the command line beats each cell's own value.",
         signals="An override that differs from the cell's value.",
-        does="A value for all cells that differs from what a cell, its configuration, command or environment says is told "
-        "with both values and which one stands; --strict refuses it. A cell's own value stands over the one for all.",
+        does="A value for all cells that differs from what a cell, its configuration, command or environment says is "
+        "told with both values and which one stands; --strict refuses it. A cell's own value is the one that stands.",
         remedy="Put the value into each cell's own entry (overrides: or cells: of the sweep file).",
         modes=(D, R),
         source="practice",
