@@ -30,10 +30,16 @@ def list_cells() -> list[dict[str, Any]]:
 
 
 def wait_done(number: int) -> None:
-    """Until so many cells are proven done, three minutes at most."""
-    end = time.monotonic() + 180
-    while sum(cell["state"] == "done" for cell in list_cells()) < number and time.monotonic() < end:
+    """Until so many cells are proven done; ends the payload when that does not come true in four minutes."""
+    end = time.monotonic() + 240
+    cells = list_cells()
+    while [cell["state"] for cell in cells].count("done") < number:
+        if time.monotonic() > end or any(cell["state"] in ("failed", "held") for cell in cells):
+            print(call("queue", "ls", "--all").stdout, call("sweep", "check").stdout, file=sys.stderr, flush=True)
+            print(call("diagnose", cells[-1]["run_id"] or "").stdout, file=sys.stderr, flush=True)
+            raise SystemExit(1)
         time.sleep(0.5)
+        cells = list_cells()
 
 
 def before() -> None:

@@ -26,7 +26,7 @@ ANSWER_S = 10.0
 class Answer:
     """What became of asking for a cell: `claim` when it is ours, else the state that it goes to, and why in words.
 
-    `state` None: nothing is known; ask again later.
+    `state` None: nothing is known; ask again later. `expiry_s`: the silence after which a claim may be taken over.
     """
 
     claim: Claim | None = None
@@ -54,7 +54,7 @@ class SharedCells:
     def _ask(self, cell: Cell, run_id: str | None) -> Answer:
         try:
             facts = Offload(lambda: _look(cell, run_id)).wait(ANSWER_S)
-            seen = wire.decode(Seen, facts["seen"])
+            seen, expiry_s = wire.decode(Seen, facts["seen"]), float(facts["expiry_s"])
         except (OffloadFailed, OSError, wire.WireError, KeyError, TypeError) as error:
             return Answer(note=f"the claims directory cannot be used: {error}")
         found = self._read_claim(facts)
@@ -66,9 +66,10 @@ class SharedCells:
             return _close(seen.end)
         if seen.claimable:
             return Answer(state=CellState.QUEUED, note="free")
-        if self._watch.has_expired(cell.key, seen, monotonic_s(), float(facts["expiry_s"])):
+        if self._watch.has_expired(cell.key, seen, monotonic_s(), expiry_s):
             return self._take_over(cell, seen, run_id)
-        return Answer(state=CellState.ELSEWHERE, note=f"claimed by {seen.host} since {seen.since}")
+        note = f"claimed by {seen.host} since {seen.since}"
+        return Answer(state=CellState.ELSEWHERE, expiry_s=expiry_s, note=note)
 
     def _take_over(self, cell: Cell, seen: Seen, run_id: str | None) -> Answer:
         silent = f"{seen.host} has claimed it and has gone silent"
@@ -98,8 +99,8 @@ def _close(end: End) -> Answer:
 def _look(cell: Cell, run_id: str | None) -> dict[str, Any]:
     """In a child: look, and claim at once what is free or ours."""
     assert cell.claims is not None
-    directory = open_directory(cell.claims)
-    path = directory.cell_directory(cell.name)
+    directory = open_directory(cell.claims, make=False)
+    path = directory.cell_directory(f"{cell.group}/{cell.name}")
     seen = look(path)
     facts = {"seen": wire.encode(seen), "expiry_s": directory.expiry_s, "claim": None}
     if run_id is None:
@@ -113,8 +114,8 @@ def _look(cell: Cell, run_id: str | None) -> dict[str, Any]:
 
 def _claim(cell: Cell, after: int, run_id: str) -> dict[str, Any]:
     assert cell.claims is not None
-    directory = open_directory(cell.claims)
-    claim = make_claim(directory.cell_directory(cell.name), after, facts={"run_id": run_id})
+    directory = open_directory(cell.claims, make=False)
+    claim = make_claim(directory.cell_directory(f"{cell.group}/{cell.name}"), after, facts={"run_id": run_id})
     return {"claim": wire.encode(claim) if claim is not None else None, "expiry_s": directory.expiry_s}
 
 
