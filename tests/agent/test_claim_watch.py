@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,8 +16,6 @@ from tests.agent.driving import job
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from holdfast.host.claims import Claim, Seen
     from tests.agent.driving import Drive, Driven
 
@@ -80,7 +79,7 @@ def test_a_run_that_cannot_reach_its_claim_ends_before_it_expires(drive: Drive, 
     run.ready()
     wait_until(lambda: claims.look(claim.directory).beat, what="the first beat")
     # What makes every look fail, also for root: a directory where the claim's file was.
-    path = tmp_path / "claims" / "cell" / "000001.claim"
+    path = Path(claim.path("claim"))
     path.rename(tmp_path / "aside")
     path.mkdir()
     ended = run.ended()

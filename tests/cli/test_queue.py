@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+from typing import TYPE_CHECKING
+
 import pytest
 
 from holdfast.cli.queueing.opening import list_words
+from holdfast.cli.queueing.restarted import tell_queue
+from holdfast.cli.runs import find as find_run
+from holdfast.model.errors import NoSuchRun
 from holdfast.model.queue import CellState
-from holdfast.store.queue import Queue
+from holdfast.store.queue import Queue, queue_directory
 from tests.cli.queues import find, no_worker, put, say, states
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.contract
 
@@ -60,6 +70,8 @@ def test_the_list_has_counts_and_the_first_reason() -> None:
     assert any(line.split()[:3] == ["default", "-", "1"] for line in lines)
     assert any(line.startswith("night/c") and "needs a, which is queued" in line for line in lines)
     assert "no worker is there" in said.err
+    with open(f"{queue_directory()}/worker.log", "w", encoding="utf-8"):
+        assert "a worker is just being started" in say("queue").err
 
 
 def test_states_select_and_wrong_ones_are_refused() -> None:
@@ -199,6 +211,30 @@ def test_closed_groups_leave_the_list_and_open_ones_stay() -> None:
     assert said.out == "taken out of the list: g\n"
     assert states() == {"h/b": "queued"}
     assert say("queue", "clear").out.startswith("nothing to clear")
+    # The environment is that of both; with the last of them it goes.
+    assert len(os.listdir(f"{queue_directory()}/environments")) == 1
+    say("queue", "cancel", "h/b")
+    say("queue", "clear")
+    assert os.listdir(f"{queue_directory()}/environments") == []
+
+
+def test_the_cell_of_a_run_that_is_started_again_by_hand_is_open_again(tmp_path: Path) -> None:
+    submit("a", "b")
+    fail("a")
+    with Queue() as queue:
+        cell = queue.find(["a"])[0]
+        facts = {"queue": queue.settings().queue_id, "key": cell.key, "group": cell.group, "name": cell.name}
+    run_file = tmp_path / "run.json"
+    run_file.write_text(json.dumps({"cell": {**facts, "queue": "another"}}))
+    tell_queue(str(tmp_path))
+    assert states() == {"a": "failed", "b": "queued"}
+    run_file.write_text(json.dumps({"cell": facts}))
+    tell_queue(str(tmp_path))
+    assert states() == {"a": "queued", "b": "queued"}
+    run("b")
+    run_file.write_text(json.dumps({"cell": {**facts, "key": find("b").key, "name": "b"}}))
+    tell_queue(str(tmp_path))
+    assert states()["b"] == "running"
 
 
 def test_unknown_cells_get_near_ones() -> None:
@@ -266,3 +302,69 @@ def test_cells_and_groups_complete() -> None:
     with Queue() as queue:
         assert [word for word, _ in list_words(queue, "")] == ["default/", "night/", "alpha", "night/beta"]
         assert [word for word, _ in list_words(queue, "night/b")] == ["night/beta"]
+
+
+def test_selected_cells_that_do_not_fit_the_list_are_counted() -> None:
+    submit(*(f"c{number}" for number in range(22)))
+    assert "2 more wait" in say("queue", "ls", "--state", "waiting").err
+
+
+def test_a_list_says_why_in_few_words_and_show_has_them_all() -> None:
+    submit("night/a", "night/b", options=("--max-parallel", "1"))
+    submit("after", options=("--after", "night/"))
+    run("night/a")
+    lines = say("queue").out.splitlines()
+    assert next(line for line in lines if line.startswith("night/b")).endswith("group night is full: 1 of 1 at work")
+    assert next(line for line in lines if line.startswith("after")).endswith(
+        "needs night/a, which is running; and 1 more"
+    )
+    assert "1 of 1 at work (night/a)" in say("queue", "show", "night/b").out
+    assert "needs night/b, which is queued" in say("queue", "show", "after").out
+
+
+def test_failures_are_pointed_at_and_their_cell_says_how_to_find_out_why() -> None:
+    submit("night/a")
+    fail("night/a")
+    assert "1 failed: holdfast queue ls night --state failed" in say("queue", "ls", "night").err
+    shown = say("queue", "show", "night/a").out
+    assert f"holdfast diagnose {RUN.format('a')}" in shown
+    assert "holdfast queue retry night/a" in shown
+
+
+def test_a_time_is_said_as_people_write_it() -> None:
+    submit("a")
+    assert "not-before 2099-01-02 08:00: a" in say("queue", "edit", "a", "--not-before", "2099-01-02T08:00").out
+
+
+def test_nothing_to_cancel_is_no_success_and_many_are_taken_back_by_their_group() -> None:
+    submit("done")
+    fail("done")
+    assert say("queue", "cancel", "done").code == 1
+    submit(*(f"night/c{number}" for number in range(7)))
+    assert "holdfast queue retry night/\n" in say("queue", "cancel", "night/", "--yes").err
+
+
+def test_a_cells_name_finds_its_run_and_says_when_there_is_none() -> None:
+    submit("night/a", "night/b")
+    run("night/a")
+    assert find_run("night/a").run_id == RUN.format("a")
+    for label, words in (("night/b", "no run yet: it is queued"), ("night/c", "nor a cell of the queue")):
+        with pytest.raises(NoSuchRun, match=words):
+            find_run(label)
+
+
+def test_the_beginning_of_a_long_name_and_a_name_without_its_group_are_understood() -> None:
+    submit("night/train-lr-28e-4-s-0.5-n-4-152715fc", "night/train-lr-1-0a1b", "first")
+    assert "night/train-lr-28e-4-s-0.5-n-4-152715fc" in say("queue", "show", "night/train-lr-28").err
+    assert "(near: night/train-lr-1-0a1b" in say("queue", "show", "train-lr-1-0a1b").err
+    said = say("submit", "--group", "more", "--name", "z", "--after", "first", "--", "true")
+    assert (said.code, "near: default/first" in said.err) == (64, True)
+
+
+def test_every_way_on_is_told_where_several_things_need_a_person() -> None:
+    submit("a")
+    say("queue", "pause")
+    say("queue", "set", "--cpu-slots", "0")
+    said = say("queue", "show", "a").out
+    assert "there are no CPU slots" in said
+    assert "by itself: holdfast queue resume; holdfast queue set --cpu-slots auto" in said

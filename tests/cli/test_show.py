@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.agent.observe import observe
 from holdfast.cli.dossier import Dossier, Facts
+from holdfast.core.requeuing import Again, Placement, Requeue
 from holdfast.host.processes import identify_self
 from holdfast.model import wire
 from holdfast.model.run import Outcome
@@ -250,3 +251,20 @@ def test_disks_of_the_last_sample_are_lines_of_their_own(runs: str, holdfast: Co
     shown = holdfast("show", run_dir).out
     assert "/: 1 GiB of 8 GiB free, full in 10m00s at this rate" in shown
     assert "/net: not known: no answer" in shown
+
+
+def test_a_run_of_the_queue_tells_its_cell_where_it_was_placed_and_what_follows(holdfast: Command) -> None:
+    run_dir = holdfast("run", "--json", "--", "false").json()["run_dir"]
+    plain = holdfast("show", run_dir).out
+    assert "holdfast queue" not in plain
+    assert "\n  placed" not in plain
+    with open(f"{run_dir}/run.json", encoding="utf-8") as file:
+        record = json.load(file)
+    cell = {"queue": "q", "key": "k", "group": "night", "name": "lr=1"}
+    write(f"{run_dir}/run.json", json.dumps({**record, "cell": cell}))
+    write(f"{run_dir}/attempts/1/placement.json", wire.to_bytes(Placement(alone=True, why="it was out of memory")))
+    write(f"{run_dir}/attempts/1/requeue.json", wire.to_bytes(Requeue(Again.SAME, "it was preempted", 5.0)))
+    said = holdfast("show", run_dir).out
+    assert "night/lr=1 of the queue  (holdfast queue show night/lr=1)" in said
+    assert "on cards that it shares with nobody: it was out of memory" in said
+    assert "another attempt after 5.0 s: it was preempted" in said

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.agent.create import hash_job
 from holdfast.cli.queueing.hashing import CellHasher
+from holdfast.cli.queueing.submitting import choose_group
 from holdfast.cli.queueing.times import format_moment, parse_moment
 from holdfast.core.cells import hash_cell
 from holdfast.model import wire
@@ -213,6 +214,24 @@ def test_moments_are_read_as_people_write_them() -> None:
     next_time = parse_moment(format_moment(NOW + 3600, NOW)[-5:], NOW)
     assert next_time is not None
     assert NOW < next_time <= NOW + 86400
-    for wrong in ("25:00", "soon", "+", "2026-13-01"):
+    for wrong in ("25:00", "soon", "+", "2026-13-01", "0001-01-01T00:00", "9999-12-31T23:59-14:00"):
         with pytest.raises(UsageError, match="no time"):
             parse_moment(wrong, NOW)
+
+
+def test_a_moment_without_a_date_in_this_zone_can_be_shown() -> None:
+    # Of an older queue, or of a clock that was set wrong: one such cell must not keep the whole list from being shown.
+    assert format_moment(253402351140.0, NOW) == "253402351140 s after 1970"
+    assert format_moment(-62135596800.0, NOW) == "-62135596800 s after 1970"
+
+
+def test_dry_run_names_only_needs_that_are_open_and_refuses_those_that_are_not_there() -> None:
+    assert say("submit", "--name", "a", "--", "true").code == 0
+    said = say("submit", "--dry-run", "--name", "b", "--after", "a", "--", "true")
+    assert (said.code, "needs a" in said.out) == (0, True)
+    assert say("submit", "--dry-run", "--name", "b", "--after", "nosuch", "--", "true").code == 64
+
+
+def test_a_pipe_gives_no_name_to_a_group() -> None:
+    assert choose_group(None, "/dev/fd/63") == choose_group(None, "-") == "lines"
+    assert choose_group(None, "/home/anna/night.txt") == "night"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 from pathlib import Path
@@ -10,9 +12,11 @@ from typing import Any
 import pytest
 
 from holdfast.agent.create import hash_job
+from holdfast.cli.sweeping.results import Row
+from holdfast.cli.sweeping.showing import print_rows
 from holdfast.model import wire
 from holdfast.model.job import JobSpec
-from holdfast.model.queue import CellState
+from holdfast.model.queue import Cell, CellState
 from holdfast.store.queue import Queue
 from tests.cli.queues import Said, find, no_worker, put, say
 
@@ -237,6 +241,13 @@ def test_a_mistake_on_the_command_line_is_refused(arguments: tuple[str, ...], sa
     done = sweep(*arguments)
     assert done.code in {64, 65}, done
     assert said in done.err
+
+
+def test_a_refused_secret_is_not_shown() -> None:
+    done = sweep("job.yaml", "--grid", "api_key=horse-battery-1,horse-battery-2")
+    assert done.code in {64, 65}, done
+    assert "api_key looks like a secret" in done.err
+    assert "horse" not in done.err + done.out
 
 
 @pytest.mark.parametrize(
@@ -553,3 +564,33 @@ def test_boxes_that_share_claims_resolve_to_the_same_cells(tmp_path: Path, monke
         assert "lr: 1" in read_config("optimizer.lr=1")
         hashes.append(find("s/optimizer.lr=1").sha256)
     assert hashes[0] == hashes[1]
+
+
+def test_adding_cells_says_how_many_the_sweep_has_then() -> None:
+    assert "2 cells in sweep rates\n" in sweep("job.yaml", "--name", "rates", "--grid", "lr=1e-3,3e-4").out
+    assert "1 cell in sweep rates, which has 3 now" in say("sweep", "add", "rates", "--grid", "lr=1e-2").out
+
+
+def test_equally_good_cells_are_all_marked_and_numbers_stand_in_line() -> None:
+    values = {1: 0.5, 2: 0.9, 3: 0.9}
+    rows = [Row(Cell(n, str(n), "s", f"c{n}", CellState.DONE), {"acc": values[n]}, final=True) for n in values]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        print_rows("s", rows, metrics=None, sort="acc")
+    lines = [line for line in out.getvalue().splitlines() if line.startswith("c")]
+    assert [line.endswith("*") for line in lines] == [True, True, False]
+    assert len({line.index("0.") for line in lines}) == 1
+
+
+def test_nothing_is_written_into_claims_that_others_may_write_to(tmp_path: Path) -> None:
+    shared, elsewhere = tmp_path / "claims", tmp_path / "elsewhere"
+    for place in (shared, elsewhere):
+        place.mkdir()
+    shared.chmod(0o777)
+    (shared / "configs").symlink_to(elsewhere)
+    write("conf.yaml", "optimizer: {lr: 1}\n")
+    write("s.yaml", "job: {command: [sh, train.sh, conf.yaml]}\nconfig: conf.yaml\ngrid: {optimizer.lr: [1, 2]}\n")
+    said = sweep("s.yaml", "--claims", str(shared))
+    assert said.code == 77, said
+    assert "use one of your own" in said.err
+    assert list(elsewhere.iterdir()) == []

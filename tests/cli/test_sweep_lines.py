@@ -94,6 +94,11 @@ def test_what_would_need_a_shell_or_cannot_be_meant_is_refused_with_its_line(lin
     assert said in str(caught.value)
 
 
+def test_the_place_is_quoted_in_whole_words() -> None:
+    with pytest.raises(JobFileError, match=r"`train\.py \| tee log`"):
+        parse_lines("python train.py | tee log", "night.txt")
+
+
 def test_ten_mistakes_are_named_and_the_rest_counted() -> None:
     with pytest.raises(JobFileError) as caught:
         parse_lines("\n".join(["a | b"] * 25), "night.txt")
@@ -140,8 +145,8 @@ def test_a_file_without_a_command_is_no_empty_success() -> None:
 
 def test_cells_carry_command_environment_and_their_name() -> None:
     base = wire.encode(JobSpec(name="x", command=("true",), workdir="/", env={"A": "0"}))
-    one, two = to_cells(parse_lines("B=1 train --out out/{cell}\nname=n eval", "a"), base)
-    assert one.change["env"] == {"A": "0", "B": "1"}
+    one, two = to_cells(parse_lines("OUT_DIR=o/{cell} train --out out/{cell}\nname=n eval", "a"), base)
+    assert one.change["env"] == {"A": "0", "OUT_DIR": f"o/{one.name}"}
     assert one.change["command"] == ["train", "--out", f"out/{one.name}"]
     assert (two.name, two.change["command"], two.change["name"]) == ("n", ["eval"], "n")
     assert len(one.sha256) == 64

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.model.queue import CellState
+from holdfast.cli.queueing.awaiting import rerun_command
+from holdfast.model.queue import Cell, CellState
 from tests.cli.queues import no_worker, put, say
 
 pytestmark = pytest.mark.contract
@@ -137,3 +138,12 @@ class TestWithoutAWorker:
         assert said.code == 124
         assert "not yet done" in said.out
         assert say("wait", "--timeout", "soon").code == 64
+
+
+def test_many_failed_cells_of_one_group_are_tried_again_by_its_name() -> None:
+    failed = [Cell(n, f"k{n}", "g", f"c{n}", CellState.FAILED) for n in range(30)]
+    assert rerun_command(failed) == "holdfast queue retry g/ --failed"
+    cancelled = [*failed, Cell(99, "k99", "g", "x", CellState.CANCELLED)]
+    assert rerun_command(cancelled) == "holdfast queue retry g/"
+    assert rerun_command(failed[:2]) == "holdfast queue retry g/c0 g/c1"
+    assert rerun_command([]) == ""

@@ -9,7 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.queueing import AHEAD, Active, Situation, Standing, Why, choose, explain, order_by_cost
+from holdfast.core.queueing import (
+    AHEAD,
+    NEEDS_A_PERSON,
+    Active,
+    Situation,
+    Standing,
+    Why,
+    choose,
+    explain,
+    order_by_cost,
+)
 from holdfast.model.queue import ACTIVE_STATES, Cell, CellState, Group, GroupKind, QueueSettings
 
 pytestmark = pytest.mark.pure
@@ -235,3 +245,10 @@ def test_who_stands_in_the_line_for_cards_is_named() -> None:
     assert reason.words == "first stands in the box's line for cards first"
     assert explain(cell(cards=1), situation(cards_closed="it is noon"))[0].why is Why.HOURS
     assert explain(cell(), situation(stopped="the disk is full"))[0].words == "the disk is full"
+
+
+def test_without_any_cpu_slot_a_person_is_needed_and_nobody_is_named_who_uses_them() -> None:
+    reasons = explain(cell(), replace(situation(), cpu_slots=0))
+    assert reasons[0].why is Why.NO_SLOTS
+    assert reasons[0].why in NEEDS_A_PERSON
+    assert "in use by" not in reasons[0].words

@@ -128,6 +128,28 @@ def test_a_directory_that_others_may_write_is_refused(tmp_path: Path) -> None:
         claims.open_directory(str(place))
 
 
+def test_no_two_groups_share_the_claim_of_a_cell(tmp_path: Path) -> None:
+    place = claims.open_directory(str(tmp_path / "claims"))
+    pairs = ["g/a", "h/a", "g/a=a", "g-a/a", "default/a", "default/configs", "default/claims.json", f"g/{'x' * 200}"]
+    found = {place.cell_directory(pair) for pair in pairs}
+    assert len(found) == len(pairs)
+    assert place.cell_directory("g/lr=1e-3") == f"{place.path}/g=lr=1e-3"
+
+
+def test_a_shared_disk_that_is_not_mounted_is_no_new_directory(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="No such file") as refused:
+        claims.open_directory(str(tmp_path / "disk" / "claims"))
+    assert "mounted" in str(refused.value.hint)
+    assert not (tmp_path / "disk").exists()
+    place = tmp_path / "claims"
+    place.mkdir(mode=0o700)
+    # What lies under the mount point is empty: there every cell would be free on every box.
+    with pytest.raises(StorageError, match="not there any more"):
+        claims.open_directory(str(place), make=False)
+    claims.open_directory(str(place))
+    assert claims.open_directory(str(place), make=False).path == str(place)
+
+
 @pytest.mark.parametrize("content", ["{", '{"expiry_s": "soon"}', '{"expiry_s": 0}', "{}"])
 def test_damaged_settings_are_named(tmp_path: Path, content: str) -> None:
     place = tmp_path / "claims"
@@ -146,7 +168,7 @@ def test_a_damaged_claim_is_no_free_cell(tmp_path: Path) -> None:
         claims.renew(claim)
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "x" * 300, "päper"])
+@pytest.mark.parametrize("name", ["../x", "a=b/c", "a/b/c", "", ".hidden", "x" * 300, "päper"])
 def test_a_name_that_is_no_file_name_gets_a_directory_of_its_own_inside(tmp_path: Path, name: str) -> None:
     place = claims.open_directory(str(tmp_path / "claims"))
     found = place.cell_directory(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -80,11 +81,11 @@ def test_a_cgroup_of_a_record_that_is_none_holds_nobody_up(
 def test_a_record_and_a_ticket_are_shown_under_the_name_of_whoever_wrote_them(area: Area) -> None:
     lease_records.write_record(area, record(1, CARDS[0], user="root's best friend"))
     ((seen,), wrong) = lease_records.read_records(area)
-    own = tickets.OwnTicket(area, Ticket(1, "run", "somebody else", (CARDS[0].uuid,)), CARDS[:1])
-    found = tickets.read_living(own_path := f"{area.directories[0]}/{tickets.ticket_name(own.ticket)}")
+    own = tickets.OwnTicket(area, Ticket(1, "run", "somebody else", (CARDS[0].uuid,), 1), CARDS[:1])
+    found = tickets.read_living(f"{area.directories[0]}/{tickets.ticket_name(own.ticket)}")
     own.close()
     assert (seen.record.user, wrong) == (processes.user_name(os.geteuid()), ())
-    assert found is not None, own_path
+    assert found is not None
     assert found.ticket.user == processes.user_name(os.geteuid())
 
 
@@ -92,3 +93,26 @@ def test_an_account_that_the_box_does_not_know_is_called_what_it_says_and_its_nu
     assert processes.name_owner(60_001, "anna") == "anna (uid 60001)"
     assert processes.name_owner(60_001, "") == processes.name_owner(60_001, "60001") == "60001"
     assert processes.name_owner(0, "anna") == "root"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("since_boot_ns", 10**400), ("memory_bytes", 10**400), ("run_dir", "/a\0b")]
+)
+def test_a_record_with_values_that_no_run_has_is_named_and_stops_nobody(area: Area, field: str, value: object) -> None:
+    (path,) = lease_records.write_record(area, record(1, CARDS[0], share=True))
+    with open(path, encoding="utf-8") as file:
+        said = json.load(file)
+    lease_records.publish(path, json.dumps({**said, field: value}).encode())
+    found, (wrong,) = lease_records.read_records(area)
+    assert found == ()
+    assert "not trusted" in wrong
+
+
+@pytest.mark.parametrize("change", [{"count": 0}, {"count": 10**30}, {"order": 1 << 64}, {"hold_s": -1.0}])
+def test_a_ticket_of_somebody_who_cannot_be_waiting_does_not_count(area: Area, change: dict[str, int]) -> None:
+    ticket = dataclasses.replace(Ticket(1, "run", "me", (CARDS[0].uuid,), 1), **change)  # type: ignore[arg-type]
+    own = tickets.OwnTicket(area, ticket, CARDS[:1])
+    try:
+        assert tickets.find_ahead(area, frozenset((CARDS[0].card_uuid,)), None) is None
+    finally:
+        own.close()

@@ -455,3 +455,11 @@ def _one_of_many(area: Area, number: int, rules: Rules, plan: tuple[int, float, 
         line.receive(600)
 
     return Child(work, uid=(ANNA, BOB, CARL)[number % 3])
+
+
+def test_an_account_makes_no_more_reservations_than_are_read(area: Area, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reservations, "MOST_OF_ONE", 2)
+    for number in range(2):
+        keep(area, CARDS[0], begin_s=number * 7200.0)
+    with pytest.raises(UsageError, match="has 2 reservations"):
+        keep(area, CARDS[0], begin_s=20_000.0)

@@ -211,14 +211,15 @@ def test_a_month_that_has_not_come_is_not_read(area: Area) -> None:
 def test_a_ledger_that_another_run_makes_in_the_same_moment_is_written_to(
     area: Area, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, tried = os.open, []
+    real = os.open
+    tried: list[str] = []
 
-    def open_late(path: str, flags: int, mode: int = 0o777) -> int:
+    def open_late(path: str, flags: int, mode: int = 0o777, **more: int) -> int:
         if str(path) == str(ledger(area)) and not tried:
             tried.append(path)
             os.close(real(path, os.O_CREAT | os.O_WRONLY, 0o644))
             raise FileNotFoundError(path)
-        return real(path, flags, mode)
+        return real(path, flags, mode, **more)
 
     monkeypatch.setattr(os, "open", open_late)
     assert note(area, record(1, since=ago(60.0)))

@@ -330,8 +330,13 @@ def test_the_directory_is_private_and_must_be(tmp_path: Path, monkeypatch: pytes
         made = [f"{tmp_path}/q", queue.path, f"{tmp_path}/q/journal/0000000001.jsonl", f"{tmp_path}/q/queue.json"]
         assert [stat.S_IMODE(os.stat(path).st_mode) & 0o077 for path in made] == [0] * 4
     os.chmod(tmp_path / "q", 0o770)
-    with pytest.raises(NotPermitted, match="mode 0770"):
+    with pytest.raises(NotPermitted, match="mode 0770") as refused:
         Queue()
+    assert refused.value.hint == f"chmod 700 {tmp_path}/q"
+    os.chmod(tmp_path / "q", 0o1777)
+    with pytest.raises(NotPermitted) as refused:
+        Queue()
+    assert "chmod" not in refused.value.hint, "closing a directory like /tmp would break the box"
 
 
 def test_on_a_network_file_system_there_is_no_wal_and_that_is_said(

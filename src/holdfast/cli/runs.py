@@ -33,6 +33,19 @@ def default_root() -> str:
     return os.path.abspath(os.environ.get("HOLDFAST_RUNS") or os.path.expanduser("~/.local/share/holdfast/runs"))
 
 
+def choose_root(runs: str | None, *, remember: bool = True) -> str:
+    """The runs root of a new run; one that was named is remembered, so that the other verbs find its runs."""
+    if runs is None:
+        return default_root()
+    root = os.path.abspath(os.path.expanduser(runs))
+    if remember:
+        from holdfast.store.index import Index
+
+        with Index() as index:
+            index.remember_root(root)
+    return root
+
+
 def list_roots(chosen: str | None = None) -> list[str]:
     """Where runs may be: `chosen` alone when given, else the default root and every remembered one."""
     if chosen is not None:

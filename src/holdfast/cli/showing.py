@@ -14,6 +14,7 @@ from holdfast.core.leaving import describe_leaving
 from holdfast.host import files
 from holdfast.model import wire
 from holdfast.model.errors import StorageError
+from holdfast.model.queue import DEFAULT_GROUP
 from holdfast.model.units import format_bytes, format_duration
 
 from .attach import duration_of, write_fully
@@ -159,8 +160,19 @@ def _state_lines(dossier: Dossier) -> list[tuple[str, object]]:
     if len(view.attempts) > 1:
         old = [f"{item['attempt']} {item['condition']}" for item in dossier.earlier]
         lines.append(("attempts", ", ".join([*old, f"{view.attempt} {view.condition} (this)"])))
+    lines.append(("cell", _describe_cell(view)))
     lines += [("unreadable", f"{item.path}: {item.reason}") for item in view.unreadable]
     return lines
+
+
+def _describe_cell(view: RunView) -> str | None:
+    """The cell of the queue that the run is of; None for a run of its own."""
+    cell = view.record.get("cell")
+    if not isinstance(cell, dict) or not cell.get("name"):
+        return None
+    group = cell.get("group")
+    label = str(cell["name"]) if group in (None, DEFAULT_GROUP) else f"{group}/{cell['name']}"
+    return f"{label} of the queue  (holdfast queue show {label})"
 
 
 def _describe_process(presence: Presence, process: ProcessId | None) -> str:
@@ -196,6 +208,7 @@ def _place_lines(view: RunView, *, environment: bool) -> list[tuple[str, object]
     lines: list[tuple[str, object]] = [
         ("host", view.host),
         ("cards", _describe_cards(view)),
+        ("placed", _describe_placement(view)),
         ("contained by", rung),
         ("stop grace", format_duration(acting.grace_of(view))),
     ]
@@ -211,6 +224,19 @@ def _place_lines(view: RunView, *, environment: bool) -> list[tuple[str, object]
         names = ", ".join(map(str, added)) if environment else f"{len(added)} variables (--env names them)"
         lines.append(("env added", names))
     return lines
+
+
+def _describe_placement(view: RunView) -> str | None:
+    """Where the queue had this attempt run beyond what its job says; None when nowhere."""
+    from holdfast.agent.queueing.placing import read_placement
+
+    placement = read_placement(view.attempt_dir)
+    if placement is None:
+        return None
+    words = ["on cards that it shares with nobody"] if placement.alone else []
+    if placement.min_total_bytes is not None:
+        words.append(f"on cards with more than {format_bytes(placement.min_total_bytes)}")
+    return f"{' and '.join(words) or 'by the queue'}: {placement.why}"
 
 
 def _describe_cards(view: RunView) -> str:
@@ -303,6 +329,7 @@ def _end_lines(view: RunView) -> list[tuple[str, object]]:
         if end.refusal is not None:
             lines += [("refused", end.refusal.message), ("remedy", end.refusal.hint)]
         lines += [("warning", warning) for warning in end.warnings]
+        lines.append(("queue", _describe_requeue(view)))
     if status:
         code, number = status.get("code"), status.get("signal")
         lines.append(("status", f"exit code {code}" if code is not None else f"signal {number}"))
@@ -315,6 +342,19 @@ def _end_lines(view: RunView) -> list[tuple[str, object]]:
         if key not in _SHOWN_OTHERWISE and value not in (None, [], {})
     ]
     return lines
+
+
+def _describe_requeue(view: RunView) -> str | None:
+    """What the queue decided after this attempt; None when it did not have to."""
+    if not os.path.lexists(f"{view.attempt_dir}/{wire.REQUEUE}"):
+        return None
+    from holdfast.agent.queueing.requeue import read_requeue
+
+    found = read_requeue(view.run_dir, view.attempt)
+    if found is None:
+        return f"{wire.REQUEUE} cannot be read"
+    pause = f" after {format_duration(found.wait_s)}" if found.wait_s else ""
+    return f"{'another attempt' if found.again else 'no other attempt'}{pause}: {found.why}"
 
 
 def _present_files(view: RunView) -> list[tuple[str, object]]:

@@ -184,6 +184,7 @@ class Why(Enum):
     GROUP_PAUSED = "group_paused"
     GROUP_HELD = "group_held"
     DRAINING = "draining"
+    NO_SLOTS = "no_slots"
     NEEDS = "needs"
     NOT_BEFORE = "not_before"
     STOPPED = "stopped"
@@ -195,7 +196,9 @@ class Why(Enum):
     NEXT = "next"
 
 
-NEEDS_A_PERSON = frozenset({Why.HELD, Why.NEEDS_FAILED, Why.QUEUE_PAUSED, Why.GROUP_PAUSED, Why.GROUP_HELD})
+NEEDS_A_PERSON = frozenset(
+    {Why.HELD, Why.NEEDS_FAILED, Why.QUEUE_PAUSED, Why.GROUP_PAUSED, Why.GROUP_HELD, Why.NO_SLOTS}
+)
 """What does not pass by itself."""
 
 
@@ -286,12 +289,15 @@ def _explain_room(cell: Cell, situation: Situation) -> list[Reason]:
             return []
         words = f"{_names(waiting)} {'stands' if len(waiting) == 1 else 'stand'} in the box's line for cards first"
         return [Reason(Why.CARD_LINE, words, tuple(waiting))]
+    if not situation.cpu_slots:
+        return [Reason(Why.NO_SLOTS, "there are no CPU slots for cells without cards")]
     wanted = _slots_of(cell, situation.cpu_slots)
     if wanted <= situation.free_slots:
         return []
     users = [item.cell.label for item in situation.active if not item.cell.cards]
     used, total = situation.used_slots, situation.cpu_slots
-    words = f"wants {_count(wanted, 'CPU slot')}; {used} of {total} in use by {_names(users)}"
+    by = f" by {_names(users)}" if users else ""
+    words = f"wants {_count(wanted, 'CPU slot')}; {used} of {total} in use{by}"
     return [Reason(Why.SLOTS, words, tuple(users))]
 
 

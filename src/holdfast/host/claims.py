@@ -13,6 +13,7 @@ where that costs nothing, or in a disposable child.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -78,6 +79,7 @@ class Seen:
     since: str = ""
     beat: str = ""
     end: End | None = None
+    sha256: str = ""
 
     @property
     def claimable(self) -> bool:
@@ -105,21 +107,33 @@ class ClaimDirectory:
         return self.expiry_s / BEATS
 
     def cell_directory(self, cell: str) -> str:
-        """The directory of a cell; a name that is no file name, or too long, gets its hash."""
-        if len(cell) <= LONGEST_NAME and _SAFE.fullmatch(cell):
-            return f"{self.path}/{cell}"
+        """The directory of a cell, named with its group (``GROUP/NAME``): cells of two groups are never one.
+
+        What makes no file name, or a long one, is named by its hash.
+        """
+        group, slash, name = cell.partition("/")
+        # A group's name has no "=", so no two pairs make one word, nor does any make that of another file here.
+        readable = f"{group}={name}" if slash and "=" not in group else ""
+        if len(readable) <= LONGEST_NAME and _SAFE.fullmatch(readable):
+            return f"{self.path}/{readable}"
         return f"{self.path}/_{hashlib.sha256(cell.encode()).hexdigest()[:32]}"
 
 
-def open_directory(path: str, *, expiry_s: float = EXPIRY_S) -> ClaimDirectory:
-    """The directory of claims at `path`; made, with this expiry, when there is none.
+def open_directory(path: str, *, expiry_s: float = EXPIRY_S, make: bool = True) -> ClaimDirectory:
+    """The directory of claims at `path`; with `make` it is made, with this expiry, when there is none.
+
+    Never with the directories above it, nor by who claims: where the shared disk is not mounted, each box would make
+    one of its own, and they would all run every cell.
 
     Raises:
         NotPermitted: it belongs to another account, or others may write in it: they could take every claim.
-        StorageError: it cannot be made or read, or its settings are damaged.
+        StorageError: it is not there, cannot be made or read, or its settings are damaged.
     """
+    if not make and not os.path.lexists(f"{path}/{SETTINGS}"):
+        raise StorageError(f"claims directory {path} is not there any more", hint="is the shared disk mounted?")
     try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, mode=0o700)
         facts = os.stat(path)
         if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
             seen = f"belongs to uid {facts.st_uid}, mode {facts.st_mode & 0o7777:04o}"
@@ -129,7 +143,8 @@ def open_directory(path: str, *, expiry_s: float = EXPIRY_S) -> ClaimDirectory:
             _make_once(settings, wire.to_bytes({"expiry_s": max(LEAST_EXPIRY_S, expiry_s)}))
         found = wire.parse_object(files.read_bytes(settings), settings).get("expiry_s")
     except OSError as error:
-        raise StorageError(f"claims directory {path}: {error.strerror}", hint="name one on the shared disk") from error
+        hint = "name one on the shared disk; is that mounted?"
+        raise StorageError(f"claims directory {path}: {error.strerror}", hint=hint) from error
     except wire.WireError as error:
         raise StorageError(str(error), hint="remove that file when no box uses the directory") from error
     if not isinstance(found, (int, float)) or isinstance(found, bool) or not LEAST_EXPIRY_S <= found < float("inf"):
@@ -160,6 +175,7 @@ def look(directory: str) -> Seen:
         since=str(owner.get("since")),
         beat=_read_beat(claim),
         end=_read_end(claim),
+        sha256=str(owner.get("sha256") or ""),
     )
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 PREFIX, SUFFIX = "lease-", ".json"
 MAX_BYTES = 1 << 20
+LARGEST = 1 << 63
+"""JSON knows larger numbers, and arithmetic with them fails."""
 MOST_CGROUPS = 4096
 """Directories below one run's cgroup: a container's init may make some, no job makes so many."""
 
@@ -174,6 +176,10 @@ def _read_record(path: str, cards: list[bytes] | None) -> SeenRecord | str:
         return f"names uid {record.uid} and was written by {owner} (uid {before.st_uid}): not trusted"
     if os.path.basename(path) != record_name(record):
         return f"names run {record.run_id}, attempt {record.attempt}: not trusted"
+    if max(map(abs, (record.attempt, record.since_boot_ns, record.memory_bytes or 0))) >= LARGEST or (
+        "\0" in record.run_dir
+    ):
+        return "says what no run says: not trusted"
     record = replace(record, user=processes.name_owner(before.st_uid, record.user))
     return SeenRecord(path, record, str(value.get("pid_namespace") or ""))
 

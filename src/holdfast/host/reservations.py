@@ -123,6 +123,8 @@ def reserve(
     try:
         _lock(lock, f"{area.directories[0]}/{GATE}")
         existing, _ = list_reservations(area, rules)
+        if sum(item.uid == os.geteuid() for item in existing) >= MOST_OF_ONE:
+            raise UsageError(f"this account has {MOST_OF_ONE} reservations", hint="end one: holdfast gpus unreserve ID")
         wanted = _make(span, choose(find_taken(area, existing, span)), reason)
         why = next((why for item, why in sort_out([*existing, wanted], rules)[1] if item.id == wanted.id), "")
         if why:

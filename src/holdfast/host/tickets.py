@@ -130,13 +130,18 @@ def read_living(path: str, cards: frozenset[str] | None = None) -> SeenTicket | 
             return None
         ticket = wire.decode(Ticket, value, path)
         uid = os.fstat(descriptor).st_uid
-        named = ticket_name(ticket) == os.path.basename(path)
+        named = ticket_name(ticket) == os.path.basename(path) and _is_sound(ticket)
         ticket = replace(ticket, user=name_owner(uid, ticket.user))
         return SeenTicket(path, ticket, tuple(listed), uid) if named else None
     except (OSError, wire.WireError):
         return None
     finally:
         os.close(descriptor)
+
+
+def _is_sound(ticket: Ticket) -> bool:
+    """Whether somebody can be waiting like that; JSON knows numbers with which arithmetic fails."""
+    return 0 < ticket.count <= _MAX_BYTES and ticket.order < 1 << 63 and (ticket.hold_s is None or ticket.hold_s >= 0)
 
 
 def is_dead(path: str) -> bool:

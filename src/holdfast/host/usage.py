@@ -184,7 +184,9 @@ class Ledgers:
     ) -> tuple[tuple[Use, ...], tuple[str, ...]]:
         """The uses that ended after `since_s` (of these accounts), each once, and what was wrong with some files."""
         # A month that has not come is no ledger: else anybody could have any number of them read.
-        first, last = (time.strftime("%Y%m", time.gmtime(max(at_s, 0.0))) for at_s in (since_s, clock.epoch_s() + DAY_S))
+        first, last = (
+            time.strftime("%Y%m", time.gmtime(max(at_s, 0.0))) for at_s in (since_s, clock.epoch_s() + DAY_S)
+        )
         found: list[Use] = []
         wrong: list[str] = []
         for directory, name in lease_area.list_names(area):

@@ -191,6 +191,10 @@ class Queue:
             raise CellMoved(f"cell {cell_id} is not in the queue any more", hint="It was cleared.")
         return found
 
+    def environments(self) -> frozenset[str]:
+        """The ids of the environments that cells of this queue were handed in with."""
+        return self._engine.read(reading.list_environments)
+
     def needs_of(self, cell_id: int) -> tuple[Cell, ...]:
         """What a cell needs that is not proven done."""
         return self._engine.read(lambda db: reading.list_needs(db, cell_id))
@@ -229,6 +233,7 @@ class Queue:
 
         In the same transaction: when it becomes DONE, what needed it needs one less (and becomes QUEUED at none);
         when it leaves CLOSED_STATES again, what needs it becomes BLOCKED. QUEUED is BLOCKED while it needs something.
+        HELD with ``guarded=True`` is let go only by an order that names the cell.
 
         Raises:
             CellMoved: it is not in a state from which that one follows: somebody cancelled, held or cleared it
@@ -272,7 +277,8 @@ def _open_directory(path: str) -> None:
         raise NotPermitted(
             f"the queue's directory {path} has mode {stat.S_IMODE(facts.st_mode):04o}: others could hand in jobs that "
             "run as you",
-            hint=f"chmod 700 {path}",
+            # Closing a directory that is everybody's, such as /tmp, would break the box.
+            hint="HOLDFAST_QUEUE names one of your own." if facts.st_mode & stat.S_ISVTX else f"chmod 700 {path}",
         )
 
 

@@ -59,6 +59,8 @@ def move(db: sqlite3.Connection, cell_id: int, state: CellState, facts: dict[str
             f"{cell.label} is {cell.state.value} and cannot become {state.value}", details={"state": cell.state.value}
         )
     values = _check(cell, facts)
+    if state is _S.HELD and facts.get("guarded"):
+        values["guarded"] = 1
     names = ["state", *values]
     db.execute(
         f"UPDATE cells SET {', '.join(f'{name} = ?' for name in names)} WHERE id = ?",  # noqa: S608 - ours
@@ -69,7 +71,7 @@ def move(db: sqlite3.Connection, cell_id: int, state: CellState, facts: dict[str
             note_done(db, cell_id)
         elif cell.state is _S.DONE:
             withdraw_done(db, cell_id)
-        if cell.state not in WAITING_STATES:
+        if cell.state not in WAITING_STATES and "guarded" not in values:
             # What a run's directory tells from here on is newer than any order.
             db.execute("UPDATE cells SET guarded = 0 WHERE id = ? AND guarded", (cell_id,))
     moved = get_cell(db, cell_id)
@@ -90,6 +92,7 @@ def _check(cell: Cell, facts: dict[str, Any]) -> dict[str, Any]:
     values = {name: clean(value) if isinstance(value, str) else value for name, value in facts.items()}
     if values.pop("runs_root", cell.runs_root) != cell.runs_root:
         raise InternalError(f"{cell.label}: its runs are kept where its submission says, {cell.runs_root}")
+    values.pop("guarded", None)
     if unknown := values.keys() - FACTS:
         raise InternalError(f"{', '.join(sorted(unknown))}: not for a worker to set")
     return values
@@ -125,10 +128,17 @@ def apply_runs(db: sqlite3.Connection, found: Iterable[Cell]) -> None:
 
 
 def _hold_suspects(db: sqlite3.Connection, run: Cell) -> None:
-    """Hold the waiting cells whose job has the name in the run's id, or all when it has none."""
-    query = "SELECT c.id, c.change, s.head FROM cells c JOIN submissions s ON s.seq = c.seq WHERE c.state IN (?, ?)"
-    rows = db.execute(f"{query} AND c.run_id IS NULL AND s.runs_root = ?", ("queued", "blocked", run.runs_root))
-    suspects = [row[0] for row in rows.fetchall() if not run.name or _job_name(row[1], row[2]) == run.name]
+    """Hold the waiting cells whose job has the name in the run's id, or all without one; lean ones by their own."""
+    query = (
+        "SELECT c.id, c.change, s.head, g.name, c.name FROM cells c JOIN submissions s ON s.seq = c.seq"
+        " JOIN groups g ON g.id = c.group_id WHERE c.state IN ('queued', 'blocked')"
+        " AND c.run_id IS NULL AND s.runs_root = ? AND s.lean = ?"
+    )
+    rows = db.execute(query, (run.runs_root, int(run.lean))).fetchall()
+    if run.lean:
+        suspects = [row[0] for row in rows if run.group in ("", row[3]) and run.name in ("", row[4])]
+    else:
+        suspects = [row[0] for row in rows if not run.name or _job_name(row[1], row[2]) == run.name]
     note = clean(run.note)
     db.executemany("UPDATE cells SET state = 'held', guarded = 1, note = ? WHERE id = ?", [(note, i) for i in suspects])
 

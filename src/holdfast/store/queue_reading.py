@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import json
 from typing import TYPE_CHECKING
 
 from ..model.errors import UsageError
@@ -96,6 +97,12 @@ def read_settings(db: sqlite3.Connection) -> QueueSettings:
         draining=bool(meta.get("draining")),
         cpu_slots=slots if isinstance(slots, int) else None,
     )
+
+
+def list_environments(db: sqlite3.Connection) -> frozenset[str]:
+    """As `Queue.environments`."""
+    heads = (json.loads(head) for (head,) in db.execute("SELECT head FROM submissions"))
+    return frozenset(str(head.get("environment", "")) for head in heads)
 
 
 def list_needs(db: sqlite3.Connection, cell_id: int) -> tuple[Cell, ...]:

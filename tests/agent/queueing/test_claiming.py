@@ -92,3 +92,12 @@ def test_a_directory_that_cannot_be_used_says_nothing_about_the_cell(cell: Cell,
     answer = SharedCells().claim(replace(cell, claims=str(blocked / "claims")), RUN)
     assert (answer.claim, answer.state) == (None, None)
     assert "cannot be used" in answer.note
+
+
+def test_a_claim_of_another_configuration_says_nothing_about_this_cell(cell: Cell) -> None:
+    claim = claimed(SharedCells().claim(replace(cell, sha256="a" * 64), OTHER))
+    claims.end_claim(claim, End("succeeded", "gpu2", f"/runs/{OTHER}", NOW, 0))
+    answer = SharedCells().claim(replace(cell, sha256="b" * 64), RUN)
+    assert (answer.claim, answer.state) == (None, CellState.HELD)
+    assert "another configuration" in answer.note
+    assert SharedCells().claim(replace(cell, sha256="a" * 64), RUN).state is CellState.DONE

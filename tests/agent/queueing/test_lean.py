@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import sys
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,7 +26,6 @@ from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
@@ -107,6 +108,36 @@ def test_the_exit_status_is_exact(
     assert record["max_rss_bytes"] > 0
     found = lean.judge(lean.look(cell))
     assert (found[0], found[1]["exit_code"]) == (state, status[0])
+
+
+def test_one_that_is_begun_and_cannot_be_watched_is_not_said_to_have_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    cell = make_cell(tmp_path)
+    command = submit(cell, "/bin/sh", "-c", f"echo >> {tmp_path}/ran")
+    assert lean.start(cell, command, ENVIRON, umask=0o022, queue="q1") is None
+    os.waitpid(-1, 0)
+    assert lean.look(cell).phase is Phase.ENDED
+    assert lean.start(cell, command, ENVIRON, umask=0o022, queue="q1") is None
+    assert (tmp_path / "ran").read_text() == "\n"
+
+
+def test_one_that_was_lost_is_not_begun_again_under_the_same_claim(cells: Started, tmp_path: Path) -> None:
+    cell = make_cell(tmp_path)
+    script = f"echo >> {tmp_path}/ran; exec sleep 60"
+    light = cells.start(cell, "/bin/sh", "-c", script)
+    wait_until((tmp_path / "ran").exists, what="it runs")
+    (child,) = map(int, Path(f"/proc/{light.pid}/task/{light.pid}/children").read_text().split())
+    os.kill(light.pid, signal.SIGKILL)
+    assert cells.wait(cell).phase is Phase.LOST
+    os.kill(child, signal.SIGKILL)
+    again = lean.start(cell, submit(cell, "/bin/sh", "-c", script), ENVIRON, umask=0o022, queue="q1")
+    assert again is None
+    assert (tmp_path / "ran").read_text() == "\n"
 
 
 @pytest.mark.requirement("QUEUE-13")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import random
@@ -11,20 +12,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.queueing import lean
+from holdfast.agent.queueing import lean, lean_cells
+from holdfast.agent.queueing.lean_cells import LeanCells
+from holdfast.agent.queueing.watching import Watch
 from holdfast.host import processes
-from holdfast.model.queue import CellState, OrderVerb
+from holdfast.model.errors import StorageError
+from holdfast.model.queue import Cell, CellState, OrderVerb
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.model.queue import Cell
     from tests.agent.queueing.working import Work
 
 pytestmark = pytest.mark.process
 
-DONE, FAILED, QUEUED = CellState.DONE, CellState.FAILED, CellState.QUEUED
+DONE, FAILED, QUEUED, HELD = CellState.DONE, CellState.FAILED, CellState.QUEUED, CellState.HELD
 KILLS = int(os.environ.get("HOLDFAST_SOAK_KILLS", "500"))
 SEED = int(os.environ.get("HOLDFAST_SOAK_SEED", str(int.from_bytes(os.urandom(4), "big"))))
 
@@ -106,6 +109,88 @@ def test_a_rebuilt_database_knows_what_became_of_lean_cells(work: Work, tmp_path
     for path in glob.glob(f"{work.directory}/queue*.db*"):
         os.unlink(path)
     assert [(cell.group, cell.name, cell.state, cell.exit_code) for cell in work_cells(work)] == before
+
+
+def test_a_marker_that_cannot_be_read_holds_its_cell_in_a_rebuild(work: Work, tmp_path: Path) -> None:
+    work.submit({name: shell(f"echo >> {tmp_path}/{name}") for name in "ab"}, lean=True)
+    work.wait_left()
+    work.submit({"c": shell(f"echo >> {tmp_path}/c")}, lean=True, start=False)
+    # As after a power cut: the name is on the disk and the content is not.
+    os.truncate(f"{work.runs}/lean/g/a.json", 0)
+    for path in glob.glob(f"{work.directory}/queue*.db*"):
+        os.unlink(path)
+    found = work.cells()
+    assert {name: cell.state for name, cell in found.items()} == {"a": HELD, "b": DONE, "c": QUEUED}
+    assert "lean/g/a.json" in found["a"].note
+    work.ensure()
+    work.wait_left()
+    assert [(tmp_path / name).read_text() for name in "abc"] == ["\n"] * 3
+
+
+@pytest.mark.parametrize("path", ["lean", "lean/g"])
+def test_a_directory_of_lean_cells_that_cannot_be_listed_is_not_an_empty_one(
+    path: str, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work.submit({"a": shell("true")}, lean=True, start=False)
+    os.makedirs(f"{work.runs}/lean/g", mode=0o700)
+    for name in glob.glob(f"{work.directory}/queue*.db*"):
+        os.unlink(name)
+    listdir = os.listdir
+
+    def refuse(name: str) -> list[str]:
+        if name == f"{work.runs}/{path}":
+            raise OSError(errno.EIO, "Input/output error", name)
+        return listdir(name)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    assert work.states() == {"a": HELD}
+
+
+def test_a_light_supervisor_that_cannot_come_up_is_not_tried_for_ever(work: Work) -> None:
+    os.makedirs(f"{work.runs}/lean/g/a.log", mode=0o700)
+    work.submit({"a": shell("true"), "b": shell("true")}, lean=True)
+    work.wait_left()
+    assert work.states() == {"a": HELD, "b": DONE}
+    assert "worker.log" in work.cells()["a"].note
+    assert "Is a directory" in work.log()
+
+
+def test_what_is_at_work_or_has_ended_is_not_taken_up_again(work: Work, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    os.mkfifo(go)
+    work.submit({"a": shell(f"echo >> {tmp_path}/a; read line < {go}")}, lean=True, start=False)
+    with work.open() as queue:
+        watch = Watch(f"{work.directory}/journal")
+        cells = LeanCells(queue, watch, lambda _: (work.environ, 0o077))
+        try:
+            cells.start(queue.cells())
+            (claimed,) = queue.cells()
+            # As after an error in the middle of a turn: stock is taken of all that the queue calls active.
+            cells.adopt(claimed)
+            assert [cell.id for cell in cells.active] == [claimed.id]
+            go.write_text("on\n")
+
+            def ended() -> bool:
+                cells.collect()
+                return len(cells.active) == 0
+
+            wait_until(ended, what="it has ended")
+            cells.adopt(claimed)
+            assert len(cells.active) == 0
+            assert [state for _, state in cells.start([])] == [DONE]
+        finally:
+            cells.close()
+            watch.close()
+    assert (tmp_path / "a").read_text() == "\n"
+
+
+def test_a_claim_of_which_nothing_was_begun_does_not_count_as_an_attempt() -> None:
+    cell = Cell(1, "1", "g", "a", CellState.CLAIMED, attempts=2, lean=True)
+    error = StorageError("no room")
+    for cause, state in ((OSError(errno.ENOSPC, "full"), QUEUED), (None, HELD)):
+        error.__cause__ = cause
+        _, to, facts = lean_cells._retreat(cell, error, "no room")
+        assert (to, facts["attempts"]) == (state, 1)
 
 
 def work_cells(work: Work) -> list[Cell]:

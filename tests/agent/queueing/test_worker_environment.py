@@ -97,6 +97,16 @@ def test_an_environment_that_is_not_there_is_an_error(queue: str, name: str) -> 
         environment.load(name, directory=queue)
 
 
+def test_what_no_cell_needs_any_more_is_forgotten_with_its_secrets(queue: str) -> None:
+    kept = environment.store({**PLAIN, "HF_TOKEN": SECRET}, directory=queue)
+    gone = environment.store({**PLAIN, "MORE": "1", "HF_TOKEN": SECRET}, directory=queue)
+    environment.forget_all_but(frozenset({kept}), directory=queue)
+    assert os.listdir(f"{queue}/environments") == [f"{kept}.json"]
+    assert environment.load(kept, directory=queue).missing == ()
+    base = fallback.private_directory(fallback.MEMORY_ROOTS)
+    assert not os.path.exists(f"{base}/queue/{gone}.json")
+
+
 def test_the_umask_of_the_shell_is_kept(queue: str) -> None:
     before = os.umask(0o027)
     try:

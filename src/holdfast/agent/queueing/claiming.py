@@ -57,6 +57,9 @@ class SharedCells:
             seen, expiry_s = wire.decode(Seen, facts["seen"]), float(facts["expiry_s"])
         except (OffloadFailed, OSError, wire.WireError, KeyError, TypeError) as error:
             return Answer(note=f"the claims directory cannot be used: {error}")
+        if seen.sha256 and cell.sha256 and seen.sha256 != cell.sha256:
+            words = f"{seen.host} has claimed a cell of this name with another configuration ({seen.sha256[:12]})"
+            return Answer(state=CellState.HELD, note=f"{words}; this one is {cell.sha256[:12]}: give it another name")
         found = self._read_claim(facts)
         if found is not None:
             self._watch.forget(cell.key)
@@ -115,7 +118,9 @@ def _look(cell: Cell, run_id: str | None) -> dict[str, Any]:
 def _claim(cell: Cell, after: int, run_id: str) -> dict[str, Any]:
     assert cell.claims is not None
     directory = open_directory(cell.claims, make=False)
-    claim = make_claim(directory.cell_directory(f"{cell.group}/{cell.name}"), after, facts={"run_id": run_id})
+    claim = make_claim(
+        directory.cell_directory(f"{cell.group}/{cell.name}"), after, facts={"run_id": run_id, "sha256": cell.sha256}
+    )
     return {"claim": wire.encode(claim) if claim is not None else None, "expiry_s": directory.expiry_s}
 
 

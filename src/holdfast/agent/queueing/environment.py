@@ -136,12 +136,21 @@ def refresh(name: str, environ: Mapping[str, str], *, directory: str) -> tuple[s
 
 def forget(names: frozenset[str], *, directory: str) -> None:
     """Remove environments that no cell needs any more; what cannot be removed stays."""
+    base = fallback.private_directory(fallback.MEMORY_ROOTS)
     for name in names:
         if _ID.fullmatch(name):
-            files.remove_quietly(f"{directory}/{DIRECTORY}/{name}.json")
-            base = fallback.private_directory(fallback.MEMORY_ROOTS)
+            # The secrets first: without the other file nobody would come back for them.
             if base is not None:
                 files.remove_quietly(f"{base}/{SECRETS}/{name}.json")
+            files.remove_quietly(f"{directory}/{DIRECTORY}/{name}.json")
+
+
+def forget_all_but(used: frozenset[str], *, directory: str) -> None:
+    """Remove every environment of the queue in `directory` that is not among those `used`.
+
+    Nobody may hand anything in meanwhile: what was stored a moment ago is not used yet.
+    """
+    forget(frozenset(_list_ids(directory)) - used, directory=directory)
 
 
 def _write_secrets(name: str, secrets: Mapping[str, str]) -> None:

@@ -38,13 +38,15 @@ from ...model.job import JobSpec, Priority
 from ...model.queue import CellState
 from ...model.run import SCHEMA
 from ..create import refuse_secrets
+from . import lanes
 from .lean_jobs import refuse
 from .light import BY_LIMIT, supervise
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from ...model.queue import Cell, Submission
+    from .lanes import Fence
 
 DIRECTORY = "lean"
 PREFIX = "lean"
@@ -83,6 +85,7 @@ class LeanLook:
     phase: Phase
     record: dict[str, Any] | None = None
     supervisor: ProcessId | None = None
+    lane: bool = False
     why: str = ""
 
 
@@ -131,7 +134,8 @@ def start(cell: Cell, submission: Submission, environ: Mapping[str, str], *, uma
         WireError: its job cannot be read.
     """
     plan = _plan(cell, submission, environ, umask=umask, queue=queue)
-    if look(cell).phase in (Phase.LIVE, Phase.ENDED):
+    phase = look(cell).phase
+    if phase in (Phase.LIVE, Phase.ENDED) or (phase is Phase.LOST and _is_of_claim(plan)):
         return None
     try:
         _keep_aside(plan)
@@ -142,11 +146,40 @@ def start(cell: Cell, submission: Submission, environ: Mapping[str, str], *, uma
                 supervise(plan, marker)
         finally:
             os.close(marker)
-        # Ours until we reap it, so the number is still its own.
-        return Light(pid, os.pidfd_open(pid))
     except OSError as error:
         where = error.filename or plan.record_path
         raise StorageError(f"{where}: {error.strerror}", hint="see df and `ulimit -u`") from error
+    try:
+        # Ours until we reap it, so the number is still its own.
+        return Light(pid, os.pidfd_open(pid))
+    except OSError:
+        # It is begun, and its marker finds it: were this said to have failed, it would be begun a second time.
+        return None
+
+
+def start_lane(
+    cells: Sequence[tuple[Cell, Submission, Mapping[str, str], int]], fence: Fence, *, queue: str
+) -> tuple[Light, int]:
+    """Fork one lane for cells as `start` takes them (with environment and umask); the second is its token pipe.
+
+    Raises:
+        UsageError, StorageError, WireError: as `start`; nothing was begun.
+    """
+    plans = [_plan(cell, came, environ, umask=umask, queue=queue) for cell, came, environ, umask in cells]
+    try:
+        os.makedirs(os.path.dirname(plans[0].record_path), mode=0o700, exist_ok=True)
+        for plan in plans:
+            _keep_aside(plan)
+        pid, tokens = lanes.fork(plans, fence)
+        try:
+            return Light(pid, os.pidfd_open(pid)), tokens
+        except OSError:
+            # What it has begun is found by its markers.
+            lanes.end(pid)
+            os.close(tokens)
+            raise
+    except OSError as error:
+        raise StorageError(f"no lane could be started: {error.strerror}", hint="see df and `ulimit -u`") from error
 
 
 def _plan(cell: Cell, submission: Submission, environ: Mapping[str, str], *, umask: int, queue: str) -> Plan:
@@ -207,6 +240,11 @@ def _commit_marker(plan: Plan) -> int:
     return descriptor
 
 
+def _is_of_claim(plan: Plan) -> bool:
+    """Whether the marker is of this very claim: then it was begun, whoever has lost it. An older one is in no way."""
+    return bool((_read(plan.record_path) or {}).get("run_id") == plan.identity["run_id"])
+
+
 def _keep_aside(plan: Plan) -> None:
     """Rename record and output of an earlier claim of this cell to ``<name>.<its id>``: attempts are kept."""
     found = _read(plan.record_path)
@@ -257,7 +295,7 @@ def look(cell: Cell) -> LeanLook:
             return LeanLook(Phase.ENDED, record=found)
         supervisor = _read_supervisor(found)
         if alive:
-            return LeanLook(Phase.LIVE, supervisor=supervisor)
+            return LeanLook(Phase.LIVE, supervisor=supervisor, lane=found.get("lane") is True)
         if "supervisor" in found or found.get("boot_id") != boot_id():
             return LeanLook(Phase.LOST, why="its light supervisor is gone and left no record of its end")
         return LeanLook(Phase.UNBEGUN)
@@ -338,25 +376,44 @@ def stop(cell: Cell) -> bool:
         return True
     if found.phase is not Phase.LIVE or found.supervisor is None:
         return False
-    return bool(send_signal(found.supervisor, signal.SIGTERM))
+    if not found.lane:
+        return bool(send_signal(found.supervisor, signal.SIGTERM))
+    # By the time of the signal its lane may be at the next cell, which is told by this file that it is not meant.
+    path = f"{os.path.dirname(record_path(cell))}/.{cell.run_id}.stop"
+    files.commit(path, b"", durable=False)
+    sent = bool(send_signal(found.supervisor, signal.SIGTERM))
+    if not sent or look(cell).phase is not Phase.LIVE:
+        files.remove_quietly(path)
+    return sent
 
 
 def find_records(runs_root: str, queue: str) -> list[dict[str, Any]]:
-    """Markers and records of one queue's cells, for a rebuild: newest claim of each cell; unreadable ones are left out.
+    """Markers and records of one queue's cells, for a rebuild: newest claim of each cell.
 
-    Whether one without an end is alive or lost `look` says.
+    Whether one without an end is alive or lost `look` says. What cannot be read has ``unreadable``, the path, and of
+    ``group`` and ``name`` what the path tells: it may be of any queue, and of a cell that has run.
     """
-    base, found = f"{runs_root}/{DIRECTORY}", []
-    for group in _list(base):
-        for name in _list(f"{base}/{group}"):
-            record = _read(f"{base}/{group}/{name}") if name.endswith(".json") and name[0] != "." else None
-            if record and record.get("queue") == queue and name == f"{record.get('name')}.json":
+    base = f"{runs_root}/{DIRECTORY}"
+    found: list[dict[str, Any]] = []
+    for group in _list(base, found):
+        for name in _list(f"{base}/{group}", found, group=group):
+            if not name.endswith(".json") or name[0] == ".":
+                continue
+            record = _read(f"{base}/{group}/{name}")
+            stem = name.removesuffix(".json")
+            if record is not None and not (record.get("queue") and record.get("name")):
+                found.append({"unreadable": f"{base}/{group}/{name}", "group": group, "name": stem})
+            elif record and record["queue"] == queue and stem == record["name"]:
                 found.append(record)
     return found
 
 
-def _list(path: str) -> list[str]:
+def _list(path: str, found: list[dict[str, Any]], *, group: str = "") -> list[str]:
+    """The names in a directory; one that cannot be read is noted in `found`."""
     try:
         return sorted(os.listdir(path))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
     except OSError:
+        found.append({"unreadable": path, "group": group, "name": ""})
         return []

@@ -3,26 +3,28 @@
 One transaction of the queue holds many ends and many claims, since each waits for the disk. That loses nothing: a claim
 is committed before its cell is begun, and an end that is not committed yet is still in the cell's record, where the
 next worker finds it (`lean.look`). While a group's cells are short, some more of it are claimed ahead and begun as
-others end, without a commit in between; they are given back when nothing may start or the cells turn out long.
+others end, several of them in one fork (`lanes`), without a commit in between; they are given back when nothing may
+start or the cells turn out long.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import select
-import sys
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...host.clock import epoch_s, monotonic_s, utc_now
+from ...host.clock import epoch_s, monotonic_s
 from ...host.processes import open_pidfd
 from ...model import wire
 from ...model.errors import HoldfastError
 from ...model.queue import CellState
 from ...store.queue_moves import CellMoved
-from . import lean
+from . import lanes, lean
+from .presence import log_line
 from .starting import PASSING
 
 if TYPE_CHECKING:
@@ -36,11 +38,17 @@ PAUSE_S = 5.0
 MOST_AHEAD = 32
 """So many cells are claimed ahead of their start."""
 SHORT_S = 0.25
+LONG_S = 3600.0
+"""Of a group of which nothing is known."""
+LANE_S, START_S = 0.15, 0.003
+"""How long a lane is to be at work at most, by what the last cell took and what beginning one takes."""
 """Cells that took no longer are worth claiming ahead."""
 BURST_S, BURST_WAIT_MS = 0.05, 5
 """So long at most the worker stays with short cells alone, and only while one ends every few milliseconds."""
 PATIENCE_S = 0.5
 """When none of the cells that were claimed ahead has been begun for so long, they are given back."""
+MOST_VAIN = 3
+"""A cell whose light supervisor ended so often before the command is left to a person."""
 LOOK_AGAIN_S = 0.2
 """When a cell is looked at again of whose light supervisor there is no descriptor (it has not said yet who it is)."""
 
@@ -50,12 +58,22 @@ Move = tuple[int, CellState, dict[str, object]]
 
 @dataclass(slots=True)
 class _Live:
-    """A lean cell under way: the pidfd of its light supervisor (None: not known yet), and whether it is our child."""
+    """A lean cell under way: the pidfd of its light supervisor (None: not known yet), and whether it is our child.
+
+    Of a lane: its first cell, the others in `rest`, and the pipe to take them back from. Together they take one place.
+    """
 
     cell: Cell
     pidfd: int | None
     ours: bool
     looked_s: float = 0.0
+    rest: tuple[Cell, ...] = ()
+    tokens: int | None = None
+    begun_s: float = 0.0
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        return (self.cell, *self.rest)
 
 
 class LeanCells:
@@ -69,7 +87,10 @@ class LeanCells:
         self._poller = select.poll()
         self._ahead: deque[Cell] = deque()
         self._ahead_since_s = 0.0
-        self._short: dict[str, bool] = {}
+        self._fence = lanes.Fence(queue.directory)
+        self._no_lanes_until_s = 0.0
+        self._took_s: dict[str, float] = {}
+        self._vain: dict[int, int] = {}
         self._ended: list[tuple[Cell, CellState, dict[str, Any]]] = []
         self._environs: dict[str, tuple[dict[str, str], int]] = {}
 
@@ -83,7 +104,8 @@ class LeanCells:
         """In how many seconds the worker must come back though nothing may wake it; None: it will be woken."""
         if any(live.pidfd is None for live in self._live.values()):
             return LOOK_AGAIN_S
-        return PATIENCE_S if self._ahead else 0.0 if self._ended else None
+        planned = self._ahead or any(live.rest for live in self._live.values())
+        return PATIENCE_S if planned else 0.0 if self._ended else None
 
     def close(self) -> None:
         """Give the descriptors back; the cells go on."""
@@ -94,7 +116,7 @@ class LeanCells:
 
     def adopt(self, cell: Cell) -> None:
         """Take up a CLAIMED or RUNNING lean cell that an earlier worker has left."""
-        if cell.id in self._live or self._is_ahead(cell) or any(cell.id == ended.id for ended, _, _ in self._ended):
+        if self._is_under_way(cell) or self._is_ahead(cell) or any(cell.id == ended.id for ended, _, _ in self._ended):
             return
         found = lean.look(cell)
         if found.phase is lean.Phase.UNBEGUN:
@@ -105,11 +127,17 @@ class LeanCells:
         else:
             self._note_end(cell, found)
 
+    def _is_under_way(self, cell: Cell) -> bool:
+        return any(cell.id == one.id for live in self._live.values() for one in live.cells)
+
     def _is_ahead(self, cell: Cell) -> bool:
         return any(cell.id == one.id for one in self._ahead)
 
     def _follow(self, cell: Cell, found: lean.LeanLook) -> _Live:
-        pidfd = None if found.supervisor is None else open_pidfd(found.supervisor)
+        pidfd = None
+        # Without a descriptor it is looked at again and again, until there is one to be had.
+        with contextlib.suppress(OSError):
+            pidfd = None if found.supervisor is None else open_pidfd(found.supervisor)
         return _Live(cell, pidfd, ours=False, looked_s=monotonic_s())
 
     def collect(self) -> None:
@@ -126,6 +154,9 @@ class LeanCells:
         for live in list(self._live.values()):
             if not self._has_ended(live):
                 continue
+            if live.tokens is not None:
+                self._end_lane(live)
+                continue
             found = lean.look(live.cell)
             self._drop(live)
             if found.phase is lean.Phase.LIVE:
@@ -133,11 +164,58 @@ class LeanCells:
                 self._keep(self._follow(live.cell, found))
             elif found.phase is lean.Phase.UNBEGUN:
                 # Its fork went before it got to the command: nothing has happened.
-                self._begin(live.cell)
+                self._begin_anew(live.cell)
             else:
                 self._note_end(live.cell, found)
                 self._begin_next(live.cell)
         return len(self._live)
+
+    def _end_lane(self, live: _Live) -> None:
+        """Take the ends of a lane's cells. What it has not begun is begun one by one: something may be in its way."""
+        self._drop(live)
+        unbegun = []
+        for cell in live.cells:
+            found = lean.look(cell)
+            if found.phase is lean.Phase.UNBEGUN:
+                unbegun.append(cell)
+            elif found.phase is lean.Phase.LIVE:
+                self._keep(self._follow(cell, found))
+            else:
+                self._note_end(cell, found)
+        if unbegun:
+            self._no_lanes_until_s = monotonic_s() + PAUSE_S
+            self._begin_anew(unbegun[0])
+            self._ahead.extendleft(reversed(unbegun[1:]))
+        else:
+            self._begin_next(live.cell)
+
+    def _thin(self, live: _Live) -> None:
+        """Take back what a lane has not begun, and the ends that there are: it is at a long cell, or is to stop."""
+        assert live.tokens is not None
+        number = dict(enumerate(live.cells))
+        back = [number.pop(index) for index in lanes.take_back(live.tokens)]
+        self._ahead.extendleft(reversed(back))
+        found = {cell.id: lean.look(cell) for cell in number.values()}
+        closed = (lean.Phase.ENDED, lean.Phase.LOST)
+        left = [cell for cell in number.values() if found[cell.id].phase not in closed]
+        # One stands for the lane until its process has ended.
+        left = left or [*number.values()][-1:] or [live.cell]
+        for cell in number.values():
+            if cell not in left:
+                self._note_end(cell, found[cell.id])
+        del self._live[live.cell.id]
+        live.cell, live.rest = left[0], tuple(left[1:])
+        self._live[live.cell.id] = live
+
+    def _begin_anew(self, cell: Cell) -> None:
+        """Once more, a few times: what is in the way of its supervisor may be there for good."""
+        tries = self._vain[cell.id] = self._vain.get(cell.id, 0) + 1
+        if tries < MOST_VAIN:
+            self._begin(cell)
+            return
+        why = f"its light supervisor ended {tries} times before the command began; see worker.log of the queue"
+        del self._vain[cell.id]
+        self._ended.append((cell, CellState.HELD, {"note": why}))
 
     def _keep(self, live: _Live) -> None:
         self._live[live.cell.id] = live
@@ -147,6 +225,8 @@ class LeanCells:
 
     def _drop(self, live: _Live) -> None:
         del self._live[live.cell.id]
+        if live.tokens is not None:
+            os.close(live.tokens)
         if live.pidfd is not None:
             self._watch.remove_descriptor(live.pidfd)
             self._poller.unregister(live.pidfd)
@@ -163,9 +243,10 @@ class LeanCells:
 
     def _note_end(self, cell: Cell, found: lean.LeanLook) -> None:
         state, facts = lean.judge(found)
+        self._vain.pop(cell.id, None)
         self._ended.append((cell, state, {**facts, "ended_at": epoch_s()}))
         took = (found.record or {}).get("duration_s")
-        self._short[cell.group] = isinstance(took, (int, float)) and took <= SHORT_S
+        self._took_s[cell.group] = float(took) if isinstance(took, (int, float)) else LONG_S
 
     # --- what is to begin -------------------------------------------------------------------------------------------
 
@@ -185,10 +266,10 @@ class LeanCells:
             moves.append((cell.id, CellState.CLAIMED, {**facts, "ended_at": None, "note": ""}))
         moved = self._move(moves)
         del self._ended[: len(ended)]
+        self._keep_ahead([moved[cell.id] for cell in ahead if cell.id in moved])
         for cell in cells:
             if cell.id in moved:
                 self._begin(moved[cell.id])
-        self._keep_ahead([moved[cell.id] for cell in ahead if cell.id in moved])
         return [(cell, state) for cell, state, _ in ended if cell.id in moved]
 
     def _move(self, moves: list[Move]) -> dict[int, Cell]:
@@ -203,15 +284,18 @@ class LeanCells:
             try:
                 done[cell_id] = self._queue.move_on(cell_id, state, **facts)
             except CellMoved as error:
-                sys.stderr.write(f"{utc_now()} {error}\n")
+                log_line(str(error))
         return done
 
     def _plan_ahead(self, cells: Sequence[Cell]) -> list[Cell]:
         """Which cells to claim ahead: the next best ones, as long as they are short and like those that run."""
         stopped = self._is_stopped()
+        for live in list(self._live.values()):
+            if live.rest and (stopped or monotonic_s() - live.begun_s > PATIENCE_S):
+                self._thin(live)
         if self._ahead and (stopped or not self._live or monotonic_s() - self._ahead_since_s > PATIENCE_S):
             self._give_back()
-        alike = {(cell.group, cell.slots) for cell in (*self.active, *cells) if self._short.get(cell.group)}
+        alike = {(cell.group, cell.slots) for cell in (*self.active, *cells) if self._is_short(cell.group)}
         if stopped or not alike or len(self._ahead) > MOST_AHEAD // 4:
             return []
         known = {cell.id for cell in cells}
@@ -229,7 +313,16 @@ class LeanCells:
             return True
         settings, groups = self._queue.settings(), self._queue.groups()
         shut = {name for name, group in groups.items() if group.paused or group.held}
-        return settings.paused or settings.draining or any(cell.group in shut for cell in self._ahead)
+        return (
+            settings.paused
+            or settings.draining
+            or any(
+                cell.group in shut for cell in (*self._ahead, *(live.cell for live in self._live.values() if live.rest))
+            )
+        )
+
+    def _is_short(self, group: str) -> bool:
+        return self._took_s.get(group, LONG_S) <= SHORT_S
 
     def _keep_ahead(self, cells: Sequence[Cell]) -> None:
         if cells:
@@ -255,13 +348,41 @@ class LeanCells:
         self._move(moves)
         self._ahead.clear()
 
+    def _begin_lane(self, cell: Cell) -> bool:
+        """Begin short cells one after the other in one fork: this one and some of those ahead; False when not."""
+        took_s = self._took_s.get(cell.group, LONG_S)
+        alike = itertools.takewhile(lambda one: (one.group, one.slots) == (cell.group, cell.slots), self._ahead)
+        # Half of what there is: the other places shall have something to do, too.
+        most = min(lanes.MOST_CELLS, int(LANE_S / (took_s + START_S)), (len(self._ahead) + 2) // 2)
+        cells = [cell, *itertools.islice(alike, max(0, most - 1))]
+        if len(cells) == 1 or monotonic_s() < self._no_lanes_until_s:
+            return False
+        try:
+            submissions = [self._queue.submission_of(one.id) for one in cells]
+            plans = [
+                (one, came, *self._find_environ(one, came.environment))
+                for one, came in zip(cells, submissions, strict=True)
+            ]
+            light, tokens = lean.start_lane(plans, self._fence, queue=self._id)
+        except (HoldfastError, wire.WireError, ValueError):
+            # Which of them it is shows when each is begun by itself.
+            self._no_lanes_until_s = monotonic_s() + PAUSE_S
+            return False
+        for _ in cells[1:]:
+            self._ahead.popleft()
+        live = _Live(cell, light.pidfd, ours=True, rest=tuple(cells[1:]), tokens=tokens, begun_s=monotonic_s())
+        self._keep(live)
+        return True
+
     def _begin(self, cell: Cell) -> None:
         """Begin a claimed cell. It stays CLAIMED while it runs: the marker says more, and a commit less is made."""
+        if self._begin_lane(cell):
+            return
         try:
             submission = self._queue.submission_of(cell.id)
         except HoldfastError as error:
             # The queue cannot be read just now, which says nothing about the cell: it is begun or given back later.
-            sys.stderr.write(f"{utc_now()} {cell.label} was not started: {error}\n")
+            log_line(f"{cell.label} was not started: {error}")
             self._ahead.append(cell)
             return
         try:
@@ -269,7 +390,7 @@ class LeanCells:
             light = lean.start(cell, submission, environ, umask=umask, queue=self._id)
         except (HoldfastError, wire.WireError, ValueError) as error:
             hint = f"; {error.hint}" if isinstance(error, HoldfastError) and error.hint else ""
-            sys.stderr.write(f"{utc_now()} {cell.label} was not started: {error}\n")
+            log_line(f"{cell.label} was not started: {error}")
             self._ended.append(_retreat(cell, error, f"{error}{hint}"))
             return
         if light is None:
@@ -289,8 +410,11 @@ class LeanCells:
 
 
 def _retreat(cell: Cell, error: Exception, words: str) -> tuple[Cell, CellState, dict[str, Any]]:
-    """Where a cell of which nothing was begun goes: a full disk passes, anything else is for a person."""
-    cause = error.__cause__
+    """Where a cell of which nothing was begun goes: a full disk passes, anything else is for a person.
+
+    The claim does not count: attempts are what the records of a rebuild are held against.
+    """
+    cause, facts = error.__cause__, {"note": words, "attempts": max(0, cell.attempts - 1)}
     if isinstance(cause, OSError) and cause.errno in PASSING:
-        return cell, CellState.QUEUED, {"note": words, "not_before": epoch_s() + PAUSE_S}
-    return cell, CellState.HELD, {"note": words}
+        return cell, CellState.QUEUED, {**facts, "not_before": epoch_s() + PAUSE_S}
+    return cell, CellState.HELD, facts

@@ -8,6 +8,7 @@ image (posix_spawn(3) of glibc uses vfork), which is what makes a lean cell chea
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import resource
@@ -40,12 +41,16 @@ KEPT = 3
 
 @dataclass(slots=True)
 class _Life:
-    """What became of the command so far. `stopped` is why it was ended before it ended by itself."""
+    """What became of the command so far. `stopped` is why it was ended before it ended by itself.
+
+    `stop_path`, of a cell in a lane: the file without which a TERM is not meant for it.
+    """
 
     pid: int = 0
     status: int | None = None
     usage: resource.struct_rusage | None = None
     stopped: str = ""
+    stop_path: str = ""
     left: int = 0
     emptied: bool = True
     stuck: tuple[int, ...] = ()
@@ -56,7 +61,10 @@ def supervise(plan: Plan, marker: int) -> None:
     code = EXIT_LOST
     try:
         _detach(marker, plan.log_path)
-        _run(plan)
+        # The second line of the marker: from here on the command may have run.
+        line = {"supervisor": wire.encode(identify_self()), "started_at": utc_now()}
+        files.write_all(KEPT, (json.dumps(line) + "\n").encode())
+        run(plan, line)
         code = 0
     except BaseException:  # noqa: BLE001 - the last barrier of a forked child; without a record the cell counts as lost
         import traceback
@@ -68,6 +76,15 @@ def supervise(plan: Plan, marker: int) -> None:
 
 def _detach(marker: int, log_path: str) -> None:
     """Own session, the log as output, /dev/null as input, and no other descriptor of the worker but the marker."""
+    held = fcntl.fcntl(marker, fcntl.F_DUPFD_CLOEXEC, KEPT)
+    leave_worker(log_path)
+    if held != KEPT:
+        os.dup2(held, KEPT, inheritable=False)
+    close_from(KEPT + 1)
+
+
+def leave_worker(log_path: str) -> None:
+    """Own session, signals as they were for the worker's parent, the log as output, /dev/null as input."""
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     for number in HEARD:
@@ -76,14 +93,14 @@ def _detach(marker: int, log_path: str) -> None:
     os.setsid()
     null = os.open(os.devnull, os.O_RDONLY)
     log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    held = os.dup(marker) if marker < KEPT else marker
     for source, target in ((null, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    if held != KEPT:
-        os.dup2(held, KEPT, inheritable=False)
-    os.set_inheritable(KEPT, False)
-    os.closerange(KEPT + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] if _many_open() else 1024)
     libc.set_child_subreaper()
+
+
+def close_from(first: int) -> None:
+    """Close every descriptor from this one on."""
+    os.closerange(first, resource.getrlimit(resource.RLIMIT_NOFILE)[0] if _many_open() else 1024)
 
 
 def _many_open() -> bool:
@@ -91,20 +108,18 @@ def _many_open() -> bool:
     return any(int(name) >= 1024 for name in os.listdir("/proc/self/fd"))
 
 
-def _run(plan: Plan) -> None:
-    me = identify_self()
-    # The second line of the marker: from here on the command may have run. Before the command, after all that can fail.
+def run(plan: Plan, line: dict[str, Any], *, stop_path: str = "") -> bool:
+    """Run a cell whose marker is in place with all its lines, and write its record; whether nothing of it is left."""
     began_s = monotonic_s()
-    line = wire.encode({"supervisor": me, "started_at": utc_now()})
-    error = _prepare(plan)
-    files.write_all(KEPT, (json.dumps(line) + "\n").encode())
-    life = _Life()
-    if error is None:
-        error = _spawn(plan, life)
+    life = _Life(stop_path=stop_path)
+    error = _prepare(plan) or _spawn(plan, life)
     if error is None:
         _wait(plan, life, began_s)
     # Not synced: the worker's next commit holds the end; without it a power cut makes the cell lost, never repeated.
     files.commit(plan.record_path, wire.to_bytes(_describe(plan, life, error, began_s, line)), durable=False)
+    if life.stopped and stop_path:
+        files.remove_quietly(stop_path)
+    return life.emptied
 
 
 def _prepare(plan: Plan) -> tuple[int, str] | None:
@@ -170,7 +185,8 @@ def _sleep(life: _Life, limit_s: float | None, *, ending: bool) -> None:
         found = signal.sigwaitinfo(HEARD)
     else:
         found = signal.sigtimedwait(HEARD, limit_s)
-    if found is not None and found.si_signo != signal.SIGCHLD and not life.stopped:
+    meant = found is not None and (not life.stop_path or os.path.exists(life.stop_path))
+    if found is not None and meant and found.si_signo != signal.SIGCHLD and not life.stopped:
         life.stopped = signal.Signals(found.si_signo).name
 
 

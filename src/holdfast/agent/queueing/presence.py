@@ -9,6 +9,7 @@ Who holds it stands in the file, for people only; what counts is the lock.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...host import files
-from ...host.clock import utc_now
+from ...host.clock import epoch_s, utc_now
 from ...host.processes import identify_self
 from ...model import wire
 from ...model.errors import StorageError
@@ -32,6 +33,8 @@ MARKER = "HOLDFAST_RUN_ID"
 LOCK = "worker.lock"
 LOG = "worker.log"
 LARGEST_LOG_BYTES = 1 << 20
+COMES_UP_S = 2.0
+"""Within which a worker has taken its lock, on a box that is not overloaded."""
 NEUTRAL = ("HOME", "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL")
 """What a worker keeps of the environment of whoever started it, beside `OWN_PREFIXES`; each run gets its own."""
 OWN_PREFIXES = ("HOLDFAST_", "XDG_")
@@ -79,6 +82,16 @@ def see_to_worker(log: Callable[[str], None]) -> None:
         log(f"no worker for the queue: {error}")
 
 
+def log_line(words: str) -> None:
+    """A line for the worker's log, which is its standard error. Never raises.
+
+    Past Python's buffer: on a full disk the log cannot be written either, and that must not end the worker, which is
+    to go on when there is room; nor may what was not written be in the way of the next line.
+    """
+    with contextlib.suppress(OSError):
+        os.write(2, f"{utc_now()} {words}\n".encode("utf-8", "backslashreplace"))
+
+
 def read_worker(directory: str) -> WorkerFacts | None:
     """The worker at work; None when nobody holds the lock.
 
@@ -99,6 +112,15 @@ def read_worker(directory: str) -> WorkerFacts | None:
         raise StorageError(f"{directory}/{LOCK}: {error.strerror}", hint="its disk takes no locks") from error
     finally:
         os.close(descriptor)
+
+
+def was_just_started(directory: str) -> bool:
+    """Whether somebody started a worker a moment ago: it has the lock only when its image is loaded."""
+    try:
+        started_s = os.stat(f"{directory}/{LOG}", follow_symlinks=False).st_mtime
+    except OSError:
+        return False
+    return 0.0 <= epoch_s() - started_s < COMES_UP_S
 
 
 def _parse_facts(data: bytes) -> WorkerFacts:
@@ -196,6 +218,7 @@ def _open_log(directory: str) -> int:
         descriptor = os.open(path, flags, 0o600)
         if os.fstat(descriptor).st_size > LARGEST_LOG_BYTES:
             os.ftruncate(descriptor, 0)
+        os.utime(descriptor)
     except OSError:
         # A worker without a log is better than none.
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

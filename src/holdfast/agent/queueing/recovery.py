@@ -182,16 +182,30 @@ def _time(value: object) -> float | None:
 
 
 def _scan_lean(root: str, queue_id: str) -> Iterator[Cell]:
-    if not os.path.isdir(f"{root}/lean"):
+    try:
+        os.lstat(f"{root}/lean")
+    except FileNotFoundError:
         return
+    except OSError:
+        # What follows meets it again, and says so.
+        pass
     from . import lean
 
     for record in lean.find_records(root, queue_id):
         try:
             reference = wire.decode(CellRef, record, "lean record")
         except wire.WireError:
+            yield _suspect_lean(root, record)
             continue
         yield _describe_lean(root, reference, record)
+
+
+def _suspect_lean(root: str, record: dict[str, Any]) -> Cell:
+    """A marker that cannot be read: the cell of that name may have run; without a name any of its group, or all."""
+    path = _text(record.get("unreadable")) or f"{root}/lean/{record.get('group')}/{record.get('name')}.json"
+    note = UNREADABLE.format(path=path, why="a marker of lean cells")
+    group, name = _text(record.get("group")), _text(record.get("name"))
+    return Cell(0, "", group, name, CellState.HELD, runs_root=root, lean=True, note=note)
 
 
 def _describe_lean(root: str, reference: CellRef, record: dict[str, Any]) -> Cell:

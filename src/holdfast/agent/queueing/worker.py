@@ -12,11 +12,10 @@ that something waits for.
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 from ...core.queueing import Active, Situation, Standing, choose
-from ...host.clock import epoch_s, monotonic_s, utc_now
+from ...host.clock import epoch_s, monotonic_s
 from ...model.errors import HoldfastError, StorageError
 from ...model.queue import CellState
 from ...store.queue_moves import CellMoved
@@ -24,7 +23,7 @@ from ..acting import is_held
 from .ending import Ends
 from .hours import read_closed_hours
 from .lean_cells import LeanCells
-from .presence import WorkerLock, count_cpu_slots, ensure_worker, read_worker
+from .presence import WorkerLock, count_cpu_slots, ensure_worker, log_line, read_worker
 from .starting import Made, Starter
 from .watching import COME_UP_S, Phase, Watch, Watched
 
@@ -44,7 +43,8 @@ MOST_ACTIVE = 200
 CLOCK_CHECK_S = 60.0
 """How often the wall clock is asked anew when something waits for a time of day: somebody may have set it."""
 REVIEW_S = 10.0
-"""How often cells that another box has are looked at."""
+"""How often, at the least, cells that another box has are looked at: three times in an expiry."""
+FIRST_REVIEW_S = 1.0
 REST_S = 0.1
 """How long the end of a cell for cards is not looked into: whoever is given these cards now needs disk and CPU."""
 DARK_S = 60.0
@@ -64,8 +64,9 @@ MOST_RESTARTS = 5
 class Worker:
     """Works one queue off until nothing is left that goes on by itself."""
 
-    def __init__(self, queue: Queue) -> None:
-        """Look at nothing yet."""
+    def __init__(self, queue: Queue, *, prepare: Callable[[], None] | None = None) -> None:
+        """Look at nothing yet. `prepare` is called once, before the first run is made: lean cells need none of it."""
+        self._prepare = prepare
         self._queue = queue
         self._starter = Starter(queue)
         self._watch = Watch(f"{queue.directory}/journal")
@@ -74,6 +75,7 @@ class Worker:
         self._blocked_until_s = 0.0
         self._pause_s = FIRST_PAUSE_S
         self._reviewed_s = 0.0
+        self._review_s = FIRST_REVIEW_S
         self._review_from = 0
         self._hours: tuple[float, str] = (0.0, "")
         self._ends = Ends(queue)
@@ -90,7 +92,8 @@ class Worker:
 
     def run(self, stay: Callable[[], bool]) -> None:
         """Work until nothing is left to do, or `stay` says no."""
-        self._behind = True
+        # Also when it is begun anew: what was seen left then may be told of by no event any more.
+        self._behind = self._stale = True
         while stay():
             if self._behind:
                 self._behind = False
@@ -123,7 +126,7 @@ class Worker:
         try:
             step()
         except (HoldfastError, OSError) as error:
-            _log(f"{step.__name__.strip('_')}: {error}")
+            log_line(f"{step.__name__.strip('_')}: {error}")
             self._behind = True
             self._block(str(error))
         except Exception as error:
@@ -133,7 +136,7 @@ class Worker:
                 raise
             import traceback
 
-            _log("".join(traceback.format_exception(error)).rstrip())
+            log_line("".join(traceback.format_exception(error)).rstrip())
             self._behind = True
             self._block(f"holdfast itself failed: {type(error).__name__}: {error}")
 
@@ -152,7 +155,7 @@ class Worker:
                 self._take_over(cell)
             except CellMoved as error:
                 # Of this one somebody else has decided; the others are still to be looked at.
-                _log(str(error))
+                log_line(str(error))
 
     def _take_over(self, cell: Cell) -> None:
         if cell.lean:
@@ -160,6 +163,7 @@ class Worker:
         elif cell.state is CellState.PRODUCED:
             self._ends.judge(cell)
         elif cell.state is CellState.CLAIMED:
+            self._prepare_runs()
             self._note(self._starter.take_up(cell))
         elif cell.run_dir is not None:
             self._watch.add(cell, cell.run_dir, max(1, cell.attempts))
@@ -172,7 +176,7 @@ class Worker:
             self._watch.add(cell, cell.run_dir, cell.attempts)
             self._pause_s = FIRST_PAUSE_S
             return
-        _log(f"{cell.label} was not started ({start.made.value}): {start.why}")
+        log_line(f"{cell.label} was not started ({start.made.value}): {start.why}")
         if start.made is Made.BLOCKED:
             self._block(start.why)
 
@@ -188,7 +192,7 @@ class Worker:
                 self._follow(run)
             except CellMoved as error:
                 # Somebody took it out of the queue. The run goes on, with a supervisor of its own.
-                _log(str(error))
+                log_line(str(error))
                 self._watch.drop(run.cell.id)
 
     def _follow(self, run: Watched) -> None:
@@ -226,7 +230,10 @@ class Worker:
             # Its supervisor is still coming up.
             return
         if look.phase in (Phase.MISSING, Phase.UNREADABLE) or run.restarts >= MOST_RESTARTS:
-            why = look.note or f"its run directory {run.run_dir} holds no attempt"
+            # Its job may be at work all the same: nobody sees it there any more.
+            why = (
+                look.note or f"its run directory {run.run_dir} has no attempt (any more); its job may still be running"
+            )
             if run.restarts >= MOST_RESTARTS:
                 why = f"its supervisor was gone {run.restarts} times; see {run.run_dir}"
             self._leave_to_person(run, why)
@@ -245,12 +252,14 @@ class Worker:
     def _leave_to_person(self, run: Watched, why: str) -> None:
         """Its last attempt does not count as one that ended: whoever lets the cell go on takes that one up first."""
         settled = max(run.look.attempt, run.cell.attempts, 1) - 1
-        self._queue.move_on(run.cell.id, CellState.HELD, attempts=settled, note=why)
+        blind = run.look.phase in (Phase.MISSING, Phase.UNREADABLE)
+        # Let go by name only, never along with others: that person is to see first what is at work.
+        self._queue.move_on(run.cell.id, CellState.HELD, attempts=settled, note=why, guarded=blind)
         self._watch.drop(run.cell.id)
 
     def _review_elsewhere(self) -> None:
         """Cells that another box has: done there, or silent there and free again."""
-        if monotonic_s() - self._reviewed_s < REVIEW_S:
+        if monotonic_s() - self._reviewed_s < self._review_s:
             return
         self._reviewed_s = monotonic_s()
         cells = self._queue.cells(states=(CellState.ELSEWHERE,))
@@ -258,9 +267,11 @@ class Worker:
         self._review_from = first + WINDOW
         for cell in cells[first : first + WINDOW]:
             answer = self._starter.shared.review(cell)
+            if answer.expiry_s:
+                self._review_s = min(REVIEW_S, answer.expiry_s / 3)
             if answer.state is None:
                 # The directory does not answer, and each look waits for it: our own cells wait meanwhile.
-                _log(f"{cell.label}: {answer.note}")
+                log_line(f"{cell.label}: {answer.note}")
                 return
             if answer.state is not CellState.ELSEWHERE:
                 self._queue.move_on(cell.id, answer.state, note=answer.note)
@@ -283,11 +294,17 @@ class Worker:
             if not (chosen or ended) or self._blocked_now:
                 return
 
+    def _prepare_runs(self) -> None:
+        prepare, self._prepare = self._prepare, None
+        if prepare is not None:
+            prepare()
+
     def _start(self, cell: Cell) -> None:
+        self._prepare_runs()
         try:
             self._note(self._starter.start(cell))
         except CellMoved as error:
-            _log(str(error))
+            log_line(str(error))
 
     def _find_candidates(self, situation: Situation) -> list[Cell]:
         return self._queue.candidates(
@@ -355,13 +372,8 @@ class Worker:
         times = [CLOCK_CHECK_S] if due is not None or self._hours[1] or not self._watch.runs else []
         times += [self._lean.next_look_s] if self._lean.next_look_s is not None else []
         times += [max(0.05, due - epoch_s())] if due is not None else []
-        times += [REVIEW_S] if elsewhere else []
+        times += [self._review_s] if elsewhere else []
         return min(times, default=None)
-
-
-def _log(words: str) -> None:
-    sys.stderr.write(f"{utc_now()} {words}\n")
-    sys.stderr.flush()
 
 
 def main(directory: str) -> int:
@@ -375,18 +387,17 @@ def main(directory: str) -> int:
         if not lock.take():
             return 0
     except OSError as error:
-        _log(f"no worker for {directory}: {error}")
+        log_line(f"no worker for {directory}: {error}")
         return 74
     from .preload import warm_up
 
-    warm_up()
     try:
         with Queue(directory, find_runs=find_runs) as queue:
             if queue.notice:
-                _log(queue.notice)
-            serve(Worker(queue), lock)
+                log_line(queue.notice)
+            serve(Worker(queue, prepare=warm_up), lock)
     except StorageError as error:
-        _log(f"the queue cannot be used: {error}")
+        log_line(f"the queue cannot be used: {error}")
         return 74
     return 0
 
@@ -396,7 +407,7 @@ def _has_work(worker: Worker) -> bool:
     try:
         return worker.has_work()
     except HoldfastError as error:
-        _log(f"whether anything is left cannot be told: {error}")
+        log_line(f"whether anything is left cannot be told: {error}")
         return True
 
 

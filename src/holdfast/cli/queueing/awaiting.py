@@ -231,9 +231,17 @@ def describe_cell(cell: Cell) -> str:
 
 
 def rerun_command(missing: Sequence[Cell]) -> str:
-    """The command that queues again exactly what has failed or was cancelled; empty when there is nothing of that."""
-    labels = [cell.label for cell in missing if cell.state in (CellState.FAILED, CellState.CANCELLED)]
-    return f"holdfast queue retry {shlex.join(labels)}" if labels else ""
+    """The command that queues again what has failed or was cancelled; empty when there is nothing of that.
+
+    Many cells of one group are named by the group: ten thousand names are no command. Without cancelled ones that is
+    the same cells, except for those of the group that are not waited for.
+    """
+    again = [cell for cell in missing if cell.state in (CellState.FAILED, CellState.CANCELLED)]
+    groups = {cell.group for cell in again}
+    if len(again) > MOST_LISTED and len(groups) == 1:
+        failed = all(cell.state is CellState.FAILED for cell in again)
+        return f"holdfast queue retry {shlex.quote(f'{groups.pop()}/')}" + (" --failed" if failed else "")
+    return f"holdfast queue retry {shlex.join(cell.label for cell in again)}" if again else ""
 
 
 def _encode(seen: Look, missing: Sequence[Cell], *, late: bool) -> dict[str, object]:

@@ -331,13 +331,19 @@ def _say_states(cells: Sequence[Cell]) -> str:
 
 
 def clear(words: Sequence[str]) -> Change:
-    """Take closed groups out of the list; their runs stay."""
+    """Take closed groups out of the list; their runs stay, the environments that nothing needs any more do not."""
+    from holdfast.agent.queueing.environment import forget_all_but
+
+    from .submitting import one_at_a_time
+
     with open_queue() as queue:
         before = queue.counts()
         if not words:
             queue.order(build_order(OrderVerb.CLEAR))
         for word in words:
             queue.order(build_order(OrderVerb.CLEAR, group=require_group(queue, word).name))
+        with one_at_a_time(queue.directory):
+            forget_all_but(queue.environments(), directory=queue.directory)
         after = queue.counts()
         names = [name for name, numbers in before.items() if _sum(after.get(name, {})) < _sum(numbers)]
         what = f"taken out of the list: {', '.join(names)}" if names else "nothing to clear: no group is closed"

@@ -87,6 +87,15 @@ def look_for_worker(queue: Queue) -> tuple[WorkerFacts | None, str]:
         return None, f"whether a worker is there cannot be told: {error}"
 
 
+def describe_absence(queue: Queue) -> str:
+    """That no worker is there, for people; one that was started a moment ago is not missed yet."""
+    from holdfast.agent.queueing.presence import was_just_started
+
+    if was_just_started(queue.directory):
+        return "a worker is just being started"
+    return "no worker is there to go on; `holdfast queue resume` starts one"
+
+
 def list_words(queue: Queue, incomplete: str) -> list[tuple[str, str]]:
     """Groups and cells that begin with `incomplete`, as (word, help)."""
     words = {}

@@ -39,9 +39,11 @@ def read_situation(
 
 
 def find_slots(queue: Queue) -> int:
-    """How many CPU slots there are: as said, else as many as this account may use CPUs here."""
+    """How many CPU slots there are: as said, else what the worker counts for itself."""
+    from holdfast.agent.queueing.presence import count_cpu_slots
+
     stated = queue.settings().cpu_slots
-    return len(os.sched_getaffinity(0)) if stated is None else stated
+    return count_cpu_slots() if stated is None else stated
 
 
 def find_standing(cell: Cell) -> Standing:

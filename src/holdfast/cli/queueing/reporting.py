@@ -116,7 +116,11 @@ def _shorten(text: str) -> str:
 
 
 def _list_obstacles(submission: Submission, wishes: Wishes) -> list[str]:
-    """What would keep the cells waiting, as the queue is now; a queue that does not exist keeps nothing."""
+    """What would keep the cells waiting, as the queue is now; a queue that does not exist keeps nothing.
+
+    Raises:
+        UsageError: they need a cell that is not there, so that they would be refused.
+    """
     import os
 
     from holdfast.store.queue import queue_directory
@@ -124,21 +128,34 @@ def _list_obstacles(submission: Submission, wishes: Wishes) -> list[str]:
     from .opening import open_queue
 
     now = time.time()
-    found = [f"needs {need}" for need in wishes.needs]
+    found = []
     if wishes.not_before is not None and wishes.not_before > now:
         found.append(f"not before {format_moment(wishes.not_before, now)}")
     if wishes.paused:
         found.append(f"group {submission.group} would be paused")
     if not os.path.isdir(queue_directory()):
-        return found
+        return [*(f"needs {need}" for need in wishes.needs), *found]
     with open_queue() as queue:
+        found = [*_list_needs(queue, submission, wishes), *found]
         settings, group = queue.settings(), queue.groups().get(submission.group)
         if settings.paused or settings.draining:
             found.append("the queue is paused" if settings.paused else "the queue is being drained")
         if group is not None and (group.paused or group.held):
             found.append(f"group {group.name} " + ("is paused" if group.paused else f"stopped by itself: {group.held}"))
-        counts = queue.counts()
-        queued = sum(numbers.get(CellState.QUEUED, 0) for numbers in counts.values())
+        queued = sum(
+            cell.not_before is None or cell.not_before <= now for cell in queue.cells(states=[CellState.QUEUED])
+        )
         if queued:
             found.append(f"{count_cells(queued)} queued before")
+    return found
+
+
+def _list_needs(queue: Queue, submission: Submission, wishes: Wishes) -> list[str]:
+    """What the cells would have to wait for: of what they need, what is not done yet."""
+    own = {cell.name for cell in submission.cells}
+    found = []
+    for need in wishes.needs:
+        word = need if "/" in need else f"{submission.group}/{need}"
+        if need in own or any(cell.state is not CellState.DONE for cell in queue.find([word])):
+            found.append(f"needs {need}")
     return found

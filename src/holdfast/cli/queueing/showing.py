@@ -14,7 +14,7 @@ from holdfast.model.queue import ACTIVE_STATES, WAITING_STATES, CellState
 from holdfast.model.units import format_duration
 
 from .changing import count_cells, require_group
-from .opening import look_for_worker, open_queue
+from .opening import describe_absence, look_for_worker, open_queue
 from .reasons import explain_cell, read_situation, summarise
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _say_stops(seen: _Seen) -> None:
         note(text)
     stopped = seen.settings.paused or seen.settings.draining
     if seen.worker is None and not seen.problem and (seen.active or (seen.count(CellState.QUEUED) and not stopped)):
-        note("no worker is there to go on; `holdfast queue resume` starts one")
+        note(describe_absence(seen.queue))
     if seen.active or not seen.count(*WAITING_STATES):
         return
     held, blocked = seen.count(CellState.HELD), seen.count(CellState.BLOCKED)

@@ -13,7 +13,7 @@ from holdfast.model.queue import ACTIVE_STATES, WAITING_STATES, CellState
 from holdfast.model.units import format_duration
 
 from .estimating import Cost, find_cost
-from .opening import look_for_worker
+from .opening import describe_absence, look_for_worker
 from .reasons import count_before, explain_cell, needs_a_person, read_situation
 from .times import format_moment
 
@@ -67,7 +67,8 @@ def print_cell(queue: Queue, cell: Cell, *, as_json: bool) -> int:
         heading("why it waits")
         for reason in reasons:
             print(f"  {clean(reason.words)}")
-        _print_advice(cell, reasons, worker_there=worker is not None, problem=problem)
+        absence = "" if worker is not None else describe_absence(queue)
+        _print_advice(cell, reasons, absence=absence, problem=problem)
     if holders:
         heading("cards of this box")
         for line in holders:
@@ -117,9 +118,9 @@ def _list_facts(cell: Cell, submission: Submission) -> Iterator[tuple[str, objec
             + (f", {cell.failure}" if cell.failure else "")
             + (f", after {format_duration(cell.ended_at - cell.started_at)}" if cell.started_at is not None else ""),
         )
-        if cell.state is CellState.FAILED and cell.run_id is not None and not cell.lean:
-            yield "find out why", f"holdfast diagnose {cell.run_id}    holdfast logs {cell.run_id}"
-            yield "try again", f"holdfast queue retry {cell.label}"
+    if cell.state is CellState.FAILED and cell.run_id is not None and not cell.lean:
+        yield "find out why", f"holdfast diagnose {cell.run_id}    holdfast logs {cell.run_id}"
+        yield "try again", f"holdfast queue retry {cell.label}"
     if cell.requeued:
         yield "begun again", f"{cell.requeued} times after it was lost, preempted or out of memory"
     if submission.source is not None:
@@ -133,7 +134,7 @@ def _command_of(submission: Submission) -> str:
     return shlex.join(redact_argv(words)[0])
 
 
-def _print_advice(cell: Cell, reasons: Sequence[Reason], *, worker_there: bool, problem: str) -> None:
+def _print_advice(cell: Cell, reasons: Sequence[Reason], *, absence: str, problem: str) -> None:
     if needs_a_person(reasons):
         what = f"holdfast queue resume {cell.label}" if cell.state is CellState.HELD else ""
         if cell.state is CellState.HELD and "`holdfast queue " in cell.note:
@@ -141,12 +142,13 @@ def _print_advice(cell: Cell, reasons: Sequence[Reason], *, worker_there: bool, 
             print("  this does not pass by itself")
             return
         if not what:
-            what = next((command for reason in reasons if (command := _way_on(cell, reason.why.value))), "")
+            ways = (_way_on(cell, reason.why.value) for reason in reasons)
+            what = "; ".join(dict.fromkeys(way for way in ways if way))
         print(f"  this does not pass by itself{': ' + clean(what) if what else ''}")
     elif problem:
         print(f"  {clean(problem)}")
-    elif not worker_there:
-        print("  no worker is there; `holdfast queue resume` starts one")
+    elif absence:
+        print(f"  {absence}")
 
 
 def _way_on(cell: Cell, why: str) -> str:
@@ -156,6 +158,7 @@ def _way_on(cell: Cell, why: str) -> str:
         "group_paused": f"holdfast queue resume {cell.group}",
         "group_held": f"holdfast queue resume {cell.group}",
         "needs_failed": "holdfast queue retry, for the cells that it needs",
+        "no_slots": "holdfast queue set --cpu-slots auto",
     }
     return ways.get(why, "")
 

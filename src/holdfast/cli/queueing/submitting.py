@@ -155,9 +155,9 @@ def hand_in(
         from holdfast.host.claims import open_directory
 
         open_directory(submission.claims)
-    name = environment.store(environ, directory=queue.directory)
-    submission = replace(submission, environment=name)
-    with _one_at_a_time(queue.directory):
+    with one_at_a_time(queue.directory):
+        name = environment.store(environ, directory=queue.directory)
+        submission = replace(submission, environment=name)
         before = {group: sum(numbers.values()) for group, numbers in queue.counts().items()}
         if not wishes.named and submission.kind is GroupKind.PLAIN:
             submission = _make_unique(queue, submission)
@@ -178,8 +178,8 @@ def _look_up(queue: Queue, submission: Submission, ids: Sequence[int]) -> tuple[
 
 
 @contextmanager
-def _one_at_a_time(directory: str) -> Iterator[None]:
-    """Keep two submitters from finding the same name free."""
+def one_at_a_time(directory: str) -> Iterator[None]:
+    """Keep two submitters from finding the same name free, and an environment from being forgotten before its use."""
     path = f"{directory}/{LOCK}"
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

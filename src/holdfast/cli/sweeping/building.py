@@ -16,7 +16,7 @@ from holdfast.cli.jobfile import Problem, check_together
 from holdfast.cli.queueing.hashing import CellHasher
 from holdfast.cli.schema import BY_PATH, Kind
 from holdfast.core import grid
-from holdfast.core.redact import is_secret_name, is_secret_value
+from holdfast.core.redact import REDACTED, is_secret_name, is_secret_value
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError, JobFileError, UsageError
 from holdfast.model.ids import clean_name
@@ -333,7 +333,10 @@ def _list_fields(job: Mapping[str, Any]) -> dict[str, object]:
 
 
 def _describe(point: Point) -> str:
-    said = " ".join(f"{name}={value}" for name, value in point.params.items() if name in point.own)
+    own = {name: value for name, value in point.params.items() if name in point.own}
+    secret = any(is_secret_name(name) or is_secret_value(value) for name, value in own.items())
+    # A cell's name is made of the same values.
+    said = " ".join(f"{name}={REDACTED if secret else value}" for name, value in own.items())
     return f"{point.where or 'grid'}: {said or point.name}"
 
 

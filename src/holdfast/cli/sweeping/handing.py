@@ -265,7 +265,16 @@ def take(
         UsageError: it cannot work; nothing was taken.
         StorageError: it could not be written; no cell was taken.
     """
+    if made.wishes.claims is not None:
+        from holdfast.host.claims import open_directory
+
+        # Before anything is written there: whoever else may write in it could have planted a link.
+        open_directory(made.wishes.claims)
     before = {cell.name for cell in queue.cells(group=made.group)}
+    if made.wishes.claims is not None:
+        from holdfast.host.claims import open_directory
+
+        open_directory(made.wishes.claims)
     store_configs(find_configs(made.wishes), made.built)
     submission = build_submission(made.spec, made.built.cells, made.wishes, runs_root=runs_root)
     source = os.path.abspath(made.sweep.path) if made.sweep.text or made.sweep.job_file else None

@@ -109,7 +109,8 @@ def to_cells(lines: Sequence[CommandLine], base: Mapping[str, Any]) -> tuple[New
         words = [word.replace(CELL_PLACEHOLDER, line.name) for word in line.command]
         change: dict[str, object] = {"command": words, "name": clean_name(line.name)}
         if line.environment:
-            change["env"] = {**inherited, **line.environment}
+            own = {name: text.replace(CELL_PLACEHOLDER, line.name) for name, text in line.environment.items()}
+            change["env"] = {**inherited, **own}
         cells.append(NewCell(line.name, change, sha256=hasher.hash(change)))
     return tuple(cells)
 
@@ -162,7 +163,10 @@ def _read_sign(sign: str, line: str, end: int) -> str:
         raise ValueError("ends with a backslash, and nothing follows it")
     if sign.isspace() or _CONTROL.match(sign):
         raise ValueError(f"holds a control character: {sign!r}")
-    begin = max(line.rfind(" ", 0, max(0, end - 12)) + 1, end - 40, 0)
+    begin = max(0, end - 12)
+    if begin and " " in line[begin : end - 2]:
+        # From the beginning of a word on: half a word would only puzzle.
+        begin = line.index(" ", begin)
     around = line[begin : end + 11].strip()
     raise ValueError(f"{sign} in `{around}` is for a shell, and there is none; quote it, or write bash -c '...'")
 

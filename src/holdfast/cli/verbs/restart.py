@@ -26,6 +26,7 @@ def command(*, run: str, follow: bool, wait: str | None, runs: str | None, as_js
     """
     from holdfast.agent import acting, observe
     from holdfast.cli.attach import follow as follow_run
+    from holdfast.cli.queueing.restarted import tell_queue
     from holdfast.cli.runs import find, require_own
     from holdfast.cli.stopping import Teller, parse_wait
 
@@ -40,6 +41,7 @@ def command(*, run: str, follow: bool, wait: str | None, runs: str | None, as_js
         wait_s=parse_wait(wait),
         tell=Teller(quiet=as_json),
     )
+    tell_queue(found.run_dir)
     if as_json and not follow:
         print_json({"run_id": found.run_id, "run_dir": found.run_dir, "attempt": attempt})
         return 0

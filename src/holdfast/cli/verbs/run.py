@@ -65,7 +65,9 @@ def command(
         plan = build_plan(spec, os.environ)
         print_json({"plan": plan}) if as_json else print_plan(plan)
         return plan.exit_code
-    return _start(spec, _find_root(runs), detach=detach, prove_s=prove_s, as_json=as_json)
+    from holdfast.cli.runs import choose_root
+
+    return _start(spec, choose_root(runs), detach=detach, prove_s=prove_s, as_json=as_json)
 
 
 def _read_prove(text: str) -> float:
@@ -73,20 +75,6 @@ def _read_prove(text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise click.UsageError(f"--prove: {error}") from error
-
-
-def _find_root(runs: str | None) -> str:
-    """The runs root; one that was named is remembered, so that the other verbs find its runs."""
-    from holdfast.cli.runs import default_root
-
-    if runs is None:
-        return default_root()
-    from holdfast.store.index import Index
-
-    root = os.path.abspath(os.path.expanduser(runs))
-    with Index() as index:
-        index.remember_root(root)
-    return root
 
 
 def _start(spec: JobSpec, root: str, *, detach: bool, prove_s: float, as_json: bool) -> int:

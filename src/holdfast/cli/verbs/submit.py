@@ -111,13 +111,14 @@ def command(
     """
     from holdfast.cli.queueing.reporting import preview, report
     from holdfast.cli.queueing.submitting import bind_to_claims, build_submission, hand_in, make_cell, read_commands
+    from holdfast.cli.runs import choose_root
 
     numbers, word = _split_priorities(options.pop("priorities"))
     spec = _resolve(job, command, lines, {**options, "job_priority": word})
     wishes = _read_wishes(options, lines=lines, priority=numbers)
     spec = bind_to_claims(spec, wishes)
     cells = (make_cell(spec, wishes, spec.name),) if lines is None else read_commands(lines, spec, wishes)
-    root = _find_root(runs, remember=not dry_run)
+    root = choose_root(runs, remember=not dry_run)
     source = None if lines is None else os.path.abspath(lines)
     submission = build_submission(spec, cells, wishes, runs_root=root, source=source)
     if dry_run:
@@ -190,21 +191,6 @@ def _read_wishes(options: dict[str, object], *, lines: str | None, priority: int
         named=options.get("job_name") is not None,
         shared=tuple(os.path.abspath(os.path.expanduser(path)) for path in shared),
     )
-
-
-def _find_root(runs: str | None, *, remember: bool) -> str:
-    """The runs root; one that was named is remembered, so that the other verbs find its runs."""
-    from holdfast.cli.runs import default_root
-
-    if runs is None:
-        return default_root()
-    root = os.path.abspath(os.path.expanduser(runs))
-    if remember:
-        from holdfast.store.index import Index
-
-        with Index() as index:
-            index.remember_root(root)
-    return root
 
 
 _leave_out_of_run(command)

@@ -170,11 +170,12 @@ def _read_asked(source: str | None, command: tuple[str, ...], options: dict[str,
 
 def _hand_in(made: Plan, runs: str | None, *, wait: bool, as_json: bool, record: bool = True) -> int:
     from holdfast.cli.queueing.opening import open_queue
+    from holdfast.cli.runs import choose_root
     from holdfast.cli.sweeping.handing import take
     from holdfast.cli.sweeping.reporting import report
 
     with open_queue() as queue:
-        root = _find_root(runs)
+        root = choose_root(runs)
         taken, notes = take(queue, made, runs_root=root, environ=os.environ, record=record)
         report(queue, made, taken, notes, as_json=as_json and not wait)
     if not wait:
@@ -182,20 +183,6 @@ def _hand_in(made: Plan, runs: str | None, *, wait: bool, as_json: bool, record:
     from holdfast.cli.queueing.awaiting import wait_for_names
 
     return wait_for_names([f"{made.group}/"], everything=False, timeout=None, quiet=False, as_json=as_json)
-
-
-def _find_root(runs: str | None) -> str:
-    """The runs root; one that was named is remembered, so that the other verbs find its runs."""
-    from holdfast.cli.runs import default_root
-
-    if runs is None:
-        return default_root()
-    from holdfast.store.index import Index
-
-    root = os.path.abspath(os.path.expanduser(runs))
-    with Index() as index:
-        index.remember_root(root)
-    return root
 
 
 def _drop_options(taken: click.Command) -> None:
