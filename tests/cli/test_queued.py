@@ -72,7 +72,8 @@ def test_cells_at_work_are_stopped_and_the_rest_drained(holdfast: Command) -> No
     holdfast("submit", "--name", "a", "--", *job)
     holdfast("submit", "--name", "b", "--", "true")
     wait_until(lambda: states()["a"] == "running")
-    assert "running" in holdfast("queue").out
+    # Where its run stands: it may still be being checked.
+    wait_until(lambda: "running" in holdfast("queue").out)
     assert "1 of 1 in use by a" in holdfast("queue", "show", "b").out
     assert holdfast("queue", "cancel", "a", "--running").code == 64
     assert holdfast("queue", "drain").code == 0

@@ -98,6 +98,23 @@ class TestWithoutAWorker:
         assert said.code == 1
         assert "b needs a (failed)" in said.err
 
+    @pytest.mark.requirement("QUEUE-10")
+    def test_a_cell_behind_a_failure_does_not_wait_for_cells_that_are_no_concern_of_its(self) -> None:
+        say("submit", "--name", "other", "--group", "more", "--", "true")
+        say("submit", "--name", "a", "--", "true")
+        say("submit", "--name", "b", "--after", "a", "--", "true")
+        say("submit", "--name", "c", "--after", "b,more/other", "--", "true")
+        end("a", CellState.FAILED, exit_code=1, outcome="failed")
+        said = say("wait", "c", "--timeout", "5s")
+        assert said.code == 1
+        assert "c needs a (failed), more/other (queued)" in said.err
+
+    def test_a_cell_whose_needs_all_go_on_is_waited_for(self) -> None:
+        say("submit", "--name", "a", "--", "true")
+        say("submit", "--name", "b", "--after", "a", "--", "true")
+        say("submit", "--name", "c", "--after", "b", "--", "true")
+        assert say("wait", "c", "--timeout", "0.3s").code == 124
+
     def test_no_worker_to_be_had_ends_the_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("holdfast.cli.queueing.waiting.COME_UP_S", 0.1)
         say("submit", "--", "true")

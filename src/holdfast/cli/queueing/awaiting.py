@@ -13,7 +13,7 @@ from holdfast.cli.render import clean, is_terminal, note, print_json
 from holdfast.host.clock import monotonic_s
 from holdfast.model.errors import EXIT_TIMED_OUT, NoSuchRun, UsageError
 from holdfast.model.ids import is_run_id
-from holdfast.model.queue import CellState
+from holdfast.model.queue import CLOSED_STATES, CellState
 from holdfast.model.units import format_duration, parse_duration
 
 from .opening import open_queue
@@ -225,7 +225,8 @@ def describe_cell(cell: Cell) -> str:
     if cell.state is CellState.FAILED:
         words += [cell.failure or cell.outcome or ""]
         words += [f"exit {cell.exit_code}"] if cell.exit_code is not None else []
-    ended = f" after {format_duration(cell.ended_at - cell.started_at)}" if cell.started_at and cell.ended_at else ""
+    over = cell.state in CLOSED_STATES and cell.started_at and cell.ended_at
+    ended = f" after {format_duration((cell.ended_at or 0) - (cell.started_at or 0))}" if over else ""
     said = f": {cell.note}" if cell.note else ""
     return f"{cell.label}  {', '.join(word for word in words if word)}{ended}{said}"
 

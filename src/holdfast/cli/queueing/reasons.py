@@ -102,10 +102,12 @@ def count_before(queue: Queue, cell: Cell) -> int:
     if cell.state is not CellState.QUEUED:
         return 0
     now, before = time.time(), 0
+    closed = {name for name, group in queue.groups().items() if group.paused or group.held}
     for other in queue.cells(states=(CellState.QUEUED,), limit=MANY):
         if other.id == cell.id:
             break
-        before += bool(other.cards) == bool(cell.cards) and (other.not_before is None or other.not_before <= now)
+        due = other.group not in closed and (other.not_before is None or other.not_before <= now)
+        before += due and bool(other.cards) == bool(cell.cards)
     return before
 
 

@@ -139,13 +139,35 @@ def find_stuck(queue: Queue, roster: Roster, counts: Mapping[str, Mapping[CellSt
     if any(roster.holds(cell) for cell in free):
         return ""
     blocked = [cell for cell in queue.cells(states=(CellState.BLOCKED,)) if roster.holds(cell)]
-    if blocked and (active or free):
-        # What they need may be among those; when all that has ended, this question is asked again.
+    if (active or free) and any(map(_Prospects(queue, {cell.id for cell in (*active, *free)}).may_go_on, blocked)):
         return ""
     reasons = [f"{stopped} (holdfast queue resume)"] if stopped else []
     if not slots and any(roster.holds(cell) and not cell.cards for cell in waiting):
         reasons.append("there are no CPU slots (holdfast queue set --cpu-slots auto)")
     return "; ".join([*reasons, *_list_reasons(queue, roster, closed)]) or "nothing can start"
+
+
+class _Prospects:
+    """Whether blocked cells may become free by themselves: all that each needs, on whichever level, goes on or may."""
+
+    def __init__(self, queue: Queue, going: set[int]) -> None:
+        """`going` are the ids of the cells that are at work, or start by themselves."""
+        self._queue, self._going = queue, going
+        self._known: dict[int, bool] = {}
+
+    def may_go_on(self, cell: Cell) -> bool:
+        """Whether nothing that has ended or waits for a person stands before it."""
+        pending = [cell]
+        while pending:
+            last = pending[-1]
+            needs = [need for need in self._queue.needs_of(last.id) if need.id not in self._going]
+            open_needs = [need for need in needs if need.state is CellState.BLOCKED and need.id not in self._known]
+            if open_needs and last.id not in self._known:
+                pending.append(open_needs[0])
+                continue
+            self._known[last.id] = all(self._known.get(need.id, False) for need in needs)
+            pending.pop()
+        return self._known[cell.id]
 
 
 def _describe_group(paused: bool, held: str) -> str:  # noqa: FBT001 - the two fields of a group
@@ -166,9 +188,24 @@ def _list_reasons(queue: Queue, roster: Roster, closed: dict[str, str]) -> list[
         reasons.append(f"{_count(held)} held, {first.label}{why}{way}")
     blocked = [cell for cell in queue.cells(states=(CellState.BLOCKED,)) if roster.holds(cell)]
     if blocked:
-        needs = ", ".join(f"{need.label} ({need.state.value})" for need in queue.needs_of(blocked[0].id)[:3])
+        needs = ", ".join(f"{need.label} ({need.state.value})" for need in _find_roots(queue, blocked[0])[:3])
         reasons.append(f"{_count(blocked)} blocked, {blocked[0].label} needs {needs or 'what is not done'}")
     return reasons
+
+
+def _find_roots(queue: Queue, cell: Cell) -> list[Cell]:
+    """What stands before a blocked cell in the end, what has ended or is held first; blocked cells are no reason."""
+    found: dict[int, Cell] = {}
+    pending, seen = [cell], {cell.id}
+    while pending:
+        for need in queue.needs_of(pending.pop().id):
+            if need.state is not CellState.BLOCKED:
+                found[need.id] = need
+            elif need.id not in seen:
+                seen.add(need.id)
+                pending.append(need)
+    final = (*CLOSED_STATES, CellState.HELD)
+    return sorted(found.values(), key=lambda need: need.state not in final)
 
 
 def _count(cells: Sequence[Cell]) -> str:

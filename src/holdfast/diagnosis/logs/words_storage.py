@@ -37,6 +37,26 @@ STORAGE: tuple[Pattern, ...] = (
         gotchas=("U6", "U7"),
     ),
     Pattern(
+        "disk.checkpoint",
+        Role.ROOT,
+        FailureClass.DISK_FULL,
+        ("SaveFailed",),
+        r"SaveFailed: the checkpoint of step \d+ was not saved: .{1,1000}? are needed, .{1,60}? are (?:free|left)\b",
+        (
+            (
+                "holdfast.training.errors.SaveFailed: the checkpoint of step 1137 was not saved: /runs/x/checkpoints: "
+                "9 MB are needed, 9 MB are free; the earlier checkpoints are untouched"
+            ),
+            "SaveFailed: the checkpoint of step 3 was not saved: /c: 40 free inodes are needed, 12 are left",
+        ),
+        (
+            "SaveFailed: the checkpoint of step 3 was not saved: /c: Input/output error",
+            "9 MB are needed, 9 MB are free",
+        ),
+        "our own training library, storage.writing",
+        gotchas=("U6", "U7"),
+    ),
+    Pattern(
         "disk.evicted",
         Role.ROOT,
         FailureClass.DISK_FULL,
