@@ -209,9 +209,11 @@ def blocked_words(run: Driven) -> str:
 
 def test_a_run_waits_for_room_and_is_woken_when_a_sharer_leaves(drive: Drive) -> None:
     card = {"HOLDFAST_SIMULATED_GPUS": "1x24GiB"}
-    runs = [drive(*job("stay"), environ=card, **share(10 * GIB)) for _ in range(2)]
-    for run in runs:
-        run.ready()
+    runs = []
+    for _ in range(2):
+        runs.append(drive(*job("stay"), environ=card, **share(10 * GIB)))
+        # One that does not wait is refused while another has taken the lock and not said yet for what.
+        runs[-1].ready()
     shell = ("sh", "-c", 'echo "$HOLDFAST_GPU_MEMORY_SHARE"')
     third = drive(*shell, environ=card, **share(6 * GIB, wait_s=60.0))
     wait_until(lambda: third.events("blocked"))

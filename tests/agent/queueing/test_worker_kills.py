@@ -44,13 +44,16 @@ def campaign(work: Work, directory: Path, *, cells: int, kills: int, seed: int) 
     draw = random.Random(seed)
     codes = {f"c{n}": n % 7 for n in range(cells)}
     # They must outlast the kills: what ends early leaves nobody to kill.
-    longest_s = 2 * SLOTS * kills * LONGEST_GAP_S / cells
+    longest_s = 3 * SLOTS * kills * LONGEST_GAP_S / cells
     seconds = {name: draw.uniform(0.0, longest_s) for name in codes}
     work.submit({name: payload(directory / name, codes[name], f"{seconds[name]:.3f}") for name in codes}, start=False)
     work.order(OrderVerb.EDIT, values={"cpu_slots": SLOTS})
     dead, end = 0, time.monotonic() + 60 + kills * 2
     while dead < kills and time.monotonic() < end:
         work.ensure()
+        if set(work.states().values()) <= CLOSED_STATES:
+            # It was faster than the kills.
+            break
         work.wait_worker()
         time.sleep(draw.uniform(0.0, LONGEST_GAP_S))
         if work.worker() is None:

@@ -134,7 +134,7 @@ def _parse_facts(data: bytes) -> WorkerFacts:
 
 def count_cpu_slots() -> int:
     """How many cells without cards run at once where nobody said otherwise: the CPUs that this account may use."""
-    from ...host.cgroups import read_effective
+    from ...host.cgroup_tree import read_effective
 
     cpus = read_effective().cpus
     return max(1, int(cpus)) if cpus is not None else (os.cpu_count() or 1)
