@@ -80,8 +80,11 @@ def _hold_limits(context: Context, spec: JobSpec) -> tuple[Group | None, LimitPl
 
 
 def warm_up(context: Context) -> None:
-    """Find out and load ahead of time what the start needs besides its gear."""
+    """Find out and load ahead of time what the start needs besides its gear, and what an end without trouble needs."""
+    from .queueing.preload import warm_up as load
+
     manifest.build_job(context, (), quiet=True)
+    load()
 
 
 def bring_up(context: Context, lease: CardLease, gear: Gear, devices: tuple[LeasedDevice, ...]) -> Started:
