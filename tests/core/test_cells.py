@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.pure, pytest.mark.requirement("QUEUE-03")]
 
 
 def make_job(*command: str, **fields: object) -> dict[str, object]:
-    """A resolved job that runs in /work."""
-    return {"command": ["python", "train.py", *command], "workdir": "/work", **fields}
+    """A resolved job that runs in /srv."""
+    return {"command": ["python", "train.py", *command], "workdir": "/srv", **fields}
 
 
 def outputs(*command: str, **fields: object) -> list[str]:
@@ -47,7 +47,7 @@ def outputs(*command: str, **fields: object) -> list[str]:
     ],
 )
 def test_an_argument_named_like_an_output_is_one(words: tuple[str, ...]) -> None:
-    assert outputs(*words) == ["/work/o"]
+    assert outputs(*words) == ["/srv/o"]
 
 
 @pytest.mark.parametrize(
@@ -71,27 +71,27 @@ def test_an_argument_that_is_no_output_is_none(words: tuple[str, ...]) -> None:
 
 
 def test_a_shells_option_is_no_output() -> None:
-    job = {"command": ["bash", "-o", "pipefail", "-c", "true"], "workdir": "/work"}
+    job = {"command": ["bash", "-o", "pipefail", "-c", "true"], "workdir": "/srv"}
     assert list(find_outputs(job)) == []
 
 
 def test_variables_and_absolute_artifacts_are_outputs() -> None:
     assert outputs(env={"OUTPUT_DIR": "o", "DATA_DIR": "d"}, artifacts=["artifacts/x.json", "/data/x.json"]) == [
-        "/work/o",
+        "/srv/o",
         "/data/x.json",
     ]
 
 
 def test_one_place_is_refused_naming_both_cells_and_the_way_out() -> None:
-    (problem,) = find_collisions([make_job("--out", "o"), make_job("--output-dir=/work/./o/")], ["a", "b"])
+    (problem,) = find_collisions([make_job("--out", "o"), make_job("--output-dir=/srv/./o/")], ["a", "b"])
     assert "a and b" in problem
-    assert "/work/o" in problem
+    assert "/srv/o" in problem
     assert "{cell}" in problem
 
 
 def test_a_place_inside_that_of_another_is_refused() -> None:
     (problem,) = find_collisions([make_job("--out", "o"), make_job("--out", "o/b")], ["a", "b"])
-    assert problem.startswith("b would write to /work/o/b")
+    assert problem.startswith("b would write to /srv/o/b")
     assert "of a" in problem
 
 
