@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.consent import confirm, remove_entries
 from holdfast.cli.render import clean, note, paint, print_json, table
-from holdfast.model.errors import UsageError
 
 from .opening import complete_groups, open_queue, start_worker
 
@@ -133,7 +132,7 @@ def install(*, clock: str | None, yes: bool, as_json: bool) -> int:
     if not as_json:
         print(entry.text, end="" if entry.text.endswith("\n") else "\n")
     _explain(which is entries.Clock.SYSTEMD)
-    _confirm(f"Install this {which.value} entry?", yes=yes, as_json=as_json)
+    confirm(f"Install this {which.value} entry?", yes=yes, as_json=as_json)
     entries.install(entry)
     if as_json:
         print_json({"installed": True, "clock": which.value, "entry": entry.text})
@@ -164,24 +163,8 @@ def uninstall(*, yes: bool, as_json: bool) -> int:
     """Take away what `holdfast queue install` made, and nothing else. Runs and the queue stay as they are."""
     from holdfast.agent.queueing import boot
 
-    found = boot.find_installed()
-    if not found:
-        print_json({"removed": []}) if as_json else note("there is no entry of ours")
-        return 0
-    for place in found if not as_json else ():
-        print(place)
-    _confirm("Remove the queue's entry from there?", yes=yes, as_json=as_json)
-    removed = boot.uninstall()
-    print_json({"removed": removed}) if as_json else note("removed")
-    return 0
-
-
-def _confirm(question: str, *, yes: bool, as_json: bool) -> None:
-    if yes:
-        return
-    if as_json or sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError("nothing was changed: there is no terminal to ask on", hint="say --yes")
-    click.confirm(question, abort=True)
+    question = "Remove the queue's entry from there?"
+    return remove_entries(boot.find_installed(), boot.uninstall, question, yes=yes, as_json=as_json)
 
 
 @click.command("work", hidden=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.consent import confirm, remove_entries
 from holdfast.cli.render import note, print_json
-from holdfast.model.errors import StorageError, UsageError
+from holdfast.model.errors import StorageError
 
 from . import SUMMARIES
 
@@ -123,7 +123,7 @@ def install(*, every: str, clock: str | None, notify_command: str | None, yes: b
     if not as_json:
         print(entry.text, end="" if entry.text.endswith("\n") else "\n")
     _explain(which, told=bool(notify_command))
-    _confirm(f"Install this {which.value} entry?", yes=yes, as_json=as_json)
+    confirm(f"Install this {which.value} entry?", yes=yes, as_json=as_json)
     entries.install(entry)
     if as_json:
         print_json({"installed": True, "clock": which.value, "every_s": every_s, "entry": entry.text})
@@ -155,21 +155,5 @@ def uninstall(*, yes: bool, as_json: bool) -> int:
     """Take away what `holdfast patrol install` made, and nothing else."""
     from holdfast.agent.patrolling import entries
 
-    found = entries.find_installed()
-    if not found:
-        print_json({"removed": []}) if as_json else note("there is no entry of ours")
-        return 0
-    for place in found if not as_json else ():
-        print(place)
-    _confirm("Remove the patrol's entry from there?", yes=yes, as_json=as_json)
-    removed = entries.uninstall()
-    print_json({"removed": removed}) if as_json else note("removed")
-    return 0
-
-
-def _confirm(question: str, *, yes: bool, as_json: bool) -> None:
-    if yes:
-        return
-    if as_json or sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError("nothing was changed: there is no terminal to ask on", hint="say --yes")
-    click.confirm(question, abort=True)
+    question = "Remove the patrol's entry from there?"
+    return remove_entries(entries.find_installed(), entries.uninstall, question, yes=yes, as_json=as_json)
