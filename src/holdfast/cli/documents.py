@@ -85,6 +85,15 @@ def read_text(path: str) -> str:
         raise JobFileError(f"{path}: cannot be read: {reason}") from error
     if len(data) > MAX_BYTES:
         raise JobFileError(f"{path}: is larger than 1 MiB, which no job file is")
+    return decode_text(data, path)
+
+
+def decode_text(data: bytes, path: str) -> str:
+    """The text in the bytes of a file, without a byte order mark; `path` is its name in errors.
+
+    Raises:
+        JobFileError: it is no UTF-8 text.
+    """
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise JobFileError(f"{path}: is UTF-16 text", hint="save it as UTF-8")
     try:
@@ -93,7 +102,8 @@ def read_text(path: str) -> str:
         line = data.count(b"\n", 0, error.start) + 1
         raise JobFileError(f"{path}:{line}: is not UTF-8 text (byte 0x{data[error.start]:02x})") from error
     if "\0" in text:
-        raise JobFileError(f"{path}: is not a text file (it contains a zero byte)")
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise JobFileError(f"{path}:{line}: is not a text file (it contains a zero byte)")
     return text
 
 

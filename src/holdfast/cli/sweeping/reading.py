@@ -14,6 +14,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from holdfast.cli.documents import decode_text
 from holdfast.model.errors import JobFileError
 
 if TYPE_CHECKING:
@@ -72,17 +73,7 @@ def read_text(path: str, what: str) -> str:
         raise JobFileError(f"{path}: cannot be read: {reason}") from error
     if len(data) > MAX_BYTES:
         raise JobFileError(f"{path}: is larger than {MAX_BYTES >> 20} MiB, which no {what} is")
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise JobFileError(f"{path}: is UTF-16 text", hint="save it as UTF-8")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise JobFileError(f"{path}:{line}: is not UTF-8 text (byte 0x{data[error.start]:02x})") from error
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise JobFileError(f"{path}:{line}: is not a text file (it contains a zero byte)")
-    return text
+    return decode_text(data, path)
 
 
 def _read_data(path: str) -> bytes:
