@@ -1,5 +1,5 @@
 # holdfast: what a person types. Everything happens inside .venv, from locked and hashed requirements.
-# PYTHON=/path/to/python picks another interpreter (3.10 or newer) for a fresh .venv; K='-k lease' narrows `make test`.
+# PYTHON=/path/to/python picks another interpreter (3.10 or newer) for a fresh .venv; K='-k lease' narrows the tests.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -18,13 +18,21 @@ LOCKS_DEV := -r requirements/dev.txt
 TORCH ?= torch==2.13.0
 LOCKS_FRAMEWORKS := -r requirements/frameworks.txt
 K :=
+# Kernel guests, processes that import torch and trainings are slow, and so are properties tried with all their examples,
+# and what repeats a test of `make test` with one more shell, interpreter or verb.
+SLOW := uml or ranks or examples or repeats or slow
+# Half of a test's time is waiting.
+WORKERS ?= $(shell cores=$$(nproc); echo $$(( cores < 8 ? 2 * cores : cores )))
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Where the tests leave how long each of them took.
+TIMES := .pytest_cache/times
 
 export PYTHON TORCH
 
-.PHONY: help setup demo check lint format types layers spelling documents test bench soak fix requirements gotchas lock clean
+.PHONY: help setup demo check lint format types layers spelling documents test test-rest test-all slowest bench other-kernels soak fix requirements gotchas lock clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
 
 $(VENV)/.made: | scripts/make_venv.sh
 	@scripts/make_venv.sh $(VENV)
@@ -74,6 +82,7 @@ types: $(VENV)/.frameworks
 
 layers: $(VENV)/.dev
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/python scripts/check_imports.py --check
 
 spelling: $(VENV)/.dev
 	$(BIN)/typos
@@ -81,15 +90,33 @@ spelling: $(VENV)/.dev
 documents: $(VENV)/.dev
 	$(BIN)/python scripts/check_docs.py
 	$(BIN)/python scripts/generate_lifecycle.py --check
-	$(BIN)/python scripts/requirements_coverage.py --strict --missing
+	$(BIN)/python scripts/requirements_coverage.py --strict --quiet
+	$(BIN)/python scripts/gotchas.py --quiet
 
-test: $(VENV)/.frameworks $(VENV)/.system ## install what the tests need, system packages too, and run them all
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not soak and not cluster" $(K) </dev/null
+# The warning comes also when a test failed, and fails nothing itself: machines differ.
+test: $(VENV)/.frameworks $(VENV)/.system ## the tests of every day: 5 minutes on two cores; installs what they need, system packages too
+	@failed=0; $(PYTEST) -m "not ($(SLOW) or soak or cluster)" --junitxml=$(TIMES)/test.xml $(K) </dev/null || failed=$$?; \
+	$(BIN)/python scripts/slowest.py --over 330 $(TIMES)/test.xml; exit $$failed
+
+test-rest: $(VENV)/.frameworks $(VENV)/.system ## what `make test` leaves out: kernel guests, torch, trainings, Slurm, what takes over a second, all examples of each property
+	TEST_BUDGET=full $(PYTEST) -m "($(SLOW) or property or cluster) and not soak" --junitxml=$(TIMES)/rest.xml $(K) </dev/null
+
+test-all: test test-rest ## `test`, then `test-rest`
+
+slowest: ## the slowest tests of the last `make test` and `make test-rest`
+	@$${PYTHON:-python3} scripts/slowest.py --most 30 $(wildcard $(TIMES)/*.xml)
 
 bench: $(VENV)/.frameworks ## measure, with peers side by side
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/training.py --install
 	$(BIN)/python benchmarks/diagnosis.py
+
+# Failures that say what a mode lacks (a status that only a pidfd keeps, a lock that only one copies) are to be read.
+OTHER := tests/host/process tests/host/job tests/host/contain tests/host/gpu tests/agent/test_*.py tests/agent/supervise tests/agent/control tests/agent/view
+other-kernels: $(VENV)/.frameworks $(VENV)/.system ## tests of host and agent without pidfds, and with a Python that does not name them
+	@failed=0; for mode in pidfd-enosys pidfd-eperm; do echo $$mode; \
+	$(BIN)/python tests/other_kernels.py $$mode $(BIN)/python -m pytest -q -m "process and not ($(SLOW) or soak or cluster)" $(OTHER) $(K) </dev/null || failed=$$?; done; \
+	$(BIN)/python tests/other_kernels.py old-headers -m pytest -q -m "process and not ($(SLOW) or soak or cluster)" $(OTHER) $(K) </dev/null || failed=$$?; exit $$failed
 
 soak: $(VENV)/.frameworks $(VENV)/.system ## the long tests
 	$(BIN)/python -m pytest -m soak $(K) </dev/null
@@ -98,10 +125,10 @@ fix: $(VENV)/.dev ## let ruff repair and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-gotchas: ## list every gotcha of the catalogue: what handles it, which tests show it
+gotchas: ## list every gotcha of the catalogue: what is done about it, how many tests show it
 	@$${PYTHON:-python3} scripts/gotchas.py
 
-requirements: ## list every requirement of docs/requirements.tsv as covered by a test or not
+requirements: ## list every requirement with its state and tests, and the shares of the whole
 	@$${PYTHON:-python3} scripts/requirements_coverage.py
 
 lock: ## write the lock files anew (needs uv)

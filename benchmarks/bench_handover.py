@@ -24,7 +24,7 @@ JOB_MS = 300
 FIRST_JOB_MS = 2500
 """The first job lasts until the others are in line."""
 JOB_ALONE_MS = 2000
-"""Long enough that the supervisor has taken on the small image that stands beside a long job."""
+"""Long enough that the supervisor has gone to sleep beside its job."""
 ALONE = "holdfast, fake NVML, jobs of 2 s, one in line at a time"
 FEWER = {ALONE: 6}
 SLOW = {GpuGate.name: 3, Gflow.name: 3}

@@ -24,10 +24,12 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from holdfast.host import clock, leases, processes
-from holdfast.host.lease_area import Area, open_area
-from holdfast.host.lease_waiting import Waiter, wait_s
-from holdfast.model.lease import LeasedDevice, LeaseRecord, Phase
+from holdfast.host import clock
+from holdfast.host.lease import leases
+from holdfast.host.lease.area import LeaseArea, open_area
+from holdfast.host.lease.line import Waiter, wait_s
+from holdfast.host.process import processes
+from holdfast.model.lease import LeasedDevice, LeasePhase, LeaseRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +47,7 @@ def record(number: int, devices: tuple[LeasedDevice, ...]) -> LeaseRecord:
         uid=os.geteuid(),
         host="bench",
         since=clock.utc_now(),
-        phase=Phase.RUN,
+        phase=LeasePhase.RUN,
         devices=devices,
         supervisor=processes.identify_self(),
         command="python train.py",
@@ -53,7 +55,7 @@ def record(number: int, devices: tuple[LeasedDevice, ...]) -> LeaseRecord:
 
 
 @contextmanager
-def fresh_area() -> Iterator[Area]:
+def fresh_area() -> Iterator[LeaseArea]:
     """An area of its own on the file system where leases usually lie."""
     base = SHARED_MEMORY if os.path.isdir(SHARED_MEMORY) else None
     path = tempfile.mkdtemp(prefix="holdfast-bench-", dir=base)
@@ -88,16 +90,16 @@ def measure(cycle: Callable[[], None], repeats: int) -> dict[str, float]:
 def bench_cycle(cards: int, others: int, repeats: int) -> dict[str, float]:
     """Acquire and release of `cards` cards, with `others` other leases in the area."""
     with fresh_area() as area:
-        beside = [leases.acquire(area, record(100 + n, (CARDS[7 - n],))) for n in range(others)]
+        beside = [leases.acquire_lease(area, record(100 + n, (CARDS[7 - n],))) for n in range(others)]
 
         def cycle() -> None:
-            held = leases.acquire(area, record(1, CARDS[:cards]))
-            assert isinstance(held, leases.Held)
+            held = leases.acquire_lease(area, record(1, CARDS[:cards]))
+            assert isinstance(held, leases.HeldLease)
             held.release()
 
         found = measure(cycle, repeats)
         for lease in beside:
-            assert isinstance(lease, leases.Held)
+            assert isinstance(lease, leases.HeldLease)
             lease.release()
         return found
 
@@ -140,7 +142,7 @@ def queued_ns() -> int:
         return int(file.read().split()[1])
 
 
-def client(area: Area, number: int, cycles: int, witnesses: str) -> dict[str, Any]:
+def client(area: LeaseArea, number: int, cycles: int, witnesses: str) -> dict[str, Any]:
     """One client of the storm: `cycles` granted leases on random cards, a quarter of them on two cards.
 
     Each grant is timed three times: by the wall clock; without the time that the client stood ready while others had
@@ -156,9 +158,9 @@ def client(area: Area, number: int, cycles: int, witnesses: str) -> dict[str, An
         devices = tuple(draw.sample(CARDS, 2 if draw.random() < 0.25 else 1))
         lease = record(number, devices)
         used, queued, begin = time.process_time(), queued_ns(), time.perf_counter()
-        outcome = leases.acquire(area, lease)
+        outcome = leases.acquire_lease(area, lease)
         taken, queued_taking, used = time.perf_counter(), queued_ns() - queued, time.process_time() - used
-        if not isinstance(outcome, leases.Held):
+        if not isinstance(outcome, leases.HeldLease):
             refused += 1
             continue
         made = []
@@ -246,10 +248,10 @@ def bench_hand_over(kill: bool, line: int, repeats: int) -> dict[str, float]:  #
         return describe([_hand_over_once(area, line, kill=kill) for _ in range(repeats)])
 
 
-def _hand_over_once(area: Area, line: int, *, kill: bool) -> float:
+def _hand_over_once(area: LeaseArea, line: int, *, kill: bool) -> float:
     def hold(writer: int) -> None:
-        held = leases.acquire(area, record(1, CARDS[:1]))
-        assert isinstance(held, leases.Held)
+        held = leases.acquire_lease(area, record(1, CARDS[:1]))
+        assert isinstance(held, leases.HeldLease)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         os.write(writer, b"held\n")
         signal.sigwait({signal.SIGUSR1})
@@ -267,7 +269,7 @@ def _hand_over_once(area: Area, line: int, *, kill: bool) -> float:
                 if not waiter.ready():
                     continue
                 held = waiter.acquire(record(number, CARDS[:1]))
-                if isinstance(held, leases.Held):
+                if isinstance(held, leases.HeldLease):
                     os.write(writer, b"%d\n" % time.monotonic_ns())
                     return
 

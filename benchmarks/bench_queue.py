@@ -1,4 +1,4 @@
-"""The queue: many short commands from a file on two slots, ten thousand cells, and a card between two of them.
+"""The queue: many short commands from a file on two slots, ten thousand jobs, and a card between two of them.
 
 A command appends one line to a file of its own accord, so what has run is counted the same way for everybody. The
 time begins with the first command that hands in and ends when every line is there; ours ends when `holdfast wait` has
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from benchmarks.peers import Queue
 
 SLOTS = 2
-FULL, LEAN = "holdfast submit --lines, full records", "holdfast submit --lines --lean"
-ENQUEUE, LIST, WORKER = "enqueue, 10,000 cells", "queue ls, 10,000 cells", "worker, 10,000 cells"
-HAND_OVER = "card idle between two cells, simulated card"
+FULL = "holdfast submit --lines, full records"
+ENQUEUE, LIST, WORKER = "enqueue, 10,000 jobs", "queue ls, 10,000 jobs", "worker, 10,000 jobs"
+HAND_OVER = "card idle between two jobs, simulated card"
 MANY = 10_000
 SLOW_JOBS = 20
 """How many jobs for peers that take tenths of a second for each."""
@@ -56,8 +56,7 @@ def measure(directory: str, nvml: Mapping[str, str], payload: str, *, quick: boo
     jobs, rounds = (40, 1) if quick else (200, 3)
     places = (f"{directory}/{number}" for number in range(1000))
     found: dict[str, Row] = {}
-    for lean, name in ((False, FULL), (True, LEAN)):
-        found[name] = _median(lambda lean=lean: _run_ours(next(places), payload, jobs, lean=lean), rounds)  # type: ignore[misc]
+    found[FULL] = _median(lambda: _run_ours(next(places), payload, jobs), rounds)
     found["xargs -P2 (no queue)"] = _median(lambda: _run_xargs(next(places), payload, jobs), rounds)
     for kind in (TwoCards, TwoSlots, Nq, Gflow, GqLocal) if peers else ():
         count = SLOW_JOBS if kind in (Gflow, GqLocal) else jobs
@@ -146,16 +145,15 @@ def end_of(pid: int) -> bool:
     return not os.path.exists(f"/proc/{pid}")
 
 
-def _run_ours(directory: str, payload: str, jobs: int, *, lean: bool) -> Row:
+def _run_ours(directory: str, payload: str, jobs: int) -> Row:
     ours = _Ours(directory)
     stamps, commands = f"{directory}/stamps", f"{directory}/commands"
     with open(commands, "w", encoding="utf-8") as file:
-        # Each line is another command, because equal lines are one cell; the payload reads 0.17 as 0.
+        # Each line is another command, because equal lines are one job; the payload reads 0.17 as 0.
         file.writelines(f"{payload} stamp {stamps} 0.{number}\n" for number in range(jobs))
-    words = ["--lean"] if lean else []
     try:
         before, began = _cpu_s(), time.monotonic()
-        ours("submit", "--lines", commands, "--group", "g", "--max-parallel", str(SLOTS), *words)
+        ours("submit", "--lines", commands, "--group", "g", "--max-parallel", str(SLOTS))
         ours("wait", "g/")
         wall_s = time.monotonic() - began
         ours.wait_left()
@@ -198,7 +196,7 @@ def _run_peer(queue: Queue, payload: str, jobs: int) -> Row:
 
 
 def _measure_many(directory: str, *, rounds: int) -> dict[str, Row]:
-    """Ten thousand cells: handed in, listed, and held by a worker while one of them runs."""
+    """Ten thousand jobs: handed in, listed, and held by a worker while one of them runs."""
     ours = _Ours(directory)
     commands = f"{directory}/commands"
     with open(commands, "w", encoding="utf-8") as file:
@@ -221,7 +219,7 @@ def _measure_many(directory: str, *, rounds: int) -> dict[str, Row]:
         ours("queue", "set", "--cpu-slots", "1")
         ours("submit", "--name", "long", "--group", "long", "--", "sleep", "30")
         ours("queue", "resume", "many")
-        wait_until(lambda: len(os.listdir(ours.environ["HOLDFAST_RUNS"])) > 0, 20, "the first cell to run")
+        wait_until(lambda: len(os.listdir(ours.environ["HOLDFAST_RUNS"])) > 0, 20, "the first job to run")
         found[WORKER] = {"n": MANY, "rss_mib": _rss_mib(ours.worker())}
     except (CannotMeasure, OSError) as problem:
         found.setdefault(WORKER, {"note": str(problem)})

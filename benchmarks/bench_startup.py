@@ -1,4 +1,4 @@
-"""What the commands cost before they do anything: ``--version``, ``--help``, and a list of 1,000 runs.
+"""What the commands cost that hardly do anything: ``--version``, ``--help``, a list of 1,000 runs, a look at one.
 
 The runs are copies of one real, ended run, each under an identifier of its own. `ls` is measured with the index that an
 earlier `ls` left (warm) and without it (cold: every run's files are read, and the index is written anew).
@@ -28,6 +28,7 @@ def measure(directory: str, nvml: Mapping[str, str], *, rounds: int, runs: int, 
     """Median CPU and wall time of each command over `rounds`, one after another in an order that changes."""
     ours = Holdfast(Place(f"{directory}/holdfast"))
     _make_runs(ours, runs)
+    must([HOLDFAST, "submit", "--wait", "--", "true"], ours.environ, ours.place.directory)
     place = Place(f"{directory}/peers", nvml)
     commands: dict[str, tuple[list[str], dict[str, str]]] = {
         "python -c pass": ([sys.executable, "-c", "pass"], place.environ),
@@ -38,6 +39,9 @@ def measure(directory: str, nvml: Mapping[str, str], *, rounds: int, runs: int, 
         "holdfast ls, 1,000 runs": ([HOLDFAST, "ls"], ours.environ),
         "holdfast ls --all, 1,000 runs": ([HOLDFAST, "ls", "--all"], ours.environ),
         COLD: ([HOLDFAST, "ls"], ours.environ),
+        "holdfast stop, ended run": ([HOLDFAST, "stop", ours.run_ids[0]], ours.environ),
+        "holdfast show": ([HOLDFAST, "show", ours.run_ids[0]], ours.environ),
+        "holdfast queue": ([HOLDFAST, "queue"], ours.environ),
     }
     found: dict[str, Row] = {}
     if peers:

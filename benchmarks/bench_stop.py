@@ -26,28 +26,28 @@ if TYPE_CHECKING:
 
 PROCESSES = 200
 GRACE_S = 1.0
-RUNGS = ("pid_namespace", "cgroup_v2", "cgroup_v1", "subreaper", "process_group")
+LEVELS = ("pid_namespace", "cgroup_v2", "cgroup_v1", "subreaper", "process_group")
 PATIENCE_S = 8.0
 """How long a peer may take until its survivors are counted; gflow's own grace is 5 s."""
 
 
 def measure(directory: str, nvml: Mapping[str, str], payload: str, *, rounds: int, peers: bool) -> dict[str, Row]:
-    """Stop such a tree on every rung that this machine has, and with every peer that has a command for it."""
+    """Stop such a tree on every level that this machine has, and with every peer that has a command for it."""
     found: dict[str, Row] = {}
-    for rung in RUNGS:
-        options = ("--containment", rung, "--grace", f"{GRACE_S:g}s")
+    for level in LEVELS:
+        options = ("--containment", level, "--grace", f"{GRACE_S:g}s")
         taken: list[tuple[float, float, int]] = []
         note = ""
         for number in range(rounds):
             try:
-                queue = Holdfast(Place(f"{directory}/{rung}-{number}"), options=options)
+                queue = Holdfast(Place(f"{directory}/{level}-{number}"), options=options)
                 taken.append(_stop(queue, f"{queue.place.directory}/fifo", payload))
             except CannotMeasure as problem:
                 note = str(problem)
                 break
             finally:
                 end_descendants()
-        found[f"holdfast, {rung}"] = {"note": note} if note else _describe(taken)
+        found[f"holdfast, {level}"] = {"note": note} if note else _describe(taken)
     for kind in ALL if peers else ():
         if not kind.stops_jobs:
             found[kind.name] = {"note": "has no command that stops a job"}

@@ -1,7 +1,7 @@
 """Measure what diagnosis costs: reading a large log, one live run, a patrol of many runs, health samples.
 
     python benchmarks/diagnosis.py              everything, about two minutes
-    python benchmarks/diagnosis.py --only log   one part of: log, live, patrol, sampling
+    python benchmarks/diagnosis.py --only log   one part of: verdicts, log, live, patrol, sampling
     python benchmarks/diagnosis.py --docs       also write the table into docs/benchmarks.md
 
 Results lie in ``benchmarks/results/diagnosis.json``. Beside ours, in the same run: grep with the words that people look
@@ -29,6 +29,7 @@ from benchmarks.measuring import become_subreaper, call, end_descendants, wait_u
 from benchmarks.run import _commit as commit  # noqa: E402
 from benchmarks.run import _describe_machine as describe_machine  # noqa: E402
 from holdfast.model import wire  # noqa: E402
+from tests.diagnosis.corpus import describe, judge_case, read_cases  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -86,6 +87,22 @@ def main() -> int:
     if options.docs:
         write_document(render(record))
     return 0
+
+
+def measure_verdicts(_: str) -> dict[str, Row]:
+    """How many logs of failures get a class that an expert would accept; false alarms and wrong repeats among all."""
+    rows: dict[str, Row] = {}
+    for folder in ("unseen", "known"):
+        found = describe([judge_case(case) for case in read_cases(folder)])
+        count = found["failing"]
+        rows[f"{folder} logs, % right or acceptable"] = {
+            "p50": round(100 * found["right or acceptable"] / count, 1),
+            "n": count,
+        }
+        rows[f"  exactly the first class, % ({folder})"] = {"p50": round(100 * found["exactly right"] / count, 1)}
+        rows[f"  false alarms of {found['healthy']} healthy ({folder})"] = {"p50": found["false alarms"]}
+        rows[f"  wrong repeats ({folder})"] = {"p50": found["wrong repeats"]}
+    return rows
 
 
 def measure_log(directory: str) -> dict[str, Row]:
@@ -280,6 +297,7 @@ def write_document(part: str) -> None:
 
 
 PARTS: dict[str, Callable[[str], dict[str, Row]]] = {
+    "verdicts": measure_verdicts,
     "log": measure_log,
     "live": measure_live,
     "patrol": measure_patrol,

@@ -88,15 +88,15 @@ class HoldfastQueue(Holdfast):
         self.handed = 0
 
     def submit(self, argv: Sequence[str], *, cards: int) -> None:
-        """Hand in a cell."""
+        """Hand in a job."""
         self.handed += 1
-        words = ["submit", "--name", f"cell-{self.handed}", *self.options]
+        words = ["submit", "--name", f"job-{self.handed}", *self.options]
         if cards:
             words += ["--gpus", str(cards), "--idle-window", self.idle_window]
         self.run(HOLDFAST, *words, "--", *argv)
 
     def finish(self) -> None:
-        """Wait until every cell is proven done."""
+        """Wait until every job is proven done."""
         try:
             self.run(HOLDFAST, "wait", "--all", "--timeout", "60s")
         finally:

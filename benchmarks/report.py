@@ -22,8 +22,9 @@ TITLES = {
     "handover": "A card's way from one job to the next",
     "stop": "Stopping a tree of 200 processes (grace 1 s, not counted)",
     "rest": "At rest beside one sleeping job",
+    "messages": "A message after the end of a job, at a webhook on loopback",
     "leases": "Leases",
-    "queue": "The queue: short commands from a file on two slots, and ten thousand cells",
+    "queue": "The queue: short commands from a file on two slots, and ten thousand jobs",
 }
 
 NAMES = {
@@ -72,11 +73,14 @@ TARGETS = (
     Target("startup", "holdfast --version", "cpu_p50_ms", 60, "ms CPU"),
     Target("startup", "holdfast --help", "cpu_p50_ms", 60, "ms CPU"),
     Target("startup", "holdfast ls, 1,000 runs", "cpu_p50_ms", 60, "ms CPU"),
-    Target("start", "holdfast run -d", "p50_ms", 150),
+    Target("startup", "holdfast stop, ended run", "cpu_p50_ms", 70, "ms CPU"),
+    Target("startup", "holdfast show", "cpu_p50_ms", 80, "ms CPU"),
+    Target("startup", "holdfast queue", "cpu_p50_ms", 80, "ms CPU"),
+    Target("start", "holdfast run -d", "p50_ms", 120),
     Target("start", "holdfast run -d", "ratio_to_python_p50", 3, "x `python -c pass`"),
     Target("handover", "holdfast, simulated card", "p50_ms", 20),
-    Target("handover", "holdfast, fake NVML", "p50_ms", 20),
-    Target("handover", "holdfast, fake NVML, jobs of 2 s, one in line at a time", "p50_ms", 20),
+    Target("handover", "holdfast, fake NVML", "p50_ms", 25),
+    Target("handover", "holdfast, fake NVML, jobs of 2 s, one in line at a time", "p50_ms", 30),
     Target("stop", "holdfast, pid_namespace", "p50_ms", 500, "ms beyond the grace"),
     Target("stop", "holdfast, pid_namespace", "survivors", 0, "survivors"),
     Target("stop", "holdfast, cgroup_v2", "p50_ms", 500, "ms beyond the grace"),
@@ -87,22 +91,25 @@ TARGETS = (
     Target("stop", "holdfast, subreaper", "survivors", 0, "survivors"),
     Target("stop", "holdfast, process_group", "p50_ms", 500, "ms beyond the grace"),
     Target("stop", "holdfast, process_group", "survivors", 0, "survivors"),
-    Target("rest", "holdfast supervisor, without a card", "rss_mib", 16, "MiB RSS"),
-    Target("rest", "holdfast supervisor, fake NVML", "rss_mib", 16, "MiB RSS"),
+    Target("rest", "holdfast supervisor, without a card", "pss_mib", 12, "MiB PSS"),
+    Target("rest", "holdfast supervisor, fake NVML", "pss_mib", 12, "MiB PSS"),
+    Target("rest", "holdfast, all of a run, without a card", "pss_mib", 24, "MiB PSS"),
+    Target("rest", "holdfast, all of a run, fake NVML", "pss_mib", 24, "MiB PSS"),
     Target("rest", "holdfast, all of a run, without a card", "cpu_percent", 0.1, "% of a core"),
     Target("rest", "holdfast, all of a run, fake NVML", "cpu_percent", 0.1, "% of a core"),
     Target("rest", "holdfast, nothing runs", "processes", 0, "processes"),
+    Target("messages", "a success", "p95_ms", 2000),
+    Target("messages", "a failure, judged", "p95_ms", 2000),
     Target("leases", "storm", "doubles", 0, "double grants"),
     Target("leases", "storm", "cpu_p50_ms", 2, "ms CPU"),
     Target("leases", "storm", "p50_ms", 2, "ms by the wall clock"),
     Target("leases", "cycle, 1 card", "p50_ms", 2, "ms, one client alone"),
-    Target("queue", "holdfast submit --lines, full records", "wall_s", 1.5, "s for 200 commands"),
-    Target("queue", "holdfast submit --lines --lean", "wall_s", 0.6, "s for 200 commands"),
-    Target("queue", "enqueue, 10,000 cells", "wall_s", 2, "s"),
-    Target("queue", "queue ls, 10,000 cells", "cpu_p50_ms", 100, "ms CPU"),
-    Target("queue", "worker, 10,000 cells", "rss_mib", 40, "MiB RSS"),
-    Target("queue", "card idle between two cells, simulated card", "p50_ms", 20),
-    Target("queue", "card idle between two cells, simulated card", "max_ms", 60),
+    Target("queue", "holdfast submit --lines, full records", "wall_s", 3, "s for 200 commands"),
+    Target("queue", "enqueue, 10,000 jobs", "wall_s", 2, "s"),
+    Target("queue", "queue ls, 10,000 jobs", "cpu_p50_ms", 100, "ms CPU"),
+    Target("queue", "worker, 10,000 jobs", "rss_mib", 40, "MiB RSS"),
+    Target("queue", "card idle between two jobs, simulated card", "p50_ms", 20),
+    Target("queue", "card idle between two jobs, simulated card", "max_ms", 60),
 )
 
 
@@ -167,14 +174,14 @@ def _table(rows: Mapping[str, Row]) -> list[str]:
     keys = list(dict.fromkeys(key for row in rows.values() for key in row if key != "note"))
     lines = [f"| | {' | '.join(NAMES.get(key, key) for key in keys)} |", f"|---|{'---|' * len(keys)}"]
     for name, row in rows.items():
-        cells = [_cell(row.get(key)) for key in keys]
+        jobs = [_job(row.get(key)) for key in keys]
         if "note" in row:
-            cells[0] = str(row["note"]).replace("|", "/")
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+            jobs[0] = str(row["note"]).replace("|", "/")
+        lines.append(f"| {name} | {' | '.join(jobs)} |")
     return lines
 
 
-def _cell(value: object) -> str:
+def _job(value: object) -> str:
     return "" if value is None else f"{value:g}" if isinstance(value, (int, float)) else str(value)
 
 

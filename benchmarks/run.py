@@ -27,7 +27,17 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # `tests` (the fake NVML library) are packages.
 sys.path[0] = ROOT
 
-from benchmarks import bench_handover, bench_queue, bench_rest, bench_start, bench_startup, bench_stop, peers, report  # noqa: E402
+from benchmarks import (  # noqa: E402
+    bench_handover,
+    bench_messages,
+    bench_queue,
+    bench_rest,
+    bench_start,
+    bench_startup,
+    bench_stop,
+    peers,
+    report,
+)
 from benchmarks.measuring import CannotMeasure, become_subreaper, end_descendants  # noqa: E402
 from tests.fakes.nvml import FakeNvml, build_library  # noqa: E402
 
@@ -119,6 +129,7 @@ def _prepare(directory: str, options: argparse.Namespace) -> dict[str, Callable[
             place("rest"), nvml, payload, window_s=5 if quick else 60, peers=with_peers and not quick
         ),
         "queue": lambda: bench_queue.measure(place("queue"), nvml, payload, quick=quick, peers=with_peers),
+        "messages": lambda: bench_messages.measure(place("messages"), nvml, rounds=3 if quick else 14),
         "leases": lambda: _measure_leases(directory, quick=quick, with_peers=with_peers),
     }
 

@@ -21,6 +21,7 @@ NAMES = {
     "memcpy": "memcpy (torch, into used buffers)",
     "torch.save": "torch.save + fsync",
     "safetensors": "safetensors + fsync",
+    "safetensors-one": "safetensors, one tensor in memory at a time",
     "dcp": "DCP save",
     "dcp-thread": "DCP async_save, thread",
     "dcp-process": "DCP async_save, process, shared memory",
@@ -138,7 +139,8 @@ def memory(shop: Workshop, *, peers: Sequence[str]) -> Rows:
 def load(shop: Workshop, *, rounds: int, peers: Sequence[str]) -> Rows:
     """From a checkpoint on the disk, or in the page cache, to arrays in memory."""
     rows: Rows = {}
-    for method in (*(peer for peer in ("torch.save", "safetensors") if peer in peers), "holdfast"):
+    wanted = [peer for peer in ("torch.save", "safetensors") if peer in peers]
+    for method in (*wanted, "safetensors-one", "holdfast"):
         heard = shop.run("load", method, "500", rounds)
         cold, warm = heard.values("cold_s"), heard.values("warm_s")
         if not cold:
@@ -150,7 +152,12 @@ def load(shop: Workshop, *, rounds: int, peers: Sequence[str]) -> Rows:
             "cold_min_ms": _ms(min(cold)),
             "warm_ms": _ms(statistics.median(warm)),
             "warm_min_ms": _ms(min(warm)),
+            "warm_cpu_min_ms": _ms(min(heard.values("warm_cpu_s"))),
         }
+    peer, ours = rows.get(NAMES["safetensors"], {}), rows[NAMES["holdfast"]]
+    for key in ("cold", "warm"):
+        if f"{key}_min_ms" in peer and f"{key}_min_ms" in ours:
+            ours[f"{key}_x"] = round(float(ours[f"{key}_min_ms"]) / float(peer[f"{key}_min_ms"]), 2)
     return rows
 
 
@@ -158,6 +165,7 @@ IMPORTS = {
     "python -c pass": "pass",
     "import holdfast.training": "import holdfast.training",
     "from holdfast.training import run": "from holdfast.training import run",
+    "from holdfast.training import run; run()": "from holdfast.training import run; run()",
 }
 
 
@@ -182,12 +190,19 @@ def imports(shop: Workshop, *, rounds: int) -> Rows:
     return rows
 
 
+STEPS = {
+    "paced": "steps + log at 100 steps/s",
+    "control": "nothing at 100 steps/s (control)",
+    "empty": "steps + log, empty body",
+}
+
+
 def steps(shop: Workshop, *, seconds: int) -> Rows:
     """What `run.steps` and `run.log` take of a training loop."""
     heard = shop.run("steps", "-", "-", seconds)
     rows: Rows = {}
     for line in heard.lines:
-        count = line.get("paced") or line.get("empty")
+        count = line.get("paced") or line.get("control") or line.get("empty")
         if not count:
             continue
         each = line["spent_s"] / count
@@ -198,5 +213,7 @@ def steps(shop: Workshop, *, seconds: int) -> Rows:
                 "worst_ms": round(line["worst_s"] * 1e3, 2),
             }
             row["percent"] = round(each * 100 * 100, 2)
-        rows["steps + log at 100 steps/s" if "paced" in line else "steps + log, empty body"] = row
+        if "control" in line:
+            row["percent"] = round(each * 100 * 100, 2)
+        rows[STEPS[next(key for key in STEPS if key in line)]] = row
     return rows or {"steps": {"note": heard.note or "nothing measured"}}

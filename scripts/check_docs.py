@@ -1,4 +1,4 @@
-"""Check what no other tool checks: the changelog's form, links between documents, and the lock files.
+"""Check what no other tool checks: the changelog's form, links between documents, names of code, and the lock files.
 
 Prints one line for each fault, `file:line: what is wrong`, and exits 1 when there is one.
 """
@@ -22,6 +22,11 @@ CHANGE_KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^\s*(```|~~~)")
+
+LAYERS = "agent|cli|core|diagnosis|faults|host|model|platforms|store|training"
+# In backquotes: a path below the package (`host/files/files.py`, `core/run/`), or a dotted name (`host.files.files`).
+CODE_PATH = re.compile(rf"`(?:src/holdfast/)?((?:{LAYERS})/[\w/]*(?:\.py)?)`")
+CODE_NAME = re.compile(rf"`(?:holdfast\.)?((?:{LAYERS})(?:\.[a-z_A-Z]\w*)+)(?:\(\))?`")
 
 LOCKED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==\S+( ;.*)? \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
@@ -57,6 +62,34 @@ def check_links(path: Path) -> Iterator[str]:
                 yield f"{path}:{number}: the link leads nowhere: {target}"
 
 
+def check_code_names(path: Path, package: Path) -> Iterator[str]:
+    """Each file, folder, module and name of ours that a text names in backquotes is there."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        for name in CODE_PATH.findall(line):
+            if not (package / name).exists():
+                yield f"{path}:{number}: there is no {name}"
+        for name in CODE_NAME.findall(line):
+            if not is_code_name(name, package):
+                yield f"{path}:{number}: there is no {name}"
+
+
+def is_code_name(name: str, package: Path) -> bool:
+    """Whether a dotted name leads to a folder, a module, or a word that the module contains."""
+    place, words = package, name.split(".")
+    for position, word in enumerate(words):
+        if (place / word).is_dir():
+            place /= word
+            continue
+        module = place / f"{word}.py"
+        if module.exists():
+            rest = words[position + 1 :]
+        else:
+            module, rest = place / "__init__.py", words[position:]
+        text = module.read_text(encoding="utf-8") if module.exists() else ""
+        return all(re.search(rf"\b{each}\b", text) for each in rest)
+    return True
+
+
 def check_lock(path: Path) -> Iterator[str]:
     """Exact versions and hashes, and nothing else: no index host, no option, no path."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
@@ -74,6 +107,11 @@ def find_faults(root: Path) -> Iterator[str]:
     for path in sorted(root.rglob("*.md")):
         if not SKIPPED.intersection(path.relative_to(root).parts):
             yield from check_links(path)
+            if path != changelog and "adr" not in path.parts:
+                yield from check_code_names(path, root / "src" / "holdfast")
+    for path in sorted((root / "src").rglob("*.py")):
+        if not SKIPPED.intersection(path.relative_to(root).parts):
+            yield from check_code_names(path, root / "src" / "holdfast")
     for path in sorted((root / "requirements").glob("*.txt")):
         yield from check_lock(path)
 

@@ -60,3 +60,14 @@ if [[ " ${available[*]} " == *" openssh-server "* ]] && command -v systemctl >/d
     "${as_root[@]}" systemctl disable ssh.service ssh.socket >/dev/null 2>&1 || true
     say "openssh-server was installed for the tests; its own service is left disabled"
 fi
+if [[ " ${available[*]} " =~ \ (docker.io|podman)\  ]] && command -v systemctl >/dev/null; then
+    # The tests start a daemon of their own; none is to come with the next boot.
+    "${as_root[@]}" systemctl disable docker.service docker.socket containerd.service podman.socket podman.service \
+        podman-auto-update.timer podman-restart.service >/dev/null 2>&1 || true
+    say "container runtimes were installed for the tests; their own services are left disabled"
+fi
+if [[ " ${available[*]} " =~ \ (munge|slurmctld|slurmd)\  ]] && command -v systemctl >/dev/null; then
+    # The tests start all of it themselves, each with a configuration of its own.
+    "${as_root[@]}" systemctl disable munge.service slurmctld.service slurmd.service >/dev/null 2>&1 || true
+    say "Slurm was installed for the tests; its own services are left disabled"
+fi

@@ -1,13 +1,19 @@
 """What every test gets: an environment of its own, and a look at what it left behind.
 
-Both come by themselves. Tests marked `pure` touch nothing, so they are spared the directories and the search of /proc.
-Each test carries exactly one of the five kinds as a marker; a file does so with `pytestmark = pytest.mark.process`.
+Both come by themselves. Tests marked `pure` touch nothing, so they are spared both. Tests marked `files` start no
+process that could detach itself: they have the directories, and only what this process holds is looked at afterwards,
+not all of /proc. Each test carries exactly one kind as a marker; a file has it as `pytestmark = pytest.mark.process`.
+
+Where the suite is started from must not matter. Variables that would change what is under test are removed, and
+signals that whoever started us has ignored (`nohup`, a background job of a script) get their default action in every
+child again: an ignored signal would stay ignored through exec (execve(2)). This process itself goes on to survive them.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,18 +21,35 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from holdfast.host.process import children, offload
+from tests.budget import IDLE_LIMIT_S, PATIENCE, PATIENT_WITH, examples
 from tests.leaks import find_leaks, read_held
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # No example is judged by its time: the machine may be busy with something else.
-hypothesis.settings.register_profile("holdfast", deadline=None, print_blob=True)
+hypothesis.settings.register_profile(
+    "holdfast",
+    deadline=None,
+    print_blob=True,
+    max_examples=examples(100),
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("holdfast")
 
-pytest_plugins = ("tests.agent.fixtures", "tests.fakes.nvml.fixtures")
+pytest_plugins = (
+    "tests.agent.fixtures",
+    "tests.fakes.nvml.fixtures",
+    "tests.runtimes",
+    "tests.slurm.cluster",
+    "tests.slurm.lab",
+    "tests.slurm.programs",
+    "tests.sshd",
+)
 
-KINDS = frozenset({"pure", "contract", "process", "cli", "cluster"})
+KILLED_WITHIN_S = 30.0
+KINDS = frozenset({"pure", "files", "contract", "process", "cli", "cluster"})
 
 # Removed from the environment of each test: they would change what is under test according to where the suite runs.
 FOREIGN_PREFIXES = (
@@ -38,10 +61,31 @@ FOREIGN_NAMES = frozenset(
 )
 
 
+def is_foreign(name: str) -> bool:
+    """Whether a variable of the environment is kept from the tests."""
+    return name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES
+
+
+def pytest_configure() -> None:
+    """Let no child inherit that a signal is ignored: a handler, unlike SIG_IGN, does not outlive exec."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGPIPE, signal.SIGXFSZ}:
+        if signal.getsignal(number) is signal.SIG_IGN:  # SIGPIPE and SIGXFSZ are ignored by each Python
+            signal.signal(number, lambda *_: None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse tests without a kind, or with two: the kind decides what a test may touch and which runs pick it."""
+    """Refuse tests without a kind, or with two: the kind decides what a test may touch and which runs pick it.
+
+    Tests of the slow tier get their limits of time stretched; those that TEST_BUDGET gives more examples are marked.
+    """
     wrong = []
     for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker("property")
+        if any(mark.name in PATIENT_WITH for mark in item.iter_markers()):
+            limit = item.get_closest_marker("timeout")
+            seconds = PATIENCE * (float(limit.args[0]) if limit else IDLE_LIMIT_S)
+            item.add_marker(pytest.mark.timeout(seconds), append=False)
         kinds = KINDS.intersection(mark.name for mark in item.iter_markers())
         if len(kinds) != 1:
             wrong.append(f"  {item.nodeid}: {', '.join(sorted(kinds)) or 'none'}")
@@ -59,7 +103,7 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     mark = str(request.getfixturevalue("tmp_path"))
     before, place = read_held(), os.getcwd()
     yield
-    leaks = find_leaks(before, mark)
+    leaks = find_leaks(before, mark, detached=request.node.get_closest_marker("files") is None)
     if os.getcwd() != place:
         leaks.append(f"working directory {os.getcwd()}")
         os.chdir(place)
@@ -79,8 +123,13 @@ def isolated_environment(
         yield {}
         return
     for name in list(os.environ):
-        if name.startswith(FOREIGN_PREFIXES) or name in FOREIGN_NAMES:
+        if is_foreign(name):
             monkeypatch.delenv(name)
+    # The suite may run in a container, whose machine id names no machine: then no reboot could be proven.
+    monkeypatch.setenv("HOLDFAST_MACHINE_ID", "the-machine-of-the-tests")
+    # A killed child of this process dies when it is given a core, which takes a while beside other tests.
+    for module in (children, offload):
+        monkeypatch.setattr(module, "KILL_PATIENCE_S", KILLED_WITHIN_S)
     root: Path = request.getfixturevalue("tmp_path") / "isolated"
     directories = {
         "HOME": root / "home",

@@ -9,12 +9,14 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.host.box import read_box
 from holdfast.host.clock import boot_id, utc_now
-from holdfast.host.processes import identify
+from holdfast.host.process.processes import identify
 from holdfast.model import wire
 from holdfast.model.identity import JobProcess, ProcessId, WaitStatus
 from holdfast.model.job import JobSpec
 from holdfast.model.origin import RunOrigin
+from holdfast.model.record import replace
 from holdfast.model.run import Created, Ended, Finalizing, Outcome, Running, RunState
 
 if TYPE_CHECKING:
@@ -77,6 +79,7 @@ def make_run(
     supervisor: ProcessId | None = None,
     boot: str | None = None,
     host: str | None = None,
+    created_at: str = "2026-11-20T09:59:59.000Z",
 ) -> str:
     """A run with one attempt in `state` (default: created); answers its directory. Call again for more attempts."""
     state = state or Created()
@@ -99,12 +102,13 @@ def make_run(
         version="0",
     )
     write(f"{run_dir}/{wire.RUN}", wire.to_bytes(origin))
+    here = read_box()
     record = RunState(
         run_id=run_id,
         attempt=attempt,
         version=3,
-        boot_id=boot or boot_id(),
-        created_at="2026-11-20T09:59:59.000Z",
+        box=replace(here, host=host or here.host, boot_id=boot or (f"the boot of {host}" if host else here.boot_id)),
+        created_at=created_at,
         supervisor=supervisor,
         state=state,
         updated_at="2026-11-20T10:00:05.000Z",

@@ -5,12 +5,13 @@ Numbers are finite and text is valid Unicode; what else a file may hold is for t
 
 from __future__ import annotations
 
-import dataclasses
 import types
 from enum import Enum
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
+
+from holdfast.model.record import fields
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -43,7 +44,5 @@ def values_of(hint: Any) -> SearchStrategy[Any]:
         return st.sampled_from(hint)
     if hint not in _KNOWN:
         hints = get_type_hints(hint)
-        _KNOWN[hint] = st.builds(
-            hint, **{field.name: values_of(hints[field.name]) for field in dataclasses.fields(hint)}
-        )
+        _KNOWN[hint] = st.builds(hint, **{field.name: values_of(hints[field.name]) for field in fields(hint)})
     return _KNOWN[hint]

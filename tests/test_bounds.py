@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.each import each
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 
 SOURCE = Path(__file__).parents[1] / "src" / "holdfast"
 LOOPS = (ast.While, ast.For, ast.AsyncFor)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 SLEEPS = {"sleep"}
 LIMITS = {"end", "deadline", "left_s"}
-SERVES = {"host/gpu_probe.py": "Worker._run waits on its queue in a daemon thread, which ends with the probe child"}
+SERVES = {"host/gpu/probe_calls.py": "Worker._run waits on its queue in a thread that ends with the probe child"}
 """Loops that serve for as long as their process lives, and who ends that."""
 
 
@@ -67,8 +69,9 @@ def modules() -> list[Path]:
     return sorted(path for path in SOURCE.rglob("*.py") if "_vendor" not in path.parts)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-15")
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
+@each("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_RAIL_15_no_loop_without_an_end_and_no_poller_without_a_bound(path: Path) -> None:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for loop in endless_loops(tree):

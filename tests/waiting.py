@@ -18,7 +18,7 @@ FIRST_PAUSE_S = 0.001
 LONGEST_PAUSE_S = 0.05
 
 
-def wait_until(condition: Callable[[], T], timeout_s: float = 10.0, *, what: str = "") -> T:
+def wait_until(condition: Callable[[], T], timeout_s: float = 60.0, *, what: str = "") -> T:
     """Call `condition` until it answers something true, and return that answer.
 
     It is asked at least once, and once more after the time is up, so that a machine that stood still for a while does

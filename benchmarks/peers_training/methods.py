@@ -35,8 +35,8 @@ class Method:
         """Where the checkpoint of this step is."""
         return os.path.join(self.directory, f"step-{step}")
 
-    def load(self, step: int) -> None:
-        """Read a checkpoint into memory, as a script does that resumes."""
+    def load(self, step: int) -> object:
+        """Read a checkpoint into memory, as a script does that resumes; answers what it read."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -88,11 +88,11 @@ class TorchSave(Method):
         torch.save(self.training.state_dict(), self.path(step))
         sync(self.path(step))
 
-    def load(self, step: int) -> None:
+    def load(self, step: int) -> object:
         """The file, as the documentation says for tensors only."""
         import torch
 
-        torch.load(self.path(step), weights_only=True)
+        return torch.load(self.path(step), weights_only=True)
 
 
 class Safetensors(Method):
@@ -107,12 +107,23 @@ class Safetensors(Method):
         save_file({str(at): tensor.detach() for at, tensor in enumerate(self.training.tensors())}, self.path(step))
         sync(self.path(step))
 
-    def load(self, step: int) -> None:
+    def load(self, step: int) -> object:
         """Map the file, and copy every tensor out of it: until then nothing was read."""
+        from safetensors.torch import load_file
+
+        return [tensor.clone() for tensor in load_file(self.path(step)).values()]
+
+
+class SafetensorsOneByOne(Safetensors):
+    """The same, with no copy kept: each is made where the one before it was. All are never in memory together."""
+
+    def load(self, step: int) -> object:
+        """Map the file, and copy one tensor after the other."""
         from safetensors.torch import load_file
 
         for tensor in load_file(self.path(step)).values():
             tensor.clone()
+        return None
 
 
 class DcpSync(Method):
@@ -272,11 +283,11 @@ class Holdfast(Method):
             self._save.result()
             self._save = None
 
-    def load(self, step: int) -> None:
+    def load(self, step: int) -> object:
         """Every byte is proven; the arrays are in memory then."""
         from holdfast import training as library
 
-        library.load(self.path(step))
+        return library.load(self.path(step))
 
     def close(self) -> None:
         """The end of the run, without a last save: it would be one more."""
@@ -295,6 +306,7 @@ METHODS: dict[str, type[Method]] = {
     "memcpy": Memcpy,
     "torch.save": TorchSave,
     "safetensors": Safetensors,
+    "safetensors-one": SafetensorsOneByOne,
     "dcp": DcpSync,
     "dcp-thread": DcpThread,
     "dcp-process": DcpProcess,

@@ -15,12 +15,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent import launch
-from holdfast.agent.create import create_run
-from holdfast.host import fallback, files, processes
+from holdfast.agent.control.create import create_run
+from holdfast.agent.requests import write_request
 from holdfast.host.clock import utc_now
+from holdfast.host.files import fallback, files
+from holdfast.host.process import pidfd, processes
 from holdfast.model import wire
 from holdfast.model.job import JobSpec, Retries, Timeouts
-from holdfast.model.run import Desired, Ended, Finalizing, Running, RunState, Starting, Stopping, Wish
+from holdfast.model.run import Ended, Finalizing, RequestKind, Running, RunRequest, RunState, Starting, Stopping
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.model.run import State
 
 JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "jobs", "job.py")
+PATIENCE_S = 60.0
 
 
 def read_text(path: str) -> str:
@@ -95,7 +98,7 @@ class Driven:
         self.start("adopt")
         wait_until(lambda: self.state().supervisor != before, what="a new supervisor took the run up")
 
-    def wait_kind(self, *kinds: str, timeout_s: float = 15.0) -> State:
+    def wait_kind(self, *kinds: str, timeout_s: float = PATIENCE_S) -> State:
         def look() -> State | None:
             found = self.state().state
             return found if type(found).__name__.lower() in kinds else None
@@ -104,18 +107,18 @@ class Driven:
         assert found is not None
         return found
 
-    def running(self, timeout_s: float = 15.0) -> Running:
+    def running(self, timeout_s: float = PATIENCE_S) -> Running:
         found = self.wait_kind("running", "ended", timeout_s=timeout_s)
         assert isinstance(found, Running), found
         return found
 
-    def ready(self, timeout_s: float = 15.0) -> Running:
+    def ready(self, timeout_s: float = PATIENCE_S) -> Running:
         """Running, and the job has said that it is in place."""
         found = self.running(timeout_s)
         wait_until(lambda: b"ready\n" in self.output(), timeout_s, what=f"the job is ready; it said {self.output()!r}")
         return found
 
-    def ended(self, timeout_s: float = 20.0) -> Ended:
+    def ended(self, timeout_s: float = PATIENCE_S) -> Ended:
         """Over: the end is committed, the exit record is there, and the supervisor has left."""
         found = self.wait_kind("ended", timeout_s=timeout_s)
         assert isinstance(found, Ended)
@@ -126,20 +129,20 @@ class Driven:
         process = self.state().supervisor
         return process is not None and processes.is_alive(process)
 
-    def ask(self, wish: Wish = Wish.STOP, by: str = "a test", reason: str = "") -> None:
-        launch.ask(self.run_dir, self.attempt, Desired(wish, by, utc_now(), reason))
+    def ask(self, request: RequestKind = RequestKind.STOP, by: str = "a test", reason: str = "") -> None:
+        write_request(self.run_dir, RunRequest(request, by, utc_now(), reason, self.state().generation))
 
     def signal_supervisor(self, number: int) -> None:
-        assert processes.send_signal(self.supervisor(), number)
+        assert pidfd.send_signal(self.supervisor(), number)
 
     def kill_supervisor(self) -> None:
         """KILL it and see it gone; whichever it is."""
         victim = self.supervisor()
-        processes.send_signal(victim, signal.SIGKILL)
+        pidfd.send_signal(victim, signal.SIGKILL)
         wait_until(lambda: not processes.is_alive(victim), what="the supervisor is dead")
 
     def kill(self, process: ProcessId) -> None:
-        processes.send_signal(process, signal.SIGKILL)
+        pidfd.send_signal(process, signal.SIGKILL)
         wait_until(lambda: not processes.is_alive(process), what=f"process {process.pid} is dead")
 
     def output(self) -> bytes:
@@ -153,7 +156,7 @@ class Driven:
         return files.read_text_or_none(self.path(wire.SUPERVISOR_LOG)) or ""
 
     def events(self, name: str | None = None) -> list[dict[str, Any]]:
-        found = [json.loads(line) for line in files.read_lines(self.path(wire.EVENTS))]
+        found = [json.loads(line) for line in files.read_last_lines(self.path(wire.EVENTS))]
         return [event for event in found if name is None or event["event"] == name]
 
     def marked(self) -> list[ProcessId]:
@@ -219,7 +222,7 @@ class Drive:
                 if not left:
                     break
                 for process in left:
-                    processes.send_signal(process, signal.SIGKILL)
+                    pidfd.send_signal(process, signal.SIGKILL)
                 wait_until(lambda left=left: not any(map(processes.is_alive, left)))  # type: ignore[misc]
             fallback.clear(run.run_id, run.attempt)
             _remove_groups(run.run_id)

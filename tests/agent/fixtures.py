@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.agent.driving import Drive
+from tests.agent.ordering import OrderBox
+from tests.agent.standing import Stands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,5 +33,22 @@ def drive(
     workdir.mkdir()
     environ = {**os.environ, "XDG_RUNTIME_DIR": containment_cache}
     made = Drive(isolated_environment["HOLDFAST_RUNS"], str(workdir), environ)
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def order_box(tmp_path: Path, isolated_environment: dict[str, str], containment_cache: str) -> Iterator[OrderBox]:
+    """This machine as a box that takes orders; all of its runs are over in the end."""
+    assert isolated_environment
+    made = OrderBox(tmp_path / "killed-front" / "runs", {**os.environ, "XDG_RUNTIME_DIR": containment_cache})
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def stands(drive: Drive, tmp_path: Path) -> Iterator[Stands]:
+    """Stand in the foreground of runs: ``stands(stands.order("true")).end()``."""
+    made = Stands(drive, tmp_path)
     yield made
     made.clear()

@@ -12,18 +12,18 @@ from tests.agent.driving import Drive, job, timeouts
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-01", "B-01")
 def test_RAIL_01_a_deadline_ends_the_whole_tree(drive: Drive) -> None:
-    run = drive(*job("tree", "escapee", "setsid", "ignore_term"), timeouts=timeouts(run=0.6), grace_s=0.3)
-    run.ready()
+    run = drive(*job("tree", "escapee", "setsid", "ignore_term"), timeouts=timeouts(run=3.0), grace_s=0.3)
     end = run.ended()
     assert (end.outcome, end.exit_code) == (Outcome.TIMED_OUT, 124)
     assert end.request is not None
     assert end.request.cause is StopCause.DEADLINE
-    assert "run limit of 0.6 s" in end.evidence
+    assert "run limit of 3.0 s" in end.evidence
     run.assert_gone()
     started, stopping = run.events("running")[0], run.events("stopping")[0]
-    assert stopping["monotonic_s"] - started["monotonic_s"] >= 0.55
+    assert stopping["monotonic_s"] - started["monotonic_s"] >= 2.9
     assert [event["data"]["timer"] for event in run.events("timer")] == ["run", "grace"]
 
 
@@ -51,6 +51,7 @@ def test_RAIL_01_a_deadline_that_is_not_reached_changes_nothing(drive: Drive) ->
     assert run.events("timer") == []
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-01", "LEASE-14")
 def test_RAIL_01_the_total_ends_a_wait_for_cards(drive: Drive) -> None:
     cards = {"HOLDFAST_SIMULATED_GPUS": "1"}
@@ -65,6 +66,7 @@ def test_RAIL_01_the_total_ends_a_wait_for_cards(drive: Drive) -> None:
     first.ended()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-01")
 def test_RAIL_01_a_card_is_not_held_longer_than_max_hold(drive: Drive) -> None:
     options = GpuOptions(max_hold_s=0.7, idle_window_s=0.0)

@@ -7,17 +7,18 @@ import signal
 
 import pytest
 
-from holdfast.host import processes
+from holdfast.host.process import processes
 from holdfast.model import wire
-from holdfast.model.job import Rung
+from holdfast.model.job import IsolationLevel
 from holdfast.model.run import Outcome
 from tests.agent.driving import Drive, job, timeouts
-from tests.agent.test_start import RUNGS, TWO_RUNGS
+from tests.agent.test_start import LEVELS, TWO_LEVELS
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-05", "B-01", "B-70")
 @pytest.mark.parametrize("code", [0, 3, 125, 127, 137, 255])
 def test_PROC_05_the_exit_code_is_the_jobs_own(drive: Drive, code: int) -> None:
@@ -29,51 +30,55 @@ def test_PROC_05_the_exit_code_is_the_jobs_own(drive: Drive, code: int) -> None:
     assert run.read(wire.EXIT)["exit_code"] == run.read(wire.STATUS)["code"] == code
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-05")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
-@pytest.mark.parametrize("rung", TWO_RUNGS)
-def test_PROC_05_the_signal_is_the_jobs_own(drive: Drive, number: int, rung: Rung) -> None:
-    run = drive(*job("die_by", int(number)), containment=rung)
+@pytest.mark.parametrize("level", TWO_LEVELS)
+def test_PROC_05_the_signal_is_the_jobs_own(drive: Drive, number: int, level: IsolationLevel) -> None:
+    run = drive(*job("die_by", int(number)), containment=level)
     end = run.ended()
     assert end.status is not None
     assert (end.status.code, end.status.signal, end.exit_code) == (None, number, 128 + number)
     assert end.outcome is Outcome.FAILED
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-05", "B-01")
 def test_PROC_05_a_job_is_not_over_before_it_is(drive: Drive) -> None:
     run = drive(*job("leave_after", 1.6, 3))
-    run.running()
     assert run.ended().exit_code == 3
     record = run.read(wire.EXIT)
     assert record["duration_s"] >= 1.6
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-05")
-@pytest.mark.parametrize("rung", TWO_RUNGS)
-def test_PROC_05_kill_from_outside_is_signal_9(drive: Drive, rung: Rung) -> None:
-    run = drive(*job("stay"), containment=rung)
+@pytest.mark.parametrize("level", TWO_LEVELS)
+def test_PROC_05_kill_from_outside_is_signal_9(drive: Drive, level: IsolationLevel) -> None:
+    run = drive(*job("stay"), containment=level)
     run.kill(run.ready().job.process)
     end = run.ended()
     assert end.status is not None
     assert (end.status.signal, end.exit_code) == (9, 137)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-05")
-@pytest.mark.parametrize("rung", RUNGS)
-def test_PROC_05_the_status_survives_the_keeper(drive: Drive, rung: Rung) -> None:
+@pytest.mark.parametrize("level", LEVELS)
+def test_PROC_05_the_status_survives_the_keeper(drive: Drive, level: IsolationLevel) -> None:
     """In a PID namespace the job ends with its keeper, by KILL; elsewhere it goes on and its own code is witnessed."""
-    run = drive(*job("leave_when_told", f"{drive.workdir}/go", 44), containment=rung)
+    run = drive(*job("leave_when_told", f"{drive.workdir}/go", 44), containment=level)
     run.kill(run.ready().keeper)
     with open(f"{drive.workdir}/go", "w"):
         pass
     end = run.ended()
     assert end.status is not None
     assert end.outcome is Outcome.FAILED
-    assert end.exit_code == (137 if rung is Rung.PID_NAMESPACE else 44)
+    assert end.exit_code == (137 if level is IsolationLevel.PID_NAMESPACE else 44)
     run.assert_gone()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-02", "POST-02")
 def test_OBS_02_POST_02_the_exit_record_says_how_long_how_much_and_why(drive: Drive) -> None:
     run = drive(*job("write_artifact", "result.txt", "done", 3))
@@ -90,6 +95,7 @@ def test_OBS_02_POST_02_the_exit_record_says_how_long_how_much_and_why(drive: Dr
     assert manifest["ended_at"] == record["ended_at"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-02")
 def test_OBS_02_the_record_is_complete_after_a_kill_a_stop_and_a_timeout(drive: Drive) -> None:
     killed, stopped = drive(*job("stay")), drive(*job("stay"))
@@ -104,6 +110,7 @@ def test_OBS_02_the_record_is_complete_after_a_kill_a_stop_and_a_timeout(drive: 
         assert {"ended_at", "exit_code", "ending", "duration_s", "status", "usage", "checkpoints"} <= manifest.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("POST-05")
 def test_POST_05_exit_code_0_without_the_artifact_is_a_failure(drive: Drive) -> None:
     run = drive(*job("exit_with", 0), artifacts=("artifacts/result.json",))
@@ -112,6 +119,7 @@ def test_POST_05_exit_code_0_without_the_artifact_is_a_failure(drive: Drive) -> 
     assert "result.json" in end.evidence
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("POST-05")
 def test_POST_05_with_the_artifact_it_is_success(drive: Drive) -> None:
     run = drive(*job("write_artifact", "result.json", '{"accuracy": 0.97}'), artifacts=("artifacts/result.json",))
@@ -119,6 +127,7 @@ def test_POST_05_with_the_artifact_it_is_success(drive: Drive) -> None:
     assert (end.outcome, end.exit_code) == (Outcome.SUCCEEDED, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("POST-01")
 def test_POST_01_a_control_group_is_removed_in_the_end(drive: Drive) -> None:
     run = drive(*job("stay"))
@@ -131,6 +140,7 @@ def test_POST_01_a_control_group_is_removed_in_the_end(drive: Drive) -> None:
         assert not [path for path in places if path and os.path.exists(path)]
 
 
+@pytest.mark.slow
 def test_a_leader_that_loses_its_main_thread_is_not_over(drive: Drive) -> None:
     program = (
         "import ctypes, threading, time\n"
@@ -143,6 +153,7 @@ def test_a_leader_that_loses_its_main_thread_is_not_over(drive: Drive) -> None:
     wait_until(lambda: not processes.find_marked(run.run_id))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("POST-02")
 def test_POST_02_a_job_of_no_length_has_started_too(drive: Drive) -> None:
     """Its exec and its status arrive together; the record must not say that it never ran."""

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.agent.checks import framework
+from holdfast.agent.checks.context import CheckContext
 from holdfast.agent.checks.framework import FrameworkUnread, ask_framework, check_framework
-from holdfast.agent.checks.situation import Situation
-from holdfast.core.rules import Rules
+from holdfast.core.rules.rules import Rules
 from holdfast.model.finding import Finding, Level
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.job import GpuOptions, JobSpec
@@ -33,7 +33,7 @@ def check(python: str, driver: str = "", *, verify: bool = True, gpus: int = 1, 
     if driver:
         environ["LD_LIBRARY_PATH"] = driver
     spec = JobSpec("t", (python, "train.py"), "/", gpus=GpuRequest(count=gpus), gpu=GpuOptions(verify=verify))
-    return {finding.id: finding for finding in check_framework(Situation(spec, Rules(), environ))}
+    return {finding.id: finding for finding in check_framework(CheckContext(spec, Rules(), environ))}
 
 
 @pytest.mark.requirement("PRE-09", "PRE-10")
@@ -128,13 +128,19 @@ def test_PRE_18_a_base_environment_warns_on_a_kept_machine_and_passes_on_a_rente
     spec = JobSpec("t", (str(tmp_path / "conda/bin/python"), "train.py"), "/")
 
     def levels(environ: dict[str, str]) -> list[Level]:
-        situation = Situation(spec, Rules(), environ, root=str(tmp_path))
+        situation = CheckContext(spec, Rules(), environ, root=str(tmp_path))
         return [finding.level for finding in framework.check_base_environment(situation)]
 
     assert levels({}) == [Level.WARN]
     assert levels({"RUNPOD_POD_ID": "x"}) == [Level.PASS]
     (tmp_path / "conda/condabin").rmdir()
     assert levels({}) == []
+    # A base whose conda lies elsewhere is told by its name.
+    named = {"CONDA_DEFAULT_ENV": "base", "CONDA_PREFIX": str(tmp_path / "conda")}
+    assert levels(named) == [Level.WARN]
+    assert levels({"CONDA_DEFAULT_ENV": "base"}) == [Level.WARN]
+    assert levels({**named, "CONDA_DEFAULT_ENV": "train"}) == []
+    assert levels({**named, "CONDA_PREFIX": "/opt/conda"}) == []
 
 
 def test_a_value_that_hides_the_cards_now_is_not_what_the_job_will_get(tmp_path: Path, driver: str) -> None:

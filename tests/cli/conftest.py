@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.cli.places import black_hole, met_box, places
+from tests.json_forms import find_output_faults
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -25,9 +28,11 @@ if TYPE_CHECKING:
             cwd: Path | str | None = None,
             env: Mapping[str, str | None] | None = None,
             stdin: str | None = None,
-            timeout_s: float = 25.0,
+            timeout_s: float = 60.0,
         ) -> Ended: ...
 
+
+__all__ = ["black_hole", "met_box", "places"]
 
 ENTRY = (sys.executable, "-m", "holdfast")
 """How tests start the program; without the installed script, so that the working tree is what runs."""
@@ -40,12 +45,15 @@ class Ended:
     code: int
     out: str
     err: str
+    arguments: tuple[str, ...] = ()
 
     def json(self) -> dict[str, Any]:
-        """Standard output as one JSON object; it must state its schema."""
+        """Standard output as one JSON object; it must be a record of its verb in the schema."""
         value = json.loads(self.out)
         assert isinstance(value, dict), self
         assert value["schema"] == 1, self
+        faults = find_output_faults(self.arguments, value) if self.arguments else []
+        assert not faults, faults[:5]
         return value
 
 
@@ -58,7 +66,7 @@ def holdfast(isolated_environment: dict[str, str], tmp_path: Path) -> Command:
         cwd: Path | str | None = None,
         env: Mapping[str, str | None] | None = None,
         stdin: str | None = None,
-        timeout_s: float = 25.0,
+        timeout_s: float = 60.0,
     ) -> Ended:
         environ = {**os.environ, **(env or {})}
         done = subprocess.run(
@@ -74,6 +82,6 @@ def holdfast(isolated_environment: dict[str, str], tmp_path: Path) -> Command:
             check=False,
         )
         assert "Traceback" not in done.stderr, done.stderr
-        return Ended(done.returncode, done.stdout, done.stderr)
+        return Ended(done.returncode, done.stdout, done.stderr, args)
 
     return run

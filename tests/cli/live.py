@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.agent.observe import RunView, observe
-from holdfast.host.processes import is_alive, send_signal
+from holdfast.agent.view.observe import observe_run
+from holdfast.agent.view.run_view import RunView
+from holdfast.host.process.pidfd import send_signal
+from holdfast.host.process.processes import is_alive
+from holdfast.model.run import Ended, Finalizing, Running, Stopping
 from tests.cli.conftest import ENTRY
 from tests.waiting import wait_until
 
@@ -34,7 +37,7 @@ class LiveRun:
 
     def look(self) -> RunView:
         """The run as it is now."""
-        return observe(self.run_dir)
+        return observe_run(self.run_dir)
 
     def output(self) -> str:
         """What the newest attempt has printed so far."""
@@ -56,7 +59,12 @@ class LiveRun:
 
     def _if_in(self, conditions: tuple[str, ...]) -> RunView | None:
         view = self.look()
-        return view if view.condition in conditions and not (view.ended and not view.over) else None
+        return view if view.condition in conditions else None
+
+    def is_recorded(self) -> bool:
+        """Whether its state says that the job runs, or more."""
+        state = self.look().state
+        return state is not None and isinstance(state.state, (Running, Stopping, Finalizing, Ended))
 
     def kill_supervisor(self) -> None:
         """SIGKILL the supervisor and wait until it is gone."""
@@ -77,6 +85,8 @@ def live_run(holdfast: Command, *args: str, job: tuple[str, ...] = SLEEPER) -> I
     run = LiveRun(value["run_id"], value["run_dir"])
     try:
         run.wait_output("ready")
+        # The job may be faster than the record of it.
+        wait_until(run.is_recorded, what="the run is on record as running, or over")
         yield run
     finally:
         if os.path.exists(run.run_dir):

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.agent.queueing.presence import read_worker
+from holdfast.agent.queue.presence import read_worker
 from holdfast.cli.main import main
-from holdfast.host.processes import send_signal
-from holdfast.store.queue import Queue, queue_directory
+from holdfast.host.process.pidfd import send_signal
+from holdfast.store.queue.queue import Queue, queue_directory
+from tests.json_forms import find_output_faults
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.model.queue import Cell, CellState
+    from holdfast.model.queue import JobState, QueuedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,14 @@ class Said:
     code: int
     out: str
     err: str
+    arguments: tuple[str, ...]
 
     def json(self) -> dict[str, Any]:
-        """Standard output as one JSON object."""
+        """Standard output as one JSON object; it must be a record of its verb in the schema."""
         value = json.loads(self.out)
         assert isinstance(value, dict), self
+        faults = find_output_faults(self.arguments, value)
+        assert not faults, faults[:5]
         return value
 
 
@@ -46,13 +50,13 @@ def say(*arguments: str) -> Said:
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(list(arguments))
     assert "this is a bug" not in err.getvalue(), err.getvalue()
-    return Said(code, out.getvalue(), err.getvalue())
+    return Said(code, out.getvalue(), err.getvalue(), arguments)
 
 
 @pytest.fixture
 def no_worker(isolated_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The queue's directory; nobody starts a worker, so what is handed in stays as it is. The test is in `tmp_path`."""
-    monkeypatch.setattr("holdfast.agent.queueing.presence.ensure_worker", lambda *_: False)
+    monkeypatch.setattr("holdfast.agent.queue.presence._spawn", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     return queue_directory()
 
@@ -80,20 +84,20 @@ def end_worker(directory: str) -> None:
 
 
 def states() -> dict[str, str]:
-    """Every cell's state by its label."""
+    """Every job's state by its label."""
     with Queue() as queue:
-        return {cell.label: cell.state.value for cell in queue.cells()}
+        return {job.label: job.state.value for job in queue.jobs()}
 
 
-def find(label: str) -> Cell:
-    """One cell."""
+def find(label: str) -> QueuedJob:
+    """One job."""
     with Queue() as queue:
-        (cell,) = queue.find([label])
-        return cell
+        (job,) = queue.find([label])
+        return job
 
 
-def put(label: str, state: CellState, **facts: object) -> None:
-    """Move a cell on as the worker would."""
+def put(label: str, state: JobState, **facts: object) -> None:
+    """Move a job on as the worker would."""
     with Queue() as queue:
-        (cell,) = queue.find([label])
-        queue.move_on(cell.id, state, **facts)
+        (job,) = queue.find([label])
+        queue.move_on(job.id, state, **facts)

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.cli.completion import SHELLS, build_script
 from holdfast.cli.verbs import SUMMARIES
+from holdfast.desk.runs import registry
 from tests.cli.conftest import ENTRY
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def ask_bash(program: Path, *words: str) -> list[str]:
         f'source {program}/script.bash; COMP_WORDS=(holdfast "$@"); COMP_CWORD=$#; '
         f'_holdfast_completion holdfast; printf "%s\\n" "${{COMPREPLY[@]}}"'
     )
-    (program / "script.bash").write_text(build_script("bash"))
+    (program / "script.bash").write_text(build_script("bash").script)
     environ = {**os.environ, "PATH": f"{program}:{os.environ['PATH']}"}
     done = subprocess.run(
         ["bash", "--norc", "-c", script, "bash", *words],
@@ -103,7 +104,7 @@ def test_the_shell_itself_accepts_its_script(shell: str, holdfast: Command, tmp_
 
 def test_completion_as_json_says_how_to_install_it(holdfast: Command) -> None:
     value = holdfast("completion", "fish", "--json").json()
-    assert value["script"] == build_script("fish")
+    assert value["script"] == build_script("fish").script
     assert value["install"].startswith("holdfast completion fish > ")
 
 
@@ -119,3 +120,29 @@ def test_completing_a_verb_imports_no_verb(program: Path) -> None:
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == [f"plain,{verb}" for verb in SUMMARIES if verb.startswith("s")]
     assert "holdfast.cli.verbs.show" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_tab_knows_places_and_the_runs_that_were_seen_there(
+    program: Path, runs: None, isolated_environment: dict[str, str]
+) -> None:
+    config = Path(isolated_environment["XDG_CONFIG_HOME"]) / "holdfast"
+    config.mkdir(mode=0o700)
+    (config / "places.toml").write_text('[gpu1]\nhost = "nowhere.invalid"\n')
+    registry.record_taken("gpu1", RUNS[1])
+    far, near = f"gpu1:{RUNS[1]}", "digits"
+    for words in (
+        ("ls", "--on"),
+        ("wait", "--on"),
+        ("run", "--on"),
+        ("patrol", "--on"),
+        ("show", "--on"),
+        ("reconcile",),
+    ):
+        assert ask_bash(program, *words, "g") == ["gpu1"], words
+    assert ask_bash(program, "stop", "g") == ["gpu1:resnet", far]
+    assert ask_bash(program, "stop", "d") == [near]
+    # bash breaks words at colons, and puts what it gets behind the last one.
+    assert ask_bash(program, "show", "gpu1", ":") == ["resnet", RUNS[1]]
+    assert ask_bash(program, "show", "gpu1", ":", "res") == ["resnet"]
+    assert ask_bash(program, "logs", "-f", "gpu1", ":", "2026") == [RUNS[1]]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import pwd
 import sys
 import tarfile
 from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent import observe
-from holdfast.cli import diagnosing
-from holdfast.cli.runs import Found
+from holdfast.agent.view import observe
+from holdfast.agent.view.page import diagnosis
 from holdfast.diagnosis.bundle import BUDGET_BYTES, MOST_BYTES, write_bundle
+from holdfast.host.clock import utc_now
 from holdfast.model import wire
 from holdfast.model.run import Created
 from holdfast.model.verdict import LiveClass
@@ -32,6 +34,7 @@ BODY = "print('HF_TO' + 'KEN=' + 'abc123' + 'secretvalue', flush=True); {}['lr']
 FAILING = (sys.executable, "-I", "-S", "-c", BODY)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-02", "FAIL-06")
 def test_DIAG_02_an_ended_run_gets_class_evidence_and_one_action(holdfast: Command) -> None:
     run_dir = holdfast("run", "--json", "--name", "digits", "--", *FAILING).json()["run_dir"]
@@ -47,6 +50,7 @@ def test_DIAG_02_an_ended_run_gets_class_evidence_and_one_action(holdfast: Comma
     assert SECRET not in done.out
 
 
+@pytest.mark.slow
 def test_a_success_is_said_to_be_one(holdfast: Command) -> None:
     run_dir = holdfast("run", "--json", "--", "true").json()["run_dir"]
     done = holdfast("diagnose", run_dir)
@@ -61,15 +65,16 @@ def test_a_run_whose_directory_does_not_answer_gets_a_verdict_that_says_so(
     run_dir = holdfast("run", "--json", "--", "true").json()["run_dir"]
     silent = tmp_path / "nobody-writes"
     os.mkfifo(silent)
-    monkeypatch.setattr(observe, "observe", lambda _: silent.read_bytes())
-    monkeypatch.setattr(diagnosing, "ANSWERS_WITHIN_S", 0.2)
-    silence = diagnosing.find_silence(Found(run_dir, os.path.basename(run_dir), os.path.dirname(run_dir)))
+    monkeypatch.setattr(observe, "observe_run", lambda _: silent.read_bytes())
+    monkeypatch.setattr(diagnosis, "ANSWERS_WITHIN_S", 0.2)
+    silence = diagnosis.find_silence(run_dir)
     assert silence is not None
     assert silence.verdict is not None
     assert silence.verdict.kind is LiveClass.UNCLEAR
     assert "no answer within 0.2 s" in silence.verdict.unknown[0].text
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-09")
 def test_every_attempt_can_be_asked_for_and_the_list_shows_the_class(holdfast: Command) -> None:
     run_dir = holdfast("run", "--json", "--name", "two", "--", "sh", "-c", "kill -9 $$").json()["run_dir"]
@@ -83,11 +88,12 @@ def test_every_attempt_can_be_asked_for_and_the_list_shows_the_class(holdfast: C
     assert [row["failure"] for row in rows] == ["killed"]
 
 
+@pytest.mark.slow
 def test_a_run_that_nothing_runs_of_yet_and_one_whose_state_is_damaged(
     holdfast: Command, isolated_environment: dict[str, str]
 ) -> None:
     root = isolated_environment["HOLDFAST_RUNS"]
-    run_dir = make_run(root, "20261120-104501-new-0a1b", Created())
+    run_dir = make_run(root, "20261120-104501-new-0a1b", Created(), created_at=utc_now())
     value = holdfast("diagnose", "--json", run_dir).json()
     assert (value["live"], value["verdict"]["kind"]) == (False, "starting")
     write(f"{run_dir}/attempts/1/{wire.STATE}", "torn")
@@ -112,6 +118,7 @@ def test_wrong_use_and_what_is_not_there(holdfast: Command, arguments: tuple[str
     assert done.err.startswith("holdfast: ")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-08", "OBS-04")
 def test_DIAG_08_the_archive_holds_the_records_without_secrets_and_is_never_written_over(
     holdfast: Command, tmp_path: Path
@@ -133,6 +140,29 @@ def test_DIAG_08_the_archive_holds_the_records_without_secrets_and_is_never_writ
     assert (again.code, "exists already" in again.err) == (74, True)
 
 
+@pytest.mark.requirement("OBS-19")
+def test_OBS_19_an_archive_to_share_names_neither_the_box_nor_its_people(tmp_path: Path) -> None:
+    home, host, account = os.path.expanduser("~"), os.uname().nodename, pwd.getpwuid(os.geteuid()).pw_name
+    run = tmp_path / "20261120-104500-t-0a1b"
+    attempt = run / "attempts" / "1"
+    attempt.mkdir(parents=True)
+    told = {"host": host, "user": account, "ordered_by": "ferdinand@desk7.lab"}
+    (run / wire.RUN).write_bytes(wire.to_bytes(told))
+    said = f"open {home}/data: no; {account}@{host}: by ferdinand at desk7.lab (desk7); uprooted {account}s\n"
+    (attempt / wire.OUTPUT).write_text(said)
+    made = write_bundle(str(tmp_path / "b.tar.gz"), str(run), 1, {"box": {"host": host}, "at": f"{home}/x"}, share=True)
+    with tarfile.open(made.path) as archive:
+        texts = {os.path.basename(m.name): archive.extractfile(m).read().decode() for m in archive.getmembers()}  # type: ignore[union-attr]
+    assert texts[wire.OUTPUT] == f"open HOME/data: no; USER@HOST: by USER at HOST (HOST); uprooted {account}s\n"
+    whole = "\n".join(texts.values())
+    assert not [name for name in (home, host, "ferdinand", "desk7") if name in whole]
+    if os.geteuid() == 0:
+        # In a container a number may have no account.
+        os.chown(run, 54321, 54321)
+        write_bundle(str(tmp_path / "c.tar.gz"), str(run), 1, {}, share=True)
+
+
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-08")
 def test_DIAG_08_output_that_does_not_compress_keeps_the_archive_small(tmp_path: Path) -> None:
     attempt = tmp_path / "20261120-104500-t-0a1b" / "attempts" / "1"
@@ -151,6 +181,7 @@ def test_DIAG_08_output_that_does_not_compress_keeps_the_archive_small(tmp_path:
         assert sum(member.size for member in archive.getmembers()) <= BUDGET_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-01", "DIAG-08")
 def test_a_live_run_is_looked_at_and_goes_on(holdfast: Command, tmp_path: Path) -> None:
     with live_run(holdfast, "--name", "alive") as run:
@@ -164,9 +195,32 @@ def test_a_live_run_is_looked_at_and_goes_on(holdfast: Command, tmp_path: Path) 
         assert holdfast("show", "--json", run.run_id).json()["condition"] == "running"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-01")
 def test_any_process_can_be_looked_at(holdfast: Command) -> None:
     done = holdfast("diagnose", "--pid", str(os.getpid()))
     assert done.code == 0
     assert done.out.startswith(f"pid {os.getpid()}: ")
     assert "could not be read" in done.out
+
+
+@pytest.mark.slow
+@pytest.mark.gotcha("U35")
+@pytest.mark.requirement("OBS-12")
+def test_OBS_12_a_tracker_that_gave_up_is_told_of_though_the_run_succeeded(holdfast: Command) -> None:
+    line = "Disabled WandB due to initialization error: No API key configured"
+    # In the middle of much output, at its beginning.
+    done = holdfast(
+        "run", "--", "sh", "-c", f"echo step 1; echo '{line}'; head -c 700000 /dev/zero | tr '\\0' x; exit 0"
+    )
+    assert done.code == 0
+    assert f"warning: tracker: gave up, and the job went on: {line}" in done.err
+    run_dir = holdfast("ls", "--all", "--json").json()["runs"][0]["run_dir"]
+    answer = holdfast("diagnose", run_dir)
+    assert "succeeded; but see the warnings" in answer.out
+    assert line in answer.out
+    with open(f"{run_dir}/attempts/1/events.jsonl", encoding="utf-8") as file:
+        told = [event for event in map(json.loads, file) if event["event"] == "tracker_gave_up"]
+    assert [event["data"]["line"] for event in told] == [line]
+    calm = holdfast("run", "--", "echo", "wandb: Tracking run with wandb version 0.17.0")
+    assert "warning" not in calm.err

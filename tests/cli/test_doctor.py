@@ -58,7 +58,8 @@ def test_an_interpreter_that_is_none_fails(holdfast: Command) -> None:
     assert "/no/such/python" in done.out
 
 
-@pytest.mark.requirement("PRE-22")
+@pytest.mark.slow
+@pytest.mark.requirement("PRE-22", "RAIL-16")
 def test_PRE_22_the_reaper_lists_asks_and_ends_only_what_was_left(
     holdfast: Command, isolated_environment: dict[str, str]
 ) -> None:
@@ -74,7 +75,7 @@ def test_PRE_22_the_reaper_lists_asks_and_ends_only_what_was_left(
         value = holdfast("doctor", "--reap", "--yes", "--json", "--runs", root).json()
         ends = {end["leftover"]["process"]["pid"]: end["outcome"] for end in value["done"]}
         assert ends[left.pid] == "ended"
-        assert left.wait(5) == -signal.SIGTERM
+        assert left.wait(60) == -signal.SIGTERM
         assert live.look().condition == "running"
     state = isolated_environment.get("XDG_STATE_HOME") or f"{isolated_environment['HOME']}/.local/state"
     with open(f"{state}/holdfast/reaper.jsonl", encoding="utf-8") as file:

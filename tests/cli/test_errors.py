@@ -12,14 +12,19 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 
 from holdfast.cli import errors
+from holdfast.cli.group import holdfast as group
 from holdfast.model.errors import HoldfastError, ResourceBusy
 from tests.cli.conftest import ENTRY
+from tests.cli.queues import say
+from tests.each import each
+from tests.rundirs import ended, make_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.cli.conftest import Command
 
@@ -135,7 +140,7 @@ def test_a_reader_that_leaves_early_is_met_with_silence(tmp_path: Path) -> None:
         child.stdout.read(1)
         child.stdout.close()
         said = child.stderr.read()
-        assert (child.wait(20), said) == (141, b"")
+        assert (child.wait(60), said) == (141, b"")
 
 
 @pytest.mark.parametrize("verb", ["--version", "schema", "--help"])
@@ -147,6 +152,7 @@ def test_a_full_standard_output_is_an_error(verb: str, tmp_path: Path) -> None:
     assert b"Exception ignored" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-"])
 def test_closed_standard_streams_do_no_harm(closed: str, tmp_path: Path) -> None:
     script = f'exec "$0" -m holdfast run absent.yaml {closed}'
@@ -157,7 +163,96 @@ def test_closed_standard_streams_do_no_harm(closed: str, tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_names_that_are_not_text_do_not_end_the_program(holdfast: Command, tmp_path: Path) -> None:
     ended = holdfast("run", os.fsdecode(b"\xe9t\xe9.yaml"), "--json", env={"LC_ALL": "C.UTF-8"})
     assert ended.code == 65
     assert ended.json()["error"]["message"] == "\udce9t\udce9.yaml: no such job file"
+
+
+UNKNOWN_NAMES = {
+    "run": ("show", "nosuch"),
+    "run to stop": ("stop", "nosuch"),
+    "attempt": ("logs", "--attempt", "7", "digits"),
+    "group": ("queue", "ls", "nosuch"),
+    "job": ("queue", "show", "nosuch"),
+    "job to cancel": ("queue", "cancel", "nosuch"),
+    "job to wait for": ("wait", "nosuch"),
+    "sweep": ("sweep", "show", "nosuch"),
+    "sweep to add to": ("sweep", "add", "nosuch", "--grid", "x=1"),
+    "place": ("place", "show", "nosuch"),
+    "place to run at": ("run", "--on", "nosuch", "--", "true"),
+    "profile": ("profile", "show", "nosuch"),
+    "card": ("gpus", "health", "99"),
+    "reservation": ("gpus", "unreserve", "nosuch"),
+    "checkpoints": ("checkpoints", "nosuch"),
+    "fault": ("fault", "run", "nosuch"),
+    "topic": ("explain", "nosuch"),
+    "group to pause": ("queue", "pause", "nosuch"),
+    "fact of a profile": ("profile", "verify", "runpod", "nosuch", "--yes"),
+    "verb of a profile": ("profile", "survives", "runpod", "/workspace", "nosuch"),
+    "key of the defaults": ("config", "get", "nosuch"),
+    "key to state": ("config", "set", "nosuch", "1"),
+    "profile of a place to add": ("place", "add", "new", "me@a", "--no-probe", "--profile", "nosuch"),
+    "card to reserve": ("gpus", "reserve", "--gpus", "99,98", "--for", "1h"),
+}
+
+
+@each("what, words", UNKNOWN_NAMES.items())
+def test_what_answers_to_no_name_has_one_exit_code(
+    what: str, words: tuple[str, ...], isolated_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1x24GiB")
+    run_dir = f"{isolated_environment['HOLDFAST_RUNS']}/20261120-100000-digits-0a1b"
+    if not os.path.exists(run_dir):
+        make_run(isolated_environment["HOLDFAST_RUNS"], state=ended())
+    done = say(*words)
+    assert done.code == 66, (what, done)
+    assert any(name in done.err for name in ("nosuch", "99", "7")), (what, done)
+
+
+def every_command(command: click.Command, context: click.Context) -> Iterator[click.Command]:
+    yield command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from every_command(inner, context)
+
+
+def test_whoever_opens_a_file_says_why_it_cannot() -> None:
+    """click would say of a closed file that it is not readable, and to read the help."""
+    wrong = [
+        f"{command.name} {parameter.name}"
+        for command in every_command(group, click.Context(group))
+        for parameter in command.params
+        if isinstance(parameter.type, click.Path) and parameter.type.readable and not parameter.type.exists
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("teardown", "gpu1", "--approve"), "`holdfast teardown --help`"),
+        (("queue", "edit", "x", "--priority"), "`holdfast queue edit --help`"),
+        (("ls", "--limit"), "`holdfast ls --help`"),
+    ],
+)
+def test_an_option_without_its_value_names_the_verb(holdfast: Command, words: tuple[str, ...], said: str) -> None:
+    done = holdfast(*words)
+    assert done.code == 64
+    assert "requires an argument" in done.err
+    assert said in done.err
+
+
+def test_an_option_that_is_near_to_nothing_is_likened_to_nothing(holdfast: Command) -> None:
+    assert "Did you mean" not in holdfast("queue", "edit", "x", "--command", "y").err
+    assert "Did you mean '--priority'?" in holdfast("queue", "edit", "x", "--prioritty", "1").err
+
+
+def test_what_is_said_stands_in_its_order_where_one_file_takes_both() -> None:
+    program = "from holdfast.cli.render import note; print('rows'); note('beside them'); print('more')"
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
+    assert done.stdout.splitlines() == ["rows", "holdfast: beside them", "more"]

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.cli.card_health import Watched, judge_box
+from holdfast.agent.cards.health import judge_box
+from holdfast.agent.cards.watch import CardReadings
+from holdfast.diagnosis.cards.throttling import ENOUGH_SAMPLES
 from holdfast.model.finding import Level
 from holdfast.model.gpu import Inventory, InventorySource
 from tests.fakes.nvml import GIB
@@ -27,6 +29,7 @@ def levels(findings: list[dict[str, str]]) -> dict[str, str]:
     return {f"{finding['id']} {finding['subject'].split()[0]}": finding["level"] for finding in findings}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("GPUH-01")
 def test_a_box_that_is_well_says_so_with_evidence(holdfast: Command, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
@@ -38,14 +41,19 @@ def test_a_box_that_is_well_says_so_with_evidence(holdfast: Command, fake_nvml: 
     assert found["gpu.xid 0"] in ("pass", "unknown")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("GPUH-01", "GPUH-06", "FAIL-08")
 def test_a_card_held_back_by_heat_fails_with_78_and_the_other_is_well(holdfast: Command, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(2)
     fake_nvml.set(1, clock_reasons=0x48, utilisation=99, power_mw=390_000, clock__sm=700, temperature=90)
-    done = holdfast("gpus", "health", "--for", "3s", "--json")
+    # With fewer than ten readings nothing is said of throttling, and a busy box gets by with fewer in three seconds.
+    for window in ("3s", "12s", "48s"):
+        done = holdfast("gpus", "health", "--for", window, "--json")
+        value = done.json()
+        if value["readings"] >= ENOUGH_SAMPLES:
+            break
     assert done.code == 78
-    value = done.json()
-    assert value["readings"] >= 10
+    assert value["readings"] >= ENOUGH_SAMPLES
     found = levels(value["findings"])
     assert (found["gpu.throttle 0"], found["gpu.throttle 1"], found["gpu.temperature 1"]) == ("pass", "fail", "fail")
     only = holdfast("gpus", "health", "0", "--for", "0s", "--json")
@@ -53,6 +61,7 @@ def test_a_card_held_back_by_heat_fails_with_78_and_the_other_is_well(holdfast: 
     assert all(finding["subject"].startswith("0 ") for finding in only.json()["findings"])
 
 
+@pytest.mark.slow
 def test_health_for_people_has_the_gravest_last_and_says_what_to_do(holdfast: Command, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.set(0, remapped="0 1 1 0")
@@ -66,6 +75,7 @@ def test_health_for_people_has_the_gravest_last_and_says_what_to_do(holdfast: Co
     assert "throttle" in well[0]
 
 
+@pytest.mark.slow
 def test_only_free_cards_are_watched_on_request(holdfast: Command, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(2)
     fake_nvml.run_on(0, (4_194_302, 3 * GIB))
@@ -73,6 +83,7 @@ def test_only_free_cards_are_watched_on_request(holdfast: Command, fake_nvml: Fa
     assert {finding["subject"] for finding in found} == {"1 (NVIDIA A100-SXM4-80GB)"}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("GPUH-07")
 def test_memory_that_nobody_accounts_for_is_reported_and_nothing_is_done(
     holdfast: Command, fake_nvml: FakeNvml
@@ -87,7 +98,7 @@ def test_memory_that_nobody_accounts_for_is_reported_and_nothing_is_done(
 
 def test_a_driver_that_does_not_answer_is_unknown_and_no_pass() -> None:
     reason = "the driver did not answer"
-    silent = Watched(Inventory(InventorySource.NVML, reason=reason, complete=False), {}, 0.0)
+    silent = CardReadings(Inventory(InventorySource.NVML, reason=reason, complete=False), {}, 0.0)
     (found, *_) = judge_box(silent, [])
     assert (found.id, found.level) == ("gpu.driver", Level.UNKNOWN)
     assert reason in found.evidence
@@ -113,9 +124,10 @@ def test_a_box_without_cards_has_nothing_to_judge(holdfast: Command) -> None:
 )
 def test_what_is_wrong_with_the_request_is_said(holdfast: Command, arguments: list[str], words: str) -> None:
     done = holdfast("gpus", *arguments, env=SIMULATED)
-    assert (done.code, words in done.err) == (64, True), done
+    assert (done.code, words in done.err) == (66 if "no card" in words else 64, True), done
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("GPUH-09")
 def test_a_card_is_set_aside_avoided_refused_by_name_and_given_back(holdfast: Command) -> None:
     said = holdfast("gpus", "quarantine", "0", "--reason", "Xid 95 \x1b[31mtwice", "--json", env=SIMULATED).json()
@@ -133,12 +145,14 @@ def test_a_card_is_set_aside_avoided_refused_by_name_and_given_back(holdfast: Co
     assert other.code == 0
     assert cards[1]["uuid"] in other.out
     health = holdfast("gpus", "health", "--for", "0s", "--json", env=SIMULATED).json()["findings"]
-    assert [finding["id"] for finding in health if finding["level"] == "warn"] == ["gpu.quarantine"]
+    warned = [(finding["id"], finding["remedy"]) for finding in health if finding["level"] == "warn"]
+    assert warned == [("gpu.quarantine", "holdfast gpus clear 0")]
     cleared = holdfast("gpus", "clear", "0", "--reason", "reset", env=SIMULATED)
     assert "is cleared; it was set aside" in cleared.out
     assert all(card["available"] for card in holdfast("gpus", "--json", env=SIMULATED).json()["cards"])
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PRE-23")
 def test_preflight_refuses_a_card_with_a_fault_and_warns_of_a_hot_one(holdfast: Command, tmp_path: Path) -> None:
     path = tmp_path / "cards.json"
@@ -155,6 +169,7 @@ def test_preflight_refuses_a_card_with_a_fault_and_warns_of_a_hot_one(holdfast: 
     assert check(temperature_c=95, slowdown_c=89)["gpu.temperature"] == "fail"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PRE-23", "GPUH-04")
 def test_preflight_says_whether_the_kernel_log_was_read(holdfast: Command, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)

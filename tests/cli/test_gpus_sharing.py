@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.cli.reserving import parse_time
 from holdfast.cli.verbs.gpus import command
-from holdfast.core.reservations import Reservation
-from holdfast.host import clock, processes
-from holdfast.host.usage import ledger_name
+from holdfast.cli.verbs.gpus.reserve import parse_begin
+from holdfast.core.cards.reservations import Reservation
+from holdfast.host import clock
+from holdfast.host.lease.usage import ledger_stem
+from holdfast.host.process import processes
 from holdfast.model import wire
 from holdfast.model.errors import UsageError
 from tests.cli.live import live_run
 from tests.fakes.nvml import GIB
+from tests.json_forms import find_faults
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -40,6 +42,12 @@ def area() -> Path:
     return Path(os.environ["HOLDFAST_LEASE_DIR"])
 
 
+def find_ledger() -> Path:
+    """This account's ledger of this month."""
+    (path,) = area().glob(f"{ledger_stem(os.geteuid(), clock.epoch_s())}.*.jsonl")
+    return path
+
+
 def read_uuids(holdfast: Command) -> list[str]:
     return [card["uuid"] for card in holdfast("gpus", "--json").json()["cards"]]
 
@@ -55,6 +63,7 @@ def keep_for_another(uuids: list[str], *, begin_s: float = 0.0, length_s: float 
     return kept
 
 
+@pytest.mark.slow
 def test_a_box_that_nobody_has_used_is_no_error(holdfast: Command, tmp_path: Path) -> None:
     env = {"HOLDFAST_LEASE_DIR": str(tmp_path / "none")}
     assert "nobody has leased" in holdfast("gpus", "usage", env=env).out
@@ -63,6 +72,7 @@ def test_a_box_that_nobody_has_used_is_no_error(holdfast: Command, tmp_path: Pat
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("ETIQ-04")
 def test_each_run_is_in_the_ledger_once_also_when_its_supervisor_was_killed(holdfast: Command) -> None:
     with live_run(holdfast, *ON_A_CARD, "--name", "watched") as run:
@@ -71,7 +81,7 @@ def test_each_run_is_in_the_ledger_once_also_when_its_supervisor_was_killed(hold
         assert (account["user"], account["cards_now"]) == (processes.user_name(os.geteuid()), 1)
         run.kill_supervisor()
         assert holdfast("adopt", run.run_id).code == 0
-    (line,) = map(json.loads, (area() / ledger_name(os.geteuid(), clock.epoch_s())).read_text().splitlines())
+    (line,) = map(json.loads, find_ledger().read_text().splitlines())
     assert (line["run"], line["exact"], line["simulated"]) == (run.run_id, True, True)
     done = holdfast("gpus", "usage")
     assert processes.user_name(os.geteuid()) in done.out
@@ -81,10 +91,11 @@ def test_each_run_is_in_the_ledger_once_also_when_its_supervisor_was_killed(hold
     assert [len(week["accounts"]) for week in weeks] == [1]
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_ledger_that_somebody_else_wrote_is_named_and_not_counted(holdfast: Command) -> None:
     assert holdfast("run", *ON_A_CARD, "--", "true").code == 0
-    path = area() / ledger_name(os.geteuid(), clock.epoch_s())
+    path = find_ledger()
     os.chown(path, OTHER, OTHER)
     done = holdfast("gpus", "usage")
     assert "nobody has leased" in done.out
@@ -129,6 +140,7 @@ def test_a_refusal_is_two_lines_and_exit_code_64(holdfast: Command) -> None:
     assert "this box has 2" in done.err
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.requirement("ETIQ-09")
 def test_a_reservation_of_another_keeps_a_run_off_and_says_who_when_and_why(holdfast: Command) -> None:
@@ -151,6 +163,7 @@ def test_a_reservation_of_another_keeps_a_run_off_and_says_who_when_and_why(hold
     assert holdfast("run", "--gpus", "0,", "--idle-window", "0s", "--", "true").code == 0
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_run_with_a_timeout_before_a_reservation_gets_the_card(holdfast: Command) -> None:
     keep_for_another(read_uuids(holdfast), begin_s=3000.0)
@@ -160,11 +173,13 @@ def test_a_run_with_a_timeout_before_a_reservation_gets_the_card(holdfast: Comma
     assert holdfast("run", *ON_A_CARD, "--timeout", "10m", "--", "true").code == 0
 
 
+@pytest.mark.slow
 def test_ones_own_reservation_is_used_first_and_ends_when_told(holdfast: Command) -> None:
     uuids = read_uuids(holdfast)
     made = holdfast("gpus", "reserve", "--gpus", "1,", "--for", "8h", "--reason", "a \x1b[31mpaper", "--json").json()
-    name = made["reservation"]["id"]
-    assert made["reservation"]["cards"] == uuids[1:]
+    name = made["id"]
+    assert made["cards"] == uuids[1:]
+    assert find_faults("gpus reserve", made) == []
     assert "\x1b" not in holdfast("gpus", "reservations").out
     with live_run(holdfast, *ON_A_CARD, "--name", "mine") as run:
         (held,) = [card for card in holdfast("gpus", "--json").json()["cards"] if card["lease"]]
@@ -174,6 +189,7 @@ def test_ones_own_reservation_is_used_first_and_ends_when_told(holdfast: Command
     assert holdfast("gpus", "unreserve", name).code == 66
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("ETIQ-09")
 def test_a_hard_limit_refuses_the_second_run_with_rule_and_holder(holdfast: Command, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
@@ -190,18 +206,20 @@ def test_a_hard_limit_refuses_the_second_run_with_rule_and_holder(holdfast: Comm
     assert "rules.max_cards_per_user" in done.err
 
 
+@pytest.mark.slow
 def test_a_run_at_a_limit_that_waits_starts_when_the_other_ends(holdfast: Command, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text("[share]\nmax_cards_per_user = 1\n")
     env = {"HOLDFAST_RULES": str(rules)}
     with live_run(holdfast, *ON_A_CARD, "--name", "first") as first:
-        started = holdfast("run", "-d", "--prove", "0", "--json", *ON_A_CARD, "--wait", "30s", "--", "true", env=env)
+        started = holdfast("run", "-d", "--prove", "0", "--json", *ON_A_CARD, "--wait", "5m", "--", "true", env=env)
         second = started.json()["run_id"]
         wait_until(lambda: holdfast("gpus", "--json").json()["waiting"], what="it stands in line")
         holdfast("stop", "--now", first.run_id)
         assert holdfast("attach", second).code == 0
 
 
+@pytest.mark.slow
 def test_a_card_at_rest_is_told_with_what_is_known(holdfast: Command) -> None:
     with live_run(holdfast, *ON_A_CARD, "--name", "dozing") as run:
         assert "no card is held at rest" in holdfast("gpus", "idle", "--for", "0s").out
@@ -219,6 +237,7 @@ def test_a_card_at_rest_is_told_with_what_is_known(holdfast: Command) -> None:
     assert holdfast("gpus", "idle", "--min", "0s", "--for", "0s", "--json").json()["idle"] == []
 
 
+@pytest.mark.slow
 def test_a_stranger_with_memory_on_a_card_at_rest_is_told(
     holdfast: Command, fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,25 +254,25 @@ def test_a_stranger_with_memory_on_a_card_at_rest_is_told(
 
 def test_times_are_read_as_people_write_them() -> None:
     now = time.mktime((2026, 11, 20, 20, 0, 0, 0, 0, -1))
-    assert parse_time("now", now) == now
-    assert parse_time("+2h", now) == now + 7200
-    assert parse_time("22:00", now) == now + 7200
-    assert parse_time("08:00", now) == now + 12 * 3600
-    assert parse_time("2026-11-21 20:00", now) == now + 86400
+    assert parse_begin("now", now) == now
+    assert parse_begin("+2h", now) == now + 7200
+    assert parse_begin("22:00", now) == now + 7200
+    assert parse_begin("08:00", now) == now + 12 * 3600
+    assert parse_begin("2026-11-21 20:00", now) == now + 86400
     with pytest.raises(UsageError):
-        parse_time("yesterday", now)
+        parse_begin("yesterday", now)
 
 
+@pytest.mark.slow
 def test_names_in_the_files_of_others_do_not_steer_the_terminal(holdfast: Command) -> None:
-    uid = os.geteuid()
     assert holdfast("run", *ON_A_CARD, "--", "true").code == 0
-    path = area() / ledger_name(uid, clock.epoch_s())
+    path = find_ledger()
     line = json.loads(path.read_text())
-    line |= {"run": "other", "cards": ["GPU-\x1b[2J", *(f"GPU-{number}" for number in range(99))], "gpu_seconds": 9.0}
+    line |= {"run": "other", "cards": ["A-\x1b[2J", *(f"GPU-{number}" for number in range(99))], "gpu_seconds": 9.0}
     line["from"] = clock.format_utc(clock.epoch_s() - 60.0)
     with path.open("a") as file:
         file.write(json.dumps(line) + "\n")
     done = holdfast("gpus", "usage")
     assert "\x1b" not in done.out
-    assert r"GPU-\x1b[2J: leased" in done.out
+    assert r"A-\x1b[2J: leased" in done.out
     assert "more names of cards stand in the ledgers" in done.err

@@ -24,6 +24,7 @@ def first_command(text: str) -> str:
     return next(line.strip() for line in lines if not line.strip().startswith("alias "))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-04")
 def test_its_resume_command_resumes_when_it_is_pasted(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "job") as run:
@@ -38,13 +39,14 @@ def test_its_resume_command_resumes_when_it_is_pasted(holdfast: Command) -> None
         places = {name: os.environ[name] for name in ("HOLDFAST_LEASE_DIR", "HOLDFAST_RULES", "XDG_RUNTIME_DIR")}
         alias = f'holdfast() {{ {sys.executable} -m holdfast "$@"; }}'
         pasted = subprocess.run(
-            ["sh", "-c", f"{alias}\n{command}"], env={**fresh, **places}, capture_output=True, timeout=25, check=False
+            ["sh", "-c", f"{alias}\n{command}"], env={**fresh, **places}, capture_output=True, timeout=60, check=False
         )
         assert pasted.returncode == 0, pasted
         assert run.look().attempt == 2
         run.wait_condition("running")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-04")
 def test_it_tells_how_to_begin_in_each_state(holdfast: Command) -> None:
     root = os.environ["HOLDFAST_RUNS"]

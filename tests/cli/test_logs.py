@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.model import wire
-from holdfast.model.run import Outcome
+from holdfast.model.run import Created, Outcome
 from tests.cli.live import live_run, started
-from tests.rundirs import ended, make_run, write, write_events
+from tests.rundirs import ended, living_process, make_run, running, write, write_events
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.cli
@@ -37,6 +39,67 @@ def test_the_newest_attempts_bytes_are_printed_untouched(holdfast: Command, run_
     assert holdfast("logs", "-n", "0", "digits").out == ""
 
 
+@pytest.mark.slow
+@pytest.mark.requirement("MON-23")
+def test_MON_23_lines_of_several_runs_carry_their_names_and_are_filtered(holdfast: Command, run_dir: str) -> None:
+    other = make_run(os.environ["HOLDFAST_RUNS"], "20261120-100500-probe-0a1c", state=ended())
+    write(f"{wire.attempt_dir(other, 1)}/{wire.OUTPUT}", "two of probe\nlast")
+    assert run_dir != other
+    assert holdfast("logs", "digits", "probe", "-n", "1").out == "digits | three\nprobe | last\n"
+    assert holdfast("logs", "digits", "probe", "--grep", "^t").out == (
+        "digits | two\ndigits | three\nprobe | two of probe\n"
+    )
+    assert holdfast("logs", "digits", "--grep", "o").out == "one\ntwo\n"
+    found = holdfast("logs", "--json", "digits", "probe", "--grep", "two").json()
+    assert [one["attempts"][0]["lines"] for one in found["runs"]] == [["two"], ["two of probe"]]
+    assert holdfast("logs", "digits", "--grep", "(").code == 64
+    assert holdfast("logs", "nosuch/").code == 66
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("MON-23")
+def test_MON_23_following_several_shows_the_matching_lines_of_each_while_they_live(
+    isolated_environment: dict[str, str], tmp_path: Path
+) -> None:
+    root, alive = isolated_environment["HOLDFAST_RUNS"], living_process(os.getpid())
+    ids = {name: f"20261120-10000{n}-{name}-0a1{n}" for n, name in enumerate(("one", "two"))}
+    dirs = {name: make_run(root, run_id, state=running(), supervisor=alive) for name, run_id in ids.items()}
+
+    def append(name: str, text: str) -> None:
+        with open(f"{wire.attempt_dir(dirs[name], 1)}/{wire.OUTPUT}", "a", encoding="utf-8") as file:
+            file.write(text)
+
+    def end(name: str) -> None:
+        over = wire.attempt_dir(make_run(tmp_path / "over", ids[name], state=ended()), 1)
+        for record in (wire.EXIT, wire.STATE):
+            os.replace(f"{over}/{record}", f"{wire.attempt_dir(dirs[name], 1)}/{record}")
+
+    append("one", "loss before\nnoise\n")
+    append("two", "noise\n")
+    with started("logs", "-f", "one", "two", "--grep", "^loss") as follower:
+        assert follower.stdout is not None
+        read = follower.stdout.readline
+        assert read() == "one | loss before\n"
+        # Each line is waited for while both live: nothing here can come from a look at the end.
+        append("two", "noise\nloss 1\n")
+        assert read() == "two | loss 1\n"
+        append("one", "noise\nloss ")
+        append("two", "loss 2\n")
+        assert read() == "two | loss 2\n", "a line without its end is none yet"
+        append("one", "3\n")
+        assert read() == "one | loss 3\n"
+        end("two")
+        append("one", "no loss\nloss 4\n")
+        assert read() == "one | loss 4\n"
+        assert follower.poll() is None
+        append("one", "loss last")
+        end("one")
+        out, err = follower.communicate(timeout=60)
+        assert (follower.returncode, out) == (0, "one | loss last\n")
+        assert all(f"{run_id} succeeded" in err for run_id in ids.values())
+
+
+@pytest.mark.slow
 def test_attempts_are_chosen(holdfast: Command, run_dir: str) -> None:
     assert holdfast("logs", "--attempt", "1", "digits").out == "first\n"
     done = holdfast("logs", "--attempt", "all", "digits")
@@ -44,7 +107,7 @@ def test_attempts_are_chosen(holdfast: Command, run_dir: str) -> None:
     assert "attempt 1" in done.err
     for wrong in ("3", "x", "-1"):
         done = holdfast("logs", f"--attempt={wrong}", "digits")
-        assert done.code == 64
+        assert done.code == 66
         assert "it has 1, 2" in done.err
 
 
@@ -76,6 +139,17 @@ def test_following_an_ended_run_ends(holdfast: Command, run_dir: str) -> None:
     assert "succeeded" in done.err
 
 
+def test_following_a_run_that_nobody_takes_up_ends(
+    holdfast: Command, isolated_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run(isolated_environment["HOLDFAST_RUNS"], state=Created())
+    monkeypatch.setattr("holdfast.agent.view.live.logs.UNSTARTED_S", 0.05)
+    done = holdfast("logs", "-f", "digits")
+    assert (done.code, done.out) == (0, "")
+    assert "created" in done.err
+
+
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-09")
 def test_OBS_09_following_a_live_run_prints_as_it_comes_until_it_ends(holdfast: Command) -> None:
     body = 'echo ready; until [ -e "$HOLDFAST_ARTIFACT_DIR/go" ]; do sleep 0.05; done; echo done; exit 5'
@@ -84,9 +158,10 @@ def test_OBS_09_following_a_live_run_prints_as_it_comes_until_it_ends(holdfast: 
         assert follower.stdout.readline() == "ready\n"
         write(f"{run.run_dir}/artifacts/go", "")
         assert follower.stdout.readline() == "done\n"
-        assert follower.wait(10) == 0
+        assert follower.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_the_following(holdfast: Command) -> None:
     body = "echo ready; while :; do echo more; sleep 0.05; done"
     with live_run(holdfast, job=("sh", "-c", body)) as run, started("logs", "-f", run.run_id) as follower:
@@ -94,9 +169,10 @@ def test_a_reader_that_leaves_ends_the_following(holdfast: Command) -> None:
         follower.stdout.readline()
         follower.stdout.close()
         follower.stdout = None
-        assert follower.wait(10) == 141
+        assert follower.wait(60) == 141
 
 
+@pytest.mark.slow
 def test_capped_output_is_printed_with_its_cut(holdfast: Command) -> None:
     code = "print('first'); [print('x' * 60) for _ in range(20000)]; print('last')"
     done = holdfast("run", "--json", "--output-max", "256KiB", "--", "python3", "-c", code)

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import replace
+import signal
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.create import create_run
-from holdfast.agent.observe import RunView, observe
+from holdfast.agent.control.create import create_run
+from holdfast.agent.view.observe import observe_run
+from holdfast.agent.view.run_view import RunView, recorded_processes
 from holdfast.host.clock import utc_now
-from holdfast.host.processes import identify_self
+from holdfast.host.process.pidfd import send_signal
+from holdfast.host.process.processes import identify_self
 from holdfast.model import wire
 from holdfast.model.job import JobSpec
 from holdfast.model.lease import LeasedDevice
+from holdfast.model.record import replace
 from holdfast.model.run import Outcome, Preflight
-from tests.cli.live import live_run
+from tests.cli.live import live_run, started
 from tests.rundirs import dead_process, ended, make_run, running, write
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.cli
@@ -41,7 +44,8 @@ def test_no_runs_says_how_to_begin(holdfast: Command) -> None:
     done = holdfast("ls")
     assert (done.code, done.out) == (0, "")
     assert "holdfast run" in done.err
-    assert holdfast("ls", "--json").json() == {"schema": 1, "runs": [], "total": 0}
+    nothing = {"schema": 1, "runs": [], "total": 0, "known": 0, "notice": None}
+    assert holdfast("ls", "--json").json() == nothing
 
 
 def test_the_table_of_ended_runs(holdfast: Command, runs: str) -> None:
@@ -76,6 +80,7 @@ def test_live_runs_are_shown_however_old(holdfast: Command, runs: str) -> None:
     assert len(holdfast("ls", "--all").out.splitlines()) == 9
 
 
+@pytest.mark.slow
 def test_states_select(holdfast: Command, runs: str) -> None:
     make_run(runs, run_id(1), ended())
     make_run(runs, run_id(2), ended(Outcome.FAILED, 1))
@@ -89,27 +94,70 @@ def test_states_select(holdfast: Command, runs: str) -> None:
     assert listed("live") == ["running"]
     assert listed("failed", "running") == ["running", "failed"]
     assert "is preempted" in holdfast("ls", "-s", "preempted").err
+    typo = make_run(runs, run_id(4), ended(Outcome.FAILED, 78))
+    path = f"{wire.attempt_dir(typo, 1)}/{wire.EXIT}"
+    with open(path, encoding="utf-8") as file:
+        facts = json.load(file)
+    write(path, json.dumps({**facts, "failure_class": "refused"}))
+    refused = holdfast("ls", "--json", "-s", "refused").json()["runs"]
+    assert [(row["run_id"], row["failure"]) for row in refused] == [(run_id(4), "refused")]
+    assert holdfast("ls", "-s", "out_of_memory").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-15")
 def test_PROC_15_a_run_that_a_reboot_took_becomes_lost(holdfast: Command, runs: str) -> None:
     run_dir = make_run(runs, state=running(), supervisor=dead_process(), boot="the-boot-before")
     row = holdfast("ls", "--json").json()["runs"][0]
+    assert (row["condition"], row["ended"], row["exit_code"]) == ("lost", False, None)
+    assert holdfast("reconcile").code == 0
+    row = holdfast("ls", "--json").json()["runs"][0]
     assert (row["condition"], row["ended"], row["exit_code"]) == ("lost", True, 71)
-    view = observe(run_dir)
-    assert view.over
-    assert view.state is not None
+    assert observe_run(run_dir).over
 
 
+READERS = (
+    *(("ls",), ("show", "digits"), ("show", "--json", "digits"), ("logs", "digits"), ("attach", "digits")),
+    *(("wait", "digits"), ("diagnose", "digits"), ("gpus",), ("prune", "--dry-run", "digits")),
+    *(("checkpoints", "ls", "digits"), ("patrol",), ("handbook", "digits"), ("reconcile", "--dry-run")),
+)
+
+
+def read_tree(root: str) -> dict[str, tuple[int, int, bytes]]:
+    """Every file and directory below `root`: mode, time of the last change, content."""
+    found = {}
+    for directory, _, names in os.walk(root):
+        for path in (directory, *(f"{directory}/{name}" for name in names)):
+            facts = os.lstat(path)
+            content = b"" if os.path.isdir(path) else Path(path).read_bytes()
+            found[path] = (facts.st_mode, facts.st_mtime_ns, content)
+    return found
+
+
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-15")
-@pytest.mark.parametrize("verb", [("ls",), ("show", "never"), ("attach", "never"), ("stop", "never")])
-def test_PROC_15_looking_at_a_run_never_starts_its_job(
+@pytest.mark.parametrize("verb", READERS, ids=" ".join)
+def test_who_only_looks_changes_nothing_of_a_lost_run(holdfast: Command, runs: str, verb: tuple[str, ...]) -> None:
+    """Seen: `ls` wrote `ended: lost` into the copy of a run that was alive elsewhere."""
+    run_dir = make_run(runs, state=running(), supervisor=dead_process())
+    before = read_tree(runs)
+    done = holdfast(*verb)
+    assert done.code in (0, 1, 71), done
+    assert "Traceback" not in done.err
+    assert read_tree(runs) == before
+    assert observe_run(run_dir).vanished
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("PROC-15")
+@pytest.mark.parametrize("verb", [("stop", "never"), ("reconcile",)])
+def test_PROC_15_settling_a_run_never_starts_its_job(
     holdfast: Command, runs: str, tmp_path: Path, verb: tuple[str, ...]
 ) -> None:
-    """Its supervisor died before the job: whoever looks has it called off and runs it in no other environment."""
+    """Its supervisor died before the job: it is called off, and not run in the environment of whoever comes by."""
     spec = JobSpec(name="never", command=("touch", f"{tmp_path}/ran"), workdir=str(tmp_path))
     run_dir, _ = create_run(spec, runs, argv=(), cwd="/", environ=os.environ)
-    state = observe(run_dir).state
+    state = observe_run(run_dir).state
     assert state is not None
     abandoned = replace(state, supervisor=dead_process(), state=Preflight(utc_now()))
     write(f"{wire.attempt_dir(run_dir, 1)}/{wire.STATE}", wire.to_bytes(abandoned))
@@ -121,8 +169,32 @@ def test_PROC_15_looking_at_a_run_never_starts_its_job(
     assert "restart" in view.note
 
 
+@pytest.mark.slow
+@pytest.mark.requirement("PROC-15")
+def test_nobody_waits_for_ever_for_a_run_that_is_lost(holdfast: Command) -> None:
+    """Supervisor, keeper and job are killed at once: who waits is told so, and the verb that settles it finishes it."""
+    with live_run(holdfast) as run, started("wait", run.run_id) as waiting, started("attach", run.run_id) as following:
+        state = run.look().state
+        assert state is not None
+        victims = (state.supervisor, *recorded_processes(state.state))
+        for process in victims:
+            assert process is not None
+            send_signal(process, signal.SIGKILL)
+        for follower in (waiting, following):
+            assert follower.wait(60) == 71
+            assert follower.stderr is not None
+            said = follower.stderr.read()
+            assert "every process that was recorded is gone" in said
+            assert "holdfast reconcile" in said
+        view = run.look()
+        assert (view.condition, view.over) == ("lost", False)
+        assert holdfast("reconcile").code == 0
+        assert (run.look().condition, run.look().exit_code) == ("lost", 71)
+        assert holdfast("wait", run.run_id).code == 71
+
+
 def _if_over(run_dir: str) -> RunView | None:
-    view = observe(run_dir)
+    view = observe_run(run_dir)
     return view if view.over and not view.supervised else None
 
 
@@ -136,6 +208,7 @@ def test_OBS_09_one_bad_run_hides_no_other(holdfast: Command, runs: str) -> None
     assert conditions == ["unreadable", "unreadable", "succeeded"]
 
 
+@pytest.mark.slow
 def test_runs_elsewhere_are_found_by_root_and_remembered(holdfast: Command, tmp_path: Path) -> None:
     done = holdfast("run", "--runs", str(tmp_path / "there"), "--name", "away", "--", "true")
     assert done.code == 0
@@ -155,6 +228,7 @@ def test_a_damaged_index_is_one_notice(holdfast: Command, runs: str, isolated_en
     assert holdfast("ls").err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-09")
 def test_OBS_09_a_live_run_is_listed_while_it_runs_and_after(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "live") as run:
@@ -170,3 +244,15 @@ def test_a_misspelt_state_is_an_error_not_an_empty_list(holdfast: Command, runs:
     assert "no state 'live2'" in done.err
     assert "did you mean live?" in done.err
     assert holdfast("ls", "--state", "running").code == 0
+
+
+def test_a_directory_of_runs_that_cannot_be_read_is_not_empty(holdfast: Command, tmp_path: Path) -> None:
+    closed = tmp_path / "file"
+    closed.write_text("")
+    for words, env in ((("--runs", str(closed)), {}), ((), {"HOLDFAST_RUNS": str(closed)})):
+        done = holdfast("ls", *words, env=env)
+        assert (done.code, done.out) == (74, "")
+        assert f"the runs directory {closed} cannot be read: Not a directory" in done.err
+    done = holdfast("show", "digits", env={"HOLDFAST_RUNS": str(closed)})
+    assert done.code == 66
+    assert f"{closed} cannot be read: Not a directory" in done.err

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 
 from holdfast import __version__
-from holdfast.cli.verbs import HIDDEN, SUMMARIES
-from tests.cli.conftest import ENTRY
+from holdfast.cli.group import holdfast as group
+from holdfast.cli.job.schema import KEYS
+from holdfast.cli.verbs import SUMMARIES
+from holdfast.desk.route.line import read_line
+from tests.desk.route.test_table import TREE
+from tests.each import each
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -19,11 +25,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cli
 
 
-def imported_by(*args: str) -> set[str]:
-    """The modules that ``holdfast ARGS`` imports."""
-    command = [sys.executable, "-X", "importtime", *ENTRY[1:], *args]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-    return set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE))
+def loaded_by(*args: str) -> set[str]:
+    """The modules that ``holdfast ARGS`` has loaded when it ends, however they were imported."""
+    code = (
+        "import sys; from holdfast.cli.main import main; main(); sys.stdout.flush(); print('', *sys.modules, sep='\\n')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL
+    )
+    return set(done.stdout.split("\n"))
 
 
 def test_version_is_printed(holdfast: Command) -> None:
@@ -33,37 +43,86 @@ def test_version_is_printed(holdfast: Command) -> None:
 
 
 def test_version_imports_nothing_third_party() -> None:
-    modules = imported_by("--version")
+    modules = loaded_by("--version")
     assert "holdfast.cli.main" in modules
-    assert not modules & {"click", "yaml", "msgspec", "rich", "dataclasses", "typing", "holdfast.cli.errors"}
+    assert not modules & {"click", "yaml", "dataclasses", "typing", "holdfast.cli.errors"}
 
 
 def test_help_imports_no_verb_and_nothing_heavy() -> None:
-    modules = imported_by("--help")
+    modules = loaded_by("--help")
     assert "click" in modules
-    assert not modules & {"yaml", "msgspec", "rich", "sqlite3", "json", "dataclasses", "holdfast.cli.jobfile"}
-    assert not {name for name in modules if name.startswith("holdfast.cli.verbs.")}
+    assert not modules & {"yaml", "sqlite3", "dataclasses", "hashlib", "holdfast.cli.job.jobfile"}
+    assert not {name for name in modules if name.startswith(("holdfast.cli.verbs.", "holdfast.store"))}
 
 
-def test_running_a_job_imports_nothing_that_it_does_not_use() -> None:
-    modules = imported_by("run", "absent.yaml")
-    assert "holdfast.cli.jobfile" in modules
-    assert not modules & {"msgspec", "rich", "sqlite3", "holdfast.agent.supervisor", "tomllib", "asyncio"}
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "unused"),
+    [
+        (("ls",), ("holdfast.store.queue", "holdfast.agent.queue", "holdfast.diagnosis", "hashlib", "difflib")),
+        (("stop", "--help"), ("holdfast.store.queue", "holdfast.agent.queue", "holdfast.diagnosis", "hashlib")),
+        (("show", "--help"), ("holdfast.store.queue", "holdfast.agent.queue", "holdfast.diagnosis.logs", "hashlib")),
+        (
+            ("run", "absent.yaml"),
+            ("holdfast.agent.checks", "holdfast.agent.supervise", "holdfast.diagnosis", "tomllib", "asyncio", "yaml"),
+        ),
+    ],
+    ids=lambda value: value[0],
+)
+def test_a_command_loads_nothing_of_the_rooms_that_it_does_not_use(
+    words: tuple[str, ...], unused: tuple[str, ...]
+) -> None:
+    modules = loaded_by(*words)
+    assert f"holdfast.cli.verbs.{words[0]}" in modules
+    assert sorted(name for name in modules if f"{name}.".startswith(tuple(f"{room}." for room in unused))) == []
 
 
 def test_help_lists_the_verbs(holdfast: Command) -> None:
     ended = holdfast("--help")
     assert ended.code == 0
     for verb, summary in SUMMARIES.items():
-        assert (f"\n  {verb} " in ended.out) is (verb not in HIDDEN), verb
-        assert (summary in ended.out) is (verb not in HIDDEN), verb
+        assert f"\n  {verb} " in ended.out, verb
+        assert summary in ended.out, verb
     assert holdfast("-h").out == ended.out
 
 
 def test_no_verb_at_all_shows_the_help_and_is_a_usage_error(holdfast: Command) -> None:
     ended = holdfast()
     assert (ended.code, ended.out) == (64, "")
-    assert "Verbs:" in ended.err
+    assert "\n  run  " in ended.err
+
+
+def test_the_help_of_run_fits_a_screen_and_the_rest_is_one_option_away(holdfast: Command) -> None:
+    short, whole = holdfast("run", "--help").out, holdfast("run", "--help-all").out
+    assert 24 <= len(short.splitlines()) <= 40
+    assert "holdfast run --gpus 1" in short
+    assert all(f"--{key.option}" in whole for key in KEYS if key.option)
+    assert all(word in whole for word in ("--prove", "--run-id", "--slurm", "--env-file", "--like"))
+    assert "--stall-startup" not in short
+    # The number in the words is that of the options.
+    shown = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", whole, re.MULTILINE))
+    assert f"Show all {len(shown)} options" in " ".join(short.split())
+
+
+def list_examples() -> list[str]:
+    """The commands of all examples; two spaces behind one stands what it does."""
+    found = []
+    for command in (group, *TREE.values()):
+        for line in (command.epilog or "").splitlines():
+            words = line.strip().partition("  ")[0].partition(" < ")[0].partition(" > ")[0].partition(" && ")[0]
+            if re.match(r"holdfast [a-z]", words):
+                found.append(words)
+    return found
+
+
+@each("example", list_examples())
+def test_every_example_of_the_help_is_a_command_line_that_is_understood(
+    example: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(click.Command, "invoke", lambda *_: None)  # its words are read, and nothing is done
+    words = read_line(shlex.split(example)[1:]).argv
+    with group.make_context("holdfast", list(words)) as context:
+        group.invoke(context)
 
 
 @pytest.mark.parametrize("verb", sorted(SUMMARIES))
@@ -76,11 +135,25 @@ def test_each_verb_has_the_help_that_the_list_shows(verb: str, holdfast: Command
     assert import_module(f"holdfast.cli.verbs.{verb}").command.get_short_help_str(200) == SUMMARIES[verb]
 
 
+def test_a_misspelt_command_of_sweep_is_no_sweep_file(holdfast: Command) -> None:
+    ended = holdfast("sweep", "shows", "rates")
+    assert ended.code == 64
+    assert "no command 'shows', and there is no such file\n  did you mean `holdfast sweep show`?" in ended.err
+
+
 def test_an_unknown_verb_gets_a_suggestion(holdfast: Command) -> None:
     ended = holdfast("sho", "x")
     assert ended.code == 64
     assert ended.err == ("holdfast: there is no verb 'sho'\n  did you mean show? `holdfast --help` lists the verbs\n")
     assert "holdfast run -- COMMAND" in holdfast("python").err
+
+
+def test_a_run_where_a_command_of_a_group_belongs_is_told_the_commands(holdfast: Command) -> None:
+    ended = holdfast("results", "gpu1:digits")
+    assert (ended.code, ended.err.splitlines()[1]) == (64, "  it has collect, copy, shard")
+    assert "did you mean show?" in holdfast("queue", "sho").err
+    assert "holdfast ls --on PLACE" in holdfast("ls", "gpu1").err
+    assert "Choose from: bash, zsh, fish\n" in holdfast("completion").err
 
 
 def test_an_unknown_option_is_a_usage_error_in_words_and_in_json(holdfast: Command) -> None:
@@ -109,7 +182,15 @@ def test_the_installed_module_and_the_package_are_the_same_program(holdfast: Com
 
 @pytest.mark.parametrize(
     ("word", "meant"),
-    [("ps", "ls"), ("status", "ls"), ("kill", "stop"), ("srun", "run"), ("sbatch", "submit"), ("top", "gpus")],
+    [
+        ("ps", "ls"),
+        ("status", "ls"),
+        ("kill", "stop"),
+        ("srun", "run"),
+        ("sbatch", "submit"),
+        ("top", "gpus"),
+        ("statu", "ls"),
+    ],
 )
 def test_what_other_tools_call_a_verb_is_understood(word: str, meant: str, holdfast: Command) -> None:
     ended = holdfast(word, "x")
@@ -122,3 +203,17 @@ def test_each_other_word_leads_to_a_verb_and_is_none_itself() -> None:
 
     assert not set(ELSEWHERE) & set(SUMMARIES)
     assert {meant.split()[0] for meant in ELSEWHERE.values()} <= {*SUMMARIES, "--help"}
+
+
+@pytest.mark.parametrize("verb", ["checkpoints", "fault", "gpus", "patrol"])
+def test_each_verb_of_a_verb_has_the_help_that_its_list_shows(verb: str) -> None:
+    from importlib import import_module
+
+    package = import_module(f"holdfast.cli.verbs.{verb}")
+    shown = {name: package.command.get_command(None, name).get_short_help_str(200) for name in package.VERBS}
+    assert shown == package.VERBS
+
+
+def test_a_verb_of_a_verb_imports_nothing_that_its_siblings_need() -> None:
+    rooms = {name for name in loaded_by("gpus", "release", "--help") if name.startswith("holdfast.agent.cards.")}
+    assert rooms == {f"holdfast.agent.cards.{name}" for name in ("release", "box", "line")}

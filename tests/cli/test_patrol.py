@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.patrolling import armed, entries
-from holdfast.agent.patrolling.entries import Clock
+from holdfast.agent.patrol import schedule, scheduled
+from holdfast.agent.patrol.schedule import Scheduler
 from holdfast.host.clock import epoch_s, format_utc
 from holdfast.model.errors import UsageError
 from holdfast.model.run import Ended, Outcome
@@ -35,6 +35,7 @@ def clocks(tmp_path: Path) -> Path:
     return make_clocks(tmp_path / "clocks")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-02", "MON-09")
 def test_the_status_line_is_always_there(holdfast: Command) -> None:
     for _ in range(2):
@@ -44,6 +45,7 @@ def test_the_status_line_is_always_there(holdfast: Command) -> None:
     assert (value["alive"], value["runs"], value["exit_code"]) == (0, [], 0)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-02", "MON-15", "MON-13", "MON-06")
 def test_a_dead_run_needs_a_person_and_a_harmless_word_does_not(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "alive", job=("sh", "-c", "echo ready; echo mean squared Error 0.1; sleep 60")):
@@ -92,7 +94,8 @@ def test_an_end_is_told_once_and_a_person_hears_of_it(holdfast: Command, tmp_pat
     assert holdfast("patrol", "--notify-command", "'").code == 64
 
 
-@pytest.mark.requirement("MON-18", "ETIQ-08")
+@pytest.mark.slow
+@pytest.mark.requirement("MON-18", "ETIQ-08", "RAIL-16")
 def test_a_cron_entry_is_shown_made_only_with_consent_and_removed_without_a_trace(
     holdfast: Command, clocks: Path
 ) -> None:
@@ -138,9 +141,9 @@ def test_the_entry_of_cron_can_be_run_as_it_stands(holdfast: Command, clocks: Pa
     line = next(line for line in done.out.splitlines() if "--since-last" in line)
     command = line.split(None, 5)[5].replace(r"\%", "%")
     bare = {"PATH": "/usr/bin:/bin", "HOME": os.environ["HOME"]}
-    ran = subprocess.run(["sh", "-c", command], env=bare, cwd="/", timeout=25, check=False)
+    ran = subprocess.run(["sh", "-c", command], env=bare, cwd="/", timeout=60, check=False)
     assert ran.returncode == 1
-    last = f"{os.environ['XDG_STATE_HOME']}/holdfast/{armed.LAST}"
+    last = f"{os.environ['XDG_STATE_HOME']}/holdfast/{scheduled.LAST}"
     with open(last, encoding="utf-8") as file:
         assert file.read().startswith("1 run: 1 dead\n")
     assert json.loads((clocks / "heard").read_text())["runs"][0]["standing"] == "dead"
@@ -156,7 +159,7 @@ def test_a_table_that_cannot_be_read_is_not_overwritten(holdfast: Command, clock
     assert (clocks / "calls").read_text() == "called\n"
 
 
-@pytest.mark.requirement("MON-18")
+@pytest.mark.requirement("MON-18", "SYSD-07", "SYSD-09")
 def test_a_systemd_timer_is_made_and_removed_without_a_trace(
     holdfast: Command, clocks: Path, isolated_environment: dict[str, str]
 ) -> None:
@@ -192,7 +195,7 @@ def test_a_box_without_any_clock_says_so(holdfast: Command, clocks: Path) -> Non
 @pytest.mark.parametrize("every_s", [300, 600, 900, 1200, 1800, 3600, 7200, 10800, 14400, 21600, 43200, 86400])
 def test_no_account_calls_at_the_full_or_half_hour(every_s: float) -> None:
     for number in range(50):
-        minutes, hours = entries._times(every_s, f"user{number}@box")
+        minutes, hours = schedule._times(every_s, f"user{number}@box")
         assert not {0, 30} & set(minutes)
         calls_a_day = len(minutes) * (len(hours) or 24)
         assert calls_a_day == 86400 / every_s
@@ -201,25 +204,26 @@ def test_no_account_calls_at_the_full_or_half_hour(every_s: float) -> None:
 @pytest.mark.parametrize("every_s", [0.0, 60.0, 90.0, 420.0, 5400.0, 18000.0, 172800.0])
 def test_an_interval_that_no_clock_has_is_refused(every_s: float) -> None:
     with pytest.raises(UsageError):
-        entries.build(Clock.CRON, every_s, (), seed="x")
+        schedule.build_entry(Scheduler.CRON, every_s, (), seed="x")
 
 
 def test_only_what_is_ours_leaves_a_table_that_somebody_edited() -> None:
-    ours = f"{entries.BEGIN}\n1 * * * * python -m holdfast patrol --since-last > x 2>&1\n"
-    assert entries._without_ours(f"a\n{ours}{entries.END}\nb\n") == "a\nb\n"
-    assert entries._without_ours(f"a\n{ours}b\n") == "a\nb\n"
-    assert entries._without_ours(f"a\n{entries.BEGIN}\nb\n") == "a\nb\n"
-    assert entries._without_ours("") == ""
+    ours = f"{schedule.BEGIN}\n1 * * * * python -m holdfast patrol --since-last > x 2>&1\n"
+    assert schedule._without_ours(f"a\n{ours}{schedule.END}\nb\n") == "a\nb\n"
+    assert schedule._without_ours(f"a\n{ours}b\n") == "a\nb\n"
+    assert schedule._without_ours(f"a\n{schedule.BEGIN}\nb\n") == "a\nb\n"
+    assert schedule._without_ours("") == ""
 
 
 def test_a_percent_sign_and_a_line_break_do_not_end_an_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOLDFAST_RUNS", f"{tmp_path}/100%")
-    assert r"100\%" in entries.build(Clock.CRON, 1800, (), seed="x").text
-    assert "100%%" in entries.build(Clock.SYSTEMD, 1800, (), seed="x").text
+    assert r"100\%" in schedule.build_entry(Scheduler.CRON, 1800, (), seed="x").text
+    assert "100%%" in schedule.build_entry(Scheduler.SYSTEMD, 1800, (), seed="x").text
     with pytest.raises(UsageError):
-        entries.build(Clock.CRON, 1800, ("--notify-command", "a\nb"), seed="x")
+        schedule.build_entry(Scheduler.CRON, 1800, ("--notify-command", "a\nb"), seed="x")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-05")
 def test_a_long_run_without_a_watcher_is_warned_about(holdfast: Command, clocks: Path) -> None:
     def warnings(*words: str) -> list[str]:
@@ -232,8 +236,8 @@ def test_a_long_run_without_a_watcher_is_warned_about(holdfast: Command, clocks:
     assert holdfast("patrol", "install", "--yes", env=env).code == 0
     assert "time.watch" not in warnings()
     state = f"{os.environ['XDG_STATE_HOME']}/holdfast"
-    record = json.loads(read_text(f"{state}/{armed.INSTALLED}"))
-    write(f"{state}/{armed.INSTALLED}", json.dumps({**record, "at": format_utc(epoch_s() - 86400)}))
+    record = json.loads(read_text(f"{state}/{scheduled.INSTALLED}"))
+    write(f"{state}/{scheduled.INSTALLED}", json.dumps({**record, "at": format_utc(epoch_s() - 86400)}))
     assert "time.watch" in warnings()
     assert holdfast("patrol", "--since-last").code == 0
     assert "time.watch" not in warnings()

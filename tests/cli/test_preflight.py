@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.cli.findings import print_findings, rank
-from holdfast.model.finding import Finding, Level
+from holdfast.cli.render.findings import print_findings
+from holdfast.model.finding import Finding, Level, rank
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.cli import prune
-from holdfast.host.processes import identify_self
+from holdfast.agent.control.prune import plan_pruning, prune_scratch
+from holdfast.host.process.processes import identify_self
 from holdfast.model.errors import UsageError
 from tests.cli.live import live_run
 from tests.rundirs import ended, make_run, running
@@ -40,7 +40,8 @@ def left(run_dir: Path) -> list[str]:
     )
 
 
-@pytest.mark.requirement("STOR-03")
+@pytest.mark.slow
+@pytest.mark.requirement("STOR-03", "RAIL-16")
 def test_STOR_03_without_consent_it_only_shows(holdfast: Command, run_dir: Path) -> None:
     for args in ((), ("--dry-run", "--yes"), ("--json",)):
         done = holdfast("prune", "digits", *args)
@@ -50,6 +51,7 @@ def test_STOR_03_without_consent_it_only_shows(holdfast: Command, run_dir: Path)
     assert "would remove 2 files" in holdfast("prune", "digits").err
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("STOR-03")
 def test_STOR_03_declared_scratch_goes_and_the_rest_stays(holdfast: Command, run_dir: Path) -> None:
     value = holdfast("prune", "digits", "--yes", "--json").json()
@@ -60,6 +62,7 @@ def test_STOR_03_declared_scratch_goes_and_the_rest_stays(holdfast: Command, run
     assert (again.code, "nothing to remove" in again.err) == (0, True)
 
 
+@pytest.mark.slow
 def test_more_than_was_declared_needs_its_own_pattern(holdfast: Command, run_dir: Path) -> None:
     assert holdfast("prune", "digits", "--also", "artifacts/other/**", "--yes").code == 0
     assert left(run_dir) == ["tmp/metrics.csv"]
@@ -81,19 +84,16 @@ def test_a_run_that_has_not_ended_is_refused(holdfast: Command, isolated_environ
 
 
 @pytest.mark.requirement("ETIQ-05")
-def test_ETIQ_05_a_run_that_was_started_again_while_the_question_stood_keeps_everything(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def restart(*_: object, **__: object) -> bool:
-        make_run(run_dir.parent, RUN, running(), attempt=2, supervisor=identify_self())
-        return True
-
-    monkeypatch.setattr(prune, "_consent", restart)
+def test_ETIQ_05_a_run_that_was_started_again_while_the_question_stood_keeps_everything(run_dir: Path) -> None:
+    planned = plan_pruning(str(run_dir), (), dry_run=False)
+    assert planned.plan.victims
+    make_run(run_dir.parent, RUN, running(), attempt=2, supervisor=identify_self())
     with pytest.raises(UsageError, match="has not ended"):
-        prune.prune_run("digits", yes=False, dry_run=False, also=(), runs=str(run_dir.parent), as_json=False)
+        prune_scratch(planned)
     assert len(left(run_dir)) == 4
 
 
+@pytest.mark.slow
 def test_a_real_runs_declared_scratch_is_found_in_its_working_directory(holdfast: Command, tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     job = ("sh", "-c", "echo x > tmp/batch; echo ready; while :; do sleep 0.1; done")

@@ -1,4 +1,4 @@
-"""``holdfast queue``: what it shows, why cells wait, and what orders do."""
+"""``holdfast queue``: what it shows, why jobs wait, and what orders do."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.cli.queueing.opening import list_words
-from holdfast.cli.queueing.restarted import tell_queue
-from holdfast.cli.runs import find as find_run
+from holdfast.agent.queue.change.restarted import notify_queue
+from holdfast.agent.view.find import find_run
+from holdfast.agent.view.words import pick_words
 from holdfast.model.errors import NoSuchRun
-from holdfast.model.queue import CellState
-from holdfast.store.queue import Queue, queue_directory
+from holdfast.model.queue import JobState
+from holdfast.store.queue.queue import Queue, queue_directory
 from tests.cli.queues import find, no_worker, put, say, states
 
 if TYPE_CHECKING:
@@ -38,19 +38,19 @@ def submit(*names: str, options: tuple[str, ...] = ()) -> None:
 
 
 def run(name: str) -> None:
-    put(name, CellState.CLAIMED, run_id=RUN.format(name.rpartition("/")[2]))
-    put(name, CellState.RUNNING, started_at=0.0)
+    put(name, JobState.CLAIMED, run_id=RUN.format(name.rpartition("/")[2]))
+    put(name, JobState.RUNNING, started_at=0.0)
 
 
 def fail(name: str) -> None:
     run(name)
-    put(name, CellState.FAILED, outcome="failed", exit_code=1)
+    put(name, JobState.FAILED, outcome="failed", exit_code=1)
 
 
 def waiting() -> list[str]:
-    """The labels of queued cells in their order."""
+    """The labels of queued jobs in their order."""
     with Queue() as queue:
-        return [cell.label for cell in queue.cells(states=(CellState.QUEUED,))]
+        return [job.label for job in queue.jobs(states=(JobState.QUEUED,))]
 
 
 def test_an_empty_queue_says_how_to_begin() -> None:
@@ -80,12 +80,13 @@ def test_states_select_and_wrong_ones_are_refused() -> None:
     said = say("queue", "ls", "--state", "failed")
     assert "b  " in said.out
     assert "\na " not in said.out
-    assert say("queue", "ls", "--state", "waiting", "--json").json()["cells"][0]["label"] == "a"
+    assert say("queue", "ls", "--state", "waiting", "--json").json()["jobs"][0]["label"] == "a"
     wrong = say("queue", "ls", "--state", "fialed")
     assert (wrong.code, "did you mean failed?" in wrong.err) == (64, True)
 
 
-def test_all_shows_every_cell() -> None:
+@pytest.mark.slow
+def test_all_shows_every_job() -> None:
     submit(*(f"c{number}" for number in range(22)))
     short = say("queue", "ls")
     assert "2 more wait" in short.err
@@ -97,7 +98,7 @@ def test_one_group_is_shown_alone_and_near_names_are_proposed() -> None:
     submit("a", "night/b")
     assert "a  " not in say("queue", "ls", "night").out.replace("night/b", "")
     said = say("queue", "ls", "nihgt")
-    assert (said.code, "did you mean night?" in said.err) == (64, True)
+    assert (said.code, "did you mean night?" in said.err) == (66, True)
 
 
 @pytest.mark.requirement("QUEUE-20")
@@ -117,16 +118,49 @@ def test_a_pause_is_said_loudly_and_resumed() -> None:
 
 
 @pytest.mark.requirement("QUEUE-20")
+def test_one_job_is_held_and_goes_on_by_its_name_alone() -> None:
+    submit("a", "b", "night/c")
+    said = say("queue", "pause", "a", "night/c", "--reason", "the data\nis not there yet")
+    assert (said.code, said.out) == (0, "held: a, night/c\n")
+    assert "go on: holdfast queue resume a night/c" in said.err
+    assert "held by" in (shown := say("queue").out)
+    assert ("the data is not there yet" in shown, waiting()) == (True, ["b"])
+    assert "held already" in say("queue", "pause", "a").err
+    # Neither the whole queue nor a group takes it along.
+    say("queue", "pause")
+    assert "still held: a, night/c; go on: holdfast queue resume a night/c" in say("queue", "resume").err
+    assert "still held: night/c" in say("queue", "resume", "night/").err
+    assert "left alone: night/c (held)" in say("queue", "retry", "night/").err
+    assert "left alone: night/c (held)" in say("sweep", "retry", "night", "--all").err
+    assert "left alone: a, b (held, queued)" in say("queue", "retry", "default").err
+    assert waiting() == ["b"]
+    assert say("queue", "resume", "a", "night/c").code == 0
+    assert waiting() == ["a", "b", "night/c"]
+
+
+def test_what_runs_or_is_not_there_is_not_held() -> None:
+    submit("a", "b", "night/c")
+    run("a")
+    said = say("queue", "pause", "a")
+    assert (said.code, "a is running" in said.err) == (64, True)
+    assert "left alone: a is running" in say("queue", "pause", "a", "b").err
+    assert say("queue", "pause", "nosuch").code == 66
+    assert say("queue", "pause", "night", "night/").out == "group night is paused\n"
+    say("queue", "resume", "night")
+    assert (say("queue", "pause", "night", "--reason", "x").code, waiting()) == (64, ["night/c"])
+
+
+@pytest.mark.requirement("QUEUE-20")
 def test_drain_says_what_is_still_at_work() -> None:
     submit("a", "b")
     run("a")
     said = say("queue", "drain")
-    assert "1 cell still at work: a" in said.err
+    assert "1 job still at work: a" in said.err
     assert "DRAINED" in say("queue").err
 
 
 @pytest.mark.requirement("QUEUE-20")
-def test_one_waiting_cell_is_cancelled_without_a_question_and_comes_back() -> None:
+def test_one_waiting_job_is_cancelled_without_a_question_and_comes_back() -> None:
     submit("a", "b")
     said = say("queue", "cancel", "a")
     assert (said.code, said.out) == (0, "cancelled: a\n")
@@ -135,7 +169,7 @@ def test_one_waiting_cell_is_cancelled_without_a_question_and_comes_back() -> No
     assert states()["a"] == "queued"
 
 
-def test_several_cells_are_cancelled_only_after_a_word() -> None:
+def test_several_jobs_are_cancelled_only_after_a_word() -> None:
     submit("g/a", "g/b")
     said = say("queue", "cancel", "g/")
     assert (said.code, "--yes" in said.err) == (64, True)
@@ -144,7 +178,7 @@ def test_several_cells_are_cancelled_only_after_a_word() -> None:
     assert set(states().values()) == {"cancelled"}
 
 
-def test_a_cell_at_work_is_left_alone_without_running() -> None:
+def test_a_job_at_work_is_left_alone_without_running() -> None:
     submit("a")
     run("a")
     said = say("queue", "cancel", "a")
@@ -154,7 +188,7 @@ def test_a_cell_at_work_is_left_alone_without_running() -> None:
 
 
 @pytest.mark.requirement("QUEUE-20")
-def test_cells_move_and_priorities_go_first() -> None:
+def test_jobs_move_and_priorities_go_first() -> None:
     submit("a", "b", "c")
     say("queue", "move", "c", "--first")
     assert waiting() == ["c", "a", "b"]
@@ -189,12 +223,12 @@ def test_times_and_limits_are_edited() -> None:
     assert say("queue", "edit", "g/a").code == 64
 
 
-def test_failed_cells_are_tried_again_and_done_ones_are_not() -> None:
+def test_failed_jobs_are_tried_again_and_done_ones_are_not() -> None:
     submit("a", "b", "c")
     fail("a")
     run("b")
-    put("b", CellState.PRODUCED)
-    put("b", CellState.DONE)
+    put("b", JobState.PRODUCED)
+    put("b", JobState.DONE)
     said = say("queue", "retry", "default/")
     assert said.out == "queued again: a\n"
     assert "left alone: b, c (done, queued)" in said.err
@@ -202,6 +236,14 @@ def test_failed_cells_are_tried_again_and_done_ones_are_not() -> None:
     assert say("queue", "retry", "c").code == 1
     assert say("queue", "retry").code == 64
     assert "nothing to try again" in say("queue", "retry", "--failed").out
+
+
+def test_a_job_where_a_group_belongs_is_told_what_changes_a_job() -> None:
+    submit("g/a")
+    said = say("queue", "clear", "g/a")
+    assert (said.code, "there is no group 'g/a'" in said.err) == (66, True)
+    assert "holdfast queue edit g/a --not-before 22:00" in said.err
+    assert say("queue", "edit", "g/a", "--not-before", "22:00").code == 0
 
 
 def test_closed_groups_leave_the_list_and_open_ones_stay() -> None:
@@ -218,30 +260,30 @@ def test_closed_groups_leave_the_list_and_open_ones_stay() -> None:
     assert os.listdir(f"{queue_directory()}/environments") == []
 
 
-def test_the_cell_of_a_run_that_is_started_again_by_hand_is_open_again(tmp_path: Path) -> None:
+def test_the_job_of_a_run_that_is_started_again_by_hand_is_open_again(tmp_path: Path) -> None:
     submit("a", "b")
     fail("a")
     with Queue() as queue:
-        cell = queue.find(["a"])[0]
-        facts = {"queue": queue.settings().queue_id, "key": cell.key, "group": cell.group, "name": cell.name}
+        job = queue.find(["a"])[0]
+        facts = {"queue": queue.settings().queue_id, "key": job.key, "group": job.group, "name": job.name}
     run_file = tmp_path / "run.json"
-    run_file.write_text(json.dumps({"cell": {**facts, "queue": "another"}}))
-    tell_queue(str(tmp_path))
+    run_file.write_text(json.dumps({"queued": {**facts, "queue": "another"}}))
+    notify_queue(str(tmp_path))
     assert states() == {"a": "failed", "b": "queued"}
-    run_file.write_text(json.dumps({"cell": facts}))
-    tell_queue(str(tmp_path))
+    run_file.write_text(json.dumps({"queued": facts}))
+    notify_queue(str(tmp_path))
     assert states() == {"a": "queued", "b": "queued"}
     run("b")
-    run_file.write_text(json.dumps({"cell": {**facts, "key": find("b").key, "name": "b"}}))
-    tell_queue(str(tmp_path))
+    run_file.write_text(json.dumps({"queued": {**facts, "key": find("b").key, "name": "b"}}))
+    notify_queue(str(tmp_path))
     assert states()["b"] == "running"
 
 
-def test_unknown_cells_get_near_ones() -> None:
+def test_unknown_jobs_get_near_ones() -> None:
     submit("train")
     for arguments in (("show", "trian"), ("cancel", "trian"), ("retry", "trian"), ("move", "trian", "--first")):
         said = say("queue", *arguments)
-        assert said.code == 64, said
+        assert said.code == 66, said
         assert "train" in said.err
 
 
@@ -271,14 +313,16 @@ def test_an_estimate_says_what_it_rests_on() -> None:
     assert "ends in about 10m00s (from the expected time that was stated)" in say("queue", "show", "c").out
     for _ in range(2):
         say("submit", "--group", "g", "--", "true")
-    assert "no cell like it is done" in say("queue", "show", "g/true").out
+    assert "no job like it is done" in say("queue", "show", "g/true").out
+    elsewhere = say("queue", "show", "gpu1:train")
+    assert (elsewhere.code, "by its name alone: train --on gpu1" in elsewhere.err) == (66, True), elsewhere.err
     run("g/true")
-    put("g/true", CellState.PRODUCED)
-    put("g/true", CellState.DONE, ended_at=60.0)
-    assert "about 1m00s (from 1 done cell)" in say("queue", "show", "g/true-2").out
+    put("g/true", JobState.PRODUCED)
+    put("g/true", JobState.DONE, ended_at=60.0)
+    assert "about 1m00s (from 1 done job)" in say("queue", "show", "g/true-2").out
 
 
-def test_a_cell_for_cards_shows_who_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_for_cards_shows_who_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "2x80GB")
     submit("a", options=("--gpus", "1"))
     said = say("queue", "show", "a")
@@ -286,25 +330,26 @@ def test_a_cell_for_cards_shows_who_has_them(monkeypatch: pytest.MonkeyPatch) ->
     assert "1 card" in said.out
 
 
-def test_several_cells_are_not_shown_as_one() -> None:
+def test_several_jobs_are_not_shown_as_one() -> None:
     submit("g/a", "g/b")
     assert say("queue", "show", "g/").code == 64
 
 
 def test_text_of_others_cannot_steer_the_terminal() -> None:
     submit("a")
-    put("a", CellState.HELD, note="\x1b[2Jgone")
+    put("a", JobState.HELD, note="\x1b[2Jgone")
     assert "\x1b" not in say("queue").out + say("queue", "show", "a").out + say("wait", "a").out
 
 
-def test_cells_and_groups_complete() -> None:
+def test_jobs_and_groups_complete() -> None:
     submit("alpha", "night/beta")
     with Queue() as queue:
-        assert [word for word, _ in list_words(queue, "")] == ["default/", "night/", "alpha", "night/beta"]
-        assert [word for word, _ in list_words(queue, "night/b")] == ["night/beta"]
+        assert [word for word, _ in pick_words(queue, "")] == ["default/", "night/", "alpha", "night/beta"]
+        assert [word for word, _ in pick_words(queue, "night/b")] == ["night/beta"]
 
 
-def test_selected_cells_that_do_not_fit_the_list_are_counted() -> None:
+@pytest.mark.slow
+def test_selected_jobs_that_do_not_fit_the_list_are_counted() -> None:
     submit(*(f"c{number}" for number in range(22)))
     assert "2 more wait" in say("queue", "ls", "--state", "waiting").err
 
@@ -322,7 +367,7 @@ def test_a_list_says_why_in_few_words_and_show_has_them_all() -> None:
     assert "needs night/b, which is queued" in say("queue", "show", "after").out
 
 
-def test_failures_are_pointed_at_and_their_cell_says_how_to_find_out_why() -> None:
+def test_failures_are_pointed_at_and_their_job_says_how_to_find_out_why() -> None:
     submit("night/a")
     fail("night/a")
     assert "1 failed: holdfast queue ls night --state failed" in say("queue", "ls", "night").err
@@ -344,11 +389,11 @@ def test_nothing_to_cancel_is_no_success_and_many_are_taken_back_by_their_group(
     assert "holdfast queue retry night/\n" in say("queue", "cancel", "night/", "--yes").err
 
 
-def test_a_cells_name_finds_its_run_and_says_when_there_is_none() -> None:
+def test_a_jobs_name_finds_its_run_and_says_when_there_is_none() -> None:
     submit("night/a", "night/b")
     run("night/a")
     assert find_run("night/a").run_id == RUN.format("a")
-    for label, words in (("night/b", "no run yet: it is queued"), ("night/c", "nor a cell of the queue")):
+    for label, words in (("night/b", "no run yet: it is queued"), ("night/c", "nor a job of the queue")):
         with pytest.raises(NoSuchRun, match=words):
             find_run(label)
 
@@ -368,3 +413,44 @@ def test_every_way_on_is_told_where_several_things_need_a_person() -> None:
     said = say("queue", "show", "a").out
     assert "there are no CPU slots" in said
     assert "by itself: holdfast queue resume; holdfast queue set --cpu-slots auto" in said
+
+
+def test_json_is_the_record_that_the_text_is_made_of() -> None:
+    submit("a", "night/b", "night/c", options=("--expected", "10m"))
+    run("a")
+    say("queue", "pause", "night")
+    value = say("queue", "ls", "--json").json()
+    assert {group["name"]: group["counts"] for group in value["groups"]} == {
+        "default": {"running": 1},
+        "night": {"queued": 2},
+    }
+    assert [(job["label"], job["job"]["state"], job["left_s"]) for job in value["active"]] == [("a", "running", 0.0)]
+    assert [(job["label"], job["why"]) for job in value["jobs"]] == [
+        ("night/b", "group night is paused"),
+        ("night/c", "group night is paused"),
+    ]
+    assert "group night is PAUSED; go on: holdfast queue resume night" in value["warnings"]
+    done = say("queue", "cancel", "night/b", "--json").json()
+    assert [(job["job"], job["state"]) for job in done["jobs"]] == [("night/b", "cancelled")]
+    assert (done["did"], done["exit_code"]) == ("cancelled", 0)
+    assert say("queue", "set", "--cpu-slots", "3", "--json").json()["cpu_slots"] == 3
+    assert say("queue", "pause", "--json").json()["active"] == 1
+
+
+@pytest.mark.slow
+def test_a_rebuilt_queue_is_told_of_with_the_answer_or_with_the_error() -> None:
+    submit("a")
+    for arguments in (("queue",), ("queue", "show", "nothing"), ("queue", "show", "a")):
+        with Queue() as queue:
+            path = queue.path
+        with open(path, "r+b") as file:
+            file.write(b"no database at all")
+        assert "made again" in say(*arguments).err, arguments
+
+
+def test_looking_at_a_queue_that_nobody_has_made_makes_none() -> None:
+    for words in (("queue",), ("queue", "ls", "--json"), ("queue", "show", "x"), ("queue", "check"), ("wait",)):
+        assert say(*words).code in (0, 1, 64, 66)
+    listed = say("queue", "--json").json()
+    assert (listed["queue"], listed["jobs"], listed["worker"]) == (queue_directory(), [], False)
+    assert not os.path.exists(os.path.dirname(queue_directory()))

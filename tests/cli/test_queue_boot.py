@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.queueing import boot
+from holdfast.agent.queue.change import boot_entry
 from tests.cli.clocks import make_clocks, with_clocks
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ def clocks(tmp_path: Path) -> Path:
     return make_clocks(tmp_path / "clocks")
 
 
+@pytest.mark.slow
+@pytest.mark.requirement("PROC-26")
 def test_a_line_of_cron_is_shown_made_only_with_consent_and_removed_without_a_trace(
     holdfast: Command, clocks: Path
 ) -> None:
@@ -56,21 +58,22 @@ def test_the_line_of_cron_can_be_run_as_it_stands(holdfast: Command, clocks: Pat
     line = next(line for line in done.out.splitlines() if line.startswith("@reboot "))
     bare = {"PATH": "/usr/bin:/bin", "HOME": os.environ["HOME"]}
     command = line.removeprefix("@reboot ").replace(r"\%", "%")
-    ran = subprocess.run(["sh", "-c", command], env=bare, cwd="/", timeout=25, check=False)
-    with open(boot.last_words(), encoding="utf-8") as file:
+    ran = subprocess.run(["sh", "-c", command], env=bare, cwd="/", timeout=60, check=False)
+    with open(boot_entry.last_words(), encoding="utf-8") as file:
         said = file.read()
     assert ran.returncode == 0, said
-    assert "0 cells not over; no worker was needed" in said
+    assert "0 jobs not over; no worker was needed" in said
     assert os.path.isdir(queue)
 
 
+@pytest.mark.requirement("SYSD-09")
 def test_a_unit_leaves_running_jobs_alone_and_says_what_lingering_is_for(
     holdfast: Command, clocks: Path, isolated_environment: dict[str, str]
 ) -> None:
     env = with_clocks(clocks, "systemctl")
     done = holdfast("queue", "install", "--yes", env=env)
     assert done.code == 0, done
-    path = f"{isolated_environment['XDG_CONFIG_HOME']}/systemd/user/{boot.UNIT}"
+    path = f"{isolated_environment['XDG_CONFIG_HOME']}/systemd/user/{boot_entry.UNIT}"
     with open(path, encoding="utf-8") as file:
         text = file.read()
     assert text in done.out
@@ -80,8 +83,8 @@ def test_a_unit_leaves_running_jobs_alone_and_says_what_lingering_is_for(
     assert holdfast("queue", "uninstall", "--yes", "--json", env=env).json()["removed"] == [path]
     assert not os.path.exists(path)
     calls = (clocks / "calls").read_text().splitlines()
-    assert f"--user enable {boot.UNIT}" in calls
-    assert f"--user disable {boot.UNIT}" in calls
+    assert f"--user enable {boot_entry.UNIT}" in calls
+    assert f"--user disable {boot_entry.UNIT}" in calls
     assert not any("--now" in call for call in calls)
 
 

@@ -17,11 +17,12 @@ __all__ = ["no_worker", "worked"]
 RESULT = "artifacts/result.json"
 
 
+@pytest.mark.slow
 @pytest.mark.cli
 @pytest.mark.requirement("QUEUE-05", "QUEUE-06", "QUEUE-15")
 @pytest.mark.usefixtures("worked")
-def test_three_cells_of_which_the_middle_one_fails(holdfast: Command, tmp_path: Path) -> None:
-    script, mended = tmp_path / "cell.sh", tmp_path / "mended"
+def test_three_jobs_of_which_the_middle_one_fails(holdfast: Command, tmp_path: Path) -> None:
+    script, mended = tmp_path / "job.sh", tmp_path / "mended"
     script.write_text(
         f'echo "{{}}" > "$HOLDFAST_ARTIFACT_DIR/result.json"\n[ "$1" != b ] || [ -e {mended} ] || exit 3\n'
     )
@@ -33,13 +34,13 @@ def test_three_cells_of_which_the_middle_one_fails(holdfast: Command, tmp_path: 
     assert states() == {"night/a": "done", "night/b": "failed", "night/c": "done"}
     checked = holdfast("queue", "check", "night")
     assert checked.code == 1
-    assert checked.out.splitlines()[0] == "3 cells: 2 done, 1 failed"
+    assert checked.out.splitlines()[0] == "3 jobs: 2 done, 1 failed"
     assert checked.out.splitlines()[-1] == "re-run what is missing:  holdfast queue retry night/b"
     gone = Path(str(find("night/a").run_dir), RESULT)
     gone.unlink()
     value = holdfast("queue", "check", "--json").json()
     assert value["command"] == "holdfast queue retry night/a night/b"
-    assert {cell["cell"]: cell["standing"] for cell in value["cells"]} == {
+    assert {job["job"]: job["standing"] for job in value["jobs"]} == {
         "night/a": "missing",
         "night/b": "failed",
         "night/c": "done",
@@ -60,7 +61,7 @@ def test_a_roster_that_has_not_run_is_not_complete() -> None:
     say("submit", "--group", "night", "--name", "a", "--", "true")
     said = say("queue", "check", "night")
     assert (said.code, "has not run" in said.out, "re-run" in said.out) == (1, True, False)
-    assert say("queue", "check", "nihgt").code == 64
+    assert say("queue", "check", "nihgt").code == 66
 
 
 @pytest.mark.contract

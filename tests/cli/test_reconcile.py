@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent import sentinel_records
+from holdfast.agent.patrol.sentinel import records
 from holdfast.host.clock import epoch_s, utc_now
 from holdfast.model import wire
 from tests.cli.live import live_run
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cli
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-11")
-def test_a_supervisor_is_given_back_and_the_deed_is_listed(holdfast: Command) -> None:
+def test_a_supervisor_is_given_back_and_the_repair_is_listed(holdfast: Command) -> None:
     nothing = holdfast("reconcile")
     assert nothing.code == 0
     assert "nothing was out of line" in nothing.err
@@ -36,20 +37,21 @@ def test_a_supervisor_is_given_back_and_the_deed_is_listed(holdfast: Command) ->
         assert not run.look().supervised
         done = holdfast("reconcile", "--json")
         assert done.code == 0, done
-        (deed,) = done.json()["deeds"]
-        assert (deed["subject"], deed["done"]) == (run.run_id, True)
+        (repair,) = done.json()["repairs"]
+        assert (repair["subject"], repair["done"]) == (run.run_id, True)
         assert run.look().supervised
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-11")
 def test_five_sentinels_of_runs_that_are_over_are_ended(holdfast: Command) -> None:
-    os.makedirs(sentinel_records.directory(), mode=0o700)
+    os.makedirs(records.directory(), mode=0o700)
     processes = []
     try:
         for number in range(5):
             run_dir = make_run(os.environ["HOLDFAST_RUNS"], f"20261120-10000{number}-over-0a1b", ended())
             processes.append(subprocess.Popen(["sleep", "600"], start_new_session=True))
-            record = sentinel_records.Record(
+            record = records.SentinelRecord(
                 run_id=os.path.basename(run_dir),
                 run_dir=run_dir,
                 attempt=1,
@@ -59,11 +61,11 @@ def test_five_sentinels_of_runs_that_are_over_are_ended(holdfast: Command) -> No
                 armed_at=utc_now(),
                 until=epoch_s() + 600,
             )
-            write(sentinel_records.path_of(record.run_id, "ended"), wire.to_bytes(record))
+            write(records.path_of(record.run_id, "ended"), wire.to_bytes(record))
         done = holdfast("reconcile")
         assert done.code == 0, done
         assert done.out.count("sentinel ") == 5
-        assert [process.wait(timeout=10) for process in processes] == [-15] * 5
+        assert [process.wait(60) for process in processes] == [-15] * 5
     finally:
         for process in processes:
             process.kill()

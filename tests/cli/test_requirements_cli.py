@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.host.processes import read_stat
+from holdfast.host.process.processes import read_stat
 from holdfast.model import wire
 from holdfast.model.run import Running
 from tests.cli.live import STUBBORN, live_run
@@ -41,6 +41,7 @@ def job_ticks(run: LiveRun) -> int:
     return int(fields[11]) + int(fields[12])
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B-42")
 def test_B_42_neither_a_job_at_0_nor_one_at_100_percent_is_called_hung(holdfast: Command) -> None:
     options = ("--health-every", "0.2s")
@@ -59,6 +60,7 @@ def test_B_42_neither_a_job_at_0_nor_one_at_100_percent_is_called_hung(holdfast:
         assert not JUDGEMENT.search(holdfast("ls").out)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B-20a")
 def test_B_20a_a_reset_is_asked_for_in_words_and_never_done(
     holdfast: Command, fake_nvml: FakeNvml, tmp_path: Path
@@ -79,6 +81,7 @@ def test_B_20a_a_reset_is_asked_for_in_words_and_never_done(
     assert not (tmp_path / "called").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-09")
 def test_LIM_09_use_against_the_limit_is_shown_while_it_runs(holdfast: Command) -> None:
     with live_run(holdfast, "--limit-memory", "200MiB", "--health-every", "0.2s", job=ASLEEP) as run:
@@ -87,6 +90,7 @@ def test_LIM_09_use_against_the_limit_is_shown_while_it_runs(holdfast: Command) 
         assert re.search(r"memory +\d[\d.]* (B|KiB|MiB) of 200 MiB \(\d+ %\)", shown.out), shown.out
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PRE-05")
 def test_PRE_05_log_and_manifest_are_there_before_the_job(holdfast: Command) -> None:
     look = 'cd "$HOLDFAST_RUN_DIR/attempts/1" && stat -c %Y manifest.json && test -e output.log && echo both'
@@ -103,6 +107,7 @@ def test_PRE_05_log_and_manifest_are_there_before_the_job(holdfast: Command) -> 
     assert written <= started
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PRE-05")
 @pytest.mark.parametrize("verb", ["preflight", "run"])
 def test_PRE_05_a_place_where_no_run_directory_can_be_made_is_said_before_anything(
@@ -119,13 +124,14 @@ def test_PRE_05_a_place_where_no_run_directory_can_be_made_is_said_before_anythi
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-15")
 def test_RAIL_15_waiting_for_a_card_that_never_comes_ends_at_its_limit_with_the_reason(holdfast: Command) -> None:
     cards = {"HOLDFAST_SIMULATED_GPUS": "1"}
     held = holdfast("run", "-d", "--prove", "0", "--json", "--gpus", "1", "--", "sleep", "600", env=cards)
     assert held.code == 0, held
     try:
-        wait_until(lambda: holdfast("show", "--json", held.json()["run_id"]).json()["condition"] == "running", 20.0)
+        wait_until(lambda: holdfast("show", "--json", held.json()["run_id"]).json()["condition"] == "running")
         began = time.monotonic()
         done = holdfast("run", "--gpus", "1", "--wait", "1s", "--idle-window", "0s", "--", "true", env=cards)
         assert time.monotonic() - began >= 1.0
@@ -135,6 +141,7 @@ def test_RAIL_15_waiting_for_a_card_that_never_comes_ends_at_its_limit_with_the_
         assert holdfast("stop", "--now", held.json()["run_id"]).code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-15")
 def test_RAIL_15_waiting_for_an_end_that_does_not_come_ends_at_its_limit(holdfast: Command) -> None:
     with live_run(holdfast, "--grace", "300s", "--grace-max", "300s", job=STUBBORN) as run:

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import shutil
 import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent import acting
-from holdfast.agent.observe import list_attempts
+from holdfast.agent.control.restart import restart_run
+from holdfast.agent.control.run_lock import hold_run_lock
+from holdfast.agent.view.observe import list_attempts, observe_run
+from holdfast.agent.view.page.dossier import read_dossier
+from holdfast.cli.render.run import print_dossier
+from holdfast.model import wire
+from holdfast.model.errors import StorageError
+from holdfast.model.origin import CodeSnapshot, FileCopy
 from tests.cli.conftest import ENTRY
 from tests.cli.live import live_run
-from tests.rundirs import ended, make_run
+from tests.rundirs import ended, make_run, write
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.cli
 
 
+@pytest.mark.slow
+@pytest.mark.gotcha("U4")
 @pytest.mark.requirement("PROC-27", "POST-10")
 def test_PROC_27_a_live_run_is_stopped_and_started_again_never_both(holdfast: Command, tmp_path: Path) -> None:
     # A directory is a lock that two trees cannot hold; a second one would say so and end.
@@ -39,6 +50,7 @@ def test_PROC_27_a_live_run_is_stopped_and_started_again_never_both(holdfast: Co
         assert [item["condition"] for item in shown["attempts"]] == ["stopped", "stopped"]
 
 
+@pytest.mark.slow
 def test_an_ended_run_is_started_again_with_its_artifacts(holdfast: Command) -> None:
     first = holdfast("run", "--json", "--", "sh", "-c", "date >> $HOLDFAST_ARTIFACT_DIR/log; exit 4")
     run_dir = first.json()["run_dir"]
@@ -50,23 +62,259 @@ def test_an_ended_run_is_started_again_with_its_artifacts(holdfast: Command) -> 
         assert len(file.readlines()) == 2
 
 
+@pytest.mark.slow
+def test_a_restart_that_is_refused_says_so(holdfast: Command) -> None:
+    holdfast("run", "--name", "small", "--", "true")
+    done = holdfast("restart", "small", "--gpus", "7")
+    assert done.code == 78, done
+    assert "ended already: failed, exit code 78" in done.err
+
+
 def test_two_restarts_at_once_give_one_tree(holdfast: Command) -> None:
     with live_run(holdfast) as run:
         command = [*ENTRY, "restart", run.run_id]
         quiet = subprocess.DEVNULL
         both = [subprocess.Popen(command, stdout=quiet, stderr=quiet) for _ in range(2)]
-        codes = sorted(process.wait(20) for process in both)
-        # Either the second came while the first was at it (busy), or after it, and restarted the second attempt.
-        assert codes in ([0, 75], [0, 0])
+        codes = sorted(process.wait(60) for process in both)
+        # Either the second came while the first was at it (busy), or after it, and restarted the second attempt: which
+        # had begun, or was stopped (130) before the first could say that it had.
+        assert codes in ([0, 75], [0, 0], [0, 130])
         expected = 2 if codes == [0, 75] else 3
         assert list_attempts(run.run_dir)[-1] == expected
 
 
+@pytest.mark.slow
 def test_a_restart_under_way_is_not_disturbed(holdfast: Command) -> None:
     run_dir = make_run(os.environ["HOLDFAST_RUNS"], state=ended())
-    with acting.hold(run_dir, what="restart"):
+    with hold_run_lock(run_dir, what="restart"):
         for verb in ("restart", "adopt"):
             done = holdfast(verb, run_dir)
             assert done.code == 75
             assert "another holdfast" in done.err
     assert list_attempts(run_dir) == (1,)
+
+
+def write_script(path: Path, version: int, code: int) -> None:
+    path.write_text(f"#!/bin/sh\necho version {version}\nexit {code}\n")
+    path.chmod(0o755)
+
+
+@pytest.mark.slow
+@pytest.mark.gotcha("U42")
+@pytest.mark.requirement("OBS-05", "PROC-20")
+def test_a_fixed_shell_script_is_named_and_run_as_it_is_now(holdfast: Command, tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    write_script(script, 1, 3)
+    run_dir = holdfast("run", "--json", "--", str(script)).json()["run_dir"]
+    unchanged = holdfast("restart", "-f", run_dir)
+    assert (unchanged.code, "was changed" in unchanged.err) == (3, False)
+    write_script(script, 2, 0)
+    kept = holdfast("restart", "-f", "--recorded", run_dir)
+    assert (kept.code, "version 1" in kept.out) == (3, True), kept
+    assert f"{script} was changed: attempt 3 uses what was recorded" in kept.err
+    fixed = holdfast("restart", "-f", run_dir)
+    assert (fixed.code, "version 2" in fixed.out) == (0, True), fixed
+    assert f"{script} was changed: attempt 4 uses it as it is now" in fixed.err
+    # What ran is on record, and is what the next attempt is compared with.
+    told = json.loads(Path(run_dir, "attempts/4/manifest.json").read_text())["code"]
+    assert {item["sha256"] for item in told if item["role"] == "entry"} == {
+        hashlib.sha256(script.read_bytes()).hexdigest()
+    }
+    again = holdfast("restart", "-f", run_dir)
+    assert ("version 2" in again.out, "was changed" in again.err) == (True, False), again
+
+
+@pytest.mark.slow
+@pytest.mark.gotcha("U29", "U42")
+@pytest.mark.requirement("OBS-05")
+def test_a_changed_lock_file_or_program_is_named_and_cannot_be_run_from_a_copy(
+    holdfast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lock, program = tmp_path / "requirements.txt", tmp_path / "train.py"
+    lock.write_text("torch==2.13.0\n")
+    program.write_text("print('version 1')\n")
+    run_dir = holdfast("run", "--json", "--", sys.executable, "-I", "-S", "train.py").json()["run_dir"]
+    lock.write_text("torch==2.14.0\n")
+    program.write_text("print('version 2')\n")
+    refused = holdfast("restart", "--recorded", run_dir)
+    assert refused.code == 64, refused
+    assert f"cp {run_dir}/snapshot/entry/train.py {program}" in refused.err
+    assert list_attempts(run_dir) == (1,)
+    done = holdfast("restart", "-f", run_dir)
+    assert (done.code, "version 2" in done.out) == (0, True), done
+    assert f"{lock} was changed" in done.err
+    assert f"{program} was changed" in done.err
+
+
+def write_job(tmp_path: Path, **lines: str) -> str:
+    """A job file that prints what it is given, and ends with 3."""
+    path = tmp_path / "job.yaml"
+    keys = {"command": "[sh, -c, 'echo LR=$LR; exit 3']", "env": "{LR: '1'}", **lines}
+    path.write_text("".join(f"{key}: {value}\n" for key, value in keys.items()))
+    return str(path)
+
+
+def begun(holdfast: Command, *arguments: str) -> str:
+    """Run to the end; the run's directory."""
+    return str(holdfast("run", "--json", *arguments).json()["run_dir"])
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("PROC-27")
+def test_a_restart_changes_limits_and_keeps_run_checkpoints_and_attempts(holdfast: Command, tmp_path: Path) -> None:
+    run_dir = begun(holdfast, write_job(tmp_path, limits="{memory: 100MB}", timeout="1m"))
+    Path(run_dir, "checkpoints", "step-7").mkdir()
+    done = holdfast("restart", "-f", run_dir, "--limit-memory", "300MB", "--timeout", "2h", "--env", "LR=2")
+    assert done.code == 3
+    assert "LR=2" in done.out
+    assert "changed: limits.memory 100 MB -> 300 MB" in done.err
+    assert "begins again" not in done.err
+    record = json.loads(Path(run_dir, "run.json").read_text())
+    assert record["job"]["limits"]["memory_bytes"] == 100_000_000
+    manifest = json.loads(Path(run_dir, "attempts/2/manifest.json").read_text())
+    assert {item["name"]: item["asked"] for item in manifest["limits"]} == {"memory": "300000000"}
+    assert manifest["plan"]["total_s"] == 7200
+    shown = holdfast("show", "--json", run_dir).json()
+    assert {item["key"] for item in shown["changed"]} == {"limits.memory_bytes", "timeouts.total_s", "env.LR"}
+    assert "limits.memory 100 MB -> 300 MB" in holdfast("show", run_dir).out
+    assert holdfast("show", "--attempt", "1", "--json", run_dir).json()["changed"] == []
+    # What was changed holds from then on.
+    assert "LR=2" in holdfast("restart", "-f", run_dir).out
+    assert json.loads(Path(run_dir, "attempts/3/manifest.json").read_text())["plan"]["total_s"] == 7200
+
+
+@pytest.mark.slow
+def test_an_edited_job_file_is_named_and_taken_up_when_asked(holdfast: Command, tmp_path: Path) -> None:
+    path = write_job(tmp_path)
+    run_dir = begun(holdfast, path)
+    unchanged = holdfast("restart", "-f", run_dir)
+    assert "has changed since" not in unchanged.err
+    write_job(tmp_path, env="{LR: '5'}", command="[sh, -c, 'echo LR=$LR; exit 4']")
+    left = holdfast("restart", "-f", run_dir)
+    assert left.code == 3
+    assert f"{path} has changed since; --job {path} takes it up" in left.err
+    planned = holdfast("restart", "--dry-run", "--job", path, run_dir)
+    assert "env.LR 1 -> 5" in planned.out
+    assert list_attempts(run_dir)[-1] == 3
+    taken = holdfast("restart", "-f", "--job", path, run_dir)
+    assert taken.code == 4
+    assert "LR=5" in taken.out
+    assert "has changed since" not in holdfast("restart", "-f", run_dir).err
+
+
+@pytest.mark.slow
+def test_a_changed_command_runs_from_a_copy_of_its_own(holdfast: Command, tmp_path: Path) -> None:
+    scripts = [tmp_path / "a.sh", tmp_path / "b.sh"]
+    for number, script in enumerate(scripts):
+        script.write_text(f"echo script {number}\n")
+    run_dir = begun(holdfast, "--", "sh", str(scripts[0]))
+    again = holdfast("restart", "-f", run_dir, "--", "sh", str(scripts[1]))
+    assert "script 1" in again.out
+    assert "was changed" not in holdfast("restart", "--dry-run", run_dir).out
+    scripts[1].write_text("echo edited\n")
+    assert f"{scripts[1]} was changed" in holdfast("restart", "--dry-run", run_dir).out
+    assert "script 1" in holdfast("restart", "-f", "--recorded", run_dir).out
+    assert "edited" in holdfast("restart", "-f", run_dir).out
+    refused = holdfast("restart", "--recorded", run_dir, "--", "sh", str(scripts[0]))
+    assert (refused.code, "--recorded runs what the last attempt ran" in refused.err) == (64, True)
+
+
+@pytest.mark.slow
+def test_files_that_cannot_be_compared_stop_nothing(holdfast: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hang(*_: object) -> None:
+        raise StorageError("whether the files were changed cannot be told: no answer within 10 s", hint="look at it")
+
+    monkeypatch.setattr("holdfast.agent.control.restart.find_file_changes_within", hang)
+    with live_run(holdfast, job=("sh", "-c", "echo ready; sleep 60")) as run:
+        with pytest.raises(StorageError, match="no answer within"):
+            restart_run(run.run_dir, environ=os.environ, by="a test", wait_s=10, tell=lambda _view: None)
+        assert observe_run(run.run_dir).condition == "running"
+
+
+REFUSED = (
+    (("--env", "HOLDFAST_CHECKPOINT_DIR=/elsewhere"), "holdfast's own"),
+    (("--env", "HOLDFAST_RUN_ID=other"), "holdfast's own"),
+    (("--name", "other"), "a run keeps its name"),
+    (("--env", "API_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789"), "looks like a secret"),
+    (("--limit-memory", "much"), "limit-memory"),
+)
+
+
+@pytest.mark.slow
+def test_what_a_restart_cannot_change_is_refused_with_words(holdfast: Command) -> None:
+    run_dir = make_run(os.environ["HOLDFAST_RUNS"], state=ended())
+    for words, why in REFUSED:
+        done = holdfast("restart", run_dir, *words)
+        assert (done.code, why in done.err) == (64, True), done
+    assert list_attempts(run_dir) == (1,)
+
+
+@pytest.mark.slow
+def test_a_command_that_is_not_there_stops_nothing(holdfast: Command) -> None:
+    with live_run(holdfast) as run:
+        done = holdfast("restart", run.run_id, "--", "no-such-program")
+        assert (done.code, "nothing was stopped" in done.err) == (78, True), done
+        assert "no-such-program" in done.err
+        gone = holdfast("restart", run.run_id, "--workdir", "/nowhere/at/all", "--json")
+        assert (gone.code, gone.json()["error"]["code"]) == (78, "preflight")
+        assert (run.look().condition, list_attempts(run.run_dir)) == ("running", (1,))
+
+
+@pytest.mark.slow
+def test_a_run_whose_attempts_were_removed_while_its_job_lives_names_the_processes(holdfast: Command) -> None:
+    run_dir = make_run(os.environ["HOLDFAST_RUNS"])
+    shutil.rmtree(f"{run_dir}/attempts")
+    sleeper = subprocess.Popen(["sleep", "600"], env={**os.environ, "HOLDFAST_RUN_ID": os.path.basename(run_dir)})
+    try:
+        for verb in ("restart", "stop", "adopt"):
+            done = holdfast(verb, run_dir)
+            assert (done.code, f"live: {sleeper.pid}" in done.err) == (74, True), done
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    assert "nothing was ever started" in holdfast("restart", run_dir).err
+
+
+@pytest.mark.slow
+def test_a_reserved_variable_is_refused_by_a_first_run_too(holdfast: Command) -> None:
+    done = holdfast("run", "--env", "HOLDFAST_CHECKPOINT_DIR=/elsewhere", "--", "true")
+    assert done.code == 64
+    assert "holdfast restart RUN" in done.err
+
+
+@pytest.mark.slow
+def test_a_restart_says_whether_there_is_a_checkpoint(holdfast: Command) -> None:
+    run_dir = begun(holdfast, "--", "sh", "-c", "kill -9 $$")
+    note = Path(run_dir, "attempts/1/failure.md").read_text()
+    assert "begins again at step 0: there is no checkpoint" in note
+    assert "it has no checkpoint here: begins again at step 0" in holdfast("restart", "-f", run_dir).err
+    Path(run_dir, "checkpoints", "model.pt").write_text("weights")
+    assert "begins again" not in holdfast("restart", "-f", run_dir).err
+    note = Path(run_dir, "attempts/3/failure.md").read_text()
+    assert f"holdfast restart {Path(run_dir).name} goes on from the last checkpoint" in note, note
+
+
+@pytest.mark.slow
+def test_time_limits_are_in_show_and_handbook(holdfast: Command) -> None:
+    with live_run(holdfast, "--timeout", "1h", "--timeout-run", "30m") as run:
+        shown = holdfast("show", run.run_id).out
+        assert "timeout 1h00m, until " in shown
+        assert "timeouts.run 30m00s, until " in shown
+        assert "Time limit: 1h00m for the whole run, 30m00s for the job" in holdfast("handbook", run.run_id).out
+
+
+@pytest.mark.requirement("OBS-05")
+def test_an_attempt_is_shown_with_the_files_that_it_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = make_run(tmp_path, state=ended())
+    record = json.loads(Path(run_dir, wire.RUN).read_text())
+    record["snapshot"] = wire.encode(CodeSnapshot((FileCopy("entry", "/w/job.sh", "snapshot/a", "a" * 64),)))
+    write(f"{run_dir}/{wire.RUN}", json.dumps(record))
+    make_run(tmp_path, state=ended(), attempt=2)
+    write(f"{run_dir}/{wire.RUN}", json.dumps(record))
+    changed = FileCopy("entry", "/w/job.sh", "snapshot/b", "b" * 64)
+    write(f"{wire.attempt_dir(run_dir, 2)}/{wire.MANIFEST}", wire.to_bytes({"code": [changed]}))
+    for attempt, digest, other in ((1, "a" * 64, "b" * 64), (2, "b" * 64, "a" * 64)):
+        print_dossier(read_dossier(run_dir, attempt), environment=False, every_event=False)
+        shown = capsys.readouterr().out
+        assert (digest in shown, other in shown) == (True, False)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.host.processes import identify_self
+from holdfast.host.process.processes import identify_self
+from holdfast.model.run import Outcome
 from tests.cli.live import live_run
 from tests.rundirs import ended, make_run, running
 
@@ -29,6 +30,7 @@ def runs(isolated_environment: dict[str, str]) -> str:
     return root
 
 
+@pytest.mark.requirement("RAIL-16")
 def test_without_a_terminal_yes_is_needed(holdfast: Command, runs: str) -> None:
     done = holdfast("rm", "digits")
     assert done.code == 64
@@ -54,6 +56,33 @@ def test_runs_are_removed_and_leave_the_list(holdfast: Command, runs: str) -> No
     assert holdfast("rm", "--yes", "digits").code == 66
 
 
+def test_runs_are_removed_by_state_and_age(holdfast: Command, runs: str) -> None:
+    failed, live = "20261120-100003-bad-0a1e", "20261120-100004-live-0a1f"
+    make_run(runs, failed, ended(Outcome.FAILED, 1))
+    make_run(runs, live, running(), supervisor=identify_self())
+    shown = holdfast("rm", "--older", "0s", "--dry-run")
+    assert (shown.code, "would remove 3 runs" in shown.err) == (0, True), shown
+    none = holdfast("rm", "--yes", "--older", "9d")
+    assert (none.code, none.err) == (0, "holdfast: no ended run matches; nothing was removed\n")
+    assert holdfast("rm", "--yes", "--state", "failed", "--older", "0s").code == 0
+    assert sorted(os.listdir(runs)) == [FIRST, SECOND, live]
+    refused = each_refused(holdfast)
+    assert [(code, word in err) for code, word, err in refused] == [(64, True)] * len(refused), refused
+    assert sorted(os.listdir(runs)) == [FIRST, SECOND, live]
+
+
+def each_refused(holdfast: Command) -> list[tuple[int, str, str]]:
+    tries = {
+        (): "no run to remove",
+        ("--state", "running"): "runs that are running",
+        ("--state", "fail"): "did you mean failed?",
+        ("--older", "soon"): "--older: 'soon'",
+        ("--older", "0s", "digits"): "do not go together",
+    }
+    ended = {words: holdfast("rm", "--yes", *words) for words in tries}
+    return [(ended[words].code, said, ended[words].err) for words, said in tries.items()]
+
+
 def test_one_refusal_leaves_all(holdfast: Command, runs: str) -> None:
     make_run(runs, "20261120-100002-live-0a1d", running(), supervisor=identify_self())
     done = holdfast("rm", "--yes", "digits", "live")
@@ -62,6 +91,7 @@ def test_one_refusal_leaves_all(holdfast: Command, runs: str) -> None:
     assert len(os.listdir(runs)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("ETIQ-05")
 def test_ETIQ_05_a_run_outside_of_the_roots_or_a_link_out_is_refused(
     holdfast: Command, runs: str, tmp_path: Path
@@ -76,6 +106,7 @@ def test_ETIQ_05_a_run_outside_of_the_roots_or_a_link_out_is_refused(
     assert os.path.exists(f"{outside}/run.json")
 
 
+@pytest.mark.slow
 def test_a_live_run_is_refused_until_it_has_ended(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "busy") as run:
         done = holdfast("rm", "--yes", "busy")

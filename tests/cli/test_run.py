@@ -44,6 +44,7 @@ def only_run(root: Path) -> Path:
     return run
 
 
+@pytest.mark.slow
 def test_run_follows_the_job_and_returns_its_code(holdfast: Command, root: Path) -> None:
     ended = holdfast("run", "--name", "three", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
     assert ended.code == 3, ended
@@ -73,11 +74,14 @@ def test_run_as_json_prints_one_object_and_not_the_jobs_output(holdfast: Command
     run = only_run(root)
     assert ended.code == 4, ended
     facts = {"run_id": run.name, "run_dir": str(run), "attempt": 1, "exit_code": 4}
-    how = {"condition": "failed", "note": "the job ended with exit code 4"}
-    assert ended.json() == {"schema": 1, **facts, **how}
+    how = {"condition": "failed", "note": "the job ended with exit code 4", "doubt": "", "failure": "unknown"}
+    told = ended.json()
+    assert told["action"]
+    assert told == {"schema": 1, **facts, **how, "cause": "", "action": told["action"]}
     assert (run / "attempts/1/output.log").read_text() == "noise\n"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stops")
 def test_detached_run_returns_when_the_job_lives(holdfast: Command, root: Path) -> None:
     ended = holdfast("run", "-d", "--prove", "0.1s", "--", *FOREVER)
@@ -89,6 +93,7 @@ def test_detached_run_returns_when_the_job_lives(holdfast: Command, root: Path) 
     assert json.loads((run / "attempts/1/state.json").read_text())["state"]["kind"] == "running"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stops")
 def test_detached_run_as_json(holdfast: Command, root: Path) -> None:
     value = holdfast("run", "-d", "--prove", "0", "--json", "--", *FOREVER).json()
@@ -96,6 +101,7 @@ def test_detached_run_as_json(holdfast: Command, root: Path) -> None:
     assert (value["attempt"], value["exit_code"], value["state"]["kind"]) == (1, None, "running")
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_while_it_is_being_proven_is_told_with_its_code(holdfast: Command) -> None:
     ended = holdfast("run", "-d", "--prove", "20s", "--", "sh", "-c", "exit 5")
     assert ended.code == 5, ended
@@ -104,6 +110,7 @@ def test_a_job_that_ends_while_it_is_being_proven_is_told_with_its_code(holdfast
     assert (done.code, done.json()["exit_code"], done.json()["state"]["outcome"]) == (0, 0, "succeeded")
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_exist_is_refused_before_it_starts(holdfast: Command, root: Path) -> None:
     for args in (["run"], ["run", "-d"]):
         ended = holdfast(*args, "--", "no-such-program-here")
@@ -113,6 +120,7 @@ def test_a_command_that_does_not_exist_is_refused_before_it_starts(holdfast: Com
         assert not (run / "attempts/1/status.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stops")
 @pytest.mark.requirement("LEASE-03")
 def test_LEASE_03_a_busy_card_is_refused_at_once_and_its_holder_is_named(holdfast: Command, root: Path) -> None:
@@ -140,6 +148,7 @@ def test_LEASE_03_a_busy_card_is_refused_at_once_and_its_holder_is_named(holdfas
     assert holder in second.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stops")
 def test_a_detached_run_that_stands_in_line_says_who_is_in_front(holdfast: Command, root: Path) -> None:
     assert (
@@ -156,10 +165,11 @@ def test_a_detached_run_that_stands_in_line_says_who_is_in_front(holdfast: Comma
     (waiting,) = (run for run in root.iterdir() if run.name != holder)
     holdfast("stop", holder, "--now")
     ended = waiting / "attempts/1/exit.json"
-    wait_until(ended.exists, 20)
+    wait_until(ended.exists)
     assert json.loads(ended.read_text())["exit_code"] == 0
 
 
+@pytest.mark.slow
 def test_dry_run_starts_nothing(holdfast: Command, root: Path, isolated_environment: dict[str, str]) -> None:
     ended = holdfast(
         "run",
@@ -183,8 +193,8 @@ def test_dry_run_starts_nothing(holdfast: Command, root: Path, isolated_environm
     assert ended.out.endswith("nothing was started (dry run)\n")
     assert list(root.iterdir()) == []
     value = holdfast("run", "--dry-run", "--json", "--", "no-such-program-here").json()
-    assert value["plan"]["job"]["command"] == ["no-such-program-here"]
-    assert "fail" in {finding["level"] for finding in value["plan"]["findings"]}
+    assert value["job"]["command"] == ["no-such-program-here"]
+    assert "fail" in {finding["level"] for finding in value["findings"]}
 
 
 def test_dry_run_of_a_job_that_would_fail_is_78(holdfast: Command) -> None:
@@ -199,6 +209,7 @@ def test_runs_can_be_kept_elsewhere_and_are_found_again(holdfast: Command, root:
     assert holdfast("show", "far", "--json").json()["run_id"] == run.name
 
 
+@pytest.mark.slow
 def test_a_runs_root_that_cannot_be_made_is_an_error(holdfast: Command, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ended = holdfast("run", "--runs", "file/runs", "--", "true")
@@ -206,6 +217,7 @@ def test_a_runs_root_that_cannot_be_made_is_an_error(holdfast: Command, tmp_path
     assert f"{tmp_path}/file" in ended.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prove", ["soon", "-1s", ""])
 def test_a_bad_proof_is_a_usage_error(prove: str, holdfast: Command, root: Path) -> None:
     ended = holdfast("run", "-d", "--prove", prove, "--", "true")
@@ -214,6 +226,7 @@ def test_a_bad_proof_is_a_usage_error(prove: str, holdfast: Command, root: Path)
     assert list(root.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-04")
 def test_OBS_04_exported_secrets_reach_the_job_and_are_stored_nowhere(
     holdfast: Command, root: Path, isolated_environment: dict[str, str], tmp_path: Path
@@ -230,6 +243,7 @@ def test_OBS_04_exported_secrets_reach_the_job_and_are_stored_nowhere(
                 assert value.encode() not in content, (name, path)
 
 
+@pytest.mark.slow
 def test_a_secret_on_the_command_line_is_refused_unrepeated(holdfast: Command, root: Path) -> None:
     secret = "ghp_" + "a1B2c3D4e5F6" * 3
     for args in (["--env", f"GH_TOKEN={secret}", "--", "true"], ["--", "true", "--token", secret]):
@@ -246,6 +260,7 @@ def test_the_recorded_command_line_is_what_was_typed(holdfast: Command, root: Pa
     assert typed in " ".join(text.split()), shlex.quote(text)
 
 
+@pytest.mark.slow
 def test_a_working_directory_that_is_gone_is_an_error(holdfast: Command, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -258,6 +273,7 @@ def test_a_working_directory_that_is_gone_is_an_error(holdfast: Command, tmp_pat
     assert done.stderr.startswith("holdfast: the current directory cannot be found")
 
 
+@pytest.mark.slow
 def test_the_summary_of_each_failed_run_names_its_failure_note(holdfast: Command) -> None:
     """The note is written after the end is on record; a follower that leaves between the two would not name it."""
     for _ in range(5):
@@ -270,12 +286,14 @@ def test_the_summary_of_each_failed_run_names_its_failure_note(holdfast: Command
         assert "class: `unknown`" in Path(note[1]).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_summary_shows_warnings(holdfast: Command) -> None:
     ended = holdfast("run", "--expected", "1h", "--", "sh", "-c", "sleep 0.3")
     assert ended.code == 0
     assert re.search(r"^  warning: .*1h", ended.err, re.MULTILINE), ended.err
 
 
+@pytest.mark.slow
 def test_detached_in_line_names_the_card_by_its_number(holdfast: Command, stops: None) -> None:
     assert holdfast("run", "-d", "--prove", "0", "--gpus", "1", "--", *FOREVER, env=SIMULATED).code == 0
     waiting = holdfast("run", "-d", "--gpus", "1", "--wait", "1h", "--", "true", env=SIMULATED)
@@ -283,6 +301,7 @@ def test_detached_in_line_names_the_card_by_its_number(holdfast: Command, stops:
     assert "in line for cards: card 0 is held by " in waiting.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "command"), [("train.py", "python train.py"), ("go.sh", "bash go.sh"), ("go", "./go")]
 )
@@ -292,4 +311,7 @@ def test_a_program_in_place_of_a_job_file_gets_the_command_to_type(
     (tmp_path / name).write_text("#!/bin/sh\nexit 0\n")
     ended = holdfast("run", name)
     assert (ended.code, ended.out) == (65, "")
-    assert f"{name}: is a program, not a job file\n  to run it: holdfast run -- {command}\n" in ended.err
+    assert (
+        f"{name}: is a program, not a job file\n  to run it, write the command behind all options: -- {command}\n"
+        in ended.err
+    )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent import sentinel_records
-from holdfast.host.processes import is_alive, read_environ
+from holdfast.agent.patrol.sentinel import records
+from holdfast.host.process.processes import is_alive, read_environ
 from tests.cli.live import live_run, started
 from tests.rundirs import dead_process, ended, make_run, running
 from tests.waiting import wait_until
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.cli
 def no_sentinel_stays(isolated_environment: dict[str, str]) -> Iterator[None]:
     """End what a failed test left."""
     yield
-    for _, record in sentinel_records.list_all():
-        if record is not None and sentinel_records.is_waiting(record):
-            sentinel_records.end(record.process)
+    for _, record in records.list_all():
+        if record is not None and records.is_waiting(record):
+            records.end(record.process)
 
 
 @pytest.mark.requirement("MON-03")
@@ -40,7 +40,7 @@ def test_it_answers_at_once_about_a_run_that_is_over(holdfast: Command) -> None:
     never = holdfast("sentinel", "digits", "--for", "step=5")
     assert never.code == 1
     assert "ended without" in never.err
-    assert sentinel_records.list_all() == []
+    assert records.list_all() == []
 
 
 @pytest.mark.requirement("MON-03")
@@ -51,6 +51,7 @@ def test_a_run_that_is_gone_is_lost(holdfast: Command) -> None:
     assert "run lost" in lost.err
 
 
+@pytest.mark.slow
 def test_a_life_is_bounded_and_words_are_checked(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "job"):
         assert holdfast("sentinel", "job", "--for", "ended", "--max", "300ms").code == 124
@@ -59,6 +60,7 @@ def test_a_life_is_bounded_and_words_are_checked(holdfast: Command) -> None:
     assert holdfast("sentinel", "none", "--for", "ended").code == 66
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-03", "MON-01")
 def test_a_detached_one_outlives_its_command_tells_and_keeps_its_outcome(holdfast: Command, tmp_path: Path) -> None:
     hook = tmp_path / "hook"
@@ -67,9 +69,9 @@ def test_a_detached_one_outlives_its_command_tells_and_keeps_its_outcome(holdfas
     with live_run(holdfast, "--name", "job") as run:
         words = ("sentinel", "job", "--for", "ended", "-d", "--notify-command", str(hook))
         assert holdfast(*words, "--json").json()["armed"]
-        record = sentinel_records.read(sentinel_records.path_of(run.run_id, "ended"))
+        record = records.read(records.path_of(run.run_id, "ended"))
         assert record is not None
-        assert sentinel_records.is_waiting(record)
+        assert records.is_waiting(record)
         assert "waiting" in holdfast("sentinel", "job").out
         assert holdfast("stop", "job").code == 0
         wait_until(lambda: not is_alive(record.process), what="the sentinel has ended")
@@ -79,12 +81,13 @@ def test_a_detached_one_outlives_its_command_tells_and_keeps_its_outcome(holdfas
     assert (heard["event"], heard["condition"], heard["verdict"]) == ("sentinel", "ended", "met")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-03")
 def test_one_that_is_started_inside_of_a_job_does_not_look_like_a_process_of_it(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "job") as run:
         inside = {"HOLDFAST_RUN_ID": run.run_id, "HOLDFAST_ATTEMPT": "1"}
         assert holdfast("sentinel", "job", "--for", "ended", "-d", "--json", env=inside).json()["armed"]
-        record = sentinel_records.read(sentinel_records.path_of(run.run_id, "ended"))
+        record = records.read(records.path_of(run.run_id, "ended"))
         assert record is not None
         environ = read_environ(record.process.pid)
         assert environ is not None
@@ -93,20 +96,21 @@ def test_one_that_is_started_inside_of_a_job_does_not_look_like_a_process_of_it(
         wait_until(lambda: not is_alive(record.process), what="the sentinel has ended")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-03")
 def test_a_newer_one_takes_the_place_of_the_earlier(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "job") as run:
-        path = sentinel_records.path_of(run.run_id, "ended")
+        path = records.path_of(run.run_id, "ended")
         with started("sentinel", "job", "--for", "ended") as first:
-            wait_until(lambda: sentinel_records.read(path), what="the first is armed")
+            wait_until(lambda: records.read(path), what="the first is armed")
             for _ in range(2):
                 second = holdfast("sentinel", "job", "--for", "ended", "-d")
                 assert second.code == 0, second
-            assert first.wait(timeout=20) == 130
-        record = sentinel_records.read(path)
+            assert first.wait(60) == 130
+        record = records.read(path)
         assert record is not None
-        assert sentinel_records.is_waiting(record)
-        assert len(sentinel_records.list_all()) == 1
+        assert records.is_waiting(record)
+        assert len(records.list_all()) == 1
         assert run.look().condition == "running"
 
 

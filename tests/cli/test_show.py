@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.observe import observe
-from holdfast.cli.dossier import Dossier, Facts
-from holdfast.core.requeuing import Again, Placement, Requeue
-from holdfast.host.processes import identify_self
+from holdfast.cli.render.run import Facts, describe_stall
+from holdfast.core.queue.requeue import AttemptPlacement, Requeue, RequeueAction
+from holdfast.host.process.processes import identify_self
 from holdfast.model import wire
 from holdfast.model.run import Outcome
 from tests.agent.test_leaving import library
@@ -32,6 +31,7 @@ def runs(isolated_environment: dict[str, str]) -> str:
     return isolated_environment["HOLDFAST_RUNS"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("POST-02", "OBS-02", "OBS-06", "OBS-09")
 def test_POST_02_an_ended_run_tells_code_duration_phases_and_limits(holdfast: Command) -> None:
     arguments = ("--limit-open-files", "512", "--", "sh", "-c", "exit 3")
@@ -47,6 +47,7 @@ def test_POST_02_an_ended_run_tells_code_duration_phases_and_limits(holdfast: Co
     assert value["status"]["code"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-09")
 def test_OBS_09_a_live_run_keeps_wish_record_and_sight_apart(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "live"):
@@ -67,16 +68,17 @@ def test_a_run_of_another_host_is_last_seen(holdfast: Command, runs: str) -> Non
 
 
 @pytest.mark.requirement("PROC-15")
-def test_PROC_15_a_vanished_run_is_finished_and_shown(holdfast: Command, runs: str) -> None:
+def test_PROC_15_a_vanished_run_is_shown_as_lost_and_left_as_it_is(holdfast: Command, runs: str) -> None:
     make_run(runs, state=running(), supervisor=dead_process())
     value = holdfast("show", "--json", "digits").json()
-    assert (value["condition"], value["ended"]) == ("lost", True)
+    assert (value["condition"], value["ended"]) == ("lost", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [wire.STATE, wire.MANIFEST, wire.EXIT, wire.HEARTBEAT, wire.DESIRED, wire.STATUS])
 def test_an_unreadable_file_is_named_and_the_rest_is_shown(holdfast: Command, runs: str, name: str) -> None:
     run_dir = make_run(runs, state=ended(Outcome.FAILED, 3))
-    path = f"{wire.attempt_dir(run_dir, 1)}/{name}"
+    path = f"{run_dir if name == wire.DESIRED else wire.attempt_dir(run_dir, 1)}/{name}"
     write(path, b"\x00\xff{")
     done = holdfast("show", "digits")
     assert done.code == 0
@@ -106,6 +108,25 @@ def test_findings_that_are_not_passes_are_shown(holdfast: Command, runs: str) ->
     assert "9 GB free" not in done.out
 
 
+@pytest.mark.slow
+def test_what_a_check_said_of_a_run_that_was_refused_stands_there_once(holdfast: Command) -> None:
+    refused = holdfast("run", "--name", "no", "--data", "/no/data", "--input", "/no/input", "--", "true")
+    assert refused.code == 78
+    shown = holdfast("show", "no").out
+    for once in ("/no/data: does not exist", "/no/input: does not exist", "correct `data`", "correct `inputs`"):
+        assert shown.count(once) == 1, shown
+
+
+@pytest.mark.slow
+def test_a_size_is_shown_in_the_units_in_which_it_was_asked_for(holdfast: Command) -> None:
+    asked = ("--limit-memory", "300MB", "--", "true")
+    assert "300 MB" in holdfast("run", "--dry-run", *asked).out
+    holdfast("run", "--name", "small", *asked)
+    shown = holdfast("show", "small").out
+    assert "300 MB by " in shown
+    assert "286 MiB" not in shown
+
+
 def test_control_characters_of_a_job_do_not_reach_the_terminal(holdfast: Command, runs: str) -> None:
     run_dir = make_run(runs, state=running(), supervisor=identify_self())
     write(f"{wire.attempt_dir(run_dir, 1)}/{wire.HEARTBEAT}", b'{"phase": "\\u001b]0;owned\\u0007"}')
@@ -114,6 +135,7 @@ def test_control_characters_of_a_job_do_not_reach_the_terminal(holdfast: Command
     assert "owned" in done.out
 
 
+@pytest.mark.slow
 def test_attempts_are_chosen(holdfast: Command, runs: str) -> None:
     make_run(runs, state=ended(Outcome.FAILED, 1))
     make_run(runs, state=ended(), attempt=2)
@@ -122,6 +144,7 @@ def test_attempts_are_chosen(holdfast: Command, runs: str) -> None:
     assert holdfast("show", "--attempt", "7", "digits").code == 66
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-05")
 def test_OBS_05_diff_reproduces_the_change(holdfast: Command, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
@@ -166,6 +189,7 @@ def test_a_difference_outside_of_the_run_is_not_read(holdfast: Command, runs: st
     assert "secret words" not in done.out + done.err
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-04")
 def test_OBS_04_the_environment_is_shown_without_secrets(holdfast: Command) -> None:
     secret = {"WANDB_API_KEY": "abc123secretvalue", "HF_TOKEN": "xyz789secretvalue"}
@@ -177,6 +201,7 @@ def test_OBS_04_the_environment_is_shown_without_secrets(holdfast: Command) -> N
     assert "HOLDFAST_RUN_ID" in holdfast("show", "--env", run_dir).out
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("POST-03")
 def test_POST_03_show_says_why_a_run_failed_and_what_to_do(holdfast: Command) -> None:
     run_dir = holdfast("run", "--json", "--", "sh", "-c", "echo no luck today; exit 3").json()["run_dir"]
@@ -188,12 +213,22 @@ def test_POST_03_show_says_why_a_run_failed_and_what_to_do(holdfast: Command) ->
     assert (failure["kind"], failure["retry"], bool(failure["action"])) == ("unknown", "never", True)
 
 
+@pytest.mark.slow
+def test_what_refused_a_run_is_told_once_and_its_values_that_are_nothing_are_not(holdfast: Command) -> None:
+    run_dir = holdfast("run", "--json", "--", "no-such-program").json()["run_dir"]
+    shown = holdfast("show", run_dir).out
+    assert shown.count("is in none of") <= 2  # why, and the finding of the preflight
+    assert "[]" not in shown
+
+
+@pytest.mark.slow
 def test_what_did_not_fail_has_no_failure(holdfast: Command) -> None:
     run_dir = holdfast("run", "--json", "--", "true").json()["run_dir"]
     assert "\nfailure\n" not in holdfast("show", run_dir).out
     assert holdfast("show", "--json", run_dir).json()["failure"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-18")
 @pytest.mark.parametrize(
     ("why", "outcome", "words"),
@@ -219,8 +254,8 @@ def test_LIB_18_why_a_training_left_and_what_is_durable_are_shown(
     assert value["exit"]["stop"]["checkpoint_step"] == value["committed"]["state"]["stop"]["checkpoint_step"] == 120
 
 
-def test_a_run_that_stands_still_says_so_until_it_goes_on(runs: str) -> None:
-    run_dir = make_run(runs, "20261120-100000-digits-0a1b", state=running(), supervisor=identify_self())
+def test_a_run_that_stands_still_says_so_until_it_goes_on() -> None:
+    run_id = "20261120-100000-digits-0a1b"
     stalled: Facts = {"utc": "2026-11-20T10:00:00Z", "event": "stalled", "data": {"what": "no step for 9 min"}}
     found: Facts = {
         "event": "diagnosed",
@@ -229,7 +264,7 @@ def test_a_run_that_stands_still_says_so_until_it_goes_on(runs: str) -> None:
     recovered: Facts = {"event": "recovered", "data": {}}
 
     def told(*events: Facts) -> dict[str, object]:
-        return dict(Dossier(observe(run_dir), list(events), [], [], {}, []).describe_stall())
+        return dict(describe_stall(run_id, events, ended=False))
 
     assert told(stalled, found) == {
         "seen": "no step for 9 min, at 2026-11-20T10:00:00Z",
@@ -253,17 +288,20 @@ def test_disks_of_the_last_sample_are_lines_of_their_own(runs: str, holdfast: Co
     assert "/net: not known: no answer" in shown
 
 
-def test_a_run_of_the_queue_tells_its_cell_where_it_was_placed_and_what_follows(holdfast: Command) -> None:
+@pytest.mark.slow
+def test_a_run_of_the_queue_tells_its_job_where_it_was_placed_and_what_follows(holdfast: Command) -> None:
     run_dir = holdfast("run", "--json", "--", "false").json()["run_dir"]
     plain = holdfast("show", run_dir).out
     assert "holdfast queue" not in plain
     assert "\n  placed" not in plain
     with open(f"{run_dir}/run.json", encoding="utf-8") as file:
         record = json.load(file)
-    cell = {"queue": "q", "key": "k", "group": "night", "name": "lr=1"}
-    write(f"{run_dir}/run.json", json.dumps({**record, "cell": cell}))
-    write(f"{run_dir}/attempts/1/placement.json", wire.to_bytes(Placement(alone=True, why="it was out of memory")))
-    write(f"{run_dir}/attempts/1/requeue.json", wire.to_bytes(Requeue(Again.SAME, "it was preempted", 5.0)))
+    job = {"queue": "q", "key": "k", "group": "night", "name": "lr=1"}
+    write(f"{run_dir}/run.json", json.dumps({**record, "queued": job}))
+    write(
+        f"{run_dir}/attempts/1/placement.json", wire.to_bytes(AttemptPlacement(alone=True, why="it was out of memory"))
+    )
+    write(f"{run_dir}/attempts/1/requeue.json", wire.to_bytes(Requeue(RequeueAction.SAME, "it was preempted", 5.0)))
     said = holdfast("show", run_dir).out
     assert "night/lr=1 of the queue  (holdfast queue show night/lr=1)" in said
     assert "on cards that it shares with nobody: it was out of memory" in said

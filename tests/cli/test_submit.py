@@ -7,16 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.create import hash_job
-from holdfast.cli.queueing.hashing import CellHasher
-from holdfast.cli.queueing.submitting import choose_group
-from holdfast.cli.queueing.times import format_moment, parse_moment
-from holdfast.core.cells import hash_cell
+from holdfast.core.job.job_hash import hash_job
 from holdfast.model import wire
-from holdfast.model.errors import UsageError
 from holdfast.model.job import JobSpec
-from holdfast.model.queue import CellState
-from holdfast.store.queue import Queue
+from holdfast.model.queue import JobState
+from holdfast.store.queue.queue import Queue
 from tests.cli.queues import find, no_worker, put, say, states
 
 if TYPE_CHECKING:
@@ -26,7 +21,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.contract
 
 __all__ = ["no_worker"]
-NOW = 1_795_000_000.0
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +33,7 @@ def write(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_one_command_is_a_cell_named_after_it() -> None:
+def test_one_command_is_a_job_named_after_it() -> None:
     said = say("submit", "--", "true")
     assert (said.code, said.out) == (0, "true\n")
     assert "holdfast wait true" in said.err
@@ -50,7 +44,7 @@ def test_a_name_that_was_not_chosen_is_made_unique() -> None:
     assert [say("submit", "--", "true").out for _ in range(3)] == ["true\n", "true-2\n", "true-3\n"]
 
 
-def test_the_same_cell_by_its_name_is_taken_once() -> None:
+def test_the_same_job_by_its_name_is_taken_once() -> None:
     first = say("submit", "--name", "a", "--", "true")
     again = say("submit", "--name", "a", "--", "true")
     assert (first.code, again.code) == (0, 0)
@@ -75,26 +69,31 @@ def test_what_is_wanted_is_stored(tmp_path: Path) -> None:
         *("--max-parallel", "2", "--hold-after", "3", "--if-changed", "hold", "--json"),
     )
     assert said.code == 0, said
-    assert [cell["cell"] for cell in said.json()["cells"]] == ["night/train"]
-    cell = find("night/train")
-    assert (cell.state, cell.priority, cell.expected_s, cell.open_needs) == (CellState.BLOCKED, 7, 7200.0, 1)
-    assert cell.not_before is not None
+    assert [job["job"] for job in said.json()["jobs"]] == ["night/train"]
+    stored_job = find("night/train")
+    assert (stored_job.state, stored_job.priority, stored_job.expected_s, stored_job.open_needs) == (
+        JobState.BLOCKED,
+        7,
+        7200.0,
+        1,
+    )
+    assert stored_job.not_before is not None
     with Queue() as queue:
-        stored, group = queue.submission_of(cell.id), queue.groups()["night"]
+        stored, group = queue.submission_of(stored_job.id), queue.groups()["night"]
     assert (group.max_parallel, group.hold_after, stored.if_changed.value) == (2, 3, "hold")
     assert list(stored.files) == [f"{tmp_path}/train.py"]
     assert stored.cwd == str(tmp_path)
-    spec = wire.decode(JobSpec, {**stored.base, **stored.cells[0].change})
-    assert hash_job(spec) == cell.sha256
+    spec = wire.decode(JobSpec, {**stored.base, **stored.jobs[0].change})
+    assert hash_job(spec) == stored_job.sha256
 
 
 @pytest.mark.requirement("QUEUE-20")
 def test_the_queues_number_and_the_jobs_word_are_told_apart() -> None:
     say("submit", "--priority", "-3", "--priority", "normal", "--", "true")
-    cell = find("true")
+    job = find("true")
     with Queue() as queue:
-        base = queue.submission_of(cell.id).base
-    assert (cell.priority, base["priority"]) == (-3, "normal")
+        base = queue.submission_of(job.id).base
+    assert (job.priority, base["priority"]) == (-3, "normal")
     assert "high" in say("submit", "--priority", "high", "--", "true").err
 
 
@@ -105,13 +104,13 @@ def test_paused_hands_in_and_starts_nothing() -> None:
         assert queue.groups()["night"].paused
 
 
-def test_lines_are_cells_and_only_new_ones_are_added(tmp_path: Path) -> None:
+def test_lines_are_jobs_and_only_new_ones_are_added(tmp_path: Path) -> None:
     lines = write(tmp_path / "night.txt", "true a # first\r\n\nname=mine true b\r\n")
     first = say("submit", "--lines", lines)
-    assert first.out == "2 cells in group night\n"
+    assert first.out == "2 jobs in group night\n"
     write(tmp_path / "night.txt", "name=mine true b\ntrue c\ntrue a")
     again = say("submit", "--lines", lines)
-    assert again.out == "3 cells in group night (2 of them handed in before)\n"
+    assert again.out == "3 jobs in group night (2 of them handed in before)\n"
     assert len(states()) == 3
     assert "night/mine" in states()
 
@@ -134,7 +133,6 @@ def test_lines_leave_no_room_for_another_command(tmp_path: Path) -> None:
         (("--after", "me", "--name", "me", "--", "true"), 64, "me"),
         (("--not-before", "soon", "--", "true"), 64, "22:00"),
         (("--group", "a b", "--", "true"), 64, "a-b"),
-        (("--lean", "--gpus", "1", "--", "true"), 64, "--lean"),
         (("--env", "API_TOKEN=abcdefgh12345678", "--", "true"), 64, "secret"),
         (("--", "true", "--password=hunter2hunter2"), 64, "secret"),
         ((), 64, "no job"),
@@ -163,11 +161,11 @@ def test_two_lines_that_write_to_one_place_are_refused(tmp_path: Path) -> None:
     said = say("submit", "--lines", lines)
     assert (said.code, states()) == (64, {})
     assert f"{tmp_path}/out" in said.err
-    write(tmp_path / "a.txt", "echo 1 --output-dir out/{cell}\necho 2 --output-dir out/{cell}\n")
+    write(tmp_path / "a.txt", "echo 1 --output-dir out/{job}\necho 2 --output-dir out/{job}\n")
     assert say("submit", "--lines", lines).code == 0
 
 
-def test_a_cell_does_not_write_where_an_open_one_writes(tmp_path: Path) -> None:
+def test_a_job_does_not_write_where_an_open_one_writes(tmp_path: Path) -> None:
     assert say("submit", "--", "echo", "--output-dir", "out").code == 0
     said = say("submit", "--", "echo", "--output-dir", "out")
     assert (said.code, states()) == (64, {"echo": "queued"})
@@ -179,50 +177,30 @@ def test_a_cell_does_not_write_where_an_open_one_writes(tmp_path: Path) -> None:
     assert say("submit", "--", "echo", "--output-dir", "elsewhere").code == 0
 
 
+def test_a_dry_run_allows_what_handing_in_allows(tmp_path: Path) -> None:
+    lines = write(tmp_path / "a.txt", "echo --output-dir out\nprintf --output-dir out\n")
+    assert say("submit", "--dry-run", "--lines", lines).code == 64
+    assert say("submit", "--dry-run", "--shared", "out", "--lines", lines).code == 0
+
+
 def test_dry_run_takes_nothing(tmp_path: Path) -> None:
     lines = write(tmp_path / "a.txt", "true 1\ntrue 2\n")
     said = say("submit", "--dry-run", "--not-before", "+1h", "--lines", lines)
     assert said.code == 0
     assert "nothing was handed in" in said.out
     assert "not before" in said.out
-    assert say("submit", "--dry-run", "--json", "--lines", lines).json()["cells"][1]["command"] == "true 2"
+    assert say("submit", "--dry-run", "--json", "--lines", lines).json()["jobs"][1]["command"] == "true 2"
     assert not os.path.exists(f"{os.environ['XDG_STATE_HOME']}/holdfast/queue")
 
 
 def test_a_need_that_failed_is_said_at_once() -> None:
     say("submit", "--name", "a", "--", "true")
-    put("a", CellState.CLAIMED, run_id="20261120-104501-a-3fa2")
-    put("a", CellState.RUNNING)
-    put("a", CellState.FAILED, exit_code=1, outcome="failed")
+    put("a", JobState.CLAIMED, run_id="20261120-104501-a-3fa2")
+    put("a", JobState.RUNNING)
+    put("a", JobState.FAILED, exit_code=1, outcome="failed")
     said = say("submit", "--after", "a", "--", "true")
     assert said.code == 0
     assert states()["true"] == "blocked"
-
-
-def test_hashes_are_those_of_the_resolved_job() -> None:
-    spec = JobSpec("a", ("true", "\u00fc\udcff"), "/", env={"b": "1", "a": "2"})
-    base = wire.encode(spec)
-    change = {"command": ["x", "y"], "env": {"z": "1"}}
-    assert CellHasher(base).hash({}) == hash_job(spec)
-    assert CellHasher(base).hash(change) == hash_cell(base, change)
-
-
-def test_moments_are_read_as_people_write_them() -> None:
-    assert parse_moment("+2h", NOW) == NOW + 7200
-    assert parse_moment("now", NOW) is None
-    assert parse_moment("2026-11-21T08:00Z", NOW) == 1795248000.0
-    next_time = parse_moment(format_moment(NOW + 3600, NOW)[-5:], NOW)
-    assert next_time is not None
-    assert NOW < next_time <= NOW + 86400
-    for wrong in ("25:00", "soon", "+", "2026-13-01", "0001-01-01T00:00", "9999-12-31T23:59-14:00"):
-        with pytest.raises(UsageError, match="no time"):
-            parse_moment(wrong, NOW)
-
-
-def test_a_moment_without_a_date_in_this_zone_can_be_shown() -> None:
-    # Of an older queue, or of a clock that was set wrong: one such cell must not keep the whole list from being shown.
-    assert format_moment(253402351140.0, NOW) == "253402351140 s after 1970"
-    assert format_moment(-62135596800.0, NOW) == "-62135596800 s after 1970"
 
 
 def test_dry_run_names_only_needs_that_are_open_and_refuses_those_that_are_not_there() -> None:
@@ -232,6 +210,7 @@ def test_dry_run_names_only_needs_that_are_open_and_refuses_those_that_are_not_t
     assert say("submit", "--dry-run", "--name", "b", "--after", "nosuch", "--", "true").code == 64
 
 
-def test_a_pipe_gives_no_name_to_a_group() -> None:
-    assert choose_group(None, "/dev/fd/63") == choose_group(None, "-") == "lines"
-    assert choose_group(None, "/home/anna/night.txt") == "night"
+def test_a_name_for_a_file_of_commands_is_refused_and_not_dropped(tmp_path: Path) -> None:
+    done = say("submit", "--lines", write(tmp_path / "f.txt", "true\n"), "--name", "g")
+    assert (done.code, "--group NAME" in done.err) == (64, True), done
+    assert states() == {}

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from holdfast.cli.sweeping.configs import load_config
-from holdfast.core.overlay import merge, put
+from holdfast.cli.sweep.configs import load_config
+from holdfast.core.queue.overlay import merge_layers, set_value
 from holdfast.model.errors import JobFileError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.contract, pytest.mark.requirement("QUEUE-17")]
+pytestmark = [pytest.mark.files, pytest.mark.requirement("QUEUE-17")]
 
 BASE = """\
 # what the program reads
@@ -40,13 +40,13 @@ tag: !path data/x
 def lay_over(path: Path, **values: str) -> bytes:
     """The file with values put into it; ``__`` stands for a dot."""
     config = load_config(str(path))
-    tree = merge(config.tree, {})
+    tree = merge_layers(config.tree, {})
     for name, text in values.items():
 
         def make(below: object, text: str = text) -> object:
             return config.dialect.leaf(text, quoted=False, below=below)
 
-        put(tree, name.replace("__", "."), make)
+        set_value(tree, name.replace("__", "."), make)
     return config.dialect.dump(tree)
 
 
@@ -115,6 +115,7 @@ def test_toml_is_read_and_written_as_json(tmp_path: Path) -> None:
     assert json.loads(lay_over(path, a__c="5")) == {"lr": 1e-3, "name": "12", "on": True, "a": {"b": [1, 2], "c": 5}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -1,4 +1,4 @@
-"""Files of commands as people have them: read whole, without a shell, cells known by name."""
+"""Files of commands as people have them: read whole, without a shell, jobs known by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cli.sweeping.lines import parse_lines, read_lines, split_words, to_cells
+from holdfast.cli.sweep.lines import parse_lines, read_lines, split_words, to_jobs
 from holdfast.model import wire
 from holdfast.model.errors import JobFileError
 from holdfast.model.job import JobSpec
@@ -20,7 +20,7 @@ from holdfast.model.job import JobSpec
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.contract, pytest.mark.requirement("QUEUE-02", "QUEUE-04")]
+pytestmark = [pytest.mark.process, pytest.mark.requirement("QUEUE-02", "QUEUE-04")]
 
 
 def commands(text: str) -> list[list[str]]:
@@ -28,7 +28,7 @@ def commands(text: str) -> list[list[str]]:
     return [list(line.command) for line in parse_lines(text, "night.txt")]
 
 
-@pytest.mark.requirement("QUEUE-04")
+@pytest.mark.requirement("QUEUE-04", "B-60")
 @pytest.mark.parametrize(
     "text",
     [
@@ -118,7 +118,7 @@ def test_variables_before_the_command_become_its_environment() -> None:
     assert line.command == ("python", "train.py", "C=3")
 
 
-def test_a_cells_name_depends_on_its_command_alone() -> None:
+def test_a_jobs_name_depends_on_its_command_alone() -> None:
     lines = [f"python train.py --lr {lr} --seed {seed}" for lr in ("1e-3", "3e-4") for seed in range(5)]
     names = {line.command: line.name for line in parse_lines("\n".join(lines), "a")}
     assert len(set(names.values())) == len(lines)
@@ -127,7 +127,7 @@ def test_a_cells_name_depends_on_its_command_alone() -> None:
     assert {line.command: line.name for line in again if line.command in names} == names
 
 
-def test_a_name_can_be_given_and_stands_for_the_cell() -> None:
+def test_a_name_can_be_given_and_stands_for_the_job() -> None:
     line, other = parse_lines("name=first python a.py\nname=second python a.py", "a")
     assert (line.name, other.name) == ("first", "second")
 
@@ -143,9 +143,9 @@ def test_a_file_without_a_command_is_no_empty_success() -> None:
         parse_lines("# nothing\n\n", "night.txt")
 
 
-def test_cells_carry_command_environment_and_their_name() -> None:
+def test_jobs_carry_command_environment_and_their_name() -> None:
     base = wire.encode(JobSpec(name="x", command=("true",), workdir="/", env={"A": "0"}))
-    one, two = to_cells(parse_lines("OUT_DIR=o/{cell} train --out out/{cell}\nname=n eval", "a"), base)
+    one, two = to_jobs(parse_lines("OUT_DIR=o/{job} train --out out/{job}\nname=n eval", "a"), base)
     assert one.change["env"] == {"A": "0", "OUT_DIR": f"o/{one.name}"}
     assert one.change["command"] == ["train", "--out", f"out/{one.name}"]
     assert (two.name, two.change["command"], two.change["name"]) == ("n", ["eval"], "n")

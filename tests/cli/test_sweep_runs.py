@@ -1,4 +1,4 @@
-"""Sweeps and files of commands with a worker at work: every cell runs once, results stand side by side."""
+"""Sweeps and files of commands with a worker at work: every job runs once, results stand side by side."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def _ends_its_worker(worked: str) -> None:
     """No worker outlives its test."""
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-04")
-def test_three_lines_run_three_cells_though_one_reads_its_input_and_the_last_has_no_end(
+def test_three_lines_run_three_jobs_though_one_reads_its_input_and_the_last_has_no_end(
     holdfast: Command, tmp_path: Path
 ) -> None:
     lines = tmp_path / "night.txt"
@@ -44,6 +45,13 @@ def test_three_lines_run_three_cells_though_one_reads_its_input_and_the_last_has
     assert [(tmp_path / name).read_text() for name in ("one", "two", "three")] == ["", "b\n", "c\n"]
 
 
+def test_waiting_for_a_sweep_prints_one_object(holdfast: Command) -> None:
+    done = holdfast("sweep", "submit", "--name", "g", "--grid", "x=1,2", "--wait", "--json", "--", "true")
+    assert done.code == 0, done
+    assert (done.json()["done"], done.json()["total"]) == (2, 2)
+
+
+@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-02", "QUEUE-09")
 def test_a_sweep_runs_shows_its_results_and_tries_again_what_failed(holdfast: Command, tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text(SCRIPT)
@@ -66,14 +74,14 @@ def test_a_sweep_runs_shows_its_results_and_tries_again_what_failed(holdfast: Co
     assert holdfast("wait", "s").code == 0
     said = holdfast("sweep", "show", "s", "--sort", "score:max", "--json").json()
     assert (said["best"], said["counts"]) == ("lr=bad", {"done": 2})
-    assert [cell["attempts"] for cell in said["cells"]] == [2, 1]
+    assert [job["attempts"] for job in said["jobs"]] == [2, 1]
     assert holdfast("sweep", "check", "s").code == 0
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.requirement("QUEUE-18")
-def test_the_example_of_twelve_cells_ends_twelve_of_twelve(
+def test_the_example_of_twelve_jobs_ends_twelve_of_twelve(
     holdfast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "4")
@@ -82,11 +90,11 @@ def test_the_example_of_twelve_cells_ends_twelve_of_twelve(
     done = holdfast("sweep", "examples/digits/sweep.yaml", "--wait", timeout_s=240)
     assert done.code == 0, done
     assert "12 of 12 done" in done.out
-    rows = holdfast("sweep", "show", "digits", "--json", "--sort", "accuracy").json()["cells"]
-    assert len({cell["params"]["epochs"] + cell["params"]["seed"] for cell in rows}) == 12
-    for cell in rows:
-        path = Path(find(f"digits/{cell['cell']}").run_dir or "") / "artifacts" / "result.json"
+    rows = holdfast("sweep", "show", "digits", "--json", "--sort", "accuracy").json()["jobs"]
+    assert len({job["params"]["epochs"] + job["params"]["seed"] for job in rows}) == 12
+    for job in rows:
+        path = Path(find(f"digits/{job['job']}").run_dir or "") / "artifacts" / "result.json"
         result = json.loads(path.read_text())
-        assert {name: str(result[name]) for name in ("epochs", "seed")} == cell["params"]
-        assert cell["metrics"]["accuracy"] == result["accuracy"]
+        assert {name: str(result[name]) for name in ("epochs", "seed")} == job["params"]
+        assert job["metrics"]["accuracy"] == result["accuracy"]
     assert set(states().values()) == {"done"}

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from holdfast.cli.queueing.awaiting import rerun_command
-from holdfast.model.queue import Cell, CellState
+from holdfast.agent.queue.wait.names import Waited
+from holdfast.cli.placed.wait import read_answer
+from holdfast.desk.runs.wait import WaitedPlace
+from holdfast.model import wire
+from holdfast.model.queue import JobState
 from tests.cli.queues import no_worker, put, say
 
 pytestmark = pytest.mark.contract
@@ -14,12 +20,12 @@ __all__ = ["no_worker"]
 RUN = "20261120-104501-{}-3fa2"
 
 
-def end(name: str, state: CellState, **facts: object) -> None:
-    """Take a cell through its states as a worker would."""
-    put(name, CellState.CLAIMED, run_id=RUN.format(name.rpartition("/")[2]))
-    put(name, CellState.RUNNING)
-    if state is CellState.DONE:
-        put(name, CellState.PRODUCED, outcome="succeeded", exit_code=0)
+def end(name: str, state: JobState, **facts: object) -> None:
+    """Take a job through its states as a worker would."""
+    put(name, JobState.CLAIMED, run_id=RUN.format(name.rpartition("/")[2]))
+    put(name, JobState.RUNNING)
+    if state is JobState.DONE:
+        put(name, JobState.PRODUCED, outcome="succeeded", exit_code=0)
     put(name, state, **facts)
 
 
@@ -35,7 +41,7 @@ class TestWithoutAWorker:
     def test_everything_proven_done_is_0(self) -> None:
         for name in ("a", "b"):
             say("submit", "--name", name, "--", "true")
-            end(name, CellState.DONE)
+            end(name, JobState.DONE)
         said = say("wait")
         assert (said.code, said.out) == (0, "done: 2 of 2 done\n")
         assert say("wait", "a", "b").code == 0
@@ -45,8 +51,8 @@ class TestWithoutAWorker:
     def test_what_failed_or_was_cancelled_is_listed_with_the_command_for_it(self) -> None:
         for name in ("a", "b", "c"):
             say("submit", "--group", "g", "--name", name, "--", "true")
-        end("g/a", CellState.DONE)
-        end("g/b", CellState.FAILED, exit_code=3, outcome="failed", failure="program_error", note="it said 3")
+        end("g/a", JobState.DONE)
+        end("g/b", JobState.FAILED, exit_code=3, outcome="failed", failure="program_error", note="it said 3")
         say("queue", "cancel", "g/c")
         said = say("wait", "g/")
         assert said.code == 1
@@ -74,7 +80,7 @@ class TestWithoutAWorker:
         assert words in said.err
         assert "holdfast queue resume" in said.err
 
-    def test_no_cpu_slots_end_the_wait_but_of_cells_for_cards(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_cpu_slots_end_the_wait_but_of_jobs_for_cards(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1x80GB")
         say("submit", "--name", "a", "--", "true")
         say("submit", "--name", "b", "--gpus", "1", "--", "true")
@@ -82,47 +88,47 @@ class TestWithoutAWorker:
         assert "no CPU slots" in say("wait", "a").err
         assert say("wait", "b", "--timeout", "0.05s").code == 124
 
-    def test_a_held_cell_ends_the_wait(self) -> None:
+    def test_a_held_job_ends_the_wait(self) -> None:
         say("submit", "--name", "a", "--", "true")
-        put("a", CellState.HELD, note="changed since submit: train.py")
+        put("a", JobState.HELD, note="changed since submit: train.py")
         said = say("wait", "a")
         assert said.code == 1
         assert "changed since submit" in said.err
 
     @pytest.mark.requirement("QUEUE-10")
-    def test_a_cell_behind_a_failure_ends_the_wait(self) -> None:
+    def test_a_job_behind_a_failure_ends_the_wait(self) -> None:
         say("submit", "--name", "a", "--", "true")
         say("submit", "--name", "b", "--after", "a", "--", "true")
-        end("a", CellState.FAILED, exit_code=1, outcome="failed")
+        end("a", JobState.FAILED, exit_code=1, outcome="failed")
         said = say("wait", "b")
         assert said.code == 1
         assert "b needs a (failed)" in said.err
 
     @pytest.mark.requirement("QUEUE-10")
-    def test_a_cell_behind_a_failure_does_not_wait_for_cells_that_are_no_concern_of_its(self) -> None:
+    def test_a_job_behind_a_failure_does_not_wait_for_jobs_that_are_no_concern_of_its(self) -> None:
         say("submit", "--name", "other", "--group", "more", "--", "true")
         say("submit", "--name", "a", "--", "true")
         say("submit", "--name", "b", "--after", "a", "--", "true")
         say("submit", "--name", "c", "--after", "b,more/other", "--", "true")
-        end("a", CellState.FAILED, exit_code=1, outcome="failed")
+        end("a", JobState.FAILED, exit_code=1, outcome="failed")
         said = say("wait", "c", "--timeout", "5s")
         assert said.code == 1
         assert "c needs a (failed), more/other (queued)" in said.err
 
-    def test_a_cell_whose_needs_all_go_on_is_waited_for(self) -> None:
+    def test_a_job_whose_needs_all_go_on_is_waited_for(self) -> None:
         say("submit", "--name", "a", "--", "true")
         say("submit", "--name", "b", "--after", "a", "--", "true")
         say("submit", "--name", "c", "--after", "b", "--", "true")
         assert say("wait", "c", "--timeout", "0.3s").code == 124
 
     def test_no_worker_to_be_had_ends_the_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("holdfast.cli.queueing.waiting.COME_UP_S", 0.1)
+        monkeypatch.setattr("holdfast.agent.queue.wait.wait.COME_UP_S", 0.1)
         say("submit", "--", "true")
         said = say("wait")
         assert said.code == 1
         assert "no worker stays" in said.err
 
-    def test_cells_that_were_cleared_meanwhile_are_not_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_jobs_that_were_cleared_meanwhile_are_not_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
         say("submit", "--group", "g", "--name", "a", "--", "true")
         say("submit", "--group", "g", "--name", "b", "--", "true")
         orders = iter([("queue", "cancel", "g/", "--yes"), ("queue", "clear", "g")])
@@ -133,20 +139,20 @@ class TestWithoutAWorker:
             return frozenset()
 
         # What would be slept through happens.
-        monkeypatch.setattr("holdfast.agent.changes.Changes.wait", act)
+        monkeypatch.setattr("holdfast.agent.view.changes.ChangeWatch.wait", act)
         said = say("wait", "g/")
         assert said.code == 1, said
 
     def test_a_terminal_gets_one_line_that_goes_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("holdfast.cli.queueing.awaiting.is_terminal", lambda _: True)
+        monkeypatch.setattr("holdfast.cli.render.redrawn_line.is_terminal", lambda _: True)
         for _ in range(3):
             say("submit", "--group", "g", "--", "true")
-        end("g/true", CellState.DONE, ended_at=60.0, started_at=0.0)
-        put("g/true-2", CellState.CLAIMED, run_id=RUN.format("b"))
-        put("g/true-2", CellState.RUNNING, started_at=0.0)
+        end("g/true", JobState.DONE, ended_at=60.0, started_at=0.0)
+        put("g/true-2", JobState.CLAIMED, run_id=RUN.format("b"))
+        put("g/true-2", JobState.RUNNING, started_at=0.0)
         said = say("wait", "g", "--timeout", "0.05s")
         assert said.code == 124
-        assert said.err.startswith("\r1 of 3 done, 1 running, 1 waiting, about 1m00s (from 1 done cell)")
+        assert said.err.startswith("\r1 of 3 done, 1 running, 1 waiting, about 1m00s (from 1 done job)")
         assert say("wait", "g", "--timeout", "0.05s", "--quiet").err.count("\r") == 0
 
     def test_a_timeout_is_124(self) -> None:
@@ -157,10 +163,36 @@ class TestWithoutAWorker:
         assert say("wait", "--timeout", "soon").code == 64
 
 
-def test_many_failed_cells_of_one_group_are_tried_again_by_its_name() -> None:
-    failed = [Cell(n, f"k{n}", "g", f"c{n}", CellState.FAILED) for n in range(30)]
-    assert rerun_command(failed) == "holdfast queue retry g/ --failed"
-    cancelled = [*failed, Cell(99, "k99", "g", "x", CellState.CANCELLED)]
-    assert rerun_command(cancelled) == "holdfast queue retry g/"
-    assert rerun_command(failed[:2]) == "holdfast queue retry g/c0 g/c1"
-    assert rerun_command([]) == ""
+@pytest.mark.usefixtures("no_worker")
+def test_what_is_handed_in_and_waited_for_is_one_object_for_programs() -> None:
+    say("submit", "--paused", "--group", "g", "--name", "a", "--", "true")
+    said = say("submit", "--group", "g", "--name", "b", "--wait", "--json", "--", "true")
+    assert said.code == 1
+    assert [(job["job"], job["state"]) for job in said.json()["missing"]] == [("g/b", "queued")]
+    assert "nothing of it starts: group g is paused" in said.err
+
+
+@pytest.mark.usefixtures("no_worker")
+def test_a_run_that_cannot_be_waited_for_takes_nothing_from_what_is_said_of_the_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    say("submit", "--name", "a", "--", "true")
+    end("a", JobState.FAILED, exit_code=1, outcome="failed")
+    root = Path("runs", RUN.format("x"))
+    root.mkdir(parents=True)
+    monkeypatch.setattr("holdfast.agent.queue.wait.run.UNSTARTED_S", 0.0)
+    said = say("wait", "a", str(root.resolve()))
+    assert (said.code, "nobody supervises" in said.err) == (74, True)
+    assert "of the jobs: 0 of 1 done, 1 failed" in said.err
+
+
+def test_the_answer_of_a_place_is_its_record_or_its_error_or_nothing() -> None:
+    waited = Waited(True, 1, 1, {"succeeded": 1}, "1 of 1", False, "", (), "", (), 0, ())
+    said = read_answer(WaitedPlace("gpu1", 0, json.dumps({"schema": 1, **wire.encode(waited)})))
+    assert (said.answer, said.error) == (waited, None)
+    refused = {"schema": 1, "error": {"code": "no_such_run", "exit_code": 66}}
+    said = read_answer(WaitedPlace("gpu1", 66, json.dumps(refused)))
+    assert (said.answer, said.error, said.exit_code) == (None, refused["error"], 66)
+    for other in ("", "[1]", '{"error": 1}', '{"done": 1}'):
+        said = read_answer(WaitedPlace("gpu1", 69, other, reason="cut off"))
+        assert (said.answer, said.error, said.reason) == (None, None, "cut off"), other

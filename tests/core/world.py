@@ -7,12 +7,12 @@ must end. The invariants that hold at each moment are asserted where they could 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
-from holdfast.core.events import (
+from holdfast.core.run.events import (
     Arm,
     Began,
     ChecksDone,
@@ -25,34 +25,36 @@ from holdfast.core.events import (
     LeaseBlocked,
     LeaseFailed,
     LeaseGranted,
-    Now,
-    Plan,
+    Moment,
     ResultsChecked,
     Resumed,
+    RunPlan,
+    SimpleAction,
     StartFailed,
     StopWanted,
     TimerFired,
     TreeEmptied,
     TreeStuck,
 )
-from holdfast.core.lifecycle import decide
+from holdfast.core.run.lifecycle import decide
 from holdfast.model.finding import Finding, Level
-from holdfast.model.identity import JobProcess, ProcessId, WaitStatus
-from holdfast.model.lease import Busy, LeasedDevice, Witness
+from holdfast.model.identity import BoxIdentity, JobProcess, ProcessId, WaitStatus
+from holdfast.model.lease import BusyReason, LeasedDevice, Witness
+from holdfast.model.record import replace
 from holdfast.model.run import Created, Ended, Finalizing, Refusal, RunState, Starting, StopCause, StopRequest, Waiting
 
 if TYPE_CHECKING:
     from hypothesis.strategies import DataObject
 
-    from holdfast.core.events import Action, Event, Timer
+    from holdfast.core.run.events import Action, Event, Timer
 
 KEEPER = ProcessId(100, 1000, "boot")
 JOB = JobProcess(ProcessId(101, 1001, "boot"), 101, 101, 2)
 DEVICE = LeasedDevice("GPU-1", 0, "H100")
-BUSY = Busy("GPU-1", Witness.LOCK, "anna")
+BUSY = BusyReason("GPU-1", Witness.LOCK, "anna")
 REFUSAL = Refusal("spawn", 71, "no such command")
 STATUSES = (WaitStatus(0, None), WaitStatus(3, None), WaitStatus(None, 15))
-NO_RUN = RunState("20261120-104501-digits-3fa2", 1, 0, "boot", "2026-11-20T10:45:01.000Z", None, Created())
+NO_RUN = RunState("20261120-104501-digits-3fa2", 1, 0, BoxIdentity("box"), "2026-11-20T10:45:01.000Z", None, Created())
 
 
 @dataclass
@@ -60,13 +62,13 @@ class World:
     """One run, its supervisor, its processes and its clock. `history` has every (event, now) for a replay."""
 
     data: DataObject
-    plan: Plan
+    plan: RunPlan
     mischief: int = 10
     run: RunState = NO_RUN
     epoch_s: float = 1_000_000.0
     queue: list[Event] = field(default_factory=list)
     timers: dict[Timer, float] = field(default_factory=dict)
-    history: list[tuple[Event, Now]] = field(default_factory=list)
+    history: list[tuple[Event, Moment]] = field(default_factory=list)
     commits: int = 0
     job: str = "none"
     keeper: bool = False
@@ -96,6 +98,11 @@ class World:
         """Whether any process of the tree is there."""
         return self.job in ("held", "alive") or self.keeper or self.rest
 
+    @property
+    def resuming(self) -> bool:
+        """Whether a new supervisor has still to look around: it stands in no line yet."""
+        return any(isinstance(event, Resumed) for event in self.queue)
+
     def _misbehave(self) -> bool:
         # Seldom, so that the budget lasts into the late states.
         if self.mischief > 0 and self.data.draw(st.integers(0, 7)) == 7:
@@ -116,7 +123,7 @@ class World:
             self._fire(min(self.timers, key=lambda timer: self.timers[timer]))
         elif what == "exit" and self.job == "alive":
             self._job_ends()
-        elif what == "unblock" and isinstance(self.run.state, Waiting) and not self.leased:
+        elif what == "unblock" and isinstance(self.run.state, Waiting) and not self.leased and not self.resuming:
             self._grant()
         elif what == "clock":
             self.epoch_s += self.data.draw(st.sampled_from((-5000.0, 0.5, 5000.0)))
@@ -134,7 +141,7 @@ class World:
         self.queue.append(Resumed(job_alive=alive, members_alive=self.occupied, status=self.status))
 
     def _dispatch(self, event: Event) -> None:
-        now = Now(f"t{self.epoch_s}", self.epoch_s)
+        now = Moment(f"t{self.epoch_s}", self.epoch_s)
         self.history.append((event, now))
         before = self.run
         self.run, actions = decide(before, event, now, self.plan)
@@ -188,6 +195,7 @@ class World:
         elif isinstance(action, EmptyTree):
             self._empty()
         else:
+            assert isinstance(action, SimpleAction)
             getattr(self, f"_{action.value}")()
 
     def _run_checks(self) -> None:
@@ -282,7 +290,7 @@ class World:
         self.left = True
 
 
-def replay(history: list[tuple[Event, Now]], plan: Plan) -> RunState:
+def replay(history: list[tuple[Event, Moment]], plan: RunPlan) -> RunState:
     """The state after the same events at the same times."""
     run = replace(NO_RUN)
     for event, now in history:

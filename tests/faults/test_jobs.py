@@ -9,37 +9,40 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.cli.jobfile import read_job
+from holdfast.cli.job.jobfile import read_job
 from holdfast.faults.box import MARK, make_environment, make_places
 from holdfast.faults.jobs import write_job
-from holdfast.faults.table import FAULTS, find
+from holdfast.faults.table import FAULTS, find_fault
+from tests.each import each
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.faults.spec import Fault
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 
 
-@pytest.mark.parametrize("fault", [fault for fault in FAULTS if not fault.records], ids=lambda fault: fault.name)
+@each("fault", [fault for fault in FAULTS if not fault.records], ids=lambda fault: fault.name)
 def test_the_job_file_is_one_that_holdfast_takes(fault: Fault, tmp_path: Path) -> None:
-    spec = read_job(write_job(fault, str(tmp_path)), {})
+    place = tmp_path / fault.name
+    place.mkdir()
+    spec = read_job(write_job(fault, str(place)), {})
     assert spec.name == f"fault-{fault.name}"
     assert not any("{" in word for word in spec.command if word != "{print")
     assert spec.timeouts.total_s is not None, "a run whose guard was killed must end by itself"
 
 
 def test_a_command_and_a_payload_are_put_together(tmp_path: Path) -> None:
-    content = json.loads((tmp_path / write_job(find("torchrun-raise"), str(tmp_path))).read_text())
+    content = json.loads((tmp_path / write_job(find_fault("torchrun-raise"), str(tmp_path))).read_text())
     assert content["command"][:3] == [sys.executable, "-m", "torch.distributed.run"]
     assert content["command"][-3:] == ["-m", "holdfast.faults.payloads.ranks", "raise"]
 
 
 def test_a_job_file_is_never_written_over(tmp_path: Path) -> None:
-    write_job(find("killed"), str(tmp_path))
+    write_job(find_fault("killed"), str(tmp_path))
     with pytest.raises(FileExistsError):
-        write_job(find("killed"), str(tmp_path))
+        write_job(find_fault("killed"), str(tmp_path))
 
 
 def test_everything_that_a_run_writes_is_in_the_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

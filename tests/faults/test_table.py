@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
 
 from holdfast.diagnosis import catalogue
-from holdfast.faults.spec import Act, Fault, Judgement, Need, Report, Stage
-from holdfast.faults.table import FAULTS, find
+from holdfast.faults.spec import Fault, FaultAct, FaultJudgement, FaultReport, Need, Stage
+from holdfast.faults.table import FAULTS, find_fault
 from holdfast.model import wire
 from holdfast.model.errors import UsageError
+from holdfast.model.record import replace
 from holdfast.model.verdict import HANGS, FailureClass, LiveClass
 
 pytestmark = pytest.mark.pure
@@ -53,7 +53,7 @@ def test_what_mounts_needs_a_namespace(fault: Fault) -> None:
     if fault.stage not in (Stage.PLAIN, Stage.CARD, Stage.KERNEL_LOG):
         assert Need.MOUNT_NAMESPACE in fault.needs
     assert (fault.stage is Stage.CARD) == (Need.NVML_LIBRARY in fault.needs)
-    assert (fault.act is Act.FREEZE) == (fault.stage is Stage.FROZEN_DISK)
+    assert (fault.act is FaultAct.FREEZE) == (fault.stage is Stage.FROZEN_DISK)
 
 
 @pytest.mark.requirement("FAIL-01")
@@ -79,11 +79,13 @@ def test_there_are_healthy_controls() -> None:
 
 def test_a_name_that_is_nearly_right_is_answered_with_the_right_one() -> None:
     with pytest.raises(UsageError) as raised:
-        find("disk-ful")
+        find_fault("disk-ful")
     assert "disk-full" in raised.value.hint
 
 
 def test_a_report_survives_the_pipe() -> None:
-    report = Report("killed", Judgement.WRONG, ("killed",), "bug", "V12", "likely", proven=("signal 9",), seconds=1.5)
-    report = dataclasses.replace(report, verdict={"kind": "bug", "evidence_for": [{"text": "x"}]})
-    assert wire.decode(Report, json.loads(json.dumps(wire.encode(report)))) == report
+    report = FaultReport(
+        "killed", FaultJudgement.WRONG, ("killed",), "bug", "V12", "likely", proven=("signal 9",), seconds=1.5
+    )
+    report = replace(report, verdict={"kind": "bug", "evidence_for": [{"text": "x"}]})
+    assert wire.decode(FaultReport, json.loads(json.dumps(wire.encode(report)))) == report

@@ -1,4 +1,4 @@
-"""Starting a family of hard-to-end processes under each rung, the way a supervisor and its keeper do, and watching it
+"""Starting a family of hard-to-end processes under each level, the way a supervisor and its keeper do, and watching it
 end."""
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.host import libc
-from holdfast.host.cgroups import create
-from holdfast.host.members import Tree
-from holdfast.host.namespaces import enter_pid_namespace, finish_namespace
-from holdfast.host.processes import identify
-from holdfast.model.job import Rung
+from holdfast.host.contain.create import create_group
+from holdfast.host.contain.members import RunTree
+from holdfast.host.contain.namespaces import enter_pid_namespace, finish_namespace
+from holdfast.host.process import libc
+from holdfast.host.process.processes import identify
+from holdfast.model.job import IsolationLevel
 from tests.host.payloads import family
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.host.cgroups import Group
+    from holdfast.host.contain.create import ControlGroup
 
 # What the code under test imports at first use: a child that gave up root may not be able to read our interpreter.
 LOADED = (ctypes, encodings.ascii, encodings.utf_8, json, resource, zlib)
@@ -42,11 +42,11 @@ RUN_ID = f"20261120-104501-family-{os.getpid() & 0xFFFF:04x}"
 class Raised:
     """A family in place: its tree, the descriptor that reports its end, and our own child above it."""
 
-    tree: Tree
+    tree: RunTree
     reader: int
     child: int
 
-    def is_gone(self, timeout_s: float = 10.0) -> bool:
+    def is_gone(self, timeout_s: float = 60.0) -> bool:
         """Whether no process of the family holds its descriptor any more: the kernel's word, waited for."""
         poll = select.poll()
         poll.register(self.reader, select.POLLHUP)
@@ -75,12 +75,12 @@ def _reap_all() -> None:
 
 
 @contextlib.contextmanager
-def raised(rung: Rung, kinds: list[str], directory: str, *, execute: bool = True) -> Iterator[Raised]:
-    """A family of `kinds` under one rung; ends it by brute force if the test did not."""
+def raised(level: IsolationLevel, kinds: list[str], directory: str, *, execute: bool = True) -> Iterator[Raised]:
+    """A family of `kinds` under one level; ends it by brute force if the test did not."""
     reader, writer = os.pipe()
     os.set_inheritable(writer, True)
-    v2, v1 = rung is Rung.CGROUP_V2, rung is Rung.CGROUP_V1
-    group = make_group(rung) if v1 or v2 else None
+    v2, v1 = level is IsolationLevel.CGROUP_V2, level is IsolationLevel.CGROUP_V1
+    group = make_group(level) if v1 or v2 else None
 
     def job() -> None:
         os.close(reader)
@@ -95,7 +95,7 @@ def raised(rung: Rung, kinds: list[str], directory: str, *, execute: bool = True
 
     def keep() -> None:
         os.setsid()
-        if rung is Rung.PID_NAMESPACE:
+        if level is IsolationLevel.PID_NAMESPACE:
             entered = enter_pid_namespace()
 
             def first() -> None:
@@ -106,47 +106,49 @@ def raised(rung: Rung, kinds: list[str], directory: str, *, execute: bool = True
 
             become(first)
         else:
-            if rung is Rung.SUBREAPER:
+            if level is IsolationLevel.SUBREAPER:
                 libc.set_child_subreaper()
             become(job)
         os.close(writer)
         _reap_all()
 
-    child = become(job if rung is Rung.PROCESS_GROUP else keep)
+    child = become(job if level is IsolationLevel.PROCESS_GROUP else keep)
     os.close(writer)
     try:
-        yield Raised(_wait_ready(rung, reader, child, kinds, group), reader, child)
+        yield Raised(_wait_ready(level, reader, child, kinds, group), reader, child)
     finally:
         _end(child, group, reader)
         os.close(reader)
 
 
-def make_group(rung: Rung) -> Group:
+def make_group(level: IsolationLevel) -> ControlGroup:
     """A group with directories in one version only."""
-    from holdfast.host.cgroup_tree import Hierarchies, discover
+    from holdfast.host.contain.tree import Hierarchies, find_cgroups
 
-    places = discover()
-    only = Hierarchies(places.unified, ()) if rung is Rung.CGROUP_V2 else Hierarchies(None, places.v1)
-    group = create(f"test-{os.getpid()}-{os.urandom(4).hex()}", hierarchies=only)
+    places = find_cgroups()
+    only = Hierarchies(places.unified, ()) if level is IsolationLevel.CGROUP_V2 else Hierarchies(None, places.v1)
+    group = create_group(f"test-{os.getpid()}-{os.urandom(4).hex()}", hierarchies=only)
     assert group is not None, "this machine lets root make groups"
     return group
 
 
-def _wait_ready(rung: Rung, reader: int, child: int, kinds: list[str], group: Group | None) -> Tree:
+def _wait_ready(
+    level: IsolationLevel, reader: int, child: int, kinds: list[str], group: ControlGroup | None
+) -> RunTree:
     expected, got = family.count_members(kinds), b""
     poll = select.poll()
     poll.register(reader, select.POLLIN)
     while len(got) < expected:
-        assert poll.poll(10_000), f"{len(got)} of {expected} members came"
+        assert poll.poll(60_000), f"{len(got)} of {expected} members came"
         chunk = os.read(reader, 4096)
         assert chunk, "the family ended before it was complete"
         got += chunk
     job = identify(child)
     assert job is not None
-    if rung is Rung.PROCESS_GROUP:
-        return Tree(RUN_ID, 1, None, None, (job,))
-    keeper = identify(children_of(child)[0]) if rung is Rung.PID_NAMESPACE else job
-    return Tree(RUN_ID, 1, group, keeper)
+    if level is IsolationLevel.PROCESS_GROUP:
+        return RunTree(RUN_ID, 1, None, None, (job,))
+    keeper = identify(children_of(child)[0]) if level is IsolationLevel.PID_NAMESPACE else job
+    return RunTree(RUN_ID, 1, group, keeper)
 
 
 def children_of(pid: int) -> list[int]:
@@ -155,7 +157,7 @@ def children_of(pid: int) -> list[int]:
         return [int(word) for word in file.read().split()]
 
 
-def _end(child: int, group: Group | None, reader: int) -> None:
+def _end(child: int, group: ControlGroup | None, reader: int) -> None:
     if group is not None:
         group.kill()
     pipe = os.readlink(f"/proc/self/fd/{reader}")

@@ -14,17 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.host import clock, leases, processes
-from holdfast.model.lease import Busy, LeasedDevice, LeaseRecord, Phase
+from holdfast.host import clock
+from holdfast.host.lease import leases
+from holdfast.host.process import processes
+from holdfast.model.lease import BusyReason, LeasedDevice, LeasePhase, LeaseRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.host.lease_area import Area
+    from holdfast.host.lease.area import LeaseArea
 
 CARDS = tuple(LeasedDevice(f"GPU-{index:08x}-0000-4000-8000-000000000000", index, "Test card") for index in range(8))
 NOBODY = 65534
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 def slice_of(card: LeasedDevice, number: int) -> LeasedDevice:
@@ -42,7 +44,7 @@ def record(number: int, *devices: LeasedDevice, **changes: Any) -> LeaseRecord:
         "uid": uid,
         "host": "testbox",
         "since": clock.utc_now(),
-        "phase": Phase.RUN,
+        "phase": LeasePhase.RUN,
         "devices": devices or (CARDS[0],),
         "supervisor": processes.identify_self(),
         "command": "python train.py",
@@ -50,17 +52,17 @@ def record(number: int, *devices: LeasedDevice, **changes: Any) -> LeaseRecord:
     return LeaseRecord(**{**values, **changes})
 
 
-def take(area: Area, wanted: LeaseRecord) -> leases.Held:
+def take(area: LeaseArea, wanted: LeaseRecord) -> leases.HeldLease:
     """A lease that must be granted."""
-    outcome = leases.acquire(area, wanted)
-    assert isinstance(outcome, leases.Held), outcome
+    outcome = leases.acquire_lease(area, wanted)
+    assert isinstance(outcome, leases.HeldLease), outcome
     return outcome
 
 
-def refused(area: Area, wanted: LeaseRecord) -> tuple[Busy, ...]:
+def refused(area: LeaseArea, wanted: LeaseRecord) -> tuple[BusyReason, ...]:
     """Why a lease that must be refused was refused."""
-    outcome = leases.acquire(area, wanted)
-    if isinstance(outcome, leases.Held):
+    outcome = leases.acquire_lease(area, wanted)
+    if isinstance(outcome, leases.HeldLease):
         outcome.release()
         pytest.fail(f"granted: {wanted.run_id}")
     return outcome
@@ -164,20 +166,20 @@ def _load_everything() -> None:
     import ctypes
     import pwd
 
-    from holdfast.host import libc
+    from holdfast.host.process import libc
 
     assert codecs.lookup("ascii").name == "ascii"
     assert pwd.getpwuid(0).pw_name
-    libc.get_io_priority()
+    libc.set_child_subreaper(False)
     ctypes.CDLL(None)
 
 
-def hold(area: Area, number: int, *devices: LeasedDevice, uid: int | None = None, **changes: Any) -> Child:
+def hold(area: LeaseArea, number: int, *devices: LeasedDevice, uid: int | None = None, **changes: Any) -> Child:
     """A process that takes a lease, says "held" or the reasons, and gives it back when it is told anything."""
 
     def work(line: Line) -> None:
-        outcome = leases.acquire(area, record(number, *devices, **changes))
-        if not isinstance(outcome, leases.Held):
+        outcome = leases.acquire_lease(area, record(number, *devices, **changes))
+        if not isinstance(outcome, leases.HeldLease):
             line.send([reason.holder for reason in outcome])
             return
         line.send("held")

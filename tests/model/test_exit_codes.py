@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core import outcome
-from holdfast.host import spawn
+from holdfast.core.run import outcome
+from holdfast.host.job import spawn
 from holdfast.model import errors
 from holdfast.model.errors import HoldfastError
 from holdfast.model.run import Outcome
@@ -23,7 +23,7 @@ def read_rows() -> dict[int, tuple[str, str]]:
     return {int(code): (outcomes, words) for code, outcomes, words in rows}
 
 
-@pytest.mark.requirement("PROC-25")
+@pytest.mark.requirement("PROC-25", "DOC-06")
 def test_every_code_of_holdfast_is_on_the_page() -> None:
     kinds = [value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, HoldfastError)]
     codes = {kind.exit_code for kind in kinds} | {
@@ -35,6 +35,7 @@ def test_every_code_of_holdfast_is_on_the_page() -> None:
     assert codes | {spawn.EXIT_NOT_FOUND, spawn.EXIT_NOT_EXECUTABLE, 0, 1, 69, 143} == set(read_rows())
 
 
+@pytest.mark.requirement("DOC-06")
 def test_every_outcome_is_on_the_page() -> None:
     named = {word for outcomes, _ in read_rows().values() for word in outcomes.split(", ")}
     assert named == {item.value.replace("_", " ") for item in Outcome} | {"-"}

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.ids import build_run_id, clean_name, is_name, is_run_id, name_of
+from tests.each import each
 
 pytestmark = pytest.mark.pure
 
@@ -23,7 +24,7 @@ def test_OBS_18_an_id_is_built_and_tells_its_name(name: str, number: int) -> Non
     assert set(run_id) <= set(ALPHABET)
 
 
-@pytest.mark.parametrize(
+@each(
     ("stamp", "name", "suffix"),
     [
         (STAMP, "", "3fa2"),

@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.model.units import format_bytes, format_duration, parse_bytes, parse_duration
+from tests.each import each
 
 pytestmark = pytest.mark.pure
 
 TEN_YEARS_S = 10 * 365 * 86400
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "seconds"),
     [
         ("90", 90.0),
@@ -35,9 +36,7 @@ def test_durations(text: str | float, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "soon", "1x", "-1", "-5s", "1h30", "h", "1..5s", "٣s", True, "1e3", "1:30", "5 s x"]
-)
+@each("text", ["", "soon", "1x", "-1", "-5s", "1h30", "h", "1..5s", "٣s", True, "1e3", "1:30", "5 s x"])
 def test_no_durations(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration; write it like"):
         parse_duration(text)
@@ -88,7 +87,7 @@ def test_formatted_durations(seconds: float, text: str) -> None:
     assert format_duration(seconds) == text
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "count"),
     [
         (512, 512),
@@ -107,7 +106,7 @@ def test_sizes(text: str | int, count: int) -> None:
     assert parse_bytes(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "big", "-1GB", "1 GBs", "1e9", "GB", "1.GB", True, "10 G B"])
+@each("text", ["", "big", "-1GB", "1 GBs", "1e9", "GB", "1.GB", True, "10 G B"])
 def test_no_sizes(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size; write it like"):
         parse_bytes(text)
@@ -139,7 +138,23 @@ def test_any_text_is_a_size_or_a_value_error(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(512, "512 B"), (1024, "1 KiB"), (10200547328, "9.5 GiB"), (200 * 1024**2, "200 MiB"), (2**52, "4096 TiB")],
+    [
+        (512, "512 B"),
+        (1024, "1 KiB"),
+        (10200547328, "9.5 GiB"),
+        (200 * 1024**2, "200 MiB"),
+        (2**52, "4096 TiB"),
+        (300 * 10**6, "300 MB"),
+        (1_230_000_000, "1.23 GB"),
+        (80 * 10**9, "80 GB"),
+        (1_234_000_000, "1.15 GiB"),
+        (300 * 10**6 // 4096 * 4096, "300 MB"),
+        (10**9 // 4096 * 4096, "1 GB"),
+        (300 * 10**6 - 1, "286 MiB"),
+        (2**20, "1 MiB"),
+        (2 * 2**20, "2 MiB"),
+        (5_128_192, "4.89 MiB"),
+    ],
 )
 def test_formatted_sizes(count: int, text: str) -> None:
     assert format_bytes(count) == text

@@ -1,102 +1,166 @@
-"""The conformance suite of platforms, on the real thing; every platform runs all of it."""
+"""The conformance suite of platforms, on the real thing: this machine, a box without a link, and a box behind sshd."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.model.errors import NoSuchRun
-from holdfast.model.finding import Level
+from holdfast.core.job.job_hash import hash_job
+from holdfast.model import wire
+from holdfast.model.errors import Taken, UsageError
 from holdfast.model.job import JobSpec
-from holdfast.platforms.base import Call, Platform, Unsupported
-from holdfast.platforms.local import LocalPlatform
+from holdfast.model.order import Order
+from holdfast.model.place import Place
+from holdfast.model.record import record, replace
+from holdfast.model.run import Ended, Running
+from holdfast.platforms.local.platform import LocalPlatform
+from holdfast.platforms.ssh.platform import SshPlatform
+from holdfast.transfer.box import Box
+from holdfast.transport.local import LocalTransport
+from holdfast.transport.ssh.transport import SshTransport
+from tests.agent.killing import is_busy
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
+
+    from holdfast.model.place import BoxFacts
+    from holdfast.platforms.base import Platform
+    from holdfast.transport.base import Transport
+    from tests.sshd import Sshd
 
 pytestmark = pytest.mark.contract
 
-
-@pytest.fixture(params=["local"])
-def platform(request: pytest.FixtureRequest, tmp_path: Path, isolated_environment: dict[str, str]) -> Platform:
-    """Each platform in turn."""
-    assert isolated_environment
-    makers: dict[str, Callable[[], Platform]] = {"local": lambda: LocalPlatform(str(tmp_path / "runs"))}
-    return makers[request.param]()
+_NUMBERS = itertools.count(1)
 
 
 @pytest.fixture
-def call(isolated_environment: dict[str, str]) -> Call:
-    """A call from the test's own environment."""
-    return Call(("holdfast", "run"), os.getcwd(), {**os.environ, **isolated_environment})
+def run_id() -> str:
+    """One that no other test has: boxes are shared by all of them, as real ones are."""
+    return f"20261122-104501-job-{next(_NUMBERS):04x}"
 
 
-def _job(tmp_path: Path, *command: str) -> JobSpec:
-    return JobSpec("job", command, str(tmp_path))
+@pytest.fixture(scope="module")
+def known_boxes() -> dict[str, BoxFacts]:
+    """What was measured of a box, by its runs root: it gets the bundle once."""
+    return {}
 
 
-def _ended(platform: Platform, run_id: str) -> bool:
-    return platform.poll([run_id])[run_id].ended
+@record
+class Conforming:
+    """A platform, and its runs root as it is seen from here."""
+
+    platform: Platform
+    root: str
+
+    def ended(self, run_id: str) -> int:
+        """The exit code, once the run is over and nothing of it is left."""
+        path = Path(self.root, run_id, "attempts/1/exit.json")
+        wait_until(path.exists, what=f"{run_id} is over")
+        wait_until(lambda: not is_busy(f"{self.root}/{run_id}"), what=f"nothing of {run_id} is left")
+        return int(json.loads(path.read_text())["exit_code"])
+
+    def output(self, run_id: str) -> str:
+        """What the job wrote."""
+        return Path(self.root, run_id, "attempts/1/output.log").read_text()
+
+    def list_runs(self) -> list[str]:
+        """The ids of all runs there."""
+        return [name for name in os.listdir(self.root) if not name.startswith(".")] if os.path.isdir(self.root) else []
 
 
-def test_a_job_runs_to_its_end_and_its_code_is_told(platform: Platform, call: Call, tmp_path: Path) -> None:
-    taken = platform.submit(_job(tmp_path, "sh", "-c", "echo out; echo err >&2; exit 5"), call)
-    wait_until(lambda: _ended(platform, taken.run_id), 20)
-    assert platform.poll([taken.run_id])[taken.run_id].exit_code == 5
-    assert platform.logs(taken.run_id, 0) == b"out\nerr\n"
-    assert platform.logs(taken.run_id, 4) == b"err\n"
+def _make_local(request: pytest.FixtureRequest) -> Conforming:
+    root = f"{request.getfixturevalue('tmp_path')}/runs"
+    return Conforming(LocalPlatform(root), root)
 
 
-def test_cancel_is_idempotent_and_leads_to_the_end(platform: Platform, call: Call, tmp_path: Path) -> None:
-    taken = platform.submit(_job(tmp_path, "sleep", "100"), call)
-    wait_until(lambda: platform.poll([taken.run_id])[taken.run_id].condition == "running", 20)
-    platform.cancel(taken.run_id, by="test")
-    platform.cancel(taken.run_id, by="test", force=True)
-    wait_until(lambda: _ended(platform, taken.run_id), 20)
-    platform.cancel(taken.run_id, by="test")
-    seen = platform.poll([taken.run_id])[taken.run_id]
-    assert (seen.condition, seen.exit_code) == ("stopped", 130)
+def _make_without_link(request: pytest.FixtureRequest) -> Conforming:
+    root = f"{request.getfixturevalue('tmp_path_factory').getbasetemp()}/near-runs"
+    return _make_box(request, Place("near", root=root), LocalTransport(), root)
 
 
-def test_poll_answers_for_the_runs_it_knows_only(platform: Platform, call: Call, tmp_path: Path) -> None:
-    taken = [platform.submit(_job(tmp_path, "true"), call) for _ in range(2)]
-    asked = [item.run_id for item in taken]
-    wait_until(lambda: all(item.ended for item in platform.poll(asked).values()), 20)
-    seen = platform.poll([*asked, "20260101-000000-nobody-0000"])
-    assert sorted(seen) == sorted(asked)
+def _make_ssh(request: pytest.FixtureRequest) -> Conforming:
+    sshd: Sshd = request.getfixturevalue("ssh_desk")
+    root = f"{sshd.home('box')}/platform-runs"
+    place = Place("gpu1", host=sshd.alias("box"), root=root)
+    return _make_box(request, place, SshTransport(place), root)
 
 
-def test_results_are_fetched_by_name(platform: Platform, call: Call, tmp_path: Path) -> None:
-    script = 'echo 42 > "$HOLDFAST_ARTIFACT_DIR/answer.txt"'
-    taken = platform.submit(_job(tmp_path, "sh", "-c", script), call)
-    wait_until(lambda: _ended(platform, taken.run_id), 20)
-    found = platform.fetch(taken.run_id, ["artifacts/answer.txt", "artifacts/none.txt"])
-    assert list(found) == ["artifacts/answer.txt"]
-    with open(found["artifacts/answer.txt"], encoding="ascii") as file:
-        assert file.read() == "42\n"
+def _make_box(request: pytest.FixtureRequest, place: Place, transport: Transport, root: str) -> Conforming:
+    known: dict[str, BoxFacts] = request.getfixturevalue("known_boxes")
+    box = Box(place, transport, facts=known.get(root), remember=lambda facts: known.update({root: facts}))
+    return Conforming(SshPlatform(box), root)
 
 
-def test_plan_starts_nothing_and_names_what_is_missing(platform: Platform, call: Call, tmp_path: Path) -> None:
-    findings = platform.plan(_job(tmp_path, "/no/such/command"), call)
-    assert any(item.level is Level.FAIL and "/no/such/command" in item.evidence for item in findings)
-    assert not (tmp_path / "runs").exists()
+MAKERS: dict[str, Callable[[pytest.FixtureRequest], Conforming]] = {
+    "local": _make_local,
+    "box": _make_without_link,
+    "ssh": _make_ssh,
+}
 
 
-def test_probe_tells_what_is_there(platform: Platform) -> None:
-    findings = platform.probe()
-    assert findings
-    assert all(item.evidence and item.subject for item in findings)
+@pytest.fixture(params=list(MAKERS))
+def conforming(request: pytest.FixtureRequest, isolated_environment: dict[str, str]) -> Iterator[Conforming]:
+    """Each platform in turn; its runs are over in the end."""
+    assert isolated_environment
+    made = MAKERS[request.param](request)
+    yield made
+    for name in made.list_runs():
+        made.ended(name)
 
 
-def test_an_unknown_run_is_said_to_be_unknown(platform: Platform) -> None:
-    with pytest.raises(NoSuchRun):
-        platform.logs("20260101-000000-nobody-0000", 0)
+def _order(run_id: str, *command: str, by: str = "", desk: str = "") -> Order:
+    job = JobSpec("job", command, ".")
+    return Order(run_id, job, hash_job(job), "0123456789abcdef", by=by, desk=desk)
 
 
-def test_teardown_says_why_not_or_does_it(platform: Platform) -> None:
-    with pytest.raises(Unsupported, match="nothing to tear down"):
-        platform.teardown("20260101-000000-nobody-0000")
+@pytest.mark.slow
+@pytest.mark.requirement("QUEUE-19", "LOC-01", "BSSH-02")
+def test_an_order_is_taken_and_runs_detached_to_its_end(conforming: Conforming, run_id: str) -> None:
+    answer = conforming.platform.submit(_order(run_id, "sh", "-c", "pwd; exit 5", by="anna", desk="laptop"))
+    assert (answer.ref.run_id, answer.ref.fresh, answer.problem) == (run_id, True, None)
+    assert answer.ref.run_dir == f"{conforming.root}/{run_id}"
+    assert conforming.ended(run_id) == 5
+    assert conforming.output(run_id) == f"{conforming.root}/{run_id}/work\n"
+    assert json.loads(Path(conforming.root, run_id, wire.RUN).read_text())["ordered_by"] == "anna@laptop"
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("BSSH-03")
+def test_a_start_is_proven_there(conforming: Conforming, run_id: str) -> None:
+    answer = conforming.platform.submit(_order(run_id, "sh", "-c", "sleep 5"), prove_s=0)
+    assert answer.started is not None
+    assert isinstance(answer.started.state, Running)
+
+
+@pytest.mark.slow
+def test_a_start_that_fails_is_said_with_its_reason(conforming: Conforming, run_id: str) -> None:
+    answer = conforming.platform.submit(_order(run_id, "/no/such/program"), prove_s=0)
+    assert answer.started is not None
+    assert isinstance(answer.started.state, Ended)
+    assert answer.started.state.refusal is not None
+    assert (answer.started.exit_code, "/no/such/program" in answer.started.state.refusal.message) == (78, True)
+
+
+@pytest.mark.slow
+def test_the_same_order_is_the_same_run(conforming: Conforming, run_id: str) -> None:
+    order = _order(run_id, "sh", "-c", "echo once; exit 3")
+    first = conforming.platform.submit(order)
+    again = conforming.platform.submit(order, prove_s=0)
+    assert (again.ref, again.problem) == (replace(first.ref, fresh=False), None)
+    assert conforming.ended(run_id) == 3
+    assert conforming.output(run_id) == "once\n"
+    with pytest.raises(Taken, match="another job"):
+        conforming.platform.submit(_order(run_id, "false"))
+
+
+@pytest.mark.slow
+def test_an_order_that_cannot_be_taken_leaves_nothing(conforming: Conforming, run_id: str) -> None:
+    with pytest.raises(UsageError, match="secret"):
+        conforming.platform.submit(_order(run_id, "true", "--password=hunter2hunter2"))
+    assert run_id not in conforming.list_runs()

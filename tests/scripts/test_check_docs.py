@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scripts.check_docs import check_changelog, check_links, check_lock
+from scripts.check_docs import check_changelog, check_code_names, check_links, check_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,3 +57,16 @@ def test_a_good_lock(tmp_path: Path) -> None:
 def test_a_lock_holds_nothing_but_versions_and_hashes(line: str, tmp_path: Path) -> None:
     path = write(tmp_path / "l.txt", LOCK + line + "\n")
     assert list(check_lock(path)) == [f"{path}:5: not a locked requirement or its hash: {line}"]
+
+
+def test_code_that_a_text_names_is_there(tmp_path: Path) -> None:
+    (tmp_path / "p" / "host" / "files").mkdir(parents=True)
+    (tmp_path / "p" / "host" / "__init__.py").touch()
+    write(tmp_path / "p" / "host" / "files" / "disks.py", "def measure(): ...\n")
+    good = "`host/files/`, `host/files/disks.py`, `host.files.disks.measure`, `holdfast.host` and `model.0.weight`\n"
+    bad = "`host/disks.py`\n`host.files.disks.weigh`\n`host.gpus`\n`src/holdfast/core/x.py`\n"
+    assert list(check_code_names(write(tmp_path / "good.md", good), tmp_path / "p")) == []
+    faults = list(check_code_names(write(tmp_path / "bad.md", bad), tmp_path / "p"))
+    assert [line.split("there is no ")[1] for line in faults] == [
+        *("host/disks.py", "host.files.disks.weigh", "host.gpus", "core/x.py"),
+    ]

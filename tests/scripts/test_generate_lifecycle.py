@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.core.lifecycle import TABLE
+from holdfast.core.run.lifecycle import TABLE
 from scripts import generate_lifecycle
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def test_every_pair_that_is_not_stale_is_on_the_page() -> None:
 def test_the_diagram_leads_from_the_beginning_to_the_end() -> None:
     page = generate_lifecycle.build_page()
     assert "    [*] --> created\n" in page
-    assert "    finalizing --> ended: ResultsChecked, timer postflight\n" in page
+    assert "    finalizing --> ended: ResultsChecked, ResultsCopied, timer postflight\n" in page
     assert page.count(" --> ended") == 1, "there is one way into the end"
 
 
@@ -43,4 +43,4 @@ def test_an_old_page_is_noticed(
     assert generate_lifecycle.main(["--check"]) == 0
     page.write_text(page.read_text(encoding="utf-8").replace("running", "walking"), encoding="utf-8")
     assert generate_lifecycle.main(["--check"]) == 1
-    assert "not what core/lifecycle.py says" in capsys.readouterr().err
+    assert "not what core/run/lifecycle.py says" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The coverage list: what counts as covered, what does not, and what a misspelt id gets."""
+"""The table of requirements: what counts as a test of a row, which states contradict the tests, and what is missing."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from scripts.claims import find_claims
+from scripts.requirements_coverage import SIZES, TABLE, Requirement, find_gaps, find_problems, read_requirements
+
 pytestmark = pytest.mark.process
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "requirements_coverage.py"
 
-LIST = """id\trank\twhat
-LEASE-03\tMUST\tA card stays busy
-LEASE-04\tMUST\tThe record is complete
-PROC-05\tSHOULD\tThe exit status is real
-B-20a\tMUST\tNo reset
+HEAD = "id\trank\tstate\twhat\tmissing\n"
+LIST = (
+    HEAD
+    + """LEASE-03\tMUST\tcovered\tA card stays busy\t
+LEASE-04\tMUST\tpartly\tThe record is complete\tthe host is not in it
+PROC-05\tSHOULD\tcovered\tThe exit status is real\t
+B-20a\tMUST\tabsent\tNo reset\t
 """
+)
 
 
 def run(root: Path, source: str, *options: str, rows: str = LIST) -> subprocess.CompletedProcess[str]:
@@ -29,7 +35,7 @@ def run(root: Path, source: str, *options: str, rows: str = LIST) -> subprocess.
     return subprocess.run([*command, *options], capture_output=True, text=True, check=False)
 
 
-def covered(done: subprocess.CompletedProcess[str]) -> set[str]:
+def claimed(done: subprocess.CompletedProcess[str]) -> set[str]:
     return {i for i, row in json.loads(done.stdout)["requirements"].items() if row["tests"]}
 
 
@@ -55,52 +61,93 @@ def covered(done: subprocess.CompletedProcess[str]) -> set[str]:
 def test_what_counts(source: str, expected: set[str], tmp_path: Path) -> None:
     done = run(tmp_path, source, "--json")
     assert done.returncode == 0, done.stderr
-    assert covered(done) == expected
+    assert claimed(done) == expected
 
 
-def test_the_table_names_what_is_missing(tmp_path: Path) -> None:
-    done = run(tmp_path, "def test_LEASE_03_x(): ...")
-    assert "LEASE-03  MUST    covered   1  A card stays busy" in done.stdout
-    assert "LEASE-04  MUST    NOT COVERED  The record is complete" in done.stdout
-    assert "MUST: 1 of 3 covered" in done.stdout
+ALL = "def test_LEASE_03_LEASE_04_PROC_05_all(): ..."
 
 
-def test_strict_fails_while_a_must_is_missing(tmp_path: Path) -> None:
-    assert run(tmp_path, "def test_LEASE_03_x(): ...", "--strict").returncode == 1
+def test_rows_say_their_state_and_what_is_missing(tmp_path: Path) -> None:
+    done = run(tmp_path, ALL)
+    assert "LEASE-03  MUST    covered   1  A card stays busy\n" in done.stdout
+    assert "LEASE-04  MUST    partly    1  The record is complete [the host is not in it]\n" in done.stdout
+    assert "B-20a     MUST    absent       No reset\n" in done.stdout
 
 
-def test_strict_passes_without_a_should(tmp_path: Path) -> None:
-    source = "def test_LEASE_03_LEASE_04_B_20a_all(): ..."
-    assert run(tmp_path, source, "--strict").returncode == 0
+def test_shares_are_of_the_whole_by_group_and_rank(tmp_path: Path) -> None:
+    done = run(tmp_path, ALL, "--shares")
+    shares = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()[1:]}
+    assert shares["LEASE"] == ["2", "1", "50", "%", "1", "50", "%", "0", "0", "%"]
+    assert shares["MUST"] == ["3", "1", "33", "%", "1", "33", "%", "1", "33", "%"]
+    assert shares["COULD"] == ["0", "0", "0", "%", "0", "0", "%", "0", "0", "%"]
+    assert shares["all"] == ["4", "2", "50", "%", "1", "25", "%", "1", "25", "%"]
+    assert "LEASE-03" not in done.stdout
 
 
-def test_an_unknown_id_is_named(tmp_path: Path) -> None:
-    done = run(tmp_path, "def test_LEASE_03_LEASE_04_B_20a_LEASE_99_x(): ...", "--strict")
+def test_what_is_covered_can_be_left_out(tmp_path: Path) -> None:
+    done = run(tmp_path, ALL, "--missing")
+    assert "LEASE-03" not in done.stdout
+    assert "LEASE-04" in done.stdout
+    assert "B-20a" in done.stdout
+
+
+def test_strict_passes_where_states_and_tests_agree(tmp_path: Path) -> None:
+    done = run(tmp_path, ALL, "--strict", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def test_LEASE_04_PROC_05_x(): ...", "LEASE-03 is covered, and no test carries it: A card stays busy"),
+        ("def test_LEASE_03_PROC_05_x(): ...", "LEASE-04 is partly, and no test carries it"),
+        ("def test_LEASE_03_LEASE_04_x(): ...", "PROC-05 is covered, and no test carries it"),
+        (f"{ALL}\ndef test_B_20a(): ...", "B-20a is absent, and tests/test_some.py::test_B_20a carries it"),
+        (f"{ALL}\ndef test_LEASE_99(): ...", "tests/test_some.py::test_LEASE_99 carries LEASE-99, which is in no row"),
+    ],
+    ids=["covered", "partly", "a SHOULD", "absent", "misspelt"],
+)
+def test_strict_names_each_contradiction(source: str, said: str, tmp_path: Path) -> None:
+    done = run(tmp_path, source, "--strict")
     assert done.returncode == 1
-    assert "claims LEASE-99, which" in done.stderr
+    assert said in done.stderr
 
 
-def test_a_malformed_list_is_an_error_with_its_line(tmp_path: Path) -> None:
-    (tmp_path / "bad.tsv").write_text("id\trank\twhat\nLEASE-03\tPERHAPS\tx\n")
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--list", str(tmp_path / "bad.tsv")], capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("LEASE-03\tPERHAPS\tcovered\tx\t", "the rank is none of MUST"),
+        ("LEASE-03\tMUST\tlater\tx\t", "the state is none of covered, partly, absent"),
+        ("LEASE-03\tMUST\tcovered\tx", "expected id, rank, state"),
+        ("LEASE-03\tMUST\tcovered\t\t", "expected id, rank, state"),
+        ("LEASE-03\tMUST\tpartly\tx\t", "says what is missing"),
+        ("LEASE-03\tMUST\tcovered\tx\tall of it", "what is covered misses nothing"),
+        ("LEASE-04\tMUST\tcovered\tx\t\nLEASE-04\tMUST\tcovered\tx\t", "LEASE-04 is listed twice"),
+    ],
+)
+def test_a_malformed_table_is_an_error_with_its_line(row: str, said: str, tmp_path: Path) -> None:
+    done = run(tmp_path, ALL, rows=f"{HEAD}{row}\n")
     assert done.returncode == 2
-    assert "bad.tsv:2: expected id, rank" in done.stderr
+    assert said in done.stderr
+    assert "list.tsv:" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_what_is_asked_for_later_is_not_missed_and_may_be_claimed(tmp_path: Path) -> None:
-    later = LIST.replace("A card stays busy", "A card stays busy\tlater")
-    done = run(tmp_path, "def test_LEASE_04_B_20a_x(): ...", "--strict", rows=later)
-    assert done.returncode == 0, done.stderr
-    assert "LEASE-03  MUST    later" in done.stdout
-    assert "MUST: 2 of 2 covered" in done.stdout
-    (tmp_path / "again").mkdir()
-    assert run(tmp_path / "again", "def test_LEASE_03_LEASE_04_B_20a_x(): ...", "--strict", rows=later).returncode == 0
+def test_a_table_with_another_head_is_refused(tmp_path: Path) -> None:
+    assert run(tmp_path, ALL, rows="id\trank\twhat\n").returncode == 2
 
 
-def test_strict_names_what_it_misses(tmp_path: Path) -> None:
-    done = run(tmp_path, "def test_LEASE_03_x(): ...", "--strict")
-    assert "no test covers B-20a, a MUST: No reset" in done.stderr
-    assert "PROC-05" not in done.stderr
+def test_the_list_is_closed_and_whole() -> None:
+    assert sum(SIZES.values()) == 462 + 88
+    rows = read_requirements(TABLE)
+    assert list(find_gaps(rows)) == []
+    gone = [row for row in rows if row.id != "CTR-05"]
+    assert list(find_gaps(gone)) == ["CTR has 11 rows, and the list has 12"]
+    more = [*rows, Requirement("NEW-01", "MUST", "absent", "x", "")]
+    assert list(find_gaps(more)) == ["NEW has 1 rows, and the list has 0"]
+
+
+@pytest.mark.slow
+def test_the_table_and_the_tests_agree() -> None:
+    claims = find_claims(SCRIPT.parents[1] / "tests", "requirement", in_names=True)
+    assert list(find_problems(read_requirements(TABLE), claims)) == []

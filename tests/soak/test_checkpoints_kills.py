@@ -62,7 +62,7 @@ class Lane:
             if self.draw.random() < 0.7:
                 # On a busy box few instants lie in a save; these do, somewhere between its first file and its last.
                 with contextlib.suppress(AssertionError):
-                    wait_until(lambda: support.leftovers(self.directory), 10.0)
+                    wait_until(lambda: support.leftovers(self.directory))
                 pause(self.draw.uniform(0.0, 0.03))
             self.kill(number, trainer, self.draw.choice(("tree", "tree", "tree", "trainer", "writer")))
         finally:
@@ -84,7 +84,7 @@ class Lane:
             os.killpg(trainer.process.pid, signal.SIGKILL)
         trainer.process.wait()
         for pid in family[1:]:
-            wait_until(lambda pid=pid: is_gone(pid), 30.0, what="the writer is gone")  # type: ignore[misc]
+            wait_until(lambda pid=pid: is_gone(pid), what="the writer is gone")  # type: ignore[misc]
         self.figures[who] += 1
         self.figures["in the middle of a save"] += bool(support.leftovers(self.directory))
         seen = support.steps(self.directory)
@@ -110,7 +110,7 @@ class Lane:
             return max(support.steps(self.directory), default=0) > before + 1
 
         try:
-            wait_until(went_on, 30.0)
+            wait_until(went_on)
         except AssertionError:
             self.wrong.append(f"life {number}: no step after {before} became durable once the writer was killed")
 

@@ -26,7 +26,7 @@ import pytest
 
 from holdfast.training.storage import checkpoints
 from holdfast.training.storage.checkpoints import Retention
-from holdfast.training.storage.saving import Saver
+from holdfast.training.storage.write.save import Saver
 from tests.training.faults import disks, support
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.host import processes
+from holdfast.host.process import pidfd, processes
 from holdfast.model import wire
 from holdfast.model.gpu import GpuRequest
-from holdfast.model.job import GpuOptions, Rung
+from holdfast.model.job import GpuOptions, IsolationLevel
 from holdfast.model.run import Ended, Outcome
 from tests.agent.driving import Drive, Driven, job
 from tests.waiting import wait_until
@@ -34,7 +34,12 @@ pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(3600)]
 KILLS = int(os.environ.get("HOLDFAST_SOAK_KILLS", "500"))
 SEED = int(os.environ.get("HOLDFAST_SOAK_SEED", str(int.from_bytes(os.urandom(4), "big"))))
 CARDS = {"HOLDFAST_SIMULATED_GPUS": "4"}
-RUNGS = (Rung.PID_NAMESPACE, Rung.CGROUP_V1, Rung.SUBREAPER, Rung.PROCESS_GROUP)
+LEVELS = (
+    IsolationLevel.PID_NAMESPACE,
+    IsolationLevel.CGROUP_V1,
+    IsolationLevel.SUBREAPER,
+    IsolationLevel.PROCESS_GROUP,
+)
 LATEST_S = 0.6
 
 
@@ -70,17 +75,17 @@ def finish(run: Driven) -> Ended:
             run.adopt()
         return False
 
-    wait_until(over, 40.0, what=f"{run.run_id} ends; seed {SEED}; {run.log()[-800:]}")
+    wait_until(over, what=f"{run.run_id} ends; seed {SEED}; {run.log()[-800:]}")
     return run.ended()
 
 
-def judge(end: Ended, who: str, hit: bool, rung: Rung, code: int) -> bool:
+def judge(end: Ended, who: str, hit: bool, level: IsolationLevel, code: int) -> bool:
     """Whether the end is one that this kill may lead to."""
     if end.exit_code == code and end.outcome in (Outcome.SUCCEEDED, Outcome.FAILED):
         return True
     by_kill = end.status is not None and end.status.signal == signal.SIGKILL and end.exit_code == 137
     # A namespace dies with its process 1; a job that is killed is killed.
-    return by_kill and hit and (who == "job" or (who == "keeper" and rung is Rung.PID_NAMESPACE))
+    return by_kill and hit and (who == "job" or (who == "keeper" and level is IsolationLevel.PID_NAMESPACE))
 
 
 @pytest.mark.requirement("PROC-14", "PROC-05", "OBS-03", "LEASE-02")
@@ -88,21 +93,21 @@ def test_any_component_killed_at_a_random_instant_loses_nothing(drive: Drive, dr
     wrong = []
     for number in range(KILLS):
         who = draw.choice(("supervisor", "supervisor", "keeper", "job"))
-        rung, code = draw.choice(RUNGS), draw.randrange(256)
+        level, code = draw.choice(LEVELS), draw.randrange(256)
         lasting_s, at_s = draw.choice((0.0, 0.05, 0.3)), draw.uniform(0.0, LATEST_S)
         run = drive(
             *job("leave_after", lasting_s, code),
             gpus=GpuRequest(count=1),
             gpu=GpuOptions(idle_window_s=0.0, wait_s=60.0),
             environ=CARDS,
-            containment=rung,
+            containment=level,
         )
         pause(at_s)
         victim = victim_of(run, who)
-        hit = victim is not None and processes.send_signal(victim, signal.SIGKILL)
+        hit = victim is not None and pidfd.send_signal(victim, signal.SIGKILL)
         end = finish(run)
-        if not judge(end, who, hit, rung, code):
-            wrong.append(f"#{number} {who} on {rung.value} at {at_s:.3f} s, hit {hit}, wanted {code}: {end}")
+        if not judge(end, who, hit, level, code):
+            wrong.append(f"#{number} {who} on {level.value} at {at_s:.3f} s, hit {hit}, wanted {code}: {end}")
         run.assert_gone()
         for name in os.listdir(run.directory):
             if name.endswith(".json"):
@@ -187,7 +192,7 @@ def test_cards_under_load_are_never_given_twice(drive: Drive, draw: random.Rando
             pause(draw.uniform(0.0, 0.1))
             victim = victim_of(run, "supervisor")
             if victim is not None:
-                processes.send_signal(victim, signal.SIGKILL)
+                pidfd.send_signal(victim, signal.SIGKILL)
         for run in runs:
             assert finish(run).exit_code == 0, f"seed {SEED}: {run.output()!r}"
         assert not glob.glob(f"{drive.environ['HOLDFAST_LEASE_DIR']}/lease-*.json")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.store.index import USER_VERSION, Index, Row
+from holdfast.agent.view.runs.rows import read_row
+from holdfast.store.index import USER_VERSION, Index, IndexRow
 from tests.rundirs import ended, make_run
 
 if TYPE_CHECKING:
@@ -27,9 +28,11 @@ class Reader:
         self.asked: list[str] = []
         self.live = live
 
-    def __call__(self, root: str, run_id: str) -> Row:
+    def __call__(self, root: str, run_id: str) -> IndexRow:
         self.asked.append(run_id)
-        return Row(root, run_id, 0, 1, "running" if run_id in self.live else "succeeded", ended=run_id not in self.live)
+        return IndexRow(
+            root, run_id, 0, 1, "running" if run_id in self.live else "succeeded", ended=run_id not in self.live
+        )
 
 
 @pytest.fixture
@@ -238,3 +241,21 @@ def test_a_writer_that_holds_the_file_is_not_waited_for_long_nor_spoken_of(root:
             assert index.notice is None
     finally:
         db.close()
+
+
+def test_a_root_that_cannot_be_read_is_told_and_keeps_its_rows(tmp_path: Path) -> None:
+    """Closed is not empty. A file stands in for a closed directory: root may read those."""
+    root, other = tmp_path / "runs", str(tmp_path / "other")
+    make_run(str(root), OLD, ended())
+    with Index() as index:
+        assert [row.run_id for row in index.sync([str(root)], read_row)] == [OLD]
+        assert index.notice is None
+    root.rename(tmp_path / "away")
+    root.write_text("")
+    with Index() as index:
+        assert index.sync([str(root), other], read_row) == []
+        assert index.notice == f"{root} cannot be read: Not a directory; its runs are not shown"
+    root.unlink()
+    (tmp_path / "away").rename(root)
+    with Index() as index:
+        assert [row.run_id for row in index.sync([str(root)], Reader())] == [OLD]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from tests.leaks import find_processes
+from tests.ports import find_free_port
 from tests.waiting import wait_until
 
 PAYLOAD = Path(__file__).parent / "payloads" / "ranks.py"
@@ -52,10 +52,7 @@ class Launch:
         if self.torchrun:
             options = ["--standalone", f"--nproc-per-node={self.world}", f"--max-restarts={restarts}"]
             return [([sys.executable, "-m", "torch.distributed.run", *options, *arguments], {})]
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_WORLD_SIZE": str(self.world)}
+        shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_port()), "LOCAL_WORLD_SIZE": str(self.world)}
         places = [{"RANK": str(rank), "WORLD_SIZE": str(self.world), **shared} for rank in range(self.world)]
         return [([sys.executable, *arguments], place) for place in places]
 

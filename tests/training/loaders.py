@@ -91,12 +91,12 @@ def run_loop(
     batches, seen = follow(make()), []
     for step in range(steps):
         if step in cuts:
-            state = json.loads(json.dumps([batches.state_dict(), rng.capture()]))
+            state = json.loads(json.dumps([batches.state_dict(), rng.capture_states()]))
             batches.close()
             rng.seed_everything(99)
             batches = follow((resume or make)())
             batches.load_state_dict(state[0])
-            assert rng.restore(state[1]) == []
+            assert rng.restore_states(state[1]) == []
         batch = next(batches)
         drawn = (random.random(), float(np.random.rand()), float(torch.rand(())))
         seen.append((batches.epoch, batches.position, batch.tolist(), drawn))

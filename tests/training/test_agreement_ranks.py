@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.training.ranks import files as agreement_files
+from tests.ports import find_free_port
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120), pytest.mark.ranks]
 
 PAYLOAD = Path(__file__).parent / "payloads" / "rank.py"
 SEED = int(os.environ.get("HOLDFAST_SOAK_SEED", str(int.from_bytes(os.urandom(4), "big"))))
@@ -79,7 +80,7 @@ class Launch:
             process.stdin.close()
         for process in self.ranks:
             try:
-                process.wait(10)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -106,12 +107,7 @@ def gloo(launch: Callable[..., Launch], tmp_path: Path) -> Callable[[int], Launc
     pytest.importorskip("torch")
 
     def start(world: int) -> Launch:
-        import socket
-
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        one = launch(world, GLOO="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1")
+        one = launch(world, GLOO="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(find_free_port()), OMP_NUM_THREADS="1")
         one.hear_all("ready")
         return one
 
@@ -167,7 +163,7 @@ def test_LIB_05_saves_and_the_stop_come_in_one_order_on_all_ranks(launch: Callab
     assert decisions > 8, "no save was decided in eight rounds"
 
 
-@pytest.mark.requirement("LIB-05", "B-51")
+@pytest.mark.requirement("LIB-05", "B-51", "MN-06")
 def test_LIB_05_ranks_in_a_collective_at_every_step_stop_together_through_a_board_or_a_store(
     gloo: Callable[[int], Launch],
 ) -> None:
@@ -194,7 +190,7 @@ def test_LIB_05_a_decider_that_is_killed_in_the_middle_holds_up_nobody(launch: C
 
 
 def read_token(path: Path) -> str:
-    board = agreement_files.attach(str(path))
+    board = agreement_files.attach_board(str(path))
     assert board is not None
     token = board.token
     board.close()

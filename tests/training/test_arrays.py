@@ -14,7 +14,7 @@ from holdfast.training.errors import CannotSave
 from holdfast.training.storage import arrays, checkpoints
 from tests.training.faults import support
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 torch: Any = pytest.importorskip("torch")
 
 TORCH = [

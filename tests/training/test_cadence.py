@@ -9,21 +9,21 @@ import pytest
 
 from holdfast.training.cadence import (
     Cadence,
-    Every,
-    Kind,
+    CadenceKind,
+    SaveInterval,
     checkpoint_bytes,
-    observe_interruptions,
     parse_every,
     steps_per_interval,
     young_interval_s,
 )
+from tests.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 pytestmark = pytest.mark.pure
 
-AUTO = Every(Kind.AUTO)
+AUTO = SaveInterval(CadenceKind.AUTO)
 HOUR = 3600.0
 NO_MORE_OFTEN = "but no more often than 10 x the pause and the time that a save takes"
 
@@ -42,6 +42,7 @@ def first_due(cadence: Cadence, step_s: float, *, start: int = 0, at: float = 0.
     return next(step for step in boundaries if cadence.due(step, at + (step - start) * step_s, step_s))
 
 
+@pytest.mark.gotcha("NB5")
 @pytest.mark.requirement("CKPT-09")
 def test_CKPT_09_a_save_of_30_s_and_an_interruption_each_3_h_give_804_98_s() -> None:
     assert round(young_interval_s(30, 10800), 2) == 804.98
@@ -98,7 +99,7 @@ def test_before_any_measure_the_first_save_comes_after_a_minute() -> None:
 
 
 def test_while_a_save_is_in_flight_none_is_due_by_time() -> None:
-    for every in (AUTO, Every(Kind.TIME, 10.0)):
+    for every in (AUTO, SaveInterval(CadenceKind.TIME, 10.0)):
         cadence = Cadence(every)
         cadence.begin(0, 0.0)
         cadence.saving(5, 10.0)
@@ -137,23 +138,6 @@ def test_measures_that_are_no_times_are_left_out() -> None:
     cadence = measured(30.0)
     cadence.note_save(math.nan, -1.0)
     assert cadence.interval_s == young_interval_s(30, 10800)
-
-
-@pytest.mark.requirement("SPOT-03")
-def test_SPOT_03_an_observed_hour_shortens_the_interval() -> None:
-    observed = observe_interruptions([HOUR])
-    assert observed == 2 * HOUR
-    usual, shorter = measured(30.0).interval_s, measured(30.0, interruption_s=observed).interval_s
-    assert usual is not None
-    assert shorter is not None
-    assert shorter < usual
-
-
-@pytest.mark.requirement("SPOT-03")
-def test_SPOT_03_many_observations_outweigh_the_assumption() -> None:
-    assert observe_interruptions([HOUR] * 99) == pytest.approx(HOUR * 1.02)
-    assert observe_interruptions([]) == 3 * HOUR
-    assert observe_interruptions([math.nan, -5, 0, math.inf]) == 3 * HOUR
 
 
 def test_every_500_steps_means_multiples_also_after_a_resume() -> None:
@@ -224,33 +208,33 @@ class Index:
         return 20
 
 
-@pytest.mark.parametrize(
+@each(
     ("written", "meant"),
     [
         ("auto", AUTO),
         (" AUTO ", AUTO),
-        ("never", Every(Kind.NEVER)),
-        (None, Every(Kind.NEVER)),
-        (500, Every(Kind.STEPS, 500)),
-        ("500", Every(Kind.STEPS, 500)),
-        ("500 steps", Every(Kind.STEPS, 500)),
-        ("1 step", Every(Kind.STEPS, 1)),
-        (Index(), Every(Kind.STEPS, 20)),
-        ("10m", Every(Kind.TIME, 600)),
-        ("30s", Every(Kind.TIME, 30)),
-        ("2h", Every(Kind.TIME, 7200)),
-        ("1h30m", Every(Kind.TIME, 5400)),
-        ("1 h 30 min", Every(Kind.TIME, 5400)),
-        ("0.5h", Every(Kind.TIME, 1800)),
-        ("2 days", Every(Kind.TIME, 172800)),
-        (Every(Kind.TIME, 5), Every(Kind.TIME, 5)),
+        ("never", SaveInterval(CadenceKind.NEVER)),
+        (None, SaveInterval(CadenceKind.NEVER)),
+        (500, SaveInterval(CadenceKind.STEPS, 500)),
+        ("500", SaveInterval(CadenceKind.STEPS, 500)),
+        ("500 steps", SaveInterval(CadenceKind.STEPS, 500)),
+        ("1 step", SaveInterval(CadenceKind.STEPS, 1)),
+        (Index(), SaveInterval(CadenceKind.STEPS, 20)),
+        ("10m", SaveInterval(CadenceKind.TIME, 600)),
+        ("30s", SaveInterval(CadenceKind.TIME, 30)),
+        ("2h", SaveInterval(CadenceKind.TIME, 7200)),
+        ("1h30m", SaveInterval(CadenceKind.TIME, 5400)),
+        ("1 h 30 min", SaveInterval(CadenceKind.TIME, 5400)),
+        ("0.5h", SaveInterval(CadenceKind.TIME, 1800)),
+        ("2 days", SaveInterval(CadenceKind.TIME, 172800)),
+        (SaveInterval(CadenceKind.TIME, 5), SaveInterval(CadenceKind.TIME, 5)),
     ],
 )
-def test_what_people_write_is_understood(written: object, meant: Every) -> None:
+def test_what_people_write_is_understood(written: object, meant: SaveInterval) -> None:
     assert parse_every(written) == meant
 
 
-@pytest.mark.parametrize(
+@each(
     "wrong",
     [
         *(
@@ -309,3 +293,12 @@ def test_an_unknown_optimizer_is_named_with_the_known_ones() -> None:
         checkpoint_bytes(1, optimizer="shampoo")
     with pytest.raises(ValueError, match="counts of 0 and 1 or more"):
         checkpoint_bytes(-1)
+
+
+def test_the_next_step_that_a_count_names_is_the_first_that_is_due() -> None:
+    for count in (1, 7, 500):
+        cadence = Cadence(SaveInterval(CadenceKind.STEPS, float(count)))
+        cadence.begin(730, 0.0)
+        due = next(step for step in range(731, 2000) if cadence.due(step, 0.0, 0.0))
+        assert cadence.next_step == due
+    assert Cadence(AUTO).next_step == math.inf

@@ -18,14 +18,16 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from holdfast.training.errors import CannotResume, NoValidCheckpoint
 from holdfast.training.storage import checkpoints, layout
-from holdfast.training.storage.checkpoints import Entry, Retention
-from holdfast.training.storage.layout import LayoutError, Record
+from holdfast.training.storage.checkpoints import CheckpointEntry, Retention
+from holdfast.training.storage.layout import CommitRecord, LayoutError
+from tests.budget import examples
+from tests.each import each
 from tests.training.faults import support
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 
 
 @pytest.fixture
@@ -358,13 +360,13 @@ def test_a_directory_that_does_not_exist_has_no_checkpoint(tmp_path: Path) -> No
 # ---------------------------------------------------------------------------------------------------------- retention
 
 
-def entry(step: int, loss: float | None = None, *, healthy: bool = True, sound: bool = True) -> Entry:
-    record = Record(step, (), 0.0, metrics={} if loss is None else {"loss": loss}, healthy=healthy)
-    return Entry(f"/c/step-{step}", step, record if sound else None)
+def entry(step: int, loss: float | None = None, *, healthy: bool = True, sound: bool = True) -> CheckpointEntry:
+    record = CommitRecord(step, (), 0.0, metrics={} if loss is None else {"loss": loss}, healthy=healthy)
+    return CheckpointEntry(f"/c/step-{step}", step, record if sound else None)
 
 
 @pytest.mark.requirement("CKPT-07")
-@pytest.mark.parametrize(
+@each(
     ("entries", "keep", "gone"),
     [
         ([entry(1), entry(2), entry(3)], Retention(2), [1]),
@@ -379,7 +381,7 @@ def entry(step: int, loss: float | None = None, *, healthy: bool = True, sound: 
         ([entry(1), entry(2, sound=False), entry(3)], Retention(1), [1]),
     ],
 )
-def test_what_may_go(entries: list[Entry], keep: Retention, gone: list[int]) -> None:
+def test_what_may_go(entries: list[CheckpointEntry], keep: Retention, gone: list[int]) -> None:
     assert [item.step for item in checkpoints.choose_victims(entries, keep)] == gone
 
 
@@ -469,10 +471,13 @@ class Campaign(RuleBasedStateMachine):
 
 @pytest.mark.requirement("CKPT-07")
 @pytest.mark.timeout(120)
+@pytest.mark.property
 def test_after_any_sequence_of_saves_prunings_and_corruptions_a_loadable_one_remains() -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
-    run_state_machine_as_test(Campaign, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(
+        Campaign, settings=settings(max_examples=examples(40), stateful_step_count=25, deadline=None)
+    )
 
 
 def test_the_state_document_is_plain_json_for_anybody(two: Path) -> None:

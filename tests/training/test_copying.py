@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.training.storage import copying
+from holdfast.training.storage.write import copy
 
 pytestmark = pytest.mark.contract
 
@@ -18,7 +18,7 @@ def address(data: bytearray) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(data))
 
 
-def moves_between(source: bytearray, target: bytearray, sizes: list[int]) -> list[copying.Move]:
+def moves_between(source: bytearray, target: bytearray, sizes: list[int]) -> list[copy.Move]:
     """The whole of `source` in pieces of these sizes, the last ones of it first in `target`."""
     found, at, to = [], 0, len(target)
     for size in sizes:
@@ -29,12 +29,20 @@ def moves_between(source: bytearray, target: bytearray, sizes: list[int]) -> lis
 
 
 @pytest.mark.parametrize(
-    "sizes", [[], [1], [5, 1, 3000], [copying.ALONE_BELOW, 7], [copying.PIECE * 5 + 3, 1, copying.PIECE, 12_000_001]]
+    "sizes",
+    [
+        [],
+        [1],
+        [5, 1, 3000],
+        [copy.ALONE_BELOW, 7],
+        [copy.SMALL, copy.SMALL + 1, 1],
+        [copy.PIECE * 5 + 3, 1, copy.PIECE, 12_000_001],
+    ],
 )
 @pytest.mark.requirement("CKPT-17")
 def test_every_byte_is_copied_once_to_its_place(sizes: list[int]) -> None:
     source, target = bytearray(os.urandom(sum(sizes))), bytearray(sum(sizes))
-    copying.copy_all(moves_between(source, target, sizes))
+    copy.copy_all(moves_between(source, target, sizes))
     at, to = 0, len(target)
     for size in sizes:
         to -= size
@@ -47,9 +55,9 @@ def test_without_more_threads_it_copies_alone(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    sizes = [copying.ALONE_BELOW, 100]
+    sizes = [copy.ALONE_BELOW, 100]
     source, target = bytearray(os.urandom(sum(sizes))), bytearray(sum(sizes))
-    copying.copy_all(moves_between(source, target, sizes))
+    copy.copy_all(moves_between(source, target, sizes))
     assert target == source[sizes[0] :] + source[: sizes[0]]
 
 
@@ -63,5 +71,5 @@ def test_a_piece_that_one_thread_could_not_copy_is_an_error_of_the_whole(monkeyp
 
     monkeypatch.setattr(ctypes, "memmove", fail_once)
     with pytest.raises(MemoryError):
-        copying.copy_all([(0, 0, copying.PIECE * 40)])
+        copy.copy_all([(0, 0, copy.PIECE * 40)])
     assert not [thread for thread in threading.enumerate() if thread.name == "holdfast-copy"]

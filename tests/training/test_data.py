@@ -10,20 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training.data.batches import (
-    Batches,
-    BatchSampler,
-    DataChanged,
-    DataEnded,
-    DataUnusable,
-    DataWarning,
-    follow,
-)
+from holdfast.training.data.batches import Batches, follow
+from holdfast.training.data.errors import DataChanged, DataEnded, DataUnusable, DataWarning
+from holdfast.training.data.sampling import BatchSampler
+from tests.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 
 LENGTH = 6
 
@@ -113,9 +108,9 @@ def go_through(make: Callable[[], Any], steps: int, cut: int | None = None) -> l
     return seen
 
 
-@pytest.mark.filterwarnings("ignore::holdfast.training.data.batches.DataWarning")
+@pytest.mark.filterwarnings("ignore::holdfast.training.data.errors.DataWarning")
 @pytest.mark.requirement("CKPT-02", "B-54")
-@pytest.mark.parametrize("name", LOADERS)
+@each("name", LOADERS)
 def test_interrupted_is_uninterrupted_at_every_position(name: str) -> None:
     steps = 3 * LENGTH
     whole = go_through(LOADERS[name], steps)
@@ -124,7 +119,7 @@ def test_interrupted_is_uninterrupted_at_every_position(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", LOADERS)
+@each("name", LOADERS)
 def test_epochs_are_complete_and_counted(name: str) -> None:
     seen = go_through(LOADERS[name], 3 * LENGTH)
     assert [(epoch, position) for epoch, position, *_ in seen] == [
@@ -182,9 +177,9 @@ def test_the_rest_of_an_epoch_ends_with_it() -> None:
     assert (batches.epoch, batches.position) == (1, LENGTH)
 
 
-@pytest.mark.filterwarnings("ignore::holdfast.training.data.batches.DataWarning")
-@pytest.mark.parametrize("name", LOADERS)
-@pytest.mark.parametrize("cut", [0, 1, LENGTH - 1, LENGTH, LENGTH + 1, 3 * LENGTH])
+@pytest.mark.filterwarnings("ignore::holdfast.training.data.errors.DataWarning")
+@each("name", LOADERS)
+@each("cut", [0, 1, LENGTH - 1, LENGTH, LENGTH + 1, 3 * LENGTH])
 def test_a_count_of_epochs_is_kept_over_a_resume(name: str, cut: int) -> None:
     batches = follow(LOADERS[name]())
     for _ in range(cut):

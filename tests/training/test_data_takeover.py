@@ -48,6 +48,7 @@ def train(directory: Path, steps: int, kind: str) -> list[list[int]]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shuffled", "iterable"])
 @pytest.mark.parametrize("cut", [1, 4, 6, 8])
 def test_a_loop_over_the_loader_itself_continues_in_the_middle(tmp_path: Path, kind: str, cut: int) -> None:

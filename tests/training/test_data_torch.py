@@ -16,18 +16,11 @@ from torch.utils import data  # noqa: E402 - only where there is torch
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 from holdfast.training.data import indices as data_indices  # noqa: E402
-from holdfast.training.data.batches import BatchSampler, DataChanged, DataUnusable, DataWarning, follow  # noqa: E402
+from holdfast.training.data.batches import follow  # noqa: E402
+from holdfast.training.data.errors import DataChanged, DataUnusable, DataWarning  # noqa: E402
+from holdfast.training.data.sampling import BatchSampler  # noqa: E402
 from holdfast.training.randomness import rng  # noqa: E402
-from tests.training.loaders import (  # noqa: E402
-    SAMPLES,
-    Augmented,
-    LazySampler,
-    OwnGenerator,
-    Streamed,
-    indices_of,
-    loader,
-    run_loop,
-)
+from tests.training.loaders import SAMPLES, Augmented, LazySampler, OwnGenerator, Streamed, indices_of, loader, run_loop  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,7 +66,8 @@ STREAMED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::holdfast.training.data.batches.DataWarning")
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::holdfast.training.data.errors.DataWarning")
 @pytest.mark.requirement("CKPT-02", "B-54")
 @pytest.mark.parametrize("name", [*LOADERS, *STREAMED])
 def test_interrupted_is_uninterrupted_at_every_position(name: str) -> None:
@@ -129,6 +123,7 @@ def test_the_loader_itself_stays_as_it_is() -> None:
     assert len(list(batches.rest_of_epoch())) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["shuffled", "own generator", "lazy"])
 def test_validation_in_the_middle_of_an_epoch_is_kept_apart(name: str) -> None:
     """A second loader that draws from the same streams and the same generator."""
@@ -140,11 +135,11 @@ def test_validation_in_the_middle_of_an_epoch_is_kept_apart(name: str) -> None:
         batches = follow(mine)
         for step in range(14):
             if step in cuts:
-                state = json.loads(json.dumps([batches.state_dict(), rng.capture()]))
+                state = json.loads(json.dumps([batches.state_dict(), rng.capture_states()]))
                 mine = LOADERS[name]()
                 batches = follow(mine)
                 batches.load_state_dict(state[0])
-                rng.restore(state[1])
+                rng.restore_states(state[1])
             seen.append(next(batches).tolist())
             if step % 3 == 0:
                 seen.append(next(iter(loader(generator=mine.generator))).tolist())
@@ -276,10 +271,10 @@ def test_an_index_on_its_way_arrives_as_it_was_with_seeded_streams() -> None:
     fetch = data_indices.Fetch([3, 4], b"12345678", 5)
     function, arguments = fetch.__reduce__()
     drawn = []
-    before = rng.capture()
+    before = rng.capture_states()
     for number in (5, 5, 6):
         assert function(arguments[0], arguments[1], number) == [3, 4]
         drawn.append((random.random(), np.random.rand(), float(torch.rand(()))))
-    rng.restore(before)
+    rng.restore_states(before)
     assert drawn[0] == drawn[1] != drawn[2]
     assert len(set(drawn[0])) == 3

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.ranks,
     # Workers are forked from a process in which torch has threads; torch does so by default.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
@@ -86,7 +87,7 @@ def test_the_seeding_of_samples_can_be_left_to_torch() -> None:
     assert first(seed_samples=True) != plain
 
 
-@pytest.mark.filterwarnings("ignore::holdfast.training.data.batches.DataWarning")
+@pytest.mark.filterwarnings("ignore::holdfast.training.data.errors.DataWarning")
 def test_an_iterable_dataset_with_workers_goes_on() -> None:
     def make() -> data.DataLoader[Any]:
         return data.DataLoader(Streamed(), batch_size=4, num_workers=2)
@@ -171,9 +172,9 @@ def test_spawned_workers_are_seeded_too(tmp_path: Path) -> None:
 def test_nothing_is_loaded_by_the_library_itself() -> None:
     program = (
         "import sys; from holdfast.training.randomness import rng;"
-        "from holdfast.training.data.batches import BatchSampler, follow;"
-        "batches = follow(BatchSampler(9, 2)); next(batches); rng.seed_everything(1); state = rng.capture();"
-        "assert rng.restore(state) == []; again = follow(BatchSampler(9, 2));"
+        "from holdfast.training.data.batches import follow; from holdfast.training.data.sampling import BatchSampler;"
+        "batches = follow(BatchSampler(9, 2)); next(batches); rng.seed_everything(1); state = rng.capture_states();"
+        "assert rng.restore_states(state) == []; again = follow(BatchSampler(9, 2));"
         "again.load_state_dict(batches.state_dict()); next(again);"
         "assert not {'torch', 'numpy'} & set(sys.modules), sys.modules.keys()"
     )

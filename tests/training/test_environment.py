@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -11,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.model.record import fields, replace
 from holdfast.training.box import environment
-from holdfast.training.box.environment import DevicesMissing, Promises, apply, of_rank, read_promises
+from holdfast.training.box.environment import DevicesMissing, JobContext, apply_environment, of_rank, read_promises
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.process
 
 FULL = {
     "HOLDFAST_RUN_DIR": "/runs/r",
@@ -112,7 +112,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_all_promises_are_read() -> None:
     promises = read_promises(FULL)
     assert promises.problems == ()
-    given = {field.name: getattr(promises, field.name) for field in dataclasses.fields(promises)}
+    given = {field.name: getattr(promises, field.name) for field in fields(promises)}
     assert given.pop("problems") == ()
     assert [name for name, value in given.items() if value in (None, False)] == [], "not read"
     assert (promises.attempt, promises.deadline, promises.grace_s) == (2, 1795000000.0, 45.5)
@@ -124,8 +124,8 @@ def test_all_promises_are_read() -> None:
 
 
 def test_without_a_supervisor_nothing_is_promised() -> None:
-    assert read_promises({}) == Promises()
-    assert read_promises(dict.fromkeys(FULL, "")) == Promises(visible="")
+    assert read_promises({}) == JobContext()
+    assert read_promises(dict.fromkeys(FULL, "")) == JobContext(visible="")
 
 
 def test_this_process_s_own_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_a_malformed_value_is_ignored_and_named(name: str, value: str) -> None:
     (problem,) = promises.problems
     assert problem.startswith(f"{name} is ")
     assert "expected" in problem
-    assert dataclasses.replace(promises, problems=()) == Promises()
+    assert replace(promises, problems=()) == JobContext()
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,14 @@ def test_each_rank_has_a_file_of_its_own(path: str, rank: int, own: str) -> None
 # -------------------------------------------------------------------------------------------------------------- cards
 
 
+@pytest.mark.gotcha("U31")
 @pytest.mark.requirement("LIB-08")
 def test_LIB_08_a_promised_card_that_torch_does_not_see_ends_with_the_preflight_code(
     with_torch: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with_torch(0)
     with pytest.raises(DevicesMissing) as caught:
-        apply(Promises(gpu_count=1, visible="GPU-a"))
+        apply_environment(JobContext(gpu_count=1, visible="GPU-a"))
     assert isinstance(caught.value, SystemExit)
     assert caught.value.code == 78
     message = capsys.readouterr().err
@@ -182,13 +183,14 @@ def test_LIB_08_a_promised_card_that_torch_does_not_see_ends_with_the_preflight_
         assert said in message
 
 
+@pytest.mark.gotcha("K8S6")
 @pytest.mark.requirement("LIB-08")
 def test_LIB_08_a_torch_for_cpus_is_named_as_the_cause(with_torch: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with_torch(0, cuda=None)
     with pytest.raises(
         DevicesMissing, match=r"2\.13\.0\+cpu is built without CUDA.*install a build of torch with CUDA"
     ):
-        apply(Promises(gpu_count=1))
+        apply_environment(JobContext(gpu_count=1))
     assert "CUDA_VISIBLE_DEVICES is not set" in capsys.readouterr().err
 
 
@@ -206,51 +208,52 @@ def test_the_remedy_follows_the_cause(
     monkeypatch.setattr(environment, "DRIVER", str(path))
     with_torch(devices)
     with pytest.raises(DevicesMissing) as caught:
-        apply(Promises(gpu_count=2))
+        apply_environment(JobContext(gpu_count=2))
     assert remedy in str(caught.value)
     assert (driver or "no NVIDIA driver") in str(caught.value)
 
 
+@pytest.mark.gotcha("NB3")
 @pytest.mark.parametrize("visible", ["", "-1", " ", "-1,0"])
 def test_LIB_08_hidden_cards_are_found_without_torch(without_torch: None, visible: str) -> None:
     with pytest.raises(DevicesMissing, match="hides all cards"):
-        apply(Promises(gpu_count=1, visible=visible))
+        apply_environment(JobContext(gpu_count=1, visible=visible))
 
 
 def test_LIB_08_without_torch_the_cards_are_unknown_and_never_fine(without_torch: None) -> None:
-    applied = apply(Promises(gpu_count=1, visible="GPU-a"))
+    applied = apply_environment(JobContext(gpu_count=1, visible="GPU-a"))
     assert applied.devices is None
     assert "not known" in applied.notes[0]
 
 
 def test_LIB_08_enough_cards_pass(with_torch: Any) -> None:
     with_torch(2)
-    applied = apply(Promises(gpu_count=2, visible="GPU-a,GPU-b"))
+    applied = apply_environment(JobContext(gpu_count=2, visible="GPU-a,GPU-b"))
     assert (applied.devices, applied.needed, applied.notes) == (2, 2, ())
 
 
 @pytest.mark.parametrize("count", [None, 0])
 def test_no_promise_asks_for_no_card(with_torch: Any, count: int | None) -> None:
     with_torch(0)
-    assert apply(Promises(gpu_count=count)).devices is None
+    assert apply_environment(JobContext(gpu_count=count)).devices is None
 
 
 def test_a_launcher_may_split_the_cards_among_its_ranks(with_torch: Any) -> None:
     with_torch(1)
-    applied = apply(Promises(gpu_count=4, visible="GPU-c", local_world=4, local_rank=2))
+    applied = apply_environment(JobContext(gpu_count=4, visible="GPU-c", local_world=4, local_rank=2))
     assert (applied.devices, applied.needed) == (1, 1)
 
 
 def test_a_script_that_narrows_its_own_list_is_told_what_is_idle(with_torch: Any) -> None:
     with_torch(1)
-    applied = apply(Promises(gpu_count=4, visible="GPU-a"))
+    applied = apply_environment(JobContext(gpu_count=4, visible="GPU-a"))
     assert applied.needed == 1
     assert "names only 1" in applied.notes[0]
 
 
 def test_simulated_cards_are_not_looked_for_and_said_to_be_simulated(with_torch: Any) -> None:
     with_torch(0)
-    applied = apply(Promises(gpu_count=2, visible="GPU-a,GPU-b", simulated=True))
+    applied = apply_environment(JobContext(gpu_count=2, visible="GPU-a,GPU-b", simulated=True))
     assert applied.devices is None
     assert "SIMULATED" in applied.notes[0]
 
@@ -261,63 +264,63 @@ def test_simulated_cards_are_not_looked_for_and_said_to_be_simulated(with_torch:
 @pytest.mark.requirement("LIB-10")
 def test_LIB_10_the_share_and_the_caps_go_through_torch_s_own_calls(with_torch: Any) -> None:
     torch = with_torch(2)
-    applied = apply(Promises(gpu_count=2, gpu_memory_share=0.9, threads=4))
+    applied = apply_environment(JobContext(gpu_count=2, gpu_memory_share=0.9, threads=4))
     assert torch.cuda.calls == [(0.9, 0), (0.9, 1)]
     assert (applied.limited, applied.threads, applied.interop_threads) == (2, 4, 4)
 
 
 def test_LIB_10_a_rank_limits_only_its_own_card(with_torch: Any) -> None:
     torch = with_torch(4)
-    apply(Promises(gpu_count=4, gpu_memory_share=0.9, local_rank=2, local_world=4))
+    apply_environment(JobContext(gpu_count=4, gpu_memory_share=0.9, local_rank=2, local_world=4))
     assert torch.cuda.calls == [(0.9, 2)]
 
 
 def test_LIB_10_a_script_that_chose_fewer_threads_keeps_them(with_torch: Any) -> None:
     torch = with_torch(0)
     torch.threads = torch.interop = 2
-    assert apply(Promises(threads=4)).threads == 2
+    assert apply_environment(JobContext(threads=4)).threads == 2
 
 
 def test_LIB_10_a_pool_that_is_in_use_already_is_a_note(with_torch: Any) -> None:
     torch = with_torch(0)
     torch.started = True
-    applied = apply(Promises(threads=4))
+    applied = apply_environment(JobContext(threads=4))
     assert (applied.threads, applied.interop_threads) == (4, 16)
     assert "keeps 16 threads" in applied.notes[0]
 
 
 def test_without_promises_nothing_is_touched(with_torch: Any) -> None:
     torch = with_torch(1)
-    applied = apply(Promises())
+    applied = apply_environment(JobContext())
     assert (torch.threads, torch.interop, torch.cuda.calls) == (16, 16, [])
     assert applied.seeds is None
 
 
+@pytest.mark.gotcha("U36")
 @pytest.mark.requirement("LIB-09")
 def test_LIB_09_the_seeds_that_were_set_are_given_back(monkeypatch: pytest.MonkeyPatch, without_torch: None) -> None:
-    module = types.ModuleType("holdfast.training.randomness.rng")
     asked: list[tuple[int, int, bool]] = []
 
     def seed_everything(seed: int, *, rank: int = 0, deterministic: bool = False) -> dict[str, int]:
         asked.append((seed, rank, deterministic))
         return {"seed": seed}
 
-    module.seed_everything = seed_everything  # type: ignore[attr-defined]  # a stand-in module
-    monkeypatch.setitem(sys.modules, "holdfast.training.randomness.rng", module)
-    assert apply(Promises(), seed=7, rank=1).seeds == {"seed": 7}
-    assert apply(Promises(), deterministic=True).seeds == {"seed": 0}
+    monkeypatch.setattr(environment, "seed_everything", seed_everything)
+    assert apply_environment(JobContext(), seed=7, rank=1).seeds == {"seed": 7}
+    assert apply_environment(JobContext(), deterministic=True).seeds == {"seed": 0}
     assert asked == [(7, 1, False), (0, 0, True)]
 
 
 REAL = """
 import torch
 torch.set_num_threads(2)
-from holdfast.training.box.environment import apply, read_promises
-applied = apply(read_promises())
+from holdfast.training.box.environment import apply_environment, read_promises
+applied = apply_environment(read_promises())
 print(torch.get_num_threads(), torch.get_num_interop_threads(), applied.threads, applied.interop_threads)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-08", "LIB-10")
 @pytest.mark.parametrize(
     ("promised", "code", "said"), [("0", 0, "1 1 1 1"), ("1", 78, "1 GPU was promised and torch sees 0")]

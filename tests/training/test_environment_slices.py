@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.training.box.environment import Slice, advise_loader, measure_slice
+from tests.each import each
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,9 +18,10 @@ V2 = "0::/job/run\n"
 V1 = "7:memory:/job\n3:cpu,cpuacct:/job\n1:name=systemd:/x\n"
 
 
+@pytest.mark.gotcha("U24")
 @pytest.mark.pure
 @pytest.mark.requirement("LIB-14")
-@pytest.mark.parametrize(
+@each(
     ("cores", "memory", "gpus", "ranks", "workers"),
     [
         (1, 64 * GIB, 1, 1, 0),
@@ -55,7 +57,7 @@ def test_LIB_14_the_supervisor_s_bound_holds() -> None:
     assert "supervisor" in advice.why
 
 
-@pytest.mark.contract
+@pytest.mark.files
 def test_LIB_14_torch_takes_the_advice() -> None:
     torch = pytest.importorskip("torch")
     for cores in (1, min(4, len(os.sched_getaffinity(0)))):
@@ -94,7 +96,7 @@ def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
 
 
-@pytest.mark.contract
+@pytest.mark.files
 def test_the_lowest_limit_above_us_counts(tmp_path: Path, many_cores: None) -> None:
     box = Box(tmp_path, V2)
     box.put("memory.max", "max")
@@ -105,7 +107,7 @@ def test_the_lowest_limit_above_us_counts(tmp_path: Path, many_cores: None) -> N
     assert box.measure() == Slice(2.5, 8 * GIB)
 
 
-@pytest.mark.contract
+@pytest.mark.files
 def test_the_limits_of_the_first_version_count_too(tmp_path: Path, many_cores: None) -> None:
     box = Box(tmp_path, V1)
     box.put("memory/memory.limit_in_bytes", str(0x7FFFFFFFFFFFF000))
@@ -117,24 +119,24 @@ def test_the_limits_of_the_first_version_count_too(tmp_path: Path, many_cores: N
     assert box.measure() == Slice(1.5, 4 * GIB)
 
 
-@pytest.mark.contract
+@pytest.mark.files
 def test_a_container_s_own_group_is_the_top(tmp_path: Path, many_cores: None) -> None:
     box = Box(tmp_path, "0::/../../docker/abc\n")
     box.put("memory.max", str(2 * GIB))
     assert box.measure() == Slice(16, 2 * GIB)
 
 
-@pytest.mark.contract
+@pytest.mark.files
 def test_without_limits_the_machine_counts(tmp_path: Path, many_cores: None) -> None:
     assert Box(tmp_path, V2).measure() == Slice(16, 64 * GIB)
 
 
-@pytest.mark.contract
+@pytest.mark.files
 def test_memory_that_cannot_be_read_is_unknown(tmp_path: Path, many_cores: None) -> None:
     assert measure_slice(proc=str(tmp_path / "no"), groups=str(tmp_path / "no")) == Slice(16, None)
 
 
-@pytest.mark.contract
+@pytest.mark.files
 @pytest.mark.parametrize("text", ["", "lots", "-5", "0", "1e9", "12 34 x"])
 def test_a_limit_that_is_no_number_is_no_limit(tmp_path: Path, many_cores: None, text: str) -> None:
     box = Box(tmp_path, V2)
@@ -143,7 +145,7 @@ def test_a_limit_that_is_no_number_is_no_limit(tmp_path: Path, many_cores: None,
     assert box.measure() == Slice(16, 64 * GIB)
 
 
-@pytest.mark.contract
+@pytest.mark.files
 def test_this_machine_can_be_measured() -> None:
     measured = measure_slice()
     assert 0 < measured.cores <= len(os.sched_getaffinity(0))

@@ -16,7 +16,7 @@ from tests.training.directories import damage, make_directory, spread
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 
 
 @pytest.fixture
@@ -50,6 +50,7 @@ def test_a_format_is_guessed_from_the_ending() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_name_keeps_its_keys_and_several_get_it_in_front(trained: tuple[Path, Any, Any], tmp_path: Path) -> None:
     load = pytest.importorskip("safetensors.torch").load_file
     path, model, _ = trained
@@ -64,6 +65,7 @@ def test_one_name_keeps_its_keys_and_several_get_it_in_front(trained: tuple[Path
     assert any(key.startswith("optimizer.state.0.") for key in whole)
 
 
+@pytest.mark.slow
 def test_a_torch_file_loads_without_executing_anything(trained: tuple[Path, Any, Any], tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     path, model, optimizer = trained
@@ -87,6 +89,7 @@ def test_arrays_without_torch_or_numpy_are_exported_too(checkpoint: Path, tmp_pa
     assert bytes(loaded["small"]) == b"abc"
 
 
+@pytest.mark.slow
 def test_a_wrong_checkpoint_is_not_exported_and_nothing_is_left(checkpoint: Path, tmp_path: Path) -> None:
     before = sorted(os.listdir(tmp_path))
     damage(checkpoint, "second.safetensors")
@@ -108,6 +111,7 @@ def test_an_existing_file_stays_unless_it_is_to_be_overwritten(checkpoint: Path,
     assert [name for name in os.listdir(tmp_path) if name.endswith(".tmp")] == []
 
 
+@pytest.mark.slow
 def test_a_link_in_the_outputs_place_is_not_written_through(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "victim").write_bytes(b"keep")
     (tmp_path / "x.safetensors").symlink_to("victim")
@@ -131,6 +135,7 @@ def test_what_each_rank_saved_for_itself_needs_a_rank(checkpoint: Path, tmp_path
     assert export(str(checkpoint), str(tmp_path / "y.safetensors"), form="safetensors", names=["second"]).arrays == 1
 
 
+@pytest.mark.slow
 def test_names_that_are_not_there_are_told(checkpoint: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no 'weights'; it has second, state"):
         export(str(checkpoint), str(tmp_path / "x.pt"), form="torch", names=["weights"])

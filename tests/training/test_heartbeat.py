@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.host import files
+from holdfast.host.files import files
 from holdfast.model.wire import clean_heartbeat
 from holdfast.training.reporting import heartbeat
-from holdfast.training.reporting.heartbeat import Heartbeat, NonFinite
+from holdfast.training.reporting.heartbeat import Heartbeat, NonFiniteValue
 from tests.host.small_disk import fill, mount_small_disk
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 
 
 class Bench:
@@ -58,7 +58,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-@pytest.mark.requirement("LIB-07")
+@pytest.mark.requirement("LIB-07", "OBS-10")
 def test_LIB_07_step_epoch_loss_phase_and_throughput_are_written(bench: Bench) -> None:
     bench.beat.phase("train")
     for step in range(1, 101):
@@ -82,6 +82,7 @@ def test_LIB_07_step_epoch_loss_phase_and_throughput_are_written(bench: Bench) -
     assert bench.rows()[-1].keys() == {"step", "epoch", "time", "loss", "lr"}
 
 
+@pytest.mark.requirement("LIB-07")
 def test_it_writes_at_its_rhythm_and_not_at_every_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[str] = []
     monkeypatch.setattr(files, "commit", lambda path, data, durable: written.append(path))
@@ -131,6 +132,7 @@ def test_a_flush_right_after_a_write_keeps_the_throughput(bench: Bench) -> None:
     assert bench.read()["steps_per_s"] == 5.0
 
 
+@pytest.mark.requirement("LIB-07")
 def test_slow_writes_come_less_often(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[float] = []
 
@@ -172,7 +174,7 @@ def test_without_paths_it_only_remembers(tmp_path: Path) -> None:
         beat.log({"loss": math.nan if step == 9 else 1.0})
         beat.phase(str(step))
     beat.close()
-    assert beat.check_finite() == NonFinite(9, "loss")
+    assert beat.check_finite() == NonFiniteValue(9, "loss")
     assert beat.last == {"loss": 1.0}
     assert sorted(os.listdir(tmp_path)) == ["isolated"]
 
@@ -259,6 +261,7 @@ def test_what_is_kept_without_a_file_is_bounded_and_the_loss_is_said(
     assert bench.read()["metrics_dropped"] == 1000 - len(rows)
 
 
+@pytest.mark.requirement("OBS-14")
 def test_many_rows_between_two_writes_are_all_written(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "MOST_ROWS", 100)
     for step in range(1000):
@@ -288,6 +291,7 @@ def test_a_full_disk_is_one_warning_and_no_torn_line(tmp_path: Path) -> None:
         assert [name for name in os.listdir(disk) if name.endswith(".tmp")] == []
 
 
+@pytest.mark.requirement("LIB-07")
 def test_a_fifo_is_refused_and_not_waited_for(bench: Bench) -> None:
     os.mkfifo(bench.metrics)
     os.mkfifo(bench.path)
@@ -334,7 +338,7 @@ def test_a_value_that_is_not_finite_is_seen_and_stays_strict_json(bench: Bench, 
     bench.beat.log({"lr": 0.1, "loss": value})
     bench.beat.flush()
     assert bench.rows()[0]["loss"] == text
-    assert bench.beat.check_finite() == NonFinite(5, "loss")
+    assert bench.beat.check_finite() == NonFiniteValue(5, "loss")
     assert bench.beat.nonfinite == 1
     assert bench.read()["nonfinite"] == 1
     assert not math.isfinite(bench.read()["loss"])
@@ -345,8 +349,8 @@ def test_the_first_and_the_last_that_were_not_finite_are_known(bench: Bench) -> 
     for step in range(10):
         bench.beat.step(step)
         bench.beat.log({"loss": math.nan if step in (3, 6) else 1.0})
-    assert bench.beat.first_nonfinite == (3, "loss")
-    assert bench.beat.last_nonfinite == (6, "loss")
+    assert bench.beat.first_nonfinite == NonFiniteValue(3, "loss")
+    assert bench.beat.last_nonfinite == NonFiniteValue(6, "loss")
     assert bench.beat.nonfinite == 2
 
 
@@ -403,7 +407,7 @@ def test_numpy_scalars_are_read_at_once() -> None:
     beat.log({"a": numpy.float32(0.5), "b": numpy.int64(3), "c": numpy.bool_(1), "d": array, "e": numpy.float64("nan")})
     array[()] = 9
     assert {name: beat.last[name] for name in "abcd"} == {"a": 0.5, "b": 3, "c": True, "d": 2.5}
-    assert beat.first_nonfinite == (None, "e")
+    assert beat.first_nonfinite == NonFiniteValue(None, "e")
 
 
 def test_a_tensor_in_memory_is_read_before_it_changes(bench: Bench) -> None:
@@ -417,7 +421,7 @@ def test_a_tensor_in_memory_is_read_before_it_changes(bench: Bench) -> None:
     bench.beat.log({"many": torch.zeros(2), "unreal": torch.zeros((), device="meta")})
     bench.beat.flush()
     assert bench.rows()[0].items() >= {"loss": 5.0, "total": 0.0, "half": 1.5}.items()
-    assert bench.beat.check_finite() == (1, "loss")
+    assert bench.beat.check_finite() == NonFiniteValue(1, "loss")
     assert len(bench.warnings) == 2
     assert "Tensor of shape (2,)" in bench.warnings[0]
 
@@ -493,8 +497,8 @@ def test_what_is_not_finite_on_a_card_is_found_before_a_save(bench: Bench, card:
     for step in range(5):
         bench.beat.step(step)
         bench.beat.log({"loss": card([math.nan if step == 2 else 1.0]), "norm": math.inf if step == 3 else 1.0})
-    assert bench.beat.first_nonfinite == (3, "norm"), "the card has not been read yet"
-    assert bench.beat.check_finite() == (2, "loss")
+    assert bench.beat.first_nonfinite == NonFiniteValue(3, "norm"), "the card has not been read yet"
+    assert bench.beat.check_finite() == NonFiniteValue(2, "loss")
     assert bench.beat.nonfinite == 2
 
 

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.training.storage import arrays, layout
-from holdfast.training.storage.layout import FileEntry, LayoutError, NewerFormat, Record
+from holdfast.training.storage.layout import CommitRecord, FileEntry, LayoutError, NewerFormat
+from tests.each import each
 
 pytestmark = pytest.mark.pure
 
-RECORD = Record(
+RECORD = CommitRecord(
     step=500,
     files=(FileEntry("model.safetensors", 100, (7,)), FileEntry("rank-1/state.json", 3, (1,))),
     created=1.5,
@@ -31,7 +32,7 @@ def test_a_visible_checkpoint_is_one_by_its_name(name: str) -> None:
     assert layout.step_name(layout.parse_step(name) or 0) == name
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         *(
@@ -67,7 +68,7 @@ def test_a_checkpoint_set_aside_takes_the_first_free_name() -> None:
     assert layout.parse_step("step-3.bad-3") is None
 
 
-@pytest.mark.parametrize("name", ["", ".x", "a/b", "../x", "a b", "\u00e4", "x" * 101, "-x", "a\n", "a\0"])
+@each("name", ["", ".x", "a/b", "../x", "a b", "\u00e4", "x" * 101, "-x", "a\n", "a\0"])
 def test_a_tracked_name_that_could_not_be_a_file_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be tracked"):
         layout.check_name(name)
@@ -81,7 +82,7 @@ def test_a_tracked_name_that_could_not_be_a_file_is_refused(name: str) -> None:
     )
 )
 def test_every_header_says_where_the_arrays_are_and_aligns_them(table: dict[str, tuple[str, list[int]]]) -> None:
-    described = {key: arrays.Described("numpy", code, tuple(shape)) for key, (code, shape) in table.items()}
+    described = {key: arrays.DescribedArray("numpy", code, tuple(shape)) for key, (code, shape) in table.items()}
     header, places, nbytes = layout.place_arrays(described)
     data = header + bytes(nbytes - len(header))
     parsed = layout.parse_arrays(memoryview(data), "x")
@@ -101,7 +102,7 @@ def entry(**more: Any) -> bytes:
     return len(text).to_bytes(8, "little") + text + bytes(8)
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
     [
         b"",
@@ -171,7 +172,7 @@ def signed(**change: Any) -> bytes:
     return json.dumps(body).encode()
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         {"step": "5"}, {"step": -1}, {"step": None}, {"step": True},
@@ -203,5 +204,5 @@ def test_fields_that_are_unknown_are_left_alone() -> None:
 
 
 def test_places_of_arrays_use_the_size_of_their_elements() -> None:
-    what = arrays.describe(array("d", [1, 2, 3]), "x")
+    what = arrays.describe_array(array("d", [1, 2, 3]), "x")
     assert what.nbytes == 24

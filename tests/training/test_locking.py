@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.training.errors import DirectoryBusy
-from holdfast.training.storage.locking import DirectoryLock
+from holdfast.training.storage.directory_lock import DirectoryLock
 from tests.training.faults.driving import start
 from tests.waiting import wait_until
 
@@ -25,6 +25,7 @@ __all__ = ["start"]
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.requirement("MN-08")
 def test_a_second_run_is_refused_and_the_first_is_named(start: Callable[..., Trainer], tmp_path: Path) -> None:
     first = start(tmp_path / "c")
     first.resumed()

@@ -5,21 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import random
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training import restoring
+from holdfast.training import restore
 from holdfast.training.errors import CannotResume, NoValidCheckpoint
-from holdfast.training.storage import checkpoints, mirroring
+from holdfast.training.storage import checkpoints
 from holdfast.training.storage.checkpoints import Retention
-from holdfast.training.storage.saving import Save, Saver
+from holdfast.training.storage.write import mirror as mirroring
+from holdfast.training.storage.write.save import Save, Saver
 from tests.training.faults import support
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.training.storage.writer import Result
+    from holdfast.training.storage.write.writer import SaveResult
 
 pytestmark = pytest.mark.contract
 
@@ -57,7 +59,8 @@ def test_a_mirror_whose_place_is_missing_is_not_made_on_this_disk(source: str, t
     assert not (tmp_path / "mount").exists()
 
 
-@pytest.mark.requirement("CKPT-10")
+@pytest.mark.gotcha("U33")
+@pytest.mark.requirement("CKPT-10", "VRFY-08", "B-26", "B-31")
 def test_a_copy_that_the_far_side_keeps_wrong_never_counts(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -76,6 +79,7 @@ def test_a_copy_that_the_far_side_keeps_wrong_never_counts(
     assert caught.value.errno == errno.EIO
 
 
+@pytest.mark.gotcha("NB1")
 @pytest.mark.requirement("CKPT-10")
 def test_a_mount_that_lands_late_is_waited_for_and_not_believed_before(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -101,11 +105,11 @@ def test_a_mount_that_lands_late_is_waited_for_and_not_believed_before(
 
 
 @pytest.fixture
-def heard() -> list[Result]:
+def heard() -> list[SaveResult]:
     return []
 
 
-def save_mirrored(directory: Path, mirror: str, heard: list[Result], step: int = 1) -> Save:
+def save_mirrored(directory: Path, mirror: str, heard: list[SaveResult], step: int = 1) -> Save:
     saver = Saver(
         str(directory),
         Retention(),
@@ -121,7 +125,7 @@ def save_mirrored(directory: Path, mirror: str, heard: list[Result], step: int =
 @pytest.mark.requirement("CKPT-06")
 @pytest.mark.parametrize("trouble", ["missing", "full", "read-only", "file"])
 def test_trouble_with_the_mirror_is_said_and_the_checkpoint_itself_stands(
-    trouble: str, tmp_path: Path, heard: list[Result], monkeypatch: pytest.MonkeyPatch
+    trouble: str, tmp_path: Path, heard: list[SaveResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirror = tmp_path / "m"
     words = {"missing": "No such file", "full": "are free", "read-only": "Read-only", "file": "File exists"}[trouble]
@@ -154,7 +158,7 @@ def test_trouble_with_the_mirror_is_said_and_the_checkpoint_itself_stands(
 def choose(directory: Path, mirror: Path | None) -> tuple[str | None, list[str]]:
     said: list[str] = []
     directory.mkdir(exist_ok=True)
-    found = restoring._choose(str(directory), None if mirror is None else str(mirror), said.append)
+    found = restore._choose(str(directory), None if mirror is None else str(mirror), said.append)
     return (None if found is None else os.path.relpath(found.path, directory.parent)), said
 
 
@@ -190,6 +194,14 @@ def test_the_newest_valid_one_of_both_places_is_continued(
     assert found == chosen
     for name in spoiled:
         assert any(name in line or f"{name[2:]}: " in line for line in said), (name, said)
+
+
+@pytest.mark.gotcha("NB4")
+def test_a_scratch_directory_that_was_wiped_is_gone_on_with_from_the_mirror(tmp_path: Path) -> None:
+    assert support.save(tmp_path / "c", 3).ok
+    mirroring.copy(str(tmp_path / "c" / "step-3"), str(tmp_path / "m"), Retention())
+    shutil.rmtree(tmp_path / "c")
+    assert choose(tmp_path / "c", tmp_path / "m")[0] == "m/step-3"
 
 
 def test_when_no_place_has_a_valid_one_the_run_does_not_begin_from_scratch(tmp_path: Path) -> None:

@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.training.errors import NoValidCheckpoint
-from holdfast.training.storage import pruning, survey
+from holdfast.training.storage import survey
 from holdfast.training.storage.checkpoints import Retention
+from holdfast.training.storage.write import prune as pruning
 from tests.training.directories import damage, make_directory, rewrite
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.contract, pytest.mark.requirement("CKPT-07")]
+pytestmark = [pytest.mark.files, pytest.mark.requirement("CKPT-07")]
 
 
 def prune(path: Path, keep: Retention, *, aside: bool = False, leftovers: bool = False) -> list[str]:
-    chosen = pruning.prove_kept(survey.survey(str(path)), keep, aside=aside, leftovers=leftovers)
+    chosen = pruning.prove_kept(survey.survey_directory(str(path)), keep, aside=aside, leftovers=leftovers)
     for item in chosen.victims:
-        pruning.remove(item)
+        pruning.remove_entry(item)
     return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
 
 
@@ -40,9 +41,9 @@ def test_nothing_goes_when_nothing_that_stays_is_right(tmp_path: Path) -> None:
     path = make_directory(tmp_path / "ck", steps=3)
     for step in (1, 2, 3):
         damage(path / f"step-{step}")
-    found = survey.survey(str(path))
+    found = survey.survey_directory(str(path))
     # By their records two would go; each that is read turns out wrong, so that in the end none is left to remove.
-    assert len(pruning.plan(found, Retention(1)).victims) == 2
+    assert len(pruning.plan_pruning(found, Retention(1)).victims) == 2
     assert prune(path, Retention(1)) == ["step-1", "step-2", "step-3"]
     (path / "step-9.bad-1").mkdir()
     with pytest.raises(NoValidCheckpoint, match="nothing was removed"):
@@ -73,4 +74,4 @@ def test_a_right_one_always_remains_if_there_was_one(tmp_path: Path, seed: int) 
         damage(path / f"step-{step}", draw.choice(["state.json", "state.safetensors", "checkpoint.json"]), 20)
     for _ in range(3):
         prune(path, Retention(draw.randrange(1, 4), draw.randrange(3)))
-        assert any(survey.prove(item).ok for item in survey.survey(str(path)).visible)
+        assert any(survey.verify_entry(item).ok for item in survey.survey_directory(str(path)).visible)

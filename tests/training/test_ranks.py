@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600), pytest.mark.ranks]
 
 SEED = int(os.environ.get("HOLDFAST_SOAK_SEED", str(int.from_bytes(os.urandom(4), "big"))))
 KILLS = int(os.environ.get("HOLDFAST_SOAK_KILLS", "50"))
@@ -101,7 +101,7 @@ def test_under_torchrun_all_ranks_leave_at_the_same_step_and_continue_by_the_sam
 
 
 @pytest.mark.soak
-@pytest.mark.requirement("LIB-05")
+@pytest.mark.requirement("LIB-05", "MN-05")
 def test_torchrun_with_restarts_goes_on_by_itself_after_a_term_to_one_rank(tmp_path: Path) -> None:
     # Without a process group: gloo of torch 2.13 does not come up again in a restarted launch, with or without us.
     launch = Launch(tmp_path / "cut", torchrun=True, restarts=1, mode="alone")

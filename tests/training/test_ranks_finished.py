@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.training.ranks.agreement import Action, Decision, Wish
+from holdfast.training.ranks.agreement import Action, RankDecision, RankProposal
 from holdfast.training.ranks.board import Board
 
 if TYPE_CHECKING:
@@ -20,15 +20,15 @@ pytestmark = pytest.mark.contract
 def test_CKPT_13_no_save_is_decided_once_a_rank_has_finished_and_a_stop_is(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         made = [
-            pool.submit(Board, rank=rank, world=2, directory=str(tmp_path), key="k", timeout_s=10.0) for rank in (0, 1)
+            pool.submit(Board, rank=rank, world=2, directory=str(tmp_path), key="k", timeout_s=60.0) for rank in (0, 1)
         ]
         one, two = (each.result() for each in made)
     try:
         one.arrive(0, None)
         two.arrive(0, None)
         two.finish(20)
-        assert [one.arrive(done, Wish(Action.SAVE, "interval")) for done in (1, 2, 3)] == [None, None, None]
-        assert one.arrive(4, Wish(Action.STOP, "signal")) == Decision(1, 4, Action.STOP, "signal")
+        assert [one.arrive(done, RankProposal(Action.SAVE, "interval")) for done in (1, 2, 3)] == [None, None, None]
+        assert one.arrive(4, RankProposal(Action.STOP, "signal")) == RankDecision(1, 4, Action.STOP, "signal")
     finally:
         one.close()
         two.close()

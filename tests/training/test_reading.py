@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.training.storage import layout, reading
+from holdfast.training.storage import layout, verified_read
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 
 CHUNK = 1 << 16
 SIZE = 10 * CHUNK + 5
 
 
-@pytest.fixture(autouse=True, params=["one thread", "several"])
+@pytest.fixture(autouse=True, params=["one thread", "several", "in pieces"])
 def _lanes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "several":
-        monkeypatch.setattr(reading, "LANES_FROM", 1)
+    if request.param != "one thread":
+        monkeypatch.setattr(verified_read, "LANES_FROM", 1)
+    if request.param == "in pieces":
+        monkeypatch.setattr(verified_read, "PIECE", 1000)
 
 
 @pytest.fixture
@@ -35,8 +37,8 @@ def entry(tmp_path: Path) -> layout.FileEntry:
 
 @pytest.mark.requirement("CKPT-04")
 def test_what_is_read_is_what_was_written(entry: layout.FileEntry, tmp_path: Path) -> None:
-    assert bytes(reading.read_whole(str(tmp_path), entry)) == (tmp_path / "a.safetensors").read_bytes()
-    reading.prove(str(tmp_path), entry)
+    assert bytes(verified_read.read_whole(str(tmp_path), entry)) == (tmp_path / "a.safetensors").read_bytes()
+    verified_read.verify_file(str(tmp_path), entry)
 
 
 @pytest.mark.parametrize("places", [[0], [SIZE - 1], [7 * CHUNK, 3 * CHUNK + 1, SIZE - 1]])
@@ -48,7 +50,7 @@ def test_the_first_wrong_chunk_is_named(entry: layout.FileEntry, tmp_path: Path,
             file.seek(place)
             file.write(bytes([byte ^ 1]))
     start = min(places) // CHUNK * CHUNK
-    for read in (reading.read_whole, reading.prove):
+    for read in (verified_read.read_whole, verified_read.verify_file):
         with pytest.raises(
             layout.LayoutError, match=rf"bytes from {start} to {min(start + CHUNK, SIZE)} are not those"
         ):
@@ -63,11 +65,11 @@ def test_a_file_that_cannot_be_read_is_no_verdict(
 
     monkeypatch.setattr(os, "preadv", broken)
     with pytest.raises(OSError, match="Input/output error"):
-        reading.prove(str(tmp_path), entry)
+        verified_read.verify_file(str(tmp_path), entry)
 
 
 def test_a_link_in_the_place_of_a_file_is_wrong(entry: layout.FileEntry, tmp_path: Path) -> None:
     os.rename(tmp_path / "a.safetensors", tmp_path / "b")
     os.symlink("b", tmp_path / "a.safetensors")
     with pytest.raises(layout.LayoutError, match="no regular file"):
-        reading.prove(str(tmp_path), entry)
+        verified_read.verify_file(str(tmp_path), entry)

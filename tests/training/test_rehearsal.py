@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.training.box.environment import Promises
+from holdfast.training.box.environment import JobContext
 from holdfast.training.settings import choose_directory, choose_mirror
 
 pytestmark = [pytest.mark.pure, pytest.mark.requirement("CKPT-15")]
 
-REHEARSAL = Promises(checkpoint_dir="/runs/x/checkpoints", rehearsal=True)
+REHEARSAL = JobContext(checkpoint_dir="/runs/x/checkpoints", rehearsal=True)
 
 
 def test_a_directory_that_the_script_names_gets_a_stand_in_of_its_own() -> None:
@@ -21,7 +21,7 @@ def test_a_directory_that_the_script_names_gets_a_stand_in_of_its_own() -> None:
 
 
 def test_without_a_rehearsal_the_script_has_the_last_word() -> None:
-    assert choose_directory("/data/a/ck", Promises(checkpoint_dir="/runs/x/checkpoints")) == "/data/a/ck"
+    assert choose_directory("/data/a/ck", JobContext(checkpoint_dir="/runs/x/checkpoints")) == "/data/a/ck"
 
 
 def test_the_runs_own_directory_stays() -> None:
@@ -31,4 +31,4 @@ def test_the_runs_own_directory_stays() -> None:
 
 def test_nothing_is_copied_to_a_mirror() -> None:
     assert choose_mirror("/safe", REHEARSAL, "/runs/x/checkpoints") is None
-    assert choose_mirror("/safe", Promises(), "/runs/x/checkpoints") == "/safe"
+    assert choose_mirror("/safe", JobContext(), "/runs/x/checkpoints") == "/safe"

@@ -13,6 +13,7 @@ import pytest
 from holdfast.training.errors import TrainingError
 from holdfast.training.randomness import rng
 from holdfast.training.randomness import streams as rng_streams
+from tests.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 
 
 @pytest.fixture(autouse=True)
 def others_keep_theirs() -> Iterator[None]:
     """Other tests find the random states and torch's flags as they were."""
-    before = rng.capture()
+    before = rng.capture_states()
     flags = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
     cudnn = torch.backends.cudnn.deterministic
     yield
-    rng.restore({name: state for name, state in before.items() if name in ("python", "numpy", "torch")})
+    rng.restore_states({name: state for name, state in before.items() if name in ("python", "numpy", "torch")})
     torch.use_deterministic_algorithms(flags[0])
     torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = flags[1], cudnn
 
@@ -83,6 +84,16 @@ def test_deterministic_sets_the_flags_of_torch() -> None:
     assert "PYTHONHASHSEED" in record["advice"][0]
 
 
+@pytest.mark.requirement("OBS-06")
+def test_OBS_06_the_flags_of_torch_are_told_in_one_short_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "x" * 300)
+    said = rng.describe_flags(rng.seed_everything(7, deterministic=True))
+    short = said[:200]  # what a heartbeat takes of a text
+    for words in ("torch.deterministic_algorithms=True", "cudnn.benchmark=False", "cudnn.deterministic=True"):
+        assert words in short
+    assert "num_threads" not in said
+
+
 def test_without_deterministic_the_flags_stay_as_they_are() -> None:
     torch.use_deterministic_algorithms(mode=True)
     rng.seed_everything(7)
@@ -125,11 +136,11 @@ def test_a_seed_is_a_whole_number(seed: Any) -> None:
 def test_every_stream_continues_bit_for_bit_through_json() -> None:
     rng.seed_everything(11)
     draw()
-    state = through_json(rng.capture())
+    state = through_json(rng.capture_states())
     expected = [draw() for _ in range(400)]  # past one refill of a Mersenne twister of 624 numbers
     rng.seed_everything(99)
     draw()
-    assert rng.restore(state) == []
+    assert rng.restore_states(state) == []
     assert [draw() for _ in range(400)] == expected
 
 
@@ -137,28 +148,28 @@ def test_capture_draws_nothing() -> None:
     rng.seed_everything(11)
     expected = [draw(), draw()]
     rng.seed_everything(11)
-    rng.capture()
+    rng.capture_states()
     first = draw()
-    rng.capture()
+    rng.capture_states()
     assert [first, draw()] == expected
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_a_library_that_is_not_loaded_is_named_and_not_loaded(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    state = rng.capture()
+    state = rng.capture_states()
     expected = random.random()
     with monkeypatch.context() as patch:
         patch.delitem(sys.modules, library)
-        warnings = rng.restore(state)
+        warnings = rng.restore_states(state)
         loaded = library in sys.modules
-        captured = rng.capture()
+        captured = rng.capture_states()
     assert [library in warning for warning in warnings] == [True]
     assert not loaded
     assert library not in captured
     assert random.random() == expected
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         {"python": {"version": 3, "numbers": [1, 2], "gauss": None}},
@@ -173,21 +184,21 @@ def test_a_library_that_is_not_loaded_is_named_and_not_loaded(library: str, monk
 )
 def test_what_is_no_state_is_refused_and_changes_nothing(change: dict[str, Any]) -> None:
     rng.seed_everything(1)
-    state = {**rng.capture(), **change}
+    state = {**rng.capture_states(), **change}
     expected = draw()
     rng.seed_everything(1)
     with pytest.raises(rng.RandomStateUnusable, match=next(iter(change))):
-        rng.restore(state)
+        rng.restore_states(state)
     assert draw() == expected
 
 
 def test_something_else_than_a_state_is_refused() -> None:
     with pytest.raises(rng.RandomStateUnusable, match="list"):
-        rng.restore([])  # type: ignore[arg-type]  # the mistake under test
+        rng.restore_states([])  # type: ignore[arg-type]  # the mistake under test
 
 
 def test_a_stream_of_a_later_version_is_named() -> None:
-    assert rng.restore({"quantum": 1}) == [
+    assert rng.restore_states({"quantum": 1}) == [
         "random numbers of 'quantum' are in the checkpoint, and this version of holdfast does not know them"
     ]
 
@@ -212,25 +223,25 @@ class Devices:
 def test_every_visible_device_that_is_in_use_comes_along(monkeypatch: pytest.MonkeyPatch) -> None:
     devices = Devices(monkeypatch, 3)
     devices.draw()
-    state = through_json(rng.capture())
+    state = through_json(rng.capture_states())
     expected = [devices.draw(), devices.draw()]
-    assert rng.restore(state) == []
+    assert rng.restore_states(state) == []
     assert [devices.draw(), devices.draw()] == expected
 
 
 def test_devices_that_are_not_in_use_are_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
     Devices(monkeypatch, 2, in_use=False)
-    assert "cuda" not in rng.capture()
+    assert "cuda" not in rng.capture_states()
 
 
 @pytest.mark.parametrize(("then", "now"), [(2, 1), (1, 2), (2, 0)])
 def test_another_number_of_devices_is_a_warning(then: int, now: int, monkeypatch: pytest.MonkeyPatch) -> None:
     before = Devices(monkeypatch, then)
-    state = through_json(rng.capture())
+    state = through_json(rng.capture_states())
     expected = before.draw()
     after = Devices(monkeypatch, now)
     after.draw()
-    (warning,) = rng.restore(state)
+    (warning,) = rng.restore_states(state)
     assert f"of {then} cuda devices" in warning
     assert f"{now} are visible" in warning
     assert after.draw()[: min(then, now)] == expected[:now]
@@ -239,7 +250,7 @@ def test_another_number_of_devices_is_a_warning(then: int, now: int, monkeypatch
 def test_a_state_that_a_device_refuses_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     Devices(monkeypatch, 1)
     with pytest.raises(rng.RandomStateUnusable, match="cuda:0"):
-        rng.restore({"cuda": ["AAAA"]})
+        rng.restore_states({"cuda": ["AAAA"]})
 
 
 GENERATORS: dict[str, Callable[[], Any]] = {
@@ -267,7 +278,7 @@ def test_a_generator_of_ones_own_goes_through_json(name: str) -> None:
     stream, onto = rng_streams.stream_of(generator), rng_streams.stream_of(other)
     assert stream is not None
     assert onto is not None
-    onto.put(onto.from_plain(json.loads(json.dumps(stream.to_plain(stream.get())))))
+    onto.restore(onto.from_plain(json.loads(json.dumps(stream.to_plain(stream.get())))))
     expected = draw_from(generator)
     assert draw_from(other) == expected
     onto.seed(2**63 - 1)
@@ -292,7 +303,7 @@ def test_a_block_apart_leaves_the_streams_of_others_alone() -> None:
     rng.seed_everything(1)
     expected = [draw(), draw()]
     rng.seed_everything(1)
-    apart = rng_streams.Apart.derived("a")
+    apart = rng_streams.IsolatedRandomness.derived("a")
     with apart:
         first = draw()
     outside = draw()
@@ -300,9 +311,9 @@ def test_a_block_apart_leaves_the_streams_of_others_alone() -> None:
         second = draw()
     assert [outside, draw()] == expected
     rng.seed_everything(1)
-    again = rng_streams.Apart.derived("a")
+    again = rng_streams.IsolatedRandomness.derived("a")
     with again:
         assert [draw(), draw()] == [first, second]
     rng.seed_everything(1)
-    with rng_streams.Apart.derived("b"):
+    with rng_streams.IsolatedRandomness.derived("b"):
         assert draw() != first

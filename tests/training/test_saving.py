@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.training.errors import CannotSave, SaveFailed
-from holdfast.training.storage import checkpoints, snapshot, writer
+from holdfast.training.storage import checkpoints
 from holdfast.training.storage.checkpoints import Retention
-from holdfast.training.storage.saving import Saver
+from holdfast.training.storage.write import snapshot, writer
+from holdfast.training.storage.write.save import Saver
 from tests.training.faults import support
 from tests.training.faults.driving import is_gone, start, stop_process
 from tests.waiting import wait_until
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from holdfast.training.storage.writer import Result
+    from holdfast.training.storage.write.writer import SaveResult
     from tests.training.faults.driving import Trainer
 
 __all__ = ["start"]
@@ -31,12 +32,12 @@ SIGNALS = ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGX
 
 
 @pytest.fixture
-def heard() -> list[Result]:
+def heard() -> list[SaveResult]:
     return []
 
 
 @pytest.fixture
-def saver(tmp_path: Path, heard: list[Result]) -> Iterator[Saver]:
+def saver(tmp_path: Path, heard: list[SaveResult]) -> Iterator[Saver]:
     made = Saver(str(tmp_path / "c"), Retention(), report=lambda _save, result: heard.append(result))
     yield made
     if made._process is not None and made._process.poll() is None:
@@ -53,7 +54,9 @@ def held(saver: Saver) -> int:
 
 
 @pytest.mark.requirement("CKPT-17")
-def test_a_save_is_durable_when_it_says_so_and_not_before(saver: Saver, tmp_path: Path, heard: list[Result]) -> None:
+def test_a_save_is_durable_when_it_says_so_and_not_before(
+    saver: Saver, tmp_path: Path, heard: list[SaveResult]
+) -> None:
     pid = held(saver)
     save = saver.save(1, support.state_of(1), {})
     assert not save.done
@@ -110,7 +113,7 @@ def test_everything_may_change_as_soon_as_save_returns(saver: Saver, tmp_path: P
     assert torch.equal(loaded["own"][2], expected["own"][2])
 
 
-def test_a_second_save_waits_for_the_first(saver: Saver, tmp_path: Path, heard: list[Result]) -> None:
+def test_a_second_save_waits_for_the_first(saver: Saver, tmp_path: Path, heard: list[SaveResult]) -> None:
     for step in range(1, 6):
         save = saver.save(step, support.state_of(step), {})
     save.result()
@@ -133,7 +136,7 @@ def test_a_state_that_cannot_be_saved_is_refused_and_the_writer_goes_on(saver: S
 
 @pytest.mark.requirement("CKPT-17")
 def test_a_writer_killed_in_a_save_is_seen_and_the_next_save_works(
-    saver: Saver, tmp_path: Path, heard: list[Result]
+    saver: Saver, tmp_path: Path, heard: list[SaveResult]
 ) -> None:
     saver.save(1, support.state_of(1), {}).result()
     pid = held(saver)
@@ -146,7 +149,7 @@ def test_a_writer_killed_in_a_save_is_seen_and_the_next_save_works(
     assert [result.ok for result in heard] == [True, False, True]
 
 
-def test_a_writer_killed_while_idle_costs_nothing(saver: Saver, tmp_path: Path, heard: list[Result]) -> None:
+def test_a_writer_killed_while_idle_costs_nothing(saver: Saver, tmp_path: Path, heard: list[SaveResult]) -> None:
     saver.save(1, support.state_of(1), {}).result()
     assert saver._process is not None
     os.kill(saver._process.pid, signal.SIGKILL)
@@ -175,7 +178,7 @@ def test_the_signals_of_a_group_do_not_end_a_save(name: str, saver: Saver) -> No
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGUSR1"])
-def test_a_signal_while_the_writer_starts_does_not_end_it(name: str, saver: Saver, heard: list[Result]) -> None:
+def test_a_signal_while_the_writer_starts_does_not_end_it(name: str, saver: Saver, heard: list[SaveResult]) -> None:
     saver._start_writer()
     assert saver._process is not None
     os.kill(saver._process.pid, getattr(signal, name))
@@ -233,7 +236,7 @@ def test_a_writer_is_gone_when_the_run_is_over(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def mirrored(tmp_path: Path, heard: list[Result]) -> Iterator[Saver]:
+def mirrored(tmp_path: Path, heard: list[SaveResult]) -> Iterator[Saver]:
     made = Saver(
         str(tmp_path / "c"),
         Retention(),
@@ -245,7 +248,7 @@ def mirrored(tmp_path: Path, heard: list[Result]) -> Iterator[Saver]:
 
 
 @pytest.mark.requirement("CKPT-06")
-def test_the_end_of_a_run_waits_for_the_mirror(mirrored: Saver, tmp_path: Path, heard: list[Result]) -> None:
+def test_the_end_of_a_run_waits_for_the_mirror(mirrored: Saver, tmp_path: Path, heard: list[SaveResult]) -> None:
     mirrored.save(1, support.state_of(1), {})
     mirrored.close()
     assert [(result.mirror, result.ok) for result in heard] == [(False, True), (True, True)]
@@ -254,7 +257,7 @@ def test_the_end_of_a_run_waits_for_the_mirror(mirrored: Saver, tmp_path: Path, 
 
 @pytest.mark.requirement("CKPT-06")
 def test_a_writer_that_dies_while_it_copies_is_a_failure_of_the_mirror(
-    mirrored: Saver, tmp_path: Path, heard: list[Result]
+    mirrored: Saver, tmp_path: Path, heard: list[SaveResult]
 ) -> None:
     save = mirrored.save(1, support.state_of(1), {})
     assert mirrored._process is not None
@@ -280,7 +283,7 @@ def test_a_writer_that_dies_while_it_copies_is_a_failure_of_the_mirror(
 
 @pytest.mark.parametrize("trouble", ["save fails", "falls back to the mirror"])
 def test_a_copy_that_will_never_be_made_is_not_waited_for(
-    trouble: str, mirrored: Saver, tmp_path: Path, heard: list[Result]
+    trouble: str, mirrored: Saver, tmp_path: Path, heard: list[SaveResult]
 ) -> None:
     (tmp_path / "c").write_bytes(b"no directory")
     if trouble == "save fails":
@@ -375,7 +378,10 @@ def test_the_writer_imports_nothing_but_this_library() -> None:
     names = subprocess.run(
         [
             *code[:4],
-            "import sys; sys.path.insert(0, sys.argv[1]); import holdfast.training.storage.writer; print(*sys.modules)",
+            (
+                "import sys; sys.path.insert(0, sys.argv[1]); "
+                "import holdfast.training.storage.write.writer; print(*sys.modules)"
+            ),
             code[5],
         ],
         capture_output=True,
@@ -383,12 +389,12 @@ def test_the_writer_imports_nothing_but_this_library() -> None:
         check=True,
     ).stdout.split()
     assert not {"torch", "numpy", "click", "yaml"} & set(names)
-    assert "holdfast.training.storage.writer" in names
+    assert "holdfast.training.storage.write.writer" in names
 
 
 def test_memory_of_a_snapshot_goes_back_when_the_run_is_over(tmp_path: Path) -> None:
     saver = Saver(str(tmp_path / "c"), Retention())
     saver.save(1, support.state_of(1), {})
-    assert isinstance(saver._snapshot, snapshot.Snapshot)
+    assert isinstance(saver._snapshot, snapshot.StateSnapshot)
     saver.close()
     assert saver._snapshot is None

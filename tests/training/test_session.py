@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import signal
 import sys
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import training
+from holdfast.training import exit_stages
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +34,35 @@ def train(directory: Path, steps: int, tracked: dict[str, Any], **options: Any) 
     return run
 
 
+@pytest.mark.requirement("LIB-02")
+def test_LIB_02_a_stop_is_saved_then_closes_loader_trackers_and_process_group_in_this_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    class Workers:
+        def __iter__(self) -> Any:
+            return iter(range(100))
+
+        def __len__(self) -> int:
+            return 100
+
+    def attempt() -> None:
+        with training.run(tmp_path) as run:
+            batches = run.batches(Workers())
+            monkeypatch.setattr(batches, "close", lambda: order.append(f"loader {(tmp_path / 'step-1').is_dir()}"))
+            run.on_stop(lambda why: order.append("tracker"))
+            for _ in run.steps(5):
+                next(batches)
+                run.stop()
+
+    monkeypatch.setattr(exit_stages, "destroy_process_group", lambda: order.append("process group"))
+    with pytest.raises(training.Stopped):
+        attempt()
+    assert order == ["loader True", "tracker", "process group"]
+
+
+@pytest.mark.slow
 def test_arrays_come_back_in_place(tmp_path: Path) -> None:
     train(tmp_path, 3, {"weights": np.zeros(4)})
     weights = np.full(4, 9.0)
@@ -45,7 +76,32 @@ def test_a_finished_run_does_nothing_more(tmp_path: Path, capsys: pytest.Capture
     weights = np.zeros(4)
     train(tmp_path, 3, {"weights": weights})
     assert weights.tolist() == [3.0] * 4
-    assert "all 3 steps are done already" in capsys.readouterr().err
+    assert "all 3 steps are done already (step 3 in " in capsys.readouterr().err
+    train(tmp_path, 2, {"weights": weights})
+    words = capsys.readouterr().err
+    assert "all 2 steps are done already (step 3 in " in words
+    assert ", 1 more than this script asks for)" in words
+
+
+@pytest.mark.slow
+def test_a_loop_of_quick_steps_saves_and_stops_where_it_was_told(tmp_path: Path) -> None:
+    """Its steps are shorter than `session.LOOK_S`: between two looks only what must not wait is looked at."""
+    asked: list[int] = []
+
+    def loop() -> None:
+        with training.run(tmp_path, every=7, keep_last=50, asynchronous=False) as run:
+            run.track(weights=np.zeros(4))
+            for step in run.steps(500):
+                if step == 5:
+                    asked.append(run.save().step)
+                if step == 200:
+                    run.stop()
+
+    with pytest.raises(training.Stopped) as stopped:
+        loop()
+    assert stopped.value.step == 201
+    there = sorted(int(path.name.removeprefix("step-")) for path in tmp_path.glob("step-*"))
+    assert there == sorted([*asked, *range(7, 201, 7), 201])
 
 
 def test_plain_values_live_in_the_state(tmp_path: Path) -> None:
@@ -74,6 +130,7 @@ def test_what_the_script_does_not_track_is_named(tmp_path: Path) -> None:
         train(tmp_path, 4, {"weights": np.zeros(4)})
 
 
+@pytest.mark.slow
 def test_a_changed_shape_is_named(tmp_path: Path) -> None:
     train(tmp_path, 2, {"weights": np.zeros(4)})
     with pytest.raises(
@@ -82,12 +139,14 @@ def test_a_changed_shape_is_named(tmp_path: Path) -> None:
         train(tmp_path, 4, {"weights": np.zeros(5)})
 
 
+@pytest.mark.slow
 def test_another_seed_is_refused(tmp_path: Path) -> None:
     train(tmp_path, 2, {"weights": np.zeros(4)}, seed=1)
     with pytest.raises(training.CannotResume, match=r"made with seed 1, this script has seed 2"):
         train(tmp_path, 4, {"weights": np.zeros(4)}, seed=2)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-04")
 def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_continues(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -179,6 +238,7 @@ def test_a_loss_that_is_nan_keeps_the_last_checkpoint_from_before_it(
     assert "loss was not finite at step" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_nan_ends_the_run_when_that_is_the_policy(tmp_path: Path) -> None:
     def attempt() -> None:
         with training.run(tmp_path, on_nonfinite="stop") as run:
@@ -190,6 +250,7 @@ def test_a_loss_that_is_nan_ends_the_run_when_that_is_the_policy(tmp_path: Path)
         attempt()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-02")
 def test_each_stage_of_leaving_runs_whatever_the_others_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     order: list[str] = []
@@ -237,6 +298,7 @@ def test_the_best_ones_are_kept_beside_the_newest(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-2", "step-4", "step-6"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-06")
 def test_a_mirror_takes_over_when_the_directory_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     local, mirror = tmp_path / "local", tmp_path / "mirror"
@@ -250,6 +312,7 @@ def test_a_mirror_takes_over_when_the_directory_is_lost(tmp_path: Path, capsys: 
     assert f"resuming after step 4 from {mirror}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_things_tracked_late_are_restored_when_they_are_tracked(tmp_path: Path) -> None:
     train(tmp_path, 2, {"weights": np.zeros(4)})
     with training.run(tmp_path) as run:
@@ -261,6 +324,7 @@ def test_things_tracked_late_are_restored_when_they_are_tracked(tmp_path: Path) 
             pass
 
 
+@pytest.mark.slow
 def test_a_save_by_hand_is_durable_when_it_says_so(tmp_path: Path) -> None:
     with training.run(tmp_path, every=None) as run:
         weights = np.zeros(4)
@@ -299,6 +363,7 @@ def test_a_script_may_be_done_before_its_last_step(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "step-3" / "checkpoint.json").read_text())["complete"]
 
 
+@pytest.mark.slow
 def test_a_directory_that_vanishes_is_not_made_anew_beneath_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -317,6 +382,7 @@ def test_a_directory_that_vanishes_is_not_made_anew_beneath_the_run(
     assert "the run's directory is gone" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_mirror_of_another_training_is_refused(tmp_path: Path) -> None:
     mirror = tmp_path / "mirror"
     train(tmp_path / "one", 4, {"weights": np.zeros(4)}, mirror=mirror)
@@ -383,6 +449,7 @@ def test_a_loop_of_ones_own_that_is_not_finished_is_told_so(tmp_path: Path, caps
     assert "the loop ended at step 3 without run.finish(), so it is not saved" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-14")
 @pytest.mark.parametrize("in_place", [True, False])
 def test_an_array_that_is_replaced_instead_of_changed_is_noticed(
@@ -414,6 +481,7 @@ def test_a_time_limit_may_be_text(tmp_path: Path) -> None:
         training.run(tmp_path, time_limit="20")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-07")
 def test_of_checkpoints_with_one_value_the_first_is_the_best(tmp_path: Path) -> None:
     with training.run(tmp_path, every=1, keep_last=1, keep_best=1, metric="score", mode="max") as run:
@@ -424,6 +492,7 @@ def test_of_checkpoints_with_one_value_the_first_is_the_best(tmp_path: Path) -> 
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-4", "step-8"]
 
 
+@pytest.mark.slow
 def test_a_metric_that_is_never_logged_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with training.run(tmp_path, every=1, keep_best=1, metric="accuracy") as run:
         run.track(weights=np.zeros(2))
@@ -453,6 +522,7 @@ def test_an_error_while_the_block_ends_leaves_the_run_in_order_all_the_same(tmp_
         assert again.begin() == 0
 
 
+@pytest.mark.slow
 def test_the_last_save_is_not_waited_for_beyond_the_end(tmp_path: Path) -> None:
     def attempt() -> None:
         with training.run(tmp_path, every=None, time_limit=4) as run:
@@ -474,8 +544,8 @@ def test_the_last_save_is_not_waited_for_beyond_the_end(tmp_path: Path) -> None:
 def test_a_mirror_whose_name_cannot_be_written_is_still_locked_by_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.host import files
-    from holdfast.training.storage import mirroring
+    from holdfast.host.files import files
+    from holdfast.training.storage.write import mirror as mirroring
 
     def refuse(path: str, *_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
@@ -488,3 +558,52 @@ def test_a_mirror_whose_name_cannot_be_written_is_still_locked_by_one_run(
     with pytest.raises(training.DirectoryBusy):
         mirroring.claim(str(tmp_path / "mirror"), str(tmp_path / "other"), said.append)
     lock.release()
+
+
+def test_a_mirror_that_was_mounted_after_its_first_use_is_missed_when_it_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.model.results import Destination
+    from holdfast.training.storage.write import mirror as mirroring
+
+    own, mirror = tmp_path / "own", tmp_path / "nas"
+    own.mkdir()
+    for mount, kind in (("/", "ext4"), (str(mirror), "nfs4")):
+        monkeypatch.setattr(mirroring, "look_at", lambda to, mount=mount, kind=kind: Destination(to, mount, kind))
+        mirroring.make_directory(str(mirror), str(own))
+    mirroring._mounts.clear()  # the next training of the same checkpoints
+    monkeypatch.setattr(mirroring, "look_at", lambda to: Destination(to, "/", "ext4"))
+    with pytest.raises(OSError, match="mount it again"):
+        mirroring.make_directory(str(mirror), str(own))
+
+
+@pytest.mark.parametrize("is_remembered", [False, True])
+def test_a_mirror_whose_mount_is_lost_is_not_made_up_on_this_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_remembered: bool
+) -> None:
+    """Its empty mount point is there, and takes files."""
+    from holdfast.model.results import Destination
+    from holdfast.training.storage.write import mirror as mirroring
+
+    own, mirror, mount = tmp_path / "own", tmp_path / "nas" / "run-1", Destination("", f"{tmp_path}/nas", "nfs4")
+    own.mkdir()
+    mirror.parent.mkdir()
+    monkeypatch.setattr(mirroring, "look_at", lambda to: Destination(to, mount.mount_point, mount.kind))
+    said: list[str] = []
+    lock = mirroring.claim(str(mirror), str(own), said.append)
+    assert lock is not None
+    lock.release()
+    shutil.rmtree(mirror)
+    if not is_remembered:
+        mirroring._mounts.clear()  # the next training of the same checkpoints
+    monkeypatch.setattr(mirroring, "look_at", lambda to: Destination(to, "/", "ext4"))
+    assert mirroring.claim(str(mirror), str(own), said.append) is None
+    assert f"was on a mount that is gone (nfs4 on {tmp_path}/nas)" in said[-1]
+    with pytest.raises(OSError, match="mount it again"):
+        mirroring.make_directory(str(mirror), str(own))
+    assert not mirror.exists()
+    mirroring._mounts.clear()
+    (own / mirroring.SEEN).write_bytes(b"{")
+    with pytest.raises(OSError, match="findmnt -T"):
+        mirroring.make_directory(str(mirror), str(own))
+    assert not mirror.exists()

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import training
-from holdfast.training.storage import checkpoints, writer, writing
-from holdfast.training.storage.locking import DirectoryLock
+from holdfast.training.storage import checkpoints
+from holdfast.training.storage.directory_lock import DirectoryLock
+from holdfast.training.storage.write import files, writer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +75,7 @@ def test_numbers_of_numpy_are_steps_and_epochs(tmp_path: Path) -> None:
         assert run.save(wait=True).result().endswith("step-2")
 
 
+@pytest.mark.slow
 def test_an_array_of_the_other_byte_order_comes_back(tmp_path: Path) -> None:
     np = pytest.importorskip("numpy")
     for steps in (1, 3):
@@ -99,16 +101,16 @@ def test_a_rank_that_fails_is_not_waited_for_and_nothing_is_committed_without_it
     """Rank 1 fails before rank 0 begins to wait: rank 0 gives up at once, though it would wait for 10 minutes."""
     data = memoryview(b"{}")
 
-    def save(rank: int) -> writer.Result:
-        job = writer.Job(str(tmp_path / "c"), "abcd0000", 1, (), {}, rank=rank, world=2, keep={"last": 1})
-        return writer.perform(job, [writing.Source(f"{'rank-1/' * rank}state.json", 2, data)], [])
+    def save(rank: int) -> writer.SaveResult:
+        job = writer.SaveJob(str(tmp_path / "c"), "abcd0000", 1, (), {}, rank=rank, world=2, keep={"last": 1})
+        return writer.perform_save(job, [files.FileSource(f"{'rank-1/' * rank}state.json", 2, data)], [])
 
     with monkeypatch.context() as patch:
 
         def broken(*_: Any) -> None:
             raise OSError(errno.EIO, "Input/output error")
 
-        patch.setattr(writing, "write_files", broken)
+        patch.setattr(files, "write_files", broken)
         assert save(1).errno == errno.EIO
     result = save(0)
     assert (result.ok, result.errno) == (False, errno.ECANCELED)
@@ -120,9 +122,9 @@ def test_a_roster_whose_files_are_gone_is_not_committed(tmp_path: Path, monkeypa
     data = memoryview(b"{}")
     building = tmp_path / "c" / ".step-1.abcd0000"
 
-    def save(rank: int) -> writer.Result:
-        job = writer.Job(str(tmp_path / "c"), "abcd0000", 1, (), {}, rank=rank, world=2, keep={"last": 1})
-        return writer.perform(job, [writing.Source(f"{'rank-1/' * rank}state.json", 2, data)], [])
+    def save(rank: int) -> writer.SaveResult:
+        job = writer.SaveJob(str(tmp_path / "c"), "abcd0000", 1, (), {}, rank=rank, world=2, keep={"last": 1})
+        return writer.perform_save(job, [files.FileSource(f"{'rank-1/' * rank}state.json", 2, data)], [])
 
     monkeypatch.setattr(writer, "ROSTER_WAIT_S", 0.0)
     (building / "rank-1").mkdir(parents=True)

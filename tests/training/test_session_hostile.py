@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import training
-from holdfast.training.storage import layout, reading, snapshot
+from holdfast.training.storage import layout, verified_read
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,17 +86,18 @@ def test_a_directory_that_cannot_be_one_is_named(tmp_path: Path) -> None:
 def test_where_memory_is_short_a_file_is_mapped_and_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = os.urandom(3 * layout.PAGE + 5)
     (tmp_path / "a.safetensors").write_bytes(data)
-    monkeypatch.setattr(reading, "LANES_FROM", 1)
-    monkeypatch.setattr(snapshot, "memory_free", lambda: len(data))
+    monkeypatch.setattr(verified_read, "LANES_FROM", 1)
+    monkeypatch.setattr(verified_read, "memory_free", lambda: len(data))
     entry = layout.FileEntry("a.safetensors", len(data), (zlib.crc32(data),))
-    found = reading.read_whole(str(tmp_path), entry)
-    assert not isinstance(found, bytearray)
+    found = verified_read.read_whole(str(tmp_path), entry)
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        assert str(tmp_path / "a.safetensors") in maps.read()
     assert bytes(found) == data
     found[0:1] = bytes([data[0] ^ 1])
     assert (tmp_path / "a.safetensors").read_bytes() == data
     (tmp_path / "a.safetensors").write_bytes(bytes([data[0] ^ 1]) + data[1:])
     with pytest.raises(layout.LayoutError):
-        reading.read_whole(str(tmp_path), entry)
+        verified_read.read_whole(str(tmp_path), entry)
 
 
 SCRIPT = """

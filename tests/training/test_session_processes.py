@@ -46,14 +46,14 @@ class Trainer:
         return [line for line in self.text.splitlines() if line.startswith("step ")]
 
     def wait(self) -> int:
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def wait_for(self, words: str) -> None:
-        wait_until(lambda: words in self.text or self.process.poll() is not None, 20, what=words)
+        wait_until(lambda: words in self.text or self.process.poll() is not None, what=words)
         assert words in self.text, self.text
 
     def wait_for_steps(self, count: int) -> None:
-        wait_until(lambda: len(self.steps) >= count or self.process.poll() is not None, 20, what=f"{count} steps")
+        wait_until(lambda: len(self.steps) >= count or self.process.poll() is not None, what=f"{count} steps")
 
     def end(self, number: int, *, group: bool = False) -> int:
         (os.killpg if group else os.kill)(self.process.pid, number)
@@ -70,6 +70,7 @@ def run_whole(directory: Path, *arguments: str, **environment: str) -> Trainer:
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-02", "CKPT-03", "LIB-04")
 @pytest.mark.parametrize("variant", [(), ("--plain",), ("--own-loop",)], ids=["numpy", "plain", "own-loop"])
 def test_killed_again_and_again_it_ends_with_the_same_numbers_and_the_same_batches(
@@ -90,6 +91,7 @@ def test_killed_again_and_again_it_ends_with_the_same_numbers_and_the_same_batch
     assert len(set(whole.steps)) == 40
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-01", "LIB-02", "POST-09", "LIB-18", "B-50")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 @pytest.mark.parametrize("variant", [(), ("--own-loop",), ("--swallow",)], ids=["steps", "own-loop", "swallow"])
@@ -181,6 +183,44 @@ def test_a_second_run_in_the_same_directory_is_refused_and_told_who_holds_it(tmp
     assert second.wait() == 1
     assert f"is written by another run (process {first.process.pid} on" in second.text
     assert first.end(signal.SIGTERM) == 143
+
+
+IMPORT = """
+import gc, json, os, random, signal, sys, threading, warnings
+def look():
+    return {
+        "handlers": [str(signal.getsignal(n)) for n in signal.valid_signals()],
+        "threads": threading.active_count(),
+        "environment": dict(os.environ),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "children": open(f"/proc/self/task/{os.getpid()}/children").read(),
+        "random": hash(random.getstate()),
+        "cwd": [os.getcwd(), *os.listdir()],
+        "hooks": [str(hook) for hook in (sys.excepthook, sys.stdout, threading.excepthook)],
+        "collector": [gc.isenabled(), gc.get_threshold(), len(warnings.filters)],
+    }
+before = look()
+import holdfast.training
+for name in holdfast.training.__all__:
+    getattr(holdfast.training, name)
+after = look()
+print(json.dumps({name: [before[name], after[name]] for name in before if before[name] != after[name]}))
+"""
+
+
+@pytest.mark.requirement("LIB-11")
+def test_LIB_11_importing_it_changes_nothing_of_the_process(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", IMPORT],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == {}
 
 
 @pytest.mark.requirement("LIB-11")

@@ -13,7 +13,7 @@ from holdfast import training
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.training.storage.saving import Saver
+    from holdfast.training.storage.write.save import Saver
 
 np = pytest.importorskip("numpy")
 
@@ -36,6 +36,7 @@ def kill_the_writer_of_the_next_save(saver: Saver, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(saver, "save", kill)
 
 
+@pytest.mark.slow
 def test_the_last_save_survives_the_death_of_its_writer(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

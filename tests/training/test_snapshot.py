@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training.storage import layout, snapshot, tree
+from holdfast.training.storage import layout, tree
+from holdfast.training.storage.write import snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,21 +18,21 @@ pytestmark = pytest.mark.contract
 
 
 @pytest.fixture
-def taken() -> Iterator[snapshot.Snapshot]:
-    made = snapshot.Snapshot()
+def taken() -> Iterator[snapshot.StateSnapshot]:
+    made = snapshot.StateSnapshot()
     yield made
     made.close()
 
 
-def plan(state: dict[str, Any], text: bytes = b"{}") -> list[snapshot.Planned]:
+def plan(state: dict[str, Any], text: bytes = b"{}") -> list[snapshot.PlannedFile]:
     return snapshot.plan_files("", {name: tree.flatten(value, name)[1] for name, value in state.items()}, text)
 
 
-def bytes_of(taken: snapshot.Snapshot, file: snapshot.Planned) -> bytes:
+def bytes_of(taken: snapshot.StateSnapshot, file: snapshot.PlannedFile) -> bytes:
     return os.pread(taken.fd, file.nbytes, file.offset)
 
 
-def test_files_begin_on_pages_and_hold_what_the_pieces_say(taken: snapshot.Snapshot) -> None:
+def test_files_begin_on_pages_and_hold_what_the_pieces_say(taken: snapshot.StateSnapshot) -> None:
     planned = plan(
         {"a": {"x": array("d", [1, 2])}, "none": {"n": 3}, "b": [array("b", [1] * 5000), array("f")]}, b"{text}"
     )
@@ -43,7 +44,7 @@ def test_files_begin_on_pages_and_hold_what_the_pieces_say(taken: snapshot.Snaps
 
 
 @pytest.mark.requirement("CKPT-17")
-def test_what_is_changed_after_the_copy_does_not_reach_it(taken: snapshot.Snapshot) -> None:
+def test_what_is_changed_after_the_copy_does_not_reach_it(taken: snapshot.StateSnapshot) -> None:
     numbers = array("d", [1.0] * 1000)
     planned = plan({"a": {"x": numbers}})
     taken.fill(planned)
@@ -52,7 +53,7 @@ def test_what_is_changed_after_the_copy_does_not_reach_it(taken: snapshot.Snapsh
     assert bytes_of(taken, planned[0]) == before
 
 
-def test_the_buffer_grows_for_a_larger_state_and_is_reused_for_a_smaller_one(taken: snapshot.Snapshot) -> None:
+def test_the_buffer_grows_for_a_larger_state_and_is_reused_for_a_smaller_one(taken: snapshot.StateSnapshot) -> None:
     for count in (10, 100_000, 50, 200_000):
         planned = plan({"a": {"x": array("d", [float(count)] * count)}})
         taken.fill(planned)
@@ -62,7 +63,7 @@ def test_the_buffer_grows_for_a_larger_state_and_is_reused_for_a_smaller_one(tak
     assert taken.size == size
 
 
-def test_pages_touched_ahead_are_there_when_the_copy_begins(taken: snapshot.Snapshot) -> None:
+def test_pages_touched_ahead_are_there_when_the_copy_begins(taken: snapshot.StateSnapshot) -> None:
     planned = plan({"a": {"x": array("d", [1.0] * 300_000)}})
     taken.reserve(snapshot.bytes_needed(planned), ahead=True)
     taken.fill(planned)
@@ -111,7 +112,7 @@ def test_the_memory_that_is_free_is_the_least_of_the_box_and_its_groups(
 
 def test_a_save_without_memory_for_a_copy_is_written_in_place(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.training.storage import checkpoints
-    from holdfast.training.storage.saving import Saver
+    from holdfast.training.storage.write.save import Saver
     from tests.training.faults import support
 
     monkeypatch.setattr(snapshot, "memory_free", lambda: 100)

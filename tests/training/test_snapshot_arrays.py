@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training.storage import arrays, snapshot, tree
+from holdfast.training.errors import CannotSave
+from holdfast.training.storage import arrays, tree
+from holdfast.training.storage.write import snapshot
+from tests.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 
 
 class Wrapped(torch.Tensor):  # type: ignore[misc, name-defined]  # torch is a value here
@@ -46,13 +49,13 @@ KINDS: dict[str, tuple[Callable[[], Any], bool]] = {
 
 
 @pytest.fixture
-def taken() -> Iterator[snapshot.Snapshot]:
-    made = snapshot.Snapshot()
+def taken() -> Iterator[snapshot.StateSnapshot]:
+    made = snapshot.StateSnapshot()
     yield made
     made.close()
 
 
-def plan(states: dict[str, Any], layouts: snapshot.Layouts | None = None) -> list[snapshot.Planned]:
+def plan(states: dict[str, Any], layouts: snapshot.Layouts | None = None) -> list[snapshot.PlannedFile]:
     flat = {name: tree.flatten_described(value, name) for name, value in states.items()}
     found, described = {k: v[1] for k, v in flat.items()}, {k: v[2] for k, v in flat.items()}
     return snapshot.plan_files("", found, b"{}", described, layouts)
@@ -60,7 +63,7 @@ def plan(states: dict[str, Any], layouts: snapshot.Layouts | None = None) -> lis
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.requirement("CKPT-17")
-def test_the_copy_is_what_would_be_written_without_one(kind: str, taken: snapshot.Snapshot) -> None:
+def test_the_copy_is_what_would_be_written_without_one(kind: str, taken: snapshot.StateSnapshot) -> None:
     value = KINDS[kind][0]()
     planned = plan({"model": {"x": value, "y": torch.ones(3)}})
     taken.fill(planned)
@@ -68,11 +71,46 @@ def test_the_copy_is_what_would_be_written_without_one(kind: str, taken: snapsho
         assert os.pread(taken.fd, file.nbytes, file.offset) == b"".join(file.pieces())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_only_plain_bytes_in_one_piece_are_copied_as_memory(kind: str) -> None:
     make, plain = KINDS[kind]
     value = make()
-    assert (arrays.address_of(value, arrays.describe(value, "x")) is not None) is plain
+    assert (arrays.address_of(value, arrays.describe_array(value, "x")) is not None) is plain
+
+
+@each("kind", KINDS)
+def test_what_was_described_before_is_described_the_same_or_asked_again(kind: str) -> None:
+    value = KINDS[kind][0]()
+    if isinstance(value, torch.Tensor):
+        arrays.describe_array(torch.zeros(value.shape, dtype=value.dtype), "alike")
+    what = arrays.describe_array(value, "x")
+    assert arrays.describe_alike(value) in (what, None)
+    plain = torch.zeros(3, 4)
+    assert arrays.describe_array(plain, "x") is arrays.describe_alike(plain), "this one is asked no more"
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "sparse": lambda: torch.eye(4).to_sparse(),
+    "meta": lambda: torch.empty(4, 4, device="meta"),
+    "nested": lambda: torch.nested.nested_tensor([torch.zeros(4), torch.zeros(4)]),
+    "quantized": lambda: torch.quantize_per_tensor(torch.zeros(4, 4), 0.1, 0, torch.qint8),
+    "given back": lambda: _give_back(torch.zeros(4, 4)),
+}
+
+
+def _give_back(tensor: Any) -> Any:
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@each("kind", REFUSED)
+def test_what_cannot_be_saved_is_refused_also_when_one_like_it_was_saved(kind: str) -> None:
+    arrays.describe_array(torch.zeros(4, 4), "alike")
+    value = REFUSED[kind]()
+    assert arrays.describe_alike(value) is None
+    with pytest.raises(CannotSave):
+        arrays.describe_array(value, "x")
 
 
 def test_a_layout_is_known_again_until_a_shape_a_type_or_a_name_changes() -> None:

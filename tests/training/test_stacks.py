@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.host import processes
+from holdfast.host.process import processes
 from holdfast.training.reporting import stacks
 from tests.waiting import wait_until
 
@@ -108,7 +108,7 @@ def test_LIB_15_the_process_goes_on_after_each_of_100_questions(tmp_path: Path) 
         for _ in range(100):
             process.send_signal(number)
         wait_until(lambda: "most recent call first" in path.read_text(), what="a stack")
-        out, _ = process.communicate("here\n", timeout=20)
+        out, _ = process.communicate("here\n", timeout=60)
         assert out.strip() == "went on here"
         assert process.returncode == 0
 
@@ -227,3 +227,46 @@ os.write(saved, b"free\\n" if not os.path.exists("/proc/self/fd/2") else b"taken
 """
     with child(tmp_path / "stacks.txt", body) as process:
         wait_for_line(process, "free")
+
+
+QUIT = "stacks.answer_quit()\nprint('ready', flush=True)\nsys.stdin.readline()\nprint('went on', flush=True)"
+
+
+@pytest.mark.requirement("LIB-21")
+def test_LIB_21_quit_is_a_wish_for_stacks_and_the_process_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "stacks.txt"
+    with child(path, QUIT) as process:
+        wait_for_line(process, "ready")
+        process.send_signal(signal.SIGQUIT)
+        wait_until(lambda: "most recent call first" in path.read_text(), what="a stack")
+        out, _ = process.communicate("\n", timeout=60)
+    assert out.strip() == "went on"
+    assert process.returncode == 0
+
+
+@pytest.mark.requirement("LIB-21")
+def test_LIB_21_without_a_supervisor_the_stacks_are_on_standard_error(tmp_path: Path) -> None:
+    code = f"import sys\nfrom holdfast.training.reporting import stacks\n{QUIT}"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        wait_for_line(process, "ready")
+        process.send_signal(signal.SIGQUIT)
+        assert process.stderr is not None
+        assert "most recent call first" in process.stderr.readline()
+        process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+
+
+@pytest.mark.requirement("LIB-21")
+def test_LIB_21_a_quit_that_the_script_handles_itself_stays_its_own(tmp_path: Path) -> None:
+    body = f"signal.signal(signal.SIGQUIT, lambda *_: os.write(1, b'mine\\n'))\n{QUIT}"
+    path = tmp_path / "stacks.txt"
+    with child(path, body) as process:
+        wait_for_line(process, "ready")
+        process.send_signal(signal.SIGQUIT)
+        process.send_signal(read_record(path)["signal"])
+        wait_until(path.read_text, what="the stacks that the other signal asks for")
+        out, _ = process.communicate("\n", timeout=60)
+    assert out.split() == ["mine", "went", "on"]
+    assert path.read_text().count("most recent call first") == 1

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.waiting import wait_until
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -159,15 +161,46 @@ def test_after_the_run_a_forked_child_dies_when_its_parent_ends_it(play: Callabl
 
 def test_a_pool_can_be_left(play: Callable[..., Scene]) -> None:
     scene = play("pool")
+    assert scene.process.wait(60) == 0
     assert scene.hear() == {"squares": [0, 1, 2, 3]}
-    assert scene.process.wait() == 0
+
+
+def test_a_child_acts_on_a_term_that_came_before_it_had_handlers(play: Callable[..., Scene]) -> None:
+    assert play("newborn").hear() == {"exitcode": -signal.SIGTERM}
+
+
+@pytest.mark.requirement("LIB-01")
+def test_LIB_01_a_child_that_is_just_forked_lives_on_when_its_parent_was_told_too(play: Callable[..., Scene]) -> None:
+    """It took the TERM for the second one, in three of fifteen trainings that were stopped while they forked."""
+    assert play("newborn", "both").hear() == {"exitcode": 0}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_pool_can_be_left_each_time(play: Callable[..., Scene]) -> None:
+    """Three of a hundred waited for a worker that a TERM reached just before it blocked."""
+    for _ in range(200):
+        assert play("pool").process.wait(60) == 0
+
+
+@pytest.mark.parametrize("blocked", ["same", "nested"])
+def test_a_child_acts_on_a_term_that_came_just_before_it_blocked(play: Callable[..., Scene], blocked: str) -> None:
+    """As between Python's last look for signals and the call: a signal to another thread interrupts no call either."""
+    scene = play("blocked", blocked)
+    assert scene.hear() == {"exitcode": -signal.SIGTERM}
+
+
+def test_a_child_that_blocks_a_term_and_waits_for_it_has_it(play: Callable[..., Scene]) -> None:
+    """Our thread in it takes no signals, and the kernel's table of its descriptors stays small."""
+    assert play("awaited").hear() == {"exitcode": signal.SIGTERM, "table": 1024}
 
 
 def test_programs_that_are_executed_die_of_a_term(play: Callable[..., Scene]) -> None:
     assert play("executed").hear() == {"direct": -signal.SIGTERM, "grandchild": signal.SIGTERM}
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.requirement("LIB-01")
 def test_LIB_01_shielded_loader_workers_deliver_after_a_term_to_the_whole_group(play: Callable[..., Scene]) -> None:
     pytest.importorskip("torch")
@@ -176,12 +209,12 @@ def test_LIB_01_shielded_loader_workers_deliver_after_a_term_to_the_whole_group(
     scene.signal_group(signal.SIGTERM)
     facts = scene.hear()
     assert facts["problem"] == ""
-    assert facts["seen"] > 20, "more than was fetched ahead"
+    assert facts["seen"] == 500, "more than was fetched ahead"
     assert scene.process.wait() == 0
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(300)
 def test_without_the_shield_a_term_to_the_group_ends_the_loader(play: Callable[..., Scene]) -> None:
     pytest.importorskip("torch")
     scene = play("loader", "bare")
@@ -195,6 +228,7 @@ def bombard(scene: Scene, directory: Path, times: int) -> None:
     draw = random.Random()
     path = directory / "step.json"
     scene.hear()
+    wait_until(path.exists, what="the first file is committed")
     for _ in range(times):
         # A random instant is what this is about; nothing is waited for.
         time.sleep(draw.random() * 0.004)

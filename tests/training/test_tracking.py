@@ -10,8 +10,9 @@ import pytest
 
 from holdfast.training import tracking
 from holdfast.training.errors import CannotResume, TrainingError
+from tests.each import each
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 torch: Any = pytest.importorskip("torch")
 np: Any = pytest.importorskip("numpy")
 
@@ -41,7 +42,7 @@ class OptimizedModule(torch.nn.Module):  # type: ignore[misc,unused-ignore]
 
 
 @pytest.mark.requirement("CKPT-12", "B-57")
-@pytest.mark.parametrize(
+@each(
     ("key", "bare"),
     [
         ("module.x", "x"),
@@ -71,15 +72,15 @@ WRAPPERS: dict[str, Any] = {
 
 
 @pytest.mark.requirement("CKPT-12", "B-57")
-@pytest.mark.parametrize("there", WRAPPERS)
-@pytest.mark.parametrize("here", WRAPPERS)
+@each("there", WRAPPERS)
+@each("here", WRAPPERS)
 def test_any_wrapping_loads_into_any_other(there: str, here: str) -> None:
     saved, wanted = WRAPPERS[there](Model()), WRAPPERS[here](Model())
-    state = tracking.follow("model", saved, None).capture()
-    tracking.follow("model", wanted, None).restore(state)
+    state = tracking.classify_target("model", saved, None).capture()
+    tracking.classify_target("model", wanted, None).restore(state)
     # Also what a script saved by itself, with the wrappers' prefixes in it.
     fresh = WRAPPERS[here](Model())
-    tracking.follow("model", fresh, None).restore(dict(saved.state_dict()))
+    tracking.classify_target("model", fresh, None).restore(dict(saved.state_dict()))
     for restored in (wanted, fresh):
         for a, b in zip(saved.parameters(), restored.parameters(), strict=True):
             assert torch.equal(a, b)
@@ -92,7 +93,7 @@ def test_loading_stays_strict_and_names_what_changed() -> None:
     state["extra"] = torch.zeros(1)
     del state["head.bias"]
     with pytest.raises(CannotResume) as caught:
-        tracking.follow("model", Model(), None).restore(state)
+        tracking.classify_target("model", Model(), None).restore(state)
     for words in ("head.weight was [3, 2], is [1, 2]", "not in the checkpoint: head.bias", "not in the model: extra"):
         assert words in str(caught.value)
 
@@ -114,7 +115,7 @@ def test_containers_are_updated_in_place_with_everything_in_them() -> None:
         "step": 7,
         "new": "x",
     }
-    tracking.follow("state", target, None).restore(state)
+    tracking.classify_target("state", target, None).restore(state)
     assert names[0] is target
     assert names[1] is target["n"]
     assert weights == array("d", [1, 2])
@@ -128,7 +129,7 @@ def test_optimizer_scheduler_and_scaler_are_taken_as_they_are() -> None:
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters())
     for owner in (model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1), torch.amp.GradScaler("cpu")):
-        assert tracking.follow("x", owner, None).kind == "stateful"
+        assert tracking.classify_target("x", owner, None).kind == "stateful"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_optimizer_scheduler_and_scaler_are_taken_as_they_are() -> None:
 )
 def test_what_cannot_be_restored_in_place_is_refused_when_it_is_tracked(make: Any, words: str) -> None:
     with pytest.raises(TrainingError, match=words):
-        tracking.follow("thing", make(), None)
+        tracking.classify_target("thing", make(), None)
 
 
 @pytest.mark.parametrize(
@@ -159,4 +160,4 @@ def test_what_cannot_be_restored_in_place_is_refused_when_it_is_tracked(make: An
 )
 def test_a_state_of_another_shape_is_refused_by_its_place(target: Any, state: Any) -> None:
     with pytest.raises(CannotResume, match=r"^state"):
-        tracking.follow("state", target, None).restore(state)
+        tracking.classify_target("state", target, None).restore(state)

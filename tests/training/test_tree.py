@@ -12,11 +12,12 @@ from collections import OrderedDict
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.training.errors import CannotSave
 from holdfast.training.storage import tree
+from tests.each import each
 
 pytestmark = pytest.mark.pure
 
@@ -34,7 +35,7 @@ def there_and_back(state: object) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal also in type, and with NaN equal to itself."""
+    """Equal also in type and sign, and with NaN equal to itself."""
     if isinstance(a, float):
         return (
             type(b) is float
@@ -53,11 +54,11 @@ def same(a: Any, b: Any) -> bool:
 
 
 @pytest.mark.requirement("CKPT-01", "CKPT-11")
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         *(None, True, False, 0, -1, 2**63, 2**64, -(10**30), 10**5000, -(2**20000)),
-        *(0.0, -0.0, 1e-320, 1.5, math.pi, float("nan"), float("inf"), float("-inf")),
+        *(0.0, -0.0, 1e-320, 1.5, math.pi, float("nan"), float("-nan"), float("inf"), float("-inf")),
         *("", "text", 'quote " and \\ and \n', "\u00e4\u4e2d\U0001f600", "\ud800", "\0"),
         *(b"", b"\0\xff", 1 + 2j, complex("nan"), complex(0.0, -0.0), range(3, 30, 7)),
         *([], {}, (), set(), frozenset(), [[]], ({},), [(1, 2), [1, 2]]),
@@ -86,6 +87,7 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
+@example([float("nan"), float("-nan")])
 def test_any_nesting_of_plain_values_comes_back(value: object) -> None:
     assert same(value, there_and_back(value))
 
@@ -183,7 +185,7 @@ class Opaque:
     pass
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "place", "words"),
     [
         ({"fn": lambda: 0}, "opt.fn", "function"),
@@ -208,7 +210,7 @@ def test_what_has_no_plain_form_is_refused_by_its_place_and_kind(value: object, 
 
 
 @pytest.mark.requirement("CKPT-11", "B-74")
-@pytest.mark.parametrize(
+@each(
     "document",
     [
         {"$": "exec", "value": "1"},

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import socket
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.training.storage import checkpoints, layout, writer, writing
+from holdfast.model.record import asdict
+from holdfast.training.storage import checkpoints, layout
+from holdfast.training.storage.write import files, writer
 from tests.training.faults import support
 from tests.training.faults.support import Faults
 
@@ -153,7 +158,7 @@ def test_where_directories_cannot_be_exchanged_the_one_that_is_there_stays(
 ) -> None:
     assert support.save(tmp_path, 3).ok
     before = os.stat(tmp_path / "step-3").st_ino
-    monkeypatch.setattr(writing, "RENAME_EXCHANGE", 1 << 20)  # the kernel refuses flags that it does not know
+    monkeypatch.setattr(files, "RENAME_EXCHANGE", 1 << 20)  # the kernel refuses flags that it does not know
     result = support.save(tmp_path, 3)
     assert not result.ok
     assert "cannot be replaced" in result.message
@@ -175,9 +180,9 @@ def test_ranks_meet_and_rank_0_commits_one_unit(tmp_path: Path) -> None:
     """Four ranks in threads; each writes its own files, one record names them all."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from holdfast.training.storage.saving import Saver
+    from holdfast.training.storage.write.save import Saver
 
-    def one(rank: int) -> writer.Result | None:
+    def one(rank: int) -> writer.SaveResult | None:
         saver = Saver(str(tmp_path), checkpoints.Retention(), token="abcd", rank=rank, world=4, asynchronous=False)
         return saver.save(7, {"model": {"rank": rank}}, {}).outcome
 
@@ -190,7 +195,7 @@ def test_ranks_meet_and_rank_0_commits_one_unit(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_cannot_save_its_part_fails_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from holdfast.training.storage.saving import Saver
+    from holdfast.training.storage.write.save import Saver
 
     monkeypatch.setattr(writer, "ROSTER_WAIT_S", 0.2)
     saver = Saver(str(tmp_path), checkpoints.Retention(), token="abcd", rank=0, world=2, asynchronous=False)
@@ -199,3 +204,22 @@ def test_a_rank_that_cannot_save_its_part_fails_all_of_them(tmp_path: Path, monk
     assert not result.ok
     assert "not all 2 ranks saved their part" in result.message
     assert support.leftovers(tmp_path) == []
+
+
+def test_a_writer_that_cannot_say_how_it_went_does_not_leave_its_trainer_waiting(tmp_path: Path) -> None:
+    ours, theirs = socket.socketpair()
+    theirs.shutdown(socket.SHUT_WR)
+    snapshot = os.memfd_create("snapshot")
+    os.write(snapshot, b"{}".ljust(layout.PAGE))
+    job = writer.SaveJob(str(tmp_path / "c"), "abcd0000", 1, (("state.json", 0, 2),), {})
+    with subprocess.Popen(
+        writer.command(theirs.fileno(), snapshot), pass_fds=(theirs.fileno(), snapshot), stderr=subprocess.PIPE
+    ) as process:
+        theirs.close()
+        ours.sendall(json.dumps(asdict(job)).encode() + b"\n")
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert b"its answer about step 1 could not be sent (Broken pipe)" in said
+    assert checkpoints.verify(str(tmp_path / "c" / "step-1")).ok, "it is durable all the same"
+    ours.close()
+    os.close(snapshot)

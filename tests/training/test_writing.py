@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.training.storage import layout, writing
+from holdfast.training.storage import layout
+from holdfast.training.storage.write import files
 from tests.training.faults import support
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ SIZES = [
     4095,
     4096,
     4097,
-    writing.DIRECT_FROM - 1,
-    writing.DIRECT_FROM,
+    files.DIRECT_FROM - 1,
+    files.DIRECT_FROM,
     (16 << 20) + 1,
     (32 << 20),
     (33 << 20) + 7,
@@ -48,20 +49,20 @@ def test_a_file_of_any_size_is_written_and_hashed_as_it_is(size: int, way: str, 
     data = os.urandom(1 << 16) * (size // (1 << 16) + 1)
     data = data[:size]
     if way == "whole":
-        source = writing.Source("x", size, whole=whole(data))
+        source = files.FileSource("x", size, whole=whole(data))
     else:
         cut = [data[at : at + 5_000_011] for at in range(0, size, 5_000_011)]
-        source = writing.Source("x", size, pieces=lambda: map(memoryview, cut))
-    (entry,) = writing.write_files(str(tmp_path), [source])
+        source = files.FileSource("x", size, pieces=lambda: map(memoryview, cut))
+    (entry,) = files.write_files(str(tmp_path), [source])
     assert (tmp_path / "x").read_bytes() == data
     expected = [zlib.crc32(data[at : at + layout.CHUNK]) for at in range(0, size, layout.CHUNK)]
     assert (entry.bytes, list(entry.chunks)) == (size, expected)
 
 
 def test_pieces_that_are_not_what_was_announced_are_no_checkpoint(tmp_path: Path) -> None:
-    source = writing.Source("x", 10, pieces=lambda: [memoryview(b"123")])
+    source = files.FileSource("x", 10, pieces=lambda: [memoryview(b"123")])
     with pytest.raises(OSError, match="3 bytes came, 10 were announced"):
-        writing.write_files(str(tmp_path), [source])
+        files.write_files(str(tmp_path), [source])
 
 
 def test_a_file_system_without_direct_writes_gets_plain_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +78,7 @@ def test_a_file_system_without_direct_writes_gets_plain_ones(tmp_path: Path, mon
 
     monkeypatch.setattr(os, "pwrite", picky)
     data = os.urandom(40 << 20)
-    writing.write_files(str(tmp_path), [writing.Source("x", len(data), whole=whole(data))])
+    files.write_files(str(tmp_path), [files.FileSource("x", len(data), whole=whole(data))])
     assert (tmp_path / "x").read_bytes() == data
 
 
@@ -85,9 +86,9 @@ def test_writes_that_are_cut_short_are_continued(tmp_path: Path, monkeypatch: py
     real = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: real(fd, data[: max(layout.PAGE, len(data) // 3)], at))
     data = os.urandom(20 << 20)
-    for name, lanes in (("direct", writing.DIRECT_FROM), ("plain", 1 << 40)):
-        monkeypatch.setattr(writing, "DIRECT_FROM", lanes)
-        writing.write_files(str(tmp_path), [writing.Source(name, len(data), whole=whole(data))])
+    for name, lanes in (("direct", files.DIRECT_FROM), ("plain", 1 << 40)):
+        monkeypatch.setattr(files, "DIRECT_FROM", lanes)
+        files.write_files(str(tmp_path), [files.FileSource(name, len(data), whole=whole(data))])
         assert (tmp_path / name).read_bytes() == data
 
 
@@ -96,7 +97,7 @@ def test_a_file_system_that_takes_nothing_and_says_nothing_is_an_error(
 ) -> None:
     monkeypatch.setattr(os, "pwrite", lambda *_: 0)
     with pytest.raises(OSError, match="took no bytes"):
-        writing.write_files(str(tmp_path), [writing.Source("x", 3, whole=whole(b"123"))])
+        files.write_files(str(tmp_path), [files.FileSource("x", 3, whole=whole(b"123"))])
 
 
 @pytest.mark.parametrize("allowed", [0, 1])
@@ -114,7 +115,7 @@ def test_where_threads_are_refused_the_file_is_written_all_the_same(
 
     monkeypatch.setattr(threading.Thread, "start", start)
     data = os.urandom(40 << 20)
-    writing.write_files(str(tmp_path), [writing.Source("x", len(data), whole=whole(data))])
+    files.write_files(str(tmp_path), [files.FileSource("x", len(data), whole=whole(data))])
     assert (tmp_path / "x").read_bytes() == data
 
 
@@ -131,7 +132,7 @@ def test_what_goes_wrong_in_a_thread_is_never_taken_for_done(
 
     monkeypatch.setattr(os, "pwrite", fail)
     with pytest.raises(type(error)):
-        writing.write_files(str(tmp_path), [writing.Source("x", 40 << 20, whole=whole(bytes(40 << 20)))])
+        files.write_files(str(tmp_path), [files.FileSource("x", 40 << 20, whole=whole(bytes(40 << 20)))])
 
 
 @pytest.mark.requirement("CKPT-08")
@@ -151,10 +152,10 @@ def test_room_is_asked_for_before_anything_is_written(
     disk = os.statvfs_result((4096, 4096, 0, blocks, blocks, 1000 if inodes else 0, inodes, inodes, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: disk)
     if not words:
-        writing.check_room(str(tmp_path), 10_000_000, 10)
+        files.check_room(str(tmp_path), 10_000_000, 10)
         return
-    with pytest.raises(writing.NoSpace, match=words):
-        writing.check_room(str(tmp_path), 10_000_000, 10)
+    with pytest.raises(files.NoSpace, match=words):
+        files.check_room(str(tmp_path), 10_000_000, 10)
 
 
 @pytest.mark.requirement("LIB-06", "CKPT-05", "B-25")

@@ -63,6 +63,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
+from tests.budget import PATIENCE
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -221,23 +222,23 @@ class Boot:
         return self._process.returncode is None and not self._ended(0.0)
 
     def wait_for_output(self, text: str, timeout_s: float = 20.0) -> None:
-        """Wait until `text` stands in the payload's standard output.
+        """Wait until `text` stands in the payload's standard output; limits of time are those of an idle machine.
 
         Raises:
             MachineError: it did not appear in time, or the guest ended without it; the guest is powered off.
         """
-        wait_until(lambda: text in self.stdout or not self.running, timeout_s)
+        wait_until(lambda: text in self.stdout or not self.running, PATIENCE * timeout_s)
         if text not in self.stdout:
             raise self._failure(f"ended without the output {text!r}")
 
     def wait(self, timeout_s: float = 25.0) -> Result:
-        """Wait until the guest has powered off and return the payload's result.
+        """Wait until the guest has powered off and return the payload's result; the limit is that of an idle machine.
 
         Raises:
             MachineError: not in time (the guest is then powered off), or it left no result.
         """
-        if self._process.returncode is None and not self._ended(timeout_s):
-            raise self._failure(f"still running after {timeout_s} s")
+        if self._process.returncode is None and not self._ended(PATIENCE * timeout_s):
+            raise self._failure(f"still running after {PATIENCE * timeout_s} s")
         self._collect()
         text = self._read("result.json")
         found: dict[str, Any] = json.loads(text) if text else {"init_error": "no result was written"}

@@ -30,7 +30,7 @@ def climb(machine: Machine, *argv: str, **guest: Any) -> dict[str, Any]:
 
 
 def check_families(found: dict[str, Any], rungs: set[str]) -> None:
-    assert {rung for rung, refusal in found["rungs"].items() if refusal is None} == rungs | {"process_group"}
+    assert {rung for rung, refusal in found["levels"].items() if refusal is None} == rungs | {"process_group"}
     assert set(found["families"]) == rungs
     for rung, family in found["families"].items():
         assert family["before"] >= 8, rung
@@ -57,7 +57,7 @@ def test_LIM_02_pure_v2_for_root_and_for_a_delegated_user(machine: Machine, uid:
 def test_a_user_without_delegation_gets_the_namespace_and_a_watchdog(machine: Machine) -> None:
     found = climb(machine, "ladder", uid=USER)
     check_families(found, {"pid_namespace", "subreaper"})
-    assert "no group can be made" in found["rungs"]["cgroup_v2"]
+    assert "no group can be made" in found["levels"]["cgroup_v2"]
     assert found["chosen"] == "pid_namespace"
     assert found["group"] == {"made": False}
 

@@ -113,7 +113,7 @@ def test_a_v1_only_box_has_the_v1_controllers_and_no_v2(machine: Machine) -> Non
 
 def test_a_guest_that_is_not_done_in_time_is_ended_and_shown(machine: Machine) -> None:
     boot = machine.start(["sleep", "60"])
-    with pytest.raises(MachineError, match=r"still running after 0\.1 s"):
+    with pytest.raises(MachineError, match=r"still running after 0\.\d s"):
         boot.wait(0.1)
     assert not boot.running
     assert list_session(boot.pid) == []
@@ -139,4 +139,4 @@ def test_the_guest_dies_with_a_killed_test_process(tmp_path: Path) -> None:
         session = int(tester.stdout.readline())
         assert list_session(session) != []
         tester.kill()
-    wait_until(lambda: list_session(session) == [], 10.0)
+    wait_until(lambda: list_session(session) == [])

@@ -1,3 +1,3 @@
-"""What stands beside a job: observe, decide, commit, act."""
+"""The programs that run and watch jobs on one box: supervisor, queue worker, patrol, and what reads or changes runs."""
 
 from __future__ import annotations

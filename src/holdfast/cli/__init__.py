@@ -1,4 +1,4 @@
-"""The desk: what a person types and what comes back. One verb, one file under `verbs`.
+"""The command line: one verb, one file under `verbs`; it parses, calls one function, and renders the answer.
 
 A verb parses, calls one function, and renders. Start-up is a feature: a verb is imported when it is used, and nothing
 here is imported by the layers below.

@@ -1,4 +1,4 @@
-"""From exceptions to what a person reads and the exit code that a program sees.
+"""Turns exceptions into a message for people and an exit code for programs.
 
 One table of reactions: our own errors say what they are; click's usage errors are 64; an operating system's refusal is
 74; a broken pipe is silence; anything else is a bug, whose traceback goes to a file and never to the terminal.
@@ -10,14 +10,16 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
 
+from holdfast import __version__
+from holdfast.core.job import redact
+from holdfast.desk.caller import CALLER
 from holdfast.model.errors import EXIT_STOPPED, HoldfastError, InternalError, StorageError, UsageError
 
-from .render import clean, print_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from .render import clean, flush_output, print_json
 
 EXIT_BROKEN_PIPE = 141
 """As a shell reports SIGPIPE: the reader has left, and wants no more words."""
@@ -27,9 +29,15 @@ _ENVIRONMENT_ERRORS = frozenset(
 )
 
 
+NEAR = 0.7
+"""How alike a misspelt option and the one that is proposed are."""
+
+
 def guard(call: Callable[[], int], argv: Sequence[str]) -> int:
     """Run `call`; return its exit code, or the code of the error that it raised, which has then been reported."""
     as_json = wants_json(argv)
+    if CALLER.place is None:
+        CALLER.words = tuple(argv)
     try:
         _soften(sys.stdout)
         code = call()
@@ -41,7 +49,7 @@ def guard(call: Callable[[], int], argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_STOPPED
     except Exception as error:  # noqa: BLE001 - the outermost barrier: it reports everything and hides nothing
-        return _report_safely(_translate(error, argv), as_json=as_json)
+        return _report_safely(translate(error, argv), as_json=as_json)
     finally:
         _discard_output()
 
@@ -54,11 +62,12 @@ def wants_json(argv: Sequence[str]) -> bool:
 
 def report(error: HoldfastError, *, as_json: bool) -> int:
     """Tell a person, or with `as_json` a program, about `error`; returns its exit code."""
+    hint = name_hint(error, as_json=as_json)
     if as_json:
         body = {
             "code": error.code,
             "message": str(error),
-            "hint": error.hint,
+            "hint": hint,
             "exit_code": error.exit_code,
             "blame": error.blame.value,
             "transient": error.transient,
@@ -67,11 +76,26 @@ def report(error: HoldfastError, *, as_json: bool) -> int:
         print_json({"error": body})
         sys.stdout.flush()
     elif sys.stderr is not None:
+        flush_output()
         lines = [f"holdfast: {clean(str(error), keep_newlines=True)}"]
-        if error.hint:
-            lines.append(f"  {clean(error.hint, keep_newlines=True)}")
+        if hint:
+            lines.append(f"  {clean(hint, keep_newlines=True)}")
         print("\n".join(lines), file=sys.stderr, flush=True)
     return error.exit_code
+
+
+def name_hint(error: HoldfastError, *, as_json: bool) -> str:
+    """The hint with its commands as they are typed at the desk, where a box has said it.
+
+    Text on a box is printed through a stream that does that (`placed.from_desk`).
+    """
+    place = error.details.get("place") if CALLER.place is None else CALLER.place if as_json else None
+    if not isinstance(place, str) or "holdfast " not in error.hint:
+        return error.hint
+    # Only where a place is concerned.
+    hints = import_module("holdfast.desk.route.hints")
+    hint: str = hints.name_place(error.hint, place, hints.find_own_run(CALLER.words))
+    return hint
 
 
 def _report_safely(error: HoldfastError, *, as_json: bool) -> int:
@@ -87,7 +111,8 @@ def _report_safely(error: HoldfastError, *, as_json: bool) -> int:
         return error.exit_code
 
 
-def _translate(error: Exception, argv: Sequence[str]) -> HoldfastError:
+def translate(error: Exception, argv: Sequence[str]) -> HoldfastError:
+    """What is told of any exception; a bug's traceback is written to a file."""
     if isinstance(error, HoldfastError):
         return error
     import click
@@ -110,9 +135,18 @@ def _from_click(error: Exception) -> UsageError:
 
     assert isinstance(error, click.ClickException)
     context = getattr(error, "ctx", None)
-    message = error.format_message().rstrip(".")
+    if isinstance(error, click.NoSuchOption) and error.possibilities:
+        import difflib
+
+        # click would show them by the alphabet, and takes `--on` for near to `--command`.
+        near = difflib.get_close_matches(error.option_name, error.possibilities, n=1, cutoff=NEAR)
+        error = click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx)
+    message = " ".join(error.format_message().rstrip(".").split())
     where = context.command_path if context is not None else "holdfast"
-    return UsageError(message[:1].lower() + message[1:], hint=f"`{where} --help` shows what it takes")
+    hint = f"`{where} --help` shows what it takes"
+    if where == "holdfast ls" and "extra argument" in message:
+        hint += "; a place is named so: holdfast ls --on PLACE"
+    return UsageError(message[:1].lower() + message[1:], hint=hint)
 
 
 def _record_crash(error: Exception, argv: Sequence[str]) -> InternalError:
@@ -137,12 +171,9 @@ def _record_crash(error: Exception, argv: Sequence[str]) -> InternalError:
 
 
 def _write_crash(error: Exception, argv: Sequence[str]) -> str:
+    # Only ever loaded for a report of a fault of ours.
     import platform
-    import time
     import traceback
-
-    from holdfast import __version__
-    from holdfast.core import redact
 
     directory = os.path.join(state_home(), "holdfast")
     os.makedirs(directory, mode=0o700, exist_ok=True)

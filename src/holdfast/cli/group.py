@@ -5,43 +5,33 @@ Listing, suggesting and completing verbs work from `verbs.SUMMARIES` alone.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING
-
 import click
 
 from holdfast import __version__
 from holdfast.model.errors import UsageError
 
-from .verbs import HIDDEN, SUMMARIES
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+from .lazy_group import LazyGroup, find_near
+from .verbs import GROUPS, SUMMARIES
 
 EPILOG = """\b
-holdfast run job.yaml                                run a job file and follow it
+holdfast run job.yaml                                   run a job file and follow it
 holdfast run --gpus 1 --timeout 4h -- python train.py   run a command
-holdfast run -d job.yaml                             start it and return
+holdfast run -d job.yaml                                start it and return
 
-The job's own exit code passes through. holdfast's own: 64 usage, 65 bad job file or checkpoint, 66 no such run,
-70 internal, 73 result missing, 74 input/output, 75 busy, 76 still alive, 77 not permitted, 78 preflight failed,
-124 timed out, 130 stopped."""
+The job's own exit code passes through. holdfast's own: 64 usage, 65 bad job file or checkpoint, 66 no such name,
+69 cannot be told, 70 internal, 71 lost, 73 result missing, 74 input/output, 75 busy, 76 still alive,
+77 not permitted, 78 preflight failed, 124 timed out, 130 stopped, 143 preempted."""
 
 
-class LazyGroup(click.Group):
-    """A group whose commands live in `holdfast.cli.verbs`."""
+class VerbGroup(LazyGroup):
+    """The verbs under their headings, with a suggestion for a misspelt one."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """The verbs of the help page, in its order."""
-        return [verb for verb in SUMMARIES if verb not in HIDDEN]
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        """The verb's command, imported now; None when there is no such verb."""
-        if cmd_name not in SUMMARIES:
-            return None
-        command = importlib.import_module(f"holdfast.cli.verbs.{cmd_name}").command
-        assert isinstance(command, click.Command)
-        return command
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's
+        """The verbs, a section for each heading, all in the same two columns."""
+        width = max(len(verb) for verb in SUMMARIES)
+        for title, verbs in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(verb.ljust(width), words) for verb, words in verbs.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -51,23 +41,10 @@ class LazyGroup(click.Group):
             raise UsageError(f"there is no verb {args[0]!r}", hint=suggest_verb(args[0]))
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The table of verbs, from their summaries."""
-        with formatter.section("Verbs"):
-            formatter.write_dl([(verb, SUMMARIES[verb]) for verb in self.list_commands(ctx)])
-
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Verbs that begin with `incomplete`, then the group's own options."""
-        from click.shell_completion import CompletionItem
-
-        verbs = [verb for verb in self.list_commands(ctx) if verb.startswith(incomplete)]
-        found = [CompletionItem(verb, help=SUMMARIES[verb]) for verb in verbs]
-        return found + click.Command.shell_complete(self, ctx, incomplete)
-
 
 ELSEWHERE = {
-    **dict.fromkeys(("ps", "list", "status", "jobs"), "ls"),
-    **dict.fromkeys(("start", "exec", "srun"), "run"),
+    **dict.fromkeys(("ps", "list", "status", "jobs", "runs"), "ls"),
+    **dict.fromkeys(("start", "srun"), "run"),
     **dict.fromkeys(("add", "enqueue", "sbatch", "qsub"), "submit"),
     **dict.fromkeys(("squeue", "qstat", "pause", "drain"), "queue"),
     **dict.fromkeys(("kill", "cancel", "scancel", "end", "abort", "terminate"), "stop"),
@@ -80,6 +57,7 @@ ELSEWHERE = {
     **dict.fromkeys(("resume", "retry", "rerun"), "restart"),
     **dict.fromkeys(("save", "snapshot"), "checkpoint"),
     **dict.fromkeys(("ckpt", "export"), "checkpoints"),
+    **dict.fromkeys(("host", "hosts", "places", "remote", "node", "box"), "place"),
     **dict.fromkeys(("rehearse", "chaos"), "drill"),
     "release": "gpus release",
     "help": "--help",
@@ -89,18 +67,20 @@ ELSEWHERE = {
 
 def suggest_verb(word: str) -> str:
     """What to do about an unknown verb: the one that is meant, and where the list is."""
-    import difflib
-
     if word in ELSEWHERE:
         return f"did you mean `holdfast {ELSEWHERE[word]}`? `holdfast --help` lists the verbs"
-    near = difflib.get_close_matches(word, list(SUMMARIES), n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {near[0]}? `holdfast --help` lists the verbs"
+    near = find_near(word, (*SUMMARIES, *ELSEWHERE))
+    if near in ELSEWHERE:
+        return suggest_verb(near)
+    if near is not None:
+        return f"did you mean {near}? `holdfast --help` lists the verbs"
     return "`holdfast --help` lists the verbs; to run a command write `holdfast run -- COMMAND`"
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=VerbGroup,
+    package="holdfast.cli.verbs",
+    summaries=SUMMARIES,
     invoke_without_command=True,
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

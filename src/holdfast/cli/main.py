@@ -6,17 +6,25 @@ through `errors.guard`, so that no traceback ever reaches a person.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
 from holdfast import __version__
+from holdfast.host.process.standard_streams import open_standard_descriptor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself is too slow to import for ``--version``
+    from collections.abc import Callable
+
     import click
 
 COMPLETE_VARIABLE = "_HOLDFAST_COMPLETE"
 """Set by the completion scripts when they ask what may come next."""
+GARBAGE = 50_000
+"""Objects after which a command looks for garbage; Python's own 700 is for programs that live on."""
+PLACE_VARIABLE = "HOLDFAST_PLACE"
+"""Set by a desk that sends a command line here; see `holdfast.desk.caller`."""
 EXIT_INTERRUPTED = 130
 """`holdfast.model.errors.EXIT_STOPPED`, which is not loaded yet."""
 
@@ -27,33 +35,64 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if argv is None:
             _open_standard_streams()
+            # A command loads and prints: there is little garbage, and to look for it costs a fifth of the loading.
+            gc.set_threshold(GARBAGE)
         if arguments in (["--version"], ["-V"]):
             return _print_version()
+        if argv is None and PLACE_VARIABLE in os.environ:
+            from .placed.from_desk import begin, carry_out  # lazy: only where a desk has sent the command line
+
+            begin(arguments)
+            return _guard(lambda: carry_out(arguments, _dispatch), arguments)
+        if may_name_place(arguments):
+            from .placed.route import route  # lazy: only who names a place, or has some, pays for them
+
+            return _guard(lambda: route(arguments, _dispatch, prestart=argv is None), arguments)
         if argv is None:
-            from holdfast.agent.ahead import fork_for
+            from holdfast.agent.prestart import prestart_for  # lazy: --version and --help need nothing of it
 
-            fork_for(arguments)
-        from .errors import guard
-
-        return guard(lambda: _dispatch(arguments), arguments)
+            prestart_for(arguments)
+        return _guard(lambda: _dispatch(arguments), arguments)
     except KeyboardInterrupt:
         # While modules were being loaded, before anything was done.
         return EXIT_INTERRUPTED
+    finally:
+        if argv is None:
+            # The interpreter looks for garbage once more before it leaves; nothing is gained by that.
+            gc.freeze()
+
+
+def _guard(call: Callable[[], int], arguments: list[str]) -> int:
+    from .errors import guard  # lazy: --version and --help need nothing of it
+
+    return guard(call, arguments)
+
+
+def may_name_place(arguments: list[str]) -> bool:
+    """Whether places may be concerned: one is named, this machine has some, or runs no jobs itself.
+
+    Costs nothing for who has none.
+    """
+    if COMPLETE_VARIABLE in os.environ:
+        return False
+    if sys.platform != "linux":
+        return True
+    for word in arguments:
+        if word == "--":
+            break
+        if word.startswith("--on") or ":" in word:
+            return True
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.exists(f"{config}/holdfast/places.toml") or os.path.exists(f"{state}/holdfast/places")
 
 
 def _open_standard_streams() -> None:
-    """Put /dev/null where a parent closed descriptor 0, 1 or 2: else the next file opened would become that stream."""
+    """Put /dev/null where a parent closed standard input, output or error."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is not None:
             continue
-        try:
-            os.fstat(number)
-        except OSError:
-            opened = os.open(os.devnull, os.O_RDWR)
-            if opened != number:
-                os.dup2(opened, number)
-                os.close(opened)
-            os.set_inheritable(number, True)
+        open_standard_descriptor(number)
         stream = open(number, "w" if number else "r", encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
 
@@ -62,10 +101,8 @@ def _print_version() -> int:
     try:
         print(f"holdfast {__version__}", flush=True)
     except OSError as error:
-        from .errors import guard
-
         problem = error
-        return guard(lambda: _raise(problem), [])
+        return _guard(lambda: _raise(problem), [])
     return 0
 
 
@@ -77,7 +114,7 @@ def _dispatch(arguments: list[str]) -> int:
     """Invoke the group; its `main` is not used because that has answers of its own to Ctrl-C and broken pipes."""
     from click.exceptions import Exit
 
-    from .group import holdfast
+    from .group import holdfast  # lazy: --version and --help need nothing of it
 
     if (instruction := os.environ.get(COMPLETE_VARIABLE)) is not None:
         return _complete(holdfast, instruction)

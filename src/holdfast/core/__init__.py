@@ -1,1 +1,1 @@
-"""What to decide: pure functions over the model. No I/O, no clock, no logging, no randomness."""
+"""Decisions as pure functions over the model. No I/O, no clock, no logging, no randomness."""

@@ -1,8 +1,10 @@
 """A diagnosis archive that may be handed to somebody: one attempt's records, redacted, under 5 MiB (DIAG-08).
 
-Every text passes through `core.redact`; what is not text, too large or unreadable is left out and listed in
-``left-out.txt``. Of logs the beginning and the end are taken. The bytes put in are bounded, not only the compressed
-ones, so the bound holds for output that does not compress. The archive is written 0600 and never over anything.
+Every text passes through `core.job.redact`; what is not text, too large or unreadable is left out and listed in
+``left-out.txt``. One that is to be shared names neither the box nor its people: home directories, host and account
+names are replaced (OBS-19). Of logs the beginning and the end are taken. The bytes put in are bounded, not only the
+compressed ones, so the bound holds for output that does not compress. The archive is written 0600 and never over
+anything.
 """
 
 from __future__ import annotations
@@ -10,17 +12,17 @@ from __future__ import annotations
 import io
 import json
 import os
+import pwd
+import re
 import tarfile
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
 
-from ..core.redact import redact_text
-from ..host import clock, files
-from ..model import wire
-from ..model.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from holdfast.core.job.redact import redact_text
+from holdfast.host import clock
+from holdfast.host.files import files
+from holdfast.model import wire
+from holdfast.model.record import record
+from holdfast.model.units import format_bytes
 
 MOST_BYTES = 5 * 1024**2
 BUDGET_BYTES = 4 * 1024**2 + 512 * 1024
@@ -34,18 +36,19 @@ RECORDS = (
 """The attempt's files, the most telling first: what no longer fits is at the end."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bundle:
-    """What was written: the path, its size, the names put in, and why others were left out."""
+    """What was written: the path, its size, and what was left out and why."""
 
     path: str
     size_bytes: int
-    included: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
-def write_bundle(path: str, run_dir: str, attempt: int, findings: Mapping[str, Any]) -> Bundle:
+def write_bundle(path: str, run_dir: str, attempt: int, findings: object, *, share: bool = False) -> Bundle:
     """Write the archive of an attempt; `findings` are what diagnosis said just now.
+
+    With `share` home directories, hosts and accounts are called ``HOME``, ``HOST`` and ``USER`` in it.
 
     Raises:
         OSError: the archive cannot be written.
@@ -54,17 +57,21 @@ def write_bundle(path: str, run_dir: str, attempt: int, findings: Mapping[str, A
     parts: list[tuple[str, bytes]] = []
     left_out: list[str] = []
     room = BUDGET_BYTES
+    identity = _find_identity(run_dir, directory) if share else []
 
     def add(name: str, text: str) -> None:
         nonlocal room
-        data = redact_text(text).encode("utf-8", "replace")
+        plain = redact_text(text)
+        for word, instead in identity:
+            plain = word.sub(instead, plain)
+        data = plain.encode("utf-8", "replace")
         if len(data) > room:
             left_out.append(f"{name}: {format_bytes(len(data))} did not fit")
             return
         room -= len(data)
         parts.append((name, data))
 
-    add("diagnosis.json", json.dumps(wire.encode(dict(findings)), indent=1))
+    add("diagnosis.json", json.dumps(wire.encode(findings), indent=1))
     add("host.txt", _describe_host())
     sources = [(wire.RUN, f"{run_dir}/{wire.RUN}"), *((name, f"{directory}/{name}") for name in RECORDS)]
     for name, place in sources:
@@ -81,9 +88,38 @@ def write_bundle(path: str, run_dir: str, attempt: int, findings: Mapping[str, A
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         files.write_all(descriptor, data)
+    except OSError:
+        files.remove_quietly(path)
+        raise
     finally:
         os.close(descriptor)
-    return Bundle(os.path.abspath(path), len(data), tuple(name for name, _ in parts), tuple(left_out))
+    return Bundle(os.path.abspath(path), len(data), tuple(left_out))
+
+
+def _find_identity(run_dir: str, directory: str) -> list[tuple[re.Pattern[str], str]]:
+    """Patterns of what tells whose run it is and where, with what stands instead; paths before the names in them."""
+    homes, hosts, users = [os.path.expanduser("~")], [os.uname().nodename], list[str]()
+    with suppress(KeyError):  # in a container a number may have no account
+        about = pwd.getpwuid(os.stat(run_dir).st_uid)
+        homes.append(about.pw_dir)
+        users.append(about.pw_name)
+    for name, place in ((wire.RUN, run_dir), (wire.STATE, directory)):
+        try:
+            told = wire.parse_object(files.read_bytes(f"{place}/{name}"), name)
+        except (OSError, wire.WireError):
+            continue
+        box = told.get("box")
+        user, _, desk = str(told.get("ordered_by") or "").partition("@")
+        hosts += [str(told.get("host") or ""), str(box.get("host") or "") if isinstance(box, dict) else "", desk]
+        users += [str(told.get("user") or ""), user]
+    homes += [os.path.realpath(home) for home in homes]
+    hosts += [host.partition(".")[0] for host in hosts]
+    kinds = ((homes, "HOME"), (hosts, "HOST"), (users, "USER"))
+    return [
+        (re.compile(rf"(?<![A-Za-z0-9]){re.escape(word)}(?![A-Za-z0-9])"), instead)
+        for words, instead in kinds
+        for word in sorted({word for word in words if len(word) > 1}, key=len, reverse=True)
+    ]
 
 
 def _read_text(path: str) -> str:

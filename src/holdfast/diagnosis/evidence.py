@@ -6,16 +6,16 @@ fact answers UNKNOWN, never NO.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Generic, TypeVar
 
-from ..model.verdict import Clue, Confidence, FailureClass, LiveClass
+from holdfast.model.record import field, record
+from holdfast.model.verdict import Clue, Confidence, FailureClass, LiveClass
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reading(Generic[T]):
     """A fact, or why it could not be read. `unread` is empty exactly when `value` counts."""
 
@@ -41,7 +41,7 @@ class Answer(str, Enum):
     NOT_APPLICABLE = "not_applicable"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Detection:
     """What one detector says.
 
@@ -63,7 +63,7 @@ class Detection:
 # ------------------------------------------------------------------------------------------------------ the job's words
 
 
-class Role(str, Enum):
+class LineRole(str, Enum):
     """What a line of a log can be: a cause, what follows from a cause elsewhere, or support for another finding.
 
     Advice that frameworks print ("Consider passing CUDA_LAUNCH_BLOCKING=1") matches nothing at all.
@@ -74,12 +74,12 @@ class Role(str, Enum):
     CONFIRMATION = "confirmation"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogMatch:
     """One line that a pattern knows. `offset` is in bytes of the file; `rank` is None where the line names none."""
 
     pattern: str
-    role: Role
+    role: LineRole
     kind: FailureClass | None
     line: str
     offset: int
@@ -88,14 +88,13 @@ class LogMatch:
     values: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogFacts:
     """What the output of one attempt says.
 
     `matches` are in the file's order, at most a few of each pattern (the first and the last). `exception` is the last
     line of the last traceback (``KeyError: 'lr'``), `traceback` its text, `tail` the last lines. `whole` is False when
-    not all of the file was looked at; `binary` when it is not text. `first_exception` and `first_traceback` are those
-    of the first traceback: of a chain, or of several ranks, it is nearer to the cause.
+    not all of the file was looked at; `binary` when it is not text.
     """
 
     path: str
@@ -106,8 +105,6 @@ class LogFacts:
     tail: str = ""
     whole: bool = True
     binary: bool = False
-    first_exception: str = ""
-    first_traceback: str = ""
 
 
 # -------------------------------------------------------------------------------------------------------- the kernel's
@@ -135,7 +132,7 @@ class KernelKind(str, Enum):
     """Value `device`."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelEvent:
     """One known line of the kernel's log.
 
@@ -153,7 +150,7 @@ class KernelEvent:
     values: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelLog:
     """The known lines since a position. `lost` is True when the ring buffer was overwritten since then.
 
@@ -161,6 +158,5 @@ class KernelLog:
     """
 
     events: tuple[KernelEvent, ...] = ()
-    last_sequence: int = 0
     lost: bool = False
     first_seconds: float = 0.0

@@ -7,23 +7,19 @@ never a no.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
-from ..model.verdict import Clue, Confidence, FailureClass, Retry, Verdict
-from .evidence import Answer
+from holdfast.model.record import replace
+from holdfast.model.verdict import Clue, Confidence, FailureClass, RetryPolicy, Verdict
+
+from .evidence import Answer, Detection
 from .remedies import REMEDIES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from .evidence import Detection
 
 SURENESS = {Confidence.CERTAIN: 0, Confidence.LIKELY: 1, Confidence.POSSIBLE: 2}
 MOST_CLUES = 12
 
 
-def fold(detections: tuple[Detection, ...], ending: Clue | None = None) -> Verdict:
+def fold_verdict(detections: tuple[Detection, ...], ending: Clue | None = None) -> Verdict:
     """One verdict; `ending` is how it ended in words, which every verdict cites first."""
     said = [item for item in detections if item.answer is Answer.YES and isinstance(item.kind, FailureClass)]
     best = min(said, key=lambda item: SURENESS[item.confidence], default=None)
@@ -33,7 +29,13 @@ def fold(detections: tuple[Detection, ...], ending: Clue | None = None) -> Verdi
         against = _unique(_rule_out(detections, None))
         remedy = REMEDIES[FailureClass.UNKNOWN]
         return Verdict(
-            FailureClass.UNKNOWN, Confidence.POSSIBLE, remedy.render({}), first, against, unknown, retry=Retry.NEVER
+            FailureClass.UNKNOWN,
+            Confidence.POSSIBLE,
+            remedy.render({}),
+            first,
+            against,
+            unknown,
+            retry=RetryPolicy.NEVER,
         )
     assert isinstance(best.kind, FailureClass)
     same = [best, *(item for item in said if item is not best and item.kind is best.kind)]
@@ -52,6 +54,7 @@ def fold(detections: tuple[Detection, ...], ending: Clue | None = None) -> Verdi
         retry=_choose_retry(best.kind, facts),
         also=_list_others(said, best),
         cards=tuple(best.facts.get("cards", "").split()),
+        wait_s=float(best.facts.get("wait_s") or 0),
     )
 
 
@@ -79,10 +82,10 @@ def _choose_action(best: Detection, facts: dict[str, str]) -> str:
     return REMEDIES[best.kind].render(facts)
 
 
-def _choose_retry(kind: FailureClass, facts: dict[str, str]) -> Retry:
+def _choose_retry(kind: FailureClass, facts: dict[str, str]) -> RetryPolicy:
     """As the table says; a card's memory that nobody else held is not there at the next try either."""
     retry = REMEDIES[kind].retry
-    return Retry.NEVER if retry is Retry.WHEN_ALONE and not facts.get("tenants") else retry
+    return RetryPolicy.NEVER if retry is RetryPolicy.WHEN_ALONE and not facts.get("tenants") else retry
 
 
 def _list_others(said: list[Detection], best: Detection) -> tuple[str, ...]:
@@ -104,7 +107,7 @@ def _is_part(clue: Clue, of: Clue) -> bool:
     return clue.source == of.source and of.text.startswith(f"{clue.text}; ")
 
 
-def redact(verdict: Verdict, clean: object) -> Verdict:
+def redact_verdict(verdict: Verdict, clean: object) -> Verdict:
     """The verdict with every text passed through `clean`."""
     assert callable(clean)
 

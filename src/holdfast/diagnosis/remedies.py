@@ -6,70 +6,80 @@ that an action never depends on evidence that could not be read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from ..model.verdict import FailureClass, Retry
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from holdfast.model.record import field, record
+from holdfast.model.verdict import FailureClass, RetryPolicy
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Remedy:
     """What a person is told to do, and what holdfast may do by itself.
 
-    `action` is a template; `defaults` stand in for facts that the evidence did not give.
+    `action` is a template; `defaults` stand in for facts that the evidence did not give. ``{run}`` is the run with a
+    space before it, and nothing where no run is meant.
     """
 
     action: str
-    retry: Retry = Retry.NEVER
+    retry: RetryPolicy = RetryPolicy.NEVER
     defaults: Mapping[str, str] = field(default_factory=dict)
 
     def render(self, facts: Mapping[str, str]) -> str:
         """The action with the facts that are known; a fact is text, never a template."""
-        return self.action.format_map({**self.defaults, **facts})
+        return self.action.format_map({"run": "", **self.defaults, **facts})
+
+
+RESUME = "goes on from the last checkpoint, where there is one"
+"""What a restart does where nobody has looked for checkpoints; `describe_resume` says it of one run."""
+
+
+def describe_resume(*, checkpoint: bool) -> str:
+    """What a restart of a run would begin with."""
+    return "goes on from the last checkpoint" if checkpoint else "begins again at step 0: there is no checkpoint"
 
 
 REMEDIES: dict[FailureClass, Remedy] = {
     FailureClass.OUT_OF_MEMORY: Remedy(
-        "use fewer data-loader workers, share their data (memory-mapped files), or raise limits.memory ({limit}); do "
+        "use fewer data-loader workers, share their data (memory-mapped files), or raise limits.memory ({limit}): "
+        "holdfast restart{run} --limit-memory SIZE; do "
         "not shrink the batch: it lives on the card, and a smaller one makes the result another experiment",
         defaults={"limit": "see `holdfast show`"},
     ),
     FailureClass.GPU_OUT_OF_MEMORY: Remedy(
         "see who else holds memory on the card ({tenants}); alone on it, change the job: gradient accumulation or "
         "checkpointing, a shorter sequence, expandable segments when much is reserved but unallocated",
-        Retry.WHEN_ALONE,
+        RetryPolicy.WHEN_ALONE,
         {"tenants": "holdfast gpus"},
     ),
     FailureClass.SHARED_MEMORY: Remedy(
         "give /dev/shm more room (containers: --shm-size=8g or --ipc=host), or use fewer data-loader workers"
     ),
     FailureClass.RESOURCE_LIMIT: Remedy(
-        "raise {limit} for the job (limits: in the job file, or ulimit before `holdfast run`), then: holdfast restart",
+        "raise {limit} for the job (limits: in the job file, or ulimit before `holdfast run`), then: "
+        "holdfast restart{run}",
         defaults={"limit": "the limit that the evidence names"},
     ),
     FailureClass.DISK_FULL: Remedy(
         "free space or inodes on {path} (declared scratch is pruned first; the best checkpoint and the one to resume "
-        "from stay), then: holdfast restart; if there is nothing to remove, have the disk or the quota enlarged",
-        Retry.AFTER_SCRATCH,
+        "from stay), then: holdfast restart{run}; if there is nothing to remove, have the disk or the quota enlarged",
+        RetryPolicy.AFTER_SCRATCH,
         {"path": "the run's disks (df, df -i)"},
     ),
     FailureClass.STORAGE_FAULT: Remedy(
-        "stop writing to {path}, see that its disk or mount is sound (dmesg, mount), then: holdfast restart from the "
+        "stop writing to {path}, see that the disk or mount is sound (dmesg, mount), then: holdfast restart{run} from "
+        "the "
         "last checkpoint, on another disk if it is not",
-        defaults={"path": "the path that the evidence names"},
+        defaults={"path": "the disk that failed"},
     ),
     FailureClass.HARDWARE: Remedy(
         "leave {card}: holdfast gpus quarantine {card}; on a rented box stop it and rent another; do not debug the "
         "code; the run goes on elsewhere from its last checkpoint",
-        Retry.ELSEWHERE,
+        RetryPolicy.ELSEWHERE,
         {"card": "the card"},
     ),
     FailureClass.THROTTLED: Remedy(
         "use another card or box ({card} is held back by heat or power); a slower result is no regression of the code",
-        Retry.ELSEWHERE,
+        RetryPolicy.ELSEWHERE,
         {"card": "this one"},
     ),
     FailureClass.ENVIRONMENT: Remedy(
@@ -82,10 +92,11 @@ REMEDIES: dict[FailureClass, Remedy] = {
         defaults={"rank": "see its own lines"},
     ),
     FailureClass.TRANSIENT: Remedy(
-        "run the identical configuration again: holdfast restart; nothing about the job needs to change", Retry.SAME
+        "run the identical configuration again: holdfast restart{run}; nothing about the job needs to change",
+        RetryPolicy.SAME,
     ),
     FailureClass.SYNC_FAILED: Remedy(
-        "repeat the transfer only: the training is done and its results lie in the run directory", Retry.SAME
+        "repeat the transfer only: the training is done and its results lie in the run directory"
     ),
     FailureClass.BUG: Remedy(
         "stop and correct the job: its own exception or check ended it; the same configuration would end the same way"
@@ -100,8 +111,12 @@ REMEDIES: dict[FailureClass, Remedy] = {
         "resume from a checkpoint before that step"
     ),
     FailureClass.SUSPICIOUS_FINISH: Remedy(
-        "judge it yourself before you use the result: it ended with 0, but earlier than planned (an empty data set, a "
-        "skipped stage, a resumed last step)"
+        "judge it yourself before you use the result: it ended with 0, but {seen}; of a job of the queue, "
+        "holdfast queue accept says that it is done all the same",
+        defaults={
+            "seen": "earlier than planned (an empty data set, a skipped stage, a resumed last step), or its output or "
+            "what it left behind speaks against it"
+        },
     ),
     FailureClass.RESULT_MISSING: Remedy(
         "have the job write every declared artifact below HOLDFAST_ARTIFACT_DIR, or declare fewer"
@@ -109,33 +124,38 @@ REMEDIES: dict[FailureClass, Remedy] = {
     FailureClass.EXEC_FAILED: Remedy("correct the command, or activate the environment that has it"),
     FailureClass.KILLED: Remedy(
         "find out who sent {signal}: another person, a scheduler, the provider, a memory daemon; nothing here speaks "
-        "for a fault of the job, so do not change its configuration; holdfast restart goes on from the last checkpoint",
-        defaults={"signal": "the signal"},
+        "for a fault of the job, so do not change its configuration; holdfast restart{run} {resume}",
+        defaults={"signal": "the signal", "resume": RESUME},
     ),
-    FailureClass.REBOOT: Remedy("the box went down under it: holdfast restart runs the same command", Retry.SAME),
+    FailureClass.REBOOT: Remedy(
+        "the box went down under it: holdfast restart{run} runs the same command", RetryPolicy.SAME
+    ),
     FailureClass.CONTAINER_RESTART: Remedy(
-        "the container was started anew under it: holdfast restart runs the same command", Retry.SAME
+        "the container was started anew under it: holdfast restart{run} runs the same command", RetryPolicy.SAME
     ),
     FailureClass.HANG_UP: Remedy(
         "start it detached (holdfast run -d), not as a child of a terminal or login session; `nohup torchrun` does not "
-        "help, torchrun installs its own handler; holdfast restart goes on from the last checkpoint",
-        Retry.SAME,
+        "help, torchrun installs its own handler; holdfast restart{run} {resume}",
+        RetryPolicy.SAME,
+        {"resume": RESUME},
     ),
-    FailureClass.PREEMPTED: Remedy("holdfast restart goes on from the last checkpoint", Retry.SAME),
+    FailureClass.PREEMPTED: Remedy("holdfast restart{run} {resume}", RetryPolicy.SAME, {"resume": RESUME}),
     FailureClass.TIMED_OUT: Remedy(
-        "raise the time limit ({limit}), or have the job resume from its checkpoints: holdfast restart",
-        defaults={"limit": "timeout, or the rules' longest hold"},
+        "give it more time ({limit}): holdfast restart{run} --timeout 8h ({resume}); the next time, while it runs: "
+        "holdfast limit{run} --timeout +2h",
+        defaults={"limit": "timeout, or the rules' longest hold", "resume": RESUME},
     ),
     FailureClass.STALLED: Remedy(
         "see where each thread stood before the stop: threads.txt in the attempt's directory, and stacks.txt with "
         "holdfast.training; with stall.action: report the next stall is diagnosed while it lives; holdfast "
-        "restart goes on from the last checkpoint"
+        "restart {resume}",
+        defaults={"resume": RESUME},
     ),
-    FailureClass.STOPPED: Remedy("holdfast restart goes on from the last checkpoint"),
+    FailureClass.STOPPED: Remedy("holdfast restart{run} {resume}", defaults={"resume": RESUME}),
     FailureClass.LEASE_MISMATCH: Remedy("leave CUDA_VISIBLE_DEVICES alone: the job would use other cards than its own"),
     FailureClass.SUPERVISOR_LOST: Remedy(
         "see supervisor.log and who ended holdfast's own processes (a session that was cleaned up, KILL by hand), "
-        "then: holdfast restart"
+        "then: holdfast restart{run}"
     ),
     FailureClass.REFUSED: Remedy("do what the refusal says; holdfast preflight repeats the checks"),
     FailureClass.UNKNOWN: Remedy(

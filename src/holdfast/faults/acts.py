@@ -6,21 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..host import cgroups, processes
-from ..model import wire
-from ..model.identity import ProcessId
-from ..model.job import Limits
+from holdfast.host.contain import create
+from holdfast.host.process import pidfd
+from holdfast.model import wire
+from holdfast.model.identity import ProcessId
+from holdfast.model.job import Limits
+
 from .jobs import PACKAGE
-from .spec import Act
+from .spec import Fault, FaultAct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .box import Box
+    from .box import Sandbox
     from .cards import PretendedCard
-    from .spec import Fault
     from .stages import Staging
 
 NEIGHBOUR_BYTES = 128 << 20
@@ -32,7 +32,7 @@ SPINNERS_PER_CPU = 3
 class Actor:
     """Does the act of one fault."""
 
-    def __init__(self, fault: Fault, box: Box, staging: Staging, card: PretendedCard | None) -> None:
+    def __init__(self, fault: Fault, box: Sandbox, staging: Staging, card: PretendedCard | None) -> None:
         self._fault, self._box, self._staging, self._card = fault, box, staging, card
 
     def act(self) -> None:
@@ -40,19 +40,19 @@ class Actor:
 
         Raises:
             StageFailed: a file system could not be frozen.
-            TookTooLong, Abandoned: as `Box.wait`.
+            TookTooLong, Abandoned: as `Sandbox.wait`.
         """
-        deeds: dict[Act, Callable[[], None]] = {
-            Act.KILL_JOB: lambda: self._signal_job(signal.SIGKILL),
-            Act.TERM_JOB: lambda: self._signal_job(signal.SIGTERM),
-            Act.STOP_JOB: lambda: self._signal_job(signal.SIGSTOP),
-            Act.ASK_STOP: self._ask_stop,
-            Act.KILL_KEEPERS: self._kill_keepers,
-            Act.NEIGHBOUR_OOM: self._starve_neighbour,
-            Act.NEIGHBOURS: self._start_neighbours,
-            Act.FREEZE: self._staging.freeze,
-            Act.EDIT_SCRIPT: self._edit_script,
-            Act.CARD: self._change_card,
+        deeds: dict[FaultAct, Callable[[], None]] = {
+            FaultAct.KILL_JOB: lambda: self._signal_job(signal.SIGKILL),
+            FaultAct.TERM_JOB: lambda: self._signal_job(signal.SIGTERM),
+            FaultAct.STOP_JOB: lambda: self._signal_job(signal.SIGSTOP),
+            FaultAct.ASK_STOP: self._ask_stop,
+            FaultAct.KILL_KEEPERS: self._kill_keepers,
+            FaultAct.NEIGHBOUR_OOM: self._starve_neighbour,
+            FaultAct.NEIGHBOURS: self._start_neighbours,
+            FaultAct.FREEZE: self._staging.freeze,
+            FaultAct.EDIT_SCRIPT: self._edit_script,
+            FaultAct.CARD: self._change_card,
         }
         deeds[self._fault.act]()
         # The job waits for this file where it must not go on before the act.
@@ -62,7 +62,7 @@ class Actor:
     def _signal_job(self, number: int) -> None:
         job = self._box.job()
         if job is not None:
-            processes.send_signal(job, number)
+            pidfd.send_signal(job, number)
 
     def _ask_stop(self) -> None:
         self._box.call("stop", "--reason", "a rehearsed fault", self._box.run_id, limit_s=STOP_S)
@@ -72,11 +72,11 @@ class Actor:
         state = self._box.read(wire.STATE)
         for value in (state.get("supervisor"), (state.get("state") or {}).get("keeper")):
             if value is not None:
-                processes.send_signal(wire.decode(ProcessId, value), signal.SIGKILL)
+                pidfd.send_signal(wire.decode(ProcessId, value), signal.SIGKILL)
 
     def _starve_neighbour(self) -> None:
         """The kernel kills in a group beside the run's, and then somebody kills the run."""
-        group = cgroups.create(f"{self._box.run_id}.neighbour", Limits(memory_bytes=NEIGHBOUR_BYTES))
+        group = create.create_group(f"{self._box.run_id}.neighbour", Limits(memory_bytes=NEIGHBOUR_BYTES))
         if group is None:
             raise OSError("no control group can be made for a neighbour")
         try:
@@ -85,7 +85,7 @@ class Actor:
             group.remove()
         self._signal_job(signal.SIGKILL)
 
-    def _wait_for_kill(self, group: cgroups.Group) -> None:
+    def _wait_for_kill(self, group: create.ControlGroup) -> None:
         words = [sys.executable, "-m", f"{PACKAGE}.memory", "neighbour"]
         with open(os.devnull, "r+b") as null:
             child = subprocess.Popen(

@@ -11,17 +11,16 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from ..host import cgroup_group, processes
-from ..model import wire
-from ..model.identity import ProcessId
-from ..model.run import SCHEMA
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from holdfast.host.contain import group as cgroup_group
+from holdfast.host.formats.own_bundle import build_own_command
+from holdfast.host.process import pidfd, processes
+from holdfast.model import wire
+from holdfast.model.identity import ProcessId
+from holdfast.model.run import SCHEMA
 
 LOOK_S = 0.05
 END_S = 15.0
@@ -30,7 +29,7 @@ MARK = "HOLDFAST_FAULT"
 ATTEMPT = 1
 
 
-class Abandoned(Exception):
+class RequesterGone(Exception):
     """Whoever asked for the fault is gone, or wants it ended."""
 
 
@@ -61,7 +60,7 @@ def make_places(box: str) -> None:
     os.chmod(f"{box}/leases", 0o1777)  # noqa: S103 - sticky
 
 
-class Box:
+class Sandbox:
     """One fault's run. `given_up` is readable when whoever asked is gone (its end of a pipe); -1: nobody is watched."""
 
     def __init__(self, directory: str, environ: dict[str, str], given_up: int) -> None:
@@ -74,7 +73,7 @@ class Box:
         self.run_id = ""
 
     def stop_waiting(self) -> None:
-        """Let every wait end with `Abandoned`; safe in a signal handler."""
+        """Let every wait end with `RequesterGone`; safe in a signal handler."""
         self._stopped = True
 
     # ------------------------------------------------------------------------------------------------------ waiting
@@ -89,7 +88,7 @@ class Box:
         deadline = time.monotonic() + limit_s
         while not condition():
             if self._stopped or self._poller.poll(LOOK_S * 1000):
-                raise Abandoned
+                raise RequesterGone
             if time.monotonic() > deadline:
                 raise TookTooLong(f"{what}: not within {limit_s:g} s")
 
@@ -107,7 +106,7 @@ class Box:
         out, err = f"{self.directory}/command.out", f"{self.directory}/command.err"
         with open(out, "wb") as out_file, open(err, "wb") as err_file:
             child = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", *words],
+                build_own_command(*words),
                 stdin=subprocess.DEVNULL, stdout=out_file, stderr=err_file, cwd=self.directory, env=self.environ,
                 start_new_session=True,
             )  # fmt: skip
@@ -160,7 +159,7 @@ class Box:
         """Let holdfast end the run the way it does; what stays is for `end_all`."""
         if not self.run_dir or self.has_ended():
             return
-        words = [sys.executable, "-m", "holdfast", "stop", "--now", "--wait", "10s", self.run_id]
+        words = build_own_command("stop", "--now", "--wait", "10s", self.run_id)
         with open(os.devnull, "r+b") as null:
             child = subprocess.Popen(words, stdin=null, stdout=null, stderr=null, env=self.environ, cwd="/")
             try:
@@ -184,7 +183,7 @@ class Box:
                 found = processes.identify(pid)
                 # Asked again now that the identity is pinned: still ours by descent, or somebody else's number.
                 if found is not None and pid in list_descendants(os.getpid()):
-                    processes.send_signal(found, signal.SIGKILL)
+                    pidfd.send_signal(found, signal.SIGKILL)
             time.sleep(LOOK_S / 5)
         self.remove_groups()
         return left
@@ -249,7 +248,7 @@ def read_oom_kills() -> int:
     return -1
 
 
-def encode(value: dict[str, object]) -> str:
+def encode_line(value: dict[str, object]) -> str:
     """One line of JSON that states its schema."""
     return json.dumps({"schema": SCHEMA, **value})
 

@@ -6,30 +6,28 @@ its environment; a sandbox's path is random and made by us, so nobody else carri
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..host import processes
-from ..model import wire
-from .box import LOOK_S, MARK, Box, read_text
-from .spec import Judgement, Report, Stage
+from holdfast.host.process import pidfd, processes
+from holdfast.model import wire
+from holdfast.model.identity import ProcessId
+from holdfast.model.record import replace
+
+from .box import LOOK_S, MARK, Sandbox, read_text
+from .spec import Fault, FaultJudgement, FaultReport, Stage
 from .stages import THAWER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..model.identity import ProcessId
-    from .needs import Needs
-    from .spec import Fault
+    from .needs import NeedTests
 
 LIMIT_S = 300.0
 """The guard's own limits are shorter; beyond this it hangs itself."""
@@ -39,9 +37,9 @@ GUARD = "holdfast.faults.guard"
 
 
 def run_fault(
-    fault: Fault, needs: Needs, *, keep: bool = False, nvml_library: str | None = None,
-    interrupted: Callable[[], bool] = lambda: False, judge_records: Callable[[Fault, str], Report] | None = None,
-) -> Report:  # fmt: skip
+    fault: Fault, needs: NeedTests, *, keep: bool = False, nvml_library: str | None = None,
+    interrupted: Callable[[], bool] = lambda: False, judge_records: Callable[[Fault, str], FaultReport] | None = None,
+) -> FaultReport:  # fmt: skip
     """Let `fault` happen, have it judged, undo it.
 
     `judge_records` judges a file of kernel log records (`Stage.KERNEL_LOG`): the reader of that log is no part of us.
@@ -52,21 +50,21 @@ def run_fault(
     reason = needs.lacking(fault)
     expected = tuple(kind.value for kind in fault.expects) or ("prevented",)
     if reason:
-        return Report(fault.name, Judgement.IMPOSSIBLE, expected=expected, reason=reason)
+        return FaultReport(fault.name, FaultJudgement.IMPOSSIBLE, expected=expected, reason=reason)
     directory = tempfile.mkdtemp(prefix="holdfast-fault-")
     try:
         if fault.stage is Stage.KERNEL_LOG:
             return _judge_records(fault, f"{directory}/kmsg", judge_records)
         report = _run_guard(fault, directory, nvml_library, interrupted, keep=keep)
-        return dataclasses.replace(report, box=directory) if keep else report
+        return replace(report, box=directory) if keep else report
     finally:
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def _judge_records(fault: Fault, path: str, judge: Callable[[Fault, str], Report] | None) -> Report:
+def _judge_records(fault: Fault, path: str, judge: Callable[[Fault, str], FaultReport] | None) -> FaultReport:
     if judge is None:
-        return Report(fault.name, Judgement.IMPOSSIBLE, reason="nobody here reads the kernel's log")
+        return FaultReport(fault.name, FaultJudgement.IMPOSSIBLE, reason="nobody here reads the kernel's log")
     with open(path, "x", encoding="utf-8") as file:
         file.writelines(f"{record}\n" for record in fault.records)
     return judge(fault, path)
@@ -74,7 +72,7 @@ def _judge_records(fault: Fault, path: str, judge: Callable[[Fault, str], Report
 
 def _run_guard(
     fault: Fault, directory: str, nvml_library: str | None, interrupted: Callable[[], bool], *, keep: bool
-) -> Report:
+) -> FaultReport:
     request = {"name": fault.name, "box": directory, "nvml_library": nvml_library, "keep": keep}
     said = f"{directory}/report.json"
     watched, held = os.pipe2(os.O_CLOEXEC)
@@ -97,31 +95,33 @@ def _run_guard(
         _wait_for_guard(guard)
         answer = read_text(said)
         if guard.returncode != 0 or not answer:
-            sweep(directory)
+            end_marked(directory)
     if was_interrupted:
         raise KeyboardInterrupt
     try:
-        return wire.decode(Report, json.loads(answer))
+        return wire.decode(FaultReport, json.loads(answer))
     except (ValueError, wire.WireError):
         words = read_text(f"{directory}/guard.log").strip()[-500:]
         code = guard.returncode
-        return Report(fault.name, Judgement.BROKEN, reason=f"the guard ended with {code} and no report: {words}")
+        return FaultReport(
+            fault.name, FaultJudgement.BROKEN, reason=f"the guard ended with {code} and no report: {words}"
+        )
 
 
 def _wait(guard: subprocess.Popen[bytes], interrupted: Callable[[], bool]) -> bool:
     """Until the guard has left; True when we are to end it instead."""
     deadline = time.monotonic() + LIMIT_S
-    pidfd = os.pidfd_open(guard.pid)
+    held = pidfd.hold(guard.pid)
+    if held is None:
+        return False
     try:
-        poller = select.poll()
-        poller.register(pidfd, select.POLLIN)
-        while not poller.poll(LOOK_S * 1000):
+        while not held.wait(LOOK_S):
             if interrupted():
                 return True
             if time.monotonic() > deadline:
                 return False
     finally:
-        os.close(pidfd)
+        held.close()
     return False
 
 
@@ -133,7 +133,7 @@ def _wait_for_guard(guard: subprocess.Popen[bytes]) -> None:
         guard.wait()
 
 
-def sweep(directory: str) -> list[int]:
+def end_marked(directory: str) -> list[int]:
     """End every process that carries this sandbox's mark; the pids that were signalled."""
     signalled: list[int] = []
     deadline = time.monotonic() + SWEEP_S
@@ -142,10 +142,10 @@ def sweep(directory: str) -> list[int]:
         if not marked:
             break
         # The identity was taken before the environment was read, and is compared again before the signal.
-        signalled += [found.pid for found in marked if processes.send_signal(found, signal.SIGKILL)]
+        signalled += [found.pid for found in marked if pidfd.send_signal(found, signal.SIGKILL)]
         time.sleep(LOOK_S)
     for run_id in _list_runs(directory):
-        box = Box(directory, {}, -1)
+        box = Sandbox(directory, {}, -1)
         box.run_dir, box.run_id = f"{directory}/runs/{run_id}", run_id
         box.remove_groups()
     return signalled

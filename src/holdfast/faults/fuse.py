@@ -14,8 +14,9 @@ import os
 import stat
 import struct
 import time
-from dataclasses import dataclass
 from enum import Enum, IntEnum
+
+from holdfast.model.record import record
 
 READ_BYTES = (1 << 17) + 4096
 """The kernel refuses a read buffer smaller than the largest write with its headers."""
@@ -55,28 +56,28 @@ class Opcode(IntEnum):
     BATCH_FORGET = 42
 
 
-class On(str, Enum):
+class FailingRequests(str, Enum):
     """Which requests fail."""
 
     READ = "read"
     WRITE = "write"
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+@record
+class InjectedError:
     """What goes wrong: `error` is an errno, 0 is no answer ever."""
 
-    on: On
+    on: FailingRequests
     error: int
 
     @classmethod
-    def parse(cls, text: str) -> Trouble:
+    def parse(cls, text: str) -> InjectedError:
         """From ``read:ESTALE`` or ``read:hang``."""
         on, _, what = text.partition(":")
-        return cls(On(on), 0 if what == "hang" else int(getattr(errno, what)))
+        return cls(FailingRequests(on), 0 if what == "hang" else int(getattr(errno, what)))
 
 
-class Refuse(Exception):
+class RefusedRequest(Exception):
     """Answer this request with an error."""
 
     def __init__(self, code: int) -> None:
@@ -84,10 +85,10 @@ class Refuse(Exception):
         self.code = code
 
 
-class Server:
+class FuseServer:
     """Answers requests from one descriptor of /dev/fuse until the mount is gone."""
 
-    def __init__(self, descriptor: int, trouble: Trouble) -> None:
+    def __init__(self, descriptor: int, trouble: InjectedError) -> None:
         self._descriptor, self._trouble = descriptor, trouble
         self._nodes: dict[bytes, int] = {DATA_NAME: DATA}
         self._sizes: dict[int, int] = {DATA: DATA_BYTES}
@@ -111,7 +112,7 @@ class Server:
         try:
             body = self._reply(opcode, node, request[IN_HEADER.size :])
             code = 0
-        except Refuse as refusal:
+        except RefusedRequest as refusal:
             body, code = b"", refusal.code
         if body is None:
             return
@@ -148,16 +149,16 @@ class Server:
             return struct.pack("=5Q4I24x", 1 << 20, 1 << 19, 1 << 19, 1 << 16, 1 << 15, BLOCK, 255, BLOCK, 0)
         if opcode in (Opcode.RELEASE, Opcode.RELEASEDIR, Opcode.FLUSH, Opcode.FSYNC, Opcode.DESTROY):
             return b""
-        raise Refuse(errno.ENOSYS)
+        raise RefusedRequest(errno.ENOSYS)
 
     def _transfer(self, opcode: int, node: int, body: bytes) -> bytes | None:
-        on = On.READ if opcode == Opcode.READ else On.WRITE
+        on = FailingRequests.READ if opcode == Opcode.READ else FailingRequests.WRITE
         if on is self._trouble.on:
             if self._trouble.error:
-                raise Refuse(self._trouble.error)
+                raise RefusedRequest(self._trouble.error)
             return None
         _, offset, size = struct.unpack_from("=QQI", body)
-        if on is On.READ:
+        if on is FailingRequests.READ:
             return bytes(max(0, min(size, self._sizes.get(node, 0) - offset)))
         self._sizes[node] = max(self._sizes.get(node, 0), offset + size)
         return struct.pack("=II", size, 0)
@@ -165,7 +166,7 @@ class Server:
     def _find(self, name: bytes) -> int:
         node = self._nodes.get(name)
         if node is None:
-            raise Refuse(errno.ENOENT)
+            raise RefusedRequest(errno.ENOENT)
         return node
 
     def _create(self, name: bytes) -> bytes:

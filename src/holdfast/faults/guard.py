@@ -6,7 +6,6 @@ when that closes, it undoes everything and leaves. The report is one JSON object
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shutil
@@ -14,21 +13,20 @@ import signal
 import sys
 import time
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..host import libc
-from ..model import wire
+from holdfast.host.process import libc
+from holdfast.model import wire
+from holdfast.model.record import replace
+
 from .acts import Actor
-from .box import Abandoned, Box, TookTooLong, encode, make_environment, make_places, read_text
+from .box import RequesterGone, Sandbox, TookTooLong, encode_line, make_environment, make_places, read_text
 from .cards import PretendedCard
 from .jobs import write_job
-from .proofs import Proofs
-from .spec import Act, Judgement, Report, Stage
+from .proofs import ProofReader
+from .spec import Fault, FaultAct, FaultJudgement, FaultReport, Stage
 from .stages import StageFailed, Staging
-from .table import find
-
-if TYPE_CHECKING:
-    from .spec import Fault
+from .table import find_fault
 
 START_S, END_S, TROUBLE_S, DIAGNOSE_S = 40.0, 90.0, 40.0, 60.0
 
@@ -44,14 +42,14 @@ class Guard:
         self._fault, self._directory = fault, directory
         self._card = PretendedCard(directory, nvml_library) if fault.stage is Stage.CARD else None
         extra = self._card.environment() if self._card is not None else {}
-        self._box = Box(directory, make_environment(directory, extra), sys.stdin.fileno())
+        self._box = Sandbox(directory, make_environment(directory, extra), sys.stdin.fileno())
         self._proven: list[str] = []
         self._unproven: list[str] = []
         self._staging: Staging | None = None
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._box.stop_waiting())
 
-    def run(self) -> Report:
+    def run(self) -> FaultReport:
         """Do it, undo it, report. Nothing of it is left but files of the sandbox."""
         libc.set_child_subreaper()
         began = time.monotonic()
@@ -62,22 +60,22 @@ class Guard:
                 undo.callback(self._box.end_run)
                 report = self._make(undo)
         except StageFailed as error:
-            report = self._report(Judgement.IMPOSSIBLE, reason=str(error))
+            report = self._report(FaultJudgement.IMPOSSIBLE, reason=str(error))
         except (TookTooLong, NoVerdict, OSError) as error:
-            report = self._report(Judgement.BROKEN, reason=str(error))
+            report = self._report(FaultJudgement.BROKEN, reason=str(error))
         if left:
-            report = dataclasses.replace(
-                report, judgement=Judgement.BROKEN, reason=f"still there after KILL: {', '.join(map(str, left))}"
+            report = replace(
+                report, judgement=FaultJudgement.BROKEN, reason=f"still there after KILL: {', '.join(map(str, left))}"
             )
-        return dataclasses.replace(report, seconds=round(time.monotonic() - began, 2))
+        return replace(report, seconds=round(time.monotonic() - began, 2))
 
-    def _make(self, undo: ExitStack) -> Report:
+    def _make(self, undo: ExitStack) -> FaultReport:
         make_places(self._directory)
         self._staging = Staging(self._fault, self._directory, undo)
         self._staging.prepare()
         if self._card is not None:
             self._card.write(self._fault.card_before)
-        proofs = Proofs(self._fault, self._box)
+        proofs = ProofReader(self._fault, self._box)
         self._start()
         self._bring_about()
         if self._fault.live:
@@ -86,7 +84,7 @@ class Guard:
             self._box.wait(self._box.has_ended, END_S, "the run's end")
         self._proven, self._unproven = proofs.sort()
         if self._unproven:
-            return self._report(Judgement.NOT_REAL, reason=self._last_words())
+            return self._report(FaultJudgement.NOT_REAL, reason=self._last_words())
         return self._judge()
 
     def _start(self) -> None:
@@ -101,14 +99,14 @@ class Guard:
     def _bring_about(self) -> None:
         """What the guard itself does to the run, once that is ready."""
         act = self._fault.act
-        if act is Act.NOTHING:
+        if act is FaultAct.NOTHING:
             return
         ready = f"{self._directory}/ready"
         self._box.wait(lambda: os.path.exists(ready) or self._box.has_ended(), START_S, "the run's readiness")
         assert self._staging is not None
         Actor(self._fault, self._box, self._staging, self._card).act()
 
-    def _wait_for_trouble(self, proofs: Proofs) -> None:
+    def _wait_for_trouble(self, proofs: ProofReader) -> None:
         try:
             self._box.wait(lambda: proofs.all_hold() or self._box.has_ended(), TROUBLE_S, "the trouble")
         except TookTooLong:
@@ -118,16 +116,16 @@ class Guard:
 
     # ------------------------------------------------------------------------------------------------------ judging
 
-    def _judge(self) -> Report:
+    def _judge(self) -> FaultReport:
         if self._fault.prevented:
-            return self._report(Judgement.RIGHT, said="prevented", reason=self._fault.prevented)
+            return self._report(FaultJudgement.RIGHT, said="prevented", reason=self._fault.prevented)
         began = time.monotonic()
         verdict = self._ask()
         asked_s = round(time.monotonic() - began, 2)
         said = str(verdict.get("kind", ""))
         right = said in [kind.value for kind in self._fault.expects]
-        return dataclasses.replace(
-            self._report(Judgement.RIGHT if right else Judgement.WRONG, said=said),
+        return replace(
+            self._report(FaultJudgement.RIGHT if right else FaultJudgement.WRONG, said=said),
             detector=str(verdict.get("detector", "")),
             confidence=str(verdict.get("confidence", "")),
             verdict=verdict,
@@ -145,8 +143,8 @@ class Guard:
             raise NoVerdict(f"holdfast diagnose: exit code {code}: {(err or out).strip()[-500:]}")
         return verdict
 
-    def _report(self, judgement: Judgement, *, said: str = "", reason: str = "") -> Report:
-        return Report(
+    def _report(self, judgement: FaultJudgement, *, said: str = "", reason: str = "") -> FaultReport:
+        return FaultReport(
             self._fault.name,
             judgement,
             expected=tuple(kind.value for kind in self._fault.expects) or ("prevented",),
@@ -183,15 +181,15 @@ def main(arguments: list[str]) -> int:
     # Standard output is the report's alone: nothing that the guard starts writes to it.
     answer = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    guard = Guard(find(request["name"]), request["box"], request.get("nvml_library"))
+    guard = Guard(find_fault(request["name"]), request["box"], request.get("nvml_library"))
     try:
         report = guard.run()
-    except Abandoned:
+    except RequesterGone:
         if not request.get("keep"):
             shutil.rmtree(request["box"], ignore_errors=True)
         return 1
     with os.fdopen(answer, "w", encoding="utf-8") as out:
-        out.write(encode(wire.encode(report)) + "\n")
+        out.write(encode_line(wire.encode(report)) + "\n")
     return 0
 
 

@@ -1,24 +1,23 @@
-"""Whether this box can do a fault, each need tried for real in a throw-away child, with the reason when not."""
+"""Tests whether this box can do a fault, each need tried for real in a throw-away child."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from ..host.offload import Offload, OffloadFailed
-from .spec import Need
+from holdfast.host.contain import create
+from holdfast.host.process.offload import Offload, OffloadFailed
+from holdfast.model.job import Limits
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .spec import Fault
+from .spec import Fault, Need
+from .stages import enter_mount_namespace
 
 TRY_S = 10.0
 PROBE_LIMIT_BYTES = 64 << 20
 
 
-class Needs:
+class NeedTests:
     """Answers for one command; each need is tried once."""
 
     def __init__(self, nvml_library: str | None = None) -> None:
@@ -58,8 +57,6 @@ def _in_child(work: Callable[[], str]) -> str:
 
 
 def _try_namespace() -> str:
-    from .stages import enter_mount_namespace
-
     try:
         enter_mount_namespace()
     except OSError as error:
@@ -90,11 +87,8 @@ def _find_tool(name: str) -> str | None:
 
 
 def _try_memory_group() -> str:
-    from ..host import cgroups
-    from ..model.job import Limits
-
     try:
-        group = cgroups.create(f"fault-probe-{os.getpid()}", Limits(memory_bytes=PROBE_LIMIT_BYTES))
+        group = create.create_group(f"fault-probe-{os.getpid()}", Limits(memory_bytes=PROBE_LIMIT_BYTES))
     except OSError as error:
         return f"no control group can be made: {error.strerror or error}"
     if group is None:

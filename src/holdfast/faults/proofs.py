@@ -1,22 +1,17 @@
-"""Whether a fault happened, from facts that nobody judged: wait statuses, errnos, counters, states."""
+"""Proves that a fault happened, from facts that nobody judged: wait statuses, errnos, counters, states."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from holdfast.model import wire
 
-from ..model import wire
-from .box import list_descendants, read_oom_kills, read_states, read_text
-from .spec import Seen
-
-if TYPE_CHECKING:
-    from .box import Box
-    from .spec import Fault, Proof
+from .box import Sandbox, list_descendants, read_oom_kills, read_states, read_text
+from .spec import Fault, FaultProof, ProofKind
 
 
-class Proofs:
+class ProofReader:
     """Looks at one run; remembers the host's counter from before it."""
 
-    def __init__(self, fault: Fault, box: Box) -> None:
+    def __init__(self, fault: Fault, box: Sandbox) -> None:
         self._fault, self._box = fault, box
         self._oom_kills_before = read_oom_kills()
 
@@ -36,25 +31,25 @@ class Proofs:
         """Whether the fault is there."""
         return all(self._look(proof) for proof in self._fault.proofs)
 
-    def _look(self, proof: Proof) -> str:
+    def _look(self, proof: FaultProof) -> str:
         """What was seen; empty when the proof does not hold."""
         seen = proof.seen
-        if seen is Seen.STATE:
+        if seen is ProofKind.STATE:
             return self._look_at_states(proof.value)
-        if seen is Seen.WORDS:
+        if seen is ProofKind.WORDS:
             return proof.value if proof.value in read_text(f"{self._box.attempt_dir}/{wire.OUTPUT}") else ""
-        if seen in (Seen.MARK, Seen.ERRNO):
+        if seen in (ProofKind.MARK, ProofKind.ERRNO):
             return proof.value if proof.value in read_text(f"{self._box.directory}/marks").split() else ""
-        if seen is Seen.OOM_KILL:
+        if seen is ProofKind.OOM_KILL:
             return self._look_at_counters()
         record = self._box.read(wire.EXIT)
-        if seen is Seen.ENDING:
+        if seen is ProofKind.ENDING:
             return proof.value if proof.value in str(record.get("ending")) else ""
         status = record.get("status") or {}
-        values: dict[Seen, object] = {
-            Seen.SIGNAL: status.get("signal"),
-            Seen.CODE: status.get("code"),
-            Seen.OUTCOME: record.get("outcome"),
+        values: dict[ProofKind, object] = {
+            ProofKind.SIGNAL: status.get("signal"),
+            ProofKind.CODE: status.get("code"),
+            ProofKind.OUTCOME: record.get("outcome"),
         }
         return proof.value if str(values.get(seen)) == proof.value else ""
 

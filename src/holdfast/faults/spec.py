@@ -1,19 +1,16 @@
 """What a fault is, as data: what happens, what must be said about it, what it needs, and what its run executes.
 
-Three sentences are kept apart, because each can be wrong alone: the fault happened (`Proof`, read from the kernel's own
-facts), the verdict (`expects`), and where no failure must follow at all (`prevented`).
+Three sentences are kept apart, because each can be wrong alone: the fault happened (`FaultProof`, read from the
+kernel's own facts), the verdict (`expects`), and where no failure must follow at all (`prevented`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
 
-from ..model.verdict import FailureClass, LiveClass
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from holdfast.model.record import field, record
+from holdfast.model.verdict import FailureClass, LiveClass
 
 
 class Need(str, Enum):
@@ -51,7 +48,7 @@ class Stage(str, Enum):
     """No run: records in the place of the kernel's log, read as that is."""
 
 
-class Act(str, Enum):
+class FaultAct(str, Enum):
     """What the guard does once the run has said that it is ready."""
 
     NOTHING = "nothing"
@@ -73,7 +70,7 @@ class Act(str, Enum):
     """Change the pretended card as `Fault.card_after` says."""
 
 
-class Seen(str, Enum):
+class ProofKind(str, Enum):
     """A fact that proves that the fault happened, and where it is read."""
 
     SIGNAL = "signal"
@@ -98,35 +95,35 @@ class Seen(str, Enum):
     """The exit record's outcome."""
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+@record
+class FaultProof:
     """One fact that must be seen."""
 
-    seen: Seen
+    seen: ProofKind
     value: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fault:
     """One fault.
 
     `expects` are the classes that are right, the best first; empty when `prevented` says that no failure may follow.
     `payload` is a module of `faults.payloads` and its arguments, `command` a command in its place in which ``{python}``
     and ``{box}`` are replaced (a payload's words then follow it). `job` are further keys of the job file. `card_before`
-    are lines of the pretended card's state at the start, `card_after` those that change with `Act.CARD`.
+    are lines of the pretended card's state at the start, `card_after` those that change with `FaultAct.CARD`.
     """
 
     name: str
     summary: str
     expects: tuple[FailureClass | LiveClass, ...]
-    proofs: tuple[Proof, ...]
+    proofs: tuple[FaultProof, ...]
     payload: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     gotchas: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
     stage: Stage = Stage.PLAIN
     stage_option: str = ""
-    act: Act = Act.NOTHING
+    act: FaultAct = FaultAct.NOTHING
     job: Mapping[str, object] = field(default_factory=dict)
     card_before: Mapping[str, str] = field(default_factory=dict)
     card_after: Mapping[str, str] = field(default_factory=dict)
@@ -146,7 +143,7 @@ class Fault:
         return bool(self.expects) and isinstance(self.expects[0], LiveClass)
 
 
-class Judgement(str, Enum):
+class FaultJudgement(str, Enum):
     """How one fault went."""
 
     RIGHT = "right"
@@ -159,12 +156,12 @@ class Judgement(str, Enum):
     """The sandbox failed, or no verdict was given."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+@record
+class FaultReport:
     """One fault as it went: what was expected, what was seen, what was said."""
 
     name: str
-    judgement: Judgement
+    judgement: FaultJudgement
     expected: tuple[str, ...] = ()
     said: str = ""
     detector: str = ""

@@ -10,6 +10,7 @@ Source: mount_namespaces(7), user_namespaces(7); ioctl numbers: the kernel heade
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import shutil
@@ -17,13 +18,14 @@ import signal
 import subprocess
 from typing import TYPE_CHECKING
 
-from ..host import libc
-from .spec import Stage
+from holdfast.host.process import libc
+from holdfast.host.process.offload import close_all_except
+
+from .fuse import FuseServer, InjectedError
+from .spec import Fault, Stage
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
-
-    from .spec import Fault
 
 DISK_BYTES = 1 << 20
 LOOP_BYTES = 16 << 20
@@ -65,7 +67,6 @@ class Staging:
 
     def __init__(self, fault: Fault, box: str, undo: ExitStack) -> None:
         self._fault, self._box, self._undo = fault, box, undo
-        self._frozen: int | None = None
 
     @property
     def disk(self) -> str:
@@ -108,8 +109,6 @@ class Staging:
         Raises:
             StageFailed: the file system cannot be frozen.
         """
-        import fcntl
-
         descriptor = os.open(self.disk, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             release = _start_thaw_watchdog(descriptor)
@@ -130,26 +129,21 @@ class Staging:
         _run_tool("mount", "-o", "loop,nosuid,nodev", "-t", "ext4", image, self.disk)
 
     def _mount_fuse(self) -> None:
-        from .fuse import Server, Trouble
-
-        trouble = Trouble.parse(self._fault.stage_option)
+        trouble = InjectedError.parse(self._fault.stage_option)
         descriptor = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         try:
             options = f"fd={descriptor},rootmode=40000,user_id={os.geteuid()},group_id={os.getegid()}"
             libc.mount("holdfast-fault", self.disk, kind="fuse", flags=NO_DEVICES, options=options)
             guard, server = os.getpid(), os.fork()
             if server == 0:
-                _serve_and_exit(Server(descriptor, trouble), descriptor, guard)
+                _serve_and_exit(FuseServer(descriptor, trouble), descriptor, guard)
         finally:
             os.close(descriptor)
         self._undo.callback(_end_child, server)
 
 
 def _serve_and_exit(server: object, descriptor: int, guard: int) -> None:
-    from ..host.offload import close_all_except
-    from .fuse import Server
-
-    assert isinstance(server, Server)
+    assert isinstance(server, FuseServer)
     code = 1
     try:
         libc.set_parent_death_signal(signal.SIGKILL)
@@ -164,10 +158,6 @@ def _serve_and_exit(server: object, descriptor: int, guard: int) -> None:
 
 def _start_thaw_watchdog(directory: int) -> _Release:
     """Fork the process that thaws what `directory` is on: when the answer is called, when we die, or in time."""
-    import fcntl
-
-    from ..host.offload import close_all_except
-
     read_end, write_end = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if child == 0:

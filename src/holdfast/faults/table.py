@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..model.errors import UsageError
+from holdfast.model.errors import NoSuchName
+
 from .spec import Fault
 from .table_ends import ENDS
 from .table_lives import LIVES
@@ -11,11 +12,11 @@ FAULTS: tuple[Fault, ...] = (*ENDS, *LIVES)
 """In the order of the list: those that end a run, then those that trouble a live one, controls last."""
 
 
-def find(name: str) -> Fault:
+def find_fault(name: str) -> Fault:
     """The fault of that name.
 
     Raises:
-        UsageError: there is none; names the nearest.
+        NoSuchName: there is none; names the nearest.
     """
     for fault in FAULTS:
         if fault.name == name:
@@ -24,4 +25,4 @@ def find(name: str) -> Fault:
 
     near = difflib.get_close_matches(name, [fault.name for fault in FAULTS], n=3)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise UsageError(f"no fault is called {name!r}", hint=f"{hint}see `holdfast fault list`")
+    raise NoSuchName(f"no fault is called {name!r}", hint=f"{hint}see `holdfast fault list`")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from ..model.verdict import LiveClass as Class
-from .spec import Act, Fault, Need, Proof, Seen, Stage
+from holdfast.model.verdict import LiveClass as Class
+
+from .spec import Fault, FaultAct, FaultProof, Need, ProofKind, Stage
 from .table_ends import BY_A_SHELL, FUSE_NEEDS, LITTLE_MEMORY, ON_A_CARD, TORCHRUN
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 STALE_S = 33.0
 """A run whose last step is younger than this may only be between two steps."""
@@ -17,15 +15,15 @@ SHORT_S = 2.0
 UNBUFFERED_NOT: Mapping[str, object] = {"env": {"PYTHONUNBUFFERED": ""}}
 
 
-def _mark(word: str) -> Proof:
-    return Proof(Seen.MARK, word)
+def _mark(word: str) -> FaultProof:
+    return FaultProof(ProofKind.MARK, word)
 
 
-def _state(letter: str) -> Proof:
-    return Proof(Seen.STATE, letter)
+def _state(letter: str) -> FaultProof:
+    return FaultProof(ProofKind.STATE, letter)
 
 
-TRAINS = Proof(Seen.WORDS, "step 12 ")
+TRAINS = FaultProof(ProofKind.WORDS, "step 12 ")
 
 
 def _live(  # noqa: PLR0913 - the columns of a table
@@ -33,7 +31,7 @@ def _live(  # noqa: PLR0913 - the columns of a table
     summary: str,
     kinds: tuple[Class, ...],
     module: str,
-    *proofs: Proof,
+    *proofs: FaultProof,
     gotchas: tuple[str, ...] = (),
     needs: tuple[Need, ...] = (),
     healthy: bool = False,
@@ -55,11 +53,11 @@ LIVES: tuple[Fault, ...] = (
     Fault(
         "fsfreeze", "the file system stands still: uninterruptible sleep", (Class.STORAGE_WAIT,),
         (_mark("writing"), _state("D")), ("storage", "frozen"), needs=(Need.MOUNT_NAMESPACE, Need.LOOP_EXT4),
-        stage=Stage.FROZEN_DISK, act=Act.FREEZE, slow=True, settle_s=STALE_S,
+        stage=Stage.FROZEN_DISK, act=FaultAct.FREEZE, slow=True, settle_s=STALE_S,
     ),
     Fault(
         "stopped", "somebody stops the job with SIGSTOP", (Class.PAUSED,), (_state("T"),), ("hanging", "stopped"),
-        act=Act.STOP_JOB, slow=True,
+        act=FaultAct.STOP_JOB, slow=True,
     ),
     _live("busy-loop", "spins without a step", (Class.BUSY_NO_PROGRESS,), "hanging", _mark("spinning"), _state("R"),
           settle_s=STALE_S),
@@ -91,7 +89,7 @@ LIVES: tuple[Fault, ...] = (
           gotchas=("U43",), job=UNBUFFERED_NOT),
     Fault(
         "noisy-neighbour", "others use every CPU", (Class.NOISY_NEIGHBOUR,), (_state("R"),),
-        ("slow", "noisy-neighbour"), gotchas=("U41",), act=Act.NEIGHBOURS, slow=True, settle_s=SHORT_S,
+        ("slow", "noisy-neighbour"), gotchas=("U41",), act=FaultAct.NEIGHBOURS, slow=True, settle_s=SHORT_S,
     ),
     _live("thrashing", "reads a file over and over that its memory limit has no room for", (Class.THRASHING,), "memory",
           _mark("thrashing"), needs=(Need.MEMORY_CGROUP,), job=LITTLE_MEMORY),
@@ -102,27 +100,27 @@ LIVES: tuple[Fault, ...] = (
     ),
     Fault(
         "gpu-throttle", "the card slows down for heat", (Class.GPU_THROTTLED,), (TRAINS,), ("hanging", "stopped"),
-        BY_A_SHELL, gotchas=("U23",), needs=(Need.NVML_LIBRARY,), stage=Stage.CARD, act=Act.CARD, job=ON_A_CARD,
+        BY_A_SHELL, gotchas=("U23",), needs=(Need.NVML_LIBRARY,), stage=Stage.CARD, act=FaultAct.CARD, job=ON_A_CARD,
         slow=True, card_after={"0.clock_reasons": "72", "0.temperature": "91", "0.utilisation": "97"}, settle_s=2.0,
     ),
     Fault(
         "gpu-hang", "a call into the driver never returns, and nobody waits for it",
         (Class.PROGRESSING,), (TRAINS,), ("hanging", "stopped"), BY_A_SHELL,
         needs=(Need.NVML_LIBRARY,), stage=Stage.CARD,
-        act=Act.CARD, job=ON_A_CARD, slow=True, card_after={"hang.nvmlDeviceGetUtilizationRates.0": "1"},
+        act=FaultAct.CARD, job=ON_A_CARD, slow=True, card_after={"hang.nvmlDeviceGetUtilizationRates.0": "1"},
         settle_s=1.0,
     ),
     Fault(
         "gpu-underfed", "the card says 100 % and draws a quarter of its power", (Class.GPU_UNDERFED,), (TRAINS,),
         ("hanging", "stopped"), BY_A_SHELL, gotchas=("U21",), needs=(Need.NVML_LIBRARY,), stage=Stage.CARD,
-        act=Act.CARD, job=ON_A_CARD, slow=True, settle_s=SHORT_S,
+        act=FaultAct.CARD, job=ON_A_CARD, slow=True, settle_s=SHORT_S,
         card_after={"0.utilisation": "100", "0.power_mw": "100000", "0.clock.sm": "1410", "0.clock_reasons": "0"},
     ),
     # ------------------------------------------------------------------------------------------ healthy controls
     Fault(
         "gpu-power-cap", "a card at full load that its power limit slows down, as is normal", (Class.PROGRESSING,),
         (TRAINS,), ("hanging", "stopped"), BY_A_SHELL, gotchas=("U23",), needs=(Need.NVML_LIBRARY,),
-        stage=Stage.CARD, act=Act.CARD, job=ON_A_CARD, slow=True, settle_s=SHORT_S, healthy=True,
+        stage=Stage.CARD, act=FaultAct.CARD, job=ON_A_CARD, slow=True, settle_s=SHORT_S, healthy=True,
         card_after={"0.utilisation": "100", "0.power_mw": "398000", "0.clock.sm": "1290", "0.clock_reasons": "4"},
     ),
     _live("starting", "compiles before its first step", (Class.STARTING,), "slow", _mark("compiling"), healthy=True),

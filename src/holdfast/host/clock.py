@@ -1,4 +1,4 @@
-"""Clocks, each for its own question.
+"""The clocks: wall time, monotonic time, time since boot, each for its own question.
 
 What time is it for people: `utc_now`. How long since: `monotonic_s`. Which order, across processes, also through
 suspend: `boottime_ns`. Is it still the same kernel: `boot_id`. A wall clock that jumps moves only what people read.
@@ -36,9 +36,21 @@ def parse_utc(text: str) -> float:
     leaps = shifted // 4 - shifted // 100 + shifted // 400
     days = shifted * 365 + leaps + (153 * of_year + 2) // 5 + day - 1 - 719468
     whole = days * 86400 + seconds
-    if format_utc(whole)[:19] != text[:19]:
+    if format_utc(whole)[:19] != text[:19] or not 0 <= fraction < 1:
         raise ValueError(f"{text[:40]!r} is no time like 2026-11-20T10:45:01.123Z")
     return whole + fraction
+
+
+def find_age(text: object, now_s: float | None = None) -> float | None:
+    """Seconds from a recorded time to `now_s`, without it to now, never below 0; None where it is no such text."""
+    try:
+        return (
+            max(0.0, (epoch_s() if now_s is None else now_s) - parse_utc(text))
+            if isinstance(text, str) and text
+            else None
+        )
+    except ValueError:
+        return None
 
 
 def epoch_s() -> float:
@@ -56,13 +68,28 @@ def boottime_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def boot_id() -> str:
-    """The kernel's id of this boot. Source: proc_sys_kernel(5), random/boot_id; new at each boot (tested with UML).
+def boot_epoch_s() -> float:
+    """When this boot began, in epoch seconds by the wall clock as it is set now."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
-    ``HOLDFAST_BOOT_ID`` stands in for tests of a reboot without one.
+
+def boot_id() -> str:
+    """The kernel's id of this boot, empty where it tells none: none is made up, it would equal nothing.
+
+    Source: proc_sys_kernel(5), random/boot_id; new at each boot (tested with UML). ``HOLDFAST_BOOT_ID`` stands in for
+    tests of a reboot without one.
     """
     override = os.environ.get("HOLDFAST_BOOT_ID")
-    if override:
+    if override is not None:
         return override
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def is_other_boot(recorded: str) -> bool:
+    """Whether what was recorded is provably of another boot: where either id is not known, nothing is."""
+    here = boot_id()
+    return bool(recorded and here) and recorded != here

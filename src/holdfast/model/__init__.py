@@ -1,4 +1,4 @@
-"""What things are: the nouns of holdfast as frozen, slotted dataclasses.
+"""What things are: the nouns of holdfast as frozen, slotted records.
 
 Standard library only, no I/O, no clock, no decisions. Every other package may import this one; it imports none of them.
 """

@@ -6,8 +6,9 @@ is filled in. `None` means "could not be read", which is not zero. Cards are nam
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from .record import record
 
 
 class InventorySource(str, Enum):
@@ -32,7 +33,7 @@ class HolderKind(str, Enum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuProcess:
     """One process that NVML lists on a card.
 
@@ -50,7 +51,7 @@ class GpuProcess:
     start_ticks: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MigSlice:
     """One MIG instance: leasable by its own UUID (``MIG-...``). Memory in bytes."""
 
@@ -61,7 +62,7 @@ class MigSlice:
     processes: tuple[GpuProcess, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Card:
     """One physical card as one reading saw it.
 
@@ -95,23 +96,17 @@ class Card:
     sm_clock_mhz: int | None = None
     sm_clock_max_mhz: int | None = None
     memory_clock_mhz: int | None = None
-    memory_clock_max_mhz: int | None = None
     memory_utilisation_pct: int | None = None
     power_limit_w: float | None = None
     slowdown_c: int | None = None
-    shutdown_c: int | None = None
     gpu_max_c: int | None = None
-    memory_max_c: int | None = None
     clock_reasons: int | None = None
-    clock_reasons_supported: int | None = None
-    power_violation_ns: int | None = None
     thermal_violation_ns: int | None = None
     pcie_generation: int | None = None
     pcie_generation_max: int | None = None
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     ecc_corrected: int | None = None
-    remapped_corrected: int | None = None
     remapped_uncorrected: int | None = None
     recovery_action: int | None = None
     unsupported: tuple[str, ...] = ()
@@ -145,7 +140,7 @@ RECOVERY_ACTIONS = {
 """What the driver can want. Source: nvml.h, nvmlDeviceGpuRecoveryAction_t (driver 570 and later)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class XidEvent:
     """A Xid that NVML reported for one card. `seconds` is CLOCK_MONOTONIC when it was taken, not when it happened."""
 
@@ -171,7 +166,7 @@ def shorten_pci(address: str) -> str:
     return "{:04x}:{:02x}:{:02x}.{:x}".format(*numbers)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Inventory:
     """All cards of this box in one reading.
 
@@ -188,7 +183,7 @@ class Inventory:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GpuRequest:
     """What a job asks for: `count` cards of the box's choice, or exactly `devices` (indexes as digits, or UUIDs).
 
@@ -204,7 +199,7 @@ class GpuRequest:
         return len(self.devices) or self.count
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CardRules:
     """The limits by which a card is judged fit for a new run. Bytes and percent."""
 
@@ -214,8 +209,8 @@ class CardRules:
     share: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+@record
+class CardChoice:
     """The outcome of choosing cards: `devices` (UUIDs, in PCI order), or none and `rejected` says why.
 
     `rejected` has one (card or slice UUID, reason) pair for every candidate that was looked at and not taken.

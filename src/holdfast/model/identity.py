@@ -5,10 +5,10 @@ A bare pid is reused (the limit is 32768 on many boxes); pid plus start time plu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from .record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcessId:
     """One process for all time on this host.
 
@@ -21,7 +21,21 @@ class ProcessId:
     boot_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
+class BoxIdentity:
+    """Where something was recorded, so that nobody takes another box for it: two may have one host name.
+
+    `machine_id` is empty where none names this machine alone (a container, an image that was never booted), `boot_id`
+    where the kernel tells none; `pid_namespace` is the link ``/proc/self/ns/pid``. What is empty equals nothing.
+    """
+
+    host: str
+    machine_id: str = ""
+    boot_id: str = ""
+    pid_namespace: str = ""
+
+
+@record
 class JobProcess:
     """The job's leader as it reported itself before exec: session and group are its own (sid = pgid = pid)."""
 
@@ -35,12 +49,13 @@ ABANDONED = "abandoned"
 """The `WaitStatus.source` of a job that was never let go: its supervisor died first, so it never ran."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WaitStatus:
     """What the kernel said when the job's leader ended: exactly one of `code` (0..255) and `signal` is set.
 
     Resource usage is that of the leader and its reaped descendants: seconds of CPU, peak resident bytes of the
     largest process. `source` says who was told: the keeper, the supervisor, or the kernel's pidfd record.
+    `asked`: its keeper had signalled it before, because its supervisor was gone.
     """
 
     code: int | None
@@ -51,6 +66,7 @@ class WaitStatus:
     system_s: float = 0.0
     max_rss_bytes: int = 0
     source: str = "keeper"
+    asked: bool = False
 
     @property
     def exit_code(self) -> int:

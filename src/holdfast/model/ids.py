@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 
-_RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9][A-Za-z0-9._-]{0,47}-[0-9a-f]{4}", re.ASCII)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}", re.ASCII)
+from .pattern import compile_later
+
+_RUN_ID = compile_later(r"\d{8}-\d{6}-[A-Za-z0-9][A-Za-z0-9._-]{0,47}-[0-9a-f]{4}", re.ASCII)
+_NAME = compile_later(r"[A-Za-z0-9][A-Za-z0-9._-]{0,47}", re.ASCII)
 
 
 def is_run_id(text: str) -> bool:

@@ -6,13 +6,17 @@ see who, since when and what for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from .identity import ProcessId
+from .record import record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-class Phase(str, Enum):
+class LeasePhase(str, Enum):
     """What the lessee is doing with its cards."""
 
     PREFLIGHT = "preflight"
@@ -35,7 +39,7 @@ class Witness(str, Enum):
     RESERVATION = "reservation"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeasedDevice:
     """One device of a lease: the card's UUID, and the slice's when only a slice is leased."""
 
@@ -50,7 +54,7 @@ class LeasedDevice:
         return self.slice_uuid or self.card_uuid
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaseRecord:
     """The public record of a lease (LEASE-04). Times are ISO 8601 UTC; `share` is the opt-in to share cards.
 
@@ -66,7 +70,7 @@ class LeaseRecord:
     uid: int
     host: str
     since: str
-    phase: Phase
+    phase: LeasePhase
     devices: tuple[LeasedDevice, ...]
     supervisor: ProcessId
     members: tuple[ProcessId, ...] = ()
@@ -82,8 +86,8 @@ class LeaseRecord:
     since_boot_ns: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Busy:
+@record
+class BusyReason:
     """One reason why one device is not to be had, with its witness.
 
     `holder` is a phrase for people (``anna, run 2026...-resnet-1f2e, pid 4242``), `since` ISO UTC when known,
@@ -106,8 +110,26 @@ class Busy:
         """The device for people: ``card 0`` where its index is known, else its UUID."""
         return self.device if self.index is None else f"card {self.index}"
 
+    @property
+    def words(self) -> str:
+        """Who has it, in a sentence; of what is no device (the rules of the box) why."""
+        since = f" since {self.since}" if self.since else ""
+        return f"{self.label}{join_holder(self.device, self.holder)}{since}"
 
-@dataclass(frozen=True, slots=True)
+
+def join_holder(device: str, holder: str) -> str:
+    """What follows the name of a device: that somebody holds it, or, of what is no device, what it says."""
+    return f" is held by {holder}" if device.startswith(("GPU-", "MIG-")) else f": {holder}"
+
+
+def name_labels(labels: Sequence[str]) -> str:
+    """``card 0``, ``cards 0, 1``, or the names as they are."""
+    if len(labels) > 1 and all(label.startswith("card ") for label in labels):
+        return "cards " + ", ".join(label.removeprefix("card ") for label in labels)
+    return ", ".join(labels)
+
+
+@record
 class Ticket:
     """A waiter's place in the line. `order` is CLOCK_BOOTTIME nanoseconds at arrival; `candidates` device UUIDs.
 
@@ -120,3 +142,11 @@ class Ticket:
     candidates: tuple[str, ...]
     count: int
     hold_s: float | None = None
+
+
+def count_cards(wanted: int, busy: tuple[BusyReason, ...], total: int) -> str:
+    """How many cards are asked for and free, where several are and every one that is not free is named."""
+    free = total - len({item.device for item in busy})
+    if wanted < 2 or any(item.index is None for item in busy) or not 0 <= free < wanted:
+        return ""
+    return f"{wanted} cards are asked for, {free} of {total} {'is' if free == 1 else 'are'} free"

@@ -1,19 +1,21 @@
 """Several runs on one card: what each has reserved and uses, and whether one more fits.
 
 Bytes and seconds. A *reservation* is what a run said that it will use of each of its cards (``gpu.memory``); what it
-really uses is what the driver counts for its processes. Both are kept apart here; `core.packing` counts them together.
+really uses is what the driver counts for its processes. Both are kept apart here; `core.cards.packing` counts them
+together.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from .record import record
 
 if TYPE_CHECKING:
     from .gpu import GpuProcess
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sharer:
     """One run that shares a device, as seen now.
 
@@ -30,7 +32,7 @@ class Sharer:
     ending: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeviceMemory:
     """What one reading says of the memory of a card or MIG slice; None is "could not be read".
 
@@ -45,7 +47,7 @@ class DeviceMemory:
     processes: tuple[GpuProcess, ...] | None = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PackingRules:
     """What holds for sharing.
 
@@ -60,8 +62,8 @@ class PackingRules:
     unstated_bytes: int = 10 * 1024**3
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+@record
+class SharingRoom:
     """Whether one more run fits on a device.
 
     `free_bytes` is what nobody has reserved or uses. `words` says who has what, for people. `shared` tells whether

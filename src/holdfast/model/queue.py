@@ -1,21 +1,24 @@
-"""The queue's things: cells, groups, submissions, orders. What they are; `core.queueing` says what follows from them.
+"""The queue: jobs, groups, submissions, orders. What they are; `core.queue.choose` says what follows from them.
 
-A *cell* is one entry of the queue; it becomes one run, with as many attempts as that needs. A *group* is a named set of
-cells with limits of its own; a sweep and a file of commands are groups too. A *submission* is what somebody handed in
-at once, an *order* what somebody wants of cells that are there. Submissions and orders are committed as files; the
+A *job* is one entry of the queue; it becomes one run, with as many attempts as that needs. A *group* is a named set of
+jobs with limits of its own; a sweep and a file of commands are groups too. A *submission* is what somebody handed in
+at once, an *order* what somebody wants of jobs that are there. Submissions and orders are committed as files; the
 database is made from them (docs/queue.md).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
+
+from .order import CodeRef
+from .profile import Profile
+from .record import field, record
 
 DEFAULT_GROUP = "default"
 
 
-class CellState(str, Enum):
-    """Where a cell stands. No state is skipped, and each step up has its evidence (QUEUE-16)."""
+class JobState(str, Enum):
+    """Where a job stands. No state is skipped, and each step up has its evidence (QUEUE-16)."""
 
     BLOCKED = "blocked"
     """Something that it needs has not been proven done."""
@@ -39,13 +42,13 @@ class CellState(str, Enum):
     """Another box has claimed it or has proven it done (shared directory)."""
 
 
-WAITING_STATES = frozenset({CellState.BLOCKED, CellState.QUEUED, CellState.HELD})
-ACTIVE_STATES = frozenset({CellState.CLAIMED, CellState.RUNNING, CellState.PRODUCED})
-CLOSED_STATES = frozenset({CellState.DONE, CellState.FAILED, CellState.CANCELLED})
+WAITING_STATES = frozenset({JobState.BLOCKED, JobState.QUEUED, JobState.HELD})
+ACTIVE_STATES = frozenset({JobState.CLAIMED, JobState.RUNNING, JobState.PRODUCED})
+CLOSED_STATES = frozenset({JobState.DONE, JobState.FAILED, JobState.CANCELLED})
 
 
 class GroupKind(str, Enum):
-    """Where a group's cells come from."""
+    """Where a group's jobs come from."""
 
     PLAIN = "plain"
     SWEEP = "sweep"
@@ -59,11 +62,11 @@ class IfChanged(str, Enum):
     HOLD = "hold"
 
 
-@dataclass(frozen=True, slots=True)
-class CellRef:
-    """Which cell a run is of; stored in ``run.json``, so that the queue can be rebuilt from the runs.
+@record
+class JobRef:
+    """Which job a run is of; stored in ``run.json``, so that the queue can be rebuilt from the runs.
 
-    `queue` is the queue's own id (random, made with it), `key` the cell's identity there.
+    `queue` is the queue's own id (random, made with it), `key` the job's identity there.
     """
 
     queue: str
@@ -72,13 +75,13 @@ class CellRef:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class NewCell:
-    """One cell as it is handed in. `name` is unique in its group (letters, digits, ``-_.=``).
+@record
+class NewJob:
+    """One job as it is handed in. `name` is unique in its group (letters, digits, ``-_.=``).
 
-    `change` are fields of the encoded base job that this cell has otherwise: top-level keys of
+    `change` are fields of the encoded base job that this job has otherwise: top-level keys of
     ``wire.encode(JobSpec)``, each replaced whole; `params` the varied parameters as text, for tables. `needs` are
-    cells (``name`` of the same group, ``group/name``) or whole groups (``group/``) that must be proven done first.
+    jobs (``name`` of the same group, ``group/name``) or whole groups (``group/``) that must be proven done first.
     `not_before` is epoch seconds, `expected_s` the expected seconds (None: not known), `sha256` the hash of the
     resolved job.
     """
@@ -93,20 +96,37 @@ class NewCell:
     sha256: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
+class OrderedJobs:
+    """What jobs have beyond themselves when a desk elsewhere ordered them (`model.queue_order`).
+
+    In such jobs a relative path means below the working directory of the `code`; ``~`` and ``$NAME`` are the box's.
+    Each run gets the code when it is made: a copy of its own where that is small, unless the jobs of the submission
+    are so many that they share the read-only tree. `setup` are lines of sh before each job. `order_id` and `sha256`
+    say which order this is: the same one is taken once. `profile` is as in `Order`.
+    """
+
+    order_id: str
+    sha256: str
+    code: CodeRef | None = None
+    setup: tuple[str, ...] = ()
+    shares_tree: bool = False
+    profile: Profile | None = None
+
+
+@record
 class Submission:
-    """What is handed in at once: a base job, and the cells that are made from it.
+    """What is handed in at once: a base job, and the jobs that are made from it.
 
     `base` is ``wire.encode(JobSpec)`` with every field. `files` are SHA-256 by absolute path of the configuration,
-    entry script and lock file as they were; `environment` names the stored environment. `lean`: run by the worker's
-    own light supervisor, without checks and records (docs/queue.md). `claims` is the shared directory in which
-    cells are claimed, for several boxes. `source` is the file that it was made from. `paused`: its group begins, or
-    becomes, paused in the same act.
+    entry script and lock file as they were; `environment` names the stored environment. `claims` is the shared
+    directory in which jobs are claimed, for several boxes. `source` is the file that it was made from. `paused`: its
+    group begins, or becomes, paused in the same act. `ordered`: a desk elsewhere handed it in.
     """
 
     group: str
     base: dict[str, object]
-    cells: tuple[NewCell, ...]
+    jobs: tuple[NewJob, ...]
     runs_root: str
     cwd: str
     argv: tuple[str, ...]
@@ -117,15 +137,15 @@ class Submission:
     files: dict[str, str] = field(default_factory=dict)
     max_parallel: int | None = None
     if_changed: IfChanged = IfChanged.RUN
-    lean: bool = False
     claims: str | None = None
     source: str | None = None
     hold_after: int = 0
     paused: bool = False
+    ordered: OrderedJobs | None = None
 
 
 class OrderVerb(str, Enum):
-    """What may be wanted of cells, of a group, or of the whole queue."""
+    """What may be wanted of jobs, of a group, or of the whole queue."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -137,28 +157,29 @@ class OrderVerb(str, Enum):
     CLEAR = "clear"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Order:
-    """An order as it is stored. Without `group` and `cells` it is about the whole queue.
+    """An order as it is stored. Without `group` and `jobs` it is about the whole queue.
 
-    `cells` are keys. `values` by verb: MOVE ``{"to": "first"|"last"|"before", "key": ...}``; EDIT any of ``priority``,
-    ``not_before``, ``max_parallel``, ``hold_after``, ``cpu_slots``; RESUME ``{"accept_changes": true}``.
+    `jobs` are keys. `values` by verb: MOVE ``{"to": "first"|"last"|"before", "key": ...}``; EDIT any of ``priority``,
+    ``not_before``, ``max_parallel``, ``hold_after``, ``cpu_slots``; RESUME ``{"accept_changes": true}``; PAUSE of
+    jobs ``{"reason": ...}``.
     """
 
     verb: OrderVerb
     by: str
     at: str
     group: str | None = None
-    cells: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
     values: dict[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell as the queue knows it.
+@record
+class QueuedJob:
+    """One job as the queue knows it.
 
-    `id` grows with submission; `place` orders cells of one priority (smaller is earlier). `cards` and `slots` are
-    what it takes: leased cards, or CPU slots for a cell without cards. Times are epoch seconds by the wall clock.
+    `id` grows with submission; `place` orders jobs of one priority (smaller is earlier). `cards` and `slots` are
+    what it takes: leased cards, or CPU slots for a job without cards. Times are epoch seconds by the wall clock.
     `run_id` is set from CLAIMED on, `attempts` how many attempts its run has had as far as the worker saw.
     `outcome`, `exit_code` and `failure` (a FailureClass) are those of the last ended attempt. `note` says in words
     why it is held, failed or waiting. `requeued` counts the attempts that the worker began because one was lost,
@@ -170,7 +191,7 @@ class Cell:
     key: str
     group: str
     name: str
-    state: CellState
+    state: JobState
     priority: int = 0
     place: float = 0.0
     cards: int = 0
@@ -180,7 +201,6 @@ class Cell:
     expected_s: float | None = None
     params: dict[str, str] = field(default_factory=dict)
     sha256: str = ""
-    lean: bool = False
     claims: str | None = None
     run_id: str | None = None
     runs_root: str = ""
@@ -206,11 +226,11 @@ class Cell:
         return f"{self.runs_root}/{self.run_id}" if self.run_id is not None else None
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+@record
+class JobGroup:
     """A group and its limits. `paused` was asked for by a person; `held` (words, else empty) stopped it by itself.
 
-    `max_parallel` None: no limit of its own. `hold_after` cells in a row that fail hold the group; 0: never.
+    `max_parallel` None: no limit of its own. `hold_after` jobs in a row that fail hold the group; 0: never.
     """
 
     name: str
@@ -223,7 +243,7 @@ class Group:
     made_at: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class QueueSettings:
     """What holds for the whole queue. `cpu_slots` None: as many as this account may use CPUs.
 

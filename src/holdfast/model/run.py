@@ -1,20 +1,20 @@
 """A run's life as data: the lifecycle states, the outcome, the facts that are kept apart.
 
 A state carries exactly what is true in it. The outcome is a second type, set once, with its evidence. What somebody
-wants (`Desired`) and what was seen (`RunState`) are different files with different writers.
+wants (`RunRequest`) and what was seen (`RunState`) are different files with different writers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from .finding import Finding
-from .identity import JobProcess, ProcessId, WaitStatus
-from .lease import Busy, LeasedDevice
+from .identity import BoxIdentity, JobProcess, ProcessId, WaitStatus
+from .lease import BusyReason, LeasedDevice
+from .record import record
 
 SCHEMA = 1
-"""Version of every file in a run directory."""
+"""The format of every file in a run directory. It grows when a field gets another meaning, not when one is added."""
 
 
 class StopCause(str, Enum):
@@ -49,14 +49,26 @@ class Outcome(str, Enum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True)
+class CopyState(str, Enum):
+    """Where the copy of a run's results stands (`model.results`)."""
+
+    COPYING = "copying"
+    COPIED = "copied"
+    FAILED = "failed"
+
+
+@record
 class StopRequest:
-    """Why the run is being stopped, by whom (a phrase for people), and whether to skip straight to KILL."""
+    """Why the run is being stopped, by whom (a phrase for people), and whether to skip straight to KILL.
+
+    `warned`: its place has warned it ahead of ending it, and has not begun to.
+    """
 
     cause: StopCause
     by: str
     force: bool = False
     detail: str = ""
+    warned: bool = False
 
     @property
     def words(self) -> str:
@@ -65,7 +77,7 @@ class StopRequest:
         return f"{cause} by {self.by}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refusal:
     """Why the job never ran: a stable `code`, holdfast's `exit_code` for it, and the words.
 
@@ -76,11 +88,11 @@ class Refusal:
     exit_code: int
     message: str
     hint: str = ""
-    busy: tuple[Busy, ...] = ()
+    busy: tuple[BusyReason, ...] = ()
     findings: tuple[Finding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StopRecord:
     """Why a training left before its supervisor made it, as its library wrote it into ``stop.json`` (LIB-18).
 
@@ -99,27 +111,27 @@ class StopRecord:
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Created:
     """The run directory exists; nothing has been done."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Preflight:
     """Checks are running since `since` (ISO UTC)."""
 
     since: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Waiting:
     """Cards are being leased, at once or in line; `blocked_by` says who is in the way."""
 
     since: str
-    blocked_by: tuple[Busy, ...] = ()
+    blocked_by: tuple[BusyReason, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Starting:
     """Leases are held; keeper and job are coming up. `job` is committed before the job may exec.
 
@@ -133,7 +145,7 @@ class Starting:
     began: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Running:
     """The job's exec was seen to succeed.
 
@@ -149,7 +161,7 @@ class Running:
     held_from: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stopping:
     """The stop ladder is at `rung`; the whole stop began at `began` (epoch seconds).
 
@@ -166,13 +178,14 @@ class Stopping:
     status: WaitStatus | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finalizing:
     """The leader is gone or never was: empty the tree, check the results, give the cards back.
 
     At most one of `status` and `refusal` is set, or neither when the job's end was not witnessed. `emptied` turns True
     when the tree was proven empty; `stuck` lists what survived KILL so far. `stop` is what the training library left,
-    read once nobody is there who could still write it.
+    read once nobody is there who could still write it. `copying` is since when its results are being copied: the job
+    has succeeded and its cards are given back.
     """
 
     since: str
@@ -186,9 +199,10 @@ class Finalizing:
     emptied: bool = False
     stuck: tuple[str, ...] = ()
     stop: StopRecord | None = None
+    copying: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ended:
     """Over. `exit_code` is what `holdfast run` returns; `evidence` proves the outcome.
 
@@ -211,43 +225,83 @@ State = Created | Preflight | Waiting | Starting | Running | Stopping | Finalizi
 STATES: tuple[type, ...] = (Created, Preflight, Waiting, Starting, Running, Stopping, Finalizing, Ended)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunState:
     """The content of ``state.json``: who supervises, and where the run stands.
 
     `version` grows by one with every commit; a supervisor that finds a newer version than its own has been replaced
-    and must stop writing.
+    and must stop writing. `box` is where the attempt was begun. `generation` is the number of the attempt that somebody
+    asked for: those that holdfast begins after it by itself keep it, and so share what is asked of them. `unlocked`:
+    the run's directory takes no locks, so nothing keeps a second supervisor out by force. `boot_epoch_s` is when the
+    box was started by the wall clock of the attempt's creation; deadlines are counted from it and the time since, so
+    that no later setting of the wall clock moves them. None: written before there was this field.
     """
 
     run_id: str
     attempt: int
     version: int
-    boot_id: str
+    box: BoxIdentity
     created_at: str
     supervisor: ProcessId | None
     state: State
     updated_at: str = ""
+    generation: int = 1
+    unlocked: bool = False
+    boot_epoch_s: float | None = None
 
 
-class Wish(str, Enum):
+@record
+class PlaceGone:
+    """The content of ``gone.json``: the word of a person, or of a scheduler, that the place of an attempt is gone.
+
+    `box` is where it was begun. `cause` is why the place ended it, where a scheduler told.
+    """
+
+    by: str
+    at: str
+    reason: str
+    box: BoxIdentity
+    cause: StopCause | None = None
+
+
+class RequestKind(str, Enum):
     """What somebody may want of a live run."""
 
     STOP = "stop"
     STOP_NOW = "stop_now"
 
 
-@dataclass(frozen=True, slots=True)
-class Desired:
-    """The content of ``desired.json``: a durable wish, seen by the supervisor whenever it looks."""
+@record
+class RunRequest:
+    """The content of a run's ``desired.json``: a durable request, seen by the supervisor whenever it looks.
 
-    wish: Wish
+    It is about the attempts of one `generation` (`RunState`): an old stop does not end a run that was started again.
+    """
+
+    kind: RequestKind
     by: str
     at: str
     reason: str = ""
+    generation: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointWish:
+@record
+class LimitsRequest:
+    """The content of ``limits_wanted.json``: somebody wants other limits of a live job (LIM-11).
+
+    `values` are JSON values by field of `JobSpec` (``limits.memory_bytes``). `force`: also where the job is above a
+    limit now, and would be killed by it.
+    """
+
+    id: str
+    by: str
+    at: str
+    values: dict[str, object]
+    force: bool = False
+
+
+@record
+class CheckpointRequest:
     """The content of ``checkpoint_wanted.json``: somebody wants the job to save and go on (LIB-17)."""
 
     id: str

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .record import field, record
+
+if TYPE_CHECKING:
+    from .queue import NewJob
 
 OVERLAY = "overlay"
 """The one parameter that chooses an overlay instead of being handed to the command."""
@@ -10,12 +15,12 @@ DEFAULT_ARGUMENTS = ("--{name}={value}",)
 """How a parameter without a placeholder is handed to the command."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Point:
-    """One cell of a sweep before its job is made: its name, its parameters as written, where it was written.
+    """One job of a sweep before its job is made: its name, its parameters as written, where it was written.
 
-    `own` are the parameters that were written for this cell alone or vary over the grid, in contrast to what was set
-    for all cells.
+    `own` are the parameters that were written for this job alone or vary over the grid, in contrast to what was set
+    for all jobs.
     """
 
     name: str
@@ -24,11 +29,11 @@ class Point:
     where: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Contradiction:
-    """One key with two values for one cell (QUEUE-08): the one that stands, the one that does not, and who says so."""
+    """One key with two values for one job (QUEUE-08): the one that stands, the one that does not, and who says so."""
 
-    cell: str
+    job: str
     key: str
     stands: str
     stands_by: str
@@ -36,15 +41,15 @@ class Contradiction:
     said_by: str
 
     def __str__(self) -> str:
-        """Both values, cell and key in one sentence."""
+        """Both values, job and key in one sentence."""
         return (
-            f"{self.cell}: {self.key} is {self.stands} ({self.stands_by}), while {self.said_by} says {self.instead_of}"
+            f"{self.job}: {self.key} is {self.stands} ({self.stands_by}), while {self.said_by} says {self.instead_of}"
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ResolvedConfig:
-    """A cell's configuration after base, overlays and parameters: the file's bytes, named by their hash."""
+    """A job's configuration after base, overlays and parameters: the file's bytes, named by their hash."""
 
     sha256: str
     ending: str
@@ -54,3 +59,14 @@ class ResolvedConfig:
     def file_name(self) -> str:
         """Its name below the queue's ``configs``."""
         return f"{self.sha256}{self.ending}"
+
+
+@record
+class BuiltSweep:
+    """What a sweep comes to: the encoded base, its jobs, the configurations to be stored, and what was said twice."""
+
+    base: dict[str, Any]
+    jobs: tuple[NewJob, ...]
+    configs: dict[str, ResolvedConfig] = field(default_factory=dict)
+    contradictions: tuple[Contradiction, ...] = ()
+    notes: tuple[str, ...] = ()

@@ -9,13 +9,18 @@ from __future__ import annotations
 import math
 import re
 
+from .pattern import compile_later
+
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _BYTES = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgtp", start=1):
     _BYTES[_letter] = _BYTES[_letter + "b"] = 1000**_power
     _BYTES[_letter + "ib"] = _BYTES[_letter + "i"] = 1024**_power
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|[smhdw])\s*", re.ASCII)
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
+_PAGE_BYTES = 4096
+_LEAST_CUT = 100 * 1000**2
+_DECIMAL = (("TB", 1000**4), ("GB", 1000**3), ("MB", 1000**2))
+_PART = compile_later(r"(\d+(?:\.\d+)?)\s*(ms|min|[smhdw])\s*", re.ASCII)
+_SIZE = compile_later(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.ASCII)
 
 
 def parse_duration(text: str | float) -> float:
@@ -87,7 +92,18 @@ def format_duration(seconds: float) -> str:
 
 
 def format_bytes(count: int) -> str:
-    """Binary units, three significant digits: ``512 B``, ``9.50 GiB``."""
+    """Binary units, three significant digits: ``512 B``, ``9.5 GiB``.
+
+    A size from 1 MB on that is round in decimal units is shown in them: who wrote ``300MB`` reads ``300 MB``.
+    """
+    # A limit of memory comes back from the kernel cut to whole pages; below this most sizes are near a round one.
+    slack = _PAGE_BYTES - 1 if count >= _LEAST_CUT and count % _PAGE_BYTES == 0 else 0
+    for unit, size in _DECIMAL if count % 2**20 else ():
+        step = size // 100
+        round_size = -(-count // step) * step
+        text = f"{round_size / size:.3g}"
+        if size <= round_size < 1000 * size and round_size - count <= slack and float(text) == round_size / size:
+            return f"{text} {unit}"
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 or unit == "TiB":

@@ -6,8 +6,9 @@ The third is never folded into the second: an unreadable counter is not a clean 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+from .record import record
 
 
 class FailureClass(str, Enum):
@@ -120,7 +121,7 @@ class Confidence(str, Enum):
     CERTAIN = "certain"
 
 
-class Retry(str, Enum):
+class RetryPolicy(str, Enum):
     """What may be done without asking a person (FAIL-02): bounded, and with the same configuration."""
 
     NEVER = "never"
@@ -134,7 +135,7 @@ class Retry(str, Enum):
     """Again only when a co-tenant has left the card."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Clue:
     """One piece of evidence: what was seen, where it was read, when (ISO UTC; empty: on looking)."""
 
@@ -149,12 +150,13 @@ class Clue:
         return within.partition("/")[2] if found else self.source
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Verdict:
     """The class, how sure, the evidence, and one action.
 
     `detector` names the rule that decided (docs/diagnosis.md), `gotchas` are ids of the catalogue (`holdfast explain`),
-    `also` other classes for which something speaks, best first, `cards` UUIDs of cards that are at fault.
+    `also` other classes for which something speaks, best first, `cards` UUIDs of cards that are at fault, `wait_s` how
+    long another attempt has to wait at least, where what failed says so.
     """
 
     kind: FailureClass | LiveClass
@@ -165,9 +167,10 @@ class Verdict:
     unknown: tuple[Clue, ...] = ()
     detector: str = ""
     gotchas: tuple[str, ...] = ()
-    retry: Retry = Retry.NEVER
+    retry: RetryPolicy = RetryPolicy.NEVER
     also: tuple[str, ...] = ()
     cards: tuple[str, ...] = ()
+    wait_s: float = 0.0
 
     @property
     def cause(self) -> str:

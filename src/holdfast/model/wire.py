@@ -1,27 +1,25 @@
-"""The run directory's files: their names, and dataclasses to and from JSON values.
+"""The run directory's files: their names, and records to and from JSON values.
 
-Encoding is structural: a dataclass becomes an object with its fields, an enum its value, a tuple an array; members of
+Encoding is structural: a record becomes an object with its fields, an enum its value, a tuple an array; members of
 the lifecycle union carry their class as ``kind``. Decoding is driven by the annotations, ignores fields that it does
 not know (a newer holdfast wrote them) and fills absent ones from defaults (an older one did not).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import types
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
 
+from .record import MISSING, fields, is_record
 from .run import SCHEMA, STATES, StopRecord
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeGuard
 
 T = TypeVar("T")
 
 RUN = "run.json"
+JOB = "job.json"
 HANDBOOK = "handbook.md"
 ATTEMPTS = "attempts"
 SNAPSHOT = "snapshot"
@@ -30,14 +28,22 @@ CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest.json"
 STATE = "state.json"
 DESIRED = "desired.json"
+RUN_LOCK = "run.lock"
+SUPERVISOR_LOCK = "supervisor.lock"
+TAKEN = "taken"
+GONE = "gone.json"
+NATIVE = "native.json"
 STATUS = "status.json"
 EVENTS = "events.jsonl"
 OUTPUT = "output.log"
 SUPERVISOR_LOG = "supervisor.log"
 HEALTH = "health.jsonl"
+METRICS = "metrics.jsonl"
 HEARTBEAT = "heartbeat.json"
 CHECKPOINT_REQUEST = "checkpoint_request.json"
 CHECKPOINT_WANTED = "checkpoint_wanted.json"
+LIMITS_WANTED = "limits_wanted.json"
+DEADLINE = "deadline.json"
 STOP = "stop.json"
 PREFLIGHT = "preflight.json"
 POSTFLIGHT = "postflight.json"
@@ -46,7 +52,12 @@ FAILURE = "failure.md"
 VERDICT = "verdict.json"
 RETRY = "retry.json"
 REQUEUE = "requeue.json"
+ACCEPTED = "accepted.json"
+RESULTS = "results.json"
+DESTINATION = "destination.json"
+MIRROR = "mirror.json"
 PLACEMENT = "placement.json"
+CODE = "code.json"
 CLAIM = "claim.json"
 STACKS = "stacks.txt"
 THREADS = "threads.txt"
@@ -74,13 +85,29 @@ class WireError(ValueError):
     """A stored value does not have the form that its type asks for; the message names the place."""
 
 
+def read_format(content: Mapping[str, object]) -> int:
+    """The format of a record, as its writer says (``schema``); 0 where it says none."""
+    return as_whole(content.get("schema")) or 0
+
+
+def require_format(content: Mapping[str, object], where: str) -> None:
+    """Refuse what a newer holdfast wrote: its fields may mean something else.
+
+    Raises:
+        WireError: it is newer than what this holdfast reads.
+    """
+    number = read_format(content)
+    if number > SCHEMA:
+        raise WireError(f"{where} was written by a newer holdfast (format {number}; this one reads up to {SCHEMA})")
+
+
 def attempt_dir(run_dir: str, attempt: int) -> str:
     """The directory of one attempt."""
     return f"{run_dir}/{ATTEMPTS}/{attempt}"
 
 
 def encode(value: object) -> Any:  # noqa: ANN401 - a JSON value
-    """The JSON value of a model object (dataclass, enum, tuple, mapping or plain value)."""
+    """The JSON value of a model object (record, enum, tuple, mapping or plain value)."""
     cls = type(value)
     if cls in _PLAIN:
         return value
@@ -101,11 +128,11 @@ def encode(value: object) -> Any:  # noqa: ANN401 - a JSON value
 
 
 def _names_of(cls: type) -> tuple[str, ...] | None:
-    """The field names of a dataclass, None for any other class; looked up once a class: a run encodes thousands."""
+    """The field names of a record, None for any other class; looked up once a class: a run encodes thousands."""
     try:
         return _NAMES[cls]
     except KeyError:
-        names = tuple(field.name for field in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
+        names = tuple(field.name for field in fields(cls)) if is_record(cls) else None
         _NAMES[cls] = names
         return names
 
@@ -161,7 +188,8 @@ def parse_object(data: bytes, where: str) -> dict[str, Any]:
         WireError: it is not valid JSON, or not an object.
     """
     try:
-        value = json.loads(data)
+        # Named, because json guesses UTF-16 and UTF-32 too, whose codecs a process would load only then.
+        value = json.loads(data.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise WireError(f"{where} is not valid JSON: {error}") from error
     if not isinstance(value, dict):
@@ -217,15 +245,25 @@ def _clean_lines(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter in "\n\t" else " " for letter in text)
 
 
-def _clean_count(value: object) -> int | None:
-    if not isinstance(value, int) or isinstance(value, bool):
+def as_whole(value: object) -> int | None:
+    """A whole number that somebody else wrote; None for anything else, True too."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def as_number(value: object) -> float | None:
+    """A number from 0 to what a float holds exactly enough; None for anything else, NaN too."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
-    return value if 0 <= value < LARGEST_HEARTBEAT_NUMBER else None
+    return float(value) if 0 <= value < LARGEST_HEARTBEAT_NUMBER else None
+
+
+def _clean_count(value: object) -> int | None:
+    count = as_whole(value)
+    return count if count is not None and 0 <= count < LARGEST_HEARTBEAT_NUMBER else None
 
 
 def _is_duration(value: object) -> TypeGuard[int | float]:
-    # Written so that NaN and infinity do not pass.
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < LARGEST_HEARTBEAT_NUMBER
+    return as_number(value) is not None
 
 
 def _hints_of(cls: type) -> dict[str, object]:
@@ -241,10 +279,7 @@ def _decode(hint: object, value: object, where: str) -> object:
     if origin is tuple:
         return _decode_tuple(get_args(hint), value, where)
     if origin is dict:
-        if not isinstance(value, dict):
-            raise WireError(f"{where}: expected an object, found {value!r}")
-        item_hint = get_args(hint)[1]
-        return {key: _decode(item_hint, item, f"{where}.{key}") for key, item in value.items()}
+        return _decode_dict(get_args(hint)[1], value, where)
     if hint is object:
         return value
     assert isinstance(hint, type)
@@ -253,7 +288,7 @@ def _decode(hint: object, value: object, where: str) -> object:
             return hint(value)
         except ValueError as error:
             raise WireError(f"{where}: {value!r} is none of {', '.join(m.value for m in hint)}") from error
-    if dataclasses.is_dataclass(hint):
+    if is_record(hint):
         return _decode_fields(hint, value, where)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         try:
@@ -263,6 +298,14 @@ def _decode(hint: object, value: object, where: str) -> object:
     if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         raise WireError(f"{where}: expected {hint.__name__}, found {value!r}")
     return value
+
+
+def _decode_dict(item_hint: object, value: object, where: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise WireError(f"{where}: expected an object, found {value!r}")
+    if item_hint is object:
+        return dict(value)
+    return {key: _decode(item_hint, item, f"{where}.{key}") for key, item in value.items()}
 
 
 def _decode_union(options: tuple[object, ...], value: object, where: str) -> object:
@@ -315,10 +358,10 @@ def _fields_of(cls: type) -> tuple[_Field, ...]:
             (
                 field.name,
                 hints[field.name],
-                field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+                field.default is MISSING and field.default_factory is MISSING,
                 _find_plain(hints[field.name]),
             )
-            for field in dataclasses.fields(cls)
+            for field in fields(cls)
         )
     return _FIELDS[cls]
 
@@ -332,9 +375,9 @@ def _find_plain(hint: object) -> frozenset[type]:
 
 
 def warm_up(*classes: type) -> None:
-    """Work out now, before a fork, what decoding and encoding these dataclasses needs to know about them."""
+    """Work out now, before a fork, what decoding and encoding these records needs to know about them."""
     for cls in classes:
-        if dataclasses.is_dataclass(cls) and _names_of(cls) and cls not in _FIELDS:
+        if is_record(cls) and _names_of(cls) and cls not in _FIELDS:
             for _, hint, _, _ in _fields_of(cls):
                 warm_up(*(part for part in (hint, *_flatten(hint)) if isinstance(part, type)))
 

@@ -11,23 +11,24 @@ ever created. Invariants:
   cannot be read or written is done without; either is one `notice`, never an error.
 - Nothing is written when nothing changed, so the usual `ls` only reads.
 
-Kept free of dataclasses and of JSON: with 1,000 runs this is on the path of a verb that has 60 ms.
+Kept free of records and of JSON: with 1,000 runs this is on the path of a verb that has 60 ms.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Any, NamedTuple
 
-from ..model.ids import is_run_id
-from .places import state_directory
+from holdfast.host.files.ownership import make_own_directory
+from holdfast.model.errors import HoldfastError
+from holdfast.model.ids import is_run_id
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import TracebackType
+from .paths import state_directory
 
-__all__ = ["COLUMN_COUNT", "USER_VERSION", "Index", "Row", "state_directory"]
+__all__ = ["COLUMN_COUNT", "USER_VERSION", "Index", "IndexRow", "state_directory"]
 
 USER_VERSION = 2
 """The schema's version in ``user_version``. An older file is rebuilt; a newer one is left alone and not used."""
@@ -49,17 +50,18 @@ _COLUMNS = (
     " failure"
 )
 COLUMN_COUNT = 14
-"""All of a `Row` but `ended`: only ended runs are stored."""
+"""Of an `IndexRow` up to `ended`: only ended runs are stored."""
 
 
-class Row(NamedTuple):
+class IndexRow(NamedTuple):
     """One run as a list shows it.
 
     `root` is the runs root and `stamp` the modification time (ns) of the run's ``attempts`` directory that this was
     read at. Times are ISO 8601 UTC. `cards` are the cards' indexes as text (``0,1``). `step` and `loss` are the
     heartbeat's last (`loss` as text, so that ``nan`` survives). `note` is one phrase about how it stands or ended.
     `failure` is the class of an end without success. `ended` is True when no later reading of the same attempt can
-    differ.
+    differ. `planned_steps` are all that the job means to do, and `left_s` the seconds for those that are left, at the
+    pace that it says; None where it does not say them.
     """
 
     root: str
@@ -77,6 +79,8 @@ class Row(NamedTuple):
     note: str = ""
     failure: str = ""
     ended: bool = True
+    planned_steps: int | None = None
+    left_s: float | None = None
 
     @property
     def run_dir(self) -> str:
@@ -97,7 +101,7 @@ class Index:
         self._db: sqlite3.Connection | None = None
         try:
             self._db = self._open()
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, HoldfastError) as error:
             self._do_without(error)
 
     def __enter__(self) -> Index:  # noqa: PYI034 - typing.Self is newer than Python 3.10
@@ -126,20 +130,28 @@ class Index:
         """The remembered roots, sorted; none when there is no index."""
         return [str(path) for (path,) in self._select("SELECT path FROM roots ORDER BY path")]
 
-    def sync(self, roots: Iterable[str], read: Callable[[str, str], Row]) -> list[Row]:
+    def _say(self, words: str) -> None:
+        self.notice = words if self.notice is None else f"{self.notice}; {words}"
+
+    def sync(self, roots: Iterable[str], read: Callable[[str, str], IndexRow]) -> list[IndexRow]:
         """Every run under `roots` and the remembered ones, newest first, and the index brought up to date.
 
         `read(root, run_id)` answers one run from its files and must not raise; it is called for runs that have not
         ended, and once for those that have. Directories whose name is not a run id are somebody else's.
         """
-        stored = [Row._make((*row, True)) for row in self._select(f"SELECT {_COLUMNS} FROM runs")]  # noqa: S608 - ours
+        stored = [IndexRow(*row) for row in self._select(f"SELECT {_COLUMNS} FROM runs")]  # noqa: S608 - ours
         known = {(row.root, row.run_id): row for row in stored}
-        found: list[Row] = []
-        fresh: list[Row] = []
+        found: list[IndexRow] = []
+        fresh: list[IndexRow] = []
         scanned: set[str] = set()
         for root in dict.fromkeys([*map(os.path.abspath, roots), *self.roots()]):
-            names = _list_runs(root)
-            if names is None:
+            try:
+                names = list_run_ids(root)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                # It proves nothing about the runs there.
+                self._say(f"{root} cannot be read: {error.strerror}; its runs are not shown")
                 continue
             scanned.add(root)
             for name in names:
@@ -155,7 +167,7 @@ class Index:
         found.sort(key=lambda row: row.run_id, reverse=True)
         return found
 
-    def _save(self, fresh: list[Row], gone: list[tuple[str, str]]) -> None:
+    def _save(self, fresh: list[IndexRow], gone: list[tuple[str, str]]) -> None:
         marks = ", ".join("?" * COLUMN_COUNT)
         changes: list[tuple[str, list[tuple[object, ...]]]] = []
         if fresh:
@@ -168,7 +180,7 @@ class Index:
 
     def _open(self) -> sqlite3.Connection:
         directory = os.path.dirname(self.path)
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        make_own_directory(directory, "the directory", "let XDG_STATE_HOME name a place of your own")
         try:
             return self._connect()
         except sqlite3.DatabaseError as error:
@@ -205,7 +217,7 @@ class Index:
         db.executemany("INSERT OR IGNORE INTO roots (path) VALUES (?)", [(root,) for root in roots])
         return db
 
-    def _select(self, query: str) -> list[tuple[object, ...]]:
+    def _select(self, query: str) -> list[tuple[Any, ...]]:
         if self._db is None:
             return []
         try:
@@ -293,13 +305,14 @@ def _salvage_roots(path: str) -> list[str]:
         return []
 
 
-def _list_runs(root: str) -> list[str] | None:
-    """The run ids under a root; None when it cannot be read, which proves nothing about its runs."""
-    try:
-        with os.scandir(root) as entries:
-            return [entry.name for entry in entries if is_run_id(entry.name)]
-    except OSError:
-        return None
+def list_run_ids(root: str) -> list[str]:
+    """The run ids under a root.
+
+    Raises:
+        OSError: it is not there, or cannot be read.
+    """
+    with os.scandir(root) as entries:
+        return [entry.name for entry in entries if is_run_id(entry.name)]
 
 
 def _stamp_of(root: str, name: str) -> int:

@@ -6,16 +6,18 @@ look at checkpoints from elsewhere.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from .api import latest, load, verify
     from .box.environment import DevicesMissing
     from .box.memory import limit_gpu_memory
     from .box.requests import checkpoint_requested
     from .box.slices import advise_loader
     from .cadence import checkpoint_bytes
-    from .data.batches import BatchSampler, follow
+    from .data.batches import follow
+    from .data.sampling import BatchSampler
     from .errors import (
         CannotResume,
         CannotSave,
@@ -27,14 +29,15 @@ if TYPE_CHECKING:
         TrainingError,
     )
     from .randomness.rng import seed_everything
-    from .session import Run, run
+    from .session import Run
+    from .start import run
     from .storage.checkpoints import Verdict
-    from .storage.saving import Save
+    from .storage.write.save import Save
 
 _PLACES = {
-    "run": "session", "Run": "session", "Save": "storage.saving",
+    "run": "start", "Run": "session", "Save": "storage.write.save",
     "latest": "api", "load": "api", "verify": "api", "Verdict": "storage.checkpoints",
-    "BatchSampler": "data.batches", "follow": "data.batches", "seed_everything": "randomness.rng",
+    "BatchSampler": "data.sampling", "follow": "data.batches", "seed_everything": "randomness.rng",
     "limit_gpu_memory": "box.memory", "checkpoint_requested": "box.requests", "advise_loader": "box.slices",
     "checkpoint_bytes": "cadence", "DevicesMissing": "box.environment",
     "TrainingError": "errors", "CannotSave": "errors", "SaveFailed": "errors", "CannotResume": "errors",

@@ -14,10 +14,9 @@ import math
 import operator
 import re
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple, SupportsIndex
+from typing import SupportsIndex
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from holdfast.model.record import record
 
 DEFAULT_INTERRUPTION_S = 3 * 3600.0
 """The mean time between interruptions when nothing is known."""
@@ -36,8 +35,8 @@ _UNITS_S = {
     **dict.fromkeys(("h", "hour", "hours"), 3600.0),
     **dict.fromkeys(("d", "day", "days"), 86400.0),
 }
-_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.ASCII)
-_COUNT = re.compile(r"(\d+)\s*(?:steps?)?", re.ASCII)
+_PART = r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*"
+_COUNT = r"(\d+)\s*(?:steps?)?"
 _EXPECTED = 'write every="auto", a number of steps (500 or "500 steps"), a time ("10m", "2h", "1h30m"), or None'
 
 # Bytes of optimizer state for each parameter. Adam and its kin keep two moments, momentum and RMSprop one, in fp32 also
@@ -50,7 +49,7 @@ _STATE_BYTES = {
 }
 
 
-class Kind(str, Enum):
+class CadenceKind(str, Enum):
     """What decides when to save."""
 
     AUTO = "auto"
@@ -59,10 +58,11 @@ class Kind(str, Enum):
     NEVER = "never"
 
 
-class Every(NamedTuple):
+@record
+class SaveInterval:
     """How often to save; `amount` is seconds for TIME, steps for STEPS, 0 otherwise."""
 
-    kind: Kind
+    kind: CadenceKind
     amount: float = 0.0
 
 
@@ -92,18 +92,6 @@ def steps_per_interval(interval_s: float, step_s: float) -> int:
     return max(1, int(interval_s / step_s))
 
 
-def observe_interruptions(attempt_durations_s: Iterable[float], prior_s: float = DEFAULT_INTERRUPTION_S) -> float:
-    """The mean time between interruptions after some were seen (SPOT-03).
-
-    Args:
-        attempt_durations_s: How long each attempt ran that ended by an interruption; what is no positive number is
-            left out.
-        prior_s: What was assumed before; it counts as one observation, so that one early kill decides little.
-    """
-    seen = [seconds for seconds in attempt_durations_s if 0 < seconds < math.inf]
-    return (prior_s + sum(seen)) / (1 + len(seen))
-
-
 def checkpoint_bytes(
     parameters: int, *, dtype_bytes: int = 4, optimizer: str = "adam", master_weights: bool = False
 ) -> int:
@@ -128,16 +116,16 @@ def checkpoint_bytes(
     return int(parameters * (dtype_bytes + _STATE_BYTES[name] + (4 if master_weights else 0)))
 
 
-def parse_every(value: object) -> Every:
+def parse_every(value: object) -> SaveInterval:
     """How often to save, from what people write: ``"auto"``, ``500``, ``"500 steps"``, ``"10m"``, None (never).
 
     Raises:
         ValueError: it is none of these; the message says what was expected.
     """
-    if isinstance(value, Every):
+    if isinstance(value, SaveInterval):
         return value
     if value is None:
-        return Every(Kind.NEVER)
+        return SaveInterval(CadenceKind.NEVER)
     if isinstance(value, str):
         return _parse_text(value)
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
@@ -147,27 +135,28 @@ def parse_every(value: object) -> Every:
     return _count_steps(operator.index(value), value)
 
 
-def _parse_text(text: str) -> Every:
+def _parse_text(text: str) -> SaveInterval:
     cleaned = text.strip().lower()
     if cleaned in ("auto", "never"):
-        return Every(Kind(cleaned))
-    if (count := _COUNT.fullmatch(cleaned)) is not None:
+        return SaveInterval(CadenceKind(cleaned))
+    if (count := re.fullmatch(_COUNT, cleaned, re.ASCII)) is not None:
         return _count_steps(int(count[1][:20]), text)
     seconds, position = 0.0, 0
-    while (part := _PART.match(cleaned, position)) is not None and part[2] in _UNITS_S:
+    pattern = re.compile(_PART, re.ASCII)
+    while (part := pattern.match(cleaned, position)) is not None and part[2] in _UNITS_S:
         seconds += float(part[1]) * _UNITS_S[part[2]]
         position = part.end()
     if not cleaned or position != len(cleaned):
         raise ValueError(f"every={text[:60]!r} says neither steps nor a time: {_EXPECTED}")
     if not 0 < seconds <= LONGEST_TIME_S:
         raise ValueError(f"every={text[:60]!r} is out of range: a time above 0 and up to 10 years, or None for never")
-    return Every(Kind.TIME, seconds)
+    return SaveInterval(CadenceKind.TIME, seconds)
 
 
-def _count_steps(count: int, given: object) -> Every:
+def _count_steps(count: int, given: object) -> SaveInterval:
     if not 1 <= count <= 1 << 53:
         raise ValueError(f"every={given!r:.60} is out of range: save after 1 step or more, or None for never")
-    return Every(Kind.STEPS, float(count))
+    return SaveInterval(CadenceKind.STEPS, float(count))
 
 
 class Cadence:
@@ -182,7 +171,9 @@ class Cadence:
     resume from 730.
     """
 
-    def __init__(self, every: Every, *, interruption_s: float = DEFAULT_INTERRUPTION_S, workers: int = 1) -> None:
+    def __init__(
+        self, every: SaveInterval, *, interruption_s: float = DEFAULT_INTERRUPTION_S, workers: int = 1
+    ) -> None:
         # Wrong values are refused here, not in the middle of a training.
         young_interval_s(1.0, interruption_s, workers)
         self.every, self.interruption_s, self.workers = every, interruption_s, workers
@@ -221,9 +212,9 @@ class Cadence:
         """Whether to save at this boundary, `step` steps done, `step_s` the typical seconds of a step (0: unknown)."""
         if 0 < step_s < math.inf:
             self._step_s = step_s
-        if step <= self._step or self.every.kind is Kind.NEVER:
+        if step <= self._step or self.every.kind is CadenceKind.NEVER:
             return False
-        if self.every.kind is Kind.STEPS:
+        if self.every.kind is CadenceKind.STEPS:
             count = int(self.every.amount)
             return step // count > self._step // count
         if self._in_flight:
@@ -231,24 +222,32 @@ class Cadence:
         return now - self._at + self._step_s > self._wait_s()
 
     @property
+    def next_step(self) -> float:
+        """The step after which a save is due by the count of steps; infinity where steps are not counted."""
+        if self.every.kind is not CadenceKind.STEPS:
+            return math.inf
+        count = int(self.every.amount)
+        return (self._step // count + 1) * count
+
+    @property
     def interval_s(self) -> float | None:
         """Seconds between saves, as far as they are decided by time; None otherwise."""
-        if self.every.kind is Kind.TIME:
+        if self.every.kind is CadenceKind.TIME:
             return self.every.amount
-        return self._auto_s() if self.every.kind is Kind.AUTO else None
+        return self._auto_s() if self.every.kind is CadenceKind.AUTO else None
 
     def describe(self) -> str:
         """In words, for people: ``every 402 steps (about 13 m 25 s): sqrt(2 x 3 h x 30 s)``."""
-        if self.every.kind is Kind.NEVER:
+        if self.every.kind is CadenceKind.NEVER:
             return "only at the end and when asked"
-        if self.every.kind is Kind.STEPS:
+        if self.every.kind is CadenceKind.STEPS:
             return "every step" if self.every.amount == 1 else f"every {int(self.every.amount)} steps"
-        interval_s = self._auto_s() if self.every.kind is Kind.AUTO else self.every.amount
+        interval_s = self._auto_s() if self.every.kind is CadenceKind.AUTO else self.every.amount
         about = f"about every {_say(interval_s)}"
         if self._step_s > 0:
             steps = steps_per_interval(interval_s, self._step_s)
             about = f"{'every step' if steps == 1 else f'every {steps} steps'} (about {_say(interval_s)})"
-        return about if self.every.kind is Kind.TIME else f"{about}: {self._explain()}"
+        return about if self.every.kind is CadenceKind.TIME else f"{about}: {self._explain()}"
 
     def _wait_s(self) -> float:
         interval_s = self.interval_s

@@ -1,4 +1,4 @@
-"""`run()` and `Run`: what a training script holds in its hands. Everything else in this package is behind it.
+"""`Run`: what a training script holds in its hands; `start.run` makes it. All else in this package is behind it.
 
 The life of a run: entering the block checks what the supervisor promised, seeds, installs the signal flags; `resume`
 locks the directory, finds the newest valid checkpoint and restores what is tracked; between two steps `beat` notes the
@@ -12,108 +12,43 @@ import contextlib
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import TracebackType
+from typing import Any
 
-from . import leaving, oversights, restoring
+from . import exit_stages, forgotten_state, restore, tracking
 from .box import environment
 from .cadence import DEFAULT_INTERRUPTION_S, Cadence
-from .checkpointing import Checkpointing
+from .checkpointer import Checkpointing
+from .data import batches as data
+from .data.batches import Batches
+from .data.takeover import take_over
 from .errors import NonFinite, SaveFailed, Stopped, TrainingError
-from .ranks.agreement import Action, AgreementLost, join, read_ranks
+from .last_save import save_before_leaving
+from .randomness.rng import describe_flags
+from .ranks.agreement import Action, Agreement, RankDecision, read_ranks
 from .ranks.files import find_directory
-from .reporting.heartbeat import Heartbeat, tell
-from .restoring import OWN
-from .settings import (
-    Settings,
-    choose_directory,
-    choose_every,
-    choose_mirror,
-    choose_retention,
-    choose_stops,
-    choose_time_limit,
-)
-from .stopping.budget import Budget
-from .stopping.watch import Watch, parse_reason
+from .ranks.join import join_ranks
+from .reporting import stacks
+from .reporting.heartbeat import Heartbeat, write_stderr
+from .settings import Settings
+from .stopping.watch import StopMonitor, parse_reason
 from .storage import layout
-from .storage.locking import DirectoryLock
-from .storage.saving import Save
-from .storage.writing import make_directory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import TracebackType
-
-    from .data.batches import Batches
-    from .ranks.agreement import Agreement, Decision
-    from .tracking import Tracked
+from .storage.directory_lock import DirectoryLock, lock_directory
+from .storage.layout import OWN
+from .storage.write.mirror import claim
+from .storage.write.save import Save
+from .tracking import Tracked
 
 JOIN_S = 600.0
 """How long the ranks wait for each other at the start: imports on a shared file system take minutes."""
-FLUSH = "flush"
-FLUSH_WAIT_S = 60.0
-LAST_S = 0.5
-"""What leaving itself takes, after the last wait for the writer."""
-
-
-def run(  # noqa: PLR0913 - each is a setting that a script may want, all by name
-    directory: str | os.PathLike[str] | None = None,
-    *,
-    every: str | int | None = "auto",
-    keep_last: int = 2,
-    keep_best: int = 0,
-    metric: str = "loss",
-    mode: str = "min",
-    seed: int | None = None,
-    deterministic: bool = False,
-    time_limit: float | str | None = None,
-    mirror: str | os.PathLike[str] | None = None,
-    on_nonfinite: str = "warn",
-    on_save_failure: str = "continue",
-    asynchronous: bool = True,
-    extend: bool = False,
-) -> Run:
-    """A training run that survives; use it as ``with training.run(...) as run``.
-
-    Args:
-        directory: Where checkpoints are; without it ``HOLDFAST_CHECKPOINT_DIR``, else ``checkpoints``.
-        every: How often to save: ``"auto"`` (from the measured time of a save), steps (``500``), time (``"10m"``),
-            None (only at the end and when asked).
-        keep_last: So many of the newest checkpoints are kept; with 1 the old one goes when the new one is durable.
-        keep_best: So many of the best ones are kept too, at most 3.
-        metric: The logged value that says which is best.
-        mode: ``"min"`` or ``"max"`` of `metric`.
-        seed: Seeds python, numpy and torch; a checkpoint that was made with another seed is refused.
-        deterministic: Ask torch for deterministic algorithms.
-        time_limit: After so many seconds (or ``"2h"``) to save and leave; the supervisor's and Slurm's deadlines are
-            known anyway.
-        mirror: A second directory on storage that outlives this machine; each checkpoint is copied and proven there.
-        on_nonfinite: What a NaN or infinite logged value does: ``"warn"``, or ``"stop"``: ends the run with an error.
-        on_save_failure: What a save that failed does: ``"continue"``, or ``"stop"``: leave with 143.
-        asynchronous: Save in a process of its own; False: the loop waits until a save is durable.
-        extend: Go on with a training that ended itself early (`Run.finish` in the body of its loop).
-
-    Raises:
-        ValueError: an argument makes no sense.
-    """
-    promises = environment.read_promises(os.environ)
-    where = choose_directory(directory, promises)
-    settings = Settings(
-        directory=where,
-        every=choose_every(every, promises),
-        keep=choose_retention(promises, keep_last, keep_best, metric, mode),
-        seed=seed,
-        deterministic=deterministic,
-        time_limit_s=choose_time_limit(time_limit),
-        mirror=choose_mirror(mirror, promises, where),
-        stop_on=choose_stops(on_nonfinite, on_save_failure),
-        asynchronous=asynchronous,
-        extend=extend,
-    )
-    return Run(settings, promises)
+LOOK_S = 0.05
+"""A loop of shorter steps looks so often at what may wait that long: deadlines, the request file, the writer."""
 
 
 class Run:
-    """A running training; made by `run`.
+    """A running training; made by `training.run`.
 
     Attributes:
         directory: Where its checkpoints are.
@@ -123,29 +58,31 @@ class Run:
         rank, world: This process among those that train together.
     """
 
-    def __init__(self, settings: Settings, promises: environment.Promises) -> None:
+    def __init__(self, settings: Settings, promises: environment.JobContext) -> None:
         """Nothing happens before the ``with`` block is entered."""
         self.directory = settings.directory
         self.step = 0
         self.epoch: int | None = None
         self.state: dict[str, Any] = {}
-        self.rank, self.world, self._local_world, self._key = read_ranks(os.environ)
+        ranks = read_ranks(os.environ)
+        self.rank, self.world, self._local_world, self._key = ranks.rank, ranks.world, ranks.local_world, ranks.key
         self._settings, self._promises = settings, promises
         self._tracked: dict[str, Tracked] = {}
         self._batches: Batches | None = None
         self._on_stop: list[Callable[[str], object]] = []
-        self._decision: Decision | None = None
+        self._decision: RankDecision | None = None
         self._agreement: Agreement | None = None
         self._lock: DirectoryLock | None = None
         self._mirror_lock: DirectoryLock | None = None
-        self._restored: restoring.Restored | None = None
+        self._restored: restore.RestoredStates | None = None
         self._prepared = self._finished = self._entered = self._begun = self._ending = self._left = False
         self._in_step = False  # between two boundaries of `steps`
         self._later: Save | None = None
         self._pid = os.getpid()
         self._nonfinite_seen = 0
+        self._look_at, self._look_step = 0.0, 0.0  # the time and the step of the next look, whichever comes first
         self._rates: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
-        self._watch = Watch(promises.checkpoint_request, settings.time_limit_s, tell)
+        self._watch = StopMonitor(promises.checkpoint_request, settings.time_limit_s, write_stderr)
         speaks = self.rank == 0
         self._heart = Heartbeat(promises.heartbeat if speaks else None, promises.metrics if speaks else None)
         cadence = Cadence(settings.every, interruption_s=promises.interruption_s or DEFAULT_INTERRUPTION_S)
@@ -178,19 +115,24 @@ class Run:
         promises, settings = self._promises, self._settings
         environment.hold_standard_streams()
         for problem in promises.problems:
-            tell(problem)
-        applied = environment.apply(promises, seed=settings.seed, rank=self.rank, deterministic=settings.deterministic)
+            write_stderr(problem)
+        applied = environment.apply_environment(
+            promises, seed=settings.seed, rank=self.rank, deterministic=settings.deterministic
+        )
         for note in applied.notes:
-            tell(note)
+            write_stderr(note)
+        if applied.seeds is not None:
+            self._heart.note(seed=applied.seeds["seed"], determinism=describe_flags(applied.seeds))
         if promises.stacks is not None:
-            from .reporting import stacks
-
             stacks.install(environment.of_rank(promises.stacks, self.rank))
+        stacks.answer_quit()
         if self.rank == 0:
-            leaving.forget_record(promises.stop_record)
+            exit_stages.forget_record(promises.stop_record)
         self._watch.signals.install()
         if not self._watch.signals.installed:
-            tell("not in the main thread: signals do not stop this run, and its exit code is for the script to set")
+            write_stderr(
+                "not in the main thread: signals do not stop this run, and its exit code is for the script to set"
+            )
         return self
 
     def __exit__(
@@ -224,9 +166,11 @@ class Run:
             self.beat(self.step + 1)
             self.finish()
         if self._in_step and not self._finished:
-            self._checkpoints.wait(self._patience())
+            self._checkpoints.wait(self._watch.patience())
             newest = f"step {self.last_durable[0]}" if self.last_durable else "none"
-            tell(f"the loop was left inside of step {self.step}, which is not saved; the newest checkpoint is {newest}")
+            write_stderr(
+                f"the loop was left inside of step {self.step}, which is not saved; the newest checkpoint is {newest}"
+            )
         elif self._begun and not self._finished:
             self._say_unfinished()
         if self._agreement is not None and self.should_stop():
@@ -247,8 +191,6 @@ class Run:
         Raises:
             TrainingError: something cannot be restored in place, or the name is taken.
         """
-        from . import tracking
-
         if len(unnamed) > 1:
             raise TrainingError(f"track() got {len(unnamed)} things without a name", "name them: track(model=model)")
         for name, target in [*(("state", item) for item in unnamed), *named.items()]:
@@ -258,12 +200,10 @@ class Run:
                 continue
             if isinstance(target, (bool, int, float, str)):
                 self.state.setdefault(name, target)
-            elif restoring.is_loader(target):
-                from .data.takeover import take_over
-
+            elif restore.is_loader(target):
                 take_over(target, self.batches(target, name=name), lambda: self._begun)
             else:
-                self._add(tracking.follow(name, target, replicated))
+                self._add(tracking.classify_target(name, target, replicated))
 
     def _add(self, tracked: Tracked) -> None:
         self._tracked[tracked.name] = tracked
@@ -279,9 +219,6 @@ class Run:
             name: The name under which its position is saved.
             options: For `data.follow`.
         """
-        from . import tracking
-        from .data import batches as data
-
         if loader is None:
             if self._batches is None:
                 raise TrainingError("there is no loader yet", "give one: run.batches(loader)")
@@ -291,7 +228,7 @@ class Run:
             assert isinstance(known.target, data.Batches)
             return known.target
         followed = data.follow(loader, name=name, **options)
-        self._add(tracking.Tracked(name, followed, tracking.Kind.STATEFUL))
+        self._add(tracking.Tracked(name, followed, tracking.TrackedKind.STATEFUL))
         if self._batches is None:
             self._batches = followed
         return followed
@@ -311,12 +248,10 @@ class Run:
         if self._restored is not None:
             return self.step
         if self.rank == 0:
-            self._lock = self._take_directory()
+            self._lock = lock_directory(self.directory, write_stderr)
             if self._settings.mirror is not None:
-                from .storage.mirroring import claim
-
-                self._mirror_lock = claim(self._settings.mirror, self.directory, tell)
-        self._agreement = join(
+                self._mirror_lock = claim(self._settings.mirror, self.directory, write_stderr)
+        self._agreement = join_ranks(
             rank=self.rank,
             world=self.world,
             local_world=self._local_world,
@@ -325,12 +260,17 @@ class Run:
             timeout_s=JOIN_S,
         )
         settings = self._settings
-        restored = restoring.find(self.directory, settings.mirror, self._agreement, seed=settings.seed, say=tell)
+        restored = restore.find_checkpoint(
+            self.directory, settings.mirror, self._agreement, seed=settings.seed, say=write_stderr
+        )
         self._restored = restored
-        built = oversights.read_rates(self._tracked)
+        built = forgotten_state.read_rates(self._tracked)
         for tracked in self._tracked.values():
             restored.restore(tracked)
-        self._rates = (built, oversights.read_rates(self._tracked))
+        self._rates = (built, forgotten_state.read_rates(self._tracked))
+        if restored.own is not None and self.rank == 0:
+            for words in forgotten_state.compare_built(restored.own.get("rates"), *self._rates):
+                write_stderr(words)
         if restored.own is not None:
             self.step, self.epoch = int(restored.own["step"]), restored.own["epoch"]
             self.state.update(restored.own["state"])
@@ -339,17 +279,6 @@ class Run:
         self._heart.phase("train")
         self._watch.start()
         return self.step
-
-    def _take_directory(self) -> DirectoryLock:
-        try:
-            make_directory(self.directory)
-            return DirectoryLock(self.directory, tell)
-        except OSError as error:
-            at = f" (at {error.filename})" if error.filename not in (None, self.directory) else ""
-            raise TrainingError(
-                f"checkpoints cannot be saved in {self.directory}: {error.strerror or error}{at}",
-                "give a directory that this account can make and write",
-            ) from error
 
     def steps(self, total: int | None = None) -> Iterator[int]:
         """Count from the first step that is not complete to `total` (None: without end), for the body of the loop.
@@ -363,10 +292,11 @@ class Run:
         self.begin()
         if self._restored is not None and self._restored.ended_early and not self._settings.extend:
             at = f"step {self.step}"
-            tell(f"the script ended this training itself after {at}; training.run(extend=True) goes on with it")
+            write_stderr(f"the script ended this training itself after {at}; training.run(extend=True) goes on with it")
             total = self.step
         elif total is not None and self.step >= total:
-            tell(f"all {total} steps are done already (step {self.step} in {self.directory})")
+            more = "" if self.step == total else f", {self.step - total} more than this script asks for"
+            write_stderr(f"all {total} steps are done already (step {self.step} in {self.directory}{more})")
         if total is not None:
             self._heart.note(planned_steps=total)
         if self.should_stop() and self.step != total:
@@ -379,7 +309,7 @@ class Run:
             self.beat(step + 1)
             if self._ending:
                 break
-            if self.step != total:
+            if self.step != total and (self._decision is not None or self._later is not None):
                 self._pass_boundary()
         self.finish()
 
@@ -403,7 +333,7 @@ class Run:
         assert self._agreement is not None
         self._begun = True
         # Until every rank has said where it begins, nothing is decided.
-        self._decision = self._agreement.arrive(self.step, self._watch.wish_to_stop(time.monotonic(), None))
+        self._decision = self._agreement.arrive(self.step, self._watch.propose_stop(time.monotonic(), None))
         return self.step
 
     def finish(self) -> None:
@@ -437,18 +367,26 @@ class Run:
             NonFinite: a logged value was NaN or infinite, and that is to end the run.
             CannotSave: after the first step, something that is tracked has no plain form.
         """
-        agreement, checkpoints = self._see_that_it_began("beat()"), self._checkpoints
+        agreement = self._see_that_it_began("beat()")
         now = time.monotonic()
         self._watch.add_step(now)
         step, self._in_step = layout.check_step(step), False
         if step < self.step:
-            tell(
+            write_stderr(
                 f"the step went back from {self.step} to {step}: was the resumed step forgotten? run.begin() answers it"
             )
         self.step = step
         if self._batches is not None:
             self.epoch = self._batches.epoch
         self._heart.step(step, self.epoch)
+        if now >= self._look_at or step >= self._look_step or self.world > 1 or self.stop_requested:
+            self._look(agreement, step, now)
+        elif self._heart.nonfinite != self._nonfinite_seen:
+            self._on_nonfinite()
+
+    def _look(self, agreement: Agreement, step: int, now: float) -> None:
+        """Find out what is to be done after this step: hear how the last save went, ask all ranks."""
+        checkpoints = self._checkpoints
         checkpoints.poll()
         if not self._prepared:
             self._prepared = True
@@ -456,11 +394,12 @@ class Run:
             self._look_for_oversights()
         if self._heart.nonfinite != self._nonfinite_seen:
             self._on_nonfinite()
+        self._look_at, self._look_step = now + LOOK_S, checkpoints.cadence.next_step
         if checkpoints.trouble and "save_failed" in self._settings.stop_on:
             self._watch.ask("save_failed", checkpoints.trouble)
-        wish = self._watch.wish_to_stop(now, checkpoints.save_seconds)
+        wish = self._watch.propose_stop(now, checkpoints.save_seconds)
         if wish is None and self.rank == 0:
-            wish = self._watch.wish_to_save(step, now, checkpoints.cadence, busy=checkpoints.busy)
+            wish = self._watch.propose_save(step, now, checkpoints.cadence, busy=checkpoints.busy)
         decision = agreement.arrive(step, wish)
         if decision is not None:
             self._decision = decision
@@ -476,7 +415,9 @@ class Run:
         """The block ended in peace, and nobody said that all was done."""
         if not self.should_stop() and not self._checkpoints.is_durable(self.step) and self.rank == 0:
             newest = f"step {self.last_durable[0]}" if self.last_durable else "none"
-            tell(f"the loop ended at step {self.step} without run.finish(), so it is not saved; the newest is {newest}")
+            write_stderr(
+                f"the loop ended at step {self.step} without run.finish(), so it is not saved; the newest is {newest}"
+            )
 
     def _see_that_it_began(self, what: str) -> Agreement:
         if self._agreement is None:
@@ -554,8 +495,8 @@ class Run:
         try:
             self._begin_save(decision.reason)
         except SaveFailed as error:
-            tell(str(error))
-            if self._watch.wish_to_stop(time.monotonic(), None) is not None:
+            write_stderr(str(error))
+            if self._watch.propose_stop(time.monotonic(), None) is not None:
                 raise self._save_and_stop() from None
 
     def _check_mine(self) -> None:
@@ -580,15 +521,15 @@ class Run:
 
     def _own(self) -> dict[str, Any]:
         """What the library itself keeps in a checkpoint, but for the random states."""
-        own = {"step": self.step, "epoch": self.epoch, "state": self.state}
+        own = {"step": self.step, "epoch": self.epoch, "state": self.state, "rates": self._rates[0]}
         return {**own, "ended": True} if self._ending else own
 
     def _look_for_oversights(self) -> None:
         """After the first step everything exists that the script will ever build."""
         if self.rank != 0:
             return
-        for words in oversights.find_all(self._tracked, self._rates):
-            tell(words)
+        for words in forgotten_state.find_all(self._tracked, self._rates, self.state):
+            write_stderr(words)
 
     def _on_nonfinite(self) -> None:
         heart = self._heart
@@ -597,13 +538,13 @@ class Run:
         assert first is not None
         words = f"{first.name} was not finite at step {first.step}"
         if "nonfinite" in self._settings.stop_on:
-            self._checkpoints.wait(self._patience())
+            self._checkpoints.wait(self._watch.patience())
             kept = self.last_durable[1] if self.last_durable else "none"
             raise NonFinite(
                 words, f"the newest checkpoint is {kept}: lower the learning rate, or look at the data there"
             )
         if not said:
-            tell(f"{words}; the newest checkpoint from before it is kept")
+            write_stderr(f"{words}; the newest checkpoint from before it is kept")
 
     def _save_and_stop(self) -> Stopped:
         """The last save before leaving, if it fits; what is raised then."""
@@ -611,42 +552,9 @@ class Run:
         if watch.reason is None:
             watch.reason = parse_reason(self._decision.reason if self._decision else "")
         self._heart.phase("stopping")
-        return Stopped(watch.reason.why, self.step, self._flush(watch.reason.why))
-
-    def _flush(self, why: str) -> bool:
-        """Whether everything up to this step is durable, after a last save where one fits before the end."""
-        checkpoints = self._checkpoints
-        checkpoints.saver.wait(self._patience())
-        if checkpoints.is_durable(self.step):
-            return True
-        left = self._watch.time_left()  # after the wait: what is left of it counts
-        fits, words = Budget.flush_fits(left, checkpoints.save_seconds)
-        if checkpoints.busy:
-            fits, words = False, "the last save is left out: the one before it is still under way"
-        if self.world > 1:
-            fits = self._agree_to_flush(fits=fits)
-        if not fits:
-            if self.rank == 0:
-                tell(words)
-            return False
-        return checkpoints.save_now(self._own(), f"stop ({why})", timeout=self._patience)
-
-    def _patience(self) -> float | None:
-        """Seconds for which a writer may be waited for so that leaving still fits; None when nobody ends us."""
-        left = self._watch.time_left()
-        return None if left is None else max(left - LAST_S, 0.1)
-
-    def _agree_to_flush(self, *, fits: bool) -> bool:
-        """Either all ranks save or none: the clock of the first one decides."""
-        assert self._agreement is not None
-        try:
-            if self.rank == 0:
-                self._agreement.publish(FLUSH, b"1" if fits else b"0")
-                return fits
-            return self._agreement.wait_for(FLUSH, FLUSH_WAIT_S) == b"1"
-        except (AgreementLost, OSError) as error:
-            tell(f"no last save: {error}")
-            return False
+        agreement = self._agreement if self.world > 1 else None
+        saved = save_before_leaving(self._checkpoints, watch, agreement, self._own(), self.rank)
+        return Stopped(watch.reason.why, self.step, saved)
 
     def _leave(self, error: BaseException | None) -> None:
         """Close everything and say why; nothing is raised from here."""
@@ -655,26 +563,26 @@ class Run:
         if isinstance(error, Stopped) and self.rank == 0:
             where = self.last_durable[1] if self.last_durable else "the beginning: nothing was saved yet"
             why = f"{record['why']}: {record['detail']}"
-            tell(f"stopped at step {self.step} ({why}); the same command continues from {where}")
+            run_id = self._promises.run_id
+            again = f"its next attempt (`holdfast restart {run_id}`)" if run_id else "the same command"
+            write_stderr(f"stopped at step {self.step} ({why}); {again} continues from {where}")
         # Once before the stages, which may hang or be cut off, and once after them.
-        leaving.write_record(self._promises.stop_record, record, self.rank)
-        leaving.close_all(self._stages(error))
+        exit_stages.write_record(self._promises.stop_record, record, self.rank)
+        exit_stages.close_all(self._stages(error))
         record = {**self._describe_end(error), "seconds": round(time.monotonic() - began, 3)}
-        leaving.write_record(self._promises.stop_record, record, self.rank)
+        exit_stages.write_record(self._promises.stop_record, record, self.rank)
         for lock in (self._lock, self._mirror_lock):
             if lock is not None:
-                leaving.guard("directory lock", lock.release)
+                exit_stages.run_stage("directory lock", lock.release)
         self._left = True
 
     def _describe_end(self, error: BaseException | None) -> dict[str, Any]:
-        return leaving.describe_end(
+        return exit_stages.describe_end(
             error, self._watch.reason, step=self.step, durable=self.last_durable, finished=self._finished
         )
 
     def _stages(self, error: BaseException | None) -> Iterator[tuple[str, Callable[[], object]]]:
         """What is closed, in this order."""
-        from functools import partial
-
         for name, tracked in self._tracked.items():
             close = getattr(tracked.target, "close", None)
             if callable(close) and tracked.target is self._batches:
@@ -683,14 +591,11 @@ class Run:
             for call in self._on_stop:
                 name = getattr(call, "__qualname__", type(call).__name__)
                 yield f"on_stop callback {name}", partial(call, error.why)
-            yield "process group", leaving.destroy_process_group
-        yield "checkpoint writer", lambda: self._checkpoints.close(self._patience())
+            yield "process group", exit_stages.destroy_process_group
+        yield "checkpoint writer", lambda: self._checkpoints.close(self._watch.patience())
         if self._agreement is not None:
             yield "agreement of the ranks", self._agreement.close
-        if self._promises.stacks is not None:
-            from .reporting import stacks
-
-            yield "stack dumps", stacks.uninstall
+        yield "stack dumps", stacks.uninstall
         yield "signal handlers", self._watch.signals.restore
         if error is None:
             # A script that leaves its loop before the planned end, and the block in order, has done all that it wanted.

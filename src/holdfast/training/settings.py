@@ -6,24 +6,26 @@ The supervisor's wins, because it can be given without touching the script.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from zlib import crc32
 
-from .cadence import Every, Kind, parse_every
+from holdfast.model.record import record
+
+from .cadence import CadenceKind, SaveInterval, parse_every
 from .storage.checkpoints import Retention
 
 if TYPE_CHECKING:
-    from .box.environment import Promises
+    from .box.environment import JobContext
 
 MOST_BEST = 3
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Settings:
     """What `run()` was asked for. `time_limit_s` in seconds; `stop_on`: which troubles end the run."""
 
     directory: str
-    every: Every
+    every: SaveInterval
     keep: Retention
     seed: int | None = None
     deterministic: bool = False
@@ -34,7 +36,7 @@ class Settings:
     extend: bool = False
 
 
-def choose_directory(given: str | os.PathLike[str] | None, promises: Promises) -> str:
+def choose_directory(given: str | os.PathLike[str] | None, promises: JobContext) -> str:
     """Where checkpoints are: as given, else as the supervisor says, else ``checkpoints`` beside the script's files.
 
     In a rehearsal (`holdfast drill`) a directory that the script names is left alone, because what is in it belongs to
@@ -48,12 +50,11 @@ def choose_directory(given: str | os.PathLike[str] | None, promises: Promises) -
     own = promises.checkpoint_dir
     if not promises.rehearsal or own is None or path == os.path.abspath(own):
         return path
-    from zlib import crc32
 
     return os.path.join(os.path.abspath(own), f"{os.path.basename(path)[:50]}-{crc32(os.fsencode(path)):08x}")
 
 
-def choose_mirror(given: str | os.PathLike[str] | None, promises: Promises, directory: str) -> str | None:
+def choose_mirror(given: str | os.PathLike[str] | None, promises: JobContext, directory: str) -> str | None:
     """The second directory, None without one, and in a rehearsal.
 
     Raises:
@@ -67,7 +68,7 @@ def choose_mirror(given: str | os.PathLike[str] | None, promises: Promises, dire
     return os.path.abspath(mirror)
 
 
-def choose_retention(promises: Promises, keep_last: int, keep_best: int, metric: str, mode: str) -> Retention:
+def choose_retention(promises: JobContext, keep_last: int, keep_best: int, metric: str, mode: str) -> Retention:
     """What is kept.
 
     Raises:
@@ -91,12 +92,12 @@ def choose_time_limit(given: float | str | None) -> float | None:
     if not isinstance(given, str):
         return given
     parsed = parse_every(given)
-    if parsed.kind is not Kind.TIME:
+    if parsed.kind is not CadenceKind.TIME:
         raise ValueError(f'time_limit={given!r} is not a time: write seconds, or "90s", "10m", "2h"')
     return parsed.amount
 
 
-def choose_every(given: str | int | None, promises: Promises) -> Every:
+def choose_every(given: str | int | None, promises: JobContext) -> SaveInterval:
     """How often to save.
 
     Raises:

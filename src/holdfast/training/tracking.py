@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import copy
 import sys
-from dataclasses import dataclass
+from collections import OrderedDict
 from enum import Enum
 from typing import Any
+
+from holdfast.model.record import record
 
 from .errors import CannotResume, TrainingError
 from .storage import arrays, layout
@@ -23,7 +25,7 @@ _Seen = dict[int, tuple[Any, Any]]
 """What was restored so far, by id: the object and its stored state."""
 
 
-class Kind(str, Enum):
+class TrackedKind(str, Enum):
     """How a tracked thing is captured and put back; its value stands in the commit record."""
 
     STATEFUL = "stateful"
@@ -31,18 +33,18 @@ class Kind(str, Enum):
     VALUE = "value"
 
 
-@dataclass(slots=True)
+@record(frozen=False)
 class Tracked:
     """One tracked thing: its name, itself, how it is restored, and whether every rank has the same."""
 
     name: str
     target: Any
-    kind: Kind
+    kind: TrackedKind
     replicated: bool = False
 
     def capture(self) -> Any:  # noqa: ANN401 - whatever the target's state is
         """The state as it is, by reference: the caller copies before the script goes on."""
-        return self.target.state_dict() if self.kind is Kind.STATEFUL else self.target
+        return self.target.state_dict() if self.kind is TrackedKind.STATEFUL else self.target
 
     def restore(self, state: Any) -> None:  # noqa: ANN401 - whatever was captured
         """Put `state` back in place.
@@ -51,7 +53,7 @@ class Tracked:
             CannotResume: it does not fit; the message names the key.
         """
         try:
-            if self.kind is Kind.STATEFUL:
+            if self.kind is TrackedKind.STATEFUL:
                 _restore_stateful(self.name, self.target, state)
             else:
                 _restore_value(self.name, self.target, state, {})
@@ -64,7 +66,7 @@ class Tracked:
             ) from error
 
 
-def follow(name: str, target: Any, replicated: bool | None) -> Tracked:  # noqa: ANN401, FBT001 - whatever the script has
+def classify_target(name: str, target: Any, replicated: bool | None) -> Tracked:  # noqa: ANN401, FBT001 - whatever the script has
     """Find out how `target` is tracked.
 
     Raises:
@@ -75,7 +77,7 @@ def follow(name: str, target: Any, replicated: bool | None) -> Tracked:  # noqa:
         replicated = type(target).__name__ == "DistributedDataParallel"
     target = _unwrap(target)
     if callable(getattr(target, "state_dict", None)) and callable(getattr(target, "load_state_dict", None)):
-        return Tracked(name, target, Kind.STATEFUL, replicated)
+        return Tracked(name, target, TrackedKind.STATEFUL, replicated)
     if arrays.library_of(target) is not None:
         if arrays.library_of(target) == "jax":
             raise TrainingError(
@@ -87,9 +89,9 @@ def follow(name: str, target: Any, replicated: bool | None) -> Tracked:  # noqa:
                 f"{name}: an array that cannot be overwritten in place (read-only, or a view that repeats elements)",
                 "track a copy of it and compute with that",
             )
-        return Tracked(name, target, Kind.ARRAY, replicated)
+        return Tracked(name, target, TrackedKind.ARRAY, replicated)
     if isinstance(target, (dict, list)) or arrays.capture_generator(target) is not None:
-        return Tracked(name, target, Kind.VALUE, replicated)
+        return Tracked(name, target, TrackedKind.VALUE, replicated)
     if callable(getattr(target, "state_dict", None)):
         raise TrainingError(f"{name} has state_dict() and no load_state_dict()", "give it one")
     raise TrainingError(
@@ -140,8 +142,6 @@ def _restore_stateful(name: str, target: Any, state: Any) -> None:  # noqa: ANN4
         state = match_keys(state, current)
         _compare_shapes(name, state, current)
         if metadata is not None and not hasattr(state, "_metadata"):
-            from collections import OrderedDict
-
             state = OrderedDict(state)
             state._metadata = metadata  # noqa: SLF001 - torch's own place
     target.load_state_dict(state)
@@ -231,8 +231,8 @@ def _are_equal(one: Any, other: Any) -> bool:  # noqa: ANN401 - two stored state
         return bool(one == other) or (arrays.capture_generator(one) or one) == (
             arrays.capture_generator(other) or other
         )
-    what = arrays.describe(one, "")
-    if what != arrays.describe(other, ""):
+    what = arrays.describe_array(one, "")
+    if what != arrays.describe_array(other, ""):
         return False
     bits = bytearray(what.nbytes), bytearray(what.nbytes)
     for array, into in zip((one, other), bits, strict=True):

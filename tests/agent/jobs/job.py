@@ -177,6 +177,18 @@ def speak_when_told(path: str, size: str) -> None:
     flood(size, "7")
 
 
+def count_until_told(path: str, code: str) -> None:
+    """A numbered line every few milliseconds until a file is there."""
+    say("ready")
+    number = 0
+    while not os.path.exists(path):
+        os.write(1, b"line %09d of a job that talks a lot\n" % number)
+        number += 1
+        time.sleep(0.005)
+    os.write(1, b"the last line\n")
+    os._exit(int(code))
+
+
 def leave_when_told(path: str, code: str) -> None:
     say("ready")
     while not os.path.exists(path):

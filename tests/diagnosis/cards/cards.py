@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from holdfast.model.gpu import Card
+from holdfast.model.record import replace
 
 GIB = 1024**3
 
@@ -38,7 +38,6 @@ def make_card(**values: Any) -> Card:
         pcie_width=16,
         pcie_width_max=16,
         ecc_corrected=0,
-        remapped_corrected=0,
         remapped_uncorrected=0,
         recovery_action=0,
     )

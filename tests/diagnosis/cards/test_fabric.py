@@ -13,7 +13,7 @@ from holdfast.model.finding import Level
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.contract, pytest.mark.requirement("GPUH-10")]
+pytestmark = [pytest.mark.files, pytest.mark.requirement("GPUH-10")]
 
 
 def make_box(root: Path, *, switches: int, daemon: bool) -> dict[str, str]:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.diagnosis.cards.health import KernelWitness, judge_card_health
-from holdfast.diagnosis.kernel.parse import parse_text
 from holdfast.diagnosis.kernel.xids import judge_xids
 from holdfast.model.finding import Finding, Level, worst
+from holdfast.model.record import replace
 from tests.diagnosis.cards.cards import make_busy, make_card
+from tests.diagnosis.kernel.texts import parse_text
 
 if TYPE_CHECKING:
     from holdfast.model.gpu import Card
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 
 QUIET = KernelWitness()
 
@@ -233,6 +233,7 @@ def test_a_fatal_xid_of_a_card_of_which_the_driver_wants_nothing_is_a_warning() 
     assert worst(judge_card_health([wanting], None, None, witness(XID.format(95)))) is Level.FAIL
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("GPUH-06")
 def test_a_thousand_healthy_cards_give_no_alarm() -> None:
     dice = random.Random(4)

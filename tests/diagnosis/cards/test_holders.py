@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.core.cards.holder_words import advise_on_process
 from holdfast.diagnosis.cards import holders
-from holdfast.diagnosis.cards.holders import Look, OpenNode, advise, hidden_bytes, judge_holders, look
+from holdfast.diagnosis.cards.holders import OpenNode, OpenNodes, find_open_nodes, hidden_bytes, judge_holders
 from holdfast.model.gpu import GpuProcess, HolderKind
+from holdfast.model.record import replace
 from tests.diagnosis.cards.cards import GIB, make_card
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.diagnosis.cards.holders import Candidate
+    from holdfast.diagnosis.cards.holders import HiddenHolder
     from holdfast.model.gpu import Card
 
 pytestmark = [pytest.mark.process, pytest.mark.requirement("GPUH-07", "B-21", "B-65")]
@@ -64,7 +65,7 @@ def test_processes_are_found_by_the_nodes_that_they_have_open_or_mapped(
 ) -> None:
     started += [start(HOLD, dev / "nvidia0"), start(MAP, dev / "nvidia1"), start(HOLD, dev / "nvidiactl")]
     started.append(start(HOLD, dev / "nvidia0", HOLDFAST_RUN_ID="20261120-100000-a-0001"))
-    found = {holder.pid: holder for holder in look(dev=str(dev)).holders}
+    found = {holder.pid: holder for holder in find_open_nodes(dev=str(dev)).holders}
     assert {pid: holder.nodes for pid, holder in found.items()} == {
         started[0].pid: ("nvidia0",),
         started[1].pid: ("nvidia1",),
@@ -72,7 +73,7 @@ def test_processes_are_found_by_the_nodes_that_they_have_open_or_mapped(
     }, "the control node says nothing about a card"
     assert found[started[3].pid].run_id == "20261120-100000-a-0001"
     assert found[started[0].pid].age_s >= 0
-    assert look(dev=str(dev), uid=4_000_000_000).holders == (), "only processes of the account asked for"
+    assert find_open_nodes(dev=str(dev), uid=4_000_000_000).holders == (), "only processes of the account asked for"
 
 
 def trainer(**values: object) -> OpenNode:
@@ -82,22 +83,24 @@ def trainer(**values: object) -> OpenNode:
 
 def judge(
     now: OpenNode, *, card: Card | None = None, ticks: int = 0, sees_everyone: bool = True, over: tuple[str, ...] = ()
-) -> tuple[Candidate, ...]:
+) -> tuple[HiddenHolder, ...]:
     held = make_card(memory_used_bytes=8 * GIB, processes=()) if card is None else card
     before = replace(now, cpu_ticks=now.cpu_ticks - ticks)
     answer = judge_holders(
-        held, Look((before,), 0.0), Look((now,), 6.0), over_runs=frozenset(over), sees_everyone=sees_everyone
+        held, OpenNodes((before,), 0.0), OpenNodes((now,), 6.0), over_runs=frozenset(over), sees_everyone=sees_everyone
     )
     assert answer.value is not None, answer.unread
     return answer.value
 
 
+@pytest.mark.requirement("B-55")
 def test_a_resting_process_that_the_driver_does_not_list_is_a_candidate_with_evidence() -> None:
     (found,) = judge(trainer())
     assert (found.pid, found.start_ticks, found.leftover_of) == (4242, 99, "")
     assert "nvidia0 open and is not in the driver's list" in found.why[0]
 
 
+@pytest.mark.gotcha("U11")
 def test_a_healthy_trainer_in_a_container_is_no_candidate() -> None:
     assert judge(trainer(), ticks=500, sees_everyone=False) == ()
     assert judge(trainer(), sees_everyone=False) == (), "inside a container the driver's list says nothing of ours"
@@ -138,25 +141,29 @@ def test_a_leftover_of_a_run_that_is_over_is_a_candidate_anywhere_and_at_work() 
 def test_one_look_or_looks_too_close_decide_nothing() -> None:
     card = make_card(memory_used_bytes=8 * GIB, processes=())
     close = judge_holders(
-        card, Look((trainer(),), 0.0), Look((trainer(),), 1.0), over_runs=frozenset(), sees_everyone=True
+        card, OpenNodes((trainer(),), 0.0), OpenNodes((trainer(),), 1.0), over_runs=frozenset(), sees_everyone=True
     )
     assert (close.value, "two looks" in close.unread) == (None, True)
     reused = replace(trainer(), start_ticks=100)
     answer = judge_holders(
-        card, Look((trainer(),), 0.0), Look((reused,), 6.0), over_runs=frozenset(), sees_everyone=True
+        card, OpenNodes((trainer(),), 0.0), OpenNodes((reused,), 6.0), over_runs=frozenset(), sees_everyone=True
     )
     assert answer.value == (), "a pid that was taken over is another process"
 
 
 def test_processes_that_cannot_be_read_leave_the_answer_open() -> None:
     card = make_card(memory_used_bytes=8 * GIB, processes=())
-    answer = judge_holders(card, Look((), 0.0), Look((), 6.0, (7, 8)), over_runs=frozenset(), sees_everyone=True)
+    answer = judge_holders(
+        card, OpenNodes((), 0.0), OpenNodes((), 6.0, (7, 8)), over_runs=frozenset(), sees_everyone=True
+    )
     assert (answer.value, answer.unread) == (None, "2 processes of this account cannot be looked at")
 
 
 def test_a_card_without_a_node_number_is_not_judged() -> None:
     card = make_card(minor=None)
-    assert not judge_holders(card, Look((), 0.0), Look((), 6.0), over_runs=frozenset(), sees_everyone=True).known
+    assert not judge_holders(
+        card, OpenNodes((), 0.0), OpenNodes((), 6.0), over_runs=frozenset(), sees_everyone=True
+    ).known
 
 
 def test_hidden_memory_is_reckoned_only_where_all_parts_are_known() -> None:
@@ -178,8 +185,9 @@ def test_hidden_memory_is_reckoned_only_where_all_parts_are_known() -> None:
     ],
 )
 def test_every_kind_of_holder_gets_advice_of_its_own(kind: HolderKind, words: str) -> None:
-    assert words in advise(GpuProcess(7, kind, user="anna", run_id="r"), own=False)
+    assert words in advise_on_process(GpuProcess(7, kind, user="anna", run_id="r"), own=False)
 
 
+@pytest.mark.requirement("B-55")
 def test_nothing_in_this_module_can_end_a_process() -> None:
     assert not {"kill", "send_signal", "pidfd_send_signal", "signal"} & set(vars(holders))

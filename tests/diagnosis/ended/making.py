@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.diagnosis.ended.evidence import DiskChange, EndedEvidence
 from holdfast.diagnosis.evidence import Detection, KernelEvent, KernelKind, KernelLog, LogFacts, Reading
+from holdfast.host.box import read_box
 from holdfast.host.clock import boot_id, epoch_s, format_utc, monotonic_s, utc_now
 from holdfast.model import wire
 from holdfast.model.identity import WaitStatus
+from holdfast.model.record import replace
 from holdfast.model.run import Ended, Outcome, RunState
 
 if TYPE_CHECKING:
@@ -77,9 +78,9 @@ def log_of(*events: KernelEvent) -> Reading[KernelLog]:
     return Reading(KernelLog(events))
 
 
-def said(*words: Detection, exception: str = "") -> dict[str, Any]:
+def said(*words: Detection, exception: str = "", tail: str = "") -> dict[str, Any]:
     """Fields of evidence: what the output says."""
-    return {"words": words, "log": Reading(LogFacts("output.log", 9, exception=exception))}
+    return {"words": words, "log": Reading(LogFacts("output.log", 9, exception=exception, tail=tail))}
 
 
 def write_attempt(
@@ -98,7 +99,7 @@ def write_attempt(
     attempt = run_dir / "attempts" / "1"
     attempt.mkdir(parents=True)
     (run_dir / "run.json").write_text(json.dumps({"schema": 1, "job": record or {}}))
-    state = RunState(RUN_ID, 1, 9, boot_id(), format_utc(epoch_s() - 60.0), None, end)
+    state = RunState(RUN_ID, 1, 9, read_box(), format_utc(epoch_s() - 60.0), None, end)
     (attempt / wire.STATE).write_bytes(wire.to_bytes(state))
     exit_record = {**wire.encode(end), "usage": {"oom_kills": 0} if usage is None else usage, "final_cards": {}}
     (attempt / wire.EXIT).write_bytes(wire.to_bytes(exit_record))

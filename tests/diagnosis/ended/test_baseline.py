@@ -10,20 +10,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.diagnosis.ended import compare
+from holdfast.diagnosis.ended import baseline, compare
 from holdfast.diagnosis.ended.baseline import NOT_ASKED, read_baseline, read_counters
-from holdfast.diagnosis.ended.gather import gather
-from holdfast.diagnosis.ended.judge import judge
-from holdfast.host import disks
-from holdfast.host.cgroup_group import Group
-from holdfast.host.disks import DiskUnreadable, Mount
+from holdfast.diagnosis.ended.gather import gather_evidence
+from holdfast.diagnosis.ended.judge import judge_evidence
+from holdfast.host.contain.group import ControlGroup
+from holdfast.host.files.disks import DiskUnreadable
+from holdfast.host.files.filesystems import Mount
 from holdfast.model import wire
+from tests.budget import examples
 from tests.diagnosis.ended.making import ended, write_attempt
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.contract, pytest.mark.requirement("DIAG-02")]
+pytestmark = [pytest.mark.files, pytest.mark.requirement("DIAG-02")]
 
 
 def test_DIAG_02_a_baseline_holds_boot_counters_disks_session_and_limits(tmp_path: Path) -> None:
@@ -31,7 +32,9 @@ def test_DIAG_02_a_baseline_holds_boot_counters_disks_session_and_limits(tmp_pat
     group.mkdir()
     (group / "cgroup.procs").touch()
     (group / "memory.events").write_text("oom_kill 0\n")
-    found = read_baseline(Group("g", str(group), {}, ("memory",)), {"run": str(tmp_path)}, {"SSH_CONNECTION": "x"})
+    found = read_baseline(
+        ControlGroup("g", str(group), {}, ("memory",)), {"run": str(tmp_path)}, {"SSH_CONNECTION": "x"}
+    )
     assert json.loads(json.dumps(found)) == found, "plain values"
     assert found["boot_id"]
     assert found["memory_levels"][0] == {"path": str(group), "oom_kills": 0, "limit_bytes": None}
@@ -42,7 +45,7 @@ def test_DIAG_02_a_baseline_holds_boot_counters_disks_session_and_limits(tmp_pat
 
 
 def test_a_group_without_memory_is_judged_by_the_place_that_we_are_in() -> None:
-    levels = read_baseline(Group("g", None, {"cpu": "/nowhere"}), {}, {})["memory_levels"]
+    levels = read_baseline(ControlGroup("g", None, {"cpu": "/nowhere"}), {}, {})["memory_levels"]
     assert all(level["path"].startswith("/sys/fs/cgroup") for level in levels)
 
 
@@ -55,8 +58,8 @@ def test_a_network_mount_is_not_asked_at_launch_and_once_for_all_its_paths_at_th
         asked.append(path)
         raise DiskUnreadable(110, "the network file system did not answer within 2 s", path)
 
-    monkeypatch.setattr(disks, "read_mounts", lambda: (Mount("/n", "nfs4", "server:/n", read_only=True),))
-    monkeypatch.setattr(disks, "measure", measure)
+    monkeypatch.setattr(baseline, "read_mounts", lambda: (Mount("/n", "nfs4", "server:/n", read_only=True),))
+    monkeypatch.setattr(baseline, "measure_space", measure)
     places = [("run", "/n/runs"), ("checkpoints", "/n/runs/c"), ("work", "/n/w")]
     launch = read_counters([], places, ask_network=False)["disks"]
     assert asked == []
@@ -68,13 +71,15 @@ def test_a_network_mount_is_not_asked_at_launch_and_once_for_all_its_paths_at_th
 
 def test_what_is_missing_on_one_side_is_named_and_never_zero() -> None:
     before = {"oom_kills_since_boot": 4, "boot_id": "a"}
-    assert compare.subtract(before, {"oom_kills_since_boot": 6, "boot_id": "a"}, "oom_kills_since_boot").value == 2
-    again = compare.subtract(before, {"oom_kills_since_boot": 6, "boot_id": "b"}, "oom_kills_since_boot")
+    assert (
+        compare.subtract_counter(before, {"oom_kills_since_boot": 6, "boot_id": "a"}, "oom_kills_since_boot").value == 2
+    )
+    again = compare.subtract_counter(before, {"oom_kills_since_boot": 6, "boot_id": "b"}, "oom_kills_since_boot")
     assert "started again" in again.unread
     unread = {"unread": {"oom_kills_since_boot": "not permitted"}, "boot_id": "a"}
-    assert compare.subtract(before, unread, "oom_kills_since_boot").unread == "not permitted (at the end)"
-    assert compare.subtract({}, before, "oom_kills_since_boot").unread == "nothing was written down at launch"
-    elsewhere = compare.subtract(before, {"elsewhere": "it ran on x"}, "oom_kills_since_boot")
+    assert compare.subtract_counter(before, unread, "oom_kills_since_boot").unread == "not permitted (at the end)"
+    assert compare.subtract_counter({}, before, "oom_kills_since_boot").unread == "nothing was written down at launch"
+    elsewhere = compare.subtract_counter(before, {"elsewhere": "it ran on x"}, "oom_kills_since_boot")
     assert elsewhere.unread == "it ran on x"
 
 
@@ -132,7 +137,7 @@ RECORD = st.fixed_dictionaries(
 
 
 @given(manifest=RECORD, record=RECORD, beat=OBJECT, aftermath=BOX)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_records_of_any_form_are_judged_without_an_error(
     tmp_path: Path, manifest: dict[str, Any], record: dict[str, Any], beat: dict[str, Any], aftermath: dict[str, Any]
 ) -> None:
@@ -146,7 +151,7 @@ def test_records_of_any_form_are_judged_without_an_error(
         ("../../run.json", record),
     ):
         (root / os.path.basename(run_dir) / "attempts" / "1" / name).write_text(json.dumps(value))
-    found, _ = gather(run_dir, 1, end, record=record, aftermath=aftermath)
-    verdict, ladder = judge(found)
+    found, _ = gather_evidence(run_dir, 1, end, record=record, aftermath=aftermath)
+    verdict, ladder = judge_evidence(found)
     assert verdict is not None
     assert ladder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ import pytest
 
 from holdfast.diagnosis.ended import judge as judging
 from holdfast.diagnosis.ended.baseline import list_levels, read_counters, read_level
-from holdfast.diagnosis.ended.judge import examine, examine_here, judge_ended, read_ended, read_judgement
+from holdfast.diagnosis.ended.judge import examine_attempt, examine_here
+from holdfast.diagnosis.ended.judgement import read_ended, read_judgement
 from holdfast.host.clock import monotonic_s
 from holdfast.model import wire
 from holdfast.model.run import Ended, StopRecord
-from holdfast.model.verdict import Confidence, FailureClass, Retry, Verdict
+from holdfast.model.verdict import Confidence, FailureClass, RetryPolicy, Verdict
 from tests.diagnosis.ended.making import RUN_ID, ended, launch, write_attempt
+from tests.each import each
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 F = FailureClass
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "/w/train.py", line 3, in <module>\n    main()\n'
@@ -36,8 +39,9 @@ def judged(run_dir: str, end: Ended) -> Verdict:
     return verdict
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-01", "FAIL-03", "FAIL-05", "FAIL-06", "FAIL-09", "FAIL-11")
-@pytest.mark.parametrize(
+@each(
     ("code", "output", "kind"),
     [
         (1, TRACEBACK + "KeyError: 'lr'\n", F.BUG),
@@ -87,14 +91,15 @@ def judged(run_dir: str, end: Ended) -> Verdict:
         (-13, "epoch 1\n", F.UNKNOWN),
         (1, "[rank2]: RuntimeError: Socket Timeout\n", F.COMMUNICATION),
         (0, "OSError: [Errno 28] No space left on device\n", None),
-        (0, TRACEBACK + "KeyError: 'caught and logged'\n", None),
+        (0, TRACEBACK + "KeyError: 'caught and logged'\nstep 2\n", None),
+        (0, TRACEBACK + "KeyError: 'nothing came after it'\n", F.SUSPICIOUS_FINISH),
     ],
 )
 def test_FAIL_01_exit_and_words_together_give_the_class(
     tmp_path: Path, code: int, output: str, kind: FailureClass | None
 ) -> None:
     end = ended(code if code >= 0 else None, -code if code < 0 else None)
-    run_dir = write_attempt(tmp_path, end, output)
+    run_dir = write_attempt(Path(tempfile.mkdtemp(dir=tmp_path)), end, output)
     verdict = examine_here(run_dir, 1, end).verdict
     assert (None if verdict is None else verdict.kind) is kind
 
@@ -108,7 +113,7 @@ def test_FAIL_12_a_collective_that_timed_out_points_at_a_rank(tmp_path: Path) ->
     )
     end = ended(None, 6)
     verdict = judged(write_attempt(tmp_path, end, line), end)
-    assert (verdict.kind, verdict.retry) == (F.COMMUNICATION, Retry.NEVER)
+    assert (verdict.kind, verdict.retry) == (F.COMMUNICATION, RetryPolicy.NEVER)
     assert "native_crash" in verdict.also
     assert "(3)" in verdict.action
 
@@ -160,19 +165,20 @@ def test_DIAG_02_with_an_unreadable_kernel_log_and_no_counters_it_is_not_said_to
     end = ended(None, 9)
     run_dir = write_attempt(tmp_path, end, usage={})
     source = str(tmp_path / "no-such-log")
-    verdict = examine(run_dir, 1, end, kernel_source=source).verdict
+    verdict = examine_attempt(run_dir, 1, end, kernel_source=source).verdict
     assert verdict is not None
     assert (verdict.kind, verdict.confidence) == (F.KILLED, Confidence.POSSIBLE)
     assert not any("out_of_memory" in clue.text for clue in verdict.evidence_against)
     assert any("no-such-log" in clue.text for clue in verdict.unknown)
 
 
+@pytest.mark.slow
 def test_a_log_of_any_size_does_not_cost_the_verdict_what_the_counters_say(tmp_path: Path) -> None:
     end = ended(None, 9)
     run_dir = write_attempt(tmp_path, end, usage={"oom_kills": 1})
     with open(f"{wire.attempt_dir(run_dir, 1)}/{wire.OUTPUT}", "r+b") as file:
         file.truncate(10**11)
-    verdict = examine(run_dir, 1, end, kernel_source=str(tmp_path / "no-such-log")).verdict
+    verdict = examine_attempt(run_dir, 1, end, kernel_source=str(tmp_path / "no-such-log")).verdict
     assert verdict is not None
     assert verdict.kind is F.OUT_OF_MEMORY
     assert any("not all of the output" in clue.text for clue in verdict.unknown)
@@ -189,11 +195,11 @@ def test_DIAG_02_the_kernel_log_names_our_group(tmp_path: Path) -> None:
     log.write_text(f"6,5,{now_us},-;{words}\n")
     end = ended(1)
     run_dir = write_attempt(tmp_path, end, usage={})
-    verdict = examine(run_dir, 1, end, kernel_source=str(log)).verdict
+    verdict = examine_attempt(run_dir, 1, end, kernel_source=str(log)).verdict
     assert verdict is not None
     assert (verdict.kind, verdict.confidence) == (F.OUT_OF_MEMORY, Confidence.CERTAIN), verdict
     edit(run_dir, wire.MANIFEST, lambda values: values["baseline"].update(monotonic_s=monotonic_s() + 3600))
-    later = examine(run_dir, 1, end, kernel_source=str(log)).verdict
+    later = examine_attempt(run_dir, 1, end, kernel_source=str(log)).verdict
     assert later is not None
     assert later.kind is F.UNKNOWN, "it is older than the launch"
 
@@ -229,12 +235,12 @@ def test_a_v2_level_counts_by_its_events_and_one_that_is_gone_counts_nothing(tmp
 def test_what_the_box_said_soon_after_the_end_is_kept_and_used_later(tmp_path: Path) -> None:
     end = ended(None, 9)
     run_dir = write_attempt(tmp_path, end)
-    first = examine(run_dir, 1, end)
+    first = examine_attempt(run_dir, 1, end)
     Path(run_dir, "attempts/1", wire.VERDICT).write_bytes(wire.to_bytes(first))
     stored = read_judgement(run_dir, 1)
     assert stored is not None
     assert stored.verdict == first.verdict
-    again = examine(run_dir, 1, end)
+    again = examine_attempt(run_dir, 1, end)
     assert again.aftermath["epoch_s"] == first.aftermath["epoch_s"]
 
 
@@ -261,7 +267,7 @@ def test_a_damaged_or_newer_record_never_raises_and_is_named(tmp_path: Path, dam
     run_dir = write_attempt(tmp_path, end, b"\x7fELF\0\0\xff" * 1000)
     for name in (wire.MANIFEST, wire.EXIT, wire.HEARTBEAT, wire.POSTFLIGHT, wire.HEALTH, wire.VERDICT):
         Path(run_dir, "attempts/1", name).write_bytes(damage)
-    verdict = judge_ended(run_dir, 1, end)
+    verdict = examine_attempt(run_dir, 1, end).verdict
     assert verdict is not None
     assert verdict.kind is F.NATIVE_CRASH
     if damage[:1] != b"{" or damage[-1:] == b"{":
@@ -272,7 +278,7 @@ def test_a_run_directory_that_is_gone_is_a_verdict_too(tmp_path: Path) -> None:
     end = ended(None, 9)
     run_dir = write_attempt(tmp_path, end)
     shutil.rmtree(run_dir)
-    verdict = judge_ended(run_dir, 1, end)
+    verdict = examine_attempt(run_dir, 1, end).verdict
     assert verdict is not None
     assert verdict.kind is F.KILLED
     assert verdict.unknown
@@ -290,7 +296,7 @@ def test_an_examination_that_hangs_is_given_up_and_says_so(tmp_path: Path, monke
             signal.pause()
 
     monkeypatch.setattr(judging, "examine_here", hang)
-    verdict = examine(run_dir, 1, end, deadline_s=0.2).verdict
+    verdict = examine_attempt(run_dir, 1, end, deadline_s=0.2).verdict
     assert verdict is not None
     assert verdict.kind is F.UNKNOWN
     assert "did not finish" in verdict.unknown[0].text

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from holdfast.core.outcome import MISMATCH_FINDING
-from holdfast.diagnosis.ended.detectors import LADDER, detect
-from holdfast.diagnosis.ended.evidence import EndedEvidence, LevelChange
-from holdfast.diagnosis.ended.judge import judge
+from holdfast.core.run.outcome import MISMATCH_FINDING
+from holdfast.diagnosis.ended.detect.table import LADDER, detect
+from holdfast.diagnosis.ended.evidence import DiskChange, EndedEvidence, LevelChange
+from holdfast.diagnosis.ended.judge import judge_evidence
 from holdfast.diagnosis.evidence import (
     Answer,
     Detection,
     KernelEvent,
     KernelKind,
     KernelLog,
+    LineRole,
     LogFacts,
     LogMatch,
     Reading,
-    Role,
 )
 from holdfast.model.finding import Finding, Level
+from holdfast.model.record import replace
 from holdfast.model.run import Outcome, Refusal, StopCause, StopRecord, StopRequest
-from holdfast.model.verdict import Clue, Confidence, FailureClass, Retry, Verdict
+from holdfast.model.verdict import Clue, Confidence, FailureClass, RetryPolicy, Verdict
 from tests.diagnosis.ended.making import GIB, GROUP, disk, ended, evidence, log_of, oom_event, said
+from tests.each import each
 
 pytestmark = pytest.mark.pure
 
@@ -38,7 +39,7 @@ def words(kind: FailureClass, text: str = "said", confidence: Confidence = Confi
 
 
 def verdict_of(found: EndedEvidence) -> Verdict:
-    verdict, ladder = judge(found)
+    verdict, ladder = judge_evidence(found)
     assert verdict is not None
     assert {item.detector for item in ladder} >= set(LADDER) - {"WORDS"}
     return verdict
@@ -51,11 +52,12 @@ def kind_of(found: EndedEvidence) -> tuple[FailureClass, Confidence, str]:
 
 
 CERTAIN, LIKELY, POSSIBLE = Confidence.CERTAIN, Confidence.LIKELY, Confidence.POSSIBLE
+SETUP = "line 2 of setup failed with exit code 7: module load cuda"
 F = FailureClass
 
 
 @pytest.mark.requirement("DIAG-02", "FAIL-04", "FAIL-09", "FAIL-14")
-@pytest.mark.parametrize(
+@each(
     ("found", "expected"),
     [
         (evidence(ended(None, 9), own_kills=Reading(1)), (F.OUT_OF_MEMORY, CERTAIN, "V1")),
@@ -95,6 +97,8 @@ F = FailureClass
         (evidence(ended(1), **said(words(F.HANG_UP))), (F.HANG_UP, LIKELY, "V8")),
         (evidence(ended(1), **said(words(F.TIMED_OUT))), (F.TIMED_OUT, LIKELY, "V10")),
         (evidence(ended(1), **said(words(F.PREEMPTED))), (F.PREEMPTED, LIKELY, "V10")),
+        (evidence(ended(124)), (F.TIMED_OUT, POSSIBLE, "V10")),
+        (evidence(ended(174)), (F.UNKNOWN, POSSIBLE, "")),
         (evidence(ended(None, 11)), (F.NATIVE_CRASH, CERTAIN, "V11")),
         (evidence(ended(139)), (F.NATIVE_CRASH, LIKELY, "V11")),
         (evidence(ended(None, 6)), (F.NATIVE_CRASH, LIKELY, "V11")),
@@ -118,6 +122,16 @@ F = FailureClass
             (F.ENVIRONMENT, LIKELY, "log.x"),
         ),
         (evidence(ended(127)), (F.EXEC_FAILED, LIKELY, "A4")),
+        *[
+            (evidence(ended(7), **said(*found, tail=f"x\n{SETUP}\n", exception=thrown)), (kind, CERTAIN, "A7"))
+            for found, thrown, kind in (
+                ((), "", F.ENVIRONMENT),
+                ((), "KeyError: 1", F.BUG),
+                ((words(F.ENVIRONMENT),), "ImportError: x", F.ENVIRONMENT),
+                ((words(F.TRANSIENT),), "", F.TRANSIENT),
+            )
+        ],
+        (evidence(ended(3), **said(tail=f"{SETUP}\n")), (F.UNKNOWN, POSSIBLE, "")),
         (evidence(ended(3)), (F.UNKNOWN, POSSIBLE, "")),
         (evidence(ended(1), disks=(disk(free=0),), **said(words(F.DISK_FULL))), (F.DISK_FULL, CERTAIN, "D1")),
         (evidence(ended(1), **said(words(F.DISK_FULL))), (F.DISK_FULL, LIKELY, "D1")),
@@ -137,7 +151,8 @@ def test_DIAG_02_each_cause_has_its_class_and_confidence(
     assert kind_of(found) == expected
 
 
-@pytest.mark.requirement("DIAG-02", "FAIL-14")
+@pytest.mark.gotcha("U3")
+@pytest.mark.requirement("DIAG-02", "FAIL-14", "B-22")
 def test_DIAG_02_an_unreadable_kernel_log_and_counters_never_say_that_it_was_no_oom() -> None:
     verdict = verdict_of(evidence(ended(None, 9), own_kills=UNREAD, host_kills=UNREAD, kernel=UNREAD, killers=UNREAD))
     assert verdict.kind is F.KILLED
@@ -159,7 +174,7 @@ def test_DIAG_02_a_kernel_log_whose_beginning_is_gone_proves_nothing() -> None:
 @pytest.mark.requirement("FAIL-14")
 def test_FAIL_14_137_without_a_counter_is_a_kill_from_outside_and_no_oom() -> None:
     verdict = verdict_of(evidence(ended(137)))
-    assert (verdict.kind, verdict.retry) == (F.KILLED, Retry.NEVER)
+    assert (verdict.kind, verdict.retry) == (F.KILLED, RetryPolicy.NEVER)
     assert "out_of_memory" not in verdict.also
     ruled_out = [clue.text for clue in verdict.evidence_against]
     assert "not out_of_memory: the OOM counter of its control group did not move" in ruled_out
@@ -193,16 +208,38 @@ def test_a_forged_line_of_the_kernel_log_proves_nothing() -> None:
     assert verdict_of(found).kind is F.KILLED
 
 
-@pytest.mark.requirement("FAIL-04")
+@pytest.mark.requirement("FAIL-04", "SLM-10")
+@pytest.mark.gotcha("SLURM4")
 def test_FAIL_04_a_killed_worker_makes_it_certain_and_the_number_of_kills_is_not_told() -> None:
     line = "RuntimeError: DataLoader worker (pid(s) 77) exited unexpectedly"
-    match = LogMatch("worker", Role.CASCADE, None, line, 0)
+    match = LogMatch("worker", LineRole.CASCADE, None, line, 0)
     log = Reading(LogFacts("output.log", 9, matches=(match,), exception=line))
     verdict = verdict_of(evidence(ended(1), own_kills=Reading(3), log=log, peak_bytes=GIB, limit_bytes=GIB))
     assert (verdict.kind, verdict.confidence) == (F.OUT_OF_MEMORY, CERTAIN)
     assert "do not shrink the batch" in verdict.action
-    assert "now 1 GiB" in verdict.action
+    assert "now 1 GiB; 1.2 GiB is a fifth more than was seen in use, and what lasts a moment is not" in verdict.action
     assert not any("3" in clue.text for clue in verdict.evidence_for)
+
+
+@pytest.mark.requirement("SLM-08", "SLM-10")
+@pytest.mark.parametrize(
+    ("outcome", "code", "kind"),
+    [
+        (Outcome.FAILED, 137, F.OUT_OF_MEMORY),
+        (Outcome.TIMED_OUT, 124, F.TIMED_OUT),
+        (Outcome.PREEMPTED, 143, F.PREEMPTED),
+        (Outcome.STOPPED, 130, F.STOPPED),
+    ],
+)
+def test_SLM_08_an_end_that_only_the_scheduler_saw_is_of_the_class_that_it_tells(
+    outcome: Outcome, code: int, kind: FailureClass
+) -> None:
+    words = "Slurm: job 7 used more memory than it was given: OUT_OF_MEMORY"
+    found = evidence(ended(None, outcome=outcome, exit_code=code, evidence=words), own_kills=UNREAD, host_kills=UNREAD)
+    verdict = verdict_of(found)
+    assert (verdict.kind, verdict.confidence) == (kind, LIKELY)
+    assert words in verdict.evidence_for[0].text
+    assert ("do not shrink the batch" in verdict.action) == (kind is F.OUT_OF_MEMORY)
 
 
 def test_an_exception_of_its_own_goes_before_an_early_kill_of_a_child() -> None:
@@ -263,7 +300,7 @@ def test_words_that_were_survived_do_not_explain_a_signal_from_outside() -> None
 
 
 @pytest.mark.requirement("FAIL-09")
-@pytest.mark.parametrize("cause", list(StopCause))
+@each("cause", list(StopCause))
 def test_FAIL_09_every_stop_cause_has_a_class(cause: StopCause) -> None:
     found = evidence(ended(None, 9, request=StopRequest(cause, "anna")), own_kills=Reading(1))
     kind, confidence, detector = kind_of(found)
@@ -321,10 +358,10 @@ def test_a_refusal_keeps_its_words_and_hint_and_asks_nothing_else() -> None:
 def test_FAIL_05_only_a_co_tenant_makes_a_retry_thinkable() -> None:
     fields = said(words(F.GPU_OUT_OF_MEMORY))
     alone = verdict_of(evidence(ended(1), cards=(CARD,), cards_before=(CARD,), **fields))
-    assert alone.retry is Retry.NEVER
+    assert alone.retry is RetryPolicy.NEVER
     assert "no other process was on its cards when it had ended" in [clue.text for clue in alone.evidence_against]
     shared = verdict_of(evidence(ended(1), cards=(CARD,), tenants=("pid 9 bob 20 GiB x on card 0",), **fields))
-    assert shared.retry is Retry.WHEN_ALONE
+    assert shared.retry is RetryPolicy.WHEN_ALONE
     assert "pid 9 bob 20 GiB" in shared.action
     unread = verdict_of(evidence(ended(1), cards_unread="the cards were not read at the end", **fields))
     assert "who else was on the cards" in " ".join(clue.text for clue in unread.unknown)
@@ -335,13 +372,19 @@ def xid(code: int, pci: str = "0000:3b:00.0", *, trusted: bool = True) -> Kernel
     return KernelEvent(KernelKind.XID, 5.0, text, trusted=trusted, values={"code": str(code), "pci": pci})
 
 
+@pytest.mark.gotcha("U22")
 @pytest.mark.requirement("FAIL-07")
 def test_FAIL_07_a_fatal_xid_on_our_card_is_hardware_and_nothing_else_is() -> None:
     def judged(**fields: Any) -> Verdict:
         return verdict_of(evidence(ended(1), cards_before=(CARD,), cards=(CARD,), **fields))
 
     lost = judged(kernel=log_of(xid(79)))
-    assert (lost.kind, lost.confidence, lost.retry, lost.cards) == (F.HARDWARE, CERTAIN, Retry.ELSEWHERE, ("GPU-1",))
+    assert (lost.kind, lost.confidence, lost.retry, lost.cards) == (
+        F.HARDWARE,
+        CERTAIN,
+        RetryPolicy.ELSEWHERE,
+        ("GPU-1",),
+    )
     assert "quarantine GPU-1" in lost.action
     assert "do not debug the code" in lost.action
     for harmless in (xid(45), xid(79, "0000:af:00.0"), xid(79, trusted=False)):
@@ -356,13 +399,16 @@ def test_FAIL_07_a_fatal_xid_on_our_card_is_hardware_and_nothing_else_is() -> No
 @pytest.mark.requirement("FAIL-13")
 def test_FAIL_13_a_success_is_only_doubted_for_a_reason() -> None:
     good = ended(0)
-    assert judge(evidence(good, own_kills=Reading(1), **said(words(F.DISK_FULL), exception="KeyError: 1")))[0] is None
+    assert (
+        judge_evidence(evidence(good, own_kills=Reading(1), **said(words(F.DISK_FULL), exception="KeyError: 1")))[0]
+        is None
+    )
     fast = Finding("duration", Level.WARN, "duration", "took 1 s, expected 1h: suspiciously fast")
     assert verdict_of(evidence(good, findings=(fast,))).kind is F.SUSPICIOUS_FINISH
     assert verdict_of(evidence(good, duration_s=1.0, expected_s=60.0)).kind is F.SUSPICIOUS_FINISH
-    assert judge(evidence(good, duration_s=59.0, expected_s=60.0))[0] is None
+    assert judge_evidence(evidence(good, duration_s=59.0, expected_s=60.0))[0] is None
     assert verdict_of(evidence(good, heartbeat={"step": 9, "planned_steps": 10})).kind is F.SUSPICIOUS_FINISH
-    assert judge(evidence(good, heartbeat={"step": 10, "planned_steps": 10}))[0] is None
+    assert judge_evidence(evidence(good, heartbeat={"step": 10, "planned_steps": 10}))[0] is None
     assert verdict_of(evidence(good, heartbeat={"nonfinite": 3})).kind is F.DIVERGED
 
 
@@ -382,10 +428,10 @@ def test_a_missing_result_and_a_foreign_card_are_named() -> None:
     ],
 )
 def test_FAIL_03_a_broken_write_is_storage_and_no_bug(line: str, detector: str) -> None:
-    match = LogMatch("disk", Role.ROOT, F.DISK_FULL, line, 0)
+    match = LogMatch("disk", LineRole.ROOT, F.DISK_FULL, line, 0)
     log = Reading(LogFacts("output.log", 9, matches=(match,), exception=line))
     verdict = verdict_of(evidence(ended(1), log=log, words=(words(F.DISK_FULL, line),)))
-    assert (verdict.kind, verdict.retry) == (F.DISK_FULL, Retry.AFTER_SCRATCH)
+    assert (verdict.kind, verdict.retry) == (F.DISK_FULL, RetryPolicy.AFTER_SCRATCH)
     assert detector in [
         item.detector
         for item in detect(evidence(ended(1), log=log, words=(words(F.DISK_FULL),)))
@@ -415,3 +461,31 @@ def test_a_scheduler_around_a_kill_is_named_as_a_possibility() -> None:
 def test_secrets_do_not_come_through_a_verdict() -> None:
     verdict = verdict_of(evidence(ended(1), **said(exception="ValueError: HF_TOKEN=abcdefsecret1")))
     assert "abcdefsecret1" not in str(verdict)
+
+
+def io_error(device: str, seconds: float = 60.0) -> KernelEvent:
+    line = f"I/O error, dev {device}, sector 348224 op 0x0:(READ)"
+    return KernelEvent(KernelKind.IO_ERROR, seconds, line, values={"device": device}, trusted=True)
+
+
+@pytest.mark.requirement("DIAG-02", "FAIL-01", "FAIL-14")
+def test_DIAG_02_a_device_of_others_is_no_cause_of_this_end() -> None:
+    ours = disk("/data/run", devices=("nvme0n1", "nvme0n1p2"))
+
+    def judged(device: str, *disks: DiskChange, **fields: Any) -> Verdict:
+        return verdict_of(evidence(ended(4), kernel=log_of(io_error(device)), disks=disks, **fields))
+
+    foreign = judged("loop2", ours, disk("/dev/shm", devices=()))
+    assert (foreign.kind, "loop2" in str(foreign)) == (F.UNKNOWN, False)
+    own = judged("nvme0n1", ours)
+    assert (own.kind, own.confidence) == (F.STORAGE_FAULT, POSSIBLE)
+    assert own.action.startswith("stop writing to /data/run,")
+    # Where the devices behind the run's disks cannot be told, that is said; it is no verdict either.
+    untold = judged("loop2", ours, disk("/", devices=None))
+    assert untold.kind is F.UNKNOWN
+    assert any("loop2" in clue.text for clue in untold.unknown)
+    # A foreign line proves nothing of an error that the job met, and an action names no path that there is not.
+    said_so = judged("loop2", ours, **said(words(F.STORAGE_FAULT)))
+    assert (said_so.kind, said_so.confidence) == (F.STORAGE_FAULT, LIKELY)
+    assert said_so.action.startswith("stop writing to the disk that failed,")
+    assert judged("nvme0n1", ours, **said(words(F.STORAGE_FAULT))).confidence is CERTAIN

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.diagnosis.ended.judge import judge_ended, read_judgement
-from holdfast.host import cgroups
-from holdfast.host.offload import Offload
+from holdfast.diagnosis.ended.judge import examine_attempt
+from holdfast.diagnosis.ended.judgement import read_judgement
+from holdfast.host.contain import create
+from holdfast.host.process.offload import Offload
 from holdfast.model import wire
 from holdfast.model.job import DiskNeeds, Limits
-from holdfast.model.run import Wish
-from holdfast.model.verdict import Confidence, FailureClass, Retry, Verdict
+from holdfast.model.run import RequestKind
+from holdfast.model.verdict import Confidence, FailureClass, RetryPolicy, Verdict
 from tests.agent.driving import Drive, Driven, job, read_text, timeouts
 from tests.diagnosis.ended.making import ended, write_attempt
 from tests.host.small_disk import mount_small_disk
@@ -54,12 +55,13 @@ def verdict_of(run: Driven) -> Verdict:
 @pytest.fixture
 def memory_limit() -> Limits:
     """A limit that a small hungry job reaches soon; kernel memory makes smaller ones unreliable."""
-    places = cgroups.discover()
+    places = create.find_cgroups()
     if places.v1_place("memory") is None and places.unified is None:
         pytest.skip("no memory controller here")
     return Limits(memory_bytes=96 * MIB)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-02", "FAIL-04")
 def test_FAIL_04_a_real_oom_kill_is_certain_and_forbids_a_smaller_batch(drive: Drive, memory_limit: Limits) -> None:
     run = drive(*script(HUNGRY), limits=memory_limit)
@@ -74,6 +76,7 @@ def test_FAIL_04_a_real_oom_kill_is_certain_and_forbids_a_smaller_batch(drive: D
     assert own["limit_bytes"] == 96 * MIB
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-04")
 def test_FAIL_04_the_victim_may_be_a_worker(drive: Drive, memory_limit: Limits) -> None:
     run = drive(*script(WORKER), limits=memory_limit)
@@ -82,6 +85,7 @@ def test_FAIL_04_the_victim_may_be_a_worker(drive: Drive, memory_limit: Limits) 
     assert verdict.kind is F.OUT_OF_MEMORY
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-02", "FAIL-09", "FAIL-14")
 @pytest.mark.parametrize(
     ("number", "kind"),
@@ -93,15 +97,16 @@ def test_FAIL_09_a_signal_has_its_class_and_is_no_oom(drive: Drive, number: int,
     assert "out_of_memory" not in verdict.also
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-02", "FAIL-14")
 def test_DIAG_02_a_kill_by_somebody_else_is_told_from_ours(drive: Drive) -> None:
     run = drive(*job("stay"))
     run.kill(run.ready().job.process)
     verdict = verdict_of(run)
-    assert (verdict.kind, verdict.retry) == (F.KILLED, Retry.NEVER)
+    assert (verdict.kind, verdict.retry) == (F.KILLED, RetryPolicy.NEVER)
     asked = drive(*job("stay"))
     asked.ready()
-    asked.ask(Wish.STOP_NOW)
+    asked.ask(RequestKind.STOP_NOW)
     assert verdict_of(asked).kind is F.STOPPED
 
 
@@ -114,6 +119,7 @@ def test_FAIL_06_an_exception_is_told_from_an_environment(drive: Drive, body: st
     assert verdict_of(drive(*script(body))).kind is kind
 
 
+@pytest.mark.slow
 def test_a_time_limit_names_itself(drive: Drive) -> None:
     assert verdict_of(drive(*job("stay"), timeouts=timeouts(run=0.3))).kind is F.TIMED_OUT
 
@@ -130,10 +136,11 @@ def test_FAIL_03_a_full_disk_is_found_on_the_disk_and_in_the_words(drive: Drive,
     run = drive(*script(FILLER, str(small_disk / "checkpoint")), disk=needs)
     verdict = verdict_of(run)
     assert (verdict.kind, verdict.confidence) == (F.DISK_FULL, Confidence.CERTAIN)
-    assert verdict.retry is Retry.AFTER_SCRATCH
+    assert verdict.retry is RetryPolicy.AFTER_SCRATCH
     assert str(small_disk) in verdict.action
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-13")
 def test_FAIL_13_a_success_that_was_too_fast_is_doubted_and_stays_a_success(drive: Drive) -> None:
     run = drive(*job("exit_with", 0), expected_s=3600.0)
@@ -149,11 +156,12 @@ def test_FAIL_13_a_success_that_was_too_fast_is_doubted_and_stays_a_success(driv
 def test_a_plain_success_has_no_verdict(drive: Drive) -> None:
     run = drive(*job("exit_with", 0))
     end = run.ended()
-    assert judge_ended(run.run_dir, 1, end) is None
+    assert examine_attempt(run.run_dir, 1, end).verdict is None
     assert not os.path.exists(run.path(wire.VERDICT))
     assert run.read(wire.EXIT)["failure_class"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-02", "PROC-15")
 def test_DIAG_02_a_run_whose_keepers_were_killed_is_said_to_have_lost_them(drive: Drive) -> None:
     run = drive(*job("stay"))
@@ -166,6 +174,8 @@ def test_DIAG_02_a_run_whose_keepers_were_killed_is_said_to_have_lost_them(drive
     assert verdict_of(run).kind is F.SUPERVISOR_LOST
 
 
+@pytest.mark.slow
+@pytest.mark.gotcha("U3", "GEN6")
 @pytest.mark.requirement("DIAG-02")
 def test_DIAG_02_after_another_boot_it_was_the_reboot(drive: Drive) -> None:
     run = drive(*job("stay"))
@@ -177,9 +187,9 @@ def test_DIAG_02_after_another_boot_it_was_the_reboot(drive: Drive) -> None:
     run.environ["HOLDFAST_BOOT_ID"] = "a-later-boot"
     run.start("adopt")
     # Its supervisor is of a boot that the test is not in, so that it looks dead from the start.
-    wait_until(lambda: os.path.exists(run.path(wire.FAILURE)), what="the note is written")
+    wait_until(lambda: os.path.exists(run.path(wire.EXIT)), what="its end is on record")
     verdict = verdict_of(run)
-    assert (verdict.kind, verdict.confidence, verdict.retry) == (F.REBOOT, Confidence.CERTAIN, Retry.SAME)
+    assert (verdict.kind, verdict.confidence, verdict.retry) == (F.REBOOT, Confidence.CERTAIN, RetryPolicy.SAME)
 
 
 @pytest.mark.requirement("DIAG-02", "FAIL-14")
@@ -198,9 +208,9 @@ def test_DIAG_02_an_account_that_may_not_read_the_kernel_log_does_not_call_it_no
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
-        return wire.encode(judge_ended(run_dir, 1, end))
+        return wire.encode(examine_attempt(run_dir, 1, end).verdict)
 
-    verdict = wire.decode(Verdict, Offload(judge_as_nobody).wait(15.0))
+    verdict = wire.decode(Verdict, Offload(judge_as_nobody).wait(60))
     assert (verdict.kind, verdict.confidence) == (F.KILLED, Confidence.POSSIBLE)
     assert any("kernel log could not be read" in clue.text for clue in verdict.unknown)
     assert not any("out_of_memory" in clue.text for clue in verdict.evidence_against)

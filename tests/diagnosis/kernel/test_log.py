@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.diagnosis.evidence import KernelKind
 from holdfast.diagnosis.kernel import log
-from holdfast.diagnosis.kernel.log import position, read_export, read_kernel_log
+from holdfast.diagnosis.kernel.log import read_export, read_kernel_log
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, gone"
-PATIENT_S = 20.0
+PATIENT_S = 60.0
 
 
 def write_log(path: Path, *records: tuple[int, str]) -> str:
@@ -32,12 +32,11 @@ def test_a_log_in_a_file_is_read_from_a_position_on(tmp_path: Path) -> None:
     whole = read_kernel_log(source=source, deadline_s=PATIENT_S).value
     assert whole is not None
     assert [event.kind for event in whole.events] == [KernelKind.XID, KernelKind.NFS]
-    assert (whole.last_sequence, whole.lost) == (3, False)
+    assert not whole.lost
     newer = read_kernel_log(1, source=source, deadline_s=PATIENT_S).value
     assert newer is not None
     assert [event.sequence for event in newer.events] == [2]
     assert not newer.lost
-    assert position(source=source, deadline_s=PATIENT_S) == 3
 
 
 def test_a_gap_after_the_position_is_said(tmp_path: Path) -> None:
@@ -67,7 +66,6 @@ def test_a_log_that_is_not_there_is_unread_and_not_clean(tmp_path: Path) -> None
     assert not found.known
     assert found.value is None
     assert "No such file" in found.unread
-    assert position(source=str(tmp_path / "none"), deadline_s=PATIENT_S) is None
 
 
 def test_a_log_that_does_not_answer_costs_the_deadline_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,8 +93,6 @@ def test_trust_in_injected_lines_is_an_argument(tmp_path: Path) -> None:
 def test_the_real_log_is_read_or_its_refusal_is_said() -> None:
     found = read_kernel_log(deadline_s=PATIENT_S, fall_back=False)
     assert (found.value is None) == bool(found.unread)
-    if found.value is not None:
-        assert found.value.last_sequence > 0
 
 
 def test_a_device_without_a_line_tells_nothing() -> None:
@@ -142,7 +138,7 @@ def test_the_journal_is_asked_where_the_device_is_closed(closed_device: Path) ->
     found = read_closed(closed_device).value
     assert found is not None
     assert [(event.seconds, event.trusted) for event in found.events] == [(2.0, True), (-1.0, False), (-1.0, False)]
-    assert (found.last_sequence, found.lost) == (0, True)
+    assert found.lost
 
 
 def test_dmesg_is_asked_when_the_journal_has_nothing(closed_device: Path) -> None:

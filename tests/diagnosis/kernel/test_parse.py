@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.diagnosis.evidence import KernelEvent, KernelKind
-from holdfast.diagnosis.kernel.parse import NO_TIME, parse_text, read_line
+from holdfast.diagnosis.kernel.parse import NO_TIME, read_line
+from tests.diagnosis.kernel.texts import parse_text
+from tests.each import each
 
 pytestmark = pytest.mark.pure
 
@@ -72,7 +74,7 @@ def test_a_line_that_a_process_wrote_is_not_trusted() -> None:
     assert parse_one(forged, trust_injected=True).trusted, "a rehearsed fault may be believed on request"
 
 
-@pytest.mark.parametrize("facility", range(1, 24))
+@each("facility", range(1, 24))
 def test_every_facility_but_the_kernels_is_a_process(facility: int) -> None:
     assert not parse_one(record("NVRM: Xid (PCI:0000:3b:00): 79, gone", facility=facility)).trusted
 
@@ -144,7 +146,7 @@ def test_a_victim_has_its_memory_and_what_ran_out(prefix: str, scope: str | None
     assert event.values.get("scope") == scope
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "kind", "values"),
     [
         ("INFO: task kworker/0:1:99 blocked for more than 122 seconds.", KernelKind.HUNG_TASK, {"blocked_s": "122"}),
@@ -178,7 +180,7 @@ def test_the_rest_of_what_the_kernel_says(line: str, kind: KernelKind, values: d
     assert values.items() <= event.values.items()
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "seconds", "facility"),
     [
         ("<4>[   12.500000] hello", 12.5, 0),
@@ -202,16 +204,6 @@ def test_a_line_that_does_not_say_who_wrote_it_is_trusted_only_on_request() -> N
     line = "[ 12.5] NVRM: Xid (PCI:0000:3b:00): 79, gone"
     assert not parse_one(line).trusted
     assert parse_one(line, trust_unmarked=True).trusted
-
-
-def test_the_dictionary_lines_of_a_record_are_not_text() -> None:
-    text = record("NVRM: Xid (PCI:0000:3b:00): 79, gone") + "\n SUBSYSTEM=pci\n DEVICE=+pci:0000:3b:00.0\n"
-    assert parse_one(text).text == "NVRM: Xid (PCI:0000:3b:00): 79, gone"
-
-
-def test_a_torn_last_line_can_be_left_out() -> None:
-    text = record("NVRM: Xid (PCI:0000:3b:00): 7") + "\n" + record("NVRM: Xid (PCI:0000:3b:00): 7")
-    assert len(parse_text(text, whole=False)) == 1
 
 
 def test_garbage_of_any_kind_is_survived() -> None:

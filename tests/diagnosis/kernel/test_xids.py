@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
 from holdfast.diagnosis.evidence import Answer, Detection, KernelEvent, KernelKind
 from holdfast.diagnosis.kernel import xids
-from holdfast.diagnosis.kernel.parse import NO_TIME, parse_text
-from holdfast.diagnosis.kernel.xids import Severity, judge_xids, look_up, merge_events, read_table
-from holdfast.host import bundle
+from holdfast.diagnosis.kernel.parse import NO_TIME
+from holdfast.diagnosis.kernel.xids import Severity, find_xid, judge_xids, merge_events, read_table
+from holdfast.host.formats import bundle
 from holdfast.model.gpu import XidEvent
+from holdfast.model.record import replace
 from holdfast.model.verdict import Confidence, FailureClass
+from tests.diagnosis.kernel.texts import parse_text
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 
 CARD = "00000000:3B:00.0"
 
@@ -51,14 +52,16 @@ def test_the_table_goes_wherever_the_package_goes() -> None:
     assert f"holdfast/{name}" in wheel
 
 
+@pytest.mark.requirement("B-33")
 def test_the_fatal_codes_are_fatal() -> None:
     fatal = {code for code, xid in read_table().items() if xid.severity in (Severity.CARD, Severity.HOST)}
     assert {46, 48, 62, 64, 74, 79, 95, 110, 119, 120, 140, 143} <= fatal
     assert not {13, 31, 43, 45, 63, 68, 92, 94, 109} & fatal, "no one of these condemns a card by itself"
 
 
+@pytest.mark.requirement("B-33")
 def test_a_code_that_is_not_in_the_table_is_watched_and_said_to_be_unknown() -> None:
-    xid = look_up(4711)
+    xid = find_xid(4711)
     assert (xid.severity, xid.known) == (Severity.WATCH, False)
     found = judge_one(line(4711))
     assert found.answer is Answer.NO
@@ -69,7 +72,7 @@ def test_an_override_of_the_administrator_goes_before_the_table() -> None:
     assert judge_one(line(45), overrides={45: "card"}).answer is Answer.YES
     assert judge_one(line(48), overrides={48: "watch"}).answer is Answer.NO
     with pytest.raises(ValueError, match=r"Xid 45: 'fatal' is no severity \(known: app"):
-        look_up(45, {45: "fatal"})
+        find_xid(45, {45: "fatal"})
 
 
 @pytest.mark.requirement("GPUH-02", "FAIL-07")

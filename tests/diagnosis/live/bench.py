@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.diagnosis.live.gather.run_files import RunFiles
+from holdfast.diagnosis.live.gather.target import LiveTarget
 from holdfast.diagnosis.live.judge import diagnose_live
-from holdfast.diagnosis.live.run_files import RunFiles
-from holdfast.diagnosis.live.target import LiveTarget
-from holdfast.host.processes import identify
+from holdfast.host.process.processes import identify
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:

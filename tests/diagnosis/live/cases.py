@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from holdfast.diagnosis.evidence import Reading
 from holdfast.diagnosis.live.box_change import BoxChange
 from holdfast.diagnosis.live.case import Case
 from holdfast.diagnosis.live.change import TreeChange, compare_trees
-from holdfast.diagnosis.live.detectors import fold, run_detectors
-from holdfast.diagnosis.live.progress import Pace, Progress
-from holdfast.diagnosis.live.run_files import RunFacts
-from holdfast.diagnosis.live.snapshot import IoCounters, OpenFile, ProcessFacts, ThreadFacts, TreeSnapshot
-from holdfast.diagnosis.live.target import CardFacts, LiveTarget
+from holdfast.diagnosis.live.detect.progress import Pace, ProgressJudgement
+from holdfast.diagnosis.live.detect.table import fold_live, run_detectors
+from holdfast.diagnosis.live.gather.run_files import RunFacts
+from holdfast.diagnosis.live.gather.snapshot import IoCounters, OpenFile, ProcessFacts, ThreadFacts, TreeSnapshot
+from holdfast.diagnosis.live.gather.target import CardFacts, LiveTarget
+from holdfast.model.record import replace
 from holdfast.model.verdict import Clue, Verdict
 
 WINDOW_S = 5.0
 FUTEX, READ, POLL, SLEEP, RECV = 202, 0, 7, 230, 45
 
-MOVING = Progress(Pace.MOVING, (Clue("the heartbeat's step went from 1 to 9", "heartbeat"),), 0.0)
-RECENT = Progress(Pace.RECENT, (Clue("step 9, 3 s ago", "heartbeat"),), 3.0, 30.0, 1.0)
-OVERDUE = Progress(Pace.OVERDUE, (Clue("step 9, 900 s ago", "heartbeat"),), 900.0, 30.0, 1.0, step_s=1.0)
-SILENT = Progress(Pace.SILENT, (Clue("no heartbeat"),), 900.0)
-UNKNOWN = Progress(Pace.UNKNOWN, (Clue("nothing to judge by"),))
+MOVING = ProgressJudgement(Pace.MOVING, (Clue("the heartbeat's step went from 1 to 9", "heartbeat"),), 0.0)
+RECENT = ProgressJudgement(Pace.RECENT, (Clue("step 9, 3 s ago", "heartbeat"),), 3.0, 30.0, 1.0)
+OVERDUE = ProgressJudgement(Pace.OVERDUE, (Clue("step 9, 900 s ago", "heartbeat"),), 900.0, 30.0, 1.0, step_s=1.0)
+SILENT = ProgressJudgement(Pace.SILENT, (Clue("no heartbeat"),), 900.0)
+UNKNOWN = ProgressJudgement(Pace.UNKNOWN, (Clue("nothing to judge by"),))
 
 
 def thread(
@@ -77,7 +77,7 @@ def tree(*processes: tuple[ProcessFacts, ...]) -> TreeChange:
 
 
 BOX = BoxChange(
-    cpus=16, allowed_cpus=8.0, quota_cpus=None, busy_cores=4.0, others_cores=0.5, steal_cores=0.0, load=4.0,
+    cpus=16, allowed_cpus=8.0, quota_cpus=None, others_cores=0.5, steal_cores=0.0, load=4.0,
     throttled_share=0.0, throttled_s=0.0, pressure={"memory.full": 0.0, "io.full": 0.0}, group_memory_full=None,
     memory_share=0.3, reclaims=0, frozen=False,
 )  # fmt: skip
@@ -88,12 +88,14 @@ def card(**values: Any) -> CardFacts:
     usual: dict[str, Any] = {
         "name": "GPU-0", "utilisation_pct": 97.0, "memory_utilisation_pct": 60.0, "power_w": 350.0,
         "power_limit_w": 400.0, "sm_clock_mhz": 1700.0, "sm_clock_max_mhz": 1980.0, "ours_present": True,
-        "ours_bytes": 1 << 34, **values,
+        **values,
     }  # fmt: skip
     return CardFacts(**usual)
 
 
-def case(change: TreeChange, progress: Progress = MOVING, *, cards: list[CardFacts] | None = None, **more: Any) -> Case:
+def case(
+    change: TreeChange, progress: ProgressJudgement = MOVING, *, cards: list[CardFacts] | None = None, **more: Any
+) -> Case:
     """A case; `cards` are read twice alike."""
     box = replace(BOX, **more.pop("box", {}))
     target = more.pop("target", LiveTarget("run", (), ours=True, cards=len(cards or ())))
@@ -105,7 +107,7 @@ def case(change: TreeChange, progress: Progress = MOVING, *, cards: list[CardFac
 
 def judge(made: Case) -> Verdict:
     """The verdict on a case."""
-    return fold(made, run_detectors(made))
+    return fold_live(made, run_detectors(made))
 
 
 def working(pid: int = 10, **more: Any) -> tuple[ProcessFacts, ...]:

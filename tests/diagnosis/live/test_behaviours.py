@@ -7,13 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.diagnosis.live.detect.slow import OWN_SHARE
+from holdfast.diagnosis.live.gather.target import LiveTarget, target_from_pid
 from holdfast.diagnosis.live.judge import diagnose_live
-from holdfast.diagnosis.live.target import LiveTarget, target_from_pid
-from holdfast.host.processes import identify, read_stat
+from holdfast.host.process.processes import identify, read_stat
 from holdfast.model import wire
 from holdfast.model.verdict import HANGS, Confidence, LiveClass
 from tests.diagnosis.live.bench import behaving, explain, look, stand_still
@@ -21,6 +23,8 @@ from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from holdfast.diagnosis.live.report import LiveReport
 
 pytestmark = pytest.mark.process
 
@@ -76,6 +80,7 @@ def test_a_busy_process_without_a_heartbeat_is_not_called_hung(tmp_path: Path) -
     assert "busy_no_progress" in report.verdict.also
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-06")
 def test_a_stopped_process_is_paused_and_stays_as_it_is(tmp_path: Path) -> None:
     with behaving("slow_step", tmp_path) as target:
@@ -129,13 +134,30 @@ HEALTHY = [
 ]
 
 
+LOOKING_S = 30.0
+
+
+def get_cores_used(report: LiveReport) -> float:
+    (line,) = (line for section in report.sections for line in section.lines if line.startswith("the tree used "))
+    return float(line.split()[3])
+
+
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-03", "DIAG-04", "DIAG-10", "MON-07")
 @pytest.mark.parametrize(("mode", "expected"), HEALTHY, ids=[mode for mode, _ in HEALTHY])
 def test_a_healthy_process_is_never_said_to_hang(tmp_path: Path, mode: str, expected: set[LiveClass]) -> None:
     with behaving(mode, tmp_path) as target:
-        report = look(target)
-    assert report.verdict.kind not in HANGS, explain(report)
-    assert report.verdict.kind in expected, explain(report)
+        until_s = time.monotonic() + LOOKING_S
+        while True:
+            report = look(target)
+            assert report.verdict.kind not in HANGS, explain(report)
+            if report.verdict.kind in expected:
+                return
+            if time.monotonic() > until_s:
+                break
+    # Too many threads can be told only of a process that gets its share of the machine.
+    assert mode == "storm", explain(report)
+    assert get_cores_used(report) < OWN_SHARE * len(os.sched_getaffinity(0)), explain(report)
 
 
 @pytest.mark.requirement("DIAG-10")
@@ -160,6 +182,7 @@ def test_the_report_has_its_sections_in_order_and_can_be_written_down(tmp_path: 
     assert encoded["sections"][0]["lines"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-01", "DIAG-05")
 def test_a_bare_pid_is_looked_at_and_never_signalled(tmp_path: Path) -> None:
     with behaving("asked:deadlock", tmp_path) as target:

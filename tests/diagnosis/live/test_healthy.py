@@ -6,13 +6,13 @@ import random
 import time
 from collections import Counter, deque
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.diagnosis.live.detectors import fold, run_detectors
-from holdfast.diagnosis.live.judge import Look, build_case, take_look
+from holdfast.diagnosis.live.detect.table import fold_live, run_detectors
+from holdfast.diagnosis.live.judge import LiveSnapshot, build_case, look_once
+from holdfast.model.record import replace
 from holdfast.model.verdict import HANGS
 from tests.diagnosis.live.bench import behaving
 from tests.diagnosis.live.cases import (
@@ -32,7 +32,7 @@ from tests.diagnosis.live.cases import (
     process,
     thread,
     tree,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,16 +59,16 @@ def test_hundreds_of_looks_at_healthy_processes_raise_no_alarm(tmp_path: Path, m
             directory = tmp_path / mode
             directory.mkdir()
             targets.append(stack.enter_context(behaving(mode, directory)))
-        earlier: list[deque[Look]] = [deque() for _ in targets]
+        earlier: list[deque[LiveSnapshot]] = [deque() for _ in targets]
         while sum(verdicts.values()) < LOOKS * len(modes):
             for target, looks in zip(targets, earlier, strict=True):
-                looks.append(take_look(target))
+                looks.append(look_once(target))
                 while len(looks) > 1 and looks[-1].tree.at_s - looks[1].tree.at_s >= APART_S:
                     looks.popleft()
                 if looks[-1].tree.at_s - looks[0].tree.at_s < APART_S:
                     continue
                 made = build_case(target, looks[0], looks[-1])
-                verdict = fold(made, run_detectors(made))
+                verdict = fold_live(made, run_detectors(made))
                 verdicts[target.name, verdict.kind.value] += 1
                 if verdict.kind in HANGS:
                     alarms.append((target.name, verdict))
@@ -111,10 +111,11 @@ def healthy_case(seed: int) -> Case:
         clock = draw.uniform(1100.0, 1980.0)
         cards = [card(utilisation_pct=use, power_w=watts, sm_clock_mhz=clock, memory_utilisation_pct=use / 2)]
     others = draw.uniform(0, 15)
-    box = {"load": draw.uniform(0, 490), "others_cores": others, "busy_cores": others + 1}
+    box = {"load": draw.uniform(0, 490), "others_cores": others}
     return case(tree(process(10, main, *helpers, files=device()), *workers), signs, cards=cards, box=box)
 
 
+@pytest.mark.slow
 @pytest.mark.pure
 def test_a_thousand_healthy_runs_by_numbers_raise_no_alarm() -> None:
     verdicts: Counter[str] = Counter()

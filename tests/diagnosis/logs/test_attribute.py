@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from holdfast.diagnosis.evidence import Answer, LogFacts, LogMatch, Reading, Role
+from holdfast.diagnosis.evidence import Answer, LineRole, LogFacts, LogMatch, Reading
 from holdfast.diagnosis.logs.attribute import FAR_BYTES, NEAR_BYTES, find_root, judge_log
+from holdfast.model.record import replace
 from holdfast.model.verdict import Confidence, FailureClass
 
 pytestmark = [pytest.mark.pure, pytest.mark.requirement("FAIL-01")]
 
-VRAM = LogMatch("vram", Role.ROOT, FailureClass.GPU_OUT_OF_MEMORY, "CUDA out of memory", 100, 3, values={"card": "3"})
-DISK = LogMatch("disk", Role.ROOT, FailureClass.DISK_FULL, "No space left on device", 50, remedy="free some")
-PEER = LogMatch("collective.timeout", Role.ROOT, FailureClass.COMMUNICATION, "Watchdog caught", 10, 0)
-AFTER = LogMatch("collective.aftermath", Role.CASCADE, FailureClass.COMMUNICATION, "Broken pipe", 5)
-WORKER = LogMatch("worker.killed", Role.CONFIRMATION, FailureClass.OUT_OF_MEMORY, "killed by signal: Killed", 70)
-KILLED = LogMatch("killed", Role.CONFIRMATION, None, "Killed", 80)
-TRACKER = LogMatch("tracker", Role.ROOT, FailureClass.TRANSIENT, "wandb: Network error", 1)
-NAN = [LogMatch("nonfinite", Role.ROOT, FailureClass.DIVERGED, "loss nan", number) for number in range(3)]
+VRAM = LogMatch(
+    "vram", LineRole.ROOT, FailureClass.GPU_OUT_OF_MEMORY, "CUDA out of memory", 100, 3, values={"card": "3"}
+)
+DISK = LogMatch("disk", LineRole.ROOT, FailureClass.DISK_FULL, "No space left on device", 50, remedy="free some")
+PEER = LogMatch("collective.timeout", LineRole.ROOT, FailureClass.COMMUNICATION, "Watchdog caught", 10, 0)
+AFTER = LogMatch("collective.aftermath", LineRole.CASCADE, FailureClass.COMMUNICATION, "Broken pipe", 5)
+WORKER = LogMatch("worker.killed", LineRole.CONFIRMATION, FailureClass.OUT_OF_MEMORY, "killed by signal: Killed", 70)
+KILLED = LogMatch("killed", LineRole.CONFIRMATION, None, "Killed", 80)
+TRACKER = LogMatch("tracker", LineRole.ROOT, FailureClass.TRANSIENT, "wandb: Network error", 1)
+NAN = [LogMatch("nonfinite", LineRole.ROOT, FailureClass.DIVERGED, "loss nan", number) for number in range(3)]
 
 
 def raised(line: str, offset: int, kind: FailureClass = FailureClass.BUG, rank: int | None = None) -> LogMatch:
-    return LogMatch("exception", Role.ROOT, kind, line, offset, rank)
+    return LogMatch("exception", LineRole.ROOT, kind, line, offset, rank)
 
 
 def facts(*matches: LogMatch, exception: str = "", whole: bool = True) -> LogFacts:
@@ -82,7 +83,7 @@ def test_an_exception_before_a_collective_is_the_root_and_one_behind_is_not() ->
 
 
 def test_the_reported_rank_decides_between_exceptions() -> None:
-    report = LogMatch("elastic.root", Role.CONFIRMATION, None, "Root Cause", 900, 2)
+    report = LogMatch("elastic.root", LineRole.CONFIRMATION, None, "Root Cause", 900, 2)
     one, two = raised("KeyError: 1", 2, rank=1), raised("KeyError: 2", 3, rank=2)
     assert find_root(facts(one, two, exception="KeyError: 2")) is one
     assert find_root(facts(one, two, report, exception="KeyError: 2")) is two
@@ -119,15 +120,16 @@ def test_what_confirms_is_possible_and_killed_has_no_class() -> None:
         ("-11", FailureClass.NATIVE_CRASH),
         ("-7", FailureClass.SHARED_MEMORY),
         ("-1", FailureClass.HANG_UP),
-        ("1", FailureClass.UNKNOWN),
+        ("17", FailureClass.BUG),
         ("-99999999999", FailureClass.UNKNOWN),
     ],
 )
 def test_a_launchers_report_counts_when_nothing_names_a_cause(code: str, kind: FailureClass) -> None:
-    report = LogMatch("elastic.root", Role.CONFIRMATION, None, "Root Cause", 9, 4, values={"exitcode": code})
+    report = LogMatch("elastic.root", LineRole.CONFIRMATION, None, "Root Cause", 9, 4, values={"exitcode": code})
     best = judge_log(Reading(facts(report)))[0]
     assert best.kind is kind
-    assert best.confidence is Confidence.POSSIBLE
+    # Who waited for a process knows the signal; what a kill or a code was about it does not.
+    assert best.confidence is (Confidence.LIKELY if kind is FailureClass.NATIVE_CRASH else Confidence.POSSIBLE)
     assert judge_log(Reading(facts(report, VRAM)))[0].kind is FailureClass.GPU_OUT_OF_MEMORY
 
 

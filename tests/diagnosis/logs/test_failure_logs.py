@@ -10,13 +10,14 @@ from holdfast.diagnosis.evidence import Answer
 from holdfast.diagnosis.logs.attribute import judge_log
 from holdfast.diagnosis.logs.scan import read_log
 from holdfast.model.verdict import Confidence, FailureClass
+from tests.each import each
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.diagnosis.evidence import Detection
 
-pytestmark = [pytest.mark.contract, pytest.mark.requirement("FAIL-01")]
+pytestmark = [pytest.mark.files, pytest.mark.requirement("FAIL-01")]
 
 TRACE = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n'
 STEPS = "".join(f"step {number} loss {1 / (number + 1):.4f} mean squared Error 0.1, 0 errors\n" for number in range(20))
@@ -330,7 +331,7 @@ def judge(tmp_path: Path, text: str) -> tuple[Detection, ...]:
 @pytest.mark.requirement("FAIL-11")
 @pytest.mark.requirement("FAIL-12")
 @pytest.mark.requirement("FAIL-13")
-@pytest.mark.parametrize("name", CASES)
+@each("name", CASES)
 def test_a_log_gets_its_class(tmp_path: Path, name: str) -> None:
     kind, text = CASES[name]
     best = judge(tmp_path, text)[0]
@@ -340,13 +341,13 @@ def test_a_log_gets_its_class(tmp_path: Path, name: str) -> None:
     assert best.unknown == ()
 
 
-@pytest.mark.parametrize("name", [name for name, (_, text) in CASES.items() if "\r" not in text])
+@each("name", [name for name, (_, text) in CASES.items() if "\r" not in text])
 def test_a_class_does_not_hang_on_line_ends_or_on_what_stands_before(tmp_path: Path, name: str) -> None:
     kind, text = CASES[name]
     assert judge(tmp_path, STEPS + text.replace("\n", "\r\n"))[0].kind is kind
 
 
-@pytest.mark.parametrize("name", UNKNOWN)
+@each("name", UNKNOWN)
 def test_what_names_no_cause_stays_unknown(tmp_path: Path, name: str) -> None:
     best = judge(tmp_path, UNKNOWN[name])[0]
     sure = best.answer is Answer.YES and best.confidence is not Confidence.POSSIBLE
@@ -354,13 +355,13 @@ def test_what_names_no_cause_stays_unknown(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.requirement("MON-13")
-@pytest.mark.parametrize("name", [name for name in HEALTHY if not name.startswith("a sample")])
+@each("name", [name for name in HEALTHY if not name.startswith("a sample")])
 def test_what_healthy_runs_print_names_no_cause(tmp_path: Path, name: str) -> None:
     for detection in judge(tmp_path, STEPS + HEALTHY[name] + STEPS):
         assert detection.answer is Answer.NO or detection.confidence is Confidence.POSSIBLE, detection
 
 
-@pytest.mark.parametrize("name", HEALTHY)
+@each("name", HEALTHY)
 def test_the_bug_that_comes_later_is_the_cause(tmp_path: Path, name: str) -> None:
     long = "step loss 0.1234567890123456789012345678901234567890\n" * 90_000
     best = judge(tmp_path, HEALTHY[name] + long + TRACE + "KeyError: 'lr'\n")[0]

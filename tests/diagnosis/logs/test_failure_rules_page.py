@@ -10,11 +10,12 @@ import pytest
 from holdfast.diagnosis.logs.bounds import LONGEST_PATTERN, WIDEST
 from holdfast.diagnosis.logs.pattern import LONGEST_LINE
 from holdfast.diagnosis.logs.patterns import PATTERNS
-from holdfast.diagnosis.logs.rules import LARGEST_BYTES, MOST_RULES, parse_failure_rules
+from holdfast.diagnosis.logs.rules import MOST_RULES, parse_failure_rules
 from holdfast.diagnosis.logs.scan import BLOCK_BYTES
 from holdfast.diagnosis.logs.search import MOST_TRIES
+from holdfast.host.files.rules_file import LARGEST_BYTES
 
-pytestmark = [pytest.mark.contract, pytest.mark.requirement("FAIL-15")]
+pytestmark = [pytest.mark.files, pytest.mark.requirement("FAIL-15")]
 
 PAGE = (Path(__file__).parents[3] / "docs" / "failure-rules.md").read_text(encoding="utf-8")
 

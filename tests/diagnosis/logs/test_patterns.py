@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.diagnosis.evidence import Role
+from holdfast.diagnosis.evidence import LineRole
 from holdfast.diagnosis.logs.bounds import WIDEST
 from holdfast.diagnosis.logs.lines import clean_line
 from holdfast.diagnosis.logs.pattern import LONGEST_LINE, Pattern, check_pattern, match_line
 from holdfast.diagnosis.logs.patterns import PATTERNS
 from holdfast.diagnosis.logs.scan import classify_text
 from holdfast.model.verdict import FailureClass
+from tests.each import each
 
 pytestmark = [pytest.mark.pure, pytest.mark.requirement("DIAG-06")]
 
@@ -44,21 +45,21 @@ HARMLESS = [
 ]
 
 
-@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.id)
+@each("pattern", PATTERNS, ids=lambda pattern: pattern.id)
 def test_each_rule_knows_its_examples_and_no_near_miss(pattern: Pattern) -> None:
     assert pattern.examples
     assert pattern.near_misses
     assert check_pattern(pattern) == ""
 
 
-@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.id)
+@each("pattern", PATTERNS, ids=lambda pattern: pattern.id)
 def test_a_rule_finds_its_examples_in_a_whole_log(pattern: Pattern) -> None:
     for example in pattern.examples:
         text = f"step 1 loss 0.3\n{example}\nstep 2 loss 0.2\n"
         assert pattern.id in {match.pattern for match in classify_text(text)}, example
 
 
-@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.id)
+@each("pattern", PATTERNS, ids=lambda pattern: pattern.id)
 def test_a_rule_finds_no_near_miss_in_a_whole_log(pattern: Pattern) -> None:
     for line in pattern.near_misses:
         found = classify_text(f"step 1 loss 0.3\n{line}\nstep 2 loss 0.2\n")
@@ -73,18 +74,18 @@ def test_ids_are_unique_and_every_rule_names_its_source() -> None:
 
 def test_a_cause_has_a_class_and_a_trigger_has_letters() -> None:
     for pattern in PATTERNS:
-        assert pattern.kind is not None or pattern.role is not Role.ROOT, pattern.id
+        assert pattern.kind is not None or pattern.role is not LineRole.ROOT, pattern.id
         assert all(sum(letter.isalpha() for letter in trigger) >= 3 for trigger in pattern.triggers), pattern.id
 
 
 @pytest.mark.requirement("MON-13")
 @pytest.mark.requirement("B-63")
-@pytest.mark.parametrize("line", HARMLESS)
+@each("line", HARMLESS)
 def test_MON_13_a_harmless_line_matches_nothing(line: str) -> None:
     assert classify_text(line + "\n") == ()
 
 
-@pytest.mark.parametrize("pattern", [one for one in PATTERNS if one.lines == 1], ids=lambda pattern: pattern.id)
+@each("pattern", [one for one in PATTERNS if one.lines == 1], ids=lambda pattern: pattern.id)
 def test_colours_and_labels_do_not_hide_a_line(pattern: Pattern) -> None:
     for example in pattern.examples:
         rank, text = clean_line(f"[rank7]: \x1b[31m{clean_line(example)[1]}\x1b[0m")
@@ -107,11 +108,11 @@ def test_values_are_named() -> None:
 
 
 def test_a_rule_that_breaks_its_word_is_told() -> None:
-    good = Pattern("x", Role.ROOT, FailureClass.BUG, ("boom",), "^boom$", ("boom",), ("boomerang",))
+    good = Pattern("x", LineRole.ROOT, FailureClass.BUG, ("boom",), "^boom$", ("boom",), ("boomerang",))
     assert check_pattern(good) == ""
-    no_trigger = Pattern("x", Role.ROOT, FailureClass.BUG, ("bang",), "^boom$", ("boom",), ())
+    no_trigger = Pattern("x", LineRole.ROOT, FailureClass.BUG, ("bang",), "^boom$", ("boom",), ())
     assert "stands in the example" in check_pattern(no_trigger)
-    no_match = Pattern("x", Role.ROOT, FailureClass.BUG, ("boom",), "^boom$", ("a boom",), ())
+    no_match = Pattern("x", LineRole.ROOT, FailureClass.BUG, ("boom",), "^boom$", ("a boom",), ())
     assert "does not match the example" in check_pattern(no_match)
-    too_wide = Pattern("x", Role.ROOT, FailureClass.BUG, ("boom",), "boom", ("boom",), ("boomerang",))
+    too_wide = Pattern("x", LineRole.ROOT, FailureClass.BUG, ("boom",), "boom", ("boom",), ("boomerang",))
     assert "matches the near miss" in check_pattern(too_wide)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.core.rules_text import RulesError
-from holdfast.diagnosis.evidence import Role
+from holdfast.core.rules.text import RulesError
+from holdfast.diagnosis.evidence import LineRole
 from holdfast.diagnosis.logs import search
 from holdfast.diagnosis.logs.attribute import judge_log
 from holdfast.diagnosis.logs.bounds import check_expression, literal_begin
@@ -16,11 +16,12 @@ from holdfast.diagnosis.logs.rules import load_rules, parse_failure_rules, read_
 from holdfast.diagnosis.logs.scan import classify_text, read_log
 from holdfast.model.errors import StorageError
 from holdfast.model.verdict import FailureClass
+from tests.each import each
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.contract, pytest.mark.requirement("FAIL-15")]
+pytestmark = [pytest.mark.files, pytest.mark.requirement("FAIL-15")]
 
 RULE = r"""
 # the licence server of the house
@@ -45,9 +46,9 @@ near_miss = "probe failed"
 
 def test_a_rule_is_read_with_all_it_says() -> None:
     first, second = parse_failure_rules(RULE + OTHER, "f.toml")
-    assert (first.id, first.kind, first.role) == ("user.licence", FailureClass.TRANSIENT, Role.ROOT)
+    assert (first.id, first.kind, first.role) == ("user.licence", FailureClass.TRANSIENT, LineRole.ROOT)
     assert first.triggers == ("LicenceError: no seat for ",)
-    assert (second.id, second.role, second.triggers) == ("user.probe", Role.CASCADE, ("failed",))
+    assert (second.id, second.role, second.triggers) == ("user.probe", LineRole.CASCADE, ("failed",))
 
 
 def test_a_rule_is_used_and_comes_before_ours(tmp_path: Path) -> None:
@@ -66,7 +67,7 @@ def test_a_rule_is_used_and_comes_before_ours(tmp_path: Path) -> None:
     assert [match.pattern for match in classify_text("MemoryError\n", taken)] == ["user.licence", "ram"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("old", "new", "message"),
     [
         ('class = "transient"', 'class = "weather"', "f.toml:5: rule 'licence': class is none of out_of_memory"),
@@ -184,7 +185,7 @@ def test_an_ordinary_pattern_is_accepted(pattern: str) -> None:
     assert check_expression(pattern) == ""
 
 
-@pytest.mark.parametrize(
+@each(
     "pattern",
     [
         r"(a+)+$",
@@ -209,7 +210,7 @@ def test_a_pattern_that_cannot_be_bounded_is_refused(pattern: str) -> None:
     assert check_expression(pattern) != ""
 
 
-@pytest.mark.parametrize(
+@each(
     ("pattern", "begin"),
     [
         (r"^Error \[x\]: (.*)", "Error [x]: "),

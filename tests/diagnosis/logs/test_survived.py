@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.diagnosis.evidence import Detection, LogFacts
 
-pytestmark = [pytest.mark.contract, pytest.mark.requirement("FAIL-01", "FAIL-02")]
+pytestmark = [pytest.mark.files, pytest.mark.requirement("FAIL-01", "FAIL-02")]
 
 TRACE = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    main()\n'
 FULL = TRACE + "OSError: [Errno 28] No space left on device\n"

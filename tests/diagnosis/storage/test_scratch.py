@@ -8,17 +8,17 @@ import os
 import subprocess
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from holdfast.diagnosis.storage import removing, scratch
+from holdfast.diagnosis.storage import remove, scratch
 from holdfast.diagnosis.storage.neighbours import _list_mapped as list_mapped
 from holdfast.diagnosis.storage.scratch import find_scratch, prune_scratch, prune_within
 from holdfast.host.clock import format_utc, utc_now
 from holdfast.model import wire
 from holdfast.model.job import DiskNeeds, JobSpec
+from holdfast.model.record import replace
 from tests.rundirs import ended, make_run
 from tests.waiting import wait_until
 
@@ -97,7 +97,7 @@ def test_a_look_changes_nothing(run_dir: Path, work: Path) -> None:
     assert (run_dir / "artifacts/tmp/a").exists()
 
 
-@pytest.mark.requirement("CKPT-07", "STOR-03")
+@pytest.mark.requirement("CKPT-07", "STOR-03", "B-24")
 def test_CKPT_07_a_pattern_over_everything_leaves_a_checkpoint_that_loads(run_dir: Path, work: Path) -> None:
     for step in (1, 2):
         checkpoint(run_dir / f"artifacts/ckpt-{step}.pt")
@@ -178,7 +178,7 @@ def test_STOR_04_a_link_put_in_the_way_after_the_look_leads_nowhere(
     put(run_dir / "artifacts/tmp/own")
     look = scratch.find_scratch
 
-    def swap(*args: object, **options: object) -> scratch.Found:
+    def swap(*args: object, **options: object) -> scratch.ScratchSurvey:
         found = look(*args, **options)  # type: ignore[arg-type]
         (run_dir / "artifacts/tmp").rename(run_dir / "artifacts/was")
         (run_dir / "artifacts/tmp").symlink_to(outside.parent)
@@ -199,7 +199,7 @@ def test_STOR_04_even_the_same_file_is_not_reached_through_a_link(run_dir: Path,
     (run_dir / "artifacts/tmp").rename(tmp_path / "moved")
     (run_dir / "artifacts/tmp").symlink_to(tmp_path / "moved")
     with pytest.raises(OSError, match=r"Not a directory|symbolic links"):
-        removing.remove(str(run_dir), plan.victims[0])
+        remove.remove_item(str(run_dir), plan.victims[0])
     assert (tmp_path / "moved/own").exists()
 
 
@@ -208,10 +208,11 @@ def test_another_file_under_the_same_name_is_not_removed(run_dir: Path, work: Pa
     plan = find_scratch(str(run_dir), job(work, "artifacts/tmp/**")).plan
     put(path.with_name("new")).replace(path)
     with pytest.raises(OSError, match="not what was looked at"):
-        removing.remove(str(run_dir), plan.victims[0])
+        remove.remove_item(str(run_dir), plan.victims[0])
     assert path.exists()
 
 
+@pytest.mark.requirement("B-58")
 def test_a_file_that_a_process_has_open_stays(run_dir: Path, work: Path) -> None:
     with put(run_dir / "artifacts/tmp/open").open("rb"):
         done = prune_scratch(str(run_dir), job(work, "artifacts/tmp/**"))
@@ -413,7 +414,7 @@ def test_what_belongs_to_another_account_stays(run_dir: Path, work: Path) -> Non
 
 def test_without_declared_scratch_there_is_nothing_to_do(run_dir: Path, work: Path) -> None:
     put(run_dir / "artifacts/tmp/a")
-    assert prune_scratch(str(run_dir), job(work)) == scratch.Pruned()
+    assert prune_scratch(str(run_dir), job(work)) == scratch.PrunedScratch()
 
 
 def test_in_a_child_the_answer_is_the_same_and_bounded(
@@ -422,7 +423,7 @@ def test_in_a_child_the_answer_is_the_same_and_bounded(
     put(run_dir / "artifacts/tmp/a")
     spec = job(work, "artifacts/tmp/**")
     assert prune_within(str(run_dir), spec, 20.0).removed == (f"{run_dir}/artifacts/tmp/a",)
-    monkeypatch.setattr(scratch, "prune_scratch", lambda *_, **__: wait_until(lambda: False, 60.0))
+    monkeypatch.setattr(scratch, "prune_scratch", lambda *_, **__: wait_until(lambda: False))
     assert "no answer" in prune_within(str(run_dir), spec, 0.3).failed[0]
 
 

@@ -14,7 +14,7 @@ import time
 
 sys.path[:0] = [sys.argv[1]]
 
-from holdfast.host import processes  # noqa: E402 - found through the argument
+from holdfast.host.process import pidfd, processes  # noqa: E402 - found through the argument
 
 
 def start_sleeper() -> int:
@@ -53,8 +53,8 @@ def main() -> None:
         "alive_before": alive_before,
         "gone": gone,
         "first_alive": processes.is_alive(first),
-        "first_pidfd": processes.open_pidfd(first),
-        "signalled": processes.send_signal(first, signal.SIGKILL),
+        "first_held": pidfd.hold_process(first),
+        "signalled": pidfd.send_signal(first, signal.SIGKILL),
         "second_alive": processes.is_alive(second),
         "second_state": getattr(processes.read_stat(second_pid), "state", None),
     }

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("accelerate")
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300), pytest.mark.ranks]
 
 
 @pytest.mark.requirement("LIB-19", "CKPT-02", "POST-09")

@@ -9,12 +9,12 @@ import pytest
 
 from holdfast import training
 from holdfast.training.adapters.boundary import log_numbers, number, pass_boundary
-from holdfast.training.tracking import follow
+from holdfast.training.tracking import classify_target
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.contract
+pytestmark = pytest.mark.files
 
 
 @pytest.mark.requirement("LIB-19", "POST-09")
@@ -68,7 +68,7 @@ def test_one_object_in_two_places_that_were_two_when_saved_becomes_two() -> None
         "pair": ({"lr": 0.1}, {"lr": 0.2}),
         "tied": [numpy.array([1.0, 2.0]), numpy.array([1.0, 2.0])],
     }
-    follow("state", state, replicated=None).restore(stored)
+    classify_target("state", state, replicated=None).restore(stored)
     assert [state["mean"].tolist(), state["square"].tolist()] == [[1.0, 2.0], [3.0, 4.0]]
     assert state["pair"] == ({"lr": 0.1}, {"lr": 0.2})
 
@@ -82,7 +82,7 @@ def test_one_object_in_two_places_that_was_one_when_saved_stays_one() -> None:
     state: dict[str, Any] = {"encoder": weight, "decoder": weight, "draws": [draw, draw]}
     twice = [random.Random(2), random.Random(2)]
     stored = {"encoder": numpy.ones(2), "decoder": numpy.ones(2), "draws": twice}
-    follow("state", state, replicated=None).restore(stored)
+    classify_target("state", state, replicated=None).restore(stored)
     assert state["encoder"] is state["decoder"] is weight
     assert state["draws"][0] is state["draws"][1] is draw
     assert draw.random() == random.Random(2).random()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("lightning")
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300), pytest.mark.ranks]
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
 
 SETTINGS: dict[str, dict[str, Any]] = {

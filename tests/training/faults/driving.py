@@ -35,7 +35,7 @@ class Trainer:
         self.errors = b""
         self.children: list[int] = []
 
-    def hear(self, key: str, timeout_s: float = 20.0) -> Any:
+    def hear(self, key: str, timeout_s: float = 60.0) -> Any:
         """The next line that has `key`."""
         found: list[Any] = []
 
@@ -108,7 +108,7 @@ class Trainer:
     def quit(self) -> int:
         with contextlib.suppress(BrokenPipeError):
             self.tell("quit")
-        return self.process.wait(30)
+        return self.process.wait(60)
 
     def close(self) -> None:
         for child in self.children:

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from holdfast.training.storage import checkpoints, layout
-from holdfast.training.storage.saving import Saver
+from holdfast.training.storage.write.save import Saver
 
 if TYPE_CHECKING:
     import random
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from holdfast.training.storage.writer import Result
+    from holdfast.training.storage.write.writer import SaveResult
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 PAYLOADS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "payloads")
@@ -59,7 +59,7 @@ def save(
     *,
     mirror: str | None = None,
     **record: Any,
-) -> Result:
+) -> SaveResult:
     """Save in this process; how it went."""
     saver = Saver(os.fspath(directory), keep or checkpoints.Retention(last=100), mirror=mirror, asynchronous=False)
     result = saver.save(step, state_of(step) if states is None else states, record).outcome
@@ -84,7 +84,7 @@ def leftovers(directory: str | os.PathLike[str]) -> list[str]:
     return [name for name in os.listdir(directory) if name.startswith(".step")]
 
 
-def whose(loaded: checkpoints.Loaded) -> set[Any]:
+def whose(loaded: checkpoints.LoadedCheckpoint) -> set[Any]:
     """The steps that the parts of a state say they are from: more than one is a mix."""
     model, optimizer = loaded.states["model"], loaded.states["optimizer"]
     return {*model["w"], *model["b"], model["step"], *optimizer["m"], int(optimizer["name"].split()[1])}

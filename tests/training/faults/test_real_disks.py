@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.training.storage import writing
 from holdfast.training.storage.checkpoints import Retention
-from holdfast.training.storage.saving import Saver
+from holdfast.training.storage.write import files
+from holdfast.training.storage.write.save import Saver
 from tests.host.small_disk import fill, mount_small_disk
 from tests.training.faults import disks, support
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from holdfast.training.storage.writer import Result
+    from holdfast.training.storage.write.writer import SaveResult
 
 pytestmark = pytest.mark.process
 NUMBERS = 100_000
 
 
-def save(directory: Path, step: int, *, asynchronous: bool) -> Result:
+def save(directory: Path, step: int, *, asynchronous: bool) -> SaveResult:
     """1.2 MB, by the writer process or by this one."""
     saver = Saver(str(directory), Retention(last=2), asynchronous=asynchronous)
     begun = saver.save(step, support.state_of(step, NUMBERS), {})
@@ -38,11 +38,11 @@ def save(directory: Path, step: int, *, asynchronous: bool) -> Result:
 def no_check(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Somebody else takes the room between the check and the writing."""
     with patch.context() as inner:
-        inner.setattr(writing, "check_room", lambda *_: None)
+        inner.setattr(files, "check_room", lambda *_: None)
         yield
 
 
-def judge_failure(result: Result, code: int, directory: Path) -> None:
+def judge_failure(result: SaveResult, code: int, directory: Path) -> None:
     assert not result.ok
     assert result.errno == code, result
     assert str(directory) in result.message
@@ -51,6 +51,7 @@ def judge_failure(result: Result, code: int, directory: Path) -> None:
     assert support.leftovers(directory) == []
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-08")
 @pytest.mark.parametrize("asynchronous", [True, False])
 def test_a_tmpfs_without_bytes(asynchronous: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +72,7 @@ def test_a_tmpfs_without_bytes(asynchronous: bool, tmp_path: Path, monkeypatch: 
         assert save(directory, 3, asynchronous=asynchronous).ok
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-08")
 def test_a_tmpfs_without_inodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with mount_small_disk(tmp_path / "disk", 64 << 20) as disk:
@@ -103,6 +105,8 @@ def image(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         yield device, place
 
 
+@pytest.mark.slow
+@pytest.mark.gotcha("U6")
 @pytest.mark.requirement("CKPT-08", "LIB-06")
 def test_an_ext4_that_fills_up_while_the_files_are_written(
     image: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
@@ -121,6 +125,7 @@ def test_an_ext4_that_fills_up_while_the_files_are_written(
     assert save(directory, 3, asynchronous=True).ok
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-08", "LIB-06")
 def test_a_disk_that_became_read_only(image: tuple[str, Path]) -> None:
     directory = image[1] / "c"
@@ -135,6 +140,7 @@ def test_a_disk_that_became_read_only(image: tuple[str, Path]) -> None:
     assert support.newest(directory) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-08")
 def test_a_disk_with_room_for_one_more_only_gives_up_the_oldest(tmp_path: Path) -> None:
     with mount_small_disk(tmp_path / "disk", 8 << 20) as disk:

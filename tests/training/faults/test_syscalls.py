@@ -88,6 +88,7 @@ def test_the_kernel_is_asked_to_sync_everything_before_the_name_appears(
     judge_order(events(lines, str(tmp_path)), "c", "c/step-1")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-06", "CKPT-05")
 @pytest.mark.parametrize(
     ("fault", "words"),

@@ -14,9 +14,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast.training.ranks import agreement
 from holdfast.training.ranks import board as agreement_board
-from holdfast.training.ranks.agreement import Action, Wish
+from holdfast.training.ranks.agreement import Action, RankProposal
+from holdfast.training.ranks.join import join_ranks
 from holdfast.training.stopping.budget import StopSignals
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def say(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 
-def die_in_the_critical_section(board: object, wish: Wish, step: int) -> None:
+def die_in_the_critical_section(board: object, proposal: RankProposal, step: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -55,13 +55,13 @@ def meet(config: Round) -> Agreement:
 
         store = distributed_c10d._get_default_store()
         return StoreAgreement(store, rank=config.rank, world=config.world, key=config.key, poll_s=0.02)
-    return agreement.join(
+    return join_ranks(
         rank=config.rank,
         world=config.world,
         local_world=config.world,
         directory=config.directory,
         key=config.key,
-        timeout_s=20,
+        timeout_s=60,
     )
 
 
@@ -75,20 +75,20 @@ def run(config: Round) -> None:
     step = make_step(config, draw)
     acted: list[tuple[int, int, int]] = []
     late = []
-    done, wish = 0, None
+    done, proposal = 0, None
     while True:
         if signals.flag:
-            wish = Wish(Action.STOP, f"signal {signals.flag}")
-        elif wish is None and draw.random() < config.save_chance:
-            wish = Wish(Action.SAVE, f"rank {config.rank}")
-        decision = met.arrive(done, wish)
+            proposal = RankProposal(Action.STOP, f"signal {signals.flag}")
+        elif proposal is None and draw.random() < config.save_chance:
+            proposal = RankProposal(Action.SAVE, f"rank {config.rank}")
+        decision = met.arrive(done, proposal)
         if decision is not None:
             acted.append((decision.sequence, decision.step, int(decision.action)))
             if decision.step != done:
                 late.append((decision.step, done))
             if decision.action is Action.STOP:
                 break
-            wish = None
+            proposal = None
         if done >= config.total:
             break
         step()
@@ -97,7 +97,7 @@ def run(config: Round) -> None:
             say(running=done)
     met.finish(done)
     met.publish(f"end-{config.rank}", str(done).encode())
-    ends = [int(met.wait_for(f"end-{rank}", 10)) for rank in config.extra.get("living", range(config.world))]
+    ends = [int(met.wait_for(f"end-{rank}", 60)) for rank in config.extra.get("living", range(config.world))]
     signals.restore()
     say(done=done, acted=acted, late=late, token=met.token, ends=ends, flag=signals.flag)
     met.close()

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
-from holdfast.host import files
+from holdfast.host.files import files
 from holdfast.training.stopping.budget import ShieldedInit, StopSignals
 
-END_S = 20.0
+END_S = 60.0
 at_once = StopSignals(repeat_s={signal.SIGTERM: 0.0, signal.SIGINT: 0.0})
 signals = StopSignals()
 
@@ -54,14 +56,17 @@ def repeated(kind: str) -> None:
 
 
 def commits(directory: str) -> None:
-    """Commits files until the input ends, and is signalled all the time."""
+    """Commits files until it is told to end and has noted a signal; it is signalled all the time."""
     tireless = StopSignals(repeat_s={})
     tireless.install()
     say(ready=os.getpid())
     number = noted = 0
+    told = False
     os.set_blocking(0, False)
     pipe = open(0, "rb", buffering=0, closefd=False)  # noqa: SIM115 - it is the standard input
-    while pipe.read(1) is None:
+    # On a busy machine it may come to work only when all of the signals, and the word to end, are there already.
+    while not (told and noted):
+        told = told or pipe.read(1) is not None
         files.commit(
             f"{directory}/step.json", json.dumps({"step": number, "body": "x" * 50_000, "end": number}).encode()
         )
@@ -85,13 +90,13 @@ def forked(kind: str) -> None:
     say(ready=os.getpid(), child=child.pid)
     wait_for_flag()
     ours.send(1)
-    answered = ours.poll(5) and ours.recv() == child.pid
+    answered = ours.poll(60) and ours.recv() == child.pid
     if kind == "stop":
         signals.restore()
         child.terminate()
     else:
         ours.send(None)
-    child.join(10)
+    child.join(60)
     say(answered=answered, exitcode=child.exitcode)
 
 
@@ -101,6 +106,68 @@ def pool(kind: str) -> None:
     with multiprocessing.get_context("fork").Pool(2) as workers:
         squares = workers.map(abs, range(4))
     say(squares=squares)
+
+
+def newborn(kind: str) -> None:
+    """A forked child that gets a TERM before the handlers of a child are in place: alone, or after its parent."""
+
+    def tell() -> None:
+        if kind == "both":
+            os.kill(os.getppid(), signal.SIGTERM)
+            end = time.monotonic() + END_S
+            while not signals._told[0] and time.monotonic() < end:
+                time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    os.register_at_fork(after_in_child=tell)
+    signals.install()
+    child = os.fork()
+    if child == 0:
+        time.sleep(0.2 if kind == "both" else END_S)
+        os._exit(0)
+    say(exitcode=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def blocked(kind: str) -> None:
+    """A forked child whose main thread is in a system call already when the interpreter notes a TERM."""
+    signals.install()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        if kind == "nested" and (grandchild := os.fork()):
+            os.write(writer, f"{os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1])}\n".encode())
+            os._exit(0)
+
+        def note() -> None:
+            time.sleep(0.3)  # the main thread reads by then
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+        threading.Thread(target=note).start()
+        os.read(reader, 1)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    say(exitcode=code or int(os.read(reader, 32)))
+
+
+def awaited(kind: str) -> None:
+    """A forked child that blocks TERM and waits for it later has it, whichever of its threads could take it."""
+    signals.install()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    blocked_there, blocks = os.pipe()
+    sent_here, sends = os.pipe()
+    child = os.fork()
+    if child == 0:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        os.write(blocks, b"x")
+        os.read(sent_here, 1)
+        os._exit(signal.sigwait({signal.SIGTERM}))
+    os.read(blocked_there, 1)
+    with open(f"/proc/{child}/status", encoding="ascii") as file:
+        table = next(int(line.split()[1]) for line in file if line.startswith("FDSize:"))
+    os.kill(child, signal.SIGTERM)
+    os.write(sends, b"x")
+    say(exitcode=os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), table=table)
 
 
 def executed(kind: str) -> None:
@@ -146,9 +213,11 @@ def loader(kind: str) -> None:
     wait_for_flag()
     problem = ""
     seen = 0
-    end = time.monotonic() + 0.5
+    # More than was fetched ahead. A loader notices within 5 s that a worker has died. Source: torch,
+    # multiprocessing.MP_STATUS_CHECK_INTERVAL.
+    most, end = 500 if shielded else 10**6, time.monotonic() + 60.0
     try:
-        while time.monotonic() < end:
+        while seen < most and time.monotonic() < end:
             next(batches)
             seen += 1
     except (RuntimeError, OSError) as error:
@@ -178,7 +247,10 @@ def nohup(kind: str) -> None:
     say(flag=signals.flag, ignored=signal.getsignal(signal.SIGHUP) is signal.SIG_IGN)
 
 
-SCENES = {f.__name__: f for f in (second, repeated, commits, forked, pool, executed, loader, chained, nohup)}
+SCENES = {
+    f.__name__: f
+    for f in (second, repeated, commits, forked, pool, newborn, blocked, awaited, executed, loader, chained, nohup)
+}
 
 if __name__ == "__main__":
     SCENES[sys.argv[1]](sys.argv[2] if len(sys.argv) > 2 else "")

@@ -1,7 +1,7 @@
 """Holdfast's own containment and limits on a kernel of the test's choice; prints what held as JSON.
 
-`ladder`: which rungs work, a run's group with every limit, a memory hog in it, and a family of hard-to-end processes
-under each rung that works. `step_down`: a delegated scope in which we are alone.
+`ladder`: which levels work, a run's group with every limit, a memory hog in it, and a family of hard-to-end processes
+under each level that works. `step_down`: a delegated scope in which we are alone.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 import signal
 import sys
 
-from holdfast.host.cgroup_tree import discover, read_effective
-from holdfast.host.cgroups import Group, create
-from holdfast.host.containment import choose, probe_rungs
-from holdfast.host.limits import plan_limits
-from holdfast.host.members import empty_tree, find_members
-from holdfast.model.job import Limits, Rung
+from holdfast.host.contain.containment import choose_level, probe_levels
+from holdfast.host.contain.create import ControlGroup, create_group
+from holdfast.host.contain.limits import plan_limits
+from holdfast.host.contain.members import empty_tree, find_members
+from holdfast.host.contain.tree import find_cgroups, read_effective
+from holdfast.model.job import IsolationLevel, Limits
 from tests.host.families import become, raised
 from tests.waiting import wait_until
 
@@ -25,12 +25,12 @@ LIMITS = Limits(memory_bytes=24 * MIB, memory_high_bytes=23 * MIB, cpus=0.5, cpu
 KINDS = ["setsid", "double_fork", "ignore_term", "stopped", "escapee", "forgetful", "vfork"]
 
 
-def remove(group: Group) -> None:
+def remove(group: ControlGroup) -> None:
     group.kill()
     wait_until(group.remove)
 
 
-def try_hog(group: Group) -> dict[str, object]:
+def try_hog(group: ControlGroup) -> dict[str, object]:
     def hog() -> None:
         group.add()
         data = bytearray(80 * MIB)
@@ -46,7 +46,7 @@ def try_hog(group: Group) -> dict[str, object]:
     }
 
 
-def read_inside(group: Group) -> dict[str, object]:
+def read_inside(group: ControlGroup) -> dict[str, object]:
     reader, writer = os.pipe()
 
     def look() -> None:
@@ -59,7 +59,7 @@ def read_inside(group: Group) -> dict[str, object]:
     return {"memory": memory, "quota": quota, "tasks": tasks}
 
 
-def describe(group: Group | None) -> dict[str, object]:
+def describe(group: ControlGroup | None) -> dict[str, object]:
     if group is None:
         return {"made": False}
     plan = plan_limits(LIMITS, group)
@@ -74,29 +74,31 @@ def describe(group: Group | None) -> dict[str, object]:
 
 
 def climb() -> dict[str, object]:
-    rungs = probe_rungs(fresh=True)
-    group = create("run.1", LIMITS)
+    levels = probe_levels(fresh=True)
+    group = create_group("run.1", LIMITS)
     found: dict[str, object] = {
-        "box": discover().describe(),
-        "rungs": {one.rung.value: one.refusal for one in rungs},
-        "chosen": choose().describe(),
+        "box": find_cgroups().describe(),
+        "levels": {one.level.value: one.refusal for one in levels},
+        "chosen": choose_level().describe(),
         "group": describe(group),
     }
     if group is not None:
         found["inside"] = read_inside(group)
         remove(group)
-        small = create("run.2", Limits(memory_bytes=24 * MIB))
+        small = create_group("run.2", Limits(memory_bytes=24 * MIB))
         assert small is not None
         found["hog"] = try_hog(small)
         remove(small)
     found["families"] = {
-        one.rung.value: end_family(one.rung) for one in rungs if one.works and one.rung is not Rung.PROCESS_GROUP
+        one.level.value: end_family(one.level)
+        for one in levels
+        if one.works and one.level is not IsolationLevel.PROCESS_GROUP
     }
     return found
 
 
-def end_family(rung: Rung) -> dict[str, object]:
-    with raised(rung, KINDS, "/tmp") as family:
+def end_family(level: IsolationLevel) -> dict[str, object]:
+    with raised(level, KINDS, "/tmp") as family:
         before = len(find_members(family.tree))
         result = empty_tree(family.tree, deadline_s=10)
         return {"before": before, "empty": result.empty, "gone": family.is_gone()}
@@ -116,11 +118,11 @@ def step_down(uid: int) -> dict[str, object]:
     os.setgroups([])
     os.setgid(uid)
     os.setuid(uid)
-    group = create("run.1", LIMITS)
-    found = {"group": describe(group), "own": discover().unified is not None and discover().unified.path}  # type: ignore[union-attr]
+    group = create_group("run.1", LIMITS)
+    found = {"group": describe(group), "own": find_cgroups().unified is not None and find_cgroups().unified.path}  # type: ignore[union-attr]
     if group is not None:
         found["inside"] = read_inside(group)
-        again = create("run.2", LIMITS)
+        again = create_group("run.2", LIMITS)
         found["again"] = again is not None and again.controllers == group.controllers
         for one in (group, again):
             if one is not None:

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 
-from holdfast.host import libc
+from holdfast.host.process import libc
 
 SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 NOBODY = 65534

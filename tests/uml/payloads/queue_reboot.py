@@ -1,6 +1,6 @@
-"""Two boots of one box with a queue: `before` fills it and lets it begin, `after` says what became of each cell.
+"""A queue on a box whose power goes: `before` fills it and lets it begin, `after` says what became of each job.
 
-Queue, runs and leases lie on the disk that both boots see; cards are simulated. Each cell appends a line to a file of
+Queue, runs and leases lie on the disk that both boots see; cards are simulated. Each job appends a line to a file of
 its own when it begins and one when it ends; the long ones wait for a file that only the second boot makes.
 """
 
@@ -13,7 +13,7 @@ import sys
 import time
 
 HOLDFAST = (sys.executable, "-m", "holdfast")
-CELL = """
+JOB = """
 import os, sys, time
 name, work = sys.argv[1], os.environ["WORK"]
 def say(word):
@@ -37,7 +37,7 @@ def call(*words: str, timeout_s: float = 90) -> subprocess.CompletedProcess[str]
 
 
 def read_lines() -> dict[str, list[str]]:
-    """What each cell has written."""
+    """What each job has written."""
     work = os.environ["WORK"]
     found = {}
     for name in NAMES:
@@ -47,12 +47,12 @@ def read_lines() -> dict[str, list[str]]:
 
 
 def before() -> None:
-    """Hand the cells in, and wait until two are done and two are in the middle."""
+    """Hand the jobs in, and wait until two are done and two are in the middle."""
     work = os.environ["WORK"]
-    with open(f"{work}/cell.py", "w", encoding="utf-8") as file:
-        file.write(CELL)
+    with open(f"{work}/job.py", "w", encoding="utf-8") as file:
+        file.write(JOB)
     with open(f"{work}/night.txt", "w", encoding="utf-8") as file:
-        file.writelines(f"name={name} {sys.executable} {work}/cell.py {name}\n" for name in NAMES)
+        file.writelines(f"name={name} {sys.executable} {work}/job.py {name}\n" for name in NAMES)
     made = call("submit", "--lines", f"{work}/night.txt", "--group", "night", *SMALL)
     if made.returncode:
         print(made.stderr, file=sys.stderr, flush=True)
@@ -65,9 +65,6 @@ def before() -> None:
             if _count_done(listed) == 2:
                 break
         time.sleep(0.1)
-    os.sync()
-    print("under way", flush=True)
-    time.sleep(600)
 
 
 def _count_done(listed: dict[str, object]) -> int:
@@ -76,7 +73,7 @@ def _count_done(listed: dict[str, object]) -> int:
     return sum(int(group["counts"].get("done", 0)) for group in groups)
 
 
-def after() -> None:
+def after() -> dict[str, object]:
     """What the next boot does with the queue."""
     with open(f"{os.environ['WORK']}/go", "w", encoding="utf-8"):
         pass
@@ -84,8 +81,4 @@ def after() -> None:
     waited = call("wait", "night/", "--timeout", "80s")
     listed = json.loads(call("queue", "ls", "night", "--all", "--json").stdout)
     found = {"resumed": resumed.stderr, "code": waited.returncode, "said": waited.stdout + waited.stderr}
-    print(json.dumps({**found, "listed": listed, "lines": read_lines()}))
-
-
-if __name__ == "__main__":
-    {"before": before, "after": after}[sys.argv[1]]()
+    return {**found, "listed": listed, "lines": read_lines()}

@@ -22,24 +22,24 @@ def call(*words: str, timeout_s: float = 400) -> subprocess.CompletedProcess[str
     return subprocess.run([*HOLDFAST, *words], capture_output=True, text=True, check=False, timeout=timeout_s)
 
 
-def list_cells() -> list[dict[str, Any]]:
+def list_jobs() -> list[dict[str, Any]]:
     """The sweep's table."""
     said = call("sweep", "show", "digits", "--json")
-    cells: list[dict[str, Any]] = json.loads(said.stdout)["cells"]
-    return cells
+    jobs: list[dict[str, Any]] = json.loads(said.stdout)["jobs"]
+    return jobs
 
 
 def wait_done(number: int) -> None:
-    """Until so many cells are proven done; ends the payload when that does not come true in four minutes."""
+    """Until so many jobs are proven done; ends the payload when that does not come true in four minutes."""
     end = time.monotonic() + 240
-    cells = list_cells()
-    while [cell["state"] for cell in cells].count("done") < number:
-        if time.monotonic() > end or any(cell["state"] in ("failed", "held") for cell in cells):
+    jobs = list_jobs()
+    while [job["state"] for job in jobs].count("done") < number:
+        if time.monotonic() > end or any(job["state"] in ("failed", "held") for job in jobs):
             print(call("queue", "ls", "--all").stdout, call("sweep", "check").stdout, file=sys.stderr, flush=True)
-            print(call("diagnose", cells[-1]["run_id"] or "").stdout, file=sys.stderr, flush=True)
+            print(call("diagnose", jobs[-1]["run_id"] or "").stdout, file=sys.stderr, flush=True)
             raise SystemExit(1)
         time.sleep(0.5)
-        cells = list_cells()
+        jobs = list_jobs()
 
 
 def before() -> None:
@@ -53,7 +53,7 @@ def before() -> None:
         os.kill(int(json.load(file)["process"]["pid"]), signal.SIGKILL)
     call("queue", "resume")
     wait_done(4)
-    print(json.dumps([cell["state"] for cell in list_cells()]), flush=True)
+    print(json.dumps([job["state"] for job in list_jobs()]), flush=True)
     os.sync()
     print("under way", flush=True)
     time.sleep(600)
@@ -64,7 +64,7 @@ def after() -> None:
     call("queue", "resume")
     waited = call("wait", "digits/", "--timeout", "400s", timeout_s=450)
     checked = call("sweep", "check", "digits")
-    print(json.dumps({"code": waited.returncode, "said": waited.stdout + waited.stderr, "cells": list_cells()}))
+    print(json.dumps({"code": waited.returncode, "said": waited.stdout + waited.stderr, "jobs": list_jobs()}))
     print(json.dumps({"check": checked.returncode, "said": checked.stdout[-2000:]}), file=sys.stderr)
     raise SystemExit(checked.returncode)
 

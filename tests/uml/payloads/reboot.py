@@ -1,4 +1,4 @@
-"""Two boots of one box with holdfast on it: `before` starts a run and says so, `after` tells what became of it.
+"""A run on a box whose power goes: `before` starts it, `after` tells in the next boot what became of it.
 
 The run directory and the lease area lie on the disk that both boots see; cards are simulated.
 """
@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-import time
+from typing import Any
 
 HOLDFAST = (sys.executable, "-m", "holdfast")
 SMALL = ("--gpus", "1", "--idle-window", "0s", "--disk-min-free", "1MB", "--disk-min-free-inodes", "10")
@@ -21,7 +21,8 @@ def call(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def before() -> None:
-    """Start a job with a card; the power goes when its line is out."""
+    """Start a job with a card."""
+    os.mkdir(f"{os.environ['WORK']}/run")
     options = ("--name", "cut", "--timeout", "1h", *SMALL)
     started = call(
         "run",
@@ -33,37 +34,46 @@ def before() -> None:
         "sh",
         "-c",
         'echo $$ > "$0"; sleep 1000',
-        f"{os.environ['WORK']}/ran",
+        f"{os.environ['WORK']}/run/ran",
     )
-    lease = os.listdir(os.environ["HOLDFAST_LEASE_DIR"])
-    print(json.dumps({"code": started.returncode, "lease": lease}), flush=True)
-    print(started.stderr, file=sys.stderr, flush=True)
-    print("under way", flush=True)
-    time.sleep(600)
+    if started.returncode:
+        print(started.stderr, file=sys.stderr, flush=True)
+        raise SystemExit(1)
 
 
-def after() -> None:
+def after() -> dict[str, object]:
     """What the next boot says of the run, and whether its card can be had."""
+    waited = call("wait", "cut")
+    seen = json.loads(call("show", "cut", "--json").stdout)
+    call("reconcile")
+    call("wait", "--timeout", "50s", "cut")  # a slow machine may still be writing its end
     listed = json.loads(call("ls", "--json").stdout)
     shown = json.loads(call("show", "cut", "--json").stdout)
-    end = time.monotonic() + 30
-    while "evidence" not in shown["exit"] and time.monotonic() < end:
-        # `show` has the run settled, and waits for that a moment only; the guest may be slow.
-        time.sleep(0.2)
-        shown = json.loads(call("show", "cut", "--json").stdout)
     cards = json.loads(call("gpus", "--json").stdout)["cards"]
-    again = call("run", *SMALL, "--", "true")
-    found = {
+    # Jobs of the queue may have all cards just now, and two of them are short.
+    again = call("run", "--wait", "50s", *SMALL, "--", "true")
+    work = f"{os.environ['WORK']}/run"
+    return {
         "runs": [[row["name"], row["condition"], row["exit_code"]] for row in listed["runs"]],
+        "waited": [waited.returncode, waited.stderr, seen["condition"], seen["ended"]],
         "evidence": shown["exit"]["evidence"],
         "failure": shown["failure"],
-        "available": cards[0]["available"],
+        "cards": [
+            [card["lease"] and card["lease"]["run_id"], card["available"], card["unavailable"]] for card in cards
+        ],
         "next": again.returncode,
         "next_said": again.stderr,
-        "started_twice": os.path.exists(f"{os.environ['WORK']}/ran") and len(os.listdir(os.environ["WORK"])) != 1,
+        "started_twice": os.path.exists(f"{work}/ran") and len(os.listdir(work)) != 1,
     }
-    print(json.dumps(found))
 
 
-if __name__ == "__main__":
-    {"before": before, "after": after}[sys.argv[1]]()
+def _holder(card: dict[str, Any]) -> str | None:
+    lease = card["lease"]
+    return None if lease is None else str(lease["run_id"])
+
+
+def diagnose() -> dict[str, object]:
+    """The verdict about the run."""
+    said = call("diagnose", "--json", "cut")
+    found: dict[str, object] = json.loads(said.stdout)["verdict"] if said.returncode == 0 else {"failed": said.stderr}
+    return found

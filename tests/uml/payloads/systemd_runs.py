@@ -14,8 +14,8 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from holdfast.host.cgroups import create
-from holdfast.host.scopes import find_manager, join_scope, name_scope
+from holdfast.host.contain.create import create_group
+from holdfast.host.contain.scopes import find_manager, join_scope, name_scope
 from holdfast.model.job import Limits
 from tests.uml.machine import REPOSITORY
 from tests.waiting import wait_until
@@ -139,8 +139,8 @@ def scope_is_gone(run: dict[str, Any]) -> bool:
 
 
 def finish(run: dict[str, Any]) -> dict[str, Any]:
-    wait_until(lambda: has_ended(run), 20)
-    gone = bool(wait_until(lambda: scope_is_gone(run), 10))
+    wait_until(lambda: has_ended(run))
+    gone = bool(wait_until(lambda: scope_is_gone(run)))
     exit_record = read(run, "exit.json")
     ended = {name: exit_record[name] for name in ("outcome", "exit_code", "ending")}
     return {**ended, "gone": gone}
@@ -159,7 +159,7 @@ def survives_logout() -> dict[str, Any]:
     linger()
     run = run_detached(("--limit-memory", "64MiB", "--limit-cpus", "0.5", "--limit-tasks", "50"))
     wait_ready(run)
-    wait_until(lambda: not sessions(), 20)
+    wait_until(lambda: not sessions())
     found = {**run, **describe(run), "alive_after_logout": not has_ended(run)}
     found["login"] = [one["level"] for one in read(run, "preflight.json")["findings"] if one["id"] == "login"]
     found["memory_max"] = read_limit(run, "memory.max")
@@ -177,7 +177,7 @@ def rescued() -> dict[str, Any]:
     linger()
     run = run_detached(())
     wait_ready(run)
-    wait_until(lambda: not sessions(), 20)
+    wait_until(lambda: not sessions())
     found = {**run, **describe(run), "alive_after_logout": not has_ended(run)}
     open_gate()
     return {**found, **finish(run)}
@@ -212,7 +212,7 @@ def hog() -> dict[str, Any]:
 def hung() -> dict[str, Any]:
     """The account's systemd does not answer: the run starts without a scope, a few seconds later."""
     linger()
-    wait_until(lambda: os.path.exists("/run/user/1000/bus") and os.path.exists(f"{MANAGER}/init.scope"), 20)
+    wait_until(lambda: os.path.exists("/run/user/1000/bus") and os.path.exists(f"{MANAGER}/init.scope"))
     login("busctl", "--user", "status", "org.freedesktop.systemd1")  # the bus is activated and knows its systemd
     with open(f"{MANAGER}/init.scope/cgroup.procs") as file:
         pids = [int(line) for line in file]
@@ -235,14 +235,14 @@ def as_root() -> dict[str, Any]:
     child = os.fork()
     if child == 0:
         place = join_scope(find_manager("root"), unit)
-        group = create("20261120-104501-root-0000.1", Limits(memory_bytes=64 * 1024**2))
+        group = create_group("20261120-104501-root-0000.1", Limits(memory_bytes=64 * 1024**2))
         assert group is not None
         os.write(writer, json.dumps({"place": place, "enforced": group.enforced, "removed": group.remove()}).encode())
         os._exit(0)
     os.close(writer)
     assert os.waitpid(child, 0)[1] == 0
     found: dict[str, Any] = json.loads(os.read(reader, 65536))
-    return {**found, "gone": bool(wait_until(lambda: scope_is_gone({"scope": unit}), 10))}
+    return {**found, "gone": bool(wait_until(lambda: scope_is_gone({"scope": unit})))}
 
 
 SCENARIOS = {one.__name__: one for one in (as_root, survives_logout, rescued, stays, only_there, hog, hung)}

@@ -1,21 +1,24 @@
-"""What this box gives the job: memory, limits, containment, process limits, a fair share (PRE-08, PRE-19, PRE-22)."""
+"""Checks of the box: memory, limits, containment, process limits, a fair share (PRE-08, PRE-19, PRE-22)."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import resource
+from collections.abc import Iterator
 
-from ...core.limits import BoxShare, Mechanism, judge_share
-from ...model.job import Rung, Unenforced
-from ...model.units import format_bytes
-from .situation import failed, passed, unknown, warned
+from holdfast.agent.control.leftovers import Leftovers, find_leftovers
+from holdfast.agent.plan.systemd_scope import plan_scope
+from holdfast.core.job.limits import BoxShare, Mechanism, judge_share
+from holdfast.host.contain import create
+from holdfast.host.contain.containment import choose_level
+from holdfast.host.contain.create import read_effective
+from holdfast.host.contain.limits import plan_limits
+from holdfast.host.process.processes import iterate_marked
+from holdfast.model.finding import Finding
+from holdfast.model.job import IsolationLevel, UnenforcedPolicy
+from holdfast.model.units import format_bytes
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ...model.finding import Finding
-    from ..reaper import Leftovers
-    from .situation import Situation
+from .context import CheckContext, failed, passed, unknown, warned
 
 FEW_OPEN_FILES = 1024
 """Data loaders open one socket and several files per worker; the usual default is 1024 and wanted is more."""
@@ -25,10 +28,8 @@ SMALL_SHM_BYTES = 256 * 1024**2
 """A container's default of 64 MiB ends in "bus error" in the first loader with workers."""
 
 
-def check_memory(situation: Situation) -> Iterator[Finding]:
+def check_memory(situation: CheckContext) -> Iterator[Finding]:
     """The memory ceiling of our own place in the cgroup tree, against what the job asks for (PRE-08)."""
-    from ...host.cgroups import read_effective
-
     limits = read_effective()
     asked = situation.spec.limits.memory_bytes
     if limits.memory_bytes is None:
@@ -63,10 +64,8 @@ def _read_meminfo(key: str) -> int | None:
     return None
 
 
-def check_share(situation: Situation) -> Iterator[Finding]:
+def check_share(situation: CheckContext) -> Iterator[Finding]:
     """Threads, cores and memory asked for, against a fair share of this box (ETIQ-07)."""
-    from ...host.cgroups import read_effective
-
     spec, limits = situation.spec, read_effective()
     cpus = limits.cpus or float(len(os.sched_getaffinity(0)))
     cards = len(situation.inventory.cards) if situation.inventory is not None else 0
@@ -86,26 +85,23 @@ def check_share(situation: Situation) -> Iterator[Finding]:
         yield passed("share", "fair share", f"{cpus:g} cores here; the job asks for no more than its share")
 
 
-def check_limits(situation: Situation) -> Iterator[Finding]:
+def check_limits(situation: CheckContext) -> Iterator[Finding]:
     """Every limit that the job names can be held by something here; tried on a control group that is removed again."""
     asked = situation.spec.limits
     if asked == type(asked)(unenforced=asked.unenforced):
         return
-    from ...host import cgroups
-    from ...host.limits import plan_limits
 
-    group = cgroups.create(f"preflight-{os.getpid()}-{os.urandom(3).hex()}", asked)
+    group = create.create_group(f"preflight-{os.getpid()}-{os.urandom(3).hex()}", asked)
     try:
         plan = plan_limits(asked, group)
     finally:
         if group is not None:
             group.remove()
-    from ..scoping import consider
 
-    prospect = consider(asked, plan, root=situation.root)
+    prospect = plan_scope(asked, plan, root=situation.root)
     if prospect.finding is not None:
         yield prospect.finding
-    report = warned if asked.unenforced is Unenforced.WARN else failed
+    report = warned if asked.unenforced is UnenforcedPolicy.WARN else failed
     for limit in plan.limits:
         subject = f"limits.{limit.name}"
         if limit.name in prospect.holds:
@@ -118,26 +114,22 @@ def check_limits(situation: Situation) -> Iterator[Finding]:
             yield passed("limits", subject, f"{limit.asked}, held by {limit.mechanism.value}{detail}")
 
 
-def check_containment(situation: Situation) -> Iterator[Finding]:
-    """The rung of the containment ladder that the run will stand on."""
-    from ...host.containment import choose
-
+def check_containment(situation: CheckContext) -> Iterator[Finding]:
+    """The level of the containment ladder that the run will stand on."""
     wanted = situation.spec.containment
-    chosen = choose(wanted)
-    if chosen.rung is None:
-        remedy = "choose another rung, or containment: auto"
+    chosen = choose_level(wanted)
+    if chosen.level is None:
+        remedy = "choose another level, or containment: auto"
         yield failed("containment", wanted.value, chosen.describe(), remedy)
-    elif chosen.rung is Rung.PROCESS_GROUP:
+    elif chosen.level is IsolationLevel.PROCESS_GROUP:
         seen = f"only {chosen.describe()}: what leaves its process group is found by its marker only"
-        yield warned("containment", chosen.rung.value, seen, "have user namespaces or cgroup delegation allowed here")
+        yield warned("containment", chosen.level.value, seen, "have user namespaces or cgroup delegation allowed here")
     else:
-        yield passed("containment", chosen.rung.value, chosen.describe())
+        yield passed("containment", chosen.level.value, chosen.describe())
 
 
-def check_process_limits(situation: Situation) -> Iterator[Finding]:
+def check_process_limits(situation: CheckContext) -> Iterator[Finding]:
     """Inherited limits that break training: address space, open files, processes, file size, CPU time (PRE-19)."""
-    import resource
-
     spec = situation.spec
     infinity = resource.RLIM_INFINITY
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -172,7 +164,7 @@ def check_process_limits(situation: Situation) -> Iterator[Finding]:
     yield passed("rlimits", "process limits", f"open files {soft if soft != infinity else 'unlimited'}")
 
 
-def check_shared_memory(situation: Situation) -> Iterator[Finding]:
+def check_shared_memory(situation: CheckContext) -> Iterator[Finding]:
     """Shared memory is large enough for data-loader workers (PRE-19)."""
     path = situation.root + SHM
     try:
@@ -192,22 +184,13 @@ def _names_workers(command: tuple[str, ...]) -> bool:
     return any("num_workers" in word.replace("-", "_") or word in ("--workers", "-j") for word in command)
 
 
-def check_leftovers(situation: Situation) -> Iterator[Finding]:
+def check_leftovers(situation: CheckContext) -> Iterator[Finding]:
     """Processes of the account's own runs that have ended (PRE-22). Told by their marker, never by name."""
-    if not _is_anyone_marked():
+    if next(iterate_marked(os.geteuid()), None) is None:
         yield passed("leftovers", "earlier runs", "no process of this account belongs to a run")
         return
-    from ..reaper import find_leftovers
 
     yield from describe_leftovers(find_leftovers(except_dir=situation.run_dir))
-
-
-def _is_anyone_marked() -> bool:
-    """Whether any process of this account carries a run's marker: the quick look, which most starts end with."""
-    from ...host.processes import list_pids, read_environ, read_uid
-
-    mine = os.geteuid()
-    return any("HOLDFAST_RUN_ID" in (read_environ(pid) or {}) for pid in list_pids() if read_uid(pid) == mine)
 
 
 def describe_leftovers(seen: Leftovers) -> Iterator[Finding]:

@@ -1,24 +1,28 @@
-"""Time for the job: its own deadlines, the hours of the house, the end of this session (PRE-24, PROC-24, ETIQ-09)."""
+"""Checks of time: the job's deadlines, the box's hours, the end of this session (PRE-24, PROC-24, ETIQ-09)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Iterator
 
-from ...core.rules import apply_rules, judge_hours
-from ...model.units import format_duration
-from .situation import passed, warned
+from holdfast.agent.patrol.scheduled import is_armed
+from holdfast.agent.scheduler.base import open_scheduler
+from holdfast.agent.view.source_change import read_origin
+from holdfast.core.messages.channels import list_targets
+from holdfast.core.rules.rules import apply_rules, judge_hours
+from holdfast.host.contain.scopes import ScopeUnavailable, find_manager
+from holdfast.host.process.processes import user_name
+from holdfast.host.process.sessions import is_lingering, leaves_no_session, read_login_manager, read_session_ends
+from holdfast.model.finding import Finding
+from holdfast.model.units import format_duration
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ...model.finding import Finding
-    from .situation import Situation
+from .context import CheckContext, passed, warned
 
 UNWATCHED_S = 2 * 3600.0
 """A run that is expected to take longer than this should have somebody, or something, that looks at it."""
 
 
-def check_rules(situation: Situation) -> Iterator[Finding]:
+def check_rules(situation: CheckContext) -> Iterator[Finding]:
     """What the rules of this box cut or forbid."""
     findings = apply_rules(situation.spec, situation.rules)[1]
     yield from findings
@@ -30,10 +34,8 @@ def check_rules(situation: Situation) -> Iterator[Finding]:
         yield passed("rules", "rules of this box", f"nothing in the job is beyond them ({source})")
 
 
-def check_time(situation: Situation) -> Iterator[Finding]:
+def check_time(situation: CheckContext) -> Iterator[Finding]:
     """Deadlines and session ends leave room for the expected duration."""
-    from ...host.sessions import read_session_ends
-
     spec = situation.spec
     limits = {
         "timeout": spec.timeouts.run_s,
@@ -65,12 +67,18 @@ def check_time(situation: Situation) -> Iterator[Finding]:
         yield passed("time", "time", f"no known deadline or session end comes too early ({stated})")
 
 
-def _check_watch(situation: Situation) -> Iterator[Finding]:
-    """A long run that nobody is told about and nobody looks at (MON-05)."""
-    from ..patrolling.armed import is_armed
+def check_warning(situation: CheckContext) -> Iterator[Finding]:
+    """What the scheduler whose job this is has to say: in Slurm of the warning ahead of the time limit (SLM-04)."""
+    run_dir = situation.run_dir
+    scheduler = None if run_dir is None else read_origin(run_dir).get("scheduler")
+    if run_dir is not None and isinstance(scheduler, str) and scheduler:
+        yield from open_scheduler(scheduler).check_attempt(run_dir, situation.environ, situation.now_epoch_s)
 
+
+def _check_watch(situation: CheckContext) -> Iterator[Finding]:
+    """A long run that nobody is told about and nobody looks at (MON-05)."""
     spec = situation.spec
-    if spec.expected_s is None or spec.expected_s <= UNWATCHED_S or spec.notify.command or spec.notify.webhook:
+    if spec.expected_s is None or spec.expected_s <= UNWATCHED_S or list_targets(spec.notify, spec.channels):
         return
     home = situation.environ.get("XDG_STATE_HOME") or f"{situation.environ.get('HOME', '')}/.local/state"
     if is_armed(f"{home}/holdfast", situation.now_epoch_s):
@@ -80,13 +88,8 @@ def _check_watch(situation: Situation) -> Iterator[Finding]:
     yield warned("time.watch", "watchers", seen, remedy)
 
 
-def check_login(situation: Situation) -> Iterator[Finding]:
+def check_login(situation: CheckContext) -> Iterator[Finding]:
     """The login manager will not end the run when its owner logs out (PROC-24)."""
-    import os
-
-    from ...host.processes import user_name
-    from ...host.sessions import is_lingering, leaves_no_session, read_login_manager
-
     user = user_name(os.geteuid())
     manager = read_login_manager(user, root=situation.root)
     if manager is None or not manager.kills:
@@ -108,8 +111,6 @@ def check_login(situation: Situation) -> Iterator[Finding]:
 
 
 def _finds_scope(user: str, root: str) -> bool:
-    from ...host.scopes import ScopeUnavailable, find_manager
-
     try:
         find_manager(user, root=root)
     except ScopeUnavailable:

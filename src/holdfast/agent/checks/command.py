@@ -1,27 +1,36 @@
-"""The command: that it can run, is whole, and does nothing that no run should do (RAIL-02, RAIL-09, PRE-11)."""
+"""Checks of the command: it can run, is whole, and does nothing that no run should do (RAIL-02, RAIL-09, PRE-11)."""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from ...core.redact import redact_argv
-from ...core.scripts import asks_for_itself, find_copier, find_install, find_shell_script, is_shell, split_shebang
-from ...host.packages import find_command
-from .situation import failed, passed, unknown, warned
+from holdfast.agent.login_environment import READ_AT
+from holdfast.agent.view.source_change import read_origin
+from holdfast.core.job.redact import redact_argv
+from holdfast.core.run.scripts import (
+    asks_for_itself,
+    find_copier,
+    find_install,
+    find_shell_script,
+    find_sourced,
+    is_shell,
+    split_shebang,
+)
+from holdfast.host.formats.packages import find_command
+from holdfast.host.process.processes import user_name
+from holdfast.model.finding import Finding
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ...model.finding import Finding
-    from .situation import Situation
+from .context import CheckContext, failed, passed, unknown, warned
 
 SCRIPT_BYTES = 1024**2
 """Larger files are data, not scripts: their content is not looked at."""
+MOST_SOURCED = 50
 _VALUED_PYTHON_OPTIONS = ("-W", "-X", "--check-hash-based-pycs")
 
 
-def check_workdir(situation: Situation) -> Iterator[Finding]:
+def check_workdir(situation: CheckContext) -> Iterator[Finding]:
     """The working directory exists and can be entered."""
     path = situation.spec.workdir
     if not os.path.isdir(path):
@@ -33,17 +42,28 @@ def check_workdir(situation: Situation) -> Iterator[Finding]:
         yield passed("workdir", path, "exists")
 
 
-def check_command(situation: Situation) -> Iterator[Finding]:
+def check_command(situation: CheckContext) -> Iterator[Finding]:
     """The first word is a program that the kernel will execute."""
     spec = situation.spec
     if not spec.command or not spec.command[0]:
         yield failed("command", "command", "is empty", "name a program")
+        return
+    if spec.container.image is not None:
+        # Which programs an image has only the image knows: the first program inside says so before the command runs.
         return
     name = spec.command[0]
     path = find_command(name, situation.job_environ, spec.workdir)
     if path is None:
         where = _describe_file(situation.in_workdir(name)) if "/" in name else _describe_path(situation)
         remedy = "correct the command, or activate the environment that has it"
+        if situation.run_dir and READ_AT not in situation.environ and read_origin(situation.run_dir).get("ordered_by"):
+            # What is activated at the desk is not the environment of a job here.
+            remedy = "correct the command, or give the jobs of this place what has it"
+            remedy += ': `setup`, or env_from = "login" in places.toml'
+        if name == "python" and find_command("python3", situation.job_environ, spec.workdir):
+            remedy = f"there is a python3: write python3; or {remedy.removeprefix('correct the command, or ')}"
+        if "/" not in name and os.path.isfile(situation.in_workdir(name)):
+            remedy = f"a file of that name is here: write {_name_script(name)}"
         if len(spec.command) == 1 and any(letter.isspace() for letter in name):
             remedy = "no shell reads the command: leave out the quotes, or write: bash -c '...'"
         yield failed("command", name, where, remedy)
@@ -56,18 +76,27 @@ def check_command(situation: Situation) -> Iterator[Finding]:
         yield from _check_executable(situation, path)
 
 
+def _name_script(name: str) -> str:
+    """How a file of the working directory is run."""
+    return {".py": "python ", ".sh": "bash "}.get(os.path.splitext(name)[1], "./") + name
+
+
 def _describe_file(path: str) -> str:
     if os.path.isdir(path):
         return f"{path} is a directory"
     return f"{path} is not a regular file" if os.path.exists(path) else f"{path} does not exist"
 
 
-def _describe_path(situation: Situation) -> str:
+def _describe_path(situation: CheckContext) -> str:
     searched = situation.job_environ.get("PATH")
-    return f"is in none of PATH={searched}" if searched is not None else "is not found: the environment has no PATH"
+    if searched is None:
+        return "is not found: the environment has no PATH"
+    read_at = situation.environ.get(READ_AT)
+    whose = f" (a login shell's, read {read_at[:16]}Z; `holdfast place probe` reads it anew)" if read_at else ""
+    return f"is in none of PATH={searched}{whose}"
 
 
-def _check_executable(situation: Situation, path: str) -> Iterator[Finding]:
+def _check_executable(situation: CheckContext, path: str) -> Iterator[Finding]:
     try:
         with open(path, "rb") as file:
             head = file.read(512)
@@ -98,7 +127,31 @@ def _check_executable(situation: Situation, path: str) -> Iterator[Finding]:
         yield passed("command", path, f"is a script for {' '.join(words or ['env'])}")
 
 
-def check_script(situation: Situation) -> Iterator[Finding]:
+def _propose_script(situation: CheckContext, path: str) -> str:
+    """What to do about a script that is not there: a near name, or what is not sent to a place."""
+    import difflib
+
+    directory, name = os.path.split(path)
+    with contextlib.suppress(OSError):
+        near = difflib.get_close_matches(name, os.listdir(directory), n=1)
+        if near:
+            return f"did you mean {near[0]}? else correct the command or `workdir`"
+    remedy = "correct the command or `workdir`"
+    if situation.run_dir and path.startswith(os.path.join(situation.run_dir, "work", "")):
+        remedy += "; what git ignores was not sent: a line !NAME in .holdfastignore sends it"
+    return remedy
+
+
+def _propose_reading(path: str) -> str:
+    """What to do about a file that this account may not read."""
+    try:
+        owner = os.stat(path).st_uid
+    except OSError:
+        return "see that its directories can be entered by this account"
+    return f"chmod u+r {path}" if owner == os.geteuid() else f"it is {user_name(owner)}'s: ask for leave, or copy it"
+
+
+def check_script(situation: CheckContext) -> Iterator[Finding]:
     """The script or program file that an interpreter is to read exists, and a shell script has Unix line ends."""
     found = _find_program(situation)
     if found is None:
@@ -108,19 +161,23 @@ def check_script(situation: Situation) -> Iterator[Finding]:
         with open(path, "rb") as file:
             data = file.read(SCRIPT_BYTES + 1)
     except FileNotFoundError:
-        yield failed("script", path, "does not exist", "correct the command or `workdir`")
+        yield failed("script", path, "does not exist", _propose_script(situation, path))
         return
     except IsADirectoryError:
         if not os.path.exists(f"{path}/__main__.py"):
             yield failed("script", path, "is a directory without a __main__.py", "name the program's file")
         return
     except OSError as error:
-        yield failed("script", path, f"cannot be read: {error.strerror}", "chmod u+r it")
+        yield failed("script", path, f"cannot be read: {error.strerror}", _propose_reading(path))
         return
     if by_shell and b"\r\n" in data[:SCRIPT_BYTES]:
         line = data[: data.index(b"\r\n")].count(b"\n") + 1
         seen = f"has Windows line ends (first in line {line}): a shell takes the carriage return for part of each word"
         yield failed("script.line_ends", path, seen, f"sed -i 's/\\r$//' {path}")
+    elif by_shell and (ends := _find_sourced_line_ends(situation, data)) is not None:
+        sourced, line = ends
+        seen = f"is sourced by {path} and has Windows line ends (first in line {line})"
+        yield failed("script.line_ends", sourced, seen, f"sed -i 's/\\r$//' {sourced}")
     elif by_shell and situation.run_dir is not None and _runs_from_its_place(situation, path, data):
         seen = "uses its own path ($0 or BASH_SOURCE), so it runs from its place and not from the run's copy"
         yield warned("script.live", path, seen, "do not edit it while it runs: a shell reads its script as it goes")
@@ -128,12 +185,37 @@ def check_script(situation: Situation) -> Iterator[Finding]:
         yield passed("script", path, "is readable")
 
 
-def _runs_from_its_place(situation: Situation, path: str, data: bytes) -> bool:
+def _find_sourced_line_ends(situation: CheckContext, data: bytes) -> tuple[str, int] | None:
+    """The first file that a shell script reads into itself, also through others, with Windows line ends, and the line.
+
+    What is not there or cannot be read may be so on purpose (``[ -f x ] && . x``), so it is passed over.
+    """
+    seen: list[str] = []
+    texts = [data]
+    while texts and len(seen) < MOST_SOURCED:
+        text = texts.pop().decode("utf-8", "replace")
+        for name in find_sourced(text):
+            path = os.path.normpath(situation.in_workdir(os.path.expanduser(name)))
+            if path in seen or not os.path.isfile(path):
+                continue
+            seen.append(path)
+            try:
+                with open(path, "rb") as file:
+                    found = file.read(SCRIPT_BYTES)
+            except OSError:
+                continue
+            if b"\r\n" in found:
+                return path, found[: found.index(b"\r\n")].count(b"\n") + 1
+            texts.append(found)
+    return None
+
+
+def _runs_from_its_place(situation: CheckContext, path: str, data: bytes) -> bool:
     inside = path.startswith(f"{situation.run_dir}/")
     return not inside and asks_for_itself(data.decode("utf-8", "replace"))
 
 
-def _find_program(situation: Situation) -> tuple[str, bool] | None:
+def _find_program(situation: CheckContext) -> tuple[str, bool] | None:
     """The file that the interpreter will read, and whether the interpreter is a shell."""
     argv = situation.spec.command
     shell = find_shell_script(argv)
@@ -143,6 +225,8 @@ def _find_program(situation: Situation) -> tuple[str, bool] | None:
     if base.startswith("python"):
         name = _find_python_file(argv)
         return None if name is None else (situation.in_workdir(name), False)
+    if situation.spec.container.image is not None:
+        return None
     path = find_command(argv[0], situation.job_environ, situation.spec.workdir) if argv else None
     if path is None:
         return None
@@ -168,7 +252,7 @@ def _find_python_file(argv: tuple[str, ...]) -> str | None:
     return None
 
 
-def check_installs(situation: Situation) -> Iterator[Finding]:
+def check_installs(situation: CheckContext) -> Iterator[Finding]:
     """Nothing is installed or downloaded by the command itself, on every run (RAIL-09); copies can go on (GEN3)."""
     spec = situation.spec
     texts = {"command": " ".join(spec.command)}
@@ -202,7 +286,7 @@ def _judge_installs(texts: dict[str, str], *, allowed: bool) -> Iterator[Finding
         yield failed("command.installs", where, seen, "install once before the run, or allow it: allow_install: true")
 
 
-def check_secrets(situation: Situation) -> Iterator[Finding]:
+def check_secrets(situation: CheckContext) -> Iterator[Finding]:
     """No secret stands on the command line, which every user of the box can read."""
     places = redact_argv(situation.spec.command)[1]
     if places:

@@ -1,4 +1,4 @@
-"""Does the interpreter that will run the job reach a card, and do driver, torch and card fit (PRE-09, PRE-10, PRE-18).
+"""Checks of the framework: the job's interpreter reaches a card; driver, torch and card fit (PRE-09, PRE-10, PRE-18).
 
 torch is never imported here: the interpreter that the command names is started once with a small program, under a
 deadline, and says what it sees. No CUDA context is made, so no memory is taken on a card that somebody else uses: torch
@@ -12,25 +12,27 @@ import os
 import re
 import select
 import signal
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ...host.allocation import imposed_allocation
-from ...host.packages import find_command, find_interpreter, find_package
-from ...model.finding import Level
-from .situation import passed, unknown, warned
+from holdfast.core.code.requirements import is_met, is_requirements_file, name_of, split_requirements
+from holdfast.core.control_characters import one_line
+from holdfast.core.job.framework import FrameworkFacts, judge_framework, judge_initialised
+from holdfast.host.clock import monotonic_s
+from holdfast.host.formats.packages import find_command, find_interpreter, find_package
+from holdfast.host.gpu.allocation import imposed_allocation
+from holdfast.model.finding import Finding, Level
+from holdfast.model.record import record, replace
+
+from .context import CheckContext, passed, unknown, warned
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from ...core.framework import FrameworkFacts
-    from ...model.finding import Finding
-    from .situation import Situation
 
 ANSWER_WITHIN_S = 60.0
 """Importing torch from a cold network disk takes tens of seconds."""
 MOST_ANSWER_BYTES = 1 << 20
+MOST_REQUIREMENTS = 20
 MARK = "HOLDFAST-FRAMEWORK "
 """Before the answer: start-up code of an environment may print, too."""
 
@@ -139,17 +141,25 @@ def ask_framework(
     out, err, late = _collect(child, within_s)
     if late:
         raise FrameworkUnread(f"{python} did not answer within {within_s:g} s (importing torch, asking the driver)")
-    line = next((line for line in reversed(out.splitlines()) if line.startswith(MARK)), None)
+    return read_words(out.splitlines(), python, errors=err, ended=f"with {child.returncode}")
+
+
+def read_words(lines: Sequence[str], python: str, *, errors: str = "", ended: str = "") -> FrameworkFacts:
+    """What `PROGRAM` printed.
+
+    Raises:
+        FrameworkUnread: there is no answer in it.
+        NoFramework: there is no torch.
+    """
+    line = next((line for line in reversed(lines) if line.startswith(MARK)), None)
     if line is None:
-        last = err.strip().splitlines()[-1:] or ["nothing"]
-        raise FrameworkUnread(f"{python} ended with {child.returncode} and said: {last[0][:300]}")
+        last = (errors.strip().splitlines() or [text for text in lines if text.strip()])[-1:] or ["nothing"]
+        raise FrameworkUnread(f"{python} ended {ended} and said: {last[0][:300]}".replace("  ", " "))
     return _read(line[len(MARK) :], python)
 
 
 def _collect(child: subprocess.Popen[bytes], within_s: float) -> tuple[str, str, bool]:
     """Both outputs of a child, at most `MOST_ANSWER_BYTES` each, and whether it had to be killed."""
-    from ...host.clock import monotonic_s
-
     assert child.stdout is not None
     assert child.stderr is not None
     pieces: dict[int, bytearray] = {child.stdout.fileno(): bytearray(), child.stderr.fileno(): bytearray()}
@@ -194,8 +204,6 @@ def _end(child: subprocess.Popen[bytes], left_s: float, *, late: bool) -> bool:
 
 
 def _read(text: str, python: str) -> FrameworkFacts:
-    from ...core.framework import FrameworkFacts
-
     if text.strip() == "null":
         raise NoFramework
     try:
@@ -217,7 +225,7 @@ def _read(text: str, python: str) -> FrameworkFacts:
         raise FrameworkUnread(f"{python} gave an answer that cannot be read: {error}") from error
 
 
-def check_framework(situation: Situation) -> Iterator[Finding]:
+def check_framework(situation: CheckContext) -> Iterator[Finding]:
     """The job's own torch sees a card, and driver, build and card fit; asked only of jobs that want cards."""
     spec = situation.spec
     if not spec.gpus.wanted:
@@ -227,6 +235,9 @@ def check_framework(situation: Situation) -> Iterator[Finding]:
         return
     if "HOLDFAST_SIMULATED_GPUS" in situation.environ:
         yield passed("framework.cuda", "torch", "not asked: the cards are simulated")
+        return
+    if spec.container.image is not None:
+        yield passed("framework.cuda", "torch", "asked inside the image, before the command runs")
         return
     python = find_python(spec.command, situation.job_environ, spec.workdir)
     if python is None:
@@ -248,23 +259,23 @@ def check_framework(situation: Situation) -> Iterator[Finding]:
             yield finding
 
 
-@dataclass(frozen=True, slots=True)
-class Python:
+@record
+class PythonInterpreter:
     """A Python that can be asked. `has_torch` is None where its packages cannot be told without running it."""
 
     path: str
     has_torch: bool | None = None
 
 
-def find_python(command: Sequence[str], environ: Mapping[str, str], workdir: str) -> Python | None:
+def find_python(command: Sequence[str], environ: Mapping[str, str], workdir: str) -> PythonInterpreter | None:
     """The Python that a command runs under; also a script of that name (a shim of pyenv or asdf) which chooses one."""
     interpreter = find_interpreter(command, environ, workdir)
     if interpreter is not None:
-        return Python(interpreter.path, find_package(interpreter, "torch").version is not None)
+        return PythonInterpreter(interpreter.path, find_package(interpreter, "torch").version is not None)
     if not command or not re.fullmatch(r"python(\d+(\.\d+)?)?", os.path.basename(command[0])):
         return None
     path = find_command(command[0], environ, workdir)
-    return None if path is None or not os.access(path, os.X_OK) else Python(path)
+    return None if path is None or not os.access(path, os.X_OK) else PythonInterpreter(path)
 
 
 def judge_interpreter(
@@ -275,10 +286,17 @@ def judge_interpreter(
     within_s: float = ANSWER_WITHIN_S,
 ) -> tuple[Finding, ...]:
     """Every finding about the torch of one interpreter."""
-    from ...core.framework import judge_framework, judge_initialised
+    return _judge(lambda: ask_framework(python, environ, cwd=cwd, within_s=within_s), python)
 
+
+def judge_words(lines: Sequence[str], python: str) -> tuple[Finding, ...]:
+    """Every finding about what `PROGRAM` printed where somebody else ran it."""
+    return _judge(lambda: read_words(lines, python), python)
+
+
+def _judge(ask: Callable[[], FrameworkFacts], python: str) -> tuple[Finding, ...]:
     try:
-        facts = ask_framework(python, environ, cwd=cwd, within_s=within_s)
+        facts = ask()
     except NoFramework:
         return (passed("framework.cuda", python, "has no torch: nothing to ask"),)
     except FrameworkUnread as problem:
@@ -290,14 +308,47 @@ def judge_interpreter(
     return (judge_initialised(facts, subject=python), *fit)
 
 
-def check_base_environment(situation: Situation) -> Iterator[Finding]:
+def check_replacement(situation: CheckContext) -> Iterator[Finding]:
+    """The requirements beside the code ask for the framework that is there: installing them would replace no other."""
+    spec = situation.spec
+    interpreter = find_interpreter(spec.command, situation.job_environ, spec.workdir)
+    if interpreter is None or spec.container.image is not None:  # an image has an interpreter of its own
+        return
+    for path, text in _read_requirements(spec.workdir):
+        for asked in split_requirements(path, text)[1]:
+            name = name_of(asked)
+            there = find_package(interpreter, name).version
+            if there is None:
+                continue
+            what = f"asks for {one_line(asked, 100)}, and {interpreter.path} has {name} {there}"
+            if is_met(asked, there):
+                yield passed("framework.pins", path, what)
+            else:
+                remedy = f"keep the one that fits this box's driver: install the rest without {name}"
+                yield warned("framework.pins", path, f"{what}: installing it would replace that build", remedy)
+
+
+def _read_requirements(directory: str) -> Iterator[tuple[str, str]]:
+    try:
+        names = sorted(name for name in os.listdir(directory) if is_requirements_file(name))
+    except OSError:
+        return
+    for name in names[:MOST_REQUIREMENTS]:
+        try:
+            with open(f"{directory}/{name}", encoding="utf-8", errors="replace") as file:
+                yield f"{directory}/{name}", file.read(MOST_ANSWER_BYTES)
+        except OSError:
+            continue
+
+
+def check_base_environment(situation: CheckContext) -> Iterator[Finding]:
     """The job does not train in conda's base environment of a machine that is kept (PRE-18)."""
     spec = situation.spec
     interpreter = find_interpreter(spec.command, situation.job_environ, spec.workdir)
-    if interpreter is None:
+    if interpreter is None or spec.container.image is not None:  # an image has an interpreter of its own
         return
     prefix = os.path.dirname(os.path.dirname(os.path.abspath(interpreter.path)))
-    if not is_conda_base(prefix):
+    if not (is_conda_base(prefix) or _is_named_base(situation.job_environ, prefix)):
         return
     rented = find_rental(situation.environ, root=situation.root)
     if rented:
@@ -310,6 +361,13 @@ def check_base_environment(situation: Situation) -> Iterator[Finding]:
 def is_conda_base(prefix: str) -> bool:
     """Whether this prefix is a conda's own environment: only that one has ``condabin`` besides its package records."""
     return os.path.isdir(f"{prefix}/conda-meta") and os.path.isdir(f"{prefix}/condabin")
+
+
+def _is_named_base(environ: Mapping[str, str], prefix: str) -> bool:
+    """Whether the activated environment is called base and is this one, wherever its conda's own files are."""
+    active = environ.get("CONDA_PREFIX", "")
+    same = os.path.realpath(active) == os.path.realpath(prefix) if active else os.path.isdir(f"{prefix}/conda-meta")
+    return environ.get("CONDA_DEFAULT_ENV") == "base" and same
 
 
 def find_rental(environ: Mapping[str, str], *, root: str = "") -> str:

@@ -1,29 +1,37 @@
-"""Are there cards for this job: present, well, free, idle? (PRE-03, PRE-23) What is busy now may be waited for."""
+"""Checks of the cards: present, healthy, free, idle (PRE-03, PRE-23). What is busy now may be waited for."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from ...core import cards
-from ...core.rules import card_rules
-from ...model.finding import Finding, Level
-from ...model.gpu import InventorySource
-from ...model.lease import LeasedDevice
-from .situation import failed, passed, unknown
+from holdfast.agent.plan import sharing_by_memory
+from holdfast.agent.plan.card_fitness import mark_unfit
+from holdfast.agent.plan.share_policy import build_policy, describe_reserved, judge_policy
+from holdfast.agent.plan.sharing_by_memory import SharingSurvey
+from holdfast.core.cards import choose
+from holdfast.core.cards.packing import find_impossible
+from holdfast.core.rules.rules import card_rules
+from holdfast.diagnosis.cards.fabric import judge_fabric, read_fabric
+from holdfast.diagnosis.cards.health import judge_card_health
+from holdfast.diagnosis.cards.witness import ask_kernel
+from holdfast.diagnosis.kernel.log import read_kernel_log
+from holdfast.host.gpu.inventory import read_inventory
+from holdfast.host.gpu.processes import read_process_view
+from holdfast.host.lease.area import open_area
+from holdfast.host.lease.survey import survey_leases
+from holdfast.model.errors import HoldfastError
+from holdfast.model.finding import Finding, Level
+from holdfast.model.gpu import Inventory, InventorySource
+from holdfast.model.lease import LeasedDevice
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ...model.gpu import Inventory
-    from ..packing import Shared
-    from .situation import Situation
+from .context import CheckContext, failed, passed, unknown
 
 READ_WITHIN_S = 10.0
 """Initialising NVML takes seconds on a box without persistence mode."""
 ASK_ROOT = "look as root, or as a member of group adm: `dmesg | grep NVRM`"
 
 
-def check_cards(situation: Situation) -> Iterator[Finding]:
+def check_cards(situation: CheckContext) -> Iterator[Finding]:
     """Enough cards are fit for the job now; each that is not is named with its reason."""
     wanted = situation.spec.gpus.wanted
     if not wanted:
@@ -35,10 +43,7 @@ def check_cards(situation: Situation) -> Iterator[Finding]:
         yield from _check_log()
         return
     if inventory is None:
-        from ...host.gpus import read_inventory
-
         inventory = read_inventory(READ_WITHIN_S)
-    from ..unfit import mark_unfit
 
     inventory = mark_unfit(inventory, situation.rules, situation.environ)
     if not inventory.cards:
@@ -52,10 +57,9 @@ def check_cards(situation: Situation) -> Iterator[Finding]:
     yield from _judge(situation, inventory)
 
 
-def _judge(situation: Situation, inventory: Inventory) -> Iterator[Finding]:
+def _judge(situation: CheckContext, inventory: Inventory) -> Iterator[Finding]:
     spec = situation.spec
     marked = " (simulated)" if inventory.source is InventorySource.SIMULATED else ""
-    from ...core.packing import find_impossible
 
     if impossible := find_impossible(spec, inventory, situation.rules):
         for why in impossible:
@@ -64,7 +68,7 @@ def _judge(situation: Situation, inventory: Inventory) -> Iterator[Finding]:
     leased, shared, problem = _read_leases(situation, inventory)
     if problem is not None:
         yield problem
-    choice = cards.choose(
+    choice = choose.choose_cards(
         spec.gpus,
         inventory if shared is None else shared.inventory,
         leased=leased,
@@ -77,7 +81,7 @@ def _judge(situation: Situation, inventory: Inventory) -> Iterator[Finding]:
         yield passed("cards", "cards" + marked, f"would take {', '.join(choice.devices)}")
         yield from _check_health(situation, inventory, choice.devices)
         return
-    enough = cards.is_worth_waiting(spec.gpus, inventory, choice)
+    enough = choose.is_worth_waiting(spec.gpus, inventory, choice)
     level = situation.busy_level if enough else Level.FAIL
     remedy = "wait for them: gpu: {wait: 2h}" if level is not Level.FAIL else "see `holdfast gpus`; ask for other cards"
     yield Finding("cards", level, "cards" + marked, choice.problem or "no card fits", remedy)
@@ -90,8 +94,6 @@ def _check_log() -> Iterator[Finding]:
 
     Which cards it speaks against is found when the lease is taken; they are not chosen.
     """
-    from ...diagnosis.kernel.log import read_kernel_log
-
     log = read_kernel_log()
     if log.known:
         yield passed("gpu.xid", "cards", "the kernel log can be read")
@@ -99,14 +101,11 @@ def _check_log() -> Iterator[Finding]:
         yield unknown("gpu.xid", "cards", f"whether the cards had errors (Xid) is not known: {log.unread}", ASK_ROOT)
 
 
-def _check_health(situation: Situation, inventory: Inventory, devices: tuple[str, ...]) -> Iterator[Finding]:
+def _check_health(situation: CheckContext, inventory: Inventory, devices: tuple[str, ...]) -> Iterator[Finding]:
     """How well the chosen cards are, by one reading and the kernel's log: what is wrong, or one line that all is well.
 
     More than one reading would cost seconds at each start; `holdfast gpus health` takes its time.
     """
-    from ...diagnosis.cards.health import judge_card_health
-    from ...diagnosis.cards.witness import ask_kernel
-
     chosen = [card for card in inventory.cards if {card.uuid, *(part.uuid for part in card.mig_slices)} & {*devices}]
     overrides = situation.rules.xids
     witnesses = {} if inventory.source is InventorySource.SIMULATED else ask_kernel(chosen, overrides=overrides)
@@ -121,45 +120,38 @@ def _check_health(situation: Situation, inventory: Inventory, devices: tuple[str
         troubled = troubled or fabric.level is not Level.PASS
         yield fabric
     if not troubled:
-        yield passed("gpu", f"{len(chosen)} cards", "well by one reading: no fault, and no error that is known")
+        what = "1 card" if len(chosen) == 1 else f"{len(chosen)} cards"
+        yield passed("gpu", what, "well by one reading: no fault, and no error that is known")
 
 
-def _check_fabric(situation: Situation) -> Finding | None:
+def _check_fabric(situation: CheckContext) -> Finding | None:
     """A job on several cards behind an NVSwitch needs the fabric manager (GPUH-10)."""
-    from ...diagnosis.cards.fabric import judge_fabric, read_fabric
-    from ...host.gpu_processes import read_process_view
-
     return judge_fabric(read_fabric(dev=f"{situation.root}/dev", sees_everyone=read_process_view().complete))
 
 
-def _read_leases(situation: Situation, inventory: Inventory) -> tuple[dict[str, str], Shared | None, Finding | None]:
+def _read_leases(
+    situation: CheckContext, inventory: Inventory
+) -> tuple[dict[str, str], SharingSurvey | None, Finding | None]:
     """Device UUID to who holds it, and who shares; what cannot be read is a finding, not "free"."""
-    from ...host.lease_area import open_area
-    from ...host.lease_survey import survey
-    from ...model.errors import HoldfastError
-    from ..sharing import build_house, describe_reserved, judge_house
-
     devices = []
     for card in inventory.cards:
         devices.append(LeasedDevice(card.uuid, card.index, card.name))
         devices += [LeasedDevice(card.uuid, card.index, part.profile, part.uuid) for part in card.mig_slices]
     try:
         area = open_area(situation.rules.lease_dir, environ=situation.environ)
-        seen = survey(area, tuple(devices))
+        seen = survey_leases(area, tuple(devices))
     except HoldfastError as error:
         return {}, None, failed("cards.leases", "lease area", str(error), error.hint or "see docs/leases.md")
     held, shared, spec = seen.busy, None, situation.spec
     if spec.gpu.share:
-        from .. import packing
-
-        asker = packing.Asker("", 0, spec.gpu.memory_bytes)
-        shared = packing.look(area, inventory, asker, card_rules(spec, situation.rules))
-        held = packing.drop_sharers(seen)
+        asker = sharing_by_memory.SharingRequest("", 0, spec.gpu.memory_bytes)
+        shared = sharing_by_memory.survey_sharing(area, inventory, asker, card_rules(spec, situation.rules))
+        held = sharing_by_memory.drop_sharers(seen)
     leased = {}
     for uuid, busy in held.items():
         if busy:
             leased[uuid] = busy[0].holder + (f", since {busy[0].since}" if busy[0].since else "")
-    house = build_house(spec, situation.rules, simulated=inventory.source is InventorySource.SIMULATED)
-    leased.update(describe_reserved(house, area, devices))
-    barred = next(judge_house(house, area, spec.gpus.wanted, situation.busy_level), None)
+    policy = build_policy(spec, situation.rules, simulated=inventory.source is InventorySource.SIMULATED)
+    leased.update(describe_reserved(policy, area, devices))
+    barred = next(judge_policy(policy, area, spec.gpus.wanted, situation.busy_level), None)
     return leased, shared, barred

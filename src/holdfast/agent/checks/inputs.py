@@ -1,38 +1,99 @@
-"""What the job will read: inputs, configuration, data, image, and whether it is pinned (PRE-02, PRE-04, PRE-17)."""
+"""Checks of what the job reads: inputs, configuration, data, pinned or not (PRE-02, PRE-17)."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ...host.snapshot import LOCK_NAMES, find_repository, find_upwards
-from .situation import failed, passed, unknown, warned
+from holdfast.core.code.manifest import ROSTER
+from holdfast.core.control_characters import clean
+from holdfast.host.clock import monotonic_s
+from holdfast.host.files.code.roster import look_at, open_memory, read_roster
+from holdfast.host.files.snapshot import LOCK_NAMES, find_repository, find_upwards
+from holdfast.model.finding import Finding
+
+from .context import CheckContext, failed, passed, unknown, warned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from holdfast.core.code.manifest import Manifest
 
-    from ...model.finding import Finding
-    from .situation import Situation
-
+READ_WITHIN_S = 20.0
+READ_BYTES_S = 200_000_000
+"""What a disk may well read in a second: a file that would take longer than there is time is not begun."""
+MOST_NAMED = 5
 LARGEST_CONFIG_BYTES = 8 * 1024**2
-IMAGE_ANSWER_S = 1.8
-"""A missing image is to be reported within 2 s (PRE-04)."""
-IMAGE_FILES = (".sif", ".img", ".sqsh", ".squashfs", ".simg")
 
 
-def check_inputs(situation: Situation) -> Iterator[Finding]:
+def check_inputs(situation: CheckContext) -> Iterator[Finding]:
     """Declared inputs exist and can be read."""
     for path in situation.spec.inputs:
         yield _check_readable("inputs", situation.in_workdir(path), "correct `inputs`, or put the file there")
 
 
-def check_data(situation: Situation) -> Iterator[Finding]:
+def check_data(situation: CheckContext) -> Iterator[Finding]:
     """Declared data exists, can be read, and is not an empty directory."""
     for path in situation.spec.data:
         finding = _check_readable("data", path, "correct `data`, or mount it")
         if finding.level.value == "pass" and os.path.isdir(path) and not _has_entries(path):
             finding = warned("data", path, "is an empty directory", "see whether its file system is mounted")
         yield finding
+        if finding.level.value == "pass":
+            yield from _check_roster(os.path.realpath(path), situation.environ)
+
+
+def _check_roster(path: str, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Data that was pushed is what its roster says (`holdfast push`); what was touched since is read again."""
+    found = _find_roster(path)
+    if found is None:
+        return
+    directory, roster = found
+    below = os.path.relpath(path, directory)
+    wanted = [one for one in roster.entries if below in (".", one.path) or one.path.startswith(f"{below}/")]
+    if not wanted:
+        return
+    memory, end = open_memory(directory, environ), monotonic_s() + READ_WITHIN_S
+    wrong, unread = [], 0
+    for entry in wanted:
+        try:
+            same = look_at(directory, entry, memory, read=entry.size < (end - monotonic_s()) * READ_BYTES_S)
+        except FileNotFoundError:
+            wrong.append(f"{clean(entry.path)} is missing")
+        except OSError as error:
+            wrong.append(f"{clean(entry.path)} cannot be read ({error.strerror})")
+        else:
+            wrong += [] if same is not False else [f"{clean(entry.path)} is another one"]
+            unread += same is None
+    if len(wanted) == len(roster.entries):
+        memory.save()
+    subject = f"{directory}/{ROSTER}"
+    if wrong:
+        more = f", and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
+        seen = f"{len(wrong)} of {len(wanted)} files are not what was pushed: {', '.join(wrong[:MOST_NAMED])}{more}"
+        remedy = f"push it again, which sends what is missing: holdfast push local ... {clean(directory)}"
+        yield failed("data.roster", subject, seen, remedy)
+    elif unread:
+        seen = f"{unread} of {len(wanted)} files were touched since, and not read again within {READ_WITHIN_S:.0f} s"
+        yield warned("data.roster", subject, f"{seen}; all sizes are right", "push it again, which reads all of them")
+    else:
+        yield passed("data.roster", subject, f"{len(wanted)} files are what was pushed, by SHA-256")
+
+
+def _find_roster(path: str) -> tuple[str, Manifest] | None:
+    """The roster of a directory, or of one around it; one that cannot be read proves nothing."""
+    current = path if os.path.isdir(path) else os.path.dirname(path)
+    while True:
+        try:
+            found = read_roster(current)
+        except (OSError, ValueError):
+            found = None
+        if found is not None:
+            return current, found
+        if current == os.path.dirname(current):
+            return None
+        current = os.path.dirname(current)
 
 
 def _check_readable(check: str, path: str, remedy: str) -> Finding:
@@ -54,7 +115,7 @@ def _has_entries(path: str) -> bool:
         return next(entries, None) is not None
 
 
-def check_config(situation: Situation) -> Iterator[Finding]:
+def check_config(situation: CheckContext) -> Iterator[Finding]:
     """The configuration can be read and parses, as far as the standard library can tell (PRE-02)."""
     path = situation.spec.config
     if path is None:
@@ -72,7 +133,7 @@ def check_config(situation: Situation) -> Iterator[Finding]:
     if problem is not None:
         yield failed("config", path, problem, "correct that line")
     elif path.endswith((".yaml", ".yml")):
-        yield passed("config", path, "is readable text (YAML is parsed by the command line, before the run is created)")
+        yield passed("config", path, "is readable text (the command that started or queued it has parsed the YAML)")
     else:
         yield passed("config", path, "is readable and parses")
 
@@ -84,8 +145,6 @@ def find_syntax_problem(path: str, data: bytes) -> str | None:
     except UnicodeDecodeError as error:
         return f"line {data[: error.start].count(10) + 1}: not UTF-8 text"
     if path.endswith(".json"):
-        import json
-
         try:
             json.loads(text)
         except ValueError as error:
@@ -112,50 +171,20 @@ def _find_toml_problem(text: str) -> str | None:
         return None
     try:
         reader.loads(text)
+    except RecursionError:
+        return "is nested too deeply"
     except ValueError as error:
         return str(error)
     return None
 
 
-def check_image(situation: Situation) -> Iterator[Finding]:
-    """The container image exists on this box, and is named so that it stays the same one (PRE-04, PRE-17)."""
-    image = situation.spec.image
-    if image is None:
-        return
-    local = situation.in_workdir(image)
-    if os.path.exists(local) or image.startswith(("/", "./", "../")) or image.endswith(IMAGE_FILES):
-        yield _check_readable("image", local, "correct `image`, or build or pull it first")
-        return
-    if "@sha256:" not in image:
-        tag = image.rpartition(":")[2] if ":" in image.rpartition("/")[2] else "latest (implied)"
-        seen = f"is named by the tag {tag}, which can mean another image tomorrow"
-        yield warned("image.pinned", image, seen, "name it by digest: NAME@sha256:...")
-    else:
-        yield passed("image.pinned", image, "is named by digest")
-    yield _ask_for_image(situation, image)
+def check_image(situation: CheckContext) -> Iterator[Finding]:
+    """The job's image is here, pinned, and can be started with what goes into it (`container`, loaded for images)."""
+    if situation.spec.container.image is not None:
+        yield from import_module("holdfast.agent.checks.container.check").check_container(situation)
 
 
-def _ask_for_image(situation: Situation, image: str) -> Finding:
-    from ...host.children import BoundedChild, read_children
-    from ...host.packages import find_command
-
-    tools = (("podman", ("image", "exists", image)), ("docker", ("image", "inspect", "--format", "{{.Id}}", image)))
-    asked = []
-    for tool, arguments in tools:
-        path = find_command(tool, situation.environ, "/")
-        if path is None:
-            continue
-        child = BoundedChild((path, *arguments), situation.environ, 65536)
-        read_children([child], IMAGE_ANSWER_S / len(tools))
-        if child.code == 0:
-            return passed("image", image, f"{tool} has it")
-        asked.append(child.describe(tool))
-    if not asked:
-        return failed("image", image, "no podman or docker here to run it", "install one, or leave `image` out")
-    return failed("image", image, f"not on this box ({'; '.join(asked)})", "pull or build it before the run")
-
-
-def check_pins(situation: Situation) -> Iterator[Finding]:
+def check_pins(situation: CheckContext) -> Iterator[Finding]:
     """What is installed is written down somewhere: a lock file, or pins with exact versions (PRE-17)."""
     workdir = situation.spec.workdir
     path = find_upwards(workdir, LOCK_NAMES, stop=find_repository(workdir))

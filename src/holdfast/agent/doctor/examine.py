@@ -1,18 +1,20 @@
-"""All sections in their order; one that breaks is a finding of its own and hides nothing of the others."""
+"""Runs all sections of the doctor in order; one that fails is a finding of its own and hides nothing of the others."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Iterable, Iterator
 
-from ...model.finding import Finding, Level
+from holdfast.host.files.rules_file import read_rules
+from holdfast.model.finding import Finding, Level, worst
+from holdfast.model.record import record
+
 from . import gpus, host, runs, tools
+from .host import HostFacts
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+Section = Callable[[HostFacts], Iterable[Finding]]
 
-    from .host import Host
-
-    Section = Callable[[Host], Iterable[Finding]]
+EXIT_FAILED = 1
 
 SECTIONS: tuple[tuple[str, Section], ...] = (
     ("Program", host.check_program),
@@ -35,8 +37,8 @@ SECTIONS: tuple[tuple[str, Section], ...] = (
 """Title and section, in the order in which they are shown."""
 
 
-def examine(
-    asked: Host, sections: tuple[tuple[str, Section], ...] = SECTIONS
+def run_sections(
+    asked: HostFacts, sections: tuple[tuple[str, Section], ...] = SECTIONS
 ) -> Iterator[tuple[str, tuple[Finding, ...]]]:
     """Each section's title and findings, as they come. Does not raise for what a section meets."""
     for title, section in sections:
@@ -49,3 +51,37 @@ def examine(
             seen = f"could not be looked at: {type(error).__name__}: {error}"
             found.append(Finding(f"doctor.{name}", Level.UNKNOWN, name, seen, "please report it with this text"))
         yield title, tuple(found)
+
+
+@record
+class Examination:
+    """All findings about this host; `exit_code` is 1 when one of them is a failure."""
+
+    level: Level
+    findings: tuple[Finding, ...]
+    exit_code: int
+
+
+def examine_host(
+    roots: Iterable[str],
+    *,
+    python: str | None,
+    network: bool,
+    tell: Callable[[str], None],
+    hear: Callable[[str, tuple[Finding, ...]], None],
+) -> Examination:
+    """Look at this host and at the runs under `roots`.
+
+    `tell` hears what takes long, `hear` each section's title and findings as they come.
+
+    Raises:
+        HoldfastError: the rules of the box cannot be trusted or read.
+    """
+    present = tuple(root for root in roots if os.path.isdir(root))
+    asked = HostFacts(os.environ, read_rules(os.environ), present, python=python, network=network, tell=tell)
+    found: list[Finding] = []
+    for title, findings in run_sections(asked):
+        found += findings
+        hear(title, findings)
+    level = worst(found)
+    return Examination(level, tuple(found), EXIT_FAILED if level is Level.FAIL else 0)

@@ -1,31 +1,43 @@
-"""The cards, what holds their memory, and whether the framework of an interpreter reaches them."""
+"""The doctor's findings about cards: what holds their memory, and whether an interpreter's framework reaches them."""
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ...model.finding import Finding, Level
-from ...model.gpu import HolderKind, InventorySource
-from ...model.units import format_bytes
-from ..checks import framework
-from ..checks.situation import failed, passed, unknown, warned
+from holdfast.agent.checks import framework
+from holdfast.agent.checks.context import failed, passed, unknown, warned
+from holdfast.agent.control.leftovers import find_leftovers, list_live_processes, write_request
+from holdfast.core.cards.holder_words import advise_on_process
+from holdfast.diagnosis.cards import holders
+from holdfast.diagnosis.cards.health import FAULT_ACTIONS
+from holdfast.diagnosis.cards.holders import (
+    BETWEEN_LOOKS_S,
+    HIDDEN_BYTES,
+    HiddenHolder,
+    OpenNodes,
+    hidden_bytes,
+    judge_holders,
+)
+from holdfast.host.gpu.inventory import read_inventory
+from holdfast.host.gpu.processes import read_process_view
+from holdfast.host.process.offload import Offload, OffloadFailed
+from holdfast.model import wire
+from holdfast.model.finding import Finding, Level
+from holdfast.model.gpu import Card, GpuProcess, HolderKind, InventorySource
+from holdfast.model.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ...diagnosis.cards.holders import Candidate, Look
-    from ...model.gpu import Card, GpuProcess
-    from .host import Host
+    from .host import HostFacts
 
 DRIVER_WITHIN_S = 10.0
 TORCH_WITHIN_S = 40.0
 
 
-def check_cards(host: Host) -> Iterator[Finding]:
+def check_cards(host: HostFacts) -> Iterator[Finding]:
     """Driver and cards, through the probe child: one that hangs costs the deadline."""
-    from ...host.gpus import read_inventory
-
     host.tell(f"asking the driver (up to {DRIVER_WITHIN_S:g} s)")
     inventory = host.inventory = read_inventory(DRIVER_WITHIN_S)
     if not inventory.cards:
@@ -53,8 +65,6 @@ def check_cards(host: Host) -> Iterator[Finding]:
 
 
 def _judge_card(card: Card) -> Iterator[Finding]:
-    from ...diagnosis.cards.health import FAULT_ACTIONS
-
     subject = f"card {card.index}"
     for fault in card.faults:
         code = fault.partition(":")[0]
@@ -72,19 +82,13 @@ def _judge_card(card: Card) -> Iterator[Finding]:
 
 
 def _describe_ghost(process: GpuProcess, subject: str) -> Finding:
-    from ...diagnosis.cards.holders import advise
-
     size = "" if process.used_bytes is None else f" with {format_bytes(process.used_bytes)}"
     seen = f"the driver lists process {process.pid}{size}, which does not exist any more"
-    return warned("doctor.ghost", subject, seen, advise(process, own=False))
+    return warned("doctor.ghost", subject, seen, advise_on_process(process, own=False))
 
 
-def check_holders(host: Host) -> Iterator[Finding]:
+def check_holders(host: HostFacts) -> Iterator[Finding]:
     """Memory that no listed process accounts for, and which of this account's processes may hold it."""
-    from ...diagnosis.cards.holders import BETWEEN_LOOKS_S, HIDDEN_BYTES, hidden_bytes, judge_holders
-    from ...host.gpu_processes import read_process_view
-    from ..reaper import find_leftovers, list_live_processes
-
     inventory = host.inventory
     cards = [] if inventory is None or inventory.source is not InventorySource.NVML else list(inventory.cards)
     suspicious = [card for card in cards if (hidden_bytes(card) or 0) > HIDDEN_BYTES]
@@ -111,28 +115,22 @@ def check_holders(host: Host) -> Iterator[Finding]:
             yield _describe_candidate(candidate, card, size)
 
 
-def _look_twice() -> tuple[Look, Look] | str:
+def _look_twice() -> tuple[OpenNodes, OpenNodes] | str:
     """Two looks at this account's holders, each in a child; a sentence when one did not answer."""
-    import time
-
-    from ...diagnosis.cards import holders
-    from ...host.offload import Offload, OffloadFailed
-    from ...model import wire
-
     found = []
     for number in range(2):
         if number:
             time.sleep(holders.BETWEEN_LOOKS_S)
         try:
-            found.append(wire.decode(holders.Look, Offload(lambda: wire.encode(holders.look())).wait(10.0)))
+            found.append(
+                wire.decode(holders.OpenNodes, Offload(lambda: wire.encode(holders.find_open_nodes())).wait(10.0))
+            )
         except (OffloadFailed, wire.WireError, OSError) as error:
             return f"processes could not be looked at: {error}"
     return found[0], found[1]
 
 
-def _describe_candidate(candidate: Candidate, card: Card, size: str) -> Finding:
-    from ..reaper import write_request
-
+def _describe_candidate(candidate: HiddenHolder, card: Card, size: str) -> Finding:
     seen = f"process {candidate.pid} ({candidate.command[:60]}): {'; '.join(candidate.why)}; {size} are unaccounted for"
     if candidate.leftover_of:
         remedy = "holdfast doctor --reap"
@@ -145,7 +143,7 @@ def _describe_candidate(candidate: Candidate, card: Card, size: str) -> Finding:
     return warned("doctor.holders", f"card {card.index}", seen, remedy)
 
 
-def check_framework(host: Host) -> Iterator[Finding]:
+def check_framework(host: HostFacts) -> Iterator[Finding]:
     """The torch of the interpreter that jobs would use, asked in a child."""
     names = (host.python,) if host.python else ("python", "python3")
     found = (framework.find_python((name,), host.environ, os.getcwd()) for name in names)

@@ -1,36 +1,36 @@
-"""The box itself: program, limits, containment, login, the lease area."""
+"""The doctor's findings about the box: program, limits, containment, login, the lease area."""
 
 from __future__ import annotations
 
 import os
+import resource
 import sys
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
-from ... import __version__
-from ...core.rules import Rules
-from ...model.errors import HoldfastError
-from ...model.finding import Finding, Level
-from ...model.gpu import GpuRequest
-from ...model.job import JobSpec, Limits, Unenforced
-from ..checks import box, clock
-from ..checks.situation import Situation, failed, passed, unknown, warned
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from ...model.gpu import Inventory
+from holdfast import __version__
+from holdfast.agent.checks import box, clock
+from holdfast.agent.checks.context import CheckContext, failed, passed, unknown, warned
+from holdfast.core.rules.rules import Rules
+from holdfast.host.contain.containment import probe_levels
+from holdfast.host.contain.tree import find_cgroups
+from holdfast.host.gpu.quarantine import list_quarantined
+from holdfast.host.lease.area import find_second_areas, open_area
+from holdfast.model.errors import HoldfastError
+from holdfast.model.finding import Finding, Level
+from holdfast.model.gpu import GpuRequest, Inventory
+from holdfast.model.job import JobSpec, Limits, UnenforcedPolicy
+from holdfast.model.record import record, replace
 
 ENOUGH_OPEN_FILES = 4096
 
 
-@dataclass(slots=True)
-class Host:
+@record(frozen=False)
+class HostFacts:
     """What the sections are given.
 
     `python` is the interpreter to ask about torch, None for the one on PATH. `roots` are where runs are. `network`
     allows questions that leave this box. `tell` says what takes long. `root` is put in front of system paths, for
-    tests. `inventory` and `inventory_read` are filled by the section about cards, for those after it.
+    tests. `inventory` is filled by the section about cards, for those after it.
     """
 
     environ: Mapping[str, str]
@@ -47,15 +47,15 @@ class Host:
         """Whether anything says that there are cards here, readable or not."""
         return bool(self.inventory and self.inventory.cards) or os.path.exists(f"{self.root}/dev/nvidiactl")
 
-    def situation(self) -> Situation:
+    def situation(self) -> CheckContext:
         """A job like those that run here, for the checks of preflight; its limits are asked for to see what holds."""
-        limits = Limits(memory_bytes=1 << 30, cpus=1.0, tasks=1000, unenforced=Unenforced.WARN)
+        limits = Limits(memory_bytes=1 << 30, cpus=1.0, tasks=1000, unenforced=UnenforcedPolicy.WARN)
         cards = GpuRequest(count=1 if self.has_cards else 0)
         spec = JobSpec("doctor", ("true",), "/", gpus=cards, limits=limits)
-        return Situation(spec, self.rules, self.environ, inventory=self.inventory, root=self.root)
+        return CheckContext(spec, self.rules, self.environ, inventory=self.inventory, root=self.root)
 
 
-def check_program(host: Host) -> Iterator[Finding]:
+def check_program(host: HostFacts) -> Iterator[Finding]:
     """Versions of what looks."""
     del host
     words = ".".join(map(str, sys.version_info[:3]))
@@ -64,10 +64,8 @@ def check_program(host: Host) -> Iterator[Finding]:
     yield passed("doctor.system", facts.nodename, f"{facts.sysname} {facts.release} {facts.machine}")
 
 
-def check_limits(host: Host) -> Iterator[Finding]:
+def check_limits(host: HostFacts) -> Iterator[Finding]:
     """Inherited limits, memory, shared memory."""
-    import resource
-
     situation = host.situation()
     yield from box.check_process_limits(situation)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -83,19 +81,16 @@ def check_limits(host: Host) -> Iterator[Finding]:
     yield from box.check_shared_memory(situation)
 
 
-def check_containment(host: Host) -> Iterator[Finding]:
+def check_containment(host: HostFacts) -> Iterator[Finding]:
     """How well runs are held together here, and which limits something can hold."""
-    from ...host.cgroup_tree import discover
-    from ...host.containment import probe_rungs
-
-    yield passed("doctor.cgroups", "control groups", discover().describe())
+    yield passed("doctor.cgroups", "control groups", find_cgroups().describe())
     for finding in box.check_containment(host.situation()):
         alone = finding.evidence == finding.subject
         yield replace(finding, evidence="works here, and holds runs together") if alone else finding
-    for probed in probe_rungs():
+    for probed in probe_levels():
         if not probed.works:
             seen = f"does not work here: {probed.refusal}"
-            yield passed("doctor.rung", probed.rung.value, seen)
+            yield passed("doctor.isolation", probed.level.value, seen)
     for finding in box.check_limits(host.situation()):
         if finding.level is Level.WARN:
             remedy = "have a control group delegated to this account (systemd: Delegate=yes), or do without this limit"
@@ -107,7 +102,7 @@ def check_containment(host: Host) -> Iterator[Finding]:
             yield Finding("doctor.limits", finding.level, finding.subject, seen, finding.remedy)
 
 
-def check_login(host: Host) -> Iterator[Finding]:
+def check_login(host: HostFacts) -> Iterator[Finding]:
     """Whether a logout ends runs."""
     yield from clock.check_login(host.situation())
     if host.environ.get("SSH_CONNECTION") and not host.environ.get("TMUX") and not host.environ.get("STY"):
@@ -117,10 +112,8 @@ def check_login(host: Host) -> Iterator[Finding]:
         yield passed("doctor.hang_up", "ssh", f"{seen}; `holdfast run` starts in a session of its own")
 
 
-def check_leases(host: Host) -> Iterator[Finding]:
+def check_leases(host: HostFacts) -> Iterator[Finding]:
     """The place where runs of all accounts agree on cards, and who has set cards aside."""
-    from ...host.lease_area import open_area
-
     try:
         area = open_area(host.rules.lease_dir, environ=host.environ, create=False)
     except HoldfastError as error:
@@ -128,6 +121,11 @@ def check_leases(host: Host) -> Iterator[Finding]:
         return
     for text in area.warnings:
         yield warned("doctor.leases", "lease area", text, "see docs/leases.md")
+    for other in find_second_areas(area, host.rules.lease_dir):
+        seen = f"{other} is in use too: who leases there and who leases in {area.candidates[0]} do not see each other"
+        yield failed(
+            "doctor.lease_areas", area.found, seen, "name one place in the rules file; unset HOLDFAST_LEASE_DIR"
+        )
     if not area.directories:
         yield passed(
             "doctor.leases", "lease area", f"none yet; the first lease makes one ({', '.join(area.candidates)})"
@@ -137,17 +135,15 @@ def check_leases(host: Host) -> Iterator[Finding]:
     yield from _check_quarantine(host)
 
 
-def _check_quarantine(host: Host) -> Iterator[Finding]:
-    from ...host.quarantine import list_quarantined
-
+def _check_quarantine(host: HostFacts) -> Iterator[Finding]:
     del host
     try:
         records = list_quarantined()
     except HoldfastError as error:
         yield unknown("doctor.quarantine", "cards set aside", str(error), error.hint or "see docs/gpus.md")
         return
-    for record in records:
-        binds = "" if record.binding else " (does not bind this account)"
-        seen = f"set aside by {record.user} at {record.at}: {record.reason}{binds}"
-        remedy = f"when it is well again: holdfast gpus clear {record.uuid}"
-        yield warned("doctor.quarantine", record.uuid, seen, remedy)
+    for kept in records:
+        binds = "" if kept.binding else " (does not bind this account)"
+        seen = f"set aside by {kept.user} at {kept.at}: {kept.reason}{binds}"
+        remedy = f"when it is well again: holdfast gpus clear {kept.uuid}"
+        yield warned("doctor.quarantine", kept.uuid, seen, remedy)

@@ -1,24 +1,23 @@
-"""Runs and disks: what earlier runs left, room for the next ones, and what takes it."""
+"""The doctor's findings about runs and disks: what earlier runs left, room for the next ones, and what takes it."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ...diagnosis.storage.consumers import Place, find_consumers, list_caches
-from ...host.disks import DiskUnreadable, measure, read_mounts
-from ...model.units import format_bytes
-from ..checks.box import describe_leftovers
-from ..checks.situation import failed, passed, unknown, warned
-from ..reaper import find_leftovers
+from holdfast.agent.checks.box import describe_leftovers
+from holdfast.agent.checks.context import failed, passed, unknown, warned
+from holdfast.agent.control.leftovers import find_leftovers
+from holdfast.agent.patrol.reconcile import reconcile
+from holdfast.diagnosis.storage.consumers import Consumer, MeasuredPath, find_consumers, list_caches
+from holdfast.host.files.disks import DiskSpace, DiskUnreadable, measure_space
+from holdfast.host.files.filesystems import read_mounts
+from holdfast.model.finding import Finding
+from holdfast.model.units import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ...diagnosis.storage.consumers import Consumer
-    from ...host.disks import DiskSpace
-    from ...model.finding import Finding
-    from .host import Host
+    from .host import HostFacts
 
 LOW_BYTES = 1_000_000_000
 LOW_INODES = 1000
@@ -31,31 +30,29 @@ MOST_DEEDS = 10
 RECORDS_WITHIN_S = 5.0
 
 
-def check_leftovers(host: Host) -> Iterator[Finding]:
+def check_leftovers(host: HostFacts) -> Iterator[Finding]:
     """Processes of runs that have ended."""
     yield from describe_leftovers(find_leftovers(roots=host.roots))
 
 
-def check_records(host: Host) -> Iterator[Finding]:
+def check_records(host: HostFacts) -> Iterator[Finding]:
     """Runs whose supervisor is gone, and sentinels that wait for nothing any more."""
-    from ..reconcile import reconcile
-
     seen = reconcile(host.roots, dry_run=True, whole_s=RECORDS_WITHIN_S)
-    for deed in seen.deeds[:MOST_DEEDS]:
+    for deed in seen.repairs[:MOST_DEEDS]:
         yield warned("doctor.records", deed.subject, f"{deed.kind.value}: {deed.why}", "holdfast reconcile")
     for text in seen.unread[:MOST_DEEDS]:
         yield unknown("doctor.records", "records", text, "holdfast reconcile --dry-run")
-    if not seen.deeds and not seen.unread:
+    if not seen.repairs and not seen.unread:
         yield passed("doctor.records", "records", f"{seen.runs} runs, and every sentinel, are in line with what is so")
 
 
-def check_disks(host: Host) -> Iterator[Finding]:
+def check_disks(host: HostFacts) -> Iterator[Finding]:
     """Bytes and inodes where runs, caches and temporary files lie, each file system once."""
     mounts = read_mounts()
     seen: dict[int, tuple[DiskSpace, list[str]]] = {}
     for name, path in _list_places(host):
         try:
-            space = measure(path, mounts)
+            space = measure_space(path, mounts)
         except DiskUnreadable as error:
             yield unknown("doctor.disk", path, f"{name}: not told: {error.strerror}", "see whether its server answers")
             continue
@@ -68,7 +65,7 @@ def check_disks(host: Host) -> Iterator[Finding]:
         yield from judge_space(space, names)
 
 
-def _list_places(host: Host) -> Iterator[tuple[str, str]]:
+def _list_places(host: HostFacts) -> Iterator[tuple[str, str]]:
     for root in host.roots:
         yield "runs", root
     yield "home", os.path.expanduser("~")
@@ -98,12 +95,12 @@ def judge_space(space: DiskSpace, names: list[str]) -> Iterator[Finding]:
         yield warned("doctor.network_disk", subject, text, "keep runs on a local disk: HOLDFAST_RUNS=/local/you/runs")
 
 
-def check_consumers(host: Host) -> Iterator[Finding]:
+def check_consumers(host: HostFacts) -> Iterator[Finding]:
     """What takes the room: caches behind a link first, with their real place."""
     host.tell(f"measuring caches and runs (up to {WALK_WITHIN_S:g} s)")
     places = [
         *list_caches(host.environ),
-        *(Place("runs", root, "holdfast rm RUN, for ended runs") for root in host.roots),
+        *(MeasuredPath("runs", root, "holdfast rm RUN, for ended runs") for root in host.roots),
     ]
     reading = find_consumers(places, within_s=WALK_WITHIN_S)
     if reading.value is None:

@@ -1,21 +1,22 @@
-"""What diagnosis can read here, what root would add, which tools are there; and the way out of this box."""
+"""The doctor's findings about tools: what diagnosis can read here, what root would add, and the network."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ...host.clock import epoch_s
-from ...host.files import read_text_or_none
-from ...host.packages import find_command
-from ..checks.environment import judge_clock, resolve
-from ..checks.situation import failed, passed, unknown, warned
+from holdfast.agent.checks.context import failed, passed, unknown, warned
+from holdfast.agent.checks.environment import judge_clock, resolve_host
+from holdfast.diagnosis.kernel.log import SOURCE, read_kernel_log
+from holdfast.diagnosis.logs.rules import read_rules
+from holdfast.host.clock import epoch_s
+from holdfast.host.files.files import read_text_or_none
+from holdfast.host.formats.packages import find_command
+from holdfast.model.finding import Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ...model.finding import Finding
-    from .host import Host
+    from .host import HostFacts
 
 TOOLS = (
     ("py-spy", "Python stacks of a live process without touching its code", "pip install py-spy"),
@@ -33,7 +34,7 @@ _SCOPES = {
 }
 
 
-def check_tools(host: Host) -> Iterator[Finding]:
+def check_tools(host: HostFacts) -> Iterator[Finding]:
     """Attach tools: each is optional, and each adds something to `holdfast diagnose --deep`."""
     for name, adds, install in TOOLS:
         path = find_command(name, host.environ, "/")
@@ -45,10 +46,8 @@ def check_tools(host: Host) -> Iterator[Finding]:
             yield passed("doctor.tool", name, f"is not installed; it would add {adds} ({install})")
 
 
-def check_failure_rules(host: Host) -> Iterator[Finding]:
+def check_failure_rules(host: HostFacts) -> Iterator[Finding]:
     """The account's own failure rules load; a file that is refused is otherwise noticed only after a failure."""
-    from ...diagnosis.logs.rules import read_rules
-
     rules = read_rules(host.environ)
     if not rules.known:
         remedy = "mend the line that it names: docs/failure-rules.md"
@@ -58,7 +57,7 @@ def check_failure_rules(host: Host) -> Iterator[Finding]:
         yield passed("doctor.failure_rules", "failure rules", seen)
 
 
-def check_rights(host: Host) -> Iterator[Finding]:
+def check_rights(host: HostFacts) -> Iterator[Finding]:
     """Attaching (Yama), the kernel's log, counters of other processes: what is closed to this account."""
     scope = read_text_or_none(f"{host.root}/proc/sys/kernel/yama/ptrace_scope")
     words = "no Yama: processes of this account may be attached to" if scope is None else _SCOPES.get(scope, scope)
@@ -69,7 +68,6 @@ def check_rights(host: Host) -> Iterator[Finding]:
         yield warned("doctor.ptrace", "attaching", words, remedy)
     else:
         yield passed("doctor.ptrace", "attaching", words)
-    from ...diagnosis.kernel.log import SOURCE, read_kernel_log
 
     restricted = read_text_or_none(f"{host.root}/proc/sys/kernel/dmesg_restrict")
     log = read_kernel_log(source=f"{host.root}{SOURCE}")
@@ -84,7 +82,7 @@ def check_rights(host: Host) -> Iterator[Finding]:
     yield passed("doctor.pressure", "memory pressure", seen)
 
 
-def check_network(host: Host) -> Iterator[Finding]:
+def check_network(host: HostFacts) -> Iterator[Finding]:
     """The clock; name servers as configured; names are resolved only when that was asked for."""
     yield from judge_clock(epoch_s())
     text = read_text_or_none(f"{host.root}/etc/resolv.conf")
@@ -98,4 +96,4 @@ def check_network(host: Host) -> Iterator[Finding]:
     if host.network:
         for name in NAMES:
             host.tell(f"resolving {name}")
-            yield resolve(name, host.environ)
+            yield resolve_host(name, host.environ)

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import click
 
+from holdfast.agent.control.checkpoints.request import request_checkpoint
+from holdfast.agent.view.find import find_run, require_own
 from holdfast.cli.completion import complete_runs
-from holdfast.cli.render import note, print_json
+from holdfast.cli.path_type import PATH
+from holdfast.cli.render import note, print_record
+from holdfast.cli.render.checkpoint import print_answer
+from holdfast.cli.wait_option import parse_wait
 
 from . import SUMMARIES
 
@@ -20,7 +25,7 @@ holdfast checkpoint --no-wait digits          only ask"""
 @click.option("--wait", "wait", default="5m", show_default=True, metavar="DURATION", help="How long to wait for it.")
 @click.option("--no-wait", is_flag=True, help="Only ask.")
 @click.option("--reason", default="", metavar="TEXT", help="Why, for the record.")
-@click.option("--runs", metavar="DIR", type=click.Path(), help="Look only under this directory of runs.")
+@click.option("--runs", metavar="DIR", type=PATH, help="Look only under this directory of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(*, run: str, wait: str, no_wait: bool, reason: str, runs: str | None, as_json: bool) -> int:
     """Ask the job of RUN (its id, the beginning of it, or its name) to save a checkpoint and go on.
@@ -29,18 +34,16 @@ def command(*, run: str, wait: str, no_wait: bool, reason: str, runs: str | None
     durable that is not older than the request. Requests that come before the job has taken one up are answered by the
     same save. Exit code 75: nothing was saved in the time to wait; the request stays. 64: the job does not run.
     """
-    from holdfast.cli.runs import find, require_own
-    from holdfast.cli.saving import report_answer, save_run
-    from holdfast.cli.stopping import parse_wait
-
     wait_s = parse_wait(wait)
-    found = find(run, root=runs)
+    found = find_run(run, root=runs)
     if found.notice:
         note(found.notice)
     require_own(found)
-    answer = save_run(found, reason=reason, wait_s=None if no_wait else wait_s, quiet=as_json)
-    if as_json:
-        print_json(answer.encode(found.run_id))
-    else:
-        report_answer(answer, found.run_id)
+    tell = _tell_nothing if as_json else note
+    answer = request_checkpoint(found.run_dir, reason=reason, wait_s=None if no_wait else wait_s, tell=tell)
+    print_record(answer) if as_json else print_answer(answer)
     return answer.exit_code
+
+
+def _tell_nothing(text: str) -> None:
+    """For programs, who get the record."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.completion import INSTALL, SHELLS, build_script
-from holdfast.cli.render import print_json
+from holdfast.cli.completion import SHELLS, build_script
+from holdfast.cli.render import print_record
 
 from . import SUMMARIES
 
@@ -21,9 +21,6 @@ def command(shell: str, as_json: bool) -> int:  # noqa: FBT001 - a flag of the c
     zsh   holdfast completion zsh > "${fpath[1]}/_holdfast"
     fish  holdfast completion fish > ~/.config/fish/completions/holdfast.fish
     """  # noqa: D301 - \b is click's mark for lines that are not to be joined
-    script = build_script(shell)
-    if as_json:
-        print_json({"shell": shell, "script": script, "install": INSTALL[shell]})
-    else:
-        print(script)
+    made = build_script(shell)
+    print_record(made) if as_json else print(made.script)
     return 0

@@ -6,26 +6,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.completion import build_completer
+from holdfast.cli.render import note, print_record
+from holdfast.cli.render.explain import print_class, print_gotcha, print_gotchas, print_xid
+from holdfast.diagnosis.explain import ClassPage, XidPage, find_topic, list_gotchas, list_topics
 from holdfast.model.errors import UsageError
 
 from . import SUMMARIES
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
+    from holdfast.diagnosis.catalogue import Gotcha
 
 
-def complete_topics(
-    ctx: click.Context,  # noqa: ARG001 - click's signature
-    param: click.Parameter,  # noqa: ARG001 - click's signature
-    incomplete: str,
-) -> list[CompletionItem]:
-    """Gotcha ids and failure classes that begin with what is typed."""
-    from click.shell_completion import CompletionItem
-
-    from holdfast.cli.explaining import list_topics
-
+def _list_topics(incomplete: str) -> list[tuple[str, str | None]]:
     begin = incomplete.lower()
-    return [CompletionItem(name, help=title) for name, title in list_topics() if name.lower().startswith(begin)]
+    return [(name, title) for name, title in list_topics() if name.lower().startswith(begin)]
 
 
 EPILOG = """\b
@@ -35,11 +30,11 @@ holdfast explain xid 79                an error number of the driver
 holdfast explain --search 'full disk'  the gotchas in which both words stand
 
 \b
-Exit codes: 0 it was found; 1 nothing has these words; 64 there is no such topic."""
+Exit codes: 0 it was found; 1 nothing has these words; 66 there is no such topic."""
 
 
 @click.command(short_help=SUMMARIES["explain"], epilog=EPILOG)
-@click.argument("topic", nargs=-1, shell_complete=complete_topics)
+@click.argument("topic", nargs=-1, shell_complete=build_completer(_list_topics))
 @click.option("--search", "words", metavar="WORDS", help="List the gotchas in which all of these words stand.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(*, topic: tuple[str, ...], words: str | None, as_json: bool) -> int:
@@ -47,16 +42,30 @@ def command(*, topic: tuple[str, ...], words: str | None, as_json: bool) -> int:
 
     Without a topic every gotcha is listed with its title and what holdfast does about it (later: nothing yet).
     """
-    from holdfast.cli import explaining
-
     if topic and words is not None:
         both = " ".join((words, *topic))
         raise UsageError(
             "a topic and --search were both given",
             hint=f"several words in quotes: holdfast explain --search {both!r}",
         )
-    if words is not None:
-        return explaining.print_found(words, as_json=as_json)
-    if not topic:
-        return explaining.print_all(as_json=as_json)
-    return explaining.print_topic(" ".join(topic), as_json=as_json)
+    if topic:
+        found = find_topic(" ".join(topic))
+        print_record(found) if as_json else _print_topic(found)
+        return 0
+    listed = list_gotchas(words)
+    if as_json:
+        print_record(listed)
+    elif not listed.gotchas:
+        note(f"no gotcha has {words!r} in it; `holdfast explain` lists them all")
+    else:
+        print_gotchas(listed.gotchas)
+    return 0 if listed.gotchas else 1
+
+
+def _print_topic(found: Gotcha | ClassPage | XidPage) -> None:
+    if isinstance(found, ClassPage):
+        print_class(found)
+    elif isinstance(found, XidPage):
+        print_xid(found)
+    else:
+        print_gotcha(found)

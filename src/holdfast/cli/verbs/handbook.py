@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import click
 
+from holdfast.agent.view.find import find_run, require_readable
+from holdfast.agent.view.page.handbook import read_handbook
 from holdfast.cli.completion import complete_runs
-from holdfast.cli.render import clean, note, print_json
+from holdfast.cli.path_type import PATH
+from holdfast.cli.render import clean, note, print_record
+from holdfast.desk.caller import CALLER
 
 from . import SUMMARIES
 
@@ -16,7 +20,7 @@ holdfast handbook digits > how.md  keep it outside of any session"""
 
 @click.command(short_help=SUMMARIES["handbook"], epilog=EPILOG)
 @click.argument("run", shell_complete=complete_runs)
-@click.option("--runs", metavar="DIR", type=click.Path(), help="Look only under this directory of runs.")
+@click.option("--runs", metavar="DIR", type=PATH, help="Look only under this directory of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(*, run: str, runs: str | None, as_json: bool) -> int:
     """Print how to look at, stop and resume a run, as it is now.
@@ -24,18 +28,10 @@ def command(*, run: str, runs: str | None, as_json: bool) -> int:
     RUN is its id, the beginning of it, or its name. The text is made from the present state of the run, with its real
     paths: the first thing to do stands at the top, the command that resumes it among the others. Nothing is changed.
     """
-    from holdfast.agent.handbook import render_now
-    from holdfast.agent.observe import observe
-    from holdfast.cli.runs import find, require_readable
-
-    found = find(run, root=runs)
+    found = find_run(run, root=runs)
     if found.notice:
         note(found.notice)
     require_readable(found)
-    view = observe(found.run_dir)
-    text = render_now(view)
-    if as_json:
-        print_json({"run_id": found.run_id, "run_dir": found.run_dir, "condition": view.condition, "text": text})
-    else:
-        print(clean(text, keep_newlines=True), end="")
+    handbook = read_handbook(found.run_dir, box=None if as_json else CALLER.place)
+    print_record(handbook) if as_json else print(clean(handbook.text, keep_newlines=True), end="")
     return 0

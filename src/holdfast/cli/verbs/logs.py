@@ -1,159 +1,213 @@
-"""``holdfast logs``: the job's output, the supervisor's messages, or the events of a run."""
+"""``holdfast logs``: the job's output, the supervisor's messages, or the events of runs."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.agent.view.find import list_roots
+from holdfast.agent.view.live.lines import FilteredLog, LogFile, follow_all, label_runs, read_all
+from holdfast.agent.view.live.logs import Logs, choose_attempts, find_missing, open_log, read_logs, stream
+from holdfast.agent.view.live.logs import follow as follow_log
+from holdfast.agent.view.nodes import name_output, read_nodes
 from holdfast.cli.completion import complete_runs
-from holdfast.cli.render import note, print_json
-from holdfast.model.errors import NoSuchRun, UsageError
+from holdfast.cli.job_output import JobOutput
+from holdfast.cli.named_run import find_ending, find_readable
+from holdfast.cli.path_type import PATH
+from holdfast.cli.render import note, print_record
+from holdfast.desk.caller import CALLER
+from holdfast.desk.terminal import write_fully
+from holdfast.model import wire
+from holdfast.model.errors import UsageError
+from holdfast.model.record import record, replace
 
 from . import SUMMARIES
 
 if TYPE_CHECKING:
-    from holdfast.cli.runs import Found
+    from collections.abc import Sequence
+
+    from holdfast.desk.route.frames import Position
 
 HEADED = 2
 """From this many attempts on each one shown gets a heading."""
+EPILOG = """\b
+holdfast logs -f digits                       as it comes, until the run is over
+holdfast logs -f a b --grep loss              of two runs, the lines with "loss"
+holdfast logs lr/ -n 1                        the last line of each job of a sweep or group"""
 
 
-@click.command(short_help=SUMMARIES["logs"])
-@click.argument("run", shell_complete=complete_runs)
+@record
+class ManyLogs:
+    """The lines of several runs."""
+
+    runs: tuple[Logs, ...]
+
+
+@click.command(short_help=SUMMARIES["logs"], epilog=EPILOG)
+@click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("-f", "--follow", is_flag=True, help="Go on printing until the run is over.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N lines. [default: all]")
+@click.option("--grep", metavar="PATTERN", help="Only lines with this regular expression (Python's); -n counts these.")
 @click.option("--supervisor", is_flag=True, help="The supervisor's own messages instead.")
 @click.option("--events", is_flag=True, help="The event stream (one JSON object a line) instead.")
+@click.option(
+    "--node", type=click.IntRange(min=0), metavar="K", help="Which node's output, of a run over several. [default: 0]"
+)
 @click.option("--attempt", metavar="N|all", help="Which attempt. [default: the newest]")
-@click.option("--runs", metavar="DIR", type=click.Path(), help="Look only under this directory of runs.")
+@click.option("--runs", metavar="DIR", type=PATH, help="Look only under this directory of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with the lines instead of text.")
-def command(
+def command(  # noqa: PLR0913 - one for each option
     *,
-    run: str,
+    names: tuple[str, ...],
     follow: bool,
     lines: int | None,
+    grep: str | None,
     supervisor: bool,
     events: bool,
+    node: int | None,
     attempt: str | None,
     runs: str | None,
     as_json: bool,
 ) -> int:
-    """Print or follow the output of RUN (its id, the beginning of it, or its name), live or ended.
+    """Print or follow the output of each RUN (its id, the beginning of it, or its name), live or ended.
+
+    Of several runs, or GROUP/ for the jobs of a group or sweep, each line begins with the name of its run.
 
     The job's bytes are printed as they are. Where the middle was cut because the output is capped, a line in it says
-    how much went.
+    how much went. With --json at most the last 16 MiB and 200,000 lines, and how many bytes before them were left out.
     """
-    from holdfast.cli.runs import find
-    from holdfast.model import wire
-
     if supervisor and events:
         raise UsageError("--supervisor and --events exclude each other", hint="choose one")
+    if node is not None and (supervisor or events):
+        raise UsageError("--node is for the job's output, and a run has one supervisor", hint="leave one out")
     if follow and as_json:
         raise UsageError("--follow prints as it comes; --json is one object", hint="leave one out, or follow --events")
-    found = find(run, root=runs)
-    if found.notice:
-        note(found.notice)
-    name = wire.SUPERVISOR_LOG if supervisor else wire.EVENTS if events else wire.OUTPUT
-    numbers = _choose_attempts(found, attempt)
+    name = wire.SUPERVISOR_LOG if supervisor else wire.EVENTS if events else name_output(node or 0)
+    run_dirs = _find_runs(names, runs, follow=follow)
+    pattern = None if grep is None else _read_pattern(grep)
+    chosen = [(run_dir, choose_attempts(run_dir, attempt)) for run_dir in run_dirs]
     if as_json:
-        texts = [_read(found, number, name, lines) for number in numbers]
-        print_json({"run_id": found.run_id, "file": name, "attempts": texts})
+        _print_json(chosen, name, lines, pattern)
         return 0
-    for number in numbers:
-        if len(numbers) >= HEADED:
-            note(f"attempt {number}")
-        _print(found, number, name, lines=lines, follow=follow and number == numbers[-1])
+    if node:
+        for run_dir, numbers in chosen:
+            _require_node(run_dir, numbers[-1], node)
+    if len(run_dirs) > 1 or pattern is not None:
+        _print_lines(chosen, name, pattern, lines=lines, follow=follow)
+        return 0
+    _print_one(*chosen[0], name, lines=lines, follow=follow, nodes=node is None)
     return 0
 
 
-def _choose_attempts(found: Found, asked: str | None) -> tuple[int, ...]:
-    from holdfast.agent.observe import list_attempts
-    from holdfast.cli.runs import require_readable
-
-    attempts = list_attempts(found.run_dir)
-    require_readable(found)
-    if not attempts:
-        raise NoSuchRun(f"{found.run_id} has no attempt yet", hint=f"holdfast show {found.run_id}")
-    if asked is None:
-        return attempts[-1:]
-    if asked == "all":
-        return attempts
-    if not asked.isascii() or not asked.isdigit() or int(asked) not in attempts:
-        known = ", ".join(map(str, attempts))
-        raise UsageError(f"{found.run_id} has no attempt {asked!r}", hint=f"it has {known}; or say `all`")
-    return (int(asked),)
-
-
-def _path(found: Found, attempt: int, name: str) -> str:
-    from holdfast.model import wire
-
-    return f"{wire.attempt_dir(found.run_dir, attempt)}/{name}"
+def _print_one(
+    run_dir: str, numbers: Sequence[int], name: str, *, lines: int | None, follow: bool, nodes: bool
+) -> None:
+    """The bytes of one run as they are."""
+    begun = CALLER.position if follow else None
+    for number in numbers:
+        if begun is not None and number < begun.attempt:
+            continue
+        if len(numbers) >= HEADED:
+            note(f"attempt {number}")
+        start = begun if begun is not None and number == begun.attempt else None
+        _print(run_dir, number, name, lines=lines, follow=follow and number == numbers[-1], start=start)
+        if name == wire.OUTPUT and nodes and (found := read_nodes(wire.attempt_dir(run_dir, number))):
+            last = len(found.nodes) - 1
+            others = "the other: --node 1" if last == 1 else f"the others: --node 1 to --node {last}"
+            note(f"this is node 0 of {len(found.nodes)}; {others}")
 
 
-def _print(found: Found, attempt: int, name: str, *, lines: int | None, follow: bool) -> None:
-    from holdfast.agent.tail import Follower, find_last_lines
-    from holdfast.cli.attach import write_fully
+def _find_runs(names: Sequence[str], runs: str | None, *, follow: bool) -> list[str]:
+    """The directories of the runs that are meant, each once."""
+    found: list[str] = []
+    for name in names:
+        if name.endswith("/") and name.count("/") == 1:
+            # It knows the queue, which a run's own name does not need.
+            found += import_module("holdfast.agent.view.runs.by_label").find_runs_of_group(name, list_roots(runs))
+        else:
+            found.append((find_ending if follow else find_readable)(name, runs).run_dir)
+    return list(dict.fromkeys(found))
 
-    path = _path(found, attempt, name)
-    if not follow and not os.path.lexists(path):
-        from holdfast.agent.observe import observe
 
-        view = observe(found.run_dir, attempt=attempt)
-        how = f"{view.condition}: {view.note}" if view.note else view.condition
-        note(f"attempt {attempt} of {found.run_id} has written no {name}; {how}")
-        return
-    offset = 0 if lines is None else find_last_lines(path, lines)
+def _read_pattern(text: str) -> re.Pattern[bytes]:
+    try:
+        return re.compile(text.encode("utf-8", "surrogateescape"))
+    except re.error as error:
+        raise UsageError(
+            f"--grep {text!r}: {error}", hint="a regular expression; `\\[` for a bracket itself"
+        ) from error
+
+
+def _print_json(
+    chosen: Sequence[tuple[str, Sequence[int]]], name: str, lines: int | None, pattern: re.Pattern[bytes] | None
+) -> None:
+    found = [read_logs(run_dir, numbers, name, None if pattern else lines) for run_dir, numbers in chosen]
+    if pattern is not None:
+        found = [_filter(one, pattern, lines) for one in found]
+    print_record(found[0] if len(found) == 1 else ManyLogs(tuple(found)))
+
+
+def _filter(logs: Logs, pattern: re.Pattern[bytes], lines: int | None) -> Logs:
+    attempts = []
+    for one in logs.attempts:
+        kept = [line for line in one.lines if pattern.search(line.encode("utf-8", "surrogateescape"))]
+        attempts.append(replace(one, lines=tuple(kept if lines is None else kept[max(0, len(kept) - lines) :])))
+    return replace(logs, attempts=tuple(attempts))
+
+
+def _print_lines(
+    chosen: Sequence[tuple[str, Sequence[int]]],
+    name: str,
+    pattern: re.Pattern[bytes] | None,
+    *,
+    lines: int | None,
+    follow: bool,
+) -> None:
+    """The lines of several runs, or the matching ones of one."""
+    labels = label_runs([run_dir for run_dir, _ in chosen]) if len(chosen) > 1 else [""]
+    files = [
+        LogFile(run_dir, number, name, label)
+        for (run_dir, numbers), label in zip(chosen, labels, strict=True)
+        for number in (numbers[-1:] if follow else numbers)
+    ]
+    logs = [FilteredLog(file, pattern) for file in files]
+    out = sys.stdout.buffer
     sys.stdout.flush()
-    follower = Follower(path, offset)
     try:
         if follow:
-            _follow(found, attempt, follower)
+            for view in follow_all(logs, lines, lambda line: write_fully(out, line)):
+                note(f"{view.run_id} {view.condition}: {view.note}")
             return
-        for data in follower.read():
-            write_fully(sys.stdout.buffer, data)
+        for log in logs:
+            for line in read_all(log, lines):
+                write_fully(out, line)
     finally:
-        follower.close()
+        for log in logs:
+            log.close()
 
 
-def _follow(found: Found, attempt: int, follower: object) -> None:
-    from holdfast.agent import acting, observe
-    from holdfast.agent.changes import Changes
-    from holdfast.agent.observe import Reach
-    from holdfast.agent.tail import Follower
-    from holdfast.cli.attach import write_fully
-    from holdfast.model import wire
-
-    assert isinstance(follower, Follower)
-    view = observe.observe(found.run_dir, attempt=attempt)
-    local = view.reach is Reach.HERE
-    directory = wire.attempt_dir(found.run_dir, attempt)
-    with Changes(directory, local=local) as changes:
-        look = True
-        while True:
-            if look:
-                view = observe.observe(found.run_dir, attempt=attempt)
-            for data in follower.read():
-                write_fully(sys.stdout.buffer, data)
-            if view.over or view.vanished or (view.ended and not view.supervised):
-                for data in follower.read_rest():
-                    write_fully(sys.stdout.buffer, data)
-                note(f"{found.run_id} {view.condition}: {view.note}")
-                return
-            acting.watch_processes(changes, view)
-            changed = changes.wait()
-            look = changed != frozenset({wire.OUTPUT})
+def _require_node(run_dir: str, attempt: int, node: int) -> None:
+    nodes = read_nodes(wire.attempt_dir(run_dir, attempt))
+    if nodes is not None and node >= len(nodes.nodes):
+        run_id, last = os.path.basename(run_dir), len(nodes.nodes) - 1
+        raise UsageError(f"{run_id} has {last + 1} nodes, and none is {node}", hint=f"--node 0 to --node {last}")
 
 
-def _read(found: Found, attempt: int, name: str, lines: int | None) -> dict[str, object]:
-    from holdfast.agent.tail import Follower, find_last_lines
-
-    path = _path(found, attempt, name)
-    follower = Follower(path, 0 if lines is None else find_last_lines(path, lines))
-    try:
-        text = b"".join(follower.read()).decode("utf-8", "replace")
-    finally:
-        follower.close()
-    return {"attempt": attempt, "path": path, "exists": os.path.exists(path), "lines": text.splitlines()}
+def _print(run_dir: str, attempt: int, name: str, *, lines: int | None, follow: bool, start: Position | None) -> None:
+    missing = None if follow else find_missing(run_dir, attempt, name)
+    if missing is not None:
+        how = f"{missing.condition}: {missing.note}" if missing.note else missing.condition
+        note(f"attempt {attempt} of {missing.run_id} has written no {name}; {how}")
+        return
+    reader = open_log(run_dir, attempt, name, lines, None if start is None else (start.offset, start.anchor))
+    output = JobOutput(os.path.basename(run_dir), attempt, reader)
+    if not follow:
+        output.write(stream(reader))
+        return
+    view = follow_log(run_dir, attempt, reader, write=output.write)
+    note(f"{view.run_id} {view.condition}: {view.note}")

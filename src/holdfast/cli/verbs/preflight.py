@@ -3,38 +3,58 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 
 import click
 
-from holdfast.cli.findings import check_job, print_findings, rank
-from holdfast.cli.options import JobCommand, job_options, resolve_job
-from holdfast.cli.render import print_json
-from holdfast.model.errors import EXIT_WARNED, PreflightFailed
-from holdfast.model.finding import Level
+from holdfast.cli.job.config_syntax import check_config
+from holdfast.cli.job.options import JobCommand, job_options, refuse_slurm, resolve_job
+from holdfast.cli.lazy_group import complete_places
+from holdfast.cli.path_type import PATH
+from holdfast.cli.placed.wish import read_place
+from holdfast.cli.render import print_record
+from holdfast.cli.render.findings import print_findings
 
 from . import SUMMARIES
 
 
 @click.command(cls=JobCommand, short_help=SUMMARIES["preflight"])
-@click.argument("job", required=False, type=click.Path())
+@click.argument("job", required=False, type=PATH)
 @click.option("--strict", is_flag=True, help="Exit with 79 when there are warnings.")
+@click.option(
+    "--on",
+    metavar="PLACE",
+    shell_complete=complete_places,
+    help="Check it at a place: code is sent along, nothing is started.",
+)
+@click.option("--no-code", is_flag=True, help="With --on: send no code along.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @job_options
-def command(*, job: str | None, command: tuple[str, ...], strict: bool, as_json: bool, **options: object) -> int:
+def command(
+    *,
+    job: str | None,
+    command: tuple[str, ...],
+    strict: bool,
+    on: str | None,
+    no_code: bool,
+    as_json: bool,
+    **options: object,
+) -> int:
     """Check whether a job could run here now, and start nothing.
 
     Takes the same file, options and command as `run`. Exit code 0 when nothing failed, 78 otherwise; with --strict
     79 when there are warnings only. A check that could not be made is shown as unknown, which is not a pass.
     """
-    spec = resolve_job(job, command, options)
-    findings = check_job(spec, os.environ)
-    grave = rank(findings, strict=strict)
-    if rank(findings, strict=False) is Level.FAIL:
-        code = PreflightFailed.exit_code
-    else:
-        code = EXIT_WARNED if grave is Level.FAIL else 0
-    if as_json:
-        print_json({"job": spec.name, "level": grave, "findings": findings, "exit_code": code})
-    else:
-        print_findings(findings, strict=strict)
-    return code
+    place = read_place(on, no_code=no_code)
+    refuse_slurm(options, place)
+    spec = resolve_job(job, command, options, elsewhere=place is not None)
+    if place is not None:
+        # One of them is loaded: who checks here needs nothing of places, and a desk may lack what checks here need.
+        there = import_module("holdfast.cli.placed.ordered.preflight")
+        code: int = there.check_there(spec, place, send_code=not no_code, strict=strict, as_json=as_json)
+        return code
+    here = import_module("holdfast.agent.checks.preflight")
+    found = here.examine_job(spec, os.environ, strict=strict, known=check_config(spec.config))
+    print_record(found) if as_json else print_findings(found.findings, strict=strict)
+    exit_code: int = found.exit_code
+    return exit_code

@@ -1,56 +1,178 @@
-"""``holdfast restart``: stop, verified empty, then the same command as the next attempt."""
+"""``holdfast restart``: stop, verified empty, then the next attempt, with what is to change of the job."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.completion import complete_runs
-from holdfast.cli.render import note, print_json
+from holdfast.agent.checks.preflight import refuse_bad_command
+from holdfast.agent.control.act import describe_caller
+from holdfast.agent.control.job.change import build_change, find_changes, find_edited_file, read_recorded_job
+from holdfast.agent.control.job.code import find_code_changes, names_other_files
+from holdfast.agent.control.restart import restart_run
+from holdfast.agent.place.carried.change import read_change, resolve_change_order
+from holdfast.agent.queue.change.restarted import notify_queue
+from holdfast.agent.view.live.attempt import read_followed
+from holdfast.agent.view.live.start import prove_start
+from holdfast.agent.view.source_change import read_origin
+from holdfast.cli.attach import follow_run
+from holdfast.cli.job.config_syntax import refuse_bad_configs
+from holdfast.cli.job.options import JobCommand, asks_slurm, resolve_change
+from holdfast.cli.job.restart_options import restart_options
+from holdfast.cli.named_run import find_own
+from holdfast.cli.render import note, print_record
+from holdfast.cli.render.job_change import describe_changes
+from holdfast.cli.render.start import describe_start
+from holdfast.cli.render.stop import StopReporter
+from holdfast.cli.wait_option import parse_wait
+from holdfast.desk.caller import CALLER
+from holdfast.model.errors import UsageError
+from holdfast.model.record import record
 
 from . import SUMMARIES
 
+if TYPE_CHECKING:
+    from holdfast.agent.control.restart import Restarted
+    from holdfast.model.job import JobSpec
+    from holdfast.model.origin import KeyChange
 
-@click.command(short_help=SUMMARIES["restart"])
-@click.argument("run", shell_complete=complete_runs)
-@click.option("-f", "--follow", is_flag=True, help="Follow the new attempt.")
-@click.option("--wait", "wait", metavar="DURATION", help="How long to wait for the stop. [default: its grace and 10s]")
-@click.option("--runs", metavar="DIR", type=click.Path(), help="Look only under this directory of runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-def command(*, run: str, follow: bool, wait: str | None, runs: str | None, as_json: bool) -> int:
+EPILOG = """\b
+holdfast restart digits                            the same again
+holdfast restart digits --limit-memory 8GB         with more memory, from its last checkpoint
+holdfast restart digits --timeout 12h --env LR=1e-4
+holdfast restart digits --job job.yaml             as the job file says now"""
+
+
+@record
+class PlannedRestart:
+    """What a restart would change: keys of the job, and words about files that are not what the last attempt had."""
+
+    run_id: str
+    changed: tuple[KeyChange, ...]
+    files_changed: tuple[str, ...]
+
+
+@click.command(cls=JobCommand, short_help=SUMMARIES["restart"], epilog=EPILOG)
+@restart_options
+def command(  # noqa: PLR0913 - its options
+    *,
+    run: str,
+    follow: bool,
+    job: str | None,
+    wait: str | None,
+    recorded: bool,
+    no_code: bool,
+    runs: str | None,
+    dry_run: bool,
+    as_json: bool,
+    command: tuple[str, ...],
+    **options: object,
+) -> int:
     """Stop RUN if it lives, verify that nothing of it is left, and start the same command as its next attempt.
 
     The new attempt has the run's job, code snapshot, artifacts and checkpoints; its environment is made from the one of
-    this command. Earlier attempts stay as they are. There are never two trees at once.
-    """
-    from holdfast.agent import acting, observe
-    from holdfast.cli.attach import follow as follow_run
-    from holdfast.cli.queueing.restarted import tell_queue
-    from holdfast.cli.runs import find, require_own
-    from holdfast.cli.stopping import Teller, parse_wait
+    this command. Options change the job for this attempt and all after it; what changed is recorded, and `show` has it.
+    With --job the job is what that file says now; options of the first command are not repeated. Earlier attempts stay
+    as they are. There are never two trees at once.
 
-    found = find(run, root=runs)
-    if found.notice:
-        note(found.notice)
-    require_own(found)
-    attempt = acting.restart(
+    At a place FILE is read at this desk, and the code stays what the run was begun with: where another one is here now
+    that is refused, and --no-code takes up the job alone.
+
+    Nothing is stopped for a command, a directory or a configuration that cannot be started here (78).
+
+    A script, configuration or lock file that was changed since the last attempt is named and run as it is now;
+    --recorded runs the copy of a shell script instead, and refuses where any other file was changed.
+
+    A run of Slurm is handed in again once it is over; one whose job waits or runs is refused.
+    """
+    if no_code and not CALLER.order:
+        raise UsageError("--no-code is for --job and a run at a place", hint="leave it out")
+    found = find_own(run, runs)
+    before = read_recorded_job(found.run_dir)
+    asked = _resolve(found.run_dir, before.spec, job, command, options)
+    scheduled = bool(read_origin(found.run_dir).get("scheduler"))
+    if asks_slurm(options) and not scheduled:
+        raise UsageError(f"--slurm is for runs of Slurm, and {found.run_id} is none", hint="leave it out")
+    changed = find_changes(before, asked)
+    if recorded and names_other_files(before.spec, asked):
+        raise UsageError("--recorded runs what the last attempt ran", hint="leave it out, or what changes the command")
+    # Like a start: what does not parse, or is not there, stops nothing that runs.
+    refuse_bad_configs((asked.config,))
+    if names_other_files(before.spec, asked) and not scheduled:
+        # What a node has, this machine need not have.
+        refuse_bad_command(asked, os.environ)
+    if job is None and (edited := find_edited_file(before)):
+        note(f"{edited} has changed since; --job {edited} takes it up")
+    if dry_run:
+        anew = names_other_files(before.spec, asked)
+        files = tuple(change.words for change in find_code_changes(found.run_dir, anew=anew, recorded=recorded))
+        _print_changes(found.run_id, changed, files, as_json=as_json)
+        return 0
+    job_file = None if CALLER.order else job
+    made = restart_run(
         found.run_dir,
         environ=os.environ,
-        by=acting.describe_caller(),
+        by=describe_caller(),
         wait_s=parse_wait(wait),
-        tell=Teller(quiet=as_json),
+        tell=StopReporter(quiet=as_json),
+        change=lambda: build_change(found.run_dir, before, asked, by=describe_caller(), job_file=job_file),
+        recorded=recorded,
     )
-    tell_queue(found.run_dir)
-    if as_json and not follow:
-        print_json({"run_id": found.run_id, "run_dir": found.run_dir, "attempt": attempt})
-        return 0
-    note(f"{found.run_id} was started again as attempt {attempt}")
-    if not follow:
-        note(f"follow: holdfast attach {found.run_id}    stop: holdfast stop {found.run_id}")
-        return 0
-    code = follow_run(found.run_dir, attempt, quiet=as_json)
+    for text in notify_queue(found.run_dir):
+        note(text)
+    answer = _follow if follow else _tell_begun
+    return answer(found.run_dir, made, as_json=as_json)
+
+
+def _tell_begun(run_dir: str, made: Restarted, *, as_json: bool) -> int:
+    """Say how it stands once it runs, waits for cards, or was refused; a scheduler begins its runs later."""
+    started = prove_start(run_dir, made.attempt, prove_s=0.0) if made.native_id is None else None
     if as_json:
-        newest = observe.list_attempts(found.run_dir)[-1]
-        print_json({"run_id": found.run_id, "run_dir": found.run_dir, "attempt": newest, "exit_code": code})
+        print_record(made)
+    else:
+        _tell_restarted(made)
+        follow = f"follow: holdfast attach {made.run_id}    stop: holdfast stop {made.run_id}"
+        for line in (follow,) if started is None else describe_start(started.state, made.run_id):
+            note(line)
+    return (started.exit_code or 0) if started is not None else 0
+
+
+def _follow(run_dir: str, made: Restarted, *, as_json: bool) -> int:
+    _tell_restarted(made)
+    code = follow_run(run_dir, made.attempt, quiet=as_json)
+    if as_json:
+        print_record(read_followed(run_dir, code))
     return code
+
+
+def _resolve(
+    run_dir: str, before: JobSpec, job: str | None, command: tuple[str, ...], options: dict[str, object]
+) -> JobSpec:
+    """The job of the next attempt. A desk has read its job file already, with all options over it."""
+    if CALLER.order:
+        return resolve_change_order(read_change(CALLER.order), run_dir, before, os.environ)
+    # A relative path that is typed at a desk counts from the run's own working directory.
+    return resolve_change(before, job, command, options, cwd=before.workdir if CALLER.place is not None else None)
+
+
+def _tell_restarted(made: Restarted) -> None:
+    for line in describe_changes(made.changed):
+        note(f"changed: {line}")
+    where = "" if made.checkpoint else "; it has no checkpoint here: begins again at step 0"
+    begun = "was started again as" if made.native_id is None else f"is job {made.native_id} now, which begins it as"
+    note(f"{made.run_id} {begun} attempt {made.attempt}{where}")
+    for words in made.files_changed:
+        uses = "what was recorded" if made.recorded else "it as it is now (as it was: restart --recorded)"
+        note(f"{words}: attempt {made.attempt} uses {uses}")
+
+
+def _print_changes(run_id: str, changed: tuple[KeyChange, ...], files: tuple[str, ...], *, as_json: bool) -> None:
+    if as_json:
+        print_record(PlannedRestart(run_id, changed, files))
+        return
+    for line in (*describe_changes(changed), *files):
+        print(line)
+    if not changed and not files:
+        note("nothing of the job would change")

@@ -2,72 +2,139 @@
 
 from __future__ import annotations
 
-import os
-import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.options import JobCommand, job_options, resolve_job
-from holdfast.cli.render import note, print_json
+from holdfast.cli.job.config_syntax import refuse_bad_configs
+from holdfast.cli.job.env_file import env_file_option
+from holdfast.cli.job.options import JobCommand, asks_slurm, job_options, refuse_slurm, resolve_job, resolve_like
+from holdfast.cli.lazy_group import complete_places
+from holdfast.cli.path_type import PATH
+from holdfast.cli.run.wish import RunWish
+from holdfast.desk.orders.paths import DeskPath
+from holdfast.model.errors import UsageError
+from holdfast.model.place import LOCAL
+from holdfast.model.record import replace
 from holdfast.model.units import parse_duration
 
 from . import SUMMARIES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from click.shell_completion import CompletionItem
 
-    from holdfast.cli.start import Progress
     from holdfast.model.job import JobSpec
+    from holdfast.model.order import CodeRef
+
+EPILOG = """\b
+holdfast run --gpus 1 --timeout 4h -- python train.py --lr 3e-4
+holdfast run -d train.yaml                          come back; the job goes on
+holdfast run --on gpu1 --gpus 2 -- torchrun train.py       on another machine"""
 
 
-@click.command(cls=JobCommand, short_help=SUMMARIES["run"])
-@click.argument("job", required=False, type=click.Path())
+def _complete_runs(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    # A start needs nothing of it.
+    found: list[CompletionItem] = import_module("holdfast.cli.completion").complete_runs(context, param, incomplete)
+    return found
+
+
+@click.command(cls=JobCommand, short_help=SUMMARIES["run"], epilog=EPILOG)
+@click.argument("job", required=False, type=PATH)
 @click.option("-d", "--detach", is_flag=True, help="Return as soon as the start is proven; the job goes on.")
 @click.option(
     "--prove",
     default="2s",
     show_default=True,
     metavar="DURATION",
-    help="With -d: how long the job must live to count as started; 0 is its exec.",
+    help="With -d: how long the job must live to count as started; 0: only that its program was executed.",
 )
 @click.option(
     "--runs",
     metavar="DIR",
-    type=click.Path(),
-    help="Directory of the runs. [default: $HOLDFAST_RUNS, else ~/.local/share/holdfast/runs]",
+    type=PATH,
+    help="Directory of the runs. [default: $HOLDFAST_RUNS, else ${XDG_DATA_HOME:-~/.local/share}/holdfast/runs]",
+)
+@click.option(
+    "--on",
+    metavar="PLACE",
+    shell_complete=complete_places,
+    help="Run it at a place; the code is sent along. A,B: the first with the cards.",
+)
+@click.option("--run-id", metavar="ID", help="With --on: the id of the run; the same id is never a second run.")
+@click.option("--no-code", is_flag=True, help="With --on: send no code along.")
+@click.option(
+    "--like",
+    metavar="RUN",
+    shell_complete=_complete_runs,
+    help="The job of that earlier run, here or PLACE:RUN, as a new one there; options and a command change it.",
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be done, and start nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@env_file_option
 @job_options
-def command(
+def command(  # noqa: PLR0913 - one for each option
     *,
     job: str | None,
     command: tuple[str, ...],
     detach: bool,
     prove: str,
     runs: str | None,
+    on: str | None,
+    run_id: str | None,
+    no_code: bool,
+    like: str | None,
     dry_run: bool,
     as_json: bool,
     **options: object,
 ) -> int:
     """Run a job: leased, contained, supervised, limited, recorded.
 
-    JOB is a YAML or TOML file; every key of it is also an option, and options win. Without a file write the command
-    behind `--`. The job is always detached: `run` only follows it, so a lost terminal never ends a job. Ctrl-C asks it
-    to stop, a second one ends it at once. The exit code is the job's own.
+    JOB is a YAML or TOML file; options win over it. Without a file write the command behind `--`. The job is detached:
+    `run` only follows it, so a lost terminal ends nothing. Ctrl-C asks it to stop, a second one ends it at once. The
+    exit code is the job's own.
     """
-    spec = resolve_job(job, command, options)
-    prove_s = _read_prove(prove)
-    if dry_run:
-        from holdfast.cli.plan import build_plan, print_plan
+    place = None if on == LOCAL else on
+    if place is None and (run_id is not None or no_code):
+        raise UsageError("--run-id and --no-code are for a run at a place", hint="name it with --on PLACE")
+    refuse_slurm(options, place)
+    code = None
+    if like is not None:
+        spec, code = _resolve_like(like, job, command, options, place, send_code=not no_code)
+    else:
+        spec = resolve_job(job, command, options, elsewhere=place is not None)
+    refuse_bad_configs((spec.config,) if place is None or isinstance(spec.config, DeskPath) else ())
+    wish = RunWish(job, detach, _read_prove(prove), runs, dry_run, as_json, place, run_id, not no_code)
+    wish = replace(wish, asks_slurm=asks_slurm(options), code=code)
+    # One of them is loaded: a start here needs nothing of places, and a desk may lack what a start needs.
+    way = import_module(f"holdfast.cli.run.{'here' if place is None else 'there'}")
+    ended: int = way.run(spec, wish)
+    return ended
 
-        plan = build_plan(spec, os.environ)
-        print_json({"plan": plan}) if as_json else print_plan(plan)
-        return plan.exit_code
-    from holdfast.cli.runs import choose_root
 
-    return _start(spec, choose_root(runs), detach=detach, prove_s=prove_s, as_json=as_json)
+def _resolve_like(
+    like: str,
+    job: str | None,
+    command: tuple[str, ...],
+    options: dict[str, object],
+    place: str | None,
+    *,
+    send_code: bool,
+) -> tuple[JobSpec, CodeRef | None]:
+    """The job of another run as the options and a command change it, and its code where the place has that already.
+
+    Raises:
+        HoldfastError: there is no such run, a job file was named, too, or something of it cannot be carried over.
+    """
+    if job is not None:
+        raise UsageError("--like and a job file do not go together", hint="leave one out; options change either")
+    if place is not None or ":" in like.partition("/")[0]:
+        resolve = import_module("holdfast.cli.run.like").resolve_elsewhere
+        found = resolve(like, place or LOCAL, command, options, send_code=send_code)
+        return found.job, found.code
+    run = import_module("holdfast.cli.named_run").find_readable(like, None)
+    before = import_module("holdfast.agent.control.job.change").read_recorded_job(run.run_dir)
+    return resolve_like(before.spec, command, options), None
 
 
 def _read_prove(text: str) -> float:
@@ -75,74 +142,3 @@ def _read_prove(text: str) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise click.UsageError(f"--prove: {error}") from error
-
-
-def _start(spec: JobSpec, root: str, *, detach: bool, prove_s: float, as_json: bool) -> int:
-    from holdfast.cli.start import FIRST_ATTEMPT, launch
-
-    run_dir, run_id = launch(spec, root, argv=sys.argv, environ=os.environ)
-    try:
-        if detach:
-            return _prove(run_dir, run_id, prove_s=prove_s, as_json=as_json)
-        return _follow(run_dir, run_id, FIRST_ATTEMPT, as_json=as_json)
-    except KeyboardInterrupt:
-        note(f"left alone: {run_id} goes on; `holdfast attach {run_id}`, `holdfast stop {run_id}`")
-        raise
-
-
-def _follow(run_dir: str, run_id: str, attempt: int, *, as_json: bool) -> int:
-    from holdfast.cli import attach
-
-    if not as_json:
-        note(f"run {run_id}")
-    code = attach.follow(run_dir, attempt, quiet=as_json)
-    if as_json:
-        from holdfast.agent.observe import observe
-
-        view = observe(run_dir)
-        facts = {"run_id": run_id, "run_dir": run_dir, "attempt": view.attempt, "exit_code": code}
-        print_json({**facts, "condition": view.condition, "note": view.note})
-    return code
-
-
-def _prove(run_dir: str, run_id: str, *, prove_s: float, as_json: bool) -> int:
-    from holdfast.cli.start import FIRST_ATTEMPT, wait_for_start
-
-    progress = wait_for_start(run_dir, FIRST_ATTEMPT, prove_s=prove_s)
-    code = int(progress.data.get("exit_code", 0)) if progress.kind == "ended" else 0
-    if as_json:
-        facts: Mapping[str, object] = {
-            "run_id": run_id,
-            "run_dir": run_dir,
-            "attempt": FIRST_ATTEMPT,
-            "state": progress.data,
-            "exit_code": code if progress.kind == "ended" else None,
-        }
-        print_json(facts)
-        return code
-    print(run_id, flush=True)
-    for line in _describe(progress, run_id):
-        note(line)
-    return code
-
-
-def _describe(progress: Progress, run_id: str) -> list[str]:
-    """What a person should know after ``-d``."""
-    follow = f"holdfast attach {run_id}    stop: holdfast stop {run_id}"
-    if progress.kind == "waiting":
-        held = "; ".join(_describe_busy(busy) for busy in progress.data["blocked_by"])
-        return [f"in line for cards: {held}", f"follow: {follow}"]
-    if progress.kind == "ended":
-        refusal = progress.data.get("refusal") or {}
-        lines = [f"ended already: {progress.data['outcome']}, exit code {progress.data['exit_code']}"]
-        lines += [refusal[key] for key in ("message", "hint") if refusal.get(key)]
-        return [*lines, f"look: holdfast show {run_id}    output: holdfast logs {run_id}"]
-    devices = ", ".join(f"{device['index']} ({device['name']})" for device in progress.data.get("devices", []))
-    return [f"running on card {devices}" if devices else "running", f"follow: {follow}"]
-
-
-def _describe_busy(busy: Mapping[str, object]) -> str:
-    since = f" since {busy['since']}" if busy.get("since") else ""
-    index = busy.get("index")
-    device = busy["device"] if index is None else f"card {index}"
-    return f"{device} is held by {busy['holder']}{since}"

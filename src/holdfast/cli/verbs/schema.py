@@ -6,7 +6,7 @@ import json
 
 import click
 
-from holdfast.cli.schema import build_json_schema
+from holdfast.cli.job.schema import build_json_schema
 
 from . import SUMMARIES
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
+from holdfast.agent.patrol.memory import say_untold_of
+from holdfast.agent.view.page.dossier import Dossier, read_diff, read_dossier
 from holdfast.cli.completion import complete_runs
-from holdfast.cli.render import note, print_json
+from holdfast.cli.named_run import find_readable
+from holdfast.cli.path_type import PATH
+from holdfast.cli.render import note, print_record
+from holdfast.cli.render.run import describe_git, print_dossier
+from holdfast.desk.terminal import write_fully
 
 from . import SUMMARIES
 
@@ -16,7 +24,7 @@ from . import SUMMARIES
 @click.option("--diff", is_flag=True, help="Print the saved difference of the code from its commit, and nothing else.")
 @click.option("--env", "environment", is_flag=True, help="Show the recorded part of the job's environment too.")
 @click.option("--events", is_flag=True, help="Show every event, not the last ones.")
-@click.option("--runs", metavar="DIR", type=click.Path(), help="Look only under this directory of runs.")
+@click.option("--runs", metavar="DIR", type=PATH, help="Look only under this directory of runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(
     *,
@@ -33,18 +41,23 @@ def command(
     What somebody wants, what the supervisor last wrote, and what can be seen now are shown apart. Files that cannot be
     read are named, and the rest is shown.
     """
-    from holdfast.cli.dossier import gather
-    from holdfast.cli.runs import find
-    from holdfast.cli.showing import print_diff, print_dossier
-
-    found = find(run, root=runs)
-    if found.notice:
-        note(found.notice)
-    dossier = gather(found, attempt)
+    found = find_readable(run, runs)
+    dossier = read_dossier(found.run_dir, attempt)
     if diff:
-        return print_diff(dossier, as_json=as_json)
+        return _print_diff(dossier, as_json=as_json)
+    print_record(dossier) if as_json else print_dossier(dossier, environment=environment, every_event=events)
+    if words := say_untold_of(dossier.run_dir):
+        note(f"a patrol had news of it: {words}")
+    return 0
+
+
+def _print_diff(dossier: Dossier, *, as_json: bool) -> int:
+    found, data = read_diff(dossier)
     if as_json:
-        print_json(dossier.encode())
+        print_record(found)
+    elif data:
+        sys.stdout.flush()
+        write_fully(sys.stdout.buffer, data)
     else:
-        print_dossier(dossier, environment=environment, every_event=events)
+        print(describe_git(found.git) + "; no difference was saved")
     return 0

@@ -1,4 +1,4 @@
-"""Whether the fabric manager runs, without which cards behind an NVSwitch do not reach each other (GPUH-10).
+"""Finds out whether the fabric manager runs, which cards behind an NVSwitch need to reach each other (GPUH-10).
 
 The manager is a system daemon of root's. Its process is looked for to say whether it is there; nothing is ever sent to
 it. In a container it may run outside, where nobody here sees it.
@@ -7,16 +7,16 @@ it. In a container it may run outside, where nobody here sees it.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
-from ...model.finding import Finding, Level
+from holdfast.model.finding import Finding, Level
+from holdfast.model.record import record
 
 DAEMON = "nv-fabricmanager"
 COMM_LENGTH = 15
 """A process name is cut to this length. Source: include/linux/sched.h, TASK_COMM_LEN."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fabric:
     """The switches' device nodes, and whether the manager runs (None: it would not be seen from here)."""
 
@@ -27,7 +27,7 @@ class Fabric:
 def read_fabric(*, dev: str = "/dev", proc: str = "/proc", sees_everyone: bool) -> Fabric:
     """Look for NVSwitch nodes and, when there are some, for the manager's process.
 
-    `sees_everyone` is whether the process table is complete for us (`gpu_processes.read_process_view`).
+    `sees_everyone` is whether the process table is complete for us (`host.gpu.processes.read_process_view`).
     """
     try:
         names = sorted(os.listdir(dev))

@@ -1,4 +1,4 @@
-"""Is a card well? From readings under load, counters before and now, and what the kernel said about it (GPUH-01..06).
+"""Judges a card from readings under load, counters before and now, and the kernel's log (GPUH-01..06).
 
 Pure. One reading decides little: what limits the clocks flaps, so a verdict on throttling needs ten readings or the
 driver's own counters. The card's own limits go before fixed temperatures. What was not read is UNKNOWN, never PASS;
@@ -10,19 +10,15 @@ Findings are ``gpu.<what>`` on the card: `answers`, `xid`, `ecc`, `ecc_corrected
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
-from ...model.finding import Finding, Level
-from ...model.verdict import Confidence, FailureClass
-from ..evidence import Answer
+from holdfast.diagnosis.evidence import Answer, Detection
+from holdfast.model.finding import Finding, Level
+from holdfast.model.gpu import Card
+from holdfast.model.record import record
+from holdfast.model.verdict import Confidence, FailureClass
+
 from .throttling import judge_load, judge_temperature, judge_throttling
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ...model.gpu import Card
-    from ..evidence import Detection
 
 STORM_PER_S = 100.0
 """Corrected memory errors a second from which calls to the driver were seen to crawl (17 700 a second blocked every
@@ -48,7 +44,7 @@ FAULT_FINDINGS = {
 """Where a fault of the reading is reported; the others are ``gpu.answers``."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KernelWitness:
     """What the kernel log said of one card: detections of `judge_xids`, or why it was not read.
 

@@ -1,7 +1,7 @@
-"""Who has a card open whose memory no visible process accounts for (GPUH-07, GPUH-08).
+"""Finds who has a card open whose memory no visible process accounts for (GPUH-07, GPUH-08).
 
-Reports candidates with what speaks for each, and never acts. `look` reads, `judge_holders` decides, on two looks some
-seconds apart. The rules keep healthy processes off the list:
+Reports candidates with what speaks for each, and never acts. `find_open_nodes` reads, `judge_holders` decides, on two
+looks some seconds apart. The rules keep healthy processes off the list:
 
 - only processes of this account, which have this card's device node open or mapped;
 - never one with the mark of a run that is not known to be over, never a system daemon;
@@ -15,17 +15,15 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from ...host.processes import list_pids, read_command, read_environ, read_stat, read_uid
-from ...model.gpu import HolderKind
-from ..evidence import Reading
+from holdfast.diagnosis.evidence import Reading
+from holdfast.host.process.processes import list_pids, read_command, read_environ, read_stat, read_uid
+from holdfast.model.record import record
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from ...model.gpu import Card, GpuProcess
+    from holdfast.model.gpu import Card
 
 BETWEEN_LOOKS_S = 5.0
 YOUNG_S = 60.0
@@ -49,7 +47,7 @@ DAEMONS = frozenset(
 the list, so one that borrows it gains nothing."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpenNode:
     """One process of this account that has a card open. `nodes` are device names (``nvidia0``)."""
 
@@ -65,8 +63,8 @@ class OpenNode:
     in_service: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+@record
+class OpenNodes:
     """All such processes at one moment (`at_s`, monotonic). `unread` names processes of ours that could not be read."""
 
     holders: tuple[OpenNode, ...]
@@ -74,8 +72,8 @@ class Look:
     unread: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+@record
+class HiddenHolder:
     """A process that may hold the memory unseen, and why; identity is pid and start ticks."""
 
     pid: int
@@ -86,7 +84,7 @@ class Candidate:
     why: tuple[str, ...]
 
 
-def look(*, dev: str = "/dev", uid: int | None = None) -> Look:
+def find_open_nodes(*, dev: str = "/dev", uid: int | None = None) -> OpenNodes:
     """Every process of this account with a card's node open or mapped. Reads /proc of our own processes only.
 
     Call it in a disposable child: reading a process that hangs in the driver can block. `dev` stands in for /dev.
@@ -103,7 +101,7 @@ def look(*, dev: str = "/dev", uid: int | None = None) -> Look:
         node = _describe(pid, nodes) if nodes else None
         if node is not None:
             found.append(node)
-    return Look(tuple(found), time.monotonic(), tuple(unread))
+    return OpenNodes(tuple(found), time.monotonic(), tuple(unread))
 
 
 def _nodes_of(pid: int, dev: str) -> tuple[str, ...] | None:
@@ -176,13 +174,13 @@ def hidden_bytes(card: Card) -> int | None:
 
 def judge_holders(
     card: Card,
-    first: Look,
-    second: Look,
+    first: OpenNodes,
+    second: OpenNodes,
     *,
     over_runs: Collection[str],
     live_pids: Collection[int] = (),
     sees_everyone: bool,
-) -> Reading[tuple[Candidate, ...]]:
+) -> Reading[tuple[HiddenHolder, ...]]:
     """Who may hold this card's memory unseen, or why that cannot be told.
 
     Args:
@@ -213,7 +211,7 @@ def judge_holders(
         why = _why(holder, earlier, listed, hidden, sees_everyone=sees_everyone)
         if why:
             found.append(
-                Candidate(holder.pid, holder.start_ticks, holder.command, holder.age_s, holder.run_id, tuple(why))
+                HiddenHolder(holder.pid, holder.start_ticks, holder.command, holder.age_s, holder.run_id, tuple(why))
             )
     if not found and second.unread:
         return Reading(unread=f"{len(second.unread)} processes of this account cannot be looked at")
@@ -236,20 +234,7 @@ def _why(
     return [f"has {', '.join(holder.nodes)} open and is not in the driver's list of processes", rests]
 
 
-def advise(process: GpuProcess, *, own: bool) -> str:
-    """What to do about one process that holds a card's memory: one sentence."""
-    if process.kind is HolderKind.MANAGED:
-        return f"it belongs to run {process.run_id}: `holdfast stop {process.run_id}`"
-    if process.kind is HolderKind.OTHER_NAMESPACE:
-        return "restart the container that it runs in, or ask its owner to; its pid means nothing here"
-    if process.kind is HolderKind.GHOST:
-        return "nobody can end it any more: ask for a reset of the card (`holdfast gpus reset-request`)"
-    if process.kind is HolderKind.UNKNOWN:
-        return "look as root, or outside this container, before anything is done"
-    return "end it yourself when it is not needed" if own else f"ask {process.user or 'its owner'} about it"
-
-
-def advise_candidates(candidates: Sequence[Candidate]) -> str:
+def advise_candidates(candidates: Sequence[HiddenHolder]) -> str:
     """What to do about the candidates of `judge_holders`; nothing is done by itself."""
     pids = ", ".join(str(candidate.pid) for candidate in candidates)
     return (

@@ -9,15 +9,10 @@ issue 703 for the power cap at full load.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
 
-from ...model.finding import Finding, Level
-from ...model.gpu import CLOCK_LIMITS, IDLE_CLOCKS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ...model.gpu import Card
+from holdfast.model.finding import Finding, Level
+from holdfast.model.gpu import CLOCK_LIMITS, IDLE_CLOCKS, Card
 
 HEAT = 0x8 | 0x20 | 0x40 | 0x80
 """Hardware slowdown, thermal slowdown by software and by hardware, power brake."""

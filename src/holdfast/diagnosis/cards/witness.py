@@ -6,25 +6,21 @@ reset or exchanged since, says who cleared it.
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
-from ...host import clock
-from ...host.quarantine import cleared_since
-from ...model.errors import HoldfastError
-from ...model.finding import Level
-from ...model.gpu import InventorySource
-from ...model.units import format_duration
-from ..kernel.log import DEADLINE_S, SOURCE, read_kernel_log
-from ..kernel.xids import judge_xids, merge_events
+from holdfast.diagnosis.evidence import KernelLog, Reading
+from holdfast.diagnosis.kernel.log import DEADLINE_S, SOURCE, read_kernel_log
+from holdfast.diagnosis.kernel.xids import judge_xids, merge_events
+from holdfast.host import clock
+from holdfast.host.gpu.quarantine import cleared_since
+from holdfast.host.lease.area import LeaseArea
+from holdfast.model.errors import HoldfastError
+from holdfast.model.finding import Level
+from holdfast.model.gpu import Card, Inventory, InventorySource, XidEvent
+from holdfast.model.record import replace
+from holdfast.model.units import format_duration
+
 from .health import KernelWitness, judge_card_health
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from ...host.lease_area import Area
-    from ...model.gpu import Card, Inventory, XidEvent
-    from ..evidence import KernelLog, Reading
 
 QUICK_S = 0.2
 
@@ -36,7 +32,7 @@ def ask_kernel(
     source: str = SOURCE,
     quick: bool = False,
     heard: Sequence[XidEvent] = (),
-    area: Area | None = None,
+    area: LeaseArea | None = None,
     overrides: Mapping[int, str] | None = None,
     trust_injected: bool = False,
 ) -> dict[str, KernelWitness]:
@@ -53,7 +49,7 @@ def ask_kernel(
     }
 
 
-def _cleared(card: Card, area: Area | None) -> float:
+def _cleared(card: Card, area: LeaseArea | None) -> float:
     try:
         return cleared_since(card.uuid, area)
     except HoldfastError:

@@ -1,40 +1,36 @@
 """The gotchas of running trainings on shared and rented GPUs, as data (`holdfast explain`).
 
 A row says what people see, why it happens, what can be read, and what holdfast does about it: prevent, detect, remedy.
-`Gotcha.code` names the modules that do it, tests/gotchas.tsv the tests that show it; a test holds both to be there. A
-row that no code handles says why not.
+`Gotcha.code` names the modules that do it; the tests that show it carry the row's id (`pytest.mark.gotcha("U11")`), and
+`scripts/gotchas.py` holds both to be there. A row that no code handles says why not.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from .gotcha import Gotcha, Mode
+from .gotcha import Gotcha, GotchaMode
+from .platforms import PLATFORMS
+from .storage_and_network import STORAGE_AND_NETWORK
+from .training import TRAINING
+from .universal import UNIVERSAL
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-__all__ = ["Gotcha", "Mode", "all_gotchas", "find", "search"]
+__all__ = ["Gotcha", "GotchaMode", "all_gotchas", "find_gotcha", "search_gotchas"]
 
 
 def all_gotchas() -> tuple[Gotcha, ...]:
     """Every row, in the catalogue's order."""
-    from .platforms import PLATFORMS
-    from .storage_and_network import STORAGE_AND_NETWORK
-    from .training import TRAINING
-    from .universal import UNIVERSAL
-
     rows = (*UNIVERSAL, *STORAGE_AND_NETWORK, *TRAINING, *PLATFORMS)
     return tuple(sorted(rows, key=_order))
 
 
-def find(gotcha_id: str) -> Gotcha | None:
+def find_gotcha(gotcha_id: str) -> Gotcha | None:
     """The row with this id, in any case; None when there is none."""
     wanted = gotcha_id.strip().upper()
     return next((row for row in all_gotchas() if row.id == wanted), None)
 
 
-def search(words: str) -> tuple[Gotcha, ...]:
+def search_gotchas(words: str) -> tuple[Gotcha, ...]:
     """Rows in which every word stands, those with it in id, title or keywords first."""
     wanted = words.lower().split()
     if not wanted:

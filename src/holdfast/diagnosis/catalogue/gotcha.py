@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from holdfast.model.record import record
 
-class Mode(str, Enum):
+
+class GotchaMode(str, Enum):
     """What holdfast does about a gotcha."""
 
     PREVENTED = "prevented"
@@ -19,12 +20,12 @@ class Mode(str, Enum):
     """Not by this version; `Gotcha.reason` says why."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Gotcha:
     """A way to lose time, money or results, in our own words.
 
     `signals` is what can be read, `does` what holdfast does, `remedy` what a person does. `code` names our modules
-    (``core.lifecycle``) that do it. `source` says where the facts are from, `checked` when they were last looked at
+    (``core.run.lifecycle``) that do it. `source` says where the facts are from, `checked` when they were last looked at
     (year-month). `keywords` are words that people search by. `reason` says what is not done, and why.
     """
 
@@ -35,7 +36,7 @@ class Gotcha:
     signals: str
     does: str
     remedy: str
-    modes: tuple[Mode, ...]
+    modes: tuple[GotchaMode, ...]
     source: str
     code: tuple[str, ...] = ()
     reason: str = ""

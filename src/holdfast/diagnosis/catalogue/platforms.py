@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from .gotcha import Gotcha, Mode
+from .gotcha import Gotcha, GotchaMode
 
-P, D, R, LATER = Mode.PREVENTED, Mode.DETECTED, Mode.REMEDIED, Mode.LATER
-SLURM = "Slurm is not a platform of this version"
+P, D, R, LATER = GotchaMode.PREVENTED, GotchaMode.DETECTED, GotchaMode.REMEDIED, GotchaMode.LATER
 KUBERNETES = "Kubernetes is not a platform of this version"
 NOTEBOOKS = "notebooks are not a platform of this version; the training library works there"
 
@@ -16,12 +15,12 @@ PLATFORMS: tuple[Gotcha, ...] = (
         symptom="A rented box ran for a week after the training was done.",
         cause="Nobody was told that it was done, and an idle card costs as much as a busy one.",
         signals="No live run, uptime, a finished run that is hours old.",
-        does="Notifies at the end, and reports leases whose cards idle.",
-        remedy="notify: in the job file; holdfast patrol install.",
+        does="Tells the end of a run to a command or webhook of yours, and a lease whose cards idle; ls, show and "
+        "patrol at the desk say what a rented place has cost and that it still bills.",
+        remedy="notify: in the job file; [PLACE.rent] in places.toml; holdfast teardown PLACE.",
         modes=(D,),
         source="price lists of providers",
-        code=("agent.notify", "agent.patrol"),
-        reason="costs and teardown are not part of this version",
+        code=("agent.supervise.notify", "agent.supervise.watch.cards", "desk.cost.reminder"),
         keywords="cost idle box rent bill",
     ),
     Gotcha(
@@ -34,7 +33,7 @@ PLATFORMS: tuple[Gotcha, ...] = (
         remedy="holdfast run, then close the laptop; holdfast attach RUN to follow it again.",
         modes=(P, D),
         source="torch.distributed.elastic, signal handlers; credentials(7), sessions",
-        code=("host.spawn", "host.sessions", "diagnosis.ended"),
+        code=("host.job.spawn", "host.process.sessions", "diagnosis.ended"),
         keywords="sighup nohup tmux ssh disconnect hang-up torchrun",
     ),
     Gotcha(
@@ -47,7 +46,7 @@ PLATFORMS: tuple[Gotcha, ...] = (
         remedy="rsync --partial instead of scp.",
         modes=(D,),
         source="scp(1)",
-        code=("core.scripts", "agent.checks.command"),
+        code=("core.run.scripts", "agent.checks.command"),
         keywords="scp resume copy",
     ),
     Gotcha(
@@ -69,11 +68,12 @@ PLATFORMS: tuple[Gotcha, ...] = (
         symptom="The full model was started on the laptop or the login node.",
         cause="The same command works in both places.",
         signals="What is asked for against what the machine has.",
-        does="Preflight compares memory, cards and cores with what the job asks for.",
+        does="Preflight refuses more cards than there are, and warns of more memory or cores than the box has.",
         remedy="State gpus: and limits: in the job file; holdfast preflight JOB says what does not fit.",
-        modes=(P, D),
+        modes=(D,),
         source="practice",
         code=("agent.checks.box", "agent.checks.gpu"),
+        reason="what a model needs is not reckoned, so only what the job states is compared",
         keywords="local laptop login node wrong machine",
     ),
     Gotcha(
@@ -86,7 +86,7 @@ PLATFORMS: tuple[Gotcha, ...] = (
         remedy="holdfast restart RUN",
         modes=(D, R),
         source="proc_sys_kernel(5), random/boot_id",
-        code=("agent.acting", "diagnosis.ended"),
+        code=("agent.control.settle", "diagnosis.ended"),
         keywords="reboot power cut lost boot",
     ),
     Gotcha(
@@ -99,7 +99,7 @@ PLATFORMS: tuple[Gotcha, ...] = (
         remedy="gpus: any:1 and gpu: {wait: 2h}",
         modes=(P,),
         source="flock(2)",
-        code=("host.leases", "core.cards"),
+        code=("host.lease.leases", "core.cards.choose"),
         keywords="lock lease busy card shared",
     ),
     Gotcha(
@@ -112,7 +112,7 @@ PLATFORMS: tuple[Gotcha, ...] = (
         remedy="Look again; ask the console whether the box is up.",
         modes=(P, D),
         source="practice",
-        code=("agent.observe", "agent.patrol"),
+        code=("agent.view.observe", "agent.patrol.patrol"),
         keywords="poll ssh timeout unreachable false alarm",
     ),
     Gotcha(
@@ -121,25 +121,38 @@ PLATFORMS: tuple[Gotcha, ...] = (
         symptom="A deadlock or a torn checkpoint at preemption.",
         cause="The handler runs in the middle of anything, also of a save.",
         signals="A save attempted while a handler is on the stack.",
-        does="Handlers only set a flag; the library saves at the next step boundary.",
+        does="Handlers only set a flag; the library saves at the next step boundary. After the warning the "
+        "supervisor, which is the batch process, has the job put back itself: the flag --requeue alone does not cover "
+        "the time limit.",
         remedy="Use holdfast.training, or look at a flag in the loop.",
         modes=(P,),
         source="Python, signal: handlers run between bytecodes; slurm sbatch --signal",
-        code=("training.stopping",),
+        code=("training.stopping", "agent.place.foreground.batch"),
         keywords="sigterm handler preemption save slurm",
     ),
     Gotcha(
         id="SLURM2",
         title="The warning comes too late",
-        symptom="TERM, and KILL before the save was done.",
+        symptom="TERM, and KILL before the save was done; or a job that is put back and begins again at an old step.",
         cause="The save has grown longer than the time between the two.",
-        signals="Measured save time against the grace; half a temporary file at the kill.",
-        does="Measures saves, derives the grace from them, saves in between, and keeps the last good one.",
-        remedy="grace: auto, and checkpoints: {every: auto}",
+        signals="Measured save time against the lead of the warning, and against the grace; half a temporary file at "
+        "the kill.",
+        does="Warns the job of the time limit ahead by twice a measured save and a minute, and says at submit and at "
+        "each attempt (check time.warning) where that does not fit. The library leaves by itself where a save would "
+        "not fit any more, and goes on as the next attempt. A preemption gives no warning but KillWait: saves in "
+        "between count.",
+        remedy="--slurm signal=B:USR1@SECONDS, or grace: in the job file; checkpoints: {every: auto}; the site's "
+        "KillWait and the GraceTime of its partitions: holdfast place show PLACE.",
         modes=(P, D),
-        source="slurm.conf, KillWait; kubernetes, terminationGracePeriodSeconds",
-        code=("training.cadence", "agent.promises", "training.storage"),
-        keywords="grace killwait preemption save time",
+        source="sbatch(1), --signal; slurm.conf(5), KillWait, GraceTime; kubernetes, terminationGracePeriodSeconds",
+        code=(
+            "core.slurm.lead",
+            "agent.checks.clock",
+            "training.cadence",
+            "agent.supervise.start.job_context",
+            "training.storage",
+        ),
+        keywords="grace killwait preemption save time slurm warning lead signal requeue gracetime",
     ),
     Gotcha(
         id="SLURM3",
@@ -147,12 +160,13 @@ PLATFORMS: tuple[Gotcha, ...] = (
         symptom="One core for the whole training.",
         cause="Since Slurm 22.05 srun does not inherit --cpus-per-task from sbatch.",
         signals="The affinity inside of the step against what was asked for.",
-        does="Thread pools and workers are bounded by the affinity that the step really has, and the manifest says so.",
+        does="Thread pools and workers are bounded by the affinity that the step really has, and the manifest says "
+        "so. Where a run has several nodes, their srun asks for the cores.",
         remedy="srun --cpus-per-task=$SLURM_CPUS_PER_TASK",
         modes=(D,),
         source="Slurm 22.05 release notes",
-        code=("host.allocation", "core.limits"),
-        reason=SLURM,
+        code=("host.gpu.allocation", "core.job.limits", "core.slurm.nodes"),
+        reason="a step that the job begins by itself asks for its own cores",
         keywords="srun cpus-per-task affinity nproc",
     ),
     Gotcha(
@@ -161,11 +175,13 @@ PLATFORMS: tuple[Gotcha, ...] = (
         symptom="State OUT_OF_MEMORY, exit 0:125, no traceback.",
         cause="The step's group reached its limit; the kernel killed one process of it.",
         signals="slurmstepd's line in the log; the group's counter.",
-        does="Knows slurmstepd's words and the group's counter: class out_of_memory.",
-        remedy="Ask for the measured peak and a fifth more; fewer workers.",
+        does="Knows slurmstepd's words, the group's counter, and Slurm's state OUT_OF_MEMORY of a job that left no "
+        "record: class out_of_memory, with what to ask for.",
+        remedy="Ask for the measured peak and a fifth more (--memory); MaxRSS is sampled, so the true peak was "
+        "higher. Fewer workers. No smaller batch: it lives on the card.",
         modes=(D,),
-        source="slurm, sacct job state codes",
-        code=("diagnosis.logs", "diagnosis.ended"),
+        source="sacct(1), JOB STATE CODES and MaxRSS",
+        code=("diagnosis.logs", "diagnosis.ended", "agent.scheduler.slurm.scheduler"),
         keywords="out_of_memory slurmstepd oom sacct",
     ),
     Gotcha(
@@ -174,11 +190,14 @@ PLATFORMS: tuple[Gotcha, ...] = (
         symptom="The job was requeued to another node, and begins at 0.",
         cause="$TMPDIR is cleaned at the end of the job, and local to the node.",
         signals="The checkpoint directory resolves under a temporary or memory file system.",
-        does="Preflight warns of checkpoints on a file system that does not outlive the box.",
+        does="Refuses checkpoints below /tmp and its like for a job at a place of kind slurm. Inside of a Slurm job "
+        "preflight warns of runs, and so of their checkpoints, below $TMPDIR or /tmp, and of a mirror there; "
+        "everywhere of a file system in memory.",
         remedy="Put checkpoints on the shared file system, or mirror: there.",
-        modes=(P,),
+        modes=(D,),
         source="slurm, job_container/tmpfs",
-        code=("agent.checks.disk",),
+        code=("core.slurm.contradictions", "agent.checks.disk"),
+        reason="a disk of the node that is mounted elsewhere is not told from one that stays",
         keywords="tmpdir scratch checkpoint node local",
     ),
     Gotcha(
@@ -255,9 +274,10 @@ PLATFORMS: tuple[Gotcha, ...] = (
         signals="No device in the container; CUDA does not initialise.",
         does="A run that asks for cards and sees none does not start; the library refuses too.",
         remedy="resources: {limits: {nvidia.com/gpu: 1}}",
-        modes=(P, D),
+        modes=(D,),
         source="kubernetes, Schedule GPUs",
         code=("agent.checks.gpu", "agent.checks.framework", "training.box"),
+        reason="only holdfast inside of the pod sees it; Kubernetes is not a platform of this version",
         keywords="cpu fallback kubernetes limits gpu",
     ),
     Gotcha(
@@ -270,7 +290,7 @@ PLATFORMS: tuple[Gotcha, ...] = (
         remedy="Flush and unmount (drive.flush_and_unmount()) before you close; verify from another machine.",
         modes=(D,),
         source="google.colab.drive",
-        code=("training.storage.mirroring",),
+        code=("training.storage.write.mirror",),
         reason=NOTEBOOKS,
         keywords="colab drive sync lag",
     ),
@@ -280,11 +300,10 @@ PLATFORMS: tuple[Gotcha, ...] = (
         symptom="Twelve hours, then a plot failed, and the commit saved nothing.",
         cause="A notebook that ends in an error keeps no output version.",
         signals="A failed cell; outputs missing.",
-        does="Checkpoints and metrics are written as they come, not at the end.",
+        does="",
         remedy="Guard the cells after the training; write results as you go.",
-        modes=(D,),
+        modes=(LATER,),
         source="Kaggle, Notebooks documentation",
-        code=("training.storage", "training.reporting"),
         reason=NOTEBOOKS,
         keywords="kaggle commit output lost notebook",
     ),
@@ -307,12 +326,12 @@ PLATFORMS: tuple[Gotcha, ...] = (
         symptom="/kaggle/temp or /content is empty in the next session.",
         cause="Only some directories outlive the session.",
         signals="The final path lies on a tier that is wiped.",
-        does="Checkpoints can be mirrored to a durable directory as they are made.",
+        does="Mirrors checkpoints to a place that you name, and goes on from there when the rest is gone.",
         remedy="Mirror to Drive, or to /kaggle/working.",
-        modes=(P,),
+        modes=(R,),
         source="Colab FAQ; Kaggle, Notebooks documentation",
-        code=("training.storage.mirroring",),
-        reason=NOTEBOOKS,
+        code=("training.storage.write.mirror", "training.restore"),
+        reason="which directories are wiped is not known, and other results are not copied; " + NOTEBOOKS,
         keywords="kaggle working content temp session wiped",
     ),
     Gotcha(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from .gotcha import Gotcha, Mode
+from .gotcha import Gotcha, GotchaMode
 
-P, D, R, LATER = Mode.PREVENTED, Mode.DETECTED, Mode.REMEDIED, Mode.LATER
-REMOTE = "transfers to and from a box are not part of this version"
+P, D, R, LATER = GotchaMode.PREVENTED, GotchaMode.DETECTED, GotchaMode.REMEDIED, GotchaMode.LATER
 
 STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
     Gotcha(
@@ -18,7 +17,7 @@ STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
         remedy="Declared scratch is pruned and it is tried again; else give it room: holdfast prune RUN.",
         modes=(P, D, R),
         source="torch, PytorchStreamWriter; write(2), ENOSPC",
-        code=("core.disk_budget", "training.storage", "diagnosis.storage", "diagnosis.logs"),
+        code=("core.job.disk_budget", "training.storage", "diagnosis.storage", "diagnosis.logs"),
         keywords="enospc disk full iostream error unexpected pos checkpoint",
     ),
     Gotcha(
@@ -32,7 +31,7 @@ STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
         remedy="holdfast doctor shows where it went; holdfast prune RUN; move caches with `caches:`.",
         modes=(P, D, R),
         source="statvfs(3)",
-        code=("host.disks", "agent.checks.disk", "diagnosis.storage"),
+        code=("host.files.disks", "agent.checks.disk", "diagnosis.storage"),
         keywords="inode no space left hugging face cache symlink df -i",
     ),
     Gotcha(
@@ -45,7 +44,7 @@ STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
         remedy="Copy the data to a local disk first and train from there.",
         modes=(D,),
         source="nfs(5)",
-        code=("diagnosis.live", "host.disks"),
+        code=("diagnosis.live", "host.files.disks"),
         reason="copying to a local disk with a proof (stage) is not part of this version",
         keywords="nfs slow data network file system stage",
     ),
@@ -55,12 +54,13 @@ STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
         symptom="Connection reset at 90 %, and it begins again at 0.",
         cause="Long single sessions over an unreliable line.",
         signals="The transfer's process ends early, or no byte for a while.",
-        does="Knows the words of a broken transfer: class transient, which is tried again, bounded.",
+        does="What a push of ours has brought stays there, and the same command goes on. Of others it knows the words "
+        "(rsync, scp, curl, the usual libraries): class transient, tried again, bounded.",
         remedy="rsync --partial --append-verify in a loop, and a hash afterwards.",
-        modes=(D, R),
+        modes=(P, D, R),
         source="rsync(1)",
-        code=("diagnosis.logs", "agent.retrying"),
-        reason="holdfast itself moves nothing between boxes",
+        code=("transfer.data.push", "diagnosis.logs", "agent.supervise.end.retry"),
+        reason="of a copy that the job makes itself the job's whole command is tried again",
         keywords="rsync scp reset transfer resume",
     ),
     Gotcha(
@@ -69,12 +69,13 @@ STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
         symptom="rsync code 11 or files in the wrong place.",
         cause="Most tools create one level, or none.",
         signals="The remote path is absent.",
-        does="Knows the words: class sync_failed, apart from the training's result, with the command that mends it.",
+        does="A push of ours makes the directory with all above it. Of others it knows the words (rsync, scp): class "
+        "sync_failed, apart from the training, with what mends it.",
         remedy="mkdir -p in the same session as the transfer.",
-        modes=(D,),
+        modes=(P, D),
         source="rsync(1)",
-        code=("diagnosis.logs",),
-        reason="holdfast itself moves nothing between boxes",
+        code=("transfer.data.push", "diagnosis.logs"),
+        reason="a copy that the job makes itself makes its own directories",
         keywords="rsync mkdir destination",
     ),
     Gotcha(
@@ -83,11 +84,12 @@ STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
         symptom="The bill has more gigabytes than hours.",
         cause="Data pulled again by every box, or across regions.",
         signals="Bytes moved and the provider's rate.",
-        does="",
+        does="Estimates a pull by the profile's price before it begins: holdfast cost PLACE --pull GB.",
         remedy="Pull once, keep in the same zone, check the provider's rates before.",
-        modes=(LATER,),
+        modes=(D,),
         source="price lists of providers",
-        reason="costs need profiles of providers, which are not part of this version",
+        code=("desk.cost.estimate",),
+        reason="that the same data is pulled again by several boxes is not seen",
         keywords="cost egress bandwidth bill",
     ),
     Gotcha(
@@ -96,11 +98,11 @@ STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
         symptom="Hours of CPU to save 2 % of a checkpoint.",
         cause="Floating-point weights are noise to a compressor; text and JSON are not.",
         signals="The compressed size of a sample.",
-        does="",
+        does="Of what is pushed only that is compressed of which a sample shrinks by a tenth.",
         remedy="Compress text and logs, send weights as they are.",
-        modes=(LATER,),
+        modes=(P,),
         source="measured",
-        reason=REMOTE,
+        code=("transfer.code.push",),
         keywords="zstd compress checkpoint",
     ),
     Gotcha(
@@ -109,13 +111,11 @@ STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
         symptom="The box is gone, and with it the curves.",
         cause="Metrics were only on the instance's own disk.",
         signals="No copy outside of the box.",
-        does="Keeps metrics, logs and the exit record in one run directory; checkpoints can be mirrored as "
-        "they are made.",
-        remedy="checkpoints: {mirror: /durable}; copy the run directory before you give the box back.",
-        modes=(D,),
+        does="holdfast pull brings metrics and logs home with all else; holdfast teardown refuses without its receipt.",
+        remedy="holdfast pull PLACE:RUN before you give the box back; checkpoints: {mirror: /durable}.",
+        modes=(P, D),
         source="practice",
-        code=("training.storage.mirroring", "training.reporting"),
-        reason="the gate before a teardown is not part of this version",
+        code=("desk.teardown.conditions",),
         keywords="metrics lost teardown instance wandb tensorboard",
     ),
     Gotcha(
@@ -124,12 +124,12 @@ STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
         symptom="ls takes minutes, inodes run out, rsync never begins.",
         cause="One file per sample and condition.",
         signals="File count and mean size; the slope of free inodes.",
-        does="Compares the files that a job says it will write with the free inodes, and warns of the trend.",
-        remedy="tar shards of a few hundred MB; one file per split for evaluations.",
-        modes=(P, D),
+        does="Compares the files that a job says it will write with the free inodes, and warns of the trend; "
+        "holdfast results shard packs them.",
+        remedy="tar shards of a few hundred MB (holdfast results shard DIR OUT); one file per split for evaluations.",
+        modes=(P, D, R),
         source="statvfs(3)",
-        code=("agent.checks.disk", "agent.health"),
-        reason="a tool that makes the shards is not part of this version",
+        code=("agent.checks.disk", "agent.supervise.watch.sampler", "agent.control.results.shards"),
         keywords="small files inodes shards webdataset tar",
     ),
     Gotcha(
@@ -151,11 +151,12 @@ STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
         symptom="`synced`, and the far side lacks half of it.",
         cause="The exit code of one of several copies was dropped, or the far disk was full of inodes.",
         signals="Counts, sizes and hashes of both sides.",
-        does="Mirrors of checkpoints are read back and compared before they count as durable.",
+        does="Results (`results: {to: DIR}`) and mirrors of checkpoints are read back and compared before they count; "
+        "a copy that failed fails the run as sync_failed, and is repeated as a copy: holdfast results copy RUN.",
         remedy="Trust a copy only after its hashes; holdfast checkpoints verify DIR on the copy.",
-        modes=(P, D),
+        modes=(P, D, R),
         source="practice",
-        code=("training.storage.mirroring",),
+        code=("host.files.copies.proven", "agent.supervise.end.results", "training.storage.write.mirror"),
         keywords="sync rsync silent failure verify copy mirror",
     ),
     Gotcha(
@@ -168,7 +169,7 @@ STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
         remedy="Export the variable before `holdfast run`, or use the service's own login file.",
         modes=(P, D),
         source="proc_pid_cmdline(5)",
-        code=("core.redact", "agent.checks.command"),
+        code=("core.job.redact", "agent.checks.command"),
         keywords="token api key secret leak wandb argv",
     ),
     Gotcha(
@@ -190,11 +191,14 @@ STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
         symptom="The fix is in the editor, the bug is in the results.",
         cause="The push failed, or the process started before it.",
         signals="Hashes of the code that runs and of the code that is meant.",
-        does="Records commit, difference and hashes of the entry files with every run; restart compares them.",
+        does="Records commit, difference and hashes of the entry files, so that what ran can be shown. A restart names "
+        "a script, configuration or lock file that changed since; what holdfast begins by itself does not run it. "
+        "holdfast teardown asks for the commit or the tree of each run.",
         remedy="holdfast show RUN --diff says what ran.",
-        modes=(P, D),
+        modes=(D,),
         source="practice",
-        code=("host.snapshot", "agent.changes"),
+        code=("host.files.snapshot", "agent.control.job.code", "agent.supervise.start.same_code"),
+        reason="what is not named by the command, such as imported modules, is recorded and not compared",
         keywords="stale code git diff deploy old version",
     ),
 )

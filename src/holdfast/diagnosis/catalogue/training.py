@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .gotcha import Gotcha, Mode
+from .gotcha import Gotcha, GotchaMode
 
-P, D, R, LATER = Mode.PREVENTED, Mode.DETECTED, Mode.REMEDIED, Mode.LATER
+P, D, R, LATER = GotchaMode.PREVENTED, GotchaMode.DETECTED, GotchaMode.REMEDIED, GotchaMode.LATER
 
 TRAINING: tuple[Gotcha, ...] = (
     Gotcha(
@@ -26,25 +26,26 @@ TRAINING: tuple[Gotcha, ...] = (
         symptom="`Key not in struct`, or the override was silently not used.",
         cause="An override path goes through a parent that is null, or through another overlay.",
         signals="The resolved configuration against the one that was asked for.",
-        does="A sweep resolves base, overlays and parameters to one file for each cell, through null parents, stores "
+        does="A sweep resolves base, overlays and parameters to one file for each job, through null parents, stores "
         "it by its hash, and names a parameter that the base does not have. A retry is proven to have the same file.",
         remedy="config: and overlays: in a sweep file; else resolve the configuration to one file and run that.",
         modes=(P, D),
         source="Hydra, OmegaConf struct mode",
-        code=("core.overlay", "cli.sweeping.configs", "host.snapshot", "agent.changes"),
+        code=("core.queue.overlay", "cli.sweep.configs", "host.files.snapshot", "agent.view.changes"),
         keywords="hydra override config overlay",
     ),
     Gotcha(
         id="U28",
         title="Driver, toolkit and framework do not fit",
-        symptom="`no kernel image is available`, `CUDA driver version is insufficient`.",
+        symptom="`no kernel image is available`, `driver version is insufficient`, `detected CUDA version mismatches`.",
         cause="The framework was built for a newer driver, or without code for this card's architecture.",
         signals="The driver's CUDA version, the framework's build and architectures, the card's compute capability.",
-        does="Compares the three before the start and names the one that does not fit.",
+        does="Compares the three before a run with cards starts, names the one that does not fit, and knows the words.",
         remedy="Install the build that fits the driver; holdfast doctor says which of the three is odd.",
-        modes=(P, D),
+        modes=(D,),
         source="CUDA Compatibility, NVIDIA documentation",
-        code=("core.framework", "agent.checks.framework", "diagnosis.logs"),
+        code=("core.job.framework", "agent.checks.framework", "diagnosis.logs"),
+        reason="the toolkit that an extension is compiled with is not looked at, only the words when it fails",
         keywords="no kernel image cuda driver insufficient sm_ torch version",
     ),
     Gotcha(
@@ -53,11 +54,13 @@ TRAINING: tuple[Gotcha, ...] = (
         symptom="The same requirements, other results or an import error.",
         cause="Only direct dependencies were pinned.",
         signals="No lock file; the hash of the installed packages differs from the last run's.",
-        does="Warns without a lock file, copies it into the run, and compares on restart.",
+        does="Warns of requirements without versions or a lock file, and copies the lock file into the run; "
+        "a restart compares and names it where it changed, and what holdfast begins by itself does not run it.",
         remedy="Lock the whole environment (uv lock, pip freeze).",
-        modes=(P, D),
+        modes=(D,),
         source="pip, Repeatable Installs",
-        code=("agent.checks.inputs", "agent.changes", "host.snapshot"),
+        code=("agent.checks.inputs", "agent.control.job.code", "agent.supervise.start.same_code"),
+        reason="the lock file is compared, not the packages that are installed",
         keywords="requirements pin lock drift pip freeze",
     ),
     Gotcha(
@@ -66,12 +69,12 @@ TRAINING: tuple[Gotcha, ...] = (
         symptom="The same tag is another image today.",
         cause="Tags are names that can be moved; digests are not.",
         signals="An image reference without a digest.",
-        does="Preflight warns of a reference without a digest.",
+        does="A reference without a digest is refused before the start, with the words that stay true; what a job ran "
+        "in is recorded by its digest, also where moving_tag allows a tag.",
         remedy="Write image@sha256:...",
-        modes=(P, D),
+        modes=(P,),
         source="OCI distribution specification",
-        code=("agent.checks.inputs",),
-        reason="images are checked, not started, by this version",
+        code=("agent.checks.container.check",),
         keywords="docker latest tag digest",
     ),
     Gotcha(
@@ -82,23 +85,25 @@ TRAINING: tuple[Gotcha, ...] = (
         signals="CUDA does not initialise in the target interpreter; the card idle while cores are busy.",
         does="Asks the job's own interpreter before the start, and refuses; a live diagnosis says cpu_fallback.",
         remedy="Give the container its devices (--gpus, --nv), or install the framework's CUDA build.",
-        modes=(P, D),
+        modes=(D,),
         source="NVIDIA container toolkit; torch.cuda.is_available",
         code=("agent.checks.framework", "diagnosis.live", "training.box"),
+        reason="inside of a container the leased device files and the variable are compared; torch is not asked there",
         keywords="cpu fallback container gpus torch cuda available false",
     ),
     Gotcha(
         id="U32",
-        title="One setting for all cells",
-        symptom="The cell that needed 50 epochs got 20.",
-        cause="A blanket override on the command line beats each cell's own value.",
-        signals="An override that differs from the cell's value.",
-        does="A value for all cells that differs from what a cell, its configuration, command or environment says is "
-        "told with both values and which one stands; --strict refuses it. A cell's own value is the one that stands.",
-        remedy="Put the value into each cell's own entry (overrides: or cells: of the sweep file).",
+        title="One setting for all jobs",
+        symptom="The job that needed 50 epochs got 20.",
+        cause="A blanket override on the command line beats each job's own value.",
+        signals="An override that differs from the job's value.",
+        does="A value for all jobs that differs from what a job, its configuration, command or environment says is "
+        "told with both values and which one stands; --strict refuses it. A job's own value is the one that stands.",
+        remedy="Put the value into each job's own entry (overrides: or jobs: of the sweep file).",
         modes=(D, R),
         source="practice",
-        code=("cli.sweeping.contradictions", "cli.sweeping.building"),
+        code=("cli.sweep.contradictions", "cli.sweep.build"),
+        reason="only jobs of a sweep are compared, and only by a configuration that holdfast reads",
         keywords="sweep epochs override blanket",
     ),
     Gotcha(
@@ -107,11 +112,13 @@ TRAINING: tuple[Gotcha, ...] = (
         symptom="The run is done and the tracker has no trace of it.",
         cause="Without a key and without an offline mode the tracker turns itself off, with one line in the log.",
         signals="`Disabled ... No API key` among the first lines; no offline directory.",
-        does="Sets the offline mode unless told otherwise, and finds the line.",
+        does="Sets the offline mode unless told otherwise, refuses an online run without a credential, and finds the "
+        "line in the log: an event, a warning among the last words of a run that ended well, and in diagnose.",
         remedy="tracker: offline, or log in before the run; metrics.jsonl of the run has the curve in any case.",
-        modes=(D, R),
+        modes=(D,),
         source="wandb documentation, WANDB_MODE",
-        code=("core.environment", "agent.checks.environment", "diagnosis.logs", "training.reporting"),
+        code=("core.job.environment", "agent.checks.environment", "diagnosis.logs.trackers", "training.reporting"),
+        reason="nothing asks whether the tracker has the run, and nothing syncs an offline one",
         keywords="wandb disabled no api key offline tracker",
     ),
     Gotcha(
@@ -124,7 +131,7 @@ TRAINING: tuple[Gotcha, ...] = (
         remedy="holdfast drill tells whether a resume is exact; for kernels see torch's notes on reproducibility.",
         modes=(D,),
         source="torch, Reproducibility",
-        code=("training.randomness", "agent.drill"),
+        code=("training.randomness", "agent.drill.drill"),
         keywords="seed deterministic reproducibility cudnn benchmark",
     ),
     Gotcha(
@@ -150,7 +157,7 @@ TRAINING: tuple[Gotcha, ...] = (
         remedy="Put the script's body under if __name__ == '__main__':",
         modes=(D,),
         source="multiprocessing, Safe importing of main module",
-        code=("training.oversights", "diagnosis.logs"),
+        code=("training.forgotten_state", "diagnosis.logs"),
         keywords="spawn main guard multiprocessing freeze_support",
     ),
 )

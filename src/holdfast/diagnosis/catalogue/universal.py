@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .gotcha import Gotcha, Mode
+from .gotcha import Gotcha, GotchaMode
 
-P, D, R, LATER = Mode.PREVENTED, Mode.DETECTED, Mode.REMEDIED, Mode.LATER
+P, D, R, LATER = GotchaMode.PREVENTED, GotchaMode.DETECTED, GotchaMode.REMEDIED, GotchaMode.LATER
 
 UNIVERSAL: tuple[Gotcha, ...] = (
     Gotcha(
@@ -17,7 +17,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="holdfast stop RUN; after a lost connection ask again: the wish is on disk, and so is the answer.",
         modes=(P, D),
         source="pkill(1); seen on a real sshd",
-        code=("agent.acting", "host.processes"),
+        code=("agent.control.stop", "host.process.processes"),
         keywords="ssh 255 pkill pattern kill",
     ),
     Gotcha(
@@ -31,7 +31,8 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="Edit freely: the run has its copy. What ran is in snapshot/ of the run directory.",
         modes=(P, D),
         source="bash reads scripts incrementally; tmux(1), GLOBAL AND SESSION ENVIRONMENT",
-        code=("host.snapshot", "agent.create"),
+        code=("host.files.snapshot", "agent.control.create"),
+        reason="a Python module that is imported after the edit is the edited one",
         keywords="edit live script bash snapshot tmux environment",
     ),
     Gotcha(
@@ -45,7 +46,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="holdfast diagnose RUN; its one action fits the cause. No smaller batch without evidence of memory.",
         modes=(D,),
         source="Documentation/admin-guide/cgroup-v2.rst, memory.events; proc(5)",
-        code=("diagnosis.ended", "agent.manifest"),
+        code=("diagnosis.ended", "agent.supervise.start.manifest"),
         keywords="vanished killed died silent gone",
     ),
     Gotcha(
@@ -58,7 +59,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="holdfast restart RUN",
         modes=(P,),
         source="seen on a real sshd",
-        code=("agent.acting",),
+        code=("agent.control.restart",),
         keywords="restart relaunch ssh",
     ),
     Gotcha(
@@ -67,9 +68,9 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         symptom="The job runs with another Python than the shell had, or a hook refuses the command.",
         cause="Detached shells read other start-up files; a bare `python` is whatever PATH says there.",
         signals="The resolved executable of the command against the one that was meant.",
-        does="Resolves the command before the start, records the interpreter, and fails preflight when it is missing.",
+        does="Resolves the command by the PATH of the launch, says to which file, and refuses one that is not there.",
         remedy="Name the interpreter (`.venv/bin/python`), or activate its environment before `holdfast run`.",
-        modes=(P, D),
+        modes=(D,),
         source="bash(1), INVOCATION",
         code=("agent.checks.command",),
         keywords="conda environment python interpreter activate PATH",
@@ -85,7 +86,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="Fewer workers or more memory. A smaller batch does not help: the batch lives on the card.",
         modes=(P, D),
         source="Documentation/admin-guide/cgroup-v2.rst; torch.utils.data, multi-process data loading",
-        code=("core.limits", "agent.watchdog", "diagnosis.ended"),
+        code=("core.job.limits", "agent.supervise.watch.limits", "diagnosis.ended"),
         keywords="137 oom ram workers dataloader sigkill memory",
     ),
     Gotcha(
@@ -98,7 +99,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="With a co-tenant: another card. Alone: a smaller batch, accumulation or checkpointing.",
         modes=(P, D),
         source="torch documentation, CUDA semantics, memory management",
-        code=("core.cards", "diagnosis.logs", "diagnosis.ended"),
+        code=("core.cards.choose", "diagnosis.logs", "diagnosis.ended"),
         keywords="cuda out of memory vram co-tenant",
     ),
     Gotcha(
@@ -113,7 +114,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="holdfast doctor; holdfast doctor --reap for your own leftovers; restart the container that holds it.",
         modes=(D, R),
         source="NVML, nvmlDeviceGetComputeRunningProcesses; pid_namespaces(7)",
-        code=("diagnosis.cards", "host.gpu_processes", "agent.reaper"),
+        code=("diagnosis.cards", "host.gpu.processes", "agent.control.leftovers"),
         keywords="ghost zombie vram no process nvidia-smi namespace holder",
     ),
     Gotcha(
@@ -127,7 +128,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="holdfast sentinel RUN --for ended; holdfast reconcile",
         modes=(P, D, R),
         source="practice",
-        code=("agent.sentinel", "agent.reconcile"),
+        code=("agent.patrol.sentinel.wait", "agent.patrol.reconcile"),
         keywords="watch loop stale waiter until grep",
     ),
     Gotcha(
@@ -141,7 +142,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="holdfast patrol",
         modes=(P,),
         source="practice",
-        code=("agent.patrol", "host.offload"),
+        code=("agent.patrol.patrol", "host.process.offload"),
         keywords="hang monitor poll timeout",
     ),
     Gotcha(
@@ -155,7 +156,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="notify: in the job file, or holdfast patrol install",
         modes=(P,),
         source="practice",
-        code=("agent.closing", "agent.notify", "agent.patrol"),
+        code=("agent.supervise.end.finalize", "agent.supervise.notify", "agent.patrol.patrol"),
         keywords="monitor check later session cron",
     ),
     Gotcha(
@@ -182,7 +183,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="Give the box back or have the card reset; run elsewhere from the checkpoint. Do not debug the code.",
         modes=(D, R),
         source="NVIDIA, XID Errors",
-        code=("diagnosis.kernel", "host.quarantine", "core.cards"),
+        code=("diagnosis.kernel", "host.gpu.quarantine", "core.cards.choose"),
         keywords="xid nvrm 79 48 fell off the bus hardware",
     ),
     Gotcha(
@@ -196,7 +197,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="Another card or box; clean the cooling. Do not blame the model.",
         modes=(D,),
         source="nvml.h, nvmlClocksEventReasons",
-        code=("diagnosis.cards", "agent.health"),
+        code=("diagnosis.cards", "agent.supervise.watch.sampler"),
         keywords="slow thermal throttle clocks hot power",
     ),
     Gotcha(
@@ -209,7 +210,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="In this order: workers up to the bound, persistent, pinned, prefetch 2; then stage the data locally.",
         modes=(D, R),
         source="torch.utils.data",
-        code=("diagnosis.live", "core.limits"),
+        code=("diagnosis.live", "core.job.limits"),
         keywords="dataloader starvation slow workers io",
     ),
     Gotcha(
@@ -222,7 +223,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="Move the work off the loop if it is too slow; nothing is broken.",
         modes=(D,),
         source="practice",
-        code=("diagnosis.live", "core.stall"),
+        code=("diagnosis.live", "core.run.stall"),
         keywords="idle gpu zero utilization cpu preprocessing",
     ),
     Gotcha(
@@ -231,11 +232,11 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         symptom="64 threads on 4 cores of a container; the card at 5 to 15 %.",
         cause="Libraries size their pools by the host's cores, not by the container's quota.",
         signals="Runnable threads against the quota; time waited for a core against time run; throttled periods.",
-        does="Caps the thread pools from the quota at launch; a live diagnosis measures the waiting.",
+        does="Caps the thread pools from the quota and the run's own affinity; a live diagnosis measures the waiting.",
         remedy="Leave OMP_NUM_THREADS as given, or set threads: in the job file.",
         modes=(P, D),
         source="sched_setaffinity(2); cgroup-v2.rst, cpu.max",
-        code=("core.limits", "core.environment", "diagnosis.live"),
+        code=("core.job.limits", "core.job.environment", "diagnosis.live"),
         keywords="omp_num_threads oversubscription slow cpu quota",
     ),
     Gotcha(
@@ -248,7 +249,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="holdfast show RUN for the run's own use; a busy neighbour is a reason for another box.",
         modes=(P, D),
         source="cgroups(7)",
-        code=("host.cgroups", "diagnosis.live", "diagnosis.ended"),
+        code=("host.contain.create", "diagnosis.live", "diagnosis.ended"),
         keywords="free load container cgroup neighbour noisy",
     ),
     Gotcha(
@@ -261,7 +262,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="Nothing to kill. For other programs: stdbuf -oL, or flush.",
         modes=(P, D),
         source="setvbuf(3); python -u",
-        code=("core.environment", "diagnosis.live"),
+        code=("core.job.environment", "diagnosis.live"),
         keywords="buffered stdout tqdm frozen log print flush",
     ),
 )

@@ -1,4 +1,4 @@
-"""What the box had counted at launch; a later difference is evidence, a later absolute number is not (DIAG-02).
+"""Records the box's counters at launch: a later difference is evidence, an absolute number is not (DIAG-02).
 
 Plain values, for the manifest; the same reader is asked again at the end (`read_counters`). It is called on the way to
 the start of a job, so it reads a few small kernel files and imports next to nothing. What could not be read is named
@@ -14,15 +14,20 @@ zero. v1's ``failcnt`` is not used: it stays 0 through a kill (seen on 6.18). Th
 from __future__ import annotations
 
 import os
+import resource
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...host import clock, files
+from holdfast.host import clock
+from holdfast.host.contain.tree import find_cgroups, parse_limit
+from holdfast.host.files import files
+from holdfast.host.files.block_devices import find_block_devices
+from holdfast.host.files.disks import DiskSpace, measure_space
+from holdfast.host.files.filesystems import Mount, find_mount, read_mounts
+from holdfast.host.process.processes import read_stat
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ...host.cgroup_group import Group
-    from ...host.disks import Mount
+    from holdfast.host.contain.group import ControlGroup
 
 MOST_LEVELS = 32
 MOST_PLACES = 12
@@ -34,7 +39,7 @@ SIGHUP_BIT = 1
 Facts = dict[str, Any]
 
 
-def read_baseline(group: Group | None, places: Mapping[str, str], environ: Mapping[str, str]) -> Facts:
+def read_baseline(group: ControlGroup | None, places: Mapping[str, str], environ: Mapping[str, str]) -> Facts:
     """Everything that makes the end explicable later, at the launch of a job in `group`.
 
     `places` are paths by role (``run``, ``checkpoints``, ``data``, ...), `environ` the caller's environment.
@@ -75,16 +80,15 @@ def read_counters(levels: list[str], places: list[tuple[str, str]], *, ask_netwo
     }
 
 
-def find_memory_directory(group: Group | None) -> str | None:
+def find_memory_directory(group: ControlGroup | None) -> str | None:
     """The directory whose memory counters a job in `group` moves: the group's own, else the place that we are in."""
     if group is not None:
         if "memory" in group.controllers and group.unified is not None:
             return group.unified
         if "memory" in group.v1:
             return group.v1["memory"]
-    from ...host.cgroup_tree import discover
 
-    places = discover()
+    places = find_cgroups()
     v1 = places.v1_place("memory")
     if v1 is not None:
         return v1.path
@@ -106,7 +110,6 @@ def read_level(directory: str) -> Facts | None:
         path = f"{directory}/{counter}"
         if not os.path.lexists(path):
             continue
-        from ...host.cgroup_tree import parse_limit
 
         kills = _find_number(files.read_text_or_none(path), "oom_kill")
         bound = parse_limit(files.read_text_or_none(f"{directory}/{limit}"))
@@ -132,16 +135,12 @@ def _read_host_kills() -> int | None:
 
 def _read_init_ticks() -> int | None:
     """When PID 1 of this place was started, in clock ticks since boot: a container's is its own."""
-    from ...host.processes import read_stat
-
     init = read_stat(1)
     return None if init is None else init.start_ticks
 
 
 def _measure_disks(places: list[tuple[str, str]], *, ask_network: bool) -> list[Facts]:
     """What is left on the disk behind each path. A server is asked once for each of its mounts: it may not answer."""
-    from ...host.disks import find_mount, read_mounts
-
     mounts = read_mounts()
     asked: dict[str, Facts] = {}
     found: list[Facts] = []
@@ -161,10 +160,8 @@ def _measure_disks(places: list[tuple[str, str]], *, ask_network: bool) -> list[
 
 
 def _measure(path: str, mounts: tuple[Mount, ...]) -> Facts:
-    from ...host.disks import measure
-
     try:
-        space = measure(path, mounts)
+        space = measure_space(path, mounts)
     except OSError as error:
         return {"unread": error.strerror or str(error)}
     return {
@@ -174,7 +171,14 @@ def _measure(path: str, mounts: tuple[Mount, ...]) -> Facts:
         "total_bytes": space.total_bytes,
         "free_inodes": space.free_inodes,
         "read_only": space.read_only,
+        "devices": [] if space.is_network or space.is_memory else _list_devices(space),
     }
+
+
+def _list_devices(space: DiskSpace) -> list[str] | None:
+    """The block devices behind a disk; None where they cannot be told."""
+    found = find_block_devices(space.device, space.source)
+    return None if found is None else list(found)
 
 
 def _read_session(environ: Mapping[str, str]) -> Facts:
@@ -195,8 +199,6 @@ def _read_session(environ: Mapping[str, str]) -> Facts:
 
 def _read_rlimits() -> dict[str, int | None]:
     """Soft limits; None is unlimited."""
-    import resource
-
     found: dict[str, int | None] = {}
     for name in RLIMITS:
         soft = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0]

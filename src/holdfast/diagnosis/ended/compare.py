@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..evidence import NOT_LOOKED, Reading
+from holdfast.diagnosis.evidence import NOT_LOOKED, Reading
+from holdfast.model.wire import as_number, as_whole
+
 from .evidence import DiskChange, LevelChange
 from .look import read_own_group
 
@@ -35,16 +37,6 @@ def as_cards(value: object) -> list[Facts]:
         if isinstance(card.get("uuid"), str):
             found.append({**card, "faults": [str(fault) for fault in faults] if isinstance(faults, list) else []})
     return found
-
-
-def as_whole(value: object) -> int | None:
-    """A whole number, else None; True is none."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def as_number(value: object) -> float | None:
-    """A number, else None."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 def _missing(aftermath: Facts, baseline: Facts, what: str) -> str:
@@ -75,7 +67,7 @@ def compare_boots(manifest: Facts, baseline: Facts, aftermath: Facts) -> Reading
     return Reading(before != after)
 
 
-def subtract(baseline: Facts, aftermath: Facts, name: str) -> Reading[int]:
+def subtract_counter(baseline: Facts, aftermath: Facts, name: str) -> Reading[int]:
     """By how much a counter of the box rose."""
     before, after = as_whole(baseline.get(name)), as_whole(aftermath.get(name))
     if before is None or after is None:
@@ -139,9 +131,16 @@ def compare_disks(baseline: Facts, aftermath: Facts) -> tuple[DiskChange, ...]:
                 total_bytes=as_whole(disk.get("total_bytes")),
                 read_only=disk.get("read_only") is True,
                 was_read_only=was.get("read_only") if isinstance(was.get("read_only"), bool) else None,
+                devices=_join_devices(was.get("devices"), disk.get("devices")),
             )
         )
     return tuple(found)
+
+
+def _join_devices(*looks: object) -> tuple[str, ...] | None:
+    """The devices behind a path at launch and at the end, which need not be the same; None: neither look could tell."""
+    known = [look for look in looks if isinstance(look, list)]
+    return tuple(sorted({str(name) for look in known for name in look})) if known else None
 
 
 def kernel_begin(baseline: Facts, aftermath: Facts) -> float | None:

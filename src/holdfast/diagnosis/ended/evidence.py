@@ -1,22 +1,22 @@
-"""Everything known about the end of one attempt, as readings: what `gather` fills and `detectors` judge. Pure.
+"""Everything known about the end of one attempt, as readings: what `gather` fills and `detect` judges. Pure.
 
-A number that could not be read is a `Reading` with a reason, never zero. `Aftermath` is the part that only the box
+A number that could not be read is a `Reading` with a reason, never zero. The aftermath is the part that only the box
 itself could tell and that changes later (counters, disks, kernel log); it is taken once, soon after the end, and kept.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ..evidence import NOT_LOOKED, KernelEvent, KernelKind, KernelLog, LogFacts, Reading
-from .signals import find_signal
+from holdfast.diagnosis.evidence import NOT_LOOKED, Detection, KernelEvent, KernelKind, KernelLog, LogFacts, Reading
+from holdfast.model.record import field, record
+
+from .detect.signals import find_signal
 
 if TYPE_CHECKING:
-    from ...model.finding import Finding
-    from ...model.gpu import XidEvent
-    from ...model.run import Ended
-    from ..evidence import Detection
+    from holdfast.model.finding import Finding
+    from holdfast.model.gpu import XidEvent
+    from holdfast.model.run import Ended
 
 Facts = dict[str, Any]
 UNREAD: Reading[Any] = Reading(unread=NOT_LOOKED)
@@ -28,7 +28,7 @@ LATE_S = 120.0
 """A look later than this after the end may count what happened to others since."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LevelChange:
     """OOM kills counted at one level of the memory groups since the launch. `own`: the run's own group."""
 
@@ -38,9 +38,12 @@ class LevelChange:
     own: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DiskChange:
-    """A disk of the run at launch and at the end. `role`: ``run``, ``checkpoints``, ``data``, ``work``, ``shm``."""
+    """A disk of the run at launch and at the end. `role`: ``run``, ``checkpoints``, ``data``, ``work``, ``shm``.
+
+    `devices` are the block devices that carry it, by the kernel's names; None where that could not be told.
+    """
 
     role: str
     path: str
@@ -49,9 +52,10 @@ class DiskChange:
     total_bytes: int | None = None
     read_only: bool = False
     was_read_only: bool | None = None
+    devices: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EndedEvidence:
     """One attempt's end. `words` are what the output says, already judged; `tenants` others on the run's cards.
 
@@ -59,6 +63,8 @@ class EndedEvidence:
     group's name. `looked_s` is how long after the end the box was looked at, `earlier_kills` what its
     own group had counted some time before the end. `heard` are the Xids that the driver
     reported to the supervisor, `xid_severities` what the rules of its box said of some codes.
+    `checkpoint`: there is something to go on from (None: not known). `leftovers` are processes that the job had just
+    begun when its leader left with 0, and that were ended. `piped`: its command sends output through `tee`.
     """
 
     run_id: str
@@ -94,6 +100,9 @@ class EndedEvidence:
     problems: tuple[str, ...] = ()
     looked_s: float | None = None
     earlier_kills: int | None = None
+    checkpoint: bool | None = None
+    leftovers: tuple[str, ...] = ()
+    piped: bool = False
     heard: tuple[XidEvent, ...] = ()
     xid_severities: dict[int, str] = field(default_factory=dict)
 

@@ -6,22 +6,32 @@ and `problems` says which file that was.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from ...core.redact import redact_text
-from ...host import fallback, files
-from ...host.clock import epoch_s, parse_utc
-from ...model import wire
-from ...model.finding import Finding
-from ...model.units import format_bytes
-from ..evidence import LogFacts, Reading
+from holdfast.core.job.redact import redact_text
+from holdfast.core.run.scripts import find_shell_script
+from holdfast.diagnosis.evidence import Detection, LogFacts, Reading
+from holdfast.diagnosis.logs.attribute import judge_log
+from holdfast.diagnosis.logs.pattern import Pattern
+from holdfast.diagnosis.logs.rules import read_rules
+from holdfast.diagnosis.logs.scan import read_log
+from holdfast.host.clock import epoch_s, parse_utc
+from holdfast.host.files import fallback, files
+from holdfast.host.files.job_change import find_job, has_checkpoint, read_job_change
+from holdfast.model import wire
+from holdfast.model.finding import Finding
+from holdfast.model.pattern import compile_later
+from holdfast.model.run import Ended
+from holdfast.model.units import format_bytes
+from holdfast.model.wire import as_number, as_whole
+
 from .compare import (
     as_cards,
-    as_number,
     as_object,
     as_objects,
-    as_whole,
     compare_boots,
     compare_disks,
     compare_field,
@@ -32,19 +42,12 @@ from .compare import (
     find_unread_cards,
     kernel_begin,
     kernel_end,
-    subtract,
+    subtract_counter,
 )
+from .detect.signals import find_signal
+from .driver_xids import decode_severities, read_heard
 from .evidence import EndedEvidence
-from .heard import decode_severities, read_heard
 from .look import KMSG, decode_kernel, look_at_box
-from .signals import find_signal
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ...model.run import Ended
-    from ..evidence import Detection
-    from ..logs.pattern import Pattern
 
 Facts = dict[str, Any]
 KERNEL_SLACK_S = 60.0
@@ -57,9 +60,11 @@ DYING_S = 10.0
 """A process that is killed ends when its memory is given back: seconds for hundreds of GiB."""
 MOST_TENANTS = 5
 KILLING = (9, 15)
+SCRIPT_BYTES = 64 * 1024
+_TEE = compile_later(r"\|&?\s*(?:\S*/)?tee\b")
 
 
-class Attempt:
+class AttemptFiles:
     """The files of one attempt, wherever they had to be put; what cannot be read is noted and empty."""
 
     def __init__(self, run_dir: str, attempt: int) -> None:
@@ -87,7 +92,12 @@ class Attempt:
         except (OSError, wire.WireError) as error:
             self.problems.append(f"{wire.RUN}: {error}")
             return {}
-        return as_object(record.get("job"))
+        try:
+            change = read_job_change(self.run_dir, self.number)[1]
+        except (OSError, wire.WireError) as error:
+            self.problems.append(f"{wire.JOB}: {error}")
+            change = {}
+        return find_job(record, change)
 
     def read_findings(self) -> tuple[Finding, ...]:
         """What postflight found."""
@@ -122,7 +132,7 @@ class Attempt:
         return found
 
 
-def gather(
+def gather_evidence(
     run_dir: str,
     attempt: int,
     ended: Ended,
@@ -141,7 +151,7 @@ def gather(
         aftermath: What the box said soon after the end, from an earlier look; None: look now.
         kernel_source: Where the kernel's log is read.
     """
-    source = Attempt(run_dir, attempt)
+    source = AttemptFiles(run_dir, attempt)
     manifest = source.read(wire.MANIFEST, required=ended.refusal is None)
     facts = dict(record) if record is not None else source.read(wire.EXIT, required=True)
     baseline = as_object(manifest.get("baseline"))
@@ -163,7 +173,7 @@ def gather(
         rebooted=compare_boots(manifest, baseline, aftermath),
         init_restarted=compare_field(baseline, aftermath, "init_start_ticks"),
         own_kills=find_own_kills(usage, as_object(manifest.get("cgroup")), sample),
-        host_kills=subtract(baseline, aftermath, "oom_kills_since_boot"),
+        host_kills=subtract_counter(baseline, aftermath, "oom_kills_since_boot"),
         levels=compare_levels(baseline, aftermath, as_object(manifest.get("cgroup"))),
         peak_bytes=as_whole(usage.get("memory_peak_bytes")) or as_whole(sample.get("memory_bytes")),
         limit_bytes=as_whole(usage.get("memory_limit_bytes")) or as_whole(sample.get("memory_limit_bytes")),
@@ -190,6 +200,9 @@ def gather(
         looked_s=looked - ended_s if isinstance(looked, (int, float)) and ended_s is not None else None,
         earlier_kills=_find_earlier_kills(samples, ended_s),
         problems=tuple(source.problems),
+        checkpoint=has_checkpoint(source.run_dir, job),
+        piped=_is_piped(job),
+        leftovers=_read_leftovers(f"{source.directory}/{wire.EVENTS}"),
         heard=read_heard(f"{source.directory}/{wire.EVENTS}"),
         xid_severities=decode_severities(baseline.get("xids")),
     )
@@ -234,18 +247,13 @@ def _epoch(text: str | None) -> float | None:
 # ------------------------------------------------------------------------------------------------------ the job's words
 
 
-def _read_words(source: Attempt) -> tuple[Reading[LogFacts], tuple[Detection, ...]]:
-    from ..logs.attribute import judge_log
-    from ..logs.scan import read_log
-
+def _read_words(source: AttemptFiles) -> tuple[Reading[LogFacts], tuple[Detection, ...]]:
     log = read_log(f"{source.directory}/{wire.OUTPUT}", rules=_read_rules(source), limit_bytes=MOST_LOG_BYTES)
     return log, judge_log(log)
 
 
-def _read_rules(source: Attempt) -> tuple[Pattern, ...]:
+def _read_rules(source: AttemptFiles) -> tuple[Pattern, ...]:
     """The user's own rules; those that cannot be used are said, and ours still are."""
-    from ..logs.rules import read_rules
-
     rules = read_rules(os.environ)
     if not rules.known:
         source.problems.append(f"your failure rules are not used: {rules.unread}")
@@ -273,6 +281,29 @@ def _find_tenants(final: Facts, leased: set[str], run_id: str) -> tuple[str, ...
             command = redact_text(str(process.get("command") or ""))[:80]
             found.append(" ".join(word for word in (*words, command) if word) + f" on card {card.get('index')}")
     return tuple(found[:MOST_TENANTS])
+
+
+def _is_piped(job: Facts) -> bool:
+    """Whether the command, or the shell script that it names, sends output through `tee`."""
+    told = job.get("command")
+    command = tuple(str(word) for word in told) if isinstance(told, list) else ()
+    script = find_shell_script(command)
+    text = " ".join(command)
+    if script is not None:
+        path = os.path.join(str(job.get("workdir") or "/"), command[script.index])
+        with contextlib.suppress(OSError):
+            text += files.read_bytes(path, limit=SCRIPT_BYTES).decode("utf-8", "replace")
+    return _TEE.search(text) is not None
+
+
+def _read_leftovers(path: str) -> tuple[str, ...]:
+    """Processes that the job had just begun when its leader left, as the supervisor saw and ended them."""
+    try:
+        lines = [line for line in files.read_last_lines(path) if b'"leftovers"' in line]
+        young = wire.parse_object(lines[-1], wire.EVENTS)["data"].get("young") if lines else None
+    except (OSError, ValueError, KeyError, AttributeError):
+        return ()
+    return tuple(str(name)[:100] for name in young[:MOST_TENANTS]) if isinstance(young, list) else ()
 
 
 def _find_scheduler(environment: Facts) -> str:

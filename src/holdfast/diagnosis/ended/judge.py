@@ -6,25 +6,25 @@ and leaves a verdict that says what could not be read, never the caller.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ...core.redact import redact_text
-from ...host import fallback
-from ...host.clock import utc_now
-from ...host.offload import Offload, OffloadFailed
-from ...model import wire
-from ...model.run import Ended, Outcome
-from ...model.verdict import Clue, Confidence, FailureClass, Verdict
-from ..evidence import Answer, Detection
-from ..fold import fold, redact
-from ..remedies import REMEDIES
+from holdfast.core.job.redact import redact_text
+from holdfast.diagnosis.evidence import Answer, Detection
+from holdfast.diagnosis.fold import fold_verdict, redact_verdict
+from holdfast.diagnosis.remedies import REMEDIES, describe_resume
+from holdfast.host.clock import utc_now
+from holdfast.host.process.offload import Offload, OffloadFailed
+from holdfast.model import wire
+from holdfast.model.record import replace
+from holdfast.model.run import Ended, Outcome
+from holdfast.model.verdict import Clue, Confidence, FailureClass, Verdict
+
+from .detect.signals import describe_signal
+from .judgement import DetectorAnswer, EndedJudgement, read_judgement
 from .look import KMSG
-from .signals import describe_signal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from .evidence import EndedEvidence
 
 JUDGED_WITHIN_S = 20.0
@@ -32,41 +32,7 @@ OF_SUCCESS = ("V13", "C1")
 """What may speak against an end with exit code 0 (FAIL-13); the words of a log that ended well prove nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """One line of the ladder: which detector, for which class, what it said."""
-
-    detector: str
-    kind: str
-    answer: Answer
-    confidence: Confidence = Confidence.POSSIBLE
-
-
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """A verdict with all that it came from. `verdict` is None for a success that nothing speaks against.
-
-    `aftermath` is what the box said soon after the end, `tail` the last lines of the output, `exception` the traceback
-    that ended the job.
-    """
-
-    verdict: Verdict | None
-    judged_at: str = ""
-    ladder: tuple[Answered, ...] = ()
-    aftermath: dict[str, object] = field(default_factory=dict)
-    tail: str = ""
-    exception: str = ""
-
-
-def judge_ended(run_dir: str, attempt: int, ended: Ended) -> Verdict | None:
-    """Why an attempt ended; None when it succeeded and nothing speaks against that. Does not raise.
-
-    Works at any later time: what only the box could tell soon after the end is taken from the stored verdict.
-    """
-    return examine(run_dir, attempt, ended).verdict
-
-
-def examine(
+def examine_attempt(
     run_dir: str,
     attempt: int,
     ended: Ended,
@@ -74,8 +40,10 @@ def examine(
     record: Mapping[str, Any] | None = None,
     kernel_source: str = KMSG,
     deadline_s: float = JUDGED_WITHIN_S,
-) -> Judgement:
-    """As `judge_ended`, with everything that it came from.
+) -> EndedJudgement:
+    """Why an attempt ended, with everything that this came from. Does not raise.
+
+    Works at any later time: what only the box could tell soon after the end is taken from the stored verdict.
 
     Args:
         run_dir: The run's directory.
@@ -89,7 +57,7 @@ def examine(
         answer = Offload(
             lambda: wire.encode(examine_here(run_dir, attempt, ended, record=record, kernel_source=kernel_source))
         ).wait(deadline_s)
-        return wire.decode(Judgement, answer)
+        return wire.decode(EndedJudgement, answer)
     except (OffloadFailed, OSError, wire.WireError) as error:
         return _give_up(ended, str(error))
 
@@ -101,19 +69,19 @@ def examine_here(
     *,
     record: Mapping[str, Any] | None = None,
     kernel_source: str = KMSG,
-) -> Judgement:
-    """As `examine`, in this process and without its bounds."""
-    from .gather import gather
+) -> EndedJudgement:
+    """As `examine_attempt`, in this process and without its bounds."""
+    from .gather import gather_evidence  # lazy: loaded in the child that judges
 
     stored = read_judgement(run_dir, attempt)
     aftermath = stored.aftermath if stored is not None and "boot_id" in stored.aftermath else None
-    evidence, aftermath = gather(
+    evidence, aftermath = gather_evidence(
         run_dir, attempt, ended, record=record, aftermath=aftermath, kernel_source=kernel_source
     )
-    verdict, ladder = judge(evidence)
+    verdict, ladder = judge_evidence(evidence)
     log = evidence.log.value
     traceback = ended.stop.traceback if ended.stop is not None else ""
-    return Judgement(
+    return EndedJudgement(
         verdict=verdict,
         judged_at=utc_now(),
         ladder=ladder,
@@ -123,18 +91,22 @@ def examine_here(
     )
 
 
-def judge(evidence: EndedEvidence) -> tuple[Verdict | None, tuple[Answered, ...]]:
+def judge_evidence(evidence: EndedEvidence) -> tuple[Verdict | None, tuple[DetectorAnswer, ...]]:
     """The verdict on evidence, and what each detector said. Pure."""
-    from .detectors import detect
+    from .detect.table import detect  # lazy: loaded in the child that judges
 
     found = detect(evidence)
-    ladder = tuple(Answered(item.detector, item.kind.value, item.answer, item.confidence) for item in found)
+    ladder = tuple(DetectorAnswer(item.detector, item.kind.value, item.answer, item.confidence) for item in found)
     ended = evidence.ended
     if ended.outcome is Outcome.SUCCEEDED:
         found = tuple(item for item in found if _speaks_against_success(item))
         if not found:
             return None, ladder
-    verdict = redact(fold(found, Clue(ended.evidence, "state.json", ended.at)), redact_text)
+    known = {"run": f" {evidence.run_id}"} if evidence.run_id else {}
+    if evidence.checkpoint is not None:
+        known["resume"] = describe_resume(checkpoint=evidence.checkpoint)
+    found = tuple(replace(item, facts={**item.facts, **known}) for item in found)
+    verdict = redact_verdict(fold_verdict(found, Clue(ended.evidence, "state.json", ended.at)), redact_text)
     return _complete(verdict, evidence), ladder
 
 
@@ -155,42 +127,12 @@ def _complete(verdict: Verdict, evidence: EndedEvidence) -> Verdict:
     return replace(verdict, evidence_for=said, unknown=(*verdict.unknown, *unread))
 
 
-def read_judgement(run_dir: str, attempt: int) -> Judgement | None:
-    """The stored judgement of an attempt; None when there is none that can be read."""
-    import os
-
-    path = f"{wire.attempt_dir(run_dir.rstrip('/'), attempt)}/{wire.VERDICT}"
-    try:
-        data = fallback.read(os.path.basename(run_dir.rstrip("/")), attempt, path)
-        return wire.from_bytes(Judgement, data, wire.VERDICT)
-    except (OSError, wire.WireError):
-        return None
-
-
-def read_ended(run_dir: str, attempt: int) -> Ended | None:
-    """How an attempt ended, by its state or, where that is unreadable, by its exit record; None when neither tells."""
-    import os
-
-    from ...model.run import RunState
-
-    run_dir = run_dir.rstrip("/")
-    directory, run_id = wire.attempt_dir(run_dir, attempt), os.path.basename(run_dir)
-    try:
-        state = wire.from_bytes(RunState, fallback.read(run_id, attempt, f"{directory}/{wire.STATE}"), wire.STATE).state
-        if isinstance(state, Ended):
-            return state
-    except (OSError, wire.WireError):
-        pass
-    try:
-        return wire.from_bytes(Ended, fallback.read(run_id, attempt, f"{directory}/{wire.EXIT}"), wire.EXIT)
-    except (OSError, wire.WireError):
-        return None
-
-
-def _give_up(ended: Ended, why: str) -> Judgement:
+def _give_up(ended: Ended, why: str) -> EndedJudgement:
     remedy = REMEDIES[FailureClass.UNKNOWN].render({})
     unknown = (Clue(f"nearly everything: the examination did not finish ({why})"),)
     verdict = Verdict(
         FailureClass.UNKNOWN, Confidence.POSSIBLE, remedy, (Clue(ended.evidence, "state.json", ended.at),), (), unknown
     )
-    return Judgement(None if ended.outcome is Outcome.SUCCEEDED else redact(verdict, redact_text), utc_now())
+    return EndedJudgement(
+        None if ended.outcome is Outcome.SUCCEEDED else redact_verdict(verdict, redact_text), utc_now()
+    )

@@ -1,4 +1,4 @@
-"""The box soon after the end of an attempt: counters, disks, kernel log, memory daemons' words.
+"""Reads the box soon after the end of an attempt: counters, disks, kernel log, memory daemons' messages.
 
 This part cannot be repeated: counters go on counting what happens to others, the kernel log is overwritten. So it is
 taken once and kept with the verdict. Plain values, as the baseline. Nothing here blocks: disks on network mounts and
@@ -11,8 +11,10 @@ import os
 import shutil
 from typing import Any
 
-from ...model import wire
-from ..evidence import KernelLog, Reading
+from holdfast.diagnosis.evidence import KernelLog, Reading
+from holdfast.diagnosis.kernel.log import read_kernel_log
+from holdfast.model import wire
+
 from .baseline import read_counters, read_level
 
 Facts = dict[str, Any]
@@ -68,8 +70,6 @@ def decode_kernel(facts: object) -> Reading[KernelLog]:
 
 
 def _read_kernel_log(source: str) -> Reading[KernelLog]:
-    from ..kernel.log import read_kernel_log
-
     return read_kernel_log(source=source)
 
 

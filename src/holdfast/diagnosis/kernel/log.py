@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from ...host.offload import Offload, OffloadFailed
-from ...model import wire
-from ..evidence import KernelLog, Reading
-from .parse import NO_TIME, Line, parse_lines, read_line
+from holdfast.diagnosis.evidence import KernelLog, Reading
+from holdfast.host.process import libc
+from holdfast.host.process.offload import Offload, OffloadFailed
+from holdfast.model import wire
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from .parse import NO_TIME, KernelMessage, parse_lines, read_line
 
 SOURCE = "/dev/kmsg"
 LONGEST_RECORD = 8192
@@ -53,12 +54,12 @@ def read_kernel_log(
     """The known lines of this boot's kernel log after a position. Does not raise.
 
     Args:
-        since_sequence: only records after this number (`position`); None for all that the ring buffer still holds.
+        since_sequence: only records after this number; None for all that the ring buffer still holds.
         source: the log's device, or a file or FIFO of such records in its place.
         deadline_s: how long to wait at most.
         trust_injected: trust records that a process wrote too. For tests and rehearsed faults; never from outside.
         fall_back: ask the journal and ``dmesg`` where the device may not be read. Their lines have no numbers, so
-            `since_sequence` cannot be applied to them: `last_sequence` is then 0 and the caller goes by time.
+            `since_sequence` cannot be applied to them, and the caller goes by time.
     """
 
     def work() -> object:
@@ -79,25 +80,9 @@ def read_kernel_log(
     return Reading(wire.decode(KernelLog, answer))
 
 
-def position(*, source: str = SOURCE, deadline_s: float = DEADLINE_S) -> int | None:
-    """The number of the log's last record now, to begin after it later; None where the log cannot be read."""
-
-    def work() -> object:
-        last = None
-        for record in _records(source):
-            last = record.sequence if record is not None else last
-        return last
-
-    try:
-        last = Offload(work).wait(deadline_s)
-    except (OffloadFailed, OSError):
-        return None
-    return last if isinstance(last, int) else None
-
-
 def _read_device(source: str, since: int | None, *, trust_injected: bool) -> KernelLog:
-    lines: list[Line] = []
-    lost, first, last = False, None, since or 0
+    lines: list[KernelMessage] = []
+    lost, first = False, None
     for record in _records(source):
         if record is None:
             lost = True
@@ -106,14 +91,13 @@ def _read_device(source: str, since: int | None, *, trust_injected: bool) -> Ker
             first = record
             # The buffer begins later than where we left off: what was in between is gone.
             lost = lost or record.sequence > (0 if since is None else since + 1)
-        last = max(last, record.sequence)
         if since is None or record.sequence > since:
             lines.append(record)
     events = parse_lines(lines, trust_injected=trust_injected)[-MOST_EVENTS:]
-    return KernelLog(events, last, lost=lost, first_seconds=first.seconds if first is not None else 0.0)
+    return KernelLog(events, lost=lost, first_seconds=first.seconds if first is not None else 0.0)
 
 
-def _records(source: str) -> Iterator[Line | None]:
+def _records(source: str) -> Iterator[KernelMessage | None]:
     """Every record that is there now; None where some were overwritten.
 
     Raises:
@@ -144,7 +128,7 @@ def _records(source: str) -> Iterator[Line | None]:
         os.close(descriptor)
 
 
-def _file_records(descriptor: int) -> Iterator[Line]:
+def _file_records(descriptor: int) -> Iterator[KernelMessage]:
     chunks, total = [], 0
     while total < MOST_BYTES:
         try:
@@ -179,7 +163,7 @@ def _fall_back(refusal: str, *, trust_injected: bool) -> object:
         # How far back this reaches is not told by a number here, so the past counts as cut off.
         first = next((line.seconds for line in lines if line.seconds != NO_TIME), 0.0)
         events = parse_lines(lines, trust_injected=trust_injected)[-MOST_EVENTS:]
-        return wire.encode(KernelLog(events, 0, lost=True, first_seconds=first))
+        return wire.encode(KernelLog(events, lost=True, first_seconds=first))
     return "; ".join(refusals)
 
 
@@ -189,12 +173,9 @@ def _run(command: tuple[str, ...]) -> bytes:
     Raises:
         OSError: the tool is not there or it refused.
     """
-    import signal
     import subprocess
 
     def die_with_parent() -> None:
-        from ...host import libc
-
         libc.set_parent_death_signal(signal.SIGKILL)
 
     with subprocess.Popen(
@@ -215,13 +196,13 @@ def _run(command: tuple[str, ...]) -> bytes:
     return data
 
 
-def _read_dmesg(data: bytes) -> Iterator[Line]:
+def _read_dmesg(data: bytes) -> Iterator[KernelMessage]:
     for text in data.decode("utf-8", "replace").splitlines():
         if text:
             yield read_line(text)
 
 
-def read_export(data: bytes) -> Iterator[Line]:
+def read_export(data: bytes) -> Iterator[KernelMessage]:
     """The messages of a journal in the export format: ``NAME=value`` lines, an empty line between entries.
 
     A value with line breaks is written as the bare name, a line break, eight bytes of length, and the bytes.
@@ -248,10 +229,10 @@ def read_export(data: bytes) -> Iterator[Line]:
         yield _entry_to_line(entry)
 
 
-def _entry_to_line(entry: dict[str, Any]) -> Line:
+def _entry_to_line(entry: dict[str, Any]) -> KernelMessage:
     """One entry; a facility that is not written counts as unknown, hence as not the kernel's."""
     facility, microseconds = entry.get("SYSLOG_FACILITY", ""), entry.get("_SOURCE_MONOTONIC_TIMESTAMP", "")
-    return Line(
+    return KernelMessage(
         text=entry["MESSAGE"],
         seconds=int(microseconds) / 1e6 if microseconds.isdigit() else NO_TIME,
         facility=int(facility) if facility.isdigit() else None,

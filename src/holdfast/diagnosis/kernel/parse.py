@@ -12,30 +12,28 @@ arch/x86/mm/fault.c, net/sunrpc/clnt.c, block/blk-core.c of Linux 6.18; docs.nvi
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from ...model.gpu import shorten_pci
-from ..evidence import KernelEvent, KernelKind
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from holdfast.diagnosis.evidence import KernelEvent, KernelKind
+from holdfast.model.gpu import shorten_pci
+from holdfast.model.pattern import compile_later
+from holdfast.model.record import record
 
 NO_TIME = -1.0
 """`KernelEvent.seconds` of a line that does not say when."""
 KERNEL_FACILITY = 0
 LONGEST_TEXT = 400
-_ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
-_RECORD = re.compile(r"(\d+),(\d+),(\d+),[^;]*;(.*)", re.DOTALL)
-_RAW = re.compile(r"(?:<(\d+)>)?\[\s*(\d+\.\d+)\]\s?(?:\S+ kernel: )?(.*)", re.DOTALL)
-_DECODED = re.compile(r"(\w+)\s*:\w+\s*: \[\s*(\d+\.\d+)\] (.*)", re.DOTALL)
-_DATED = re.compile(r"\[\w{3} \w{3}\s+\d+ [\d:]+ \d{4}\] (.*)", re.DOTALL)
-_SYSLOG = re.compile(r"\w{3}\s+\d+ [\d:]{8} \S+ kernel: (?:\[\s*(\d+\.\d+)\] )?(.*)", re.DOTALL)
+_ESCAPE = compile_later(r"\\x([0-9a-f]{2})")
+_RECORD = compile_later(r"(\d+),(\d+),(\d+),[^;]*;(.*)", re.DOTALL)
+_RAW = compile_later(r"(?:<(\d+)>)?\[\s*(\d+\.\d+)\]\s?(?:\S+ kernel: )?(.*)", re.DOTALL)
+_DECODED = compile_later(r"(\w+)\s*:\w+\s*: \[\s*(\d+\.\d+)\] (.*)", re.DOTALL)
+_DATED = compile_later(r"\[\w{3} \w{3}\s+\d+ [\d:]+ \d{4}\] (.*)", re.DOTALL)
+_SYSLOG = compile_later(r"\w{3}\s+\d+ [\d:]{8} \S+ kernel: (?:\[\s*(\d+\.\d+)\] )?(.*)", re.DOTALL)
 _PCI = r"(?:PCI:)?(?P<pci>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?)"
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+@record
+class KernelMessage:
     """One message: `facility` None where the form does not say, `seconds` since boot or `NO_TIME`."""
 
     text: str
@@ -44,61 +42,29 @@ class Line:
     facility: int | None = None
 
 
-def read_line(text: str) -> Line:
+def read_line(text: str) -> KernelMessage:
     """One record or line in any of the three forms. Does not raise; what has no known form is bare text."""
     text = text.rstrip("\n")
     if found := _RECORD.fullmatch(text):
         priority, sequence, microseconds, message = found.groups()
         # Lines after the first are the record's dictionary (SUBSYSTEM=...); control bytes are written as \xNN.
         message = _ESCAPE.sub(lambda byte: chr(int(byte[1], 16)), message.partition("\n")[0])
-        return Line(message, int(microseconds) / 1e6, int(sequence), int(priority) >> 3)
+        return KernelMessage(message, int(microseconds) / 1e6, int(sequence), int(priority) >> 3)
     if found := _RAW.fullmatch(text):
         priority, seconds, message = found.groups()
-        return Line(message, float(seconds), 0, None if priority is None else int(priority) >> 3)
+        return KernelMessage(message, float(seconds), 0, None if priority is None else int(priority) >> 3)
     if found := _DECODED.fullmatch(text):
         name, seconds, message = found.groups()
-        return Line(message, float(seconds), 0, KERNEL_FACILITY if name == "kern" else 1)
+        return KernelMessage(message, float(seconds), 0, KERNEL_FACILITY if name == "kern" else 1)
     if found := _DATED.fullmatch(text):
-        return Line(found[1])
+        return KernelMessage(found[1])
     if found := _SYSLOG.fullmatch(text):
-        return Line(found[2], NO_TIME if found[1] is None else float(found[1]))
-    return Line(text)
-
-
-def parse_text(
-    text: str, *, trust_injected: bool = False, trust_unmarked: bool = False, whole: bool = True
-) -> tuple[KernelEvent, ...]:
-    """The events in a log of records or lines.
-
-    Args:
-        text: the log; records of ``/dev/kmsg`` one after the other, or lines.
-        trust_injected: trust what a process wrote too; for tests and rehearsed faults only.
-        trust_unmarked: trust lines that do not say who wrote them, for instance plain ``dmesg``.
-        whole: False leaves out the last line, which may be torn.
-    """
-    lines = text.split("\n")
-    if not whole:
-        lines.pop()
-    return parse_lines(
-        (read_line(line) for line in _join_records(lines)),
-        trust_injected=trust_injected,
-        trust_unmarked=trust_unmarked,
-    )
-
-
-def _join_records(lines: Iterable[str]) -> Iterator[str]:
-    """Leave out the dictionary lines of records: they begin with a space and follow one."""
-    after_record = False
-    for line in lines:
-        if after_record and line.startswith(" "):
-            continue
-        after_record = _RECORD.fullmatch(line) is not None
-        if line:
-            yield line
+        return KernelMessage(found[2], NO_TIME if found[1] is None else float(found[1]))
+    return KernelMessage(text)
 
 
 def parse_lines(
-    lines: Iterable[Line], *, trust_injected: bool = False, trust_unmarked: bool = False
+    lines: Iterable[KernelMessage], *, trust_injected: bool = False, trust_unmarked: bool = False
 ) -> tuple[KernelEvent, ...]:
     """The events among messages, in order."""
     found: list[KernelEvent] = []
@@ -115,7 +81,7 @@ def parse_lines(
     return tuple(found)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Pending:
     """The first line of "The NVIDIA GPU ... has fallen off the bus" was seen; `left` more lines may follow."""
 
@@ -124,12 +90,12 @@ class _Pending:
     left: int
 
 
-_GPU_FIRST = re.compile(r"NVRM: The NVIDIA GPU " + _PCI)
-_GPU_LAST = re.compile(r"(?:NVRM: )?.*fallen off the bus and is not responding")
+_GPU_FIRST = compile_later(r"NVRM: The NVIDIA GPU " + _PCI)
+_GPU_LAST = compile_later(r"(?:NVRM: )?.*fallen off the bus and is not responding")
 
 
 def _step(
-    text: str, line: Line, pending: _Pending | None, *, trusted: bool
+    text: str, line: KernelMessage, pending: _Pending | None, *, trusted: bool
 ) -> tuple[KernelEvent | None, _Pending | None]:
     """One line: an event or None, and what waits for its end."""
     if pending is not None and pending.trusted == trusted and _GPU_LAST.match(text):
@@ -147,7 +113,7 @@ def _step(
 def _make(
     kind: KernelKind,
     text: str,
-    line: Line,
+    line: KernelMessage,
     values: dict[str, str],
     *,
     trusted: bool,
@@ -169,16 +135,16 @@ def _make(
 _PATTERNS: tuple[tuple[KernelKind, re.Pattern[str]], ...] = (
     (
         KernelKind.XID,
-        re.compile(
+        compile_later(
             r"NVRM: Xid \(" + _PCI + r"(?: GPU-I:(?P<gpu_instance>[0-9a-fA-F]+))?"
             r"(?: GPU-CI:(?P<compute_instance>[0-9a-fA-F]+))?\): (?P<code>\d{1,5})(?!\d)"
             r"(?:, pid='?(?P<pid><unknown>|\d+)'?)?(?:, name='?(?P<comm>[^,']*)'?)?(?:,? (?P<detail>.*))?"
         ),
     ),
-    (KernelKind.CARD_LOST, re.compile(r"NVRM: GPU (?:at )?" + _PCI + r": GPU has fallen off the bus")),
+    (KernelKind.CARD_LOST, compile_later(r"NVRM: GPU (?:at )?" + _PCI + r": GPU has fallen off the bus")),
     (
         KernelKind.OOM_KILL,
-        re.compile(
+        compile_later(
             # The end is looked for first: a line cut short in a group's name must not be tried in every possible way.
             r"oom-kill:(?=.*,pid=\d+,uid=\d+$)constraint=(?P<constraint>\w+),nodemask=.*?,cpuset=.*?,mems_allowed=[0-9,-]*?,"
             r"(?:oom_memcg=(?P<oom_memcg>.*?)|global_oom),task_memcg=(?P<task_memcg>.*),task=(?P<task>.*),"
@@ -187,7 +153,7 @@ _PATTERNS: tuple[tuple[KernelKind, re.Pattern[str]], ...] = (
     ),
     (
         KernelKind.OOM_VICTIM,
-        re.compile(
+        compile_later(
             r"(?:(?P<scope>Memory cgroup out of memory|Out of memory[^:]*): )?"
             r"Killed process (?P<pid>\d+) \((?P<comm>.*)\),? (?:UID \d+ )?"
             r"total-vm:(?P<total_vm_kb>\d+)kB, anon-rss:(?P<anon_rss_kb>\d+)kB"
@@ -195,27 +161,27 @@ _PATTERNS: tuple[tuple[KernelKind, re.Pattern[str]], ...] = (
     ),
     (
         KernelKind.HUNG_TASK,
-        re.compile(r"INFO: task (?P<comm>.+):(?P<pid>\d+) blocked for more than (?P<blocked_s>\d+) seconds"),
+        compile_later(r"INFO: task (?P<comm>.+):(?P<pid>\d+) blocked for more than (?P<blocked_s>\d+) seconds"),
     ),
     (
         KernelKind.SOFT_LOCKUP,
-        re.compile(
+        compile_later(
             r"(?:watchdog: )?BUG: soft lockup - CPU#(?P<cpu>\d+) stuck for (?P<stuck_s>\d+)s!"
             r" \[(?P<comm>.+):(?P<pid>\d+)\]"
         ),
     ),
     (
         KernelKind.SEGFAULT,
-        re.compile(
+        compile_later(
             r"(?:traps: )?(?P<comm>.{0,15})\[(?P<pid>\d+)\]:? (?P<what>segfault|general protection fault"
             r"|general protection|trap \w+|unhandled exception)(?: at (?P<address>[0-9a-fx]+))?"
             r"(?:.* in (?P<library>\S+)\[)?"
         ),
     ),
-    (KernelKind.NFS, re.compile(r"(?:nfs|NFS|lockd): server (?P<server>\S+) (?P<state>not responding|OK)\b")),
+    (KernelKind.NFS, compile_later(r"(?:nfs|NFS|lockd): server (?P<server>\S+) (?P<state>not responding|OK)\b")),
     (
         KernelKind.READ_ONLY,
-        re.compile(
+        compile_later(
             r"EXT[234]-fs \((?P<device>[^)]+)\): (?:Remounting filesystem read-only|.*aborting journal)"
             # Each part ends with a character that it cannot hold: else a long line is tried in every possible way.
             r"|BTRFS:?(?: \w+)?:? \(device (?P<btrfs>[^ :)]+)(?:[ :][^)]*)?\).*forced readonly"
@@ -224,7 +190,7 @@ _PATTERNS: tuple[tuple[KernelKind, re.Pattern[str]], ...] = (
     ),
     (
         KernelKind.IO_ERROR,
-        re.compile(
+        compile_later(
             r"(?:blk_update_request: |print_req_error: )?"
             r"(?:critical (?:medium|target|space allocation) error|I/O error), dev (?P<device>\S+?), sector \d+"
             r"|Buffer I/O error on dev(?:ice)? (?P<buffer>[^ ,]+)"
@@ -233,11 +199,13 @@ _PATTERNS: tuple[tuple[KernelKind, re.Pattern[str]], ...] = (
         ),
     ),
 )
-_KEYS = re.compile(r"NVRM|oom-kill|Killed process|blocked for more|lockup|\[\d+\]|server|FS|fs |I/O error|error, dev")
+_KEYS = compile_later(
+    r"NVRM|oom-kill|Killed process|blocked for more|lockup|\[\d+\]|server|FS|fs |I/O error|error, dev"
+)
 """What every known line contains; most lines of a log contain none of it and cost one search."""
 
 
-def _parse(text: str, line: Line, *, trusted: bool) -> KernelEvent | None:
+def _parse(text: str, line: KernelMessage, *, trusted: bool) -> KernelEvent | None:
     if _KEYS.search(text) is None:
         return None
     for kind, pattern in _PATTERNS:

@@ -9,19 +9,15 @@ comes back; a code that is not in the table is watched and said to be unknown.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING
 
-from ...model.gpu import shorten_pci
-from ...model.verdict import Clue, Confidence, FailureClass
-from ..evidence import Answer, Detection, KernelEvent, KernelKind
+from holdfast.diagnosis.evidence import Answer, Detection, KernelEvent, KernelKind
+from holdfast.model.gpu import XidEvent, shorten_pci
+from holdfast.model.record import record, replace
+from holdfast.model.verdict import Clue, Confidence, FailureClass
+
 from .parse import NO_TIME
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from ...model.gpu import XidEvent
 
 DETECTOR = "G1"
 LOST = "G2"
@@ -49,7 +45,7 @@ class Severity(str, Enum):
     ASK = "ask"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Xid:
     """One code. `repeat` separate events on one card in 24 h make the card suspect (0: never).
 
@@ -93,7 +89,7 @@ def read_table() -> dict[int, Xid]:
     return table
 
 
-def look_up(code: int, overrides: Mapping[int, str] | None = None, *, table: Mapping[int, Xid] | None = None) -> Xid:
+def find_xid(code: int, overrides: Mapping[int, str] | None = None, *, table: Mapping[int, Xid] | None = None) -> Xid:
     """What a code means; one that is not in the table is watched and `known` is False.
 
     Args:
@@ -175,7 +171,7 @@ def judge_xids(
         pci: the card's address, or several; None for all cards of the box.
         since_seconds: only newer events count, on the log's clock (about CLOCK_MONOTONIC); what is older still counts
             as a repetition.
-        overrides: as `look_up`.
+        overrides: as `find_xid`.
     """
     wanted = None if pci is None else {shorten_pci(one) for one in ([pci] if isinstance(pci, str) else pci)} - {""}
     table = read_table()
@@ -192,7 +188,7 @@ def judge_xids(
             lost.setdefault(card, []).append(event)
     found = [one for card, lines in lost.items() for one in _judge_lost(card, lines, since_seconds)]
     for (card, number), lines in groups.items():
-        found += _judge_code(look_up(number, overrides, table=table), card, lines, since_seconds)
+        found += _judge_code(find_xid(number, overrides, table=table), card, lines, since_seconds)
     answers, sure = [Answer.YES, Answer.UNKNOWN, Answer.NO], [*reversed(Confidence)]
     found.sort(
         key=lambda one: (answers.index(one.answer), one.kind is not FailureClass.HARDWARE, sure.index(one.confidence))
@@ -224,7 +220,7 @@ def _judge_lost(card: str, events: Sequence[KernelEvent], since: float) -> Itera
     if not new:
         return
     real = [event for event in new if event.trusted]
-    facts = _facts(card, "", Severity.HOST, len(real), look_up(79).action)
+    facts = _facts(card, "", Severity.HOST, len(real), find_xid(79).action)
     if not real:
         yield _forged(LOST, new, facts)
         return

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from holdfast.model.record import field, record
 
-from .box import BoxFacts, GroupFacts
 from .change import TreeChange
+from .gather.box import BoxFacts, GroupFacts
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BoxChange:
     """The host and the tree's control groups between two looks; seconds unless said, None where not readable.
 
     `others_cores` is what processes outside of the tree used; `throttled_share` the part of the quota's periods in
-    which the group was held back; `pressure` the part of the time (0 to 1) in which somebody stalled.
+    which the group was held back; `disk_shares` the part in which each disk had requests; `pressure` the part of the
+    time (0 to 1) in which somebody stalled.
     """
 
     cpus: int
     allowed_cpus: float | None
     quota_cpus: float | None
-    busy_cores: float | None
     others_cores: float | None
     steal_cores: float | None
     load: float | None
@@ -31,6 +31,7 @@ class BoxChange:
     reclaims: float | None
     frozen: bool
     unread: tuple[str, ...] = ()
+    disk_shares: dict[str, float] = field(default_factory=dict)
 
 
 def compare_boxes(before: BoxFacts, after: BoxFacts, tree: TreeChange) -> BoxChange:
@@ -47,7 +48,6 @@ def compare_boxes(before: BoxFacts, after: BoxFacts, tree: TreeChange) -> BoxCha
         cpus=after.cpus,
         allowed_cpus=after.allowed_cpus,
         quota_cpus=after.quota_cpus,
-        busy_cores=busy,
         others_cores=None if busy is None else max(0.0, busy - tree.cores),
         steal_cores=_per_second(before.steal_s, after.steal_s, window),
         load=after.load,
@@ -63,6 +63,11 @@ def compare_boxes(before: BoxFacts, after: BoxFacts, tree: TreeChange) -> BoxCha
         reclaims=_most(highs),
         frozen=any(group.frozen for group in after.groups),
         unread=after.unread,
+        disk_shares={
+            name: min(1.0, (after.disk_busy_s[name] - busy_s) / window)
+            for name, busy_s in before.disk_busy_s.items()
+            if name in after.disk_busy_s
+        },
     )
 
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from holdfast.diagnosis.evidence import NOT_LOOKED, Reading
+from holdfast.model.record import field, record
 
-from ..evidence import NOT_LOOKED, Reading
 from .box_change import BoxChange
 from .change import ProcessChange, ThreadChange, TreeChange
-from .descriptors import WaitedOn
-from .flight import FlightFinding
-from .progress import Pace, Progress
-from .run_files import RunFacts
-from .stacks import StackDump
-from .target import CardFacts, LiveTarget
-from .waits import Wait
+from .detect.progress import Pace, ProgressJudgement
+from .detect.waits import Wait
+from .gather.descriptors import WaitedOn
+from .gather.flight import FlightFinding
+from .gather.run_files import RunFacts
+from .gather.stacks import StackDump
+from .gather.target import CardFacts, LiveTarget
 
 IDLE_CARD_PCT = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Case:
     """Two looks and what came of them.
 
@@ -30,7 +30,7 @@ class Case:
     target: LiveTarget
     change: TreeChange
     box: BoxChange
-    progress: Progress
+    progress: ProgressJudgement
     run: Reading[RunFacts] = field(default_factory=lambda: Reading(unread=NOT_LOOKED))
     cards: Reading[tuple[tuple[CardFacts, ...], ...]] = field(default_factory=lambda: Reading(unread=NOT_LOOKED))
     waited: dict[int, WaitedOn] = field(default_factory=dict)

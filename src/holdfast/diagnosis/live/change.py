@@ -6,10 +6,10 @@ a reused number is an end and a beginning. A difference of something unread is N
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from holdfast.model.record import record
 
-from .snapshot import TICKS_PER_S, IoCounters, ProcessFacts, ThreadFacts, TreeSnapshot
-from .waits import Wait, has_timeout
+from .detect.waits import Wait, has_timeout
+from .gather.snapshot import TICKS_PER_S, IoCounters, ProcessFacts, ThreadFacts, TreeSnapshot
 
 NEGLIGIBLE_SHARE = 0.01
 """A thread that used less of a CPU than this did nothing but wake and sleep again."""
@@ -18,7 +18,7 @@ FEW_SWITCHES_PER_S = 2.0
 """Helpers that only look after something (a progress bar's monitor, a queue's feeder) wake this often at most."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ThreadChange:
     """One thread that both looks saw. Seconds; None where a counter was not readable."""
 
@@ -95,7 +95,7 @@ class ThreadChange:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcessChange:
     """One process that both looks saw; `threads` are those that lived through, the main thread first if it did."""
 
@@ -179,7 +179,7 @@ class ProcessChange:
         return all(thread.is_idle for thread in self.threads)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TreeChange:
     """The whole tree between two looks."""
 

@@ -10,24 +10,26 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
-from ...model.verdict import LiveClass, Verdict
-from ..evidence import NOT_LOOKED, Reading
-from .box import BoxFacts, look_at_box
+from holdfast.diagnosis.evidence import NOT_LOOKED, Reading
+from holdfast.model.record import record, replace
+from holdfast.model.verdict import LiveClass, Verdict
+
 from .box_change import compare_boxes
 from .case import Case
 from .change import TreeChange, compare_trees
-from .descriptors import WaitedOn, find_waited_on, slow_mounts
-from .detectors import fold, run_detectors
-from .looking import take_snapshot
-from .progress import judge_progress
+from .detect.progress import judge_progress
+from .detect.table import fold_live, run_detectors
+from .gather.box import BoxFacts, look_at_box
+from .gather.descriptors import WaitedOn, find_waited_on, slow_mounts
+from .gather.flight import read_findings
+from .gather.look import take_snapshot
+from .gather.run_files import RunFacts, read_run_files
+from .gather.snapshot import TICKS_PER_S, TreeSnapshot
+from .gather.stacks import CollectedStacks, collect_stacks
+from .gather.target import CardFacts, LiveTarget
+from .gather.tools import ToolRun, describe_missing, run_tools
 from .report import NOT_ASKED, LiveReport, build_sections
-from .run_files import RunFacts, look_at_run
-from .snapshot import TICKS_PER_S, TreeSnapshot
-from .stacks import Asked, ask_for_stacks
-from .target import CardFacts, LiveTarget
-from .tools import ToolRun, describe_missing, examine
 
 INTERVAL_S = 5.0
 """The least time between two looks of which a verdict may be made."""
@@ -53,14 +55,14 @@ def diagnose_live(
     signalled but by the rules of `stacks`.
     """
     begun, spent = time.monotonic(), _cpu_s()
-    before = take_look(target, details=False)
+    before = look_once(target, details=False)
     readings = [read_cards()] if read_cards is not None else []
     time.sleep(max(0.0, begun + interval_s - time.monotonic()))
     if read_cards is not None:
         readings.append(read_cards())
-    after = take_look(target)
+    after = look_once(target)
     case = build_case(target, before, after, _join_cards(readings))
-    verdict = fold(case, run_detectors(case))
+    verdict = fold_live(case, run_detectors(case))
     case, verdict, stacks = _ask_further(case, verdict, after.tree)
     tools = _attach(case) if deep else ()
     return LiveReport(
@@ -88,8 +90,8 @@ def _cpu_s() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+@record
+class LiveSnapshot:
     """What one look saw: the processes, the box, the run's files."""
 
     tree: TreeSnapshot
@@ -97,18 +99,18 @@ class Look:
     run: Reading[RunFacts]
 
 
-def take_look(target: LiveTarget, *, details: bool = True) -> Look:
+def look_once(target: LiveTarget, *, details: bool = True) -> LiveSnapshot:
     """Look once. Without `details` command lines, environments and open files are left out."""
     pids = target.list_pids()
-    run = look_at_run(target.files)
+    run = read_run_files(target.files)
     tree = take_snapshot(pids, details=details)
-    return Look(tree, look_at_box(target.group_dirs, pids[0] if pids else None), run)
+    return LiveSnapshot(tree, look_at_box(target.group_dirs, pids[0] if pids else None), run)
 
 
 def build_case(
     target: LiveTarget,
-    before: Look,
-    after: Look,
+    before: LiveSnapshot,
+    after: LiveSnapshot,
     cards: Reading[tuple[tuple[CardFacts, ...], ...]] | None = None,
 ) -> Case:
     """What two looks came to, for the detectors; `after` has details."""
@@ -163,30 +165,28 @@ def _gather_descriptors(change: TreeChange) -> tuple[dict[int, WaitedOn], dict[i
     return waited, suspects
 
 
-def _ask_further(case: Case, verdict: Verdict, after: TreeSnapshot) -> tuple[Case, Verdict, Reading[Asked]]:
+def _ask_further(case: Case, verdict: Verdict, after: TreeSnapshot) -> tuple[Case, Verdict, Reading[CollectedStacks]]:
     """Stacks by the private signal and the Flight Recorder's dumps, where the looks did not settle it."""
-    from .flight import read_findings
-
     run = case.run.value
     settled = verdict.kind in _WELL and not case.overdue
     if settled or verdict.kind in _STACKS_DO_NOT_HELP or run is None:
         return case, verdict, Reading(unread=f"{NOT_ASKED}: the two looks were enough")
     if case.target.ours:
-        stacks = ask_for_stacks(after.processes, run.stack_records)
+        stacks = collect_stacks(after.processes, run.stack_records)
     else:
         stacks = Reading(unread=f"{NOT_ASKED}: the process is not one of a run of ours, so it is never signalled")
     if stacks.value is not None:
         case = replace(case, dumps=stacks.value.dumps)
     if case.ranks() or run.flight:
         case = replace(case, flight=read_findings(run.flight))
-    return case, fold(case, run_detectors(case)), stacks
+    return case, fold_live(case, run_detectors(case)), stacks
 
 
 def _attach(case: Case) -> tuple[ToolRun, ...]:
     runs: list[ToolRun] = []
     for process in case.focus()[:MOST_EXAMINED]:
         if process.after.own:
-            runs += examine(process.after, ours=True)
+            runs += run_tools(process.after, ours=True)
     return tuple(runs)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...model.verdict import LiveClass
+from holdfast.model.verdict import LiveClass
 
 ACTIONS: dict[LiveClass, str] = {
     LiveClass.PROGRESSING: "nothing: it gets on",
@@ -15,7 +15,7 @@ ACTIONS: dict[LiveClass, str] = {
         "have {path} brought back (server, mount, disk); KILL takes effect only then. Do not touch that path from a "
         "shell that you need"
     ),
-    LiveClass.PAUSED: "it is stopped by {how}: end that, or continue it with SIGCONT (`kill -CONT PID`)",
+    LiveClass.PAUSED: "it is stopped by {how}: {resume}",
     LiveClass.DEADLOCK: (
         "keep the stacks (`holdfast diagnose --deep RUN`; py-spy shows Python lines), then restart from the last "
         "checkpoint; the two lock sites in the stacks are the bug"
@@ -62,6 +62,7 @@ ACTIONS: dict[LiveClass, str] = {
 _DEFAULTS = {
     "path": "the storage that it waits for",
     "how": "a signal",
+    "resume": "end that, or continue it with SIGCONT (`kill -CONT PID`)",
     "who": "the other side",
     "parent": "its parent",
     "what": "are slower than the training",

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from holdfast.diagnosis.evidence import Reading
+from holdfast.model.record import field, record
+from holdfast.model.verdict import Clue, Verdict
 
-from ...model.verdict import Clue, Verdict
-from ..evidence import Reading
 from .case import Case
 from .change import ProcessChange
-from .hangs import describe_thread
-from .snapshot import TreeSnapshot
-from .stacks import Asked
-from .tools import ToolRun
-from .waits import Wait, name_call
+from .detect.hangs import describe_thread
+from .detect.waits import Wait, name_call
+from .gather.snapshot import TreeSnapshot
+from .gather.stacks import CollectedStacks
+from .gather.tools import ToolRun
 
 NOT_ASKED = "not asked for"
 MOST_LINES = 160
@@ -20,7 +20,7 @@ MOST_PROCESSES = 12
 OVERSHOWN_SHARE = 0.005
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Section:
     """One part of the report: lines for people, and what could not be read, each with why."""
 
@@ -30,7 +30,7 @@ class Section:
     unread: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LiveReport:
     """The whole answer. `wall_s` and `cpu_s` (ours and our children's) are what the look cost."""
 
@@ -50,7 +50,7 @@ def build_sections(
     case: Case,
     after: TreeSnapshot,
     *,
-    stacks: Reading[Asked],
+    stacks: Reading[CollectedStacks],
     kernel: dict[int, Reading[str]],
     tools: tuple[ToolRun, ...],
     missing: tuple[str, ...],
@@ -159,13 +159,15 @@ def _files(case: Case) -> Section:
             continue
         kinds = [file.target.partition(":")[0] if ":[" in file.target else "file" for file in files.value]
         counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in sorted(set(kinds)))
+        if process.after.files_limit is not None:
+            counts += f" ({process.after.files_open} of {process.after.files_limit} descriptors)"
         streams = [f"{name} to {process.after.target_of(number)}" for number, name in ((1, "output"), (2, "errors"))
                    if process.after.target_of(number)]  # fmt: skip
         lines.append(f"pid {process.pid} ({process.after.name}): {counts}; {', '.join(streams)}")
         for thread in process.threads:
             on = case.waited.get(thread.after.tid)
             if on is not None:
-                peer = f", the other end is {on.peer}" if on.peer else ""
+                peer = f", the other end is {on.peer}{on.silence}" if on.peer else ""
                 lines.append(f"  thread {thread.after.tid} waits on {', '.join(on.targets[:6])}{peer}")
     lines += [clue.text for clue in case.progress.clues]
     unread += [case.progress.unread] if case.progress.unread else []
@@ -182,7 +184,7 @@ def _kernel(kernel: dict[int, Reading[str]]) -> Section:
     return Section("kernel_stack", "kernel stacks", _cut(lines), _cut(unread))
 
 
-def _python(case: Case, stacks: Reading[Asked], tools: tuple[ToolRun, ...]) -> Section:
+def _python(case: Case, stacks: Reading[CollectedStacks], tools: tuple[ToolRun, ...]) -> Section:
     lines: list[str] = []
     unread = list(stacks.value.refused) if stacks.value is not None else []
     if stacks.value is None:
@@ -217,7 +219,7 @@ def _calls(case: Case, tools: tuple[ToolRun, ...], missing: tuple[str, ...]) -> 
         elif deciding is not None and "syscall" in deciding.after.unread:
             unread.append(f"pid {process.pid}: {deciding.after.unread['syscall']}")
     for run in tools:
-        if run.tool.value in ("strace", "perf"):
+        if run.tool.value == "strace":
             lines += [f"{run.tool.value} on pid {run.pid}:", *run.text.splitlines()[:20]]
             unread += _tool_problems(run)
     return Section("calls", "system calls", _cut(lines), _cut([*unread, *missing]))
@@ -253,6 +255,8 @@ def _storage(case: Case) -> Section:
         unread.append("/proc/pressure/io")
     else:
         lines.append(f"the host stalled on I/O {pressure:.0%} of the time (context only)")
+    busy = ", ".join(f"{name} {share:.0%}" for name, share in sorted(case.box.disk_shares.items()) if share >= 0.01)
+    lines += [f"the part of the time in which disks had requests: {busy}"] if busy else []
     findings = case.flight.value or ()
     lines += [f"Flight Recorder: {finding.describe()}" for finding in findings]
     return Section("storage", "storage and dumps", _cut(lines), _cut(unread))

@@ -18,15 +18,35 @@ only. Nothing at all: UNKNOWN, with the words that were found. Words alone are n
 
 from __future__ import annotations
 
-from ...model.verdict import Clue, Confidence, FailureClass
-from ..evidence import Answer, Detection, LogFacts, LogMatch, Reading, Role
-from .exceptions import EXCEPTION
+from signal import Signals
+
+from holdfast.diagnosis.evidence import Answer, Detection, LineRole, LogFacts, LogMatch, Reading
+from holdfast.model.pattern import compile_later
+from holdfast.model.record import replace
+from holdfast.model.verdict import Clue, Confidence, FailureClass
+
+from .endings import ENDING, PROGRESS, WORDS, find_complaint, judge_ending, judge_last_words
+from .exceptions import EXCEPTION, find_bare_exception, is_named, judge_exception
 from .lines import clean_line
 from .patterns import PATTERNS
-from .survived import find_last_words
+from .survived import (
+    MORE_THAN,
+    count_after,
+    find_chain,
+    find_last_words,
+    find_message,
+    is_of_one_process,
+    is_quoted,
+    is_warning,
+)
+from .words.languages import LANGUAGES
 
 _PASSING = frozenset(pattern.id for pattern in PATTERNS if pattern.passing)
 _GOTCHAS = {pattern.id: pattern.gotchas for pattern in PATTERNS}
+_LANGUAGES = frozenset(pattern.id for pattern in LANGUAGES)
+_WIDE = frozenset(pattern.id for pattern in PATTERNS if pattern.lines > 1)
+_NEUTRAL = ("card.library", "net.retry_after")
+"""Rules that name no cause and no other's end: the exception that they know a line of is the job's own."""
 _PEERS = frozenset({FailureClass.COMMUNICATION})
 """Classes that mostly follow from another rank's end."""
 _REPEATED = 3
@@ -42,7 +62,31 @@ _BY_EXIT = {
     -7: (FailureClass.SHARED_MEMORY, "met a bus error (signal 7)"),
 }
 """Exit codes as torchrun and multiprocessing report them: minus the signal."""
+_CODES = ("exitcode", "worker", "worker_exit", "spawned", "task", "mpi", "abort", "recipe", "status_code")
+_NAMES = ("ended_by", "named", "status", "negative", "by", "go")
+_SPOKEN = {
+    "killed": "SIGKILL",
+    "terminated": "SIGTERM",
+    "segmentation fault": "SIGSEGV",
+    "aborted": "SIGABRT",
+    "bus error": "SIGBUS",
+}
+"""Signals as strsignal(3) and a shell say them."""
+SHELL_BASE, TERM = 128, 15
 SOURCE = "output.log"
+LIMIT_WAIT_S = 120
+"""Limits of requests are counted by the minute, by some in five. Source: huggingface_hub, OpenAI: rate limits."""
+WIDE_BYTES = 800
+FEW_LINES = 5
+_NAMES_HOST = compile_later(r"host=|https?://|\b[\w-]+(?:\.[\w-]+)+:\d|\bhost \S+\.\S+")
+_HERE = compile_later(
+    r"(?://|ipv4:|host='|\(')(?:localhost|(?:127|10)\.\d+\.\d+\.\d+|192\.168\.\d+\.\d+|172\.(?:1[6-9]|2\d"
+    r"|3[01])\.\d+\.\d+"
+    r"|\[::1\]|0\.0\.0\.0)[:/'%]"
+)
+"""Addresses of this box and of its own network. Source: RFC 6890; RFC 1918."""
+_NO_ROUTE = compile_later(r"\bNetwork is unreachable\b|\[Errno 101\]")
+"""A box that has no way to other networks, as computing nodes often have not. Source: errno(3) ENETUNREACH."""
 NEAR_BYTES = 64 * 1024
 FAR_BYTES = 4 * 1024**2
 
@@ -57,25 +101,57 @@ def judge_log(reading: Reading[LogFacts]) -> tuple[Detection, ...]:
     root = find_root(facts)
     found = []
     if root is not None:
-        sure = Confidence.LIKELY if _is_near(root, facts) else Confidence.POSSIBLE
-        found.append(_detect(root, facts, sure, unknown))
+        unsure = not _is_near(root, facts) or _may_be_here(root, facts)
+        sure = Confidence.POSSIBLE if unsure else Confidence.LIKELY
+        found.append(_name_sync(root, facts, _detect(root, facts, sure, unknown)))
+    elif (report := _judge_report(facts, unknown) or _judge_peer(facts, unknown)) is not None:
+        found.append(report)
     kinds = {detection.kind for detection in found}
     for match in _others(facts):
         if match.kind is not None and match.kind not in kinds:
             kinds.add(match.kind)
             found.append(_detect(match, facts, Confidence.POSSIBLE, unknown))
-    report = _judge_report(facts, unknown) if root is None else None
-    if report is not None and report.kind not in kinds:
-        found.insert(0, report)
     if found:
         return tuple(found)
     words = tuple(_clue(match, facts) for match in facts.matches[:4])
     return (_answer(Answer.UNKNOWN if unknown else Answer.NO, words, unknown),)
 
 
+def _may_be_here(root: LogMatch, facts: LogFacts) -> bool:
+    """Whether words alone are a weak sign: a connection that failed may have been to a service of this box or network.
+
+    Also where only words of an exception's text speak of a connection.
+    """
+    if root.pattern == WORDS or (root.pattern == ENDING and root.kind is FailureClass.TRANSIENT):
+        return True
+    if root.kind is not FailureClass.TRANSIENT:
+        return False
+    if root.pattern == EXCEPTION and not is_named(root.line):
+        return True
+    if _NO_ROUTE.search(facts.tail):
+        return True
+    if "refused" in root.line and _HERE.search(root.line):
+        return True
+    return _NAMES_HOST.search(root.line) is None and _HERE.search(facts.tail) is not None
+
+
+def _name_sync(root: LogMatch, facts: LogFacts, found: Detection) -> Detection:
+    """A transfer that failed once the training had said that it was done is no failed training (FAIL-10)."""
+    done = [match for match in facts.matches if match.pattern == "finished" and match.offset < root.offset]
+    sent = root.pattern.startswith(("net.", "tracker")) or root.kind is FailureClass.TRANSIENT
+    if not done or not (sent or (root.pattern == EXCEPTION and root.kind in _PEERS)):
+        return found
+    _, _, after = facts.tail.rpartition(done[-1].line)
+    if PROGRESS.search(after.partition(root.line)[0]):
+        return found
+    kind, clue = FailureClass.SYNC_FAILED, _clue(done[-1], facts)
+    told = {key: value for key, value in found.facts.items() if key not in ("remedy", "wait_s")}
+    return replace(found, kind=kind, evidence_for=(*found.evidence_for[:1], clue), facts=told)
+
+
 def find_root(facts: LogFacts) -> LogMatch | None:
     """The line that says why, or None; see the module for the order."""
-    roots = [match for match in facts.matches if match.role is Role.ROOT]
+    roots = [match for match in facts.matches if match.role is LineRole.ROOT]
     near = [match for match in roots if _is_near(match, facts)]
     return _choose(facts, near) or _choose(facts, roots)
 
@@ -85,25 +161,48 @@ def _is_near(match: LogMatch, facts: LogFacts) -> bool:
     if behind <= NEAR_BYTES:
         return True
     return behind <= FAR_BYTES and any(
-        other.offset > match.offset and (other.kind in _PEERS or other.role is Role.CASCADE) for other in facts.matches
+        other.offset > match.offset and (other.kind in _PEERS or other.role is LineRole.CASCADE)
+        for other in facts.matches
     )
 
 
 def _choose(facts: LogFacts, roots: list[LogMatch]) -> LogMatch | None:
-    named = [match for match in roots if match.pattern != EXCEPTION]
+    named = [match for match in _first_of_each_line(roots) if match.pattern != EXCEPTION]
     causes = [match for match in named if match.pattern not in _PASSING and match.kind not in _PEERS]
-    last = _last_words(facts)
+    causes = [match for match in causes if not (is_quoted(facts, match) or is_warning(facts, match))]
+    last, chain = _last_words(facts), find_chain(facts)
+    if last is not None and (lost := _find_lost_card(causes, last)) is not None:
+        return lost
     if last is not None and last in causes:
         return last
     if causes:
-        return find_last_words(facts, causes) or causes[0]
+        chained = next((match for match in causes if match.line in chain), None)
+        return chained or find_last_words(facts, causes) or causes[0]
     if last is not None and last in roots and last.pattern in _PASSING:
         return last
     lossy = _repeated(named)
     if lossy is not None and "nan" in facts.exception.lower():
         return lossy
-    peer = next((match for match in roots if match.kind in _PEERS), None)
-    return _own_exception(facts, roots) or peer or lossy or _final_line(facts, named)
+    told = (*chain, *find_message(facts))
+    chained = next((match for match in reversed(named) if match.line in told and match.pattern in _PASSING), None)
+    worker = _lost_worker(facts)
+    peers = (match for match in roots if match.kind in _PEERS and not (worker and match.pattern == EXCEPTION))
+    peer = next(peers, None)
+    own = chained or _own_exception(facts, roots, chain)
+    return own or peer or lossy or _final_line(facts, named)
+
+
+def _first_of_each_line(matches: list[LogMatch]) -> list[LogMatch]:
+    """Of one line what the first rule says of it: the special stands before the general."""
+    first: dict[int, LogMatch] = {}
+    for match in matches:
+        first.setdefault(match.offset, match)
+    return list(first.values())
+
+
+def _find_lost_card(causes: list[LogMatch], last: LogMatch) -> LogMatch | None:
+    """What says that a card failed, behind the last exception: that is what the exception came from."""
+    return next((match for match in causes if match.kind is FailureClass.HARDWARE and match.offset > last.offset), None)
 
 
 def _last_words(facts: LogFacts) -> LogMatch | None:
@@ -113,32 +212,74 @@ def _last_words(facts: LogFacts) -> LogMatch | None:
     ]
     if not raised:
         return None
-    return next(match for match in facts.matches if match.offset == raised[-1])
+    # A rule of several lines stands where its first line is.
+    reports = (match for match in facts.matches if match.pattern in _WIDE and match.role is LineRole.ROOT)
+    wide = next((match for match in reports if 0 <= raised[-1] - match.offset < WIDE_BYTES), None)
+    return wide or next(match for match in facts.matches if match.offset == raised[-1])
 
 
-def _own_exception(facts: LogFacts, roots: list[LogMatch]) -> LogMatch | None:
-    """The earliest exception that no rule calls a peer's failure, the reported rank's before others."""
+def _own_exception(facts: LogFacts, roots: list[LogMatch], chain: tuple[str, ...]) -> LogMatch | None:
+    """The earliest exception that no rule calls a peer's failure, the reported rank's before others.
+
+    Of one process it is in the chain of the last one: what was raised before that was handled.
+    """
     strange = {
         match.offset
         for match in facts.matches
-        if match.pattern != EXCEPTION
-        and (match.role is not Role.ROOT or match.kind in _PEERS or match.pattern in _PASSING)
+        if match.pattern not in (EXCEPTION, *_NEUTRAL)
+        and (match.role is not LineRole.ROOT or match.kind in _PEERS or match.pattern in _PASSING)
     }
     own = [match for match in roots if match.pattern == EXCEPTION and match.offset not in strange]
     own = [match for match in own if match.kind not in _PEERS]
     peers = [match.offset for match in roots if match.kind in _PEERS]
     if own and peers and min(peers) < own[0].offset:
         return None
+    if is_of_one_process(facts):
+        chained = [match for match in own if match.line in chain]
+        return next(
+            (match for match in chained if match.kind is not FailureClass.BUG), next(iter(chained or own), None)
+        )
     rank = _reported_rank(facts)
     return next((match for match in own if match.rank == rank and rank is not None), own[0] if own else None)
 
 
 def _final_line(facts: LogFacts, named: list[LogMatch]) -> LogMatch | None:
-    """What can be survived, in the very last line."""
-    text = facts.tail.rstrip().rpartition("\n")[2]
-    line = clean_line(text)[1].strip()[:300]
+    """What can be survived, in the very last line; another language's own report; an exception without traceback."""
+    lines = facts.tail.rstrip().split("\n")
+    line = clean_line(lines[-1])[1].strip()[:300]
     said = [match for match in named if match.line == line and match.kind is not FailureClass.DIVERGED]
-    return next((match for match in said if match.offset == said[-1].offset), None)
+    found = next((match for match in said if match.offset == said[-1].offset), None)
+    if found is not None and found.kind is FailureClass.TRANSIENT:
+        # A tool's last line is general ("unexplained error"); one shortly before may say what does not pass.
+        near = {clean_line(text)[1].strip()[:300] for text in lines[-FEW_LINES:]}
+        lasting = (match for match in named if match.line in near and match.kind is FailureClass.ENVIRONMENT)
+        found = next(lasting, found)
+    reports = (match for match in named if match.pattern in _LANGUAGES and count_after(facts, match.line) <= MORE_THAN)
+    found = next(reports, None) or found
+    bare = find_bare_exception(lines[-1:])
+    judged = judge_exception(bare)
+    offset = max(0, facts.size_bytes - len(lines[-1].encode()))
+    if found is None and judged is not None and not any(match.line == line for match in facts.matches):
+        return LogMatch(EXCEPTION, LineRole.ROOT, judged[1], bare[:300], offset, values={"exception": judged[0]})
+    return found if found is not None and found.pattern not in _LANGUAGES else _read_ending(facts, found, offset)
+
+
+def _read_ending(facts: LogFacts, found: LogMatch | None, offset: int) -> LogMatch | None:
+    """What the last lines report, where its text says more than that the program failed."""
+    if judge_exception(facts.exception):
+        return found
+    ending = judge_ending(facts.tail)
+    if ending is not None and ending[0] is not FailureClass.BUG:
+        return LogMatch(ENDING, LineRole.ROOT, ending[0], ending[1].strip()[:300], offset)
+    if found is not None:
+        return found
+    # What a launcher says of how a part ended is more than a text that says nothing of its own; a signal more than any.
+    codes = [code for match in facts.matches if (code := _find_code(match))]
+    said = None if any(code < 0 for code in codes) else judge_last_words(facts.tail)
+    if said is None and not codes:
+        hints = any(match.kind is not None and match.role is not LineRole.CASCADE for match in facts.matches)
+        said = ending or (None if hints else find_complaint(facts.tail))
+    return None if said is None else LogMatch(WORDS, LineRole.ROOT, said[0], said[1].strip()[:300], offset)
 
 
 def _repeated(named: list[LogMatch]) -> LogMatch | None:
@@ -148,25 +289,50 @@ def _repeated(named: list[LogMatch]) -> LogMatch | None:
 
 def _others(facts: LogFacts) -> list[LogMatch]:
     """What else was said: causes, then what supports one; what only follows is left out."""
-    return sorted(
-        (match for match in facts.matches if match.role is not Role.CASCADE),
-        key=lambda match: (match.role is not Role.ROOT, match.offset),
-    )
+    known = [match for match in _first_of_each_line(list(facts.matches)) if match.role is not LineRole.CASCADE]
+    return sorted(known, key=lambda match: (match.role is not LineRole.ROOT, match.offset))
 
 
 def _judge_report(facts: LogFacts, unknown: tuple[Clue, ...]) -> Detection | None:
-    """What a launcher's report says of the first rank, when nothing names a cause: how it ended."""
-    for match in facts.matches:
-        code = match.values.get("exitcode", "")
-        known = _BY_EXIT.get(int(code)) if code.removeprefix("-").isdecimal() and len(code) < 6 else None
-        if known is not None:
-            kind, text = known
-            who = "a process" if match.rank is None else f"rank {match.rank}"
-            clues = (Clue(f"{who} {text}", facts.path), _clue(match, facts))
-            return Detection(
-                "log.report", kind, Answer.YES, Confidence.POSSIBLE, clues, unknown=unknown, facts=_facts(match, facts)
-            )
+    """What a launcher says of the part that failed first, when nothing names a cause: how it ended."""
+    reports = [(match, code) for match in facts.matches if (code := _find_code(match)) not in (None, 0, -TERM)]
+    # A signal says more than a code, which may be the launcher's own; the report of the first rank more than others.
+    reports.sort(key=lambda item: ((item[1] or 0) > 0, item[0].pattern != "elastic.root"))
+    for match, code in reports:
+        if code < 0 and code not in _BY_EXIT:
+            continue
+        kind, text = _BY_EXIT.get(code, (FailureClass.BUG, f"ended with exit code {code}, and nothing says why"))
+        who = "a process" if match.rank is None else f"rank {match.rank}"
+        clues = (Clue(f"{who} {text}", facts.path), _clue(match, facts))
+        # Who waited for a process knows its signal.
+        sure = Confidence.LIKELY if kind is FailureClass.NATIVE_CRASH else Confidence.POSSIBLE
+        return Detection("log.report", kind, Answer.YES, sure, clues, unknown=unknown, facts=_facts(match, facts))
     return None
+
+
+def _lost_worker(facts: LogFacts) -> bool:
+    """Whether a worker of its own was killed: that is no peer, though its pipe breaks in the same way."""
+    return any(match.pattern == "worker.killed" for match in facts.matches)
+
+
+def _judge_peer(facts: LogFacts, unknown: tuple[Clue, ...]) -> Detection | None:
+    """What ended it was a peer that was gone, and this output does not say why that went."""
+    gone = [match for match in facts.matches if match.role is LineRole.CASCADE and match.kind in _PEERS]
+    ended = next((match for match in gone if facts.exception and match.line == facts.exception[:300]), None)
+    return None if ended is None or _lost_worker(facts) else _detect(ended, facts, Confidence.LIKELY, unknown)
+
+
+def _find_code(match: LogMatch) -> int | None:
+    """The exit code that a launcher's line gives, minus the signal of one that a signal ended; None without."""
+    values = match.values
+    named = next((values[name] for name in _NAMES if name in values), "")
+    if named:
+        name = _SPOKEN.get(named.lower(), f"SIG{named.removeprefix('SIG')}")
+        return -int(Signals[name]) if name in Signals.__members__ else None
+    signalled = values.get("signalled", values.get("by_number", ""))
+    text = f"-{signalled}" if signalled else next((values[name] for name in _CODES if name in values), "")
+    code = int(text) if text.removeprefix("-").isdecimal() and len(text) < 6 else None
+    return SHELL_BASE - code if code is not None and SHELL_BASE < code <= SHELL_BASE + 31 else code
 
 
 def _reported_rank(facts: LogFacts) -> int | None:
@@ -179,7 +345,7 @@ def _detect(match: LogMatch, facts: LogFacts, confidence: Confidence, unknown: t
     support = tuple(
         _clue(other, facts)
         for other in facts.matches
-        if other is not match and other.role is not Role.CASCADE and other.kind is match.kind
+        if other is not match and other.role is not LineRole.CASCADE and other.kind is match.kind
     )
     return Detection(
         f"log.{match.pattern}",
@@ -196,11 +362,19 @@ def _detect(match: LogMatch, facts: LogFacts, confidence: Confidence, unknown: t
 def _facts(match: LogMatch, facts: LogFacts) -> dict[str, str]:
     rank = match.rank if match.rank is not None else _reported_rank(facts)
     found = {**match.values, "line": match.line}
+    if match.pattern == "net.rate_limit":
+        found["wait_s"] = _find_wait(facts)
     if match.remedy:
         found["remedy"] = match.remedy
     if rank is not None:
         found["rank"] = str(rank)
     return found
+
+
+def _find_wait(facts: LogFacts) -> str:
+    """The seconds that a server asks for behind a 429; else so many that its window is over."""
+    told = [match.values.get("retry_after") or match.values.get("again_in") for match in facts.matches]
+    return str(max((int(text) for text in told if text), default=0) or LIMIT_WAIT_S)
 
 
 def _clue(match: LogMatch, facts: LogFacts) -> Clue:

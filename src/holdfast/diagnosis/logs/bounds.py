@@ -1,4 +1,4 @@
-"""How much work an expression of a stranger can cost at most, so that no rule can hang a diagnosis. Pure.
+"""Bounds the work of a user's regular expression, so that no rule can hang a diagnosis. Pure.
 
 Python's expressions backtrack, and some need more steps than there is time (``(a+)+$``). There is no time limit in the
 module, so a rule may use only what can be bounded by reading it: single characters and classes with a quantifier,
@@ -11,7 +11,9 @@ unless the character behind it can not be one of its own. An expression that may
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from holdfast.model.pattern import compile_later
+from holdfast.model.record import record
 
 LONGEST_PATTERN = 500
 WIDEST = 512
@@ -19,7 +21,7 @@ WIDEST = 512
 MOST_STEPS = WIDEST**3
 """About a second in the worst case."""
 
-_TOKEN = re.compile(
+_TOKEN = compile_later(
     r"""
     (?P<flags>\(\?[aims]+\)) | (?P<open>\((?:\?:|\?P<[A-Za-z_]\w*>)?(?!\?)) | (?P<close>\)) | (?P<bar>\|)
     | (?P<edge>[$^]|\\[bBAZ]) | (?P<bad>\(\?|\\[1-9]|\\g)
@@ -31,7 +33,7 @@ _TOKEN = re.compile(
 _ALPHABET = [chr(code) for code in range(9, 127)] + ["\xe9"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Piece:
     """One atom with its quantifier."""
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 
+from holdfast.model.pattern import compile_later
+
 LAST_LINES = 200
 TAIL_BYTES = 256 * 1024
 LONGEST_SHOWN = 2000
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>])")
+_ESCAPES = compile_later(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>])")
 """CSI and OSC sequences, and two-byte escapes (ECMA-48)."""
-_LABEL = re.compile(
+_LABEL = compile_later(
     r"""
     \[(?:rank|default)?(?P<bracket>\d{1,6})\]:\s?    # torch's excepthook, torchrun --tee: [rank0]: [0]:
-    | \[\d+,(?P<mpi>\d{1,6})\]<std(?:out|err)>:\s?     # mpirun --tag-output
+    | \[(?:\d+,)?(?P<mpi>\d{1,6})\]<std(?:out|err)>:\s?  # mpirun --tag-output, horovodrun
     | (?P<srun>\d{1,5}):\s                             # srun --label
+    | \ {2,}\|\                                             # a part of an exception group
+    | [a-z][\w.-]{0,60}-\d{1,3}\ +\|\                      # docker compose
+    | \d{4}-\d\d-\d\dT[\d:.]{8,18}Z\ (?:std(?:out|err)\ [FP]\ )?  # kubectl logs --timestamps, containerd
     | \((?:[\w.]+\ )?pid=\d+(?:,\ ip=[\d.]+)?\)\s?     # Ray
     """,
     re.VERBOSE,

@@ -8,12 +8,14 @@ that way and a user's file is refused that way.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from ...model.verdict import FailureClass
-from ..evidence import LogMatch, Role
+from holdfast.diagnosis.evidence import LineRole, LogMatch
+from holdfast.model.record import record
+from holdfast.model.verdict import FailureClass
 
-START = r"(?:^|[\]:)>|-] ?)"
+from .lines import clean_line
+
+START = r"(?:^|[\]:)>|-] {0,2})"
 """Where a message begins: a line's start, or what ends a prefix (``2026-11-20 10:00:00 - ERROR -``, ``[rank0]:``,
 ``cp: cannot create 'x':``). Words in quotes or in the middle of a sentence do not begin there."""
 END = r"(?=$|[:\s.,;)\]!'\"])"
@@ -24,7 +26,7 @@ CUT = "\N{HORIZONTAL ELLIPSIS}"
 """Stands where a line was cut, so that ``^`` and ``$`` do not match there."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pattern:
     """What a line can say.
 
@@ -35,7 +37,7 @@ class Pattern:
     """
 
     id: str
-    role: Role
+    role: LineRole
     kind: FailureClass | None
     triggers: tuple[str, ...]
     regex: str
@@ -71,8 +73,6 @@ def match_line(pattern: Pattern, text: str, offset: int = 0, rank: int | None = 
 
 def check_pattern(pattern: Pattern) -> str:
     """Why the rule does not keep its own examples; empty when it does."""
-    from .lines import clean_line
-
     for example in pattern.examples:
         rank, text = clean_line(example)
         if not pattern.triggered(text):

@@ -6,11 +6,26 @@ full disk, a command that is missing before a file that is.
 
 from __future__ import annotations
 
-from .words_cards import CARDS
-from .words_memory import MEMORY
-from .words_program import PROGRAM
-from .words_ranks import RANKS
-from .words_storage import STORAGE
-from .words_world import WORLD
+from .words.cards import CARDS
+from .words.languages import LANGUAGES
+from .words.launchers import LAUNCHERS
+from .words.memory import MEMORY
+from .words.network import NETWORK
+from .words.program import PROGRAM
+from .words.ranks import RANKS
+from .words.storage import STORAGE
+from .words.trackers import TRACKERS
+from .words.world import WORLD
 
-PATTERNS = (*MEMORY, *WORLD, *STORAGE, *CARDS, *RANKS, *PROGRAM)
+PATTERNS = (
+    *MEMORY,
+    *WORLD,
+    *NETWORK,
+    *TRACKERS,
+    *LAUNCHERS,
+    *STORAGE,
+    *CARDS,
+    *RANKS,
+    *PROGRAM,
+    *LANGUAGES,
+)

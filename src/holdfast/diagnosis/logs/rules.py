@@ -1,6 +1,6 @@
 r"""A user's own rules about the words of a log (FAIL-15): read strictly, held to their own examples on loading.
 
-The file is the strict TOML subset of `core.rules_text`, one section for each rule::
+The file is the strict TOML subset of `core.rules.text`, one section for each rule::
 
     [licence]
     pattern = '^LicenceError: no seat for (?P<feature>\w+)'
@@ -16,21 +16,18 @@ from __future__ import annotations
 
 import os
 import re
-import stat
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from ...core.rules_text import Pairs, RulesError, parse_pairs
-from ...model.errors import StorageError
-from ...model.verdict import FailureClass
-from ..evidence import Reading, Role
+from holdfast.core.rules.text import Pairs, RulesError, parse_pairs
+from holdfast.diagnosis.evidence import LineRole, Reading
+from holdfast.host.files.rules_file import read_trusted
+from holdfast.model.errors import StorageError
+from holdfast.model.verdict import FailureClass
+
 from .bounds import WIDEST, check_expression, literal_begin
 from .pattern import Pattern, check_pattern
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 VARIABLE = "HOLDFAST_FAILURE_RULES"
-LARGEST_BYTES = 64 * 1024
 MOST_RULES = 64
 SHORTEST_WORDS = 3
 _KEYS = ("pattern", "class", "remedy", "example", "near_miss", "contains", "role")
@@ -56,7 +53,9 @@ def load_rules(environ: Mapping[str, str]) -> tuple[Pattern, ...]:
             file that `HOLDFAST_FAILURE_RULES` names and that does not exist.
     """
     path = rules_path(environ)
-    text = _read_trusted(path, named=bool(environ.get(VARIABLE))) if path else None
+    text = read_trusted(path, "failure rules", {0, os.geteuid()}) if path else None
+    if text is None and path and environ.get(VARIABLE):
+        raise StorageError(f"failure rules {path} does not exist", hint=f"correct {VARIABLE} or unset it")
     if text is None:
         return ()
     try:
@@ -126,13 +125,13 @@ def _make_rule(name: str, pairs: Pairs) -> Pattern:
     return rule
 
 
-def _role(name: str, pairs: Pairs) -> Role:
+def _role(name: str, pairs: Pairs) -> LineRole:
     if "role" not in pairs:
-        return Role.ROOT
+        return LineRole.ROOT
     try:
-        return Role(_text(name, pairs, "role"))
+        return LineRole(_text(name, pairs, "role"))
     except ValueError as error:
-        known = ", ".join(role.value for role in Role)
+        known = ", ".join(role.value for role in LineRole)
         raise RulesError(f"{pairs['role'][1]}: rule {name!r}: role is none of {known}") from error
 
 
@@ -162,40 +161,3 @@ def _texts(name: str, pairs: Pairs, key: str) -> tuple[str, ...]:
     if not items or not all(isinstance(item, str) and item.strip() for item in items):
         raise RulesError(f"{where}: rule {name!r}: {key} is a text in quotes or a list of them, found {value!r}")
     return tuple(items)
-
-
-def _read_trusted(path: str, *, named: bool) -> str | None:
-    """The file's text; None when there is none."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        if named:
-            raise _refuse(path, "does not exist", f"correct {VARIABLE} or unset it") from error
-        return None
-    except OSError as error:
-        raise _refuse(path, f"cannot be opened: {error.strerror}", "make it readable for you") from error
-    try:
-        facts = os.fstat(descriptor)
-        if not stat.S_ISREG(facts.st_mode):
-            raise _refuse(path, "is not a regular file", "put a text file there or remove it")
-        if facts.st_uid not in (0, os.geteuid()):
-            raise _refuse(path, f"belongs to uid {facts.st_uid}", "have a file of your own or of root")
-        if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise _refuse(
-                path, f"can be written by others (mode {stat.S_IMODE(facts.st_mode):04o})", f"chmod go-w {path}"
-            )
-        data = os.read(descriptor, LARGEST_BYTES + 1)
-    except OSError as error:
-        raise _refuse(path, f"cannot be read: {error.strerror}", "make it a readable regular file") from error
-    finally:
-        os.close(descriptor)
-    if len(data) > LARGEST_BYTES:
-        raise _refuse(path, f"is larger than {LARGEST_BYTES // 1024} KiB", "keep only rules in it")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise _refuse(path, f"is not UTF-8 text (byte {error.start})", "save it as UTF-8") from error
-
-
-def _refuse(path: str, seen: str, hint: str) -> StorageError:
-    return StorageError(f"failure rules {path} {seen}", hint=hint)

@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from ..evidence import LogFacts, LogMatch, Reading, Role
-from .exceptions import EXCEPTION, HEADER, Traceback, judge_exception, read_traceback
+from holdfast.diagnosis.evidence import LineRole, LogFacts, LogMatch, Reading
+from holdfast.model.record import record, replace
+
+from .exceptions import EXCEPTION, HEADER, Traceback, judge_traceback, read_traceback
 from .lines import LAST_LINES, TAIL_BYTES, clean_line, cut_tail
 from .pattern import LONGEST_LINE, Pattern, match_line
 from .patterns import PATTERNS
-from .search import NOTES, Search
-from .sieve import Sieve
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from .search import NOTES, LogSearch
+from .trigger_filter import TriggerFilter
 
 BLOCK_BYTES = 512 * 1024
 TRACEBACK_BYTES = 64 * 1024
 FIRST_ERROR = "first_error.txt"
-"""Beside the log: the first traceback of a middle that was cut (`host.output`)."""
+"""Beside the log: the first traceback of a middle that was cut (`host.job.output`)."""
 _HEADER = HEADER.encode()
 BINARY_SHARE = 0.3
 
@@ -37,7 +35,7 @@ def clean_block(text: str) -> tuple[int | None, str]:
     return cleaned[0][0], "\n".join(line for _, line in cleaned)
 
 
-def _prepare(rules: tuple[Pattern, ...]) -> Search:
+def _prepare(rules: tuple[Pattern, ...]) -> LogSearch:
     patterns = (*rules, *PATTERNS)
     owners: dict[bytes, list[Pattern]] = {}
     places: dict[bytes, list[int]] = {_HEADER: []}
@@ -47,7 +45,7 @@ def _prepare(rules: tuple[Pattern, ...]) -> Search:
                 places[trigger.encode()] = []
             else:
                 owners.setdefault(trigger.encode(), []).append(pattern)
-    return Search(patterns, Sieve((*owners, *places, *NOTES)), owners, places)
+    return LogSearch(patterns, TriggerFilter((*owners, *places, *NOTES)), owners, places)
 
 
 def classify_text(text: str, rules: tuple[Pattern, ...] = ()) -> tuple[LogMatch, ...]:
@@ -91,8 +89,7 @@ def _read(descriptor: int, path: str, rules: tuple[Pattern, ...], limit_bytes: i
         matches = _merge(matches, classify_text(first_error, rules), scan.cut_at)
         hidden = (scan.cut_at, read_traceback(first_error.split("\n")))
         traces = sorted((*traces, hidden), key=lambda item: item[0])
-    first = traces[0][1] if traces else Traceback("")
-    last = traces[-1][1] if traces else first
+    last = traces[-1][1] if traces else Traceback("")
     tail = os.pread(descriptor, TAIL_BYTES, max(0, size - TAIL_BYTES))
     return LogFacts(
         path,
@@ -103,8 +100,6 @@ def _read(descriptor: int, path: str, rules: tuple[Pattern, ...], limit_bytes: i
         tail=cut_tail(tail),
         whole=whole and not scan.passed_over,
         binary=is_binary(tail[-8192:]),
-        first_exception=first.raised,
-        first_traceback=first.text,
     )
 
 
@@ -115,7 +110,7 @@ def _parts(size: int, limit_bytes: int | None) -> tuple[tuple[int, int], ...]:
     return ((0, half), (size - half, size))
 
 
-def _read_part(descriptor: int, scan: Search, start: int, end: int, size: int) -> bool:
+def _read_part(descriptor: int, scan: LogSearch, start: int, end: int, size: int) -> bool:
     """Look at the bytes from `start` to `end`; False when the file ended before (it was cut while it was read)."""
     position, begins, rest = start, start == 0, b""
     while position < end:
@@ -139,7 +134,7 @@ def _read_part(descriptor: int, scan: Search, start: int, end: int, size: int) -
     return position >= end
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Cut:
     """Where a block ends and where the next one resumes, and whether these are edges of lines."""
 
@@ -164,7 +159,7 @@ def _find_cut(block: bytes) -> _Cut:
 
 
 def _finish(
-    scan: Search, read: Callable[[int, int], bytes]
+    scan: LogSearch, read: Callable[[int, int], bytes]
 ) -> tuple[tuple[LogMatch, ...], list[tuple[int, Traceback]]]:
     """Matches by offset (on one line by the order of the rules), and the tracebacks; `read(length, offset)`."""
     ranking = {pattern.id: position for position, pattern in enumerate(scan.patterns)}
@@ -176,12 +171,12 @@ def _finish(
         if _is_ignored(read(min(at, 512), max(0, at - 512))):
             continue
         traces.append((at, trace))
-        judged = judge_exception(trace.raised)
+        judged = judge_traceback(trace)
         if judged is not None:
             offset = at + sum(len(line) + 1 for line in data.split(b"\n")[: trace.number])
             values = {"exception": judged[0]}
             found.append(
-                LogMatch(EXCEPTION, Role.ROOT, judged[1], trace.raised[:300], offset, trace.rank, values=values)
+                LogMatch(EXCEPTION, LineRole.ROOT, judged[1], trace.raised[:300], offset, trace.rank, values=values)
             )
     for pattern in scan.patterns:
         if pattern.lines > 1:

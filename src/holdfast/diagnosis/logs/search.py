@@ -6,15 +6,16 @@ A line that no trigger hits is never decoded. Of each rule the first and the las
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.evidence import LogMatch
+from holdfast.model.record import field, record
 
 from .lines import clean_line
 from .pattern import CUT, Pattern, match_line
 
 if TYPE_CHECKING:
-    from ..evidence import LogMatch
-    from .sieve import Sieve
+    from .trigger_filter import TriggerFilter
 
 FEW = 4
 """Matches kept of each rule from the front, and as many from the end."""
@@ -25,10 +26,10 @@ MOST_SECONDS = 1.0
 CUT_NOTE = b"bytes were cut here, output is capped]"
 LOST_NOTE = b"bytes of output were lost here, the disk refused them]"
 NOTES = (CUT_NOTE, LOST_NOTE)
-"""What `host.output` writes into a log that is not whole."""
+"""What `host.job.output` writes into a log that is not whole."""
 
 
-@dataclass(slots=True)
+@record(frozen=False)
 class _Kept:
     """The first and the last few matches of one rule, by offset."""
 
@@ -46,12 +47,12 @@ class _Kept:
             del self.last[min(self.last)]
 
 
-@dataclass(slots=True)
-class Search:
+@record(frozen=False)
+class LogSearch:
     """One pass over a text in blocks."""
 
     patterns: tuple[Pattern, ...]
-    sieve: Sieve
+    sieve: TriggerFilter
     owners: dict[bytes, list[Pattern]]
     places: dict[bytes, list[int]]
     """Begins of lines that are read on their own after the pass: tracebacks, reports of several lines."""
@@ -137,7 +138,7 @@ def _add_places(known: list[int], block: bytes, base: int, trigger: bytes) -> li
     return places if len(places) <= 2 * FEW else places[:FEW] + places[-FEW:]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Block:
     """Bytes of a log and where they stand in it."""
 

@@ -1,4 +1,4 @@
-"""Whether a job went on after words that name a cause: then they are not why it ended. Pure.
+"""Judges whether a job went on after words that name a cause: then they are not why it ended. Pure.
 
 A full card that was caught and answered by a smaller batch, or a cache that could not be written, stands in the output
 as plainly as the exception that ended the job. What tells them apart is what came after: ordinary lines of the job.
@@ -6,29 +6,48 @@ as plainly as the exception that ended the job. What tells them apart is what ca
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from itertools import takewhile
 
-from ...model.verdict import FailureClass
-from ..evidence import LogFacts, LogMatch, Role
-from .exceptions import EXCEPTION, HEADER, judge_exception
+from holdfast.diagnosis.evidence import LineRole, LogFacts, LogMatch
+from holdfast.model.pattern import compile_later
+from holdfast.model.verdict import FailureClass
+
+from .endings import PROGRESS
+from .exceptions import EXCEPTION, HEADER, judge_exception, read_traceback
 from .lines import clean_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MORE_THAN = 50
 """Ordinary lines that a library may still write while a job ends (advice, a summary); more are the job going on."""
+FEW_AFTER = 2
+FEW_STEPS = 10
+ANNOUNCED_WITHIN = 30
+_PAST = compile_later(
+    r"(?i)\b(?:previous|earlier|prior|last (?:error|failure|attempt|run|night|week|time|seen)|yesterday"
+    r"|replay(?:ing|ed)?"
+    r"|old(?:er)? (?:log|run|error|attempt)|history|(?:minutes?|hours?|days?|weeks?) ago)\b|\.(?:log|out|err|txt):\d+:"
+)
+_ANNOUNCED = compile_later(
+    r"(?i)(?:(?:previous|earlier|prior|last|old) (?:attempt|run|log|job|output|error|failure)\S*.{0,40}[:=>-]\s*$"
+    r"|^(?:\+|\$|>|==>) ?.*\b(?:tail|cat|head|grep|less)\b.*\.(?:log|out|err)\b|^==> .* <==$)"
+)
+_WARNED = compile_later(
+    r"(?<!NCCL )\bWARN(?:ING)?\b|\b\w*Warning: |\bINFO\b|\bDEBUG\b|(?:^|: )[IWE] (?:tensorflow|external|tsl)/"
+    r"|^[IW]\d{4} |\[W\d{3}\b|\[W:"
+)
+"""A line that a library writes about what it can do without; TensorFlow says so of a missing driver as an error."""
+_KERNEL = compile_later(r"\bNVRM: |\bOut of memory: Killed process|\boom-kill:|^\[ *\d+\.\d+\] ")
+"""Lines of the kernel's log: scripts print it before the job, and it is days long."""
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 """Between two tracebacks of one chain. Source: CPython, Lib/traceback.py."""
-_NOT_THE_JOBS = re.compile(r"Error in (?:atexit|sys\.excepthook)|Exception (?:in thread|ignored)|Process \S+:$")
+_NOT_THE_JOBS = compile_later(r"Error in (?:atexit|sys\.excepthook)|Exception (?:in thread|ignored)|Process \S+:$")
 """Before a traceback that does not end the program: at exit, of a thread, of a worker."""
 
 
 def is_of_one_process(facts: LogFacts) -> bool:
     """Whether nothing in the output speaks of ranks or peers, whose lines mix and follow from each other."""
     return not any(
-        match.rank is not None or match.role is Role.CASCADE or match.kind is FailureClass.COMMUNICATION
+        match.rank is not None or match.role is LineRole.CASCADE or match.kind is FailureClass.COMMUNICATION
         for match in facts.matches
     )
 
@@ -37,27 +56,94 @@ def went_on_after(facts: LogFacts, line: str) -> bool:
     """Whether more ordinary lines than an end writes follow the last place of `line`; False where that is not known."""
     if not is_of_one_process(facts) or not line:
         return False
+    return count_after(facts, line) > MORE_THAN
+
+
+def count_after(facts: LogFacts, line: str) -> int:
+    """How many ordinary lines follow the last place of `line`."""
     _, found, after = facts.tail.rpartition(line)
     # A line that is no longer among the last ones has at least as many behind it.
-    return _count_ordinary((after if found else facts.tail).split("\n")) > MORE_THAN
+    return _count_ordinary((after if found else facts.tail).split("\n"))
+
+
+def is_quoted(facts: LogFacts, match: LogMatch) -> bool:
+    """Whether a line tells of another time (an attempt before, the kernel's log of days) and the job went on after it.
+
+    The line says so itself, or a line shortly before announces what an earlier attempt had printed.
+    """
+    before, found, _ = facts.tail.rpartition(match.line)
+    announced = found and any(_ANNOUNCED.search(line) for line in before.split("\n")[-ANNOUNCED_WITHIN:])
+    if not (_PAST.search(match.line) or _KERNEL.search(match.line) or announced):
+        return False
+    _, _, after = facts.tail.rpartition(match.line) if found else ("", "", facts.tail)
+    ordinary = [line for line in after.split("\n") if not (_PAST.search(line) or _KERNEL.search(line))]
+    return _count_ordinary(ordinary) > FEW_AFTER
+
+
+def is_warning(facts: LogFacts, match: LogMatch) -> bool:
+    """Whether a line only warned, and the exception that the output ends with came later and of itself."""
+    raised = [other.offset for other in facts.matches if other.pattern == EXCEPTION]
+    if not raised or raised[-1] <= match.offset or match.offset in raised or _WARNED.search(match.line) is None:
+        return False
+    return is_of_one_process(facts) and ends_in_exception(facts)
+
+
+def find_chain(facts: LogFacts) -> tuple[str, ...]:
+    """What was raised in the last traceback and in those that it is chained to, the first of them first."""
+    lines = facts.tail.split("\n")
+    heads = [number for number, line in enumerate(lines) if HEADER in line]
+    raised: list[str] = []
+    for number, head in reversed(list(enumerate(heads))):
+        raised.insert(0, read_traceback(lines[head:]).raised[:300])
+        between = lines[heads[number - 1] : head] if number else []
+        if not any(clean_line(line)[1].startswith(_CHAINED) for line in between):
+            break
+    return tuple(filter(None, raised))
+
+
+def find_message(facts: LogFacts) -> tuple[str, ...]:
+    """The further lines of the last exception's text, which are indented."""
+    if not facts.exception:
+        return ()
+    after = facts.tail.rpartition(facts.exception)[2]
+    indented = takewhile(lambda line: line[:1].isspace(), after.split("\n")[1:])
+    return tuple(line.strip()[:300] for line in indented)
 
 
 def find_last_words(facts: LogFacts, causes: Iterable[LogMatch]) -> LogMatch | None:
-    """The job's own exception that the output ends with, if the job had gone on after each of the causes."""
-    own = next((match for match in reversed(facts.matches) if match.pattern == EXCEPTION), None)
+    """The exception that the output ends with, if the job had gone on after each of the causes."""
+    raised = [match for match in facts.matches if match.pattern == EXCEPTION]
     ends = facts.tail.rstrip().endswith(facts.exception) and bool(facts.exception)
-    if own is None or own.kind is not FailureClass.BUG or own.line != facts.exception[:300] or not ends:
+    if not raised or raised[-1].line != facts.exception[:300] or not ends:
         return None
     before, found, _ = facts.tail.rpartition(HEADER)
     if not found or not is_of_one_process(facts) or _NOT_THE_JOBS.match(_last_line(before)):
         return None
+    handled = {match.offset for match in raised}
     for cause in causes:
         _, _, after = before.rpartition(cause.line)
-        if cause.offset > own.offset or any(words in after for words in _CHAINED):
+        if cause.offset > raised[-1].offset or any(words in after for words in _CHAINED):
             return None
+        if cause.offset in handled and sum(1 for line in after.split("\n") if PROGRESS.search(line)) > FEW_STEPS:
+            # A traceback that was printed and followed by steps of the training was caught.
+            continue
         if _count_ordinary(after.split("\n")) <= MORE_THAN:
             return None
-    return own
+    return next(match for match in facts.matches if match.offset == raised[-1].offset)
+
+
+def ends_in_exception(facts: LogFacts, most_after: int = 0) -> bool:
+    """Whether the output ends with a traceback that ended the program; its text's own lines are indented.
+
+    What Python says of a finaliser, a thread or a worker, and what it says while it ends, is none. `most_after`: so
+    many lines may follow, where what the job printed before comes through a pipe and its traceback does not.
+    """
+    before, found, after = facts.tail.rpartition(HEADER)
+    if not facts.exception or not found or _NOT_THE_JOBS.match(_last_line(before)):
+        return False
+    _, raised, rest = after.rpartition(facts.exception)
+    follow = [line for line in rest.split("\n") if line.strip() and not line[0].isspace()]
+    return bool(raised) and len(follow) <= most_after
 
 
 def _last_line(text: str) -> str:

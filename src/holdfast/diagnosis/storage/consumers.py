@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-from ...host.clock import monotonic_s
-from ...host.disks import find_mount, read_mounts
-from ...host.offload import Offload, OffloadFailed
-from ...model import wire
-from ..evidence import Reading
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ...host.disks import Mount
+from holdfast.diagnosis.evidence import Reading
+from holdfast.host.clock import monotonic_s
+from holdfast.host.files.filesystems import Mount, find_mount, read_mounts
+from holdfast.host.process.offload import Offload, OffloadFailed
+from holdfast.model import wire
+from holdfast.model.record import record, replace
 
 MOST_ENTRIES = 200_000
 """Entries looked at for one place."""
@@ -54,8 +49,8 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+@record
+class MeasuredPath:
     """Somewhere to measure: what it is, its path as written, and what a person could do about it."""
 
     name: str
@@ -63,7 +58,7 @@ class Place:
     advice: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Consumer:
     """How much one place takes, on the disk on which it really lies.
 
@@ -83,7 +78,7 @@ class Consumer:
     advice: str = ""
 
 
-def list_caches(environ: Mapping[str, str]) -> tuple[Place, ...]:
+def list_caches(environ: Mapping[str, str]) -> tuple[MeasuredPath, ...]:
     """The caches of this environment: where their variables say, else at their usual places, if there is anything."""
     home = environ.get("HOME") or os.path.expanduser("~")
     found = []
@@ -91,12 +86,12 @@ def list_caches(environ: Mapping[str, str]) -> tuple[Place, ...]:
         stated = environ.get(name, "").split(":")[0].split(",")[0]
         path = os.path.expanduser(stated) if stated else (f"{home}/{usual}" if usual else "")
         if path and os.path.isabs(path):
-            found.append(Place(name, path, _ADVICE.get(name, f"move it: export {name}=/data/you/cache")))
+            found.append(MeasuredPath(name, path, _ADVICE.get(name, f"move it: export {name}=/data/you/cache")))
     return tuple(found)
 
 
 def find_consumers(
-    places: Sequence[Place], *, within_s: float = WITHIN_S, most_entries: int = MOST_ENTRIES
+    places: Sequence[MeasuredPath], *, within_s: float = WITHIN_S, most_entries: int = MOST_ENTRIES
 ) -> Reading[tuple[Consumer, ...]]:
     """Measure places: those behind a link first, then the largest. Those that do not exist are left out.
 
@@ -111,7 +106,7 @@ def find_consumers(
             # What one place leaves of its share, the later ones get.
             now = monotonic_s()
             share = now + max(deadline - now, 0.0) / (len(chosen) - index)
-            one = _measure(Place(name, path, advice), mounts, share, most_entries)
+            one = _measure(MeasuredPath(name, path, advice), mounts, share, most_entries)
             if one is not None:
                 found.append(one)
         return wire.encode(found)
@@ -124,7 +119,7 @@ def find_consumers(
     return Reading(tuple(sorted(consumers, key=lambda one: (not one.linked, -one.size_bytes, one.path))))
 
 
-def _measure(place: Place, mounts: tuple[Mount, ...], until_s: float, most: int) -> Consumer | None:
+def _measure(place: MeasuredPath, mounts: tuple[Mount, ...], until_s: float, most: int) -> Consumer | None:
     if not os.path.lexists(place.path):
         return None
     real = os.path.realpath(place.path)
@@ -165,21 +160,3 @@ def _walk(blank: Consumer, top: os.stat_result, until_s: float, most: int) -> Co
         except OSError as error:
             unread = unread or f"{directory}: {error.strerror}"
     return replace(blank, size_bytes=size, files=files, whole=not unread, unread=unread)
-
-
-def list_largest(directory: str, *, within_s: float = WITHIN_S, most: int = 10) -> Reading[tuple[Consumer, ...]]:
-    """The largest entries of one directory (a root of runs, a run), the largest first."""
-
-    def work() -> object:
-        with os.scandir(directory) as entries:
-            return [entry.name for entry in entries]
-
-    try:
-        names = Offload(work).wait(within_s)
-    except (OffloadFailed, OSError) as error:
-        return Reading(unread=f"{directory} could not be listed: {error}")
-    places = [Place(name, f"{directory}/{name}") for name in names[:MOST_ENTRIES]]
-    found = find_consumers(places, within_s=within_s)
-    if found.value is None:
-        return found
-    return Reading(tuple(sorted(found.value, key=lambda one: (-one.size_bytes, one.path))[:most]))

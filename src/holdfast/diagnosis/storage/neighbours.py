@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import time
-from dataclasses import dataclass
 from typing import Any
 
-from ...host import files
-from ...host.clock import parse_utc
-from ...host.processes import list_pids, read_environ, read_uid
-from ...model import wire
-from ...model.ids import is_run_id
+from holdfast.host.clock import parse_utc
+from holdfast.host.files import files
+from holdfast.host.process.processes import list_pids, read_environ, read_uid
+from holdfast.model import wire
+from holdfast.model.ids import is_run_id
+from holdfast.model.record import record
 
 MOST_RUNS = 5000
 """With more runs beside this one it is not looked whether one shared its working directory: it counts as shared."""
@@ -20,17 +21,17 @@ SLACK_NS = 2_000_000_000
 """File systems round their times, and the first record is written a little before the job begins."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+@record
+class RunWindow:
     """While a run was alive, in nanoseconds since 1970."""
 
     begin_ns: int = 0
     end_ns: int = 0
 
 
-def find_neighbour(run_dir: str, workdir: str) -> tuple[Window, str]:
+def find_neighbour(run_dir: str, workdir: str) -> tuple[RunWindow, str]:
     """While the run was alive, and why its working directory is not its alone; empty when nothing speaks against it."""
-    real, none = os.path.realpath(workdir), Window()
+    real, none = os.path.realpath(workdir), RunWindow()
     if _is_shared(real):
         return none, "is no directory of its own: nothing is pruned there"
     if _is_of_a_run(real):
@@ -39,7 +40,7 @@ def find_neighbour(run_dir: str, workdir: str) -> tuple[Window, str]:
     if own is None:
         return none, "when this run began cannot be read: nothing is pruned there"
     end = own.end_ns or time.time_ns()
-    window = Window(own.begin_ns - SLACK_NS, end + SLACK_NS)
+    window = RunWindow(own.begin_ns - SLACK_NS, end + SLACK_NS)
     root, own_name = os.path.split(run_dir.rstrip("/"))
     try:
         names = [name for name in os.listdir(root) if is_run_id(name) and name != own_name]
@@ -68,8 +69,6 @@ def _is_shared(real: str) -> bool:
 
 def _read_home() -> str:
     """The home directory of this account by the box's own record; HOME may say another, or nothing."""
-    import pwd
-
     try:
         return pwd.getpwuid(os.geteuid()).pw_dir
     except KeyError:
@@ -83,12 +82,12 @@ def _is_of_a_run(real: str) -> bool:
     return any(os.path.lexists(f"{head}/{wire.RUN}") for head in heads)
 
 
-def _shares(run_dir: str, workdir: str, window: Window) -> bool:
+def _shares(run_dir: str, workdir: str, window: RunWindow) -> bool:
     life = _read_life(run_dir, workdir)
     return life is not None and life.begin_ns <= window.end_ns and (not life.end_ns or life.end_ns >= window.begin_ns)
 
 
-def _read_life(run_dir: str, workdir: str | None = None) -> Window | None:
+def _read_life(run_dir: str, workdir: str | None = None) -> RunWindow | None:
     """When a run began and ended (0: not yet); None when it cannot be told, or it ran in another directory.
 
     With `workdir`, a record that cannot be read counts as one of that directory: not known is not "elsewhere".
@@ -100,10 +99,10 @@ def _read_life(run_dir: str, workdir: str | None = None) -> Window | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
-        return None if workdir is None else Window()
+        return None if workdir is None else RunWindow()
     if workdir is not None and place and not _overlap(os.path.realpath(place), workdir):
         return None
-    return Window(begin, _read_end(run_dir))
+    return RunWindow(begin, _read_end(run_dir))
 
 
 def _read_workdir(record: dict[str, Any]) -> str:

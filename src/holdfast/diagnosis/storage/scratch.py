@@ -13,14 +13,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ...core.scratch import (
-    Item,
-    Keep,
-    Plan,
-    Root,
+from holdfast.core.job.scratch import (
+    KeepReason,
+    ScratchItem,
+    ScratchPlan,
+    ScratchRoot,
     count_parts,
     find_pattern_problem,
     is_checkpoint,
@@ -29,38 +29,40 @@ from ...core.scratch import (
     may_lead,
     plan_pruning,
 )
-from ...host.clock import monotonic_s
-from ...host.readable import find_damage
-from ...model import wire
-from ...model.ids import is_run_id
-from .holding import hold_in_run, hold_in_workdir, keep_linked, list_declared
+from holdfast.host.clock import monotonic_s
+from holdfast.host.files.trees import DIRECTORY, list_entries, read_mount
+from holdfast.host.formats.readable import find_damage
+from holdfast.host.process.offload import Offload, OffloadFailed
+from holdfast.model import wire
+from holdfast.model.ids import is_run_id
+from holdfast.model.record import field, record, replace
+
+from .keep import hold_in_run, hold_in_workdir, keep_linked, list_declared
 from .neighbours import find_neighbour, list_open_files
-from .removing import DIRECTORY, list_entries, open_parent, read_mount, remove
+from .remove import open_parent, remove_item
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ...model.job import JobSpec
+    from holdfast.model.job import JobSpec
 
 MOST_ENTRIES = 200_000
 WALK_WITHIN_S = 20.0
 DEEPEST = 64
 _JUDGED = (".npz", ".safetensors")
 _JUDGED_AS_ZIP = (".pt", ".pth", ".ckpt", ".bin")
-"""Formats whose wholeness `host.readable` can tell: the second ones only when they are zip archives, as torch writes
+"""Formats whose wholeness can be told (`formats.readable`): the second only when they are zip archives, as torch writes
 them since 1.6. An older file, or one of zeros that a crash left, cannot be told to be whole."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+@record
+class ScratchSurvey:
     """What a look at the declared scratch found: the plan, and in words what was left out and why."""
 
-    plan: Plan
+    plan: ScratchPlan
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
+@record
+class PrunedScratch:
     """What was removed. `freed_bytes` and `files` count what is gone, `failed` says what is still there and why."""
 
     removed: tuple[str, ...] = ()
@@ -71,18 +73,18 @@ class Pruned:
     left_out: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
+@record(frozen=False)
 class _Walk:
     """One walk below one root. `chosen` is where links lead that are named best, last or final."""
 
-    root: Root
+    root: ScratchRoot
     top: str
     patterns: tuple[str, ...]
     mount: int
-    held: Callable[[Item, int], Keep | None]
+    held: Callable[[ScratchItem, int], KeepReason | None]
     deadline_s: float
     entries: int = 0
-    items: list[Item] = field(default_factory=list)
+    items: list[ScratchItem] = field(default_factory=list)
     chosen: set[str] = field(default_factory=set)
 
     def count(self) -> None:
@@ -92,7 +94,7 @@ class _Walk:
             raise TimeoutError
 
 
-def find_scratch(run_dir: str, spec: JobSpec, *, patterns: tuple[str, ...] | None = None) -> Found:
+def find_scratch(run_dir: str, spec: JobSpec, *, patterns: tuple[str, ...] | None = None) -> ScratchSurvey:
     """What a run's declared scratch is now, and what of it would go; removes nothing.
 
     `patterns` are looked for instead of the declared ones. A walk that does not come to its end plans nothing for
@@ -101,14 +103,14 @@ def find_scratch(run_dir: str, spec: JobSpec, *, patterns: tuple[str, ...] | Non
     wanted = spec.disk.scratch if patterns is None else patterns
     wanted = tuple(pattern for pattern in wanted if not find_pattern_problem(pattern))
     if not wanted:
-        return Found(Plan())
+        return ScratchSurvey(ScratchPlan())
     spec = _resolve(spec)
     opened = list_open_files(os.stat(run_dir).st_uid)
     declared = list_declared(spec, run_dir)
     left_out: list[str] = []
     chosen: set[str] = set()
     items = _look(
-        Root.RUN, run_dir, wanted, hold_in_run(spec, run_dir, declared, opened), left_out=left_out, chosen=chosen
+        ScratchRoot.RUN, run_dir, wanted, hold_in_run(spec, run_dir, declared, opened), left_out=left_out, chosen=chosen
     )
     window, problem = find_neighbour(run_dir, spec.workdir)
     if not os.path.isdir(spec.workdir):
@@ -117,14 +119,16 @@ def find_scratch(run_dir: str, spec: JobSpec, *, patterns: tuple[str, ...] | Non
         left_out.append(f"{spec.workdir}: {problem}")
     elif not os.path.samefile(spec.workdir, run_dir):
         held = hold_in_workdir(spec.workdir, window, declared, opened)
-        items += _look(Root.WORKDIR, spec.workdir, wanted, held, left_out=left_out, chosen=chosen)
-    return Found(
-        plan_pruning(keep_linked(items, chosen, {root: os.path.realpath(_top(root, run_dir, spec)) for root in Root})),
+        items += _look(ScratchRoot.WORKDIR, spec.workdir, wanted, held, left_out=left_out, chosen=chosen)
+    return ScratchSurvey(
+        plan_pruning(
+            keep_linked(items, chosen, {root: os.path.realpath(_top(root, run_dir, spec)) for root in ScratchRoot})
+        ),
         tuple(left_out),
     )
 
 
-def prune_scratch(run_dir: str, spec: JobSpec, *, patterns: tuple[str, ...] | None = None) -> Pruned:
+def prune_scratch(run_dir: str, spec: JobSpec, *, patterns: tuple[str, ...] | None = None) -> PrunedScratch:
     """Remove what `find_scratch` plans. The run must have ended, or its tree be empty: this does not look.
 
     Does not raise for what it meets; may block on a file system that hangs: see `prune_within`.
@@ -133,12 +137,12 @@ def prune_scratch(run_dir: str, spec: JobSpec, *, patterns: tuple[str, ...] | No
     try:
         found = find_scratch(run_dir, spec, patterns=patterns)
     except OSError as error:
-        return Pruned(failed=(f"{run_dir}: {error.strerror}",))
+        return PrunedScratch(failed=(f"{run_dir}: {error.strerror}",))
     removed, failed, freed, files = [], [], 0, 0
     for item in found.plan.victims:
         path = f"{_top(item.root, run_dir, spec)}/{item.path}"
         try:
-            remove(_top(item.root, run_dir, spec), item)
+            remove_item(_top(item.root, run_dir, spec), item)
         except OSError as error:
             failed.append(f"{path}: {error.strerror}")
             continue
@@ -147,18 +151,18 @@ def prune_scratch(run_dir: str, spec: JobSpec, *, patterns: tuple[str, ...] | No
     wanted = spec.disk.scratch if patterns is None else patterns
     _remove_empty(run_dir, spec, found.plan.victims, wanted)
     kept = tuple(f"{_top(k.item.root, run_dir, spec)}/{k.item.path}: {k.why.value}" for k in found.plan.kept)
-    return Pruned(tuple(removed), freed, files, kept, tuple(failed), found.left_out)
+    return PrunedScratch(tuple(removed), freed, files, kept, tuple(failed), found.left_out)
 
 
-def prune_within(run_dir: str, spec: JobSpec, limit_s: float, *, patterns: tuple[str, ...] | None = None) -> Pruned:
+def prune_within(
+    run_dir: str, spec: JobSpec, limit_s: float, *, patterns: tuple[str, ...] | None = None
+) -> PrunedScratch:
     """As `prune_scratch`, in a disposable child that is given up after `limit_s` seconds."""
-    from ...host.offload import Offload, OffloadFailed
-
     try:
         answer = Offload(lambda: wire.encode(prune_scratch(run_dir, spec, patterns=patterns))).wait(limit_s)
-        return wire.decode(Pruned, answer)
+        return wire.decode(PrunedScratch, answer)
     except (OffloadFailed, wire.WireError, OSError) as error:
-        return Pruned(failed=(f"{run_dir}: {error}; some of it may have been removed",))
+        return PrunedScratch(failed=(f"{run_dir}: {error}; some of it may have been removed",))
 
 
 def _resolve(spec: JobSpec) -> JobSpec:
@@ -166,19 +170,19 @@ def _resolve(spec: JobSpec) -> JobSpec:
     return replace(spec, workdir=os.path.realpath(spec.workdir))
 
 
-def _top(root: Root, run_dir: str, spec: JobSpec) -> str:
-    return run_dir if root is Root.RUN else spec.workdir
+def _top(root: ScratchRoot, run_dir: str, spec: JobSpec) -> str:
+    return run_dir if root is ScratchRoot.RUN else spec.workdir
 
 
 def _look(
-    root: Root,
+    root: ScratchRoot,
     top: str,
     patterns: tuple[str, ...],
-    held: Callable[[Item, int], Keep | None],
+    held: Callable[[ScratchItem, int], KeepReason | None],
     *,
     left_out: list[str],
     chosen: set[str],
-) -> list[Item]:
+) -> list[ScratchItem]:
     try:
         descriptor = os.open(top, DIRECTORY)
     except OSError as error:
@@ -218,7 +222,7 @@ def _walk(walk: _Walk, directory: int, prefix: str, depth: int, *, inside: bool 
             continue
         child = os.open(name, DIRECTORY, dir_fd=directory)
         try:
-            if walk.root is Root.WORKDIR and is_run_id(name) and _has(child, wire.RUN):
+            if walk.root is ScratchRoot.WORKDIR and is_run_id(name) and _has(child, wire.RUN):
                 continue  # a run directory, ours or another's: what is below is not the working directory's
             if read_mount(child) != walk.mount:
                 continue
@@ -244,11 +248,11 @@ def _has(directory: int, name: str) -> bool:
 
 
 def _take_file(walk: _Walk, path: str, facts: os.stat_result, *, inside: bool) -> None:
-    item = Item(walk.root, path, facts.st_blocks * 512, 1, facts.st_mtime_ns, facts.st_dev, facts.st_ino)
+    item = ScratchItem(walk.root, path, facts.st_blocks * 512, 1, facts.st_mtime_ns, facts.st_dev, facts.st_ino)
     if not stat.S_ISREG(facts.st_mode):
-        walk.items.append(replace(item, held=Keep.SPECIAL))
+        walk.items.append(replace(item, held=KeepReason.SPECIAL))
         return
-    held = walk.held(item, facts.st_uid) or (Keep.PART if inside else None)
+    held = walk.held(item, facts.st_uid) or (KeepReason.PART if inside else None)
     whole = None if held else _judge(f"{walk.top}/{path}", facts)
     walk.items.append(replace(item, held=held, whole=whole))
 
@@ -260,12 +264,12 @@ def _take_directory(walk: _Walk, path: str, directory: int) -> None:
     _gather(walk, directory, path, files, 0)
     size = sum(seen.st_blocks * 512 for _, seen in files)
     newest = max((seen.st_mtime_ns for _, seen in files), default=facts.st_mtime_ns)
-    item = Item(walk.root, path, size, len(files), newest, facts.st_dev, facts.st_ino, is_directory=True)
+    item = ScratchItem(walk.root, path, size, len(files), newest, facts.st_dev, facts.st_ino, is_directory=True)
     item = replace(item, parts=count_parts([inner[len(path) + 1 :] for inner, _ in files]))
     held = walk.held(item, facts.st_uid)
     for inner, seen in files:
-        part = Item(walk.root, inner, 0, 1, seen.st_mtime_ns, seen.st_dev, seen.st_ino)
-        held = held or (Keep.SPECIAL if not stat.S_ISREG(seen.st_mode) else walk.held(part, seen.st_uid))
+        part = ScratchItem(walk.root, inner, 0, 1, seen.st_mtime_ns, seen.st_dev, seen.st_ino)
+        held = held or (KeepReason.SPECIAL if not stat.S_ISREG(seen.st_mode) else walk.held(part, seen.st_uid))
     whole = None if held else _judge_all(walk.top, files)
     walk.items.append(replace(item, held=held, whole=whole))
 
@@ -313,7 +317,7 @@ def _is_zip(path: str) -> bool:
         return file.read(4) == b"PK\x03\x04"
 
 
-def _remove_empty(run_dir: str, spec: JobSpec, victims: tuple[Item, ...], patterns: tuple[str, ...]) -> None:
+def _remove_empty(run_dir: str, spec: JobSpec, victims: tuple[ScratchItem, ...], patterns: tuple[str, ...]) -> None:
     """Directories that are named by a pattern and are empty now hold inodes for nothing."""
     places = {(item.root, item.path.rpartition("/")[0]) for item in victims}
     for root, path in sorted(places, key=lambda place: -place[1].count("/")):

@@ -8,10 +8,7 @@ import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
 LOOK_S = 0.02
 LONGEST_S = 600.0

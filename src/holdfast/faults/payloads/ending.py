@@ -1,4 +1,4 @@
-"""Ends, one way or another."""
+"""Payloads that end, one way or another."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ import resource
 import sys
 import termios
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from .common import LONGEST_S, beat, choose, later_steps, mark, say_ready, tell, train, wait_for_act
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 VRAM_WORDS = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB "

@@ -1,4 +1,4 @@
-"""Lives, and moves no more; or only seems to."""
+"""Payloads that live and stand still, or only seem to."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def network_wait() -> None:
 def exit_hang() -> None:
     """All is done and written, and the interpreter waits for a thread that does not end."""
     # The library itself, as in a real script: it says that the training is finished.
-    from ... import training
+    from holdfast import training  # lazy: only this payload is a training
 
     with training.run(every=None) as run:
         for _ in run.steps(10):

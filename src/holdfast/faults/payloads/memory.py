@@ -1,4 +1,4 @@
-"""Needs more memory than its group has."""
+"""Payloads that need more memory than their group has."""
 
 from __future__ import annotations
 

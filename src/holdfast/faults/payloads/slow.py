@@ -1,4 +1,4 @@
-"""Slow, or at work in a way that looks like a hang."""
+"""Payloads that are slow, or work in a way that looks like a hang."""
 
 from __future__ import annotations
 

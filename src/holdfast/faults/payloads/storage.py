@@ -1,4 +1,4 @@
-"""Reads or writes on the fault's disk until that fails."""
+"""Payloads that read or write on the fault's disk until that fails."""
 
 from __future__ import annotations
 

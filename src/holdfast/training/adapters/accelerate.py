@@ -15,12 +15,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..errors import TrainingError
+from holdfast.training.errors import TrainingError
+
 from .boundary import number
 
 if TYPE_CHECKING:
-    from ..data.batches import Batches
-    from ..session import Run
+    from holdfast.training.data.batches import Batches
+    from holdfast.training.session import Run
 
     Foreign = Any  # an object of accelerate or torch
 

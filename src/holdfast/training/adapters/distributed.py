@@ -9,12 +9,10 @@ step in the middle.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from ..randomness import rng
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from holdfast.training.randomness import rng
 
 
 def settle_buckets(model: Any, compute_loss: Callable[[], Any]) -> None:  # noqa: ANN401 - a DistributedDataParallel
@@ -30,11 +28,11 @@ def settle_buckets(model: Any, compute_loss: Callable[[], Any]) -> None:  # noqa
     """
     import torch
 
-    random = rng.capture()
+    random = rng.capture_states()
     buffers = [buffer.clone() for buffer in model.buffers()]
     compute_loss().backward()
     model.zero_grad(set_to_none=True)
     with torch.no_grad():
         for buffer, before in zip(model.buffers(), buffers, strict=True):
             buffer.copy_(before)
-    rng.restore(random)
+    rng.restore_states(random)

@@ -17,13 +17,14 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from ..errors import TrainingError
+from holdfast.training.errors import TrainingError
+
 from .boundary import begin, log_numbers, pass_boundary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..session import Run
+    from holdfast.training.session import Run
 
     Foreign = Any  # an object of transformers, accelerate or torch
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import TrainingError
+from holdfast.training.errors import TrainingError
 
 Foreign = Any  # an object of keras
 

@@ -14,14 +14,15 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from ..errors import TrainingError
+from holdfast.training.errors import TrainingError
+
 from .boundary import begin, log_numbers, number, pass_boundary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..data.batches import Batches
-    from ..session import Run
+    from holdfast.training.data.batches import Batches
+    from holdfast.training.session import Run
 
     Foreign = Any  # an object of lightning or torch
 

@@ -3,8 +3,9 @@
 `read_promises` is the one place that knows the variables' names. Nothing of it is needed: a script that was started by
 hand has no promises, and everything answers None. A value that makes no sense is left out and named in `problems`.
 
-`apply` holds the process to its promises: a card that was promised and is not usable ends the process at once, with the
-code of a check before the start (78), because a training that falls back to the CPU computes for days unnoticed.
+`apply_environment` holds the process to its promises: a card that was promised and is not usable ends the process at
+once, with the code of a check before the start (78), because a training that falls back to the CPU computes for days
+unnoticed.
 """
 
 from __future__ import annotations
@@ -13,17 +14,28 @@ import math
 import os
 import re
 import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+from holdfast.model.record import record
+from holdfast.training.cadence import parse_every
+from holdfast.training.randomness.rng import seed_everything
+from holdfast.training.reporting.heartbeat import write_stderr
+
+from .memory import limit_gpu_memory
 from .slices import LoaderAdvice, Slice, advise_loader, measure_slice
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
 __all__ = [
-    "Applied", "DevicesMissing", "LoaderAdvice", "Promises", "Slice", "advise_loader", "apply", "measure_slice",
-    "of_rank", "read_promises",
+    "AppliedSettings",
+    "DevicesMissing",
+    "JobContext",
+    "LoaderAdvice",
+    "Slice",
+    "advise_loader",
+    "apply_environment",
+    "measure_slice",
+    "of_rank",
+    "read_promises",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -34,8 +46,8 @@ DRIVER = "/proc/driver/nvidia/version"
 _FAR_FUTURE_S = 1e11
 
 
-@dataclass(frozen=True)
-class Promises:
+@record
+class JobContext:
     """What the environment says; None is "not said".
 
     `deadline` is epoch seconds, `grace_s` and `interruption_s` are seconds; `gpu_count` cards are leased (0: a CPU
@@ -74,8 +86,8 @@ class Promises:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Applied:
+@record
+class AppliedSettings:
     """What was found and done, for the record; None is "not known".
 
     `devices`: usable cards, `needed`: how many of them had to be, `limited`: cards whose memory share was limited,
@@ -105,7 +117,7 @@ class DevicesMissing(SystemExit):
 # ---------------------------------------------------------------------------------------------------------- reading
 
 
-def read_promises(environ: Mapping[str, str] | None = None) -> Promises:
+def read_promises(environ: Mapping[str, str] | None = None) -> JobContext:
     """The promises in `environ` (None: this process's own). Never raises for what stands there."""
     reader = _Reader(os.environ if environ is None else environ)
     heartbeat = reader.text("HOLDFAST_HEARTBEAT")
@@ -113,7 +125,7 @@ def read_promises(environ: Mapping[str, str] | None = None) -> Promises:
     def beside(name: str) -> str | None:
         return None if heartbeat is None else os.path.join(os.path.dirname(heartbeat), name)
 
-    return Promises(
+    return JobContext(
         run_dir=reader.text("HOLDFAST_RUN_DIR"),
         run_id=reader.text("HOLDFAST_RUN_ID"),
         attempt=reader.count("HOLDFAST_ATTEMPT", least=0),
@@ -169,8 +181,6 @@ class _Reader:
         return self._convert(name, lambda text: _to_number(text, most), wanted)
 
     def every(self, name: str) -> str | None:
-        from ..cadence import parse_every
-
         def check(text: str) -> str:
             parse_every(text)
             return text
@@ -210,11 +220,14 @@ def of_rank(path: str, rank: int) -> str:
 # ---------------------------------------------------------------------------------------------------------- applying
 
 
-def apply(promises: Promises, *, seed: int | None = None, rank: int = 0, deterministic: bool = False) -> Applied:
+def apply_environment(
+    promises: JobContext, *, seed: int | None = None, rank: int = 0, deterministic: bool = False
+) -> AppliedSettings:
     """Check the cards, cap the threads, limit the share of the cards' memory, seed everything.
 
     Call it after the script has imported torch and before it uses a card. Without torch nothing can be said about the
-    cards and nothing is: `Applied.devices` is then None, with a note. `deterministic` without a seed takes seed 0.
+    cards and nothing is: `AppliedSettings.devices` is then None, with a note. `deterministic` without a seed takes seed
+    0.
 
     Raises:
         DevicesMissing: cards were promised and too few are usable; a message is on standard error.
@@ -224,18 +237,14 @@ def apply(promises: Promises, *, seed: int | None = None, rank: int = 0, determi
     try:
         devices, needed = _check_devices(promises, torch, notes)
     except DevicesMissing as missing:
-        from ..reporting.heartbeat import tell
-
-        tell(missing.message)
+        write_stderr(missing.message)
         raise
     threads, interop = _cap_threads(promises.threads, torch, notes)
     limited = _limit_memory(promises, devices, notes)
     seeds = None
     if seed is not None or deterministic:
-        from ..randomness.rng import seed_everything
-
         seeds = seed_everything(0 if seed is None else seed, rank=rank, deterministic=deterministic)
-    return Applied(devices, needed, threads, interop, limited, seeds, tuple(notes))
+    return AppliedSettings(devices, needed, threads, interop, limited, seeds, tuple(notes))
 
 
 def hold_standard_streams() -> None:
@@ -252,7 +261,7 @@ def hold_standard_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
-def _check_devices(promises: Promises, torch: Any, notes: list[str]) -> tuple[int | None, int | None]:  # noqa: ANN401
+def _check_devices(promises: JobContext, torch: Any, notes: list[str]) -> tuple[int | None, int | None]:  # noqa: ANN401
     """The usable cards and how many are needed.
 
     Raises:
@@ -262,7 +271,7 @@ def _check_devices(promises: Promises, torch: Any, notes: list[str]) -> tuple[in
     if not promised:
         return None, promised
     if promises.simulated:
-        notes.append(f"{promised} SIMULATED cards were promised: nothing was looked for")
+        notes.append(f"{_cards(promised)} promised, and SIMULATED: no hardware was looked for")
         return None, promised
     named = None if promises.visible is None else _count_named(promises.visible)
     if named == 0:
@@ -299,7 +308,7 @@ def _cards(count: int) -> str:
     return "1 GPU was" if count == 1 else f"{count} GPUs were"
 
 
-def _explain_missing(promises: Promises, torch: Any, devices: int) -> str:  # noqa: ANN401 - the module
+def _explain_missing(promises: JobContext, torch: Any, devices: int) -> str:  # noqa: ANN401 - the module
     version = getattr(torch, "version", None)
     cuda, hip = getattr(version, "cuda", None), getattr(version, "hip", None)
     driver = _read_driver()
@@ -347,9 +356,7 @@ def _cap_threads(cap: int | None, torch: Any, notes: list[str]) -> tuple[int | N
     return int(torch.get_num_threads()), int(torch.get_num_interop_threads())
 
 
-def _limit_memory(promises: Promises, devices: int | None, notes: list[str]) -> int:
-    from .memory import limit_gpu_memory
-
+def _limit_memory(promises: JobContext, devices: int | None, notes: list[str]) -> int:
     share = promises.gpu_memory_share
     if share is None or not devices:
         return 0

@@ -7,10 +7,7 @@ Source: torch.cuda.set_per_process_memory_fraction, a limit of torch's caching a
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 DEFAULT_SHARE = 0.95
 

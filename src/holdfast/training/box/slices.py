@@ -6,11 +6,9 @@ The advice is for a start: few workers that surely fit. A loader that is seen to
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from holdfast.model.record import record
 
 GIB = 1024**3
 WORKER_BYTES = GIB
@@ -25,7 +23,7 @@ _NO_LIMIT = 1 << 60
 # cgroup v1 says "no limit" by a number near 2^63. Source: Documentation/admin-guide/cgroup-v1/memory.rst.
 
 
-@dataclass(frozen=True)
+@record
 class Slice:
     """What this process and its children may use: cores, and bytes of memory (None: not known)."""
 
@@ -33,7 +31,7 @@ class Slice:
     memory_bytes: int | None
 
 
-@dataclass(frozen=True)
+@record
 class LoaderAdvice:
     """Arguments for a torch DataLoader, and why; `prefetch_factor` is None without workers, as torch wants it."""
 

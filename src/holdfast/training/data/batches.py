@@ -8,43 +8,24 @@ they are.
 
 from __future__ import annotations
 
-import random
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from ..errors import CannotResume, TrainingError
+from .choose import source_of
+from .errors import DataChanged, DataEnded, DataUnusable, DataWarning
+from .sources import BatchSource
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from .sources import Source
-
-    Batch = Any
-    Plain = dict[str, Any]
+Batch = Any
+Plain = dict[str, Any]
 
 FORMAT = 1
 END = object()  # what `_take` answers when an epoch is over: None may be a batch
 
 RESTART_REMEDY = (
-    "restore what it was, or pass strict=False to follow(): the epoch that was interrupted then begins anew, so that "
-    "nothing is left out, and some samples come twice"
+    "restore what it was, or take run.batches(loader, strict=False): the epoch that was interrupted then begins anew, "
+    "so that nothing is left out, and some samples come twice"
 )
-
-
-class DataChanged(CannotResume, ValueError):
-    """The loader is not the one that the checkpoint's position belongs to."""
-
-
-class DataUnusable(TrainingError, TypeError):
-    """What was given is no loader, or its state is no state."""
-
-
-class DataEnded(TrainingError):
-    """An epoch has no batches, or the loader is an iterator that can be gone through only once."""
-
-
-class DataWarning(UserWarning):
-    """The position is kept, and somebody should know at what price."""
 
 
 def follow(loader: object, *, name: str = "data", seed_samples: bool = True, strict: bool = True) -> Batches:
@@ -66,15 +47,13 @@ def follow(loader: object, *, name: str = "data", seed_samples: bool = True, str
     """
     if isinstance(loader, Batches):
         return loader
-    from .sources import source_of
-
     return Batches(source_of(loader, name, seed_samples=seed_samples), name, strict=strict)
 
 
 class Batches:
     """An endless iterator over the batches of a loader; made by `follow`."""
 
-    def __init__(self, source: Source, name: str, *, strict: bool = True) -> None:
+    def __init__(self, source: BatchSource, name: str, *, strict: bool = True) -> None:
         self._source = source
         self._name = name
         self._strict = strict
@@ -225,7 +204,7 @@ class Batches:
             return END
         except Exception:
             # A batch that could not be fetched was used up all the same: a script that catches this goes on after it.
-            self._position = self._source.used_up(self._position)
+            self._position = self._source.position_after_failure(self._position)
             raise
         self._position += 1
         return batch
@@ -270,54 +249,3 @@ def _checked(state: object, name: str) -> Plain:
     if state["epoch"] < 0 or state["position"] < 0:
         raise DataUnusable(f"the state of {name} is at {state['epoch']}, {state['position']}, before its start", remedy)
     return dict(state)
-
-
-class BatchSampler:
-    """Lists of indices, for loops without torch: every index once in an epoch, in an order that each epoch has its own.
-
-    ``for rows in follow(BatchSampler(len(x), 32)): step(x[rows])``. A torch DataLoader takes it as ``batch_sampler``.
-    """
-
-    def __init__(
-        self, length: int, batch_size: int, *, shuffle: bool = True, seed: int = 0, drop_last: bool = False
-    ) -> None:
-        """Deal `length` indices in batches of `batch_size`; with `drop_last`, no smaller batch at the end.
-
-        Raises:
-            ValueError: There would be no batch.
-        """
-        if batch_size < 1 or length < (batch_size if drop_last else 1):
-            raise ValueError(f"{length} indices in batches of {batch_size}: there is no batch")
-        self.length, self.batch_size, self.shuffle = length, batch_size, shuffle
-        self.seed, self.drop_last, self.epoch = seed, drop_last, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        """The next iterator is that of this epoch."""
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return self.length // self.batch_size if self.drop_last else -(-self.length // self.batch_size)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return self.batches_from(0)
-
-    def batches_from(self, position: int) -> Iterator[list[int]]:
-        """The batches of this epoch after the first `position`."""
-        order = self._order()
-        for batch in range(position, len(self)):
-            yield list(order[batch * self.batch_size : (batch + 1) * self.batch_size])
-
-    def _order(self) -> list[int] | range:
-        if not self.shuffle:
-            return range(self.length)
-        # Later Pythons keep what random.random gives for a seed; they may change shuffle.
-        # Source: "Notes on Reproducibility" in the documentation of the module random.
-        draw = random.Random(f"{self.seed}-{self.epoch}").random  # noqa: S311 - no secret
-        order = list(range(self.length))
-        for last in reversed(range(1, self.length)):
-            other = int(draw() * (last + 1))
-            order[last], order[other] = order[other], order[last]
-        return order
-
-
-__all__ = ["BatchSampler", "Batches", "DataChanged", "DataEnded", "DataUnusable", "DataWarning", "follow"]

@@ -10,8 +10,9 @@ from array import array
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from ..randomness.streams import Apart, derive_seed, get_all, plain_all, put_all
-from .batches import DataChanged
+from holdfast.training.randomness.streams import IsolatedRandomness, derive_seed, get_all, plain_all, restore_all
+
+from .errors import DataChanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,22 +25,23 @@ if TYPE_CHECKING:
 
 ORDER_REMEDY = (
     "something that decides on the order is not restored: give the sampler its own generator, set_epoch(), or a seed; "
-    "with strict=False in follow() the interrupted epoch begins anew"
+    "with run.batches(loader, strict=False) the interrupted epoch begins anew"
 )
 
 
 class Indices:
     """The indices of one epoch, as the loader's iterator asks for them.
 
-    The first one is drawn as the sampler always does. Later ones of samplers that we do not know are drawn `Apart`:
-    many draw as they go (a few classes for each batch, say), and what the training draws in between must not matter.
+    The first one is drawn as the sampler always does. Later ones of samplers that we do not know are drawn
+    `IsolatedRandomness`: many draw as they go (a few classes for each batch, say), and what the training draws in
+    between must not matter.
     """
 
     def __init__(self, owner: LoaderSource, epoch: int) -> None:
         self._owner = owner
         self._label = f"{owner.name}/{epoch}"
         self._draws: Iterator[Index] | None = None
-        self._apart: Apart | None = None
+        self._apart: IsolatedRandomness | None = None
         self._seed = b""
         self._buffer: deque[Index] = deque()
         self._sums: deque[int] = deque()  # the checksum after each index that was drawn and not given
@@ -65,7 +67,7 @@ class Indices:
     def undo(self) -> None:
         """Put back what was set for the workers' base seed."""
         if self.before is not None:
-            put_all(self._owner.streams(), self.before)
+            restore_all(self._owner.streams(), self.before)
             self.before = None
 
     def given(self) -> None:
@@ -95,7 +97,7 @@ class Indices:
             self.exhausted = True
             raise
         if self.drawn == 0 and not self._owner.draws_at_once:
-            self._apart = Apart.derived(self._label)
+            self._apart = IsolatedRandomness.derived(self._label)
         self.drawn += 1
         self._sum = zlib.crc32(_bytes_of(index), self._sum)
         self._sums.append(self._sum)
@@ -179,10 +181,10 @@ class Fetch:
         self._index, self._seed, self._number = index, seed, number
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return arrive, (self._index, self._seed, self._number)
+        return seed_for_index, (self._index, self._seed, self._number)
 
 
-def arrive(index: Index, seed: bytes, number: int) -> Index:
+def seed_for_index(index: Index, seed: bytes, number: int) -> Index:
     """Seed this process for one batch, and answer its index.
 
     Not by `torch.manual_seed`, which looks at every kind of device and takes 90 microseconds (measured, 2.13); the CPU

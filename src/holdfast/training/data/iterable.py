@@ -5,28 +5,35 @@ from __future__ import annotations
 import itertools
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
-from ..randomness.streams import Apart, derived_seeds, get_all, plain_all, put_all, streams_inside, unplain_all
-from .batches import DataChanged, DataEnded, DataUnusable, DataWarning
+from holdfast.training.randomness.streams import (
+    IsolatedRandomness,
+    derived_seeds,
+    get_all,
+    plain_all,
+    restore_all,
+    streams_inside,
+    unplain_all,
+)
+
+from .errors import DataChanged, DataEnded, DataUnusable, DataWarning
 from .sources import adopt_generators, batches_from, is_sequence, length_of, set_epoch
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+Batch = Any
+Foreign = Any
+Plain = dict[str, Any]
 
-    Batch = Any
-    Foreign = Any
-    Plain = dict[str, Any]
-
-_REMEDY = "restore the data as it was, or pass strict=False to follow() to begin this epoch anew"
+_REMEDY = "restore the data as it was, or take run.batches(loader, strict=False) to begin this epoch anew"
 
 
 class IterableSource:
     """An iterable, or a function from the epoch to one, that can only be gone through from its start.
 
-    It draws from random streams apart from the training's (see `Apart`): what it draws then depends on nothing that
-    the training draws in between, and going through it again draws the same. What workers that live on from epoch to
-    epoch draw (persistent_workers) is not reached by that.
+    It draws from random streams apart from the training's (see `IsolatedRandomness`): what it draws then depends on
+    nothing that the training draws in between, and going through it again draws the same. What workers that live on
+    from epoch to epoch draw (persistent_workers) is not reached by that.
     """
 
     kind = "iterable"
@@ -36,7 +43,7 @@ class IterableSource:
         self._iterable, self._name = iterable, name
         self._iterator: Iterator[Batch] = iter(())
         self._ahead: list[Batch] = []
-        self._apart = Apart({})
+        self._apart = IsolatedRandomness({})
         self._start: Plain = {}
         self._used = False
         # A DataLoader is here because its dataset is an iterable one: that may have an epoch and generators too.
@@ -44,7 +51,7 @@ class IterableSource:
         self._streams = streams_inside(self._owners)
 
     def facts(self) -> Plain:
-        """As `Source.facts`."""
+        """As `BatchSource.facts`."""
         batch_size = getattr(self._iterable, "batch_size", None)
         return {
             "type": type(self._iterable).__name__,
@@ -54,11 +61,11 @@ class IterableSource:
         }
 
     def length(self) -> int | None:
-        """As `Source.length`; an estimate where it is one for torch."""
+        """As `BatchSource.length`; an estimate where it is one for torch."""
         return length_of(self._iterable)
 
     def begin(self, epoch: int) -> None:
-        """As `Source.begin`."""
+        """As `BatchSource.begin`."""
         set_epoch([owner for _, owner in self._owners], epoch)
         self._start = {
             "seeds": derived_seeds(f"{self._name}/{epoch}"),
@@ -68,7 +75,7 @@ class IterableSource:
 
     def _open(self, epoch: int, position: int) -> int:
         """Go through the first `position` batches; answers how many there were."""
-        self._apart, self._ahead = Apart(self._start["seeds"]), []
+        self._apart, self._ahead = IsolatedRandomness(self._start["seeds"]), []
         with self._apart:
             batches = self._iterable if hasattr(self._iterable, "__iter__") else self._iterable(epoch)
             if is_sequence(batches):
@@ -88,16 +95,16 @@ class IterableSource:
         self._used = True
 
     def resume(self, epoch: int, position: int, state: Plain) -> bool:
-        """As `Source.resume`; warns when batches had to be read to be skipped."""
+        """As `BatchSource.resume`; warns when batches had to be read to be skipped."""
         set_epoch([owner for _, owner in self._owners], epoch)
         self._start = {"seeds": state["seeds"], "generators": state["started"]}
         saved = get_all(self._streams)
-        put_all(self._streams, unplain_all(self._streams, self._start["generators"]))
+        restore_all(self._streams, unplain_all(self._streams, self._start["generators"]))
         began = time.monotonic()
         try:
             passed = self._open(epoch, position)
         finally:
-            put_all(self._streams, saved)
+            restore_all(self._streams, saved)
         with self._apart:
             self._ahead = list(itertools.islice(self._iterator, 1))
         if passed < position:
@@ -113,18 +120,18 @@ class IterableSource:
         return bool(self._ahead)
 
     def take(self) -> Batch:
-        """As `Source.take`."""
+        """As `BatchSource.take`."""
         if self._ahead:
             return self._ahead.pop()
         with self._apart:
             return next(self._iterator)
 
-    def used_up(self, position: int) -> int:
-        """As `Source.used_up`: what an iterator does after an error is its own affair; the batch counts."""
+    def position_after_failure(self, position: int) -> int:
+        """As `BatchSource`: what an iterator does after an error is its own affair; the batch counts."""
         return position + 1
 
     def state(self) -> Plain:
-        """As `Source.state`."""
+        """As `BatchSource.state`."""
         return {
             "seeds": self._start.get("seeds", {}),
             "started": self._start.get("generators", {}),
@@ -132,11 +139,11 @@ class IterableSource:
         }
 
     def adopt(self, state: Plain) -> None:
-        """As `Source.adopt`."""
+        """As `BatchSource.adopt`."""
         if state and not (isinstance(state.get("seeds"), dict) and isinstance(state.get("started"), dict)):
             raise DataUnusable(f"the state of {self._name} has no seeds", "use another checkpoint")
         adopt_generators(self._streams, state, self._name)
 
     def close(self) -> None:
-        """As `Source.close`."""
+        """As `BatchSource.close`."""
         self._iterator, self._ahead = iter(()), []

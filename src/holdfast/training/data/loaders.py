@@ -17,18 +17,27 @@ import copy
 import os
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..randomness.streams import Stream, get_all, global_streams, plain_all, put_all, streams_inside, unplain_all
-from ..stopping.signals import ShieldedInit
-from .batches import BatchSampler, DataUnusable, DataWarning
+from holdfast.training.randomness.streams import (
+    RandomStream,
+    get_all,
+    global_streams,
+    plain_all,
+    restore_all,
+    streams_inside,
+    unplain_all,
+)
+from holdfast.training.stopping.signals import ShieldedInit
+
+from .errors import DataUnusable, DataWarning
 from .indices import IndexSource, Indices
+from .sampling import BatchSampler
 from .sources import adopt_generators, length_of, set_epoch
 
-if TYPE_CHECKING:
-    Batch = Any
-    Foreign = Any
-    Plain = dict[str, Any]
+Batch = Any
+Foreign = Any
+Plain = dict[str, Any]
 
 SAMPLER_DEPTH = 4  # a sampler in a batch sampler in a wrapper for ranks: more is not seen in the field
 
@@ -90,11 +99,11 @@ class LoaderSource:
                 stacklevel=4,
             )
 
-    def streams(self) -> dict[str, Stream]:
+    def streams(self) -> dict[str, RandomStream]:
         """All that making an iterator could draw from."""
         return {**global_streams(), **self._own}
 
-    def order_streams(self) -> dict[str, Stream]:
+    def order_streams(self) -> dict[str, RandomStream]:
         """All that the order could come from: of samplers that we know, never Python's and numpy's global streams."""
         streams = self.streams()
         if self.draws_at_once:
@@ -129,11 +138,11 @@ class LoaderSource:
         }
 
     def length(self) -> int | None:
-        """As `Source.length`."""
+        """As `BatchSource.length`."""
         return length_of(self.sampler)
 
     def begin(self, epoch: int) -> None:
-        """As `Source.begin`: with the draws of a plain loop, in their order."""
+        """As `BatchSource.begin`: with the draws of a plain loop, in their order."""
         set_epoch([self._loader, *self._chain, self._loader.dataset], epoch)
         self._indices = Indices(self, epoch)
         # In an uninterrupted run these workers would be alive, and their base seed drawn long ago.
@@ -141,7 +150,7 @@ class LoaderSource:
         self._make(again=again)
 
     def resume(self, epoch: int, position: int, state: Plain) -> bool:
-        """As `Source.resume`."""
+        """As `BatchSource.resume`."""
         if state.get("order") is None:
             self.begin(epoch)
             return True
@@ -150,10 +159,10 @@ class LoaderSource:
         streams = self.streams()
         saved = get_all(streams)
         try:
-            put_all(streams, unplain_all(streams, state["order"]))
+            restore_all(streams, unplain_all(streams, state["order"]))
             self._indices.replay(position, state)
         finally:
-            put_all(streams, saved)
+            restore_all(streams, saved)
         if self._indices.is_over():
             return False
         self._make(again=True)
@@ -169,7 +178,7 @@ class LoaderSource:
         saved = get_all(streams)
         source = "loader.generator" if "loader.generator" in self._own else "torch"
         if again:
-            put_all(streams, unplain_all(streams, self._base or {}))
+            restore_all(streams, unplain_all(streams, self._base or {}))
             indices.before = saved
         elif self._copy is None and self._loader.num_workers:
             self._base = plain_all(streams, {source: saved[source]})
@@ -199,7 +208,7 @@ class LoaderSource:
         return twin
 
     def take(self) -> Batch:
-        """As `Source.take`."""
+        """As `BatchSource.take`."""
         try:
             batch = next(self._iterator)
         except StopIteration:
@@ -209,8 +218,8 @@ class LoaderSource:
         self._indices.given()
         return batch
 
-    def used_up(self, position: int) -> int:
-        """As `Source.used_up`: torch counts a batch whose fetch raised, but not a worker that died."""
+    def position_after_failure(self, position: int) -> int:
+        """As `BatchSource`: torch counts a batch whose fetch raised, but not a worker that died."""
         assert self._indices is not None
         counted = getattr(self._iterator, "_rcvd_idx", None)
         first = self._indices.sent - getattr(self._iterator, "_send_idx", 0)
@@ -220,7 +229,7 @@ class LoaderSource:
         return after
 
     def state(self) -> Plain:
-        """As `Source.state`."""
+        """As `BatchSource.state`."""
         state: Plain = {"base": self._base, "generators": plain_all(self._own, get_all(self._own))}
         indices = self._indices
         if indices is not None and indices.order is not None:
@@ -229,7 +238,7 @@ class LoaderSource:
         return state
 
     def adopt(self, state: Plain) -> None:
-        """As `Source.adopt`."""
+        """As `BatchSource.adopt`."""
         kinds = {"drawn": int, "exhausted": bool, "sum": int, "order": dict} if state.get("order") is not None else {}
         for key, kind in kinds.items():
             if type(state.get(key)) is not kind:
@@ -245,7 +254,7 @@ class LoaderSource:
         self._base_is_old = self._base is not None
 
     def close(self) -> None:
-        """As `Source.close`.
+        """As `BatchSource.close`.
 
         torch ends an iterator's workers when the last reference to it goes; the traceback of a batch that raised is
         one, and may be kept for long. So they are asked to end (`_shutdown_workers` is what torch's ``__del__`` calls).

@@ -1,26 +1,32 @@
-"""What `follow` can go through: sequences, iterables, functions, loaders with a state of their own.
+"""What a source of batches is, and the sources that know their own position: sequences, loaders with a state.
 
-A torch DataLoader over a map-style dataset is in `data_torch`.
+The others are in `iterable` and, for a torch DataLoader over a map-style dataset, in `loaders`; `choose` picks one.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
-from ..randomness.streams import get_all, global_streams, plain_all, put_all, streams_inside, unplain_all
-from .batches import BatchSampler, DataUnusable
+from holdfast.training.randomness.streams import (
+    get_all,
+    global_streams,
+    plain_all,
+    restore_all,
+    streams_inside,
+    unplain_all,
+)
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+from .errors import DataUnusable
+from .sampling import BatchSampler
 
-    Batch = Any
-    Plain = dict[str, Any]
-    Foreign = Any
+Batch = Any
+Plain = dict[str, Any]
+Foreign = Any
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """A loader as `Batches` goes through it: one epoch at a time."""
 
     @property
@@ -53,7 +59,7 @@ class Source(Protocol):
     def take(self) -> Batch:
         """The next batch. StopIteration at the end of the epoch."""
 
-    def used_up(self, position: int) -> int:
+    def position_after_failure(self, position: int) -> int:
         """The position after a batch could not be fetched."""
 
     def state(self) -> Plain:
@@ -66,35 +72,8 @@ class Source(Protocol):
         """End worker processes."""
 
 
-def source_of(loader: object, name: str, *, seed_samples: bool = True) -> Source:
-    """The way to go through `loader`.
-
-    Raises:
-        DataUnusable: There is none.
-    """
-    # Accelerate's loaders have the methods always, and a state only with this option.
-    stateful = getattr(loader, "use_stateful_dataloader", True) is not False
-    if stateful and _has(loader, "state_dict", "load_state_dict", "__iter__"):
-        return StatefulSource(loader, name)
-    data = sys.modules.get("torch.utils.data")
-    if data is not None and isinstance(loader, data.DataLoader):
-        from .loaders import LoaderSource, is_map_style
-
-        if is_map_style(loader, data):
-            return LoaderSource(loader, name, seed_samples=seed_samples)
-    if is_sequence(loader) or isinstance(loader, BatchSampler):
-        return SequenceSource(loader, name)
-    if isinstance(loader, (str, bytes, Mapping)) or not (hasattr(loader, "__iter__") or callable(loader)):
-        raise DataUnusable(
-            f"{name} is a {type(loader).__name__}, which has no batches",
-            "give a DataLoader, a list or array of batches, an iterable, or a function from the epoch to one",
-        )
-    from .iterable import IterableSource
-
-    return IterableSource(loader, name)
-
-
-def _has(value: object, *names: str) -> bool:
+def has_methods(value: object, *names: str) -> bool:
+    """Whether it is an object, no class, that has all of these methods."""
     return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in names)
 
 
@@ -108,13 +87,13 @@ def is_sequence(value: object) -> bool:
         module = sys.modules.get(library)
         if module is not None and isinstance(value, getattr(module, kind)):
             return bool(value.ndim)
-    return _has(value, "__getitem__", "__len__") and not hasattr(value, "__iter__")
+    return has_methods(value, "__getitem__", "__len__") and not hasattr(value, "__iter__")
 
 
 def set_epoch(owners: Iterable[object], epoch: int) -> None:
     """Tell everybody who has set_epoch (DistributedSampler, datasets of Hugging Face) which epoch begins."""
     for owner in owners:
-        if _has(owner, "set_epoch"):
+        if has_methods(owner, "set_epoch"):
             owner.set_epoch(epoch)  # type: ignore[attr-defined]  # just asked for
 
 
@@ -145,37 +124,37 @@ class SequenceSource:
         return facts
 
     def length(self) -> int | None:
-        """As `Source.length`."""
+        """As `BatchSource.length`."""
         return len(self._batches)
 
     def begin(self, epoch: int) -> None:
-        """As `Source.begin`."""
+        """As `BatchSource.begin`."""
         self.resume(epoch, 0, {})
 
     def resume(self, epoch: int, position: int, state: Plain) -> bool:  # noqa: ARG002 - the position says all
-        """As `Source.resume`."""
+        """As `BatchSource.resume`."""
         set_epoch([self._batches], epoch)
         self._iterator = batches_from(self._batches, position)
         return position < len(self._batches)
 
     def take(self) -> Batch:
-        """As `Source.take`."""
+        """As `BatchSource.take`."""
         return next(self._iterator)
 
-    def used_up(self, position: int) -> int:
-        """As `Source.used_up`: the iterator ended with the error, and is made anew behind the batch."""
+    def position_after_failure(self, position: int) -> int:
+        """As `BatchSource`: the iterator ended with the error, and is made anew behind the batch."""
         self._iterator = batches_from(self._batches, position + 1)
         return position + 1
 
     def state(self) -> Plain:
-        """As `Source.state`."""
+        """As `BatchSource.state`."""
         return {}
 
     def adopt(self, state: Plain) -> None:
-        """As `Source.adopt`."""
+        """As `BatchSource.adopt`."""
 
     def close(self) -> None:
-        """As `Source.close`."""
+        """As `BatchSource.close`."""
 
 
 def batches_from(batches: Foreign, position: int) -> Iterator[Batch]:
@@ -192,7 +171,7 @@ def adopt_generators(streams: Foreign, state: Plain, name: str) -> None:
         DataUnusable: The state holds none for them.
     """
     try:
-        put_all(streams, unplain_all(streams, state.get("generators", {})))
+        restore_all(streams, unplain_all(streams, state.get("generators", {})))
     except (ValueError, TypeError, AttributeError) as error:
         raise DataUnusable(f"the state of {name} cannot be used: {error}", "use another checkpoint") from None
 
@@ -215,21 +194,21 @@ class StatefulSource:
         self._begun = False
 
     def facts(self) -> Plain:
-        """As `Source.facts`: what it can bear is the loader's own affair."""
+        """As `BatchSource.facts`: what it can bear is the loader's own affair."""
         return {"type": type(self._loader).__name__}
 
     def length(self) -> int | None:
-        """As `Source.length`."""
+        """As `BatchSource.length`."""
         return length_of(self._loader)
 
     def begin(self, epoch: int) -> None:
-        """As `Source.begin`."""
+        """As `BatchSource.begin`."""
         set_epoch([owner for _, owner in self._owners], epoch)
         self._begun = True
         self._iterator = iter(self._loader)
 
     def resume(self, epoch: int, position: int, state: Plain) -> bool:  # noqa: ARG002 - the loader has its own
-        """As `Source.resume`."""
+        """As `BatchSource.resume`."""
         set_epoch([owner for _, owner in self._owners], epoch)
         self._begun = True
         streams = {**global_streams(), **self._streams}
@@ -239,19 +218,19 @@ class StatefulSource:
                 self._loader.load_state_dict(state["loader"])
             self._iterator = iter(self._loader)
         finally:
-            put_all(streams, saved)
+            restore_all(streams, saved)
         return True
 
     def take(self) -> Batch:
-        """As `Source.take`."""
+        """As `BatchSource.take`."""
         return next(self._iterator)
 
-    def used_up(self, position: int) -> int:
-        """As `Source.used_up`."""
+    def position_after_failure(self, position: int) -> int:
+        """As `BatchSource.position_after_failure`."""
         return position + 1
 
     def state(self) -> Plain:
-        """As `Source.state`; as plain as the loader's own.
+        """As `BatchSource.state`; as plain as the loader's own.
 
         Before its first epoch it is not asked: torchdata makes an iterator to answer, which draws random numbers.
         """
@@ -259,9 +238,9 @@ class StatefulSource:
         return {**state, "generators": plain_all(self._streams, get_all(self._streams))}
 
     def adopt(self, state: Plain) -> None:
-        """As `Source.adopt`: the loader's own state is loaded when the iterator is made."""
+        """As `BatchSource.adopt`: the loader's own state is loaded when the iterator is made."""
         adopt_generators(self._streams, state, self._name)
 
     def close(self) -> None:
-        """As `Source.close`."""
+        """As `BatchSource.close`."""
         self._iterator = iter(())

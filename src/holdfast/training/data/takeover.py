@@ -7,11 +7,10 @@ so the loader gets one of its own, which differs in that method only.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from .batches import Batches
 
 

@@ -8,19 +8,17 @@ global state: its keys are arrays.
 from __future__ import annotations
 
 import os
-import platform
 import random
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from ..errors import TrainingError
+from holdfast.training.errors import TrainingError
+
 from .streams import bytes_of, global_streams, tensor_of, unplain_all
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Foreign = Any  # an object of torch, which need not be installed
-    Plain = dict[str, Any]
+Foreign = Any  # an object of torch, which need not be installed
+Plain = dict[str, Any]
 
 MAX_SEED = 2**32 - 1
 """The largest seed that all libraries take: numpy.random.seed refuses more than 32 bits."""
@@ -33,7 +31,7 @@ FLAG_VARIABLES = (CUBLAS_VARIABLE, "PYTHONHASHSEED", "TF_DETERMINISTIC_OPS", "XL
 
 
 class RandomStateUnusable(TrainingError, ValueError):
-    """What was given to `restore` is not what `capture` answers."""
+    """What was given to `restore_states` is not what `capture_states` answers."""
 
 
 def seed_everything(seed: int, *, rank: int = 0, per_rank: bool = False, deterministic: bool = False) -> Plain:
@@ -110,8 +108,15 @@ def _flags(torch: Foreign | None) -> Plain:
     return flags
 
 
+def describe_flags(record: Plain) -> str:
+    """The determinism flags of a record of `seed_everything` in one line, for who looks from outside."""
+    flags = record["flags"]
+    ordered = [*(name for name in flags if name not in FLAG_VARIABLES), *(n for n in FLAG_VARIABLES if n in flags)]
+    return ", ".join(f"{name}={flags[name]}" for name in ordered if name != "torch.num_threads") or "none is set"
+
+
 def _versions(numpy: Foreign | None, torch: Foreign | None) -> Plain:
-    versions: Plain = {"python": platform.python_version()}
+    versions: Plain = {"python": sys.version.split()[0]}
     if numpy is not None:
         versions["numpy"] = str(numpy.__version__)
     if torch is not None:
@@ -132,7 +137,7 @@ def _device_count(torch: Foreign, name: str) -> int:
     return int(module.device_count()) if module is not None and module.is_available() else 0
 
 
-def capture() -> Plain:
+def capture_states() -> Plain:
     """The states of all global random numbers: numbers, strings, lists and dicts only.
 
     Less than 0.1 ms with numpy and torch loaded (measured). A device's state is kept on the host, so that reading it
@@ -148,8 +153,8 @@ def capture() -> Plain:
     return state
 
 
-def restore(state: Plain) -> list[str]:
-    """Go on from what `capture` answered, bit for bit.
+def restore_states(state: Plain) -> list[str]:
+    """Go on from what `capture_states` answered, bit for bit.
 
     Returns:
         What could not be restored, in sentences that name it: a library that is not loaded, a device that is gone.
@@ -170,7 +175,7 @@ def restore(state: Plain) -> list[str]:
     for put in puts:
         put()
     for name, value in states.items():
-        streams[name].put(value)
+        streams[name].restore(value)
     return warnings
 
 
@@ -218,4 +223,4 @@ def _device_put(module: Foreign, device: int, text: str, name: str) -> Callable[
     return put
 
 
-__all__ = ["RandomStateUnusable", "capture", "restore", "seed_everything"]
+__all__ = ["RandomStateUnusable", "capture_states", "restore_states", "seed_everything"]

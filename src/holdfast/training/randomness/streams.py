@@ -12,19 +12,17 @@ import hashlib
 import json
 import random
 import sys
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    Foreign = Any  # an object of torch or numpy, which need not be installed
-    State = Any
-    Plain = Any
+Foreign = Any  # an object of torch or numpy, which need not be installed
+State = Any
+Plain = Any
 
 MASK32 = 0xFFFFFFFF
 
 
-class Stream(Protocol):
+class RandomStream(Protocol):
     """One source of random numbers."""
 
     @property
@@ -34,7 +32,7 @@ class Stream(Protocol):
     def get(self) -> State:
         """The state that the next numbers follow from."""
 
-    def put(self, state: State) -> None:
+    def restore(self, state: State) -> None:
         """Go on from a state of `get`."""
 
     def seed(self, seed: int) -> None:
@@ -56,24 +54,27 @@ class PythonStream:
         self._source = source
 
     def get(self) -> State:
-        """As `Stream.get`."""
+        """As `RandomStream.get`."""
         return self._source.getstate()
 
-    def put(self, state: State) -> None:
-        """As `Stream.put`."""
+    def restore(self, state: State) -> None:
+        """As `RandomStream.restore`."""
         self._source.setstate(state)
 
     def seed(self, seed: int) -> None:
-        """As `Stream.seed`."""
+        """As `RandomStream.seed`."""
         self._source.seed(seed)
 
     def to_plain(self, state: State) -> Plain:
-        """As `Stream.to_plain`: version, the numbers of the Mersenne twister, the Gaussian number that is left over."""
+        """As `RandomStream.to_plain`.
+
+        Version, the numbers of the Mersenne twister, the Gaussian number that is left over.
+        """
         version, numbers, gauss = state
         return {"version": version, "numbers": list(numbers), "gauss": gauss}
 
     def from_plain(self, plain: Plain) -> State:
-        """As `Stream.from_plain`."""
+        """As `RandomStream.from_plain`."""
         state = (plain["version"], tuple(plain["numbers"]), plain["gauss"])
         random.Random().setstate(state)  # noqa: S311 - no secret: refuses what it could not go on from
         return state
@@ -91,23 +92,23 @@ class NumpyStream:
         self._source = source
 
     def get(self) -> State:
-        """As `Stream.get`."""
+        """As `RandomStream.get`."""
         return _lists(self._source.get_state(legacy=False))
 
-    def put(self, state: State) -> None:
-        """As `Stream.put`."""
+    def restore(self, state: State) -> None:
+        """As `RandomStream.restore`."""
         self._source.set_state(state)
 
     def seed(self, seed: int) -> None:
-        """As `Stream.seed`."""
+        """As `RandomStream.seed`."""
         self._source.seed([seed & MASK32, seed >> 32 & MASK32])
 
     def to_plain(self, state: State) -> Plain:
-        """As `Stream.to_plain`."""
+        """As `RandomStream.to_plain`."""
         return state
 
     def from_plain(self, plain: Plain) -> State:
-        """As `Stream.from_plain`."""
+        """As `RandomStream.from_plain`."""
         kind = self._source.get_state(legacy=False)["bit_generator"]
         if plain["bit_generator"] != kind:
             raise ValueError(f"it is of a {plain['bit_generator']}, and this one is a {kind}")
@@ -125,23 +126,23 @@ class NumpyGeneratorStream:
         self._bits = source.bit_generator
 
     def get(self) -> State:
-        """As `Stream.get`."""
+        """As `RandomStream.get`."""
         return self._bits.state
 
-    def put(self, state: State) -> None:
-        """As `Stream.put`."""
+    def restore(self, state: State) -> None:
+        """As `RandomStream.restore`."""
         self._bits.state = state
 
     def seed(self, seed: int) -> None:
-        """As `Stream.seed`."""
+        """As `RandomStream.seed`."""
         self._bits.state = type(self._bits)(seed).state
 
     def to_plain(self, state: State) -> Plain:
-        """As `Stream.to_plain`."""
+        """As `RandomStream.to_plain`."""
         return _lists(state)
 
     def from_plain(self, plain: Plain) -> State:
-        """As `Stream.from_plain`."""
+        """As `RandomStream.from_plain`."""
         present = self._bits.state
         if plain["bit_generator"] != present["bit_generator"]:
             raise ValueError(f"it is of a {plain['bit_generator']}, and this one is a {present['bit_generator']}")
@@ -159,23 +160,23 @@ class TorchStream:
         self._source = source
 
     def get(self) -> State:
-        """As `Stream.get`."""
+        """As `RandomStream.get`."""
         return self._source.get_state()
 
-    def put(self, state: State) -> None:
-        """As `Stream.put`."""
+    def restore(self, state: State) -> None:
+        """As `RandomStream.restore`."""
         self._source.set_state(state)
 
     def seed(self, seed: int) -> None:
-        """As `Stream.seed`."""
+        """As `RandomStream.seed`."""
         self._source.manual_seed(seed)
 
     def to_plain(self, state: State) -> Plain:
-        """As `Stream.to_plain`: the bytes of the state in base 64."""
+        """As `RandomStream.to_plain`: the bytes of the state in base 64."""
         return bytes_of(state)
 
     def from_plain(self, plain: Plain) -> State:
-        """As `Stream.from_plain`."""
+        """As `RandomStream.from_plain`."""
         state = tensor_of(plain)
         try:
             sys.modules["torch"].Generator(self._source.device).set_state(state)
@@ -214,9 +215,9 @@ def _arrays(plain: Plain, like: State) -> State:
     return sys.modules["numpy"].asarray(plain, dtype=like.dtype) if hasattr(like, "dtype") else plain
 
 
-def global_streams() -> dict[str, Stream]:
+def global_streams() -> dict[str, RandomStream]:
     """The streams that everybody in this process shares, of the libraries that are loaded."""
-    streams: dict[str, Stream] = {"python": PythonStream()}
+    streams: dict[str, RandomStream] = {"python": PythonStream()}
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     if numpy is not None:
         streams["numpy"] = NumpyStream(numpy.random)
@@ -225,7 +226,7 @@ def global_streams() -> dict[str, Stream]:
     return streams
 
 
-def stream_of(value: object) -> Stream | None:
+def stream_of(value: object) -> RandomStream | None:
     """`value` as a stream when it is a random generator whose state can be read."""
     if isinstance(value, random.Random):
         return None if isinstance(value, random.SystemRandom) else PythonStream(value)
@@ -239,9 +240,9 @@ def stream_of(value: object) -> Stream | None:
     return None
 
 
-def streams_inside(owners: Iterable[tuple[str, object]]) -> dict[str, Stream]:
+def streams_inside(owners: Iterable[tuple[str, object]]) -> dict[str, RandomStream]:
     """The generators that are attributes of `owners` (name, object), by ``name.attribute``; one that is shared once."""
-    found: dict[str, Stream] = {}
+    found: dict[str, RandomStream] = {}
     seen: set[int] = set()
     for name, owner in owners:
         for attribute, value in sorted(getattr(owner, "__dict__", {}).items()):
@@ -252,25 +253,25 @@ def streams_inside(owners: Iterable[tuple[str, object]]) -> dict[str, Stream]:
     return found
 
 
-def get_all(streams: Mapping[str, Stream]) -> dict[str, State]:
+def get_all(streams: Mapping[str, RandomStream]) -> dict[str, State]:
     """The states of `streams`."""
     return {name: stream.get() for name, stream in streams.items()}
 
 
-def put_all(streams: Mapping[str, Stream], states: Mapping[str, State]) -> None:
+def restore_all(streams: Mapping[str, RandomStream], states: Mapping[str, State]) -> None:
     """Put each state back into its stream; a state without its stream stays out."""
     for name, state in states.items():
         stream = streams.get(name)
         if stream is not None:
-            stream.put(state)
+            stream.restore(state)
 
 
-def plain_all(streams: Mapping[str, Stream], states: Mapping[str, State]) -> dict[str, Plain]:
+def plain_all(streams: Mapping[str, RandomStream], states: Mapping[str, State]) -> dict[str, Plain]:
     """States as JSON holds them."""
     return {name: streams[name].to_plain(state) for name, state in states.items()}
 
 
-def unplain_all(streams: Mapping[str, Stream], plain: Mapping[str, Plain]) -> dict[str, State]:
+def unplain_all(streams: Mapping[str, RandomStream], plain: Mapping[str, Plain]) -> dict[str, State]:
     """The states again, of the streams that are there.
 
     Raises:
@@ -294,7 +295,7 @@ def derive_seed(label: str, plain: Plain) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
-class Apart:
+class IsolatedRandomness:
     """A block that draws from global streams of its own and leaves those of everybody else as they were.
 
     Each library's stream begins with a seed derived from that library's global state and a label: ranks whose states
@@ -308,7 +309,7 @@ class Apart:
         self._outside: dict[str, State] = {}
 
     @classmethod
-    def derived(cls, label: str) -> Apart:
+    def derived(cls, label: str) -> IsolatedRandomness:
         """Streams that begin with seeds from the present global states."""
         return cls(derived_seeds(label))
 
@@ -316,7 +317,7 @@ class Apart:
         streams = global_streams()
         self._outside = get_all(streams)
         if self._own is not None:
-            put_all(streams, self._own)
+            restore_all(streams, self._own)
             return
         for name, seed in self._seeds.items():
             if name in streams:
@@ -325,7 +326,7 @@ class Apart:
     def __exit__(self, *_: object) -> None:
         streams = global_streams()
         self._own = get_all(streams)
-        put_all(streams, self._outside)
+        restore_all(streams, self._outside)
 
 
 def derived_seeds(label: str) -> dict[str, int]:

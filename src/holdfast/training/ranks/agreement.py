@@ -1,9 +1,9 @@
 """All ranks act on the same step, without a collective per step (LIB-05, B-51).
 
 A barrier inside a handler deadlocks as soon as one rank was not signalled or sits in a collective; an all-reduce per
-step costs each step. Instead the ranks *report and hold*: a rank with a wish asks how far everybody has begun, names
-the farthest step, and all go on until that one. A rank that is inside a collective is never waited for: it has begun
-its step, so the named step is not before it. Only ranks between two steps wait, for the time of one round.
+step costs each step. Instead the ranks *report and hold*: a rank with a proposal asks how far everybody has begun,
+names the farthest step, and all go on until that one. A rank that is inside a collective is never waited for: it has
+begun its step, so the named step is not before it. Only ranks between two steps wait, for the time of one round.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import Protocol
 
-from ..errors import TrainingError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from holdfast.model.record import record
+from holdfast.training.errors import TrainingError
 
 MAX_REASON_BYTES = 100
 JOIN_TIMEOUT_S = 600.0
@@ -41,14 +40,16 @@ class Action(IntEnum):
     STOP = 2
 
 
-class Wish(NamedTuple):
+@record
+class RankProposal:
     """What one rank wants all to do, and why, in words (at most `MAX_REASON_BYTES` are passed on)."""
 
     action: Action
     reason: str
 
 
-class Decision(NamedTuple):
+@record
+class RankDecision:
     """All ranks do `action` when exactly `step` steps are complete."""
 
     sequence: int
@@ -64,12 +65,12 @@ class Agreement(Protocol):
     world: int
     token: str
 
-    def arrive(self, done: int, wish: Wish | None) -> Decision | None:
+    def arrive(self, done: int, proposal: RankProposal | None) -> RankDecision | None:
         """Called between steps: `done` steps are complete, step done + 1 has not begun.
 
         Also called before the first step, with the number of steps that the resumed state holds. The answer is the
-        decision to act on now (its step is `done`); else None, and this rank goes on with step done + 1. A wish that
-        cannot be decided yet is simply offered again at the next call.
+        decision to act on now (its step is `done`); else None, and this rank goes on with step done + 1. A proposal
+        that cannot be decided yet is simply offered again at the next call.
 
         Raises:
             AgreementLost: the others do not answer.
@@ -97,7 +98,7 @@ class Agreement(Protocol):
         ...
 
 
-class Alone:
+class SingleRankAgreement:
     """One rank agrees with itself at once."""
 
     def __init__(self) -> None:
@@ -106,12 +107,12 @@ class Alone:
         self._sequence = 0
         self._values: dict[str, bytes] = {}
 
-    def arrive(self, done: int, wish: Wish | None) -> Decision | None:
-        """The wish is the decision."""
-        if wish is None:
+    def arrive(self, done: int, proposal: RankProposal | None) -> RankDecision | None:
+        """The proposal is the decision."""
+        if proposal is None:
             return None
         self._sequence += 1
-        return Decision(self._sequence, done, wish.action, shorten(wish.reason))
+        return RankDecision(self._sequence, done, proposal.action, shorten(proposal.reason))
 
     def finish(self, done: int) -> None:
         """Nobody waits."""
@@ -130,7 +131,8 @@ class Alone:
         """Nothing is held."""
 
 
-class Ranks(NamedTuple):
+@record
+class Ranks:
     """Who this process is among the ranks of its launch. `local_world` is 0 when unknown; `key` names the launch."""
 
     rank: int
@@ -167,44 +169,6 @@ def read_ranks(environ: Mapping[str, str]) -> Ranks:
     return Ranks(rank, world, local_world, key)
 
 
-def join(
-    *,
-    rank: int,
-    world: int,
-    local_world: int,
-    directory: str,
-    key: str,
-    store: object = None,
-    timeout_s: float = JOIN_TIMEOUT_S,
-) -> Agreement:
-    """Meet the other ranks of this launch; every rank calls it the same number of times, with the same `key`.
-
-    One rank is alone. Ranks that all run on this host share a file in `directory`, which costs each step two memory
-    accesses; a local file system is best (see `agreement_files.find_directory`). Others use the key-value store
-    `store` of torch.distributed (its default store when none is given).
-
-    Raises:
-        AgreementLost: somebody did not come in time.
-        TrainingError: there is neither one host nor a store.
-        OSError: the file cannot be made or mapped.
-    """
-    if world == 1:
-        return Alone()
-    _joins[key] = generation = _joins.get(key, 0) + 1
-    key = f"{key}-{generation}"
-    if local_world == world:
-        from .board import Board
-
-        return Board(rank=rank, world=world, directory=directory, key=key, timeout_s=timeout_s)
-    from .store import StoreAgreement
-
-    return StoreAgreement(store or _default_store(world), rank=rank, world=world, key=key, timeout_s=timeout_s)
-
-
-# How often this process joined under each key: a second run of one script meets under another name than the first.
-_joins: dict[str, int] = {}
-
-
 def shorten(reason: str) -> str:
     """A reason within `MAX_REASON_BYTES` of UTF-8, never cut inside a character."""
     return reason.encode("utf-8", "replace")[:MAX_REASON_BYTES].decode("utf-8", "ignore")
@@ -223,14 +187,3 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise TrainingError(f"{name}={text[:40]!r} is not a number", "start the script with torchrun, or unset it")
     return int(text)
-
-
-def _default_store(world: int) -> object:
-    torch = sys.modules.get("torch")
-    distributed = getattr(torch, "distributed", None)
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return distributed.distributed_c10d._get_default_store()  # noqa: SLF001 - there is no public way to it
-    raise TrainingError(
-        f"{world} ranks on several hosts (or LOCAL_WORLD_SIZE is not set) cannot agree without a store",
-        "call torch.distributed.init_process_group before the run begins",
-    )

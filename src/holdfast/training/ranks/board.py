@@ -21,11 +21,12 @@ import fcntl
 import hashlib
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from ...host import files
+from holdfast.host.files import files
+
 from . import files as board_files
-from .agreement import JOIN_TIMEOUT_S, Action, AgreementLost, Decision, Wish, nobody_published, shorten
+from .agreement import JOIN_TIMEOUT_S, Action, AgreementLost, RankDecision, RankProposal, nobody_published, shorten
 from .files import (
     ACKED,
     ACTION_AT,
@@ -45,14 +46,11 @@ from .files import (
     WORD,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 SETTLE_S = 0.0005
 """A decider sleeps this long between its store and its loads: see `_read_the_farthest`."""
 
 LIVENESS_S = 0.2
-"""How often, at most, a wish that waits for acknowledgements looks whether the others still live."""
+"""How often, at most, a proposal that waits for acknowledgements looks whether the others still live."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.0001, 0.02
 
@@ -73,8 +71,8 @@ class Board:
         path = f"{directory}/{board_files.PREFIX}{key}"
         end = time.monotonic() + timeout_s
         if rank == 0:
-            board_files.sweep(directory)
-            self._board = board_files.create(path, world)
+            board_files.remove_ended_boards(directory)
+            self._board = board_files.create_board(path, world)
             self._board.claim(0)
             self._await_everybody(end)
         else:
@@ -93,35 +91,40 @@ class Board:
 
     # ------------------------------------------------------------------------------------------------------ each step
 
-    def arrive(self, done: int, wish: Wish | None) -> Decision | None:
+    def arrive(self, done: int, proposal: RankProposal | None) -> RankDecision | None:
         """As `Agreement.arrive`: without a decision, one store, one fence and one load."""
         words = self._words
         words[self._slot + BEGUN] = done + 1
         with self._fence:
             pass
-        if words[SEQUENCE_AT] == self._settled and wish is None:
+        if words[SEQUENCE_AT] == self._settled and proposal is None:
             return None
-        return self._look(done, wish)
+        return self._look(done, proposal)
 
-    def _look(self, done: int, wish: Wish | None) -> Decision | None:
+    def _look(self, done: int, proposal: RankProposal | None) -> RankDecision | None:
         """What arriving means when there is a decision, one is being made, or we want one."""
         with self._fence:
             pass
         # Each conclusion is drawn from one load: the next one may find that another rank has begun to decide.
         sequence = self._settled_sequence()
-        if sequence == self._settled and wish is not None and self._can_be_met(wish) and self._all_acknowledged():
-            self._try_to_decide(done, wish)
+        if (
+            sequence == self._settled
+            and proposal is not None
+            and self._can_be_met(proposal)
+            and self._all_acknowledged()
+        ):
+            self._try_to_decide(done, proposal)
             sequence = self._settled_sequence()
         # Even and not ours: a decision that we have not acknowledged, so nobody changes the board before we do.
         if sequence == self._settled or done < self._words[STEP_AT]:
             return None
         return self._acknowledge()
 
-    def _acknowledge(self) -> Decision:
+    def _acknowledge(self) -> RankDecision:
         words = self._words
         length = words[LENGTH_AT]
         reason = bytes(words[REASON_AT:HEADER].cast("B")[:length]).decode("utf-8", "replace")
-        decision = Decision(words[SEQUENCE_AT] // 2, words[STEP_AT], Action(words[ACTION_AT]), reason)
+        decision = RankDecision(words[SEQUENCE_AT] // 2, words[STEP_AT], Action(words[ACTION_AT]), reason)
         self._settled = words[SEQUENCE_AT]
         words[self._slot + ACKED] = self._settled
         return decision
@@ -135,9 +138,9 @@ class Board:
             if rank != self.rank and self._words[at + STATE] < FINISHED:
                 yield at
 
-    def _can_be_met(self, wish: Wish) -> bool:
+    def _can_be_met(self, proposal: RankProposal) -> bool:
         """Whether all ranks can do it: no save is whole without those that have finished, except the one at the end."""
-        if wish.action is not Action.SAVE:
+        if proposal.action is not Action.SAVE:
             return True
         return all(self._words[HEADER + SLOT * rank + STATE] < FINISHED for rank in range(self.world))
 
@@ -156,7 +159,7 @@ class Board:
     def _is_gone(self, at: int) -> bool:
         return self._board.process((at - HEADER) // SLOT).is_gone()
 
-    def _try_to_decide(self, done: int, wish: Wish) -> None:
+    def _try_to_decide(self, done: int, proposal: RankProposal) -> None:
         """Decide if nobody else does at this moment; what comes of it stands on the board afterwards."""
         if not self._lock():
             return
@@ -164,7 +167,7 @@ class Board:
         try:
             if words[SEQUENCE_AT] == before and self._all_acknowledged():
                 words[SEQUENCE_AT] = before + 1
-                self._write(wish, self._read_the_farthest(done))
+                self._write(proposal, self._read_the_farthest(done))
                 before += 2
         finally:
             # Also when something is raised in here (a second Ctrl-C): without a decision everything is as it was.
@@ -185,10 +188,10 @@ class Board:
         # A dead rank's step counts for nothing: nobody will ever complete it.
         return max([done, *(step for step, at in begun if step > done and not self._is_gone(at))])
 
-    def _write(self, wish: Wish, step: int) -> None:
+    def _write(self, proposal: RankProposal, step: int) -> None:
         words = self._words
-        reason = shorten(wish.reason).encode()
-        words[STEP_AT], words[ACTION_AT], words[DECIDER_AT] = step, int(wish.action), self.rank
+        reason = shorten(proposal.reason).encode()
+        words[STEP_AT], words[ACTION_AT], words[DECIDER_AT] = step, int(proposal.action), self.rank
         words[LENGTH_AT] = len(reason)
         words[REASON_AT:HEADER].cast("B")[: len(reason)] = reason
         with self._fence:
@@ -235,7 +238,7 @@ class Board:
     def _meet(self, path: str, end: float) -> None:
         """Find the board of this launch, whose maker lives, and take our slot in it."""
         while True:
-            board = board_files.attach(path)
+            board = board_files.attach_board(path)
             if board is not None:
                 if self._is_ours_to_join(board):
                     board.claim(self.rank)
@@ -250,7 +253,7 @@ class Board:
                 )
             time.sleep(_LONGEST_PAUSE_S)
 
-    def _is_ours_to_join(self, board: board_files.Mapped) -> bool:
+    def _is_ours_to_join(self, board: board_files.MappedBoard) -> bool:
         """Of this launch: its maker lives, and nobody is in our place (an earlier launch of the same key has one)."""
         return (
             board.is_sound(self.world)

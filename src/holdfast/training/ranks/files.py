@@ -14,10 +14,10 @@ import mmap
 import os
 import stat
 import time
-from dataclasses import dataclass
 
-from ...host import files
-from ..errors import TrainingError
+from holdfast.host.files import files
+from holdfast.model.record import record
+from holdfast.training.errors import TrainingError
 
 PREFIX = ".ranks-"
 MAGIC = 0x484F4C4442524431
@@ -39,8 +39,8 @@ LINGER_S = 15.0
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - only a private directory inside it is used
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+@record
+class RankProcess:
     """A process of this boot: pid and start time (clock ticks), as seen in the PID namespace with this inode."""
 
     pid: int
@@ -71,11 +71,11 @@ def _namespace() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
 
 
-def identify_self() -> Process:
+def identify_self() -> RankProcess:
     """This process."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
-    return Process(os.getpid(), int(fields[19]), _namespace())
+    return RankProcess(os.getpid(), int(fields[19]), _namespace())
 
 
 def _boot() -> int:
@@ -84,7 +84,7 @@ def _boot() -> int:
         return int(file.read().replace("-", "")[:15], 16)
 
 
-class Mapped:
+class MappedBoard:
     """An open, mapped board. The caller closes it."""
 
     def __init__(self, path: str, descriptor: int) -> None:
@@ -108,16 +108,16 @@ class Mapped:
             and world in (None, ranks)
         )
 
-    def creator(self) -> Process:
+    def creator(self) -> RankProcess:
         """Rank 0 of the launch."""
         return self._process(CREATOR_AT)
 
-    def process(self, rank: int) -> Process:
+    def process(self, rank: int) -> RankProcess:
         """The process in a rank's slot; meaningless while the slot is empty."""
         return self._process(HEADER + SLOT * rank + PROCESS)
 
-    def _process(self, at: int) -> Process:
-        return Process(self.words[at], self.words[at + 1], self.words[at + 2])
+    def _process(self, at: int) -> RankProcess:
+        return RankProcess(self.words[at], self.words[at + 1], self.words[at + 2])
 
     def claim(self, rank: int) -> None:
         """Enter our process into our slot; the state comes last, so a slot that is not empty is complete."""
@@ -161,7 +161,7 @@ class Mapped:
         os.close(self.descriptor)
 
 
-def create(path: str, world: int) -> Mapped:
+def create_board(path: str, world: int) -> MappedBoard:
     """Make the board of a launch, as its rank 0; an earlier launch of the same key is waited for and replaced.
 
     Raises:
@@ -181,7 +181,7 @@ def create(path: str, world: int) -> Mapped:
     try:
         # Written, not just sized: a hole that no block can be found for later would be a SIGBUS in the loop.
         files.write_all(descriptor, bytes(data))
-        board = Mapped(path, descriptor)
+        board = MappedBoard(path, descriptor)
         os.rename(temporary, path)
     except BaseException:
         files.remove_quietly(temporary)
@@ -194,7 +194,7 @@ def _await_the_end_of_others(path: str) -> None:
     """Return when nobody alive uses the board at the path; what is no sound board is nobody's."""
     end = time.monotonic() + LINGER_S
     while True:
-        board = attach(path)
+        board = attach_board(path)
         if board is None:
             return
         owner = board.creator() if board.is_sound() else None
@@ -209,7 +209,7 @@ def _await_the_end_of_others(path: str) -> None:
         time.sleep(0.02)
 
 
-def attach(path: str) -> Mapped | None:
+def attach_board(path: str) -> MappedBoard | None:
     """Open and map what is at the path; None when there is nothing, or nothing that could be a board (too short).
 
     Raises:
@@ -227,19 +227,19 @@ def attach(path: str) -> Mapped | None:
         if seen.st_size < HEADER * WORD or seen.st_size % WORD:
             os.close(descriptor)
             return None
-        return Mapped(path, descriptor)
+        return MappedBoard(path, descriptor)
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def sweep(directory: str) -> None:
+def remove_ended_boards(directory: str) -> None:
     """Remove the boards of launches of this boot whose processes have all ended; what is unclear stays."""
     for name in os.listdir(directory):
         if not name.startswith(PREFIX) or "." in name[1:]:
             continue
         try:
-            board = attach(f"{directory}/{name}")
+            board = attach_board(f"{directory}/{name}")
         except (OSError, ValueError, TrainingError):
             continue
         if board is None:
@@ -251,11 +251,11 @@ def sweep(directory: str) -> None:
             board.close()
 
 
-def _ranks(board: Mapped) -> range:
+def _ranks(board: MappedBoard) -> range:
     return range(board.words[WORLD_AT])
 
 
-def _is_over(board: Mapped, rank: int) -> bool:
+def _is_over(board: MappedBoard, rank: int) -> bool:
     return board.state(rank) in (EMPTY, CLOSED) or board.process(rank).is_gone()
 
 

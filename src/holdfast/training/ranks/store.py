@@ -3,7 +3,7 @@
 Each rank has a daemon thread that looks at the store a few times per second; the training loop itself only compares two
 local numbers per step. A round:
 
-1. A rank with a wish posts the request of this round (compare_set: one wins).
+1. A rank with a proposal posts the request of this round (compare_set: one wins).
 2. Each thread answers with a promise: the step that its loop has begun. The loop goes on, but not past that step. The
    threads answer while the loops sit in collectives, so nobody waits for a rank that waits for somebody.
 3. Whoever is to judge (rank 0 and the one who asked) has all promises and posts the farthest: the verdict.
@@ -15,18 +15,17 @@ operations) and with it the main thread's own use of the store.
 
 from __future__ import annotations
 
+import atexit
 import json
 import math
 import os
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
-from .agreement import JOIN_TIMEOUT_S, Action, AgreementLost, Decision, Wish, nobody_published, shorten
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from .agreement import JOIN_TIMEOUT_S, Action, AgreementLost, RankDecision, RankProposal, nobody_published, shorten
 
 POLL_S = 0.25
 """How often a thread looks for a request: one small question per rank."""
@@ -90,8 +89,8 @@ class StoreAgreement:
         self._round = 1
         self._promised = False
         self._finished = False
-        self._wish: Wish | None = None
-        self._decision: Decision | None = None
+        self._proposal: RankProposal | None = None
+        self._decision: RankDecision | None = None
         self._broken = ""
         self._leaving = False
         self._pid = os.getpid()
@@ -101,24 +100,23 @@ class StoreAgreement:
         self._thread.start()
         # A daemon thread inside a call of the store when the interpreter ends can abort the process (CPython before
         # 3.14 ends such a thread by unwinding through the C++ frames); so it is ended before.
-        import atexit
 
         atexit.register(self.close)
 
     # ------------------------------------------------------------------------------------------------------ each step
 
-    def arrive(self, done: int, wish: Wish | None) -> Decision | None:
+    def arrive(self, done: int, proposal: RankProposal | None) -> RankDecision | None:
         """As `Agreement.arrive`: without a decision, one uncontended lock and a comparison."""
         with self._changed:
             self._begun = done + 1
-            if done < self._limit and wish is None:
+            if done < self._limit and proposal is None:
                 return None
-        return self._look(done, wish)
+        return self._look(done, proposal)
 
-    def _look(self, done: int, wish: Wish | None) -> Decision | None:
+    def _look(self, done: int, proposal: RankProposal | None) -> RankDecision | None:
         with self._changed:
-            if wish is not None and wish != self._wish:
-                self._wish = wish
+            if proposal is not None and proposal != self._proposal:
+                self._proposal = proposal
                 self._wake.set()
             self._hold(done)
             decision = self._decision
@@ -126,8 +124,8 @@ class StoreAgreement:
                 return None
             self._decision, self._limit = None, math.inf
             self._round, self._promised = decision.sequence + 1, False
-            if self._wish is not None and self._wish.action <= decision.action:
-                self._wish = None
+            if self._proposal is not None and self._proposal.action <= decision.action:
+                self._proposal = None
         self._wake.set()
         return decision
 
@@ -140,7 +138,7 @@ class StoreAgreement:
                 self._broken = f"no verdict within {self._answer_timeout_s:.0f} s"
             # In slices: a handler of the main thread runs between them at the latest.
             self._changed.wait(min(left_s, 0.5))
-        if self._broken and (self._wish is not None or done >= self._limit):
+        if self._broken and (self._proposal is not None or done >= self._limit):
             raise AgreementLost(
                 f"rank {self.rank} cannot agree with the other {self.world - 1} ranks: {self._broken}",
                 "look at their output: one of them ended or hangs, or the store's host is gone",
@@ -150,7 +148,7 @@ class StoreAgreement:
         """As `Agreement.finish`: the thread goes on answering that this rank has no more steps."""
         with self._changed:
             self._begun, self._finished = done, True
-            self._wish, self._decision, self._limit = None, None, math.inf
+            self._proposal, self._decision, self._limit = None, None, math.inf
             self._changed.notify_all()
         self._wake.set()
 
@@ -176,15 +174,15 @@ class StoreAgreement:
     def _serve_once(self) -> bool:
         """One look at the store; answers whether a round is under way."""
         with self._changed:
-            number, wish, promised, decided = self._round, self._wish, self._promised, self._decision
+            number, proposal, promised, decided = self._round, self._proposal, self._promised, self._decision
             finished = self._finished
         if decided is not None:
             return False
         name = f"{self._prefix}/{number}"
         if not self._has(f"{name}/request"):
-            if wish is None or finished:
+            if proposal is None or finished:
                 return False
-            self._ask(name, wish)
+            self._ask(name, proposal)
         if not promised and not self._promise(name, number):
             return False
         if self._is_judge(name):
@@ -193,8 +191,8 @@ class StoreAgreement:
             self._take(number, json.loads(self._store.get(f"{name}/verdict")))
         return True
 
-    def _ask(self, name: str, wish: Wish) -> None:
-        request = {"rank": self.rank, "action": int(wish.action), "reason": shorten(wish.reason)}
+    def _ask(self, name: str, proposal: RankProposal) -> None:
+        request = {"rank": self.rank, "action": int(proposal.action), "reason": shorten(proposal.reason)}
         self._store.compare_set(f"{name}/request", "", json.dumps(request))
 
     def _is_judge(self, name: str) -> bool:
@@ -251,11 +249,11 @@ class StoreAgreement:
             step = int(verdict["step"])
             if step == VOID:
                 self._round, self._promised, self._limit = number + 1, False, math.inf
-                if self._wish is not None and self._wish.action is Action.SAVE:
-                    self._wish = None
+                if self._proposal is not None and self._proposal.action is Action.SAVE:
+                    self._proposal = None
                 self._changed.notify_all()
                 return
-            self._decision = Decision(number, step, Action(int(verdict["action"])), str(verdict["reason"]))
+            self._decision = RankDecision(number, step, Action(int(verdict["action"])), str(verdict["reason"]))
             self._limit = step
             self._changed.notify_all()
 
@@ -310,8 +308,6 @@ class StoreAgreement:
 
     def close(self) -> None:
         """As `Agreement.close`: this rank answers nothing any more; a thread stuck in the store is left to itself."""
-        import atexit
-
         # Not in a forked child that leaves through sys.exit: thread and connection are its parent's.
         if self._leaving or os.getpid() != self._pid:
             return

@@ -20,13 +20,13 @@ import os
 import stat
 import sys
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from ...host import files
+from holdfast.host.files import files
+from holdfast.model.record import record
+
 from .scalars import FOREIGN_ERRORS, REFUSED, Value, is_on_device, read_together, to_plain
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 EVERY_S = 1.0
 SPARE = 100
@@ -41,14 +41,15 @@ OWN_NAMES = frozenset({"step", "epoch", "time"})
 _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 
 
-class NonFinite(NamedTuple):
+@record
+class NonFiniteValue:
     """Where a logged value was NaN or infinite; `step` is None when it was logged before the first step."""
 
     step: int | None
     name: str
 
 
-def tell(message: str) -> None:
+def write_stderr(message: str) -> None:
     """One line on standard error; a closed one is no reason to end a training."""
     try:
         sys.stderr.write(f"holdfast: {message}\n")
@@ -102,7 +103,7 @@ class Heartbeat:
         *,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
-        warn: Callable[[str], None] = tell,
+        warn: Callable[[str], None] = write_stderr,
     ) -> None:
         self._beats = _Sink(path, "heartbeat", warn)
         self._metrics = _Sink(metrics_path, "metrics file", warn)
@@ -121,8 +122,8 @@ class Heartbeat:
         self._credit_s = MOST_CREDIT_S
         self._closed = False
         self.nonfinite = 0
-        self.first_nonfinite: NonFinite | None = None
-        self.last_nonfinite: NonFinite | None = None
+        self.first_nonfinite: NonFiniteValue | None = None
+        self.last_nonfinite: NonFiniteValue | None = None
         self.last: dict[str, Value] = {}
 
     def step(self, step: int, epoch: int | None = None) -> None:
@@ -180,7 +181,7 @@ class Heartbeat:
         if not self._closed:
             self._due = min(self._due, self._earliest)
 
-    def check_finite(self) -> NonFinite | None:
+    def check_finite(self) -> NonFiniteValue | None:
         """Read every value that still waits for its device; the first one that was not finite, None if all were.
 
         A value that could not be read has been reported and counts as neither.
@@ -225,7 +226,7 @@ class Heartbeat:
 
     def _note_nonfinite(self, step: int | None, name: str) -> None:
         self.nonfinite += 1
-        found = NonFinite(step, name)
+        found = NonFiniteValue(step, name)
         first, last = self.first_nonfinite, self.last_nonfinite
         if first is None or (step or 0) < (first.step or 0):
             self.first_nonfinite = found

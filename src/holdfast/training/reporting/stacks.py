@@ -15,25 +15,28 @@ those below SIGRTMIN for themselves (nptl(7)); systemd, as PID 1, gives meanings
 container engines send +3 to stop it (systemd(1)); CPython and torch use standard signals only. We take SIGRTMIN+11, or
 another one between +8 and +12: one that has its default action and is not blocked. What is handled, ignored or blocked
 already is somebody else's.
+
+**SIGQUIT** (Ctrl and the backslash at a terminal) is a wish for stacks too, where it would end the process: they go to
+the same file, or to standard error where there is none, and the training goes on.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import signal
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
-from ...host import files
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from holdfast.host.files import files
 
 PREFERRED = (11, 12, 10, 9, 8)
 """Offsets from SIGRTMIN, in the order in which they are tried."""
 
 _installed: _Installed | None = None
+_answers_quit = False
 
 
 class _Installed:
@@ -91,14 +94,33 @@ def install(path: str) -> int | None:
     return number
 
 
+def answer_quit() -> None:
+    """Have SIGQUIT write the stacks of all threads where `install` has them written, else to standard error.
+
+    Nothing is done where the script or its launcher has decided on this signal already.
+    """
+    global _answers_quit  # noqa: PLW0603 - a process has one disposition of a signal
+    import faulthandler
+
+    used = _used_signals()
+    if _answers_quit or used is None or used >> (signal.SIGQUIT - 1) & 1:
+        return
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        faulthandler.register(signal.SIGQUIT, file=_installed.descriptor if _installed else 2, chain=False)
+        _answers_quit = True
+
+
 def uninstall() -> None:
-    """Take the record away, then the handler; the stacks that were written stay."""
-    global _installed
+    """Take the record away, then the handlers; the stacks that were written stay."""
+    global _installed, _answers_quit  # noqa: PLW0603 - as above
+    import faulthandler
+
+    if _answers_quit:
+        faulthandler.unregister(signal.SIGQUIT)
+        _answers_quit = False
     ours, _installed = _installed, None
     if ours is None:
         return
-    import faulthandler
-
     if ours.pid == os.getpid():
         # A forked child must not take its parent's record away.
         files.remove_quietly(record_path(ours.path))
@@ -108,15 +130,22 @@ def uninstall() -> None:
 
 def _choose_signal() -> int | None:
     """A signal that nobody in this process uses; None when there is none, or when that cannot be read."""
-    masks = dict(_read_masks("self"))
-    if not {"SigBlk", "SigIgn", "SigCgt"} <= masks.keys():
+    used = _used_signals()
+    if used is None:
         return None
-    used = masks["SigBlk"] | masks["SigIgn"] | masks["SigCgt"]
     for offset in PREFERRED:
         number = signal.SIGRTMIN + offset
         if number <= signal.SIGRTMAX and not used >> (number - 1) & 1:
             return int(number)
     return None
+
+
+def _used_signals() -> int | None:
+    """The signals that this process handles, ignores or blocks, bit n - 1 for signal n; None if that is unreadable."""
+    masks = dict(_read_masks("self"))
+    if not {"SigBlk", "SigIgn", "SigCgt"} <= masks.keys():
+        return None
+    return masks["SigBlk"] | masks["SigIgn"] | masks["SigCgt"]
 
 
 def _read_masks(pid: int | str) -> Iterator[tuple[str, int]]:
@@ -146,7 +175,6 @@ def _open(path: str) -> int:
         if descriptor > 2:
             return descriptor
         # A daemon without standard streams: whatever opens "standard error" next must not get our file.
-        import fcntl
 
         higher = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
         os.close(descriptor)

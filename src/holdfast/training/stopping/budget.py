@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+
+from holdfast.model.record import record
 
 from .signals import ShieldedInit, StopSignals, shield_worker
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = [
     "Budget",
@@ -40,7 +38,7 @@ environment variables."""
 STEPS_KEPT = 256
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StopReason:
     """Why the loop ends: `why` is signal, deadline, operator, memory, user, nonfinite or another word of stop.json."""
 
@@ -49,7 +47,7 @@ class StopReason:
     signum: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Deadline:
     """The moment after which nothing runs any more, in seconds of `time.monotonic`, and who says so."""
 

@@ -7,20 +7,20 @@ step, with a lock held. So it stores a number and a time, and everything else ha
 from __future__ import annotations
 
 import _thread
+import fcntl
 import functools
 import mmap
 import os
+import resource
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import FrameType
+from typing import TypeAlias
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from types import FrameType
-    from typing import TypeAlias
-
-    Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
+Handler: TypeAlias = Callable[[int, FrameType | None], object] | int | None
 
 ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 """TERM: launchers and schedulers. INT: Ctrl-C. USR1: Slurm's ``--signal=USR1@300``. HUP: the terminal went away."""
@@ -39,9 +39,15 @@ PARENT_LEAD_S = 0.5
 SPARED_S = 30.0
 """How long a child lives on after a TERM that it let pass: a parent that meant it is not kept waiting for ever."""
 
+WAKE = signal.SIGURG
+WAKE_AFTER_S = (0.05, 0.5, 5.0)
+"""More than once: on a busy machine the main thread may not have reached its system call by the first time."""
+
 _PAUSE_S = 0.005
 # Whose handlers are in place, the newest last: hooks into fork cannot be taken back, so they ask here.
 _in_charge: list[StopSignals] = []
+# Of a thread that forks right now: its signal mask, and whether the trainer had been told before.
+_held = threading.local()
 
 
 class StopSignals:
@@ -57,10 +63,10 @@ class StopSignals:
     and so does any after `restore`, because ``Pool.terminate()`` and daemonic processes at exit are told that way and
     waited for without a bound. They use handlers for that, not SIG_IGN: an ignored signal stays ignored through exec, a
     handler does not, so programs that are started from here die of a TERM as ever. A signal does not tell a Python
-    handler who sent it, so this goes by time, with two limits: a parent that sits in one C call for longer than
-    `PARENT_LAG_S` cannot be asked (the child dies, as it would without us), and a parent that ends a child within
-    `PARENT_LEAD_S` of its own TERM is misunderstood (the child dies after `SPARED_S`). Workers of torch's DataLoader
-    have `shield_worker`, which has neither.
+    handler who sent it, so this goes by time, with three limits: a parent that sits in one C call for longer than
+    `PARENT_LAG_S` cannot be asked (the child dies, as it would without us); a parent that ends a child within
+    `PARENT_LEAD_S` of its own TERM is misunderstood (the child dies after `SPARED_S`); and a child that forks has a
+    second thread, which Python 3.12 warns of. Workers of torch's DataLoader have `shield_worker`, which has none.
 
     Attributes:
         flag: 0, or the number of the first signal.
@@ -137,14 +143,15 @@ class StopSignals:
             return False
         return now - self._asked_at >= self._repeat_s[signum]
 
-    def _become_child(self) -> None:
-        """Change the handlers in a forked child, before any of its own code runs."""
+    def _become_child(self, *, told: bool) -> None:
+        """Change the handlers in a forked child, before any of its own code runs; `told`: before it was forked."""
         self._parent, self._pid = self._pid, os.getpid()
-        self._spared = {signal.SIGTERM} if self._told[0] else set()
+        self._spared = {signal.SIGTERM} if told else set()
         for number, before in self._previous.items():
             ours = signal.getsignal(number) == self._note or signal.getsignal(number) == self._note_in_child
             if ours:
                 signal.signal(number, _plain(before) if number == signal.SIGHUP else self._note_in_child)
+        _wake_after_signals()
 
     def _note_in_child(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a handler
         if os.getppid() == self._parent:
@@ -153,8 +160,7 @@ class StopSignals:
             if signum not in self._spared and (signum == signal.SIGINT or self._was_for_all()):
                 self._spared.add(signum)
                 if signum == signal.SIGTERM:
-                    # Not threading.Thread: its locks may be held by what this handler interrupted.
-                    _thread.start_new_thread(self._leave_in_the_end, (time.monotonic() + SPARED_S,))
+                    _start_deaf(self._leave_in_the_end, time.monotonic() + SPARED_S)
                 return
         signal.signal(signum, _plain(self._previous.get(signum)))
         os.kill(os.getpid(), signum)
@@ -217,12 +223,105 @@ def shield_worker(worker_id: int = 0) -> None:  # noqa: ARG001 - the signature o
 
 @functools.cache
 def _hook_forks() -> None:
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_hold_back, after_in_parent=_let_through, after_in_child=_after_fork)
+
+
+def _hold_back() -> None:
+    """Keep a TERM that reaches a child in its first moments for the child's own handler, which is not there yet.
+
+    Python forgets what it has noted before its hooks run in the child, and a pool that is left waits for that worker
+    without a bound. Source: CPython, Modules/posixmodule.c, PyOS_AfterFork_Child: `_PySignal_AfterFork`.
+    """
+    if _in_charge:
+        _held.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
+        # Asked here: a TERM to the whole group may reach the trainer and the newborn child at once.
+        _held.told = bool(_in_charge[-1]._told[0])  # noqa: SLF001 - of this module
+
+
+def _let_through() -> None:
+    mask = _held.__dict__.pop("mask", None)
+    if mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _after_fork() -> None:
     if _in_charge:
-        _in_charge[-1]._become_child()  # noqa: SLF001 - of this module
+        _in_charge[-1]._become_child(told=getattr(_held, "told", False))  # noqa: SLF001 - of this module
+    _let_through()
+
+
+def _wake_after_signals() -> None:
+    """Interrupt the main thread of a forked child once more after each signal, from a thread that only waits for one.
+
+    A handler in Python runs between two bytecodes. A signal that comes after the last of them, just before the thread
+    blocks in a system call, is acted on when that call returns: never, in a worker of a ``multiprocessing.Pool`` that
+    asks for work while the pool is left, which TERMs it and waits. With the default action it would have died.
+    Source: Python's documentation of `signal`, "Execution of Python signal handlers".
+    """
+    if signal.getsignal(WAKE) is _ignore:
+        signal.set_wakeup_fd(-1)  # the one of the child that forked this one
+    elif signal.getsignal(WAKE) is not signal.SIG_DFL:
+        return
+    try:
+        reader, writer = _open_high_pipe()
+    except OSError:
+        return  # no descriptor is left
+    others = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    if others != -1:
+        signal.set_wakeup_fd(others)
+        os.close(writer)
+        os.close(reader)
+        return
+    signal.signal(WAKE, _ignore)  # its default action is none: programs that are executed do not notice
+    main = _thread.get_ident()
+
+    def wake() -> None:
+        with suppress(OSError):  # both ends were closed: it became a daemon
+            while numbers := os.read(reader, 64):
+                if any(number != WAKE for number in numbers):
+                    for pause_s in WAKE_AFTER_S:
+                        time.sleep(pause_s)
+                        signal.pthread_kill(main, WAKE)
+
+    _start_deaf(wake)
+
+
+def _open_high_pipe() -> tuple[int, int]:
+    """A pipe of high numbers, its end for writing without blocking.
+
+    A child that becomes a daemon closes all that it has and opens files anew, from the lowest number up. Not as high as
+    the limit may be: the kernel's table of a process reaches up to its highest descriptor.
+
+    Raises:
+        OSError: there are no descriptors left.
+    """
+    low = os.pipe()
+    least = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 1024) * 3 // 4
+    try:
+        reader, writer = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, least) for end in low)
+    finally:
+        for end in low:
+            os.close(end)
+    os.set_blocking(writer, False)
+    return reader, writer
+
+
+def _start_deaf(work: Callable[..., object], *arguments: object) -> None:
+    """Start a thread that takes no signal: of those that the main thread blocks, to wait for them, none goes there.
+
+    Not threading.Thread: its locks may be held by what a handler interrupted.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        _thread.start_new_thread(work, arguments)
+    except RuntimeError:
+        return  # no process is left, and all is as it would be without
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _ignore(signum: int, frame: FrameType | None) -> None:
+    """Nothing: the system call was interrupted, and that was all."""
 
 
 def _act_by_default(signum: int, frame: FrameType | None) -> None:

@@ -6,13 +6,15 @@ format has no name for is stored as another type and marked with a view: complex
 
 from __future__ import annotations
 
+import random
 import sys
-from dataclasses import dataclass
+from array import array
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CannotSave
+from holdfast.model.record import record
+from holdfast.training.errors import CannotSave
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -52,8 +54,8 @@ _BIT_GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
 _PYTHON_CODES = {code: letter for letter, code in _PYTHON.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Described:
+@record
+class DescribedArray:
     """One array: which library's, element type, shape in elements, and the view that gives its own type back."""
 
     library: str
@@ -68,9 +70,14 @@ class Described:
 
 
 @lru_cache(maxsize=1 << 14)
-def _describe_as(library: str, code: str, shape: tuple[int, ...], view: str = "") -> Described:
+def _describe_as(library: str, code: str, shape: tuple[int, ...], view: str = "") -> DescribedArray:
     """One object for all arrays that are alike: layouts are compared at each save, and so mostly by identity."""
-    return Described(library, code, shape, view)
+    return DescribedArray(library, code, shape, view)
+
+
+_TORCH_ALIKE: dict[tuple[Any, tuple[int, ...]], DescribedArray] = {}
+"""What plain tensors are stored as, by element type and shape: a state has thousands of them, of a few kinds."""
+MOST_ALIKE = 1 << 14
 
 
 def library_of(value: object) -> str | None:
@@ -94,7 +101,7 @@ def is_jax_key(value: Any) -> bool:  # noqa: ANN401 - a jax array
     return str(value.dtype).startswith("key<")
 
 
-def describe(value: Any, place: str) -> Described:  # noqa: ANN401 - an array of any library
+def describe_array(value: Any, place: str) -> DescribedArray:  # noqa: ANN401 - an array of any library
     """What `value`, which stands at `place` in the state, is stored as.
 
     Raises:
@@ -104,12 +111,13 @@ def describe(value: Any, place: str) -> Described:  # noqa: ANN401 - an array of
     assert library is not None, place
     if library == "python":
         if isinstance(value, bytearray):
-            return Described(library, "U8", (len(value),), "bytearray")
+            return DescribedArray(library, "U8", (len(value),), "bytearray")
         letter = {"l": "q", "L": "Q"}.get(value.typecode, value.typecode)
         if letter not in _PYTHON or value.itemsize != SIZES[_PYTHON[letter]]:
             raise CannotSave(place, f"an array of typecode {value.typecode!r}", "use an array of numbers")
         # An array takes elements only from one of the same letter, whatever their sizes.
-        return Described(library, _PYTHON[letter], (len(value),), value.typecode if value.typecode in "lL" else "")
+        return DescribedArray(library, _PYTHON[letter], (len(value),), value.typecode if value.typecode in "lL" else "")
+    given = value
     if library == "torch":
         value = _local(value, place)
         name = str(value.dtype).removeprefix("torch.")
@@ -124,7 +132,24 @@ def describe(value: Any, place: str) -> Described:  # noqa: ANN401 - an array of
         return _describe_as(library, _COMPLEX[name], (*shape, 2), name)
     if name not in _TORCH:
         raise CannotSave(place, f"its elements are {name}", "convert it to numbers, or keep it out of what is tracked")
-    return _describe_as(library, _TORCH[name], shape)
+    what = _describe_as(library, _TORCH[name], shape)
+    if library == "torch" and _is_plain(given) and len(_TORCH_ALIKE) < MOST_ALIKE:
+        _TORCH_ALIKE[value.dtype, shape] = what
+    return what
+
+
+def describe_alike(value: Any) -> DescribedArray | None:  # noqa: ANN401 - an array of any library
+    """As `describe_array` for an ordinary tensor in memory, if one like it was described before; else None.
+
+    A save asks for each tensor of the state while the loop stands still. What `_local` refuses or converts never gets
+    an answer here: it has another class, layout or element type, or no data.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not _is_plain(value):
+        return None
+    if not value.is_cpu or value.layout is not torch.strided or value.is_nested or not value.data_ptr():
+        return None
+    return _TORCH_ALIKE.get((value.dtype, value.shape))
 
 
 def _local(tensor: Any, place: str) -> Any:  # noqa: ANN401 - a torch.Tensor
@@ -156,25 +181,25 @@ def _local(tensor: Any, place: str) -> Any:  # noqa: ANN401 - a torch.Tensor
 def _is_plain(tensor: Any) -> bool:  # noqa: ANN401 - a torch.Tensor
     """Whether it is no subclass, which may hold its numbers elsewhere, or nowhere."""
     torch = sys.modules["torch"]
-    return type(tensor) is torch.nn.Parameter or type(tensor) is torch.Tensor
+    return type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
 
 
-def address_of(value: Any, what: Described) -> int | None:  # noqa: ANN401 - an array of any library
+def address_of(value: Any, what: DescribedArray) -> int | None:  # noqa: ANN401 - an array of any library
     """Where the bytes of `value` lie, if that is in this process's memory, in one piece, and as they are stored.
 
     None for everything else, which `copy_into` can copy.
     """
-    if what.view or what.nbytes == 0 or sys.byteorder != "little":
+    if what.view or sys.byteorder != "little":
         return None
     if what.library == "torch":
         if _is_plain(value) and value.is_cpu and value.is_contiguous() and not value.is_neg():
-            return int(value.data_ptr()) or None
-    elif what.library == "numpy" and value.flags.c_contiguous and value.dtype.isnative:
+            return value.data_ptr() or None
+    elif what.library == "numpy" and value.size and value.flags.c_contiguous and value.dtype.isnative:
         return int(value.__array_interface__["data"][0])
     return None
 
 
-def copy_into(value: Any, what: Described, buffer: Buffer, offset: int) -> bool:  # noqa: ANN401 - an array of any library
+def copy_into(value: Any, what: DescribedArray, buffer: Buffer, offset: int) -> bool:  # noqa: ANN401 - an array of any library
     """Copy the bytes of `value` into `buffer` at `offset`; True if a device still copies and must be waited for."""
     if what.nbytes == 0:
         return False
@@ -199,7 +224,7 @@ def copy_into(value: Any, what: Described, buffer: Buffer, offset: int) -> bool:
     return False
 
 
-def _copy_torch(value: Any, what: Described, buffer: Buffer, offset: int) -> bool:  # noqa: ANN401 - a torch.Tensor
+def _copy_torch(value: Any, what: DescribedArray, buffer: Buffer, offset: int) -> bool:  # noqa: ANN401 - a torch.Tensor
     torch = sys.modules["torch"]
     source = value.detach()
     if hasattr(source, "to_local"):
@@ -223,7 +248,7 @@ def synchronize() -> None:
         torch.accelerator.synchronize()
 
 
-def from_buffer(what: Described, buffer: Buffer, offset: int) -> Any:  # noqa: ANN401 - an array of any library
+def from_buffer(what: DescribedArray, buffer: Buffer, offset: int) -> Any:  # noqa: ANN401 - an array of any library
     """The array in `buffer` at `offset`, in the library that it came from if that is loaded, else in one that is.
 
     Torch and numpy arrays share the buffer's memory. Without both, numbers come as an ``array.array`` of one dimension.
@@ -259,7 +284,6 @@ def _python_array(code: str, count: int, view: str, buffer: Buffer, offset: int)
     data = bytes(memoryview(buffer)[offset : offset + count * SIZES[code]])
     if view == "bytearray":
         return bytearray(data)
-    from array import array
 
     return array(view if view in ("l", "L") else _PYTHON_CODES.get(code, "B"), data)
 
@@ -317,8 +341,6 @@ def _words(what: tuple[tuple[int, ...], str]) -> str:
 
 def capture_generator(value: Any) -> dict[str, Any] | None:  # noqa: ANN401 - anything
     """The state of a random generator object of Python, numpy or torch in plain values; None if it is none."""
-    import random
-
     if type(value) is random.Random:
         version, words, gauss = value.getstate()
         return {"library": "python", "state": [version, list(words), gauss]}
@@ -340,8 +362,6 @@ def _plain(state: Any) -> Any:  # noqa: ANN401 - numpy's nested dictionaries
 def make_generator(state: dict[str, Any]) -> Any:  # noqa: ANN401 - a generator object
     """A generator object in the captured state; the state itself when its library is not loaded."""
     if state["library"] == "python":
-        import random
-
         made: Any = random.Random()  # noqa: S311 - not for secrets
     elif state["library"] == "numpy" and "numpy" in sys.modules:
         numpy = sys.modules["numpy"]

@@ -10,35 +10,35 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shutil
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from ...host.files import read_bytes, sync_directory
-from ..errors import CannotResume, NoValidCheckpoint
-from . import arrays, layout, reading, tree
+from holdfast.host.files.files import read_bytes, remove_tree, sync_directory
+from holdfast.model.record import field, record
+from holdfast.training.errors import CannotResume, NoValidCheckpoint
+
+from . import arrays, layout, tree, verified_read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from mmap import mmap
 
 RECORD_LIMIT = 64 << 20
 REFUSALS = (errno.EACCES, errno.EPERM)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+@record
+class CheckpointEntry:
     """One checkpoint in a directory as its record describes it; `problem` is set when there is no sound record."""
 
     path: str
     step: int
-    record: layout.Record | None
+    record: layout.CommitRecord | None
     problem: str = ""
     unreadable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Verdict:
     """What reading every byte showed: right, wrong, or not to be told (`unreadable`)."""
 
@@ -46,7 +46,7 @@ class Verdict:
     step: int
     problems: tuple[str, ...] = ()
     unreadable: bool = False
-    record: layout.Record | None = None
+    record: layout.CommitRecord | None = None
 
     @property
     def ok(self) -> bool:
@@ -54,7 +54,7 @@ class Verdict:
         return not self.problems
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Retention:
     """What is kept: the newest `last`, the `best` ones by the `mode` (min, max) of a metric, the last finite one."""
 
@@ -64,16 +64,16 @@ class Retention:
     mode: str = "min"
 
 
-@dataclass(slots=True)
-class Loaded:
+@record(frozen=False)
+class LoadedCheckpoint:
     """A checkpoint in memory, proven right: its record and the states by tracked name."""
 
     path: str
-    record: layout.Record
+    record: layout.CommitRecord
     states: dict[str, Any] = field(default_factory=dict)
 
 
-def list_entries(directory: str) -> list[Entry]:
+def list_entries(directory: str) -> list[CheckpointEntry]:
     """Every visible checkpoint, the newest step first; none when the directory does not exist.
 
     Raises:
@@ -87,7 +87,7 @@ def list_entries(directory: str) -> list[Entry]:
     return [read_entry(os.path.join(directory, name), step) for step, name in steps]
 
 
-def read_entry(path: str, step: int) -> Entry:
+def read_entry(path: str, step: int) -> CheckpointEntry:
     """The entry of one checkpoint's directory.
 
     Raises:
@@ -97,16 +97,20 @@ def read_entry(path: str, step: int) -> Entry:
     try:
         record = layout.record_from_bytes(read_bytes(where, limit=RECORD_LIMIT), where)
     except FileNotFoundError:
-        return Entry(path, step, None, f"{layout.RECORD} is missing: it was not completed, or files were removed")
+        return CheckpointEntry(
+            path, step, None, f"{layout.RECORD} is missing: it was not completed, or files were removed"
+        )
     except layout.NewerFormat:
         raise
     except layout.LayoutError as error:
-        return Entry(path, step, None, str(error))
+        return CheckpointEntry(path, step, None, str(error))
     except OSError as error:
-        return Entry(path, step, None, f"{layout.RECORD} cannot be read: {error.strerror}", unreadable=True)
+        return CheckpointEntry(path, step, None, f"{layout.RECORD} cannot be read: {error.strerror}", unreadable=True)
     if record.step != step:
-        return Entry(path, step, None, f"{layout.RECORD} is that of step {record.step}: directories were swapped")
-    return Entry(path, step, record)
+        return CheckpointEntry(
+            path, step, None, f"{layout.RECORD} is that of step {record.step}: directories were swapped"
+        )
+    return CheckpointEntry(path, step, record)
 
 
 def verify(path: str) -> Verdict:
@@ -123,34 +127,48 @@ def verify(path: str) -> Verdict:
     step = layout.parse_step(name)
     entry = _entry_or_refuse(path, -1 if step is None else step)
     if entry.record is None:
+        check_there(path)
         return Verdict(path, entry.step, (entry.problem,), entry.unreadable)
     problems, unreadable = [], False
     for file in entry.record.files:
         try:
-            reading.prove(path, file)
+            verified_read.verify_file(path, file)
         except layout.LayoutError as error:
             problems.append(str(error))
         except OSError as error:
             unreadable |= not isinstance(error, FileNotFoundError)
             problems.append(_words(file.path, error))
+    if problems:
+        check_there(path)
     return Verdict(path, entry.step, tuple(problems), unreadable, entry.record)
 
 
-def _entry_or_refuse(path: str, step: int) -> Entry:
+def check_there(path: str) -> None:
+    """See that what looked wrong while it was read is still there: a run prunes a sound one when a newer is durable.
+
+    Raises:
+        FileNotFoundError: it is not.
+    """
+    if not os.path.isdir(path):
+        words = "the checkpoint was removed while it was read: a newer one has replaced it"
+        raise FileNotFoundError(errno.ENOENT, words, path)
+
+
+def _entry_or_refuse(path: str, step: int) -> CheckpointEntry:
     try:
         if step >= 0:
             return read_entry(path, step)
         where = os.path.join(path, layout.RECORD)
         record = layout.record_from_bytes(read_bytes(where, limit=RECORD_LIMIT), where)
-        return Entry(path, record.step, record)
+        return CheckpointEntry(path, record.step, record)
     except layout.NewerFormat as error:
         raise CannotResume(str(error), "use the holdfast that wrote it, or a newer one") from None
     except FileNotFoundError:
-        return Entry(path, step, None, f"{layout.RECORD} is missing")
+        return CheckpointEntry(path, step, None, f"{layout.RECORD} is missing")
     except layout.LayoutError as error:
-        return Entry(path, step, None, str(error))
+        return CheckpointEntry(path, step, None, str(error))
     except OSError as error:
-        return Entry(path, step, None, _words(layout.RECORD, error), unreadable=True)
+        return CheckpointEntry(path, step, None, _words(layout.RECORD, error), unreadable=True)
 
 
 def _words(path: str, error: OSError) -> str:
@@ -159,7 +177,7 @@ def _words(path: str, error: OSError) -> str:
     return f"{path} cannot be read: {error.strerror or error}"
 
 
-def load_checkpoint(path: str, rank: int = 0, only: frozenset[str] | None = None) -> Loaded:
+def load_checkpoint(path: str, rank: int = 0, only: frozenset[str] | None = None) -> LoadedCheckpoint:
     """The states that a rank saved (or those of them named in `only`), each byte proven while it is read.
 
     Raises:
@@ -173,16 +191,16 @@ def load_checkpoint(path: str, rank: int = 0, only: frozenset[str] | None = None
         if entry.unreadable:
             raise OSError(errno.EIO, entry.problem, path)
         raise layout.LayoutError(entry.problem)
-    loaded = Loaded(path, entry.record)
+    loaded = LoadedCheckpoint(path, entry.record)
     prefix = layout.rank_prefix(rank)
     mine = {file.path.removeprefix(prefix): file for file in entry.record.files if _belongs(file.path, prefix)}
     if layout.STATE not in mine:
         raise layout.LayoutError(f"{prefix}{layout.STATE} is not in the record")
-    documents = _parse_state(reading.read_whole(path, mine.pop(layout.STATE)))
+    documents = _parse_state(verified_read.read_whole(path, mine.pop(layout.STATE)))
     if only is not None:
         documents = {name: document for name, document in documents.items() if name in only}
         mine = {name: file for name, file in mine.items() if name.removesuffix(".safetensors") in only}
-    buffers = {name: reading.read_whole(path, file) for name, file in mine.items()}
+    buffers = {name: verified_read.read_whole(path, file) for name, file in mine.items()}
     for name, document in documents.items():
         loaded.states[name] = _decode(name, document, buffers)
     return loaded
@@ -211,7 +229,7 @@ def _decode(name: str, document: Any, buffers: dict[str, bytearray | mmap]) -> o
         if place is None:
             raise layout.LayoutError(f"{name}.safetensors has no array {entry['key']!r}")
         view = entry.get("view", "")
-        what = arrays.Described(entry["library"], place.code, place.shape, view)
+        what = arrays.DescribedArray(entry["library"], place.code, place.shape, view)
         return arrays.from_buffer(what, data, place.start)
 
     try:
@@ -220,15 +238,15 @@ def _decode(name: str, document: Any, buffers: dict[str, bytearray | mmap]) -> o
         raise layout.LayoutError(f"{layout.STATE}: {name} is damaged ({error})") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+@record
+class CheckpointSearch:
     """The newest checkpoint that proves right (None: there is none at all), and what was passed over on the way."""
 
-    found: Loaded | None
+    found: LoadedCheckpoint | None
     passed_over: tuple[Verdict, ...] = ()
 
 
-def find_newest(directory: str, rank: int = 0, *, aside: bool = False, whole: bool = False) -> Search:
+def find_newest(directory: str, rank: int = 0, *, aside: bool = False, whole: bool = False) -> CheckpointSearch:
     """Load the newest valid checkpoint, looking from the newest step down.
 
     With `aside` those that are wrong are renamed to ``step-N.bad-1`` once a valid one is found: while there is none
@@ -251,7 +269,7 @@ def find_newest(directory: str, rank: int = 0, *, aside: bool = False, whole: bo
             for wrong in passed:
                 if aside and not wrong.unreadable:
                     set_aside(wrong.path, wrong.step)
-            return Search(loaded, tuple(passed))
+            return CheckpointSearch(loaded, tuple(passed))
         assert verdict is not None
         passed.append(verdict)
     if passed:
@@ -260,10 +278,10 @@ def find_newest(directory: str, rank: int = 0, *, aside: bool = False, whole: bo
             f"none of the {len(passed)} checkpoints in {directory} proves right ({lines})",
             "restore one from a mirror or a backup, or begin in another directory; nothing was started from scratch",
         )
-    return Search(None)
+    return CheckpointSearch(None)
 
 
-def _try_load(entry: Entry, rank: int, *, whole: bool) -> tuple[Verdict | None, Loaded | None]:
+def _try_load(entry: CheckpointEntry, rank: int, *, whole: bool) -> tuple[Verdict | None, LoadedCheckpoint | None]:
     if entry.record is None:
         return Verdict(entry.path, entry.step, (entry.problem,), entry.unreadable), None
     try:
@@ -294,7 +312,7 @@ def set_aside(path: str, step: int) -> str | None:
     return target
 
 
-def choose_victims(entries: Iterable[Entry], keep: Retention) -> list[Entry]:
+def choose_victims(entries: Iterable[CheckpointEntry], keep: Retention) -> list[CheckpointEntry]:
     """The checkpoints that need not be kept, the oldest first (CKPT-07): pure.
 
     Kept are the newest `last` that have a sound record, the best ones, the last one without NaN, and every one
@@ -315,7 +333,7 @@ def choose_victims(entries: Iterable[Entry], keep: Retention) -> list[Entry]:
     return sorted((entry for entry in sound if entry.step not in kept), key=lambda entry: entry.step)
 
 
-def _metric(entry: Entry, name: str) -> float | None:
+def _metric(entry: CheckpointEntry, name: str) -> float | None:
     value = entry.record.metrics.get(name) if entry.record is not None else None
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
@@ -347,7 +365,7 @@ def prune(directory: str, keep: Retention, proven: int | None = None, hidden: li
         except OSError:
             continue
         if hidden is None:
-            shutil.rmtree(aside, ignore_errors=True)
+            remove_tree(aside)
         else:
             hidden.append(aside)
         gone.append(entry.path)
@@ -360,6 +378,6 @@ def remove_leftovers(directory: str) -> list[str]:
     for name in os.listdir(directory):
         path = os.path.join(directory, name)
         if layout.is_building(name) and os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
             gone.append(path)
     return gone

@@ -10,24 +10,24 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from ...host.files import remove_quietly, sync_directory
-from ..errors import CannotResume, NoValidCheckpoint, TrainingError
-from ..restoring import OWN
-from . import arrays, checkpoints, layout, reading, survey, writing
+from holdfast.host.files.files import name_temporary, remove_quietly, sync_directory
+from holdfast.model.record import record
+from holdfast.training.errors import CannotResume, NoValidCheckpoint, TrainingError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+from . import arrays, checkpoints, layout, survey, verified_read
+from .layout import OWN
+from .write import files
 
-FORMATS = ("safetensors", "torch")
+WITHOUT_TORCH = "a safetensors file has the same arrays and needs no torch: let the name of OUT end in .safetensors"
 ENDINGS = {".safetensors": "safetensors", ".pt": "torch", ".pth": "torch", ".bin": "torch", ".ckpt": "torch"}
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
+@record
+class ExportedFile:
     """The file that was made: path, format, size in bytes, the tracked names in it, how many arrays."""
 
     path: str
@@ -37,13 +37,13 @@ class Exported:
     arrays: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Source:
     """A data file of the checkpoint, its header's bytes, and where each of its arrays goes by its key in the output."""
 
     entry: layout.FileEntry
     header: bytes
-    moves: list[tuple[layout.Placed, int]]
+    moves: list[tuple[layout.PlacedArray, int]]
 
 
 def guess_format(path: str) -> str | None:
@@ -60,7 +60,7 @@ def export(
     rank: int | None = None,
     overwrite: bool = False,
     progress: Callable[[int], None] | None = None,
-) -> Exported:
+) -> ExportedFile:
     """Write the tracked `names` (none: all) of the checkpoint at `path` into the one file `out`.
 
     One name alone keeps its own keys; several get the name in front (``model.0.weight``). `rank` is whose part is
@@ -71,26 +71,26 @@ def export(
         TrainingError: the names, the ranks or the format do not fit; FileExistsError: `out` is there.
         OSError: the file cannot be written.
     """
-    item = survey.look(path)
-    if item.kind is survey.Kind.NEWER:
+    item = survey.survey_entry(path)
+    if item.kind is survey.EntryKind.NEWER:
         raise CannotResume(item.problem, "use the holdfast that wrote it, or a newer one")
     if item.record is not None:
         _refuse_many(item.record, names, rank)
     if not overwrite and os.path.lexists(out):
         raise FileExistsError(errno.EEXIST, "there is such a file already", out)
-    verdict = survey.prove(item, progress)
+    verdict = survey.verify_entry(item, progress)
     if not verdict.ok:
         if verdict.unreadable:
             raise OSError(errno.EIO, verdict.problems[0], path)
         raise NoValidCheckpoint(f"{path} does not prove right: {verdict.problems[0]}", "take an earlier one")
     try:
         write = _export_torch if form == "torch" else _export_arrays
-        return write(item, os.path.abspath(out), tuple(names), rank or 0, overwrite)
+        return write(item, os.path.abspath(out), tuple(names), rank or 0, overwrite=overwrite)
     except layout.LayoutError as error:
         raise NoValidCheckpoint(f"{path} does not prove right: {error}", "take an earlier one") from None
 
 
-def _refuse_many(record: layout.Record, names: Sequence[str], rank: int | None) -> None:
+def _refuse_many(record: layout.CommitRecord, names: Sequence[str], rank: int | None) -> None:
     """One file is of one rank, or of what all ranks have."""
     known = {name: what for name, what in record.tracked.items() if isinstance(what, dict)}
     for name in names:
@@ -110,7 +110,9 @@ def _refuse_many(record: layout.Record, names: Sequence[str], rank: int | None) 
 # ------------------------------------------------------------------------------------------------------- safetensors
 
 
-def _export_arrays(item: survey.Item, out: str, names: tuple[str, ...], rank: int, overwrite: bool) -> Exported:  # noqa: FBT001
+def _export_arrays(
+    item: survey.SurveyEntry, out: str, names: tuple[str, ...], rank: int, *, overwrite: bool
+) -> ExportedFile:
     assert item.record is not None
     found = _data_files(item.record, names, rank)
     if not found:
@@ -122,10 +124,10 @@ def _export_arrays(item: survey.Item, out: str, names: tuple[str, ...], rank: in
         for source in sources:
             _copy(item.path, source, file.fileno())
     count = sum(len(source.moves) for source in sources)
-    return Exported(out, "safetensors", size, tuple(found), count)
+    return ExportedFile(out, "safetensors", size, tuple(found), count)
 
 
-def _data_files(record: layout.Record, names: Sequence[str], rank: int) -> dict[str, layout.FileEntry]:
+def _data_files(record: layout.CommitRecord, names: Sequence[str], rank: int) -> dict[str, layout.FileEntry]:
     """The data file of each tracked name that has one, the rank's own, or rank 0's where all have the same."""
     by_path = {file.path: file for file in record.files}
     found = {}
@@ -138,7 +140,7 @@ def _data_files(record: layout.Record, names: Sequence[str], rank: int) -> dict[
 
 
 def _plan(
-    path: str, found: dict[str, layout.FileEntry], *, alone: bool, record: layout.Record
+    path: str, found: dict[str, layout.FileEntry], *, alone: bool, record: layout.CommitRecord
 ) -> tuple[bytes, list[_Source], int]:
     """The header of the output, where every array of every source goes, and the output's size."""
     read = {name: survey.read_header(path, entry) for name, entry in found.items()}
@@ -146,7 +148,7 @@ def _plan(
         name: layout.parse_arrays(memoryview(head), found[name].path, size) for name, (head, size) in read.items()
     }
     described = {
-        key if alone else f"{name}.{key}": arrays.Described("", place.code, place.shape)
+        key if alone else f"{name}.{key}": arrays.DescribedArray("", place.code, place.shape)
         for name, places in placed.items()
         for key, place in places.items()
     }
@@ -168,7 +170,7 @@ def _plan(
     return _add_metadata(head, record), sources, size
 
 
-def _add_metadata(head: bytes, record: layout.Record) -> bytes:
+def _add_metadata(head: bytes, record: layout.CommitRecord) -> bytes:
     """Say which step it is in the header's metadata, when its padding has room: offsets count from the header's end."""
     text = json.loads(head[8:])
     text["__metadata__"]["holdfast_step"] = str(record.step)
@@ -180,7 +182,7 @@ def _copy(path: str, source: _Source, descriptor: int) -> None:
     """Copy each array to its place, out of pieces that are proven as they come."""
     at, moves, first = 0, source.moves, 0
     buffer = memoryview(bytearray(min(source.entry.chunk, source.entry.bytes)))
-    for piece in reading.read_pieces(path, source.entry, buffer):
+    for piece in verified_read.read_pieces(path, source.entry, buffer):
         end = at + len(piece)
         if at < len(source.header) and bytes(piece[: len(source.header) - at]) != source.header[at:end]:
             raise layout.LayoutError(f"{source.entry.path} changed while it was read")
@@ -203,13 +205,15 @@ def _pwrite(descriptor: int, data: memoryview, offset: int) -> None:
 # ------------------------------------------------------------------------------------------------------------- torch
 
 
-def _export_torch(item: survey.Item, out: str, names: tuple[str, ...], rank: int, overwrite: bool) -> Exported:  # noqa: FBT001
+def _export_torch(
+    item: survey.SurveyEntry, out: str, names: tuple[str, ...], rank: int, *, overwrite: bool
+) -> ExportedFile:
     try:
         import torch
     except ImportError as error:
         raise TrainingError(
             f"a torch file needs torch, and this Python has none ({error})",
-            "call it with the Python that trains (python -m holdfast checkpoints export ...), or export safetensors",
+            WITHOUT_TORCH,
         ) from None
     assert item.record is not None
     loaded = checkpoints.load_checkpoint(item.path, rank, frozenset(names) or None)
@@ -229,7 +233,7 @@ def _export_torch(item: survey.Item, out: str, names: tuple[str, ...], rank: int
     with _new_file(out, nbytes, overwrite=overwrite) as file:
         torch.save(content, file)
         size = file.tell()
-    return Exported(out, "torch", size, tuple(states), _count(content, torch))
+    return ExportedFile(out, "torch", size, tuple(states), _count(content, torch))
 
 
 def _to_torch(value: Any, torch: Any) -> Any:  # noqa: ANN401 - a state, the module
@@ -285,8 +289,8 @@ def _new_file(out: str, nbytes: int, *, overwrite: bool) -> Iterator[IO[bytes]]:
         FileExistsError: something has that name, and it is not to be overwritten.
     """
     directory, name = os.path.split(out)
-    writing.check_room(directory, nbytes, 1)
-    temporary = os.path.join(directory, f".{name[:200]}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    files.check_room(directory, nbytes, 1)
+    temporary = name_temporary(os.path.join(directory, name[:200]))
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         with open(descriptor, "w+b", buffering=1 << 20) as file:

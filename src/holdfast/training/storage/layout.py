@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+from holdfast.model.record import asdict, field, fields, record
 
 from . import arrays
 
@@ -107,8 +108,8 @@ def rank_prefix(rank: int) -> str:
     return "" if rank == 0 else f"rank-{rank}/"
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+@record
+class PlacedArray:
     """One array's place in a data file: `start` and `end` are offsets in bytes from the file's beginning."""
 
     key: str
@@ -118,7 +119,7 @@ class Placed:
     end: int
 
 
-def place_arrays(described: dict[str, arrays.Described]) -> tuple[bytes, list[Placed], int]:
+def place_arrays(described: dict[str, arrays.DescribedArray]) -> tuple[bytes, list[PlacedArray], int]:
     """The header of a data file, the arrays' places in it, and the file's size in bytes.
 
     Larger elements come first, so that every array is aligned to its elements; data begins on a page.
@@ -136,10 +137,10 @@ def place_arrays(described: dict[str, arrays.Described]) -> tuple[bytes, list[Pl
     padded = -(-(8 + len(text)) // PAGE) * PAGE - 8
     header = padded.to_bytes(8, "little") + text.ljust(padded)
     base = len(header)
-    return header, [Placed(k, w.code, w.shape, base + a, base + b) for k, w, a, b in spans], base + at
+    return header, [PlacedArray(k, w.code, w.shape, base + a, base + b) for k, w, a, b in spans], base + at
 
 
-def parse_arrays(data: memoryview, where: str, size: int | None = None) -> dict[str, Placed]:
+def parse_arrays(data: memoryview, where: str, size: int | None = None) -> dict[str, PlacedArray]:
     """The places of all arrays of a data file, whose bytes are `data`; with `size`, that of the file, its beginning.
 
     Raises:
@@ -159,17 +160,17 @@ def parse_arrays(data: memoryview, where: str, size: int | None = None) -> dict[
         raise LayoutError(f"{where}: its header is damaged ({error})") from None
 
 
-def _parse_entry(key: str, entry: dict[str, Any], base: int, size: int) -> Placed:
+def _parse_entry(key: str, entry: dict[str, Any], base: int, size: int) -> PlacedArray:
     code, shape = entry["dtype"], tuple(int(length) for length in entry["shape"])
     start, end = (int(offset) for offset in entry["data_offsets"])
     if code not in arrays.SIZES or min((*shape, start), default=0) < 0:
         raise ValueError(f"{key}: {code} {shape}")
-    if end - start != arrays.Described("", code, shape).nbytes or base + end > size:
+    if end - start != arrays.DescribedArray("", code, shape).nbytes or base + end > size:
         raise ValueError(f"{key}: bytes {start} to {end} of {size - base}")
-    return Placed(key, code, shape, base + start, base + end)
+    return PlacedArray(key, code, shape, base + start, base + end)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FileEntry:
     """One file of a checkpoint: path in its directory, size, and a CRC-32 for each `chunk` bytes."""
 
@@ -180,8 +181,12 @@ class FileEntry:
     chunk: int = CHUNK
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+INTERPRETER = "interpreter"
+"""In `versions`: the path of the Python that made it."""
+
+
+@record
+class CommitRecord:
     """The commit record of a checkpoint. `step` is the number of complete steps; times are epoch seconds or seconds.
 
     `tracked` maps each tracked name to ``{"replicated": bool, "kind": str}``; `healthy` is False when a logged value
@@ -210,14 +215,14 @@ class Record:
         return sum(file.bytes for file in self.files)
 
 
-def record_to_bytes(record: Record) -> bytes:
+def record_to_bytes(record: CommitRecord) -> bytes:
     """The file's bytes: one field a line, so that a person can read it."""
     body = {"format": FORMAT, "version": VERSION, **asdict(record)}
     body["sha256"] = hashlib.sha256(_canonical(body)).hexdigest()
     return (json.dumps(body, indent=1) + "\n").encode()
 
 
-def record_from_bytes(data: bytes, where: str) -> Record:
+def record_from_bytes(data: bytes, where: str) -> CommitRecord:
     """The record.
 
     Raises:
@@ -241,8 +246,8 @@ def record_from_bytes(data: bytes, where: str) -> Record:
             FileEntry(str(f["path"]), int(f["bytes"]), tuple(f["chunks"]), str(f["digest"]), int(f["chunk"]))
             for f in body.pop("files")
         )
-        known = {item.name for item in fields(Record)}
-        record = Record(files=files, **{key: value for key, value in body.items() if key in known})
+        known = {item.name for item in fields(CommitRecord)}
+        record = CommitRecord(files=files, **{key: value for key, value in body.items() if key in known})
         wrong = _wrong_field(record)
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise LayoutError(f"{where} lacks what a record has ({error})") from None
@@ -269,3 +274,7 @@ def _wrong_field(record: Any) -> str:  # noqa: ANN401 - its fields may be anythi
 
 def _canonical(body: dict[str, Any]) -> bytes:
     return json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+
+
+OWN = "run"
+"""The tracked name of what the library itself keeps: step, epoch, random states, the script's `Run.state`."""

@@ -7,28 +7,26 @@ stands in it is data: links are not followed, what is no regular file is not ope
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import stat
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from enum import Enum
 from math import prod
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...host import files
-from ..errors import CannotResume
-from . import arrays, checkpoints, layout, reading
+from holdfast.host.files import files
+from holdfast.model.record import field, record
+from holdfast.training.errors import CannotResume
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from . import arrays, checkpoints, layout, verified_read
 
 MOST_FOREIGN = 1000
 """Names that are not ours are counted beyond this, not kept."""
 
 
-class Kind(str, Enum):
+class EntryKind(str, Enum):
     """What an entry of a directory is. `COMPLETE`: a sound record and files of the right size; no byte was compared."""
 
     COMPLETE = "complete"
@@ -40,14 +38,14 @@ class Kind(str, Enum):
     LEFT_OVER = "left_over"
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+@record
+class SurveyEntry:
     """One entry: its path, what it is, the step of its name, its record (None without a sound one), what is wrong."""
 
     path: str
-    kind: Kind
+    kind: EntryKind
     step: int
-    record: layout.Record | None = None
+    record: layout.CommitRecord | None = None
     problem: str = ""
 
     @property
@@ -56,26 +54,26 @@ class Item:
         return os.path.basename(self.path)
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+@record
+class DirectorySurvey:
     """A directory: its entries, the newest step first; names that are not ours; whether a run writes there now.
 
     `writing` is None when that cannot be told.
     """
 
     directory: str
-    items: tuple[Item, ...] = ()
+    items: tuple[SurveyEntry, ...] = ()
     foreign: tuple[str, ...] = ()
     writing: bool | None = False
 
     @property
-    def visible(self) -> tuple[Item, ...]:
+    def visible(self) -> tuple[SurveyEntry, ...]:
         """The entries that a resume looks at."""
-        aside = (Kind.SET_ASIDE, Kind.BUILDING, Kind.LEFT_OVER)
+        aside = (EntryKind.SET_ASIDE, EntryKind.BUILDING, EntryKind.LEFT_OVER)
         return tuple(item for item in self.items if item.kind not in aside)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ArrayInfo:
     """One array as its file's header describes it."""
 
@@ -89,7 +87,7 @@ class ArrayInfo:
         return prod(self.shape) * arrays.SIZES[self.code]
 
 
-@dataclass(slots=True)
+@record(frozen=False)
 class Content:
     """What one rank's part of a checkpoint holds, from headers and ``state.json``; `documents` is not decoded."""
 
@@ -97,7 +95,7 @@ class Content:
     documents: dict[str, Any] = field(default_factory=dict)
 
 
-def survey(directory: str) -> Survey:
+def survey_directory(directory: str) -> DirectorySurvey:
     """Everything in a directory of checkpoints.
 
     Raises:
@@ -114,13 +112,13 @@ def survey(directory: str) -> Survey:
             if name != layout.LOCK:
                 foreign.append(name)
         elif layout.is_building(name):
-            items.append(Item(path, Kind.LEFT_OVER if writing is False else Kind.BUILDING, step))
+            items.append(SurveyEntry(path, EntryKind.LEFT_OVER if writing is False else EntryKind.BUILDING, step))
         elif layout.is_bad(name):
-            items.append(Item(path, Kind.SET_ASIDE, step, problem="it failed its proof"))
+            items.append(SurveyEntry(path, EntryKind.SET_ASIDE, step, problem="it failed its proof"))
         else:
-            items.append(look(path))
+            items.append(survey_entry(path))
     items.sort(key=lambda item: (-item.step, item.name))
-    return Survey(directory, tuple(items), tuple(foreign[:MOST_FOREIGN]), writing)
+    return DirectorySurvey(directory, tuple(items), tuple(foreign[:MOST_FOREIGN]), writing)
 
 
 def _step_of(name: str) -> int | None:
@@ -130,7 +128,7 @@ def _step_of(name: str) -> int | None:
     return step
 
 
-def look(path: str) -> Item:
+def survey_entry(path: str) -> SurveyEntry:
     """One checkpoint's directory by its record and the sizes of its files.
 
     A name other than ``step-N`` (a copy, one that was set aside) is looked at too; its step is then the record's.
@@ -142,24 +140,24 @@ def look(path: str) -> Item:
         record = layout.record_from_bytes(files.read_bytes(where, limit=checkpoints.RECORD_LIMIT), where)
     except FileNotFoundError:
         problem = f"{layout.RECORD} is missing: it was not completed, or files were removed"
-        return Item(path, Kind.DAMAGED, -1 if named is None else named, problem=problem)
+        return SurveyEntry(path, EntryKind.DAMAGED, -1 if named is None else named, problem=problem)
     except layout.LayoutError as error:
-        kind = Kind.NEWER if isinstance(error, layout.NewerFormat) else Kind.DAMAGED
-        return Item(path, kind, -1 if named is None else named, problem=str(error))
+        kind = EntryKind.NEWER if isinstance(error, layout.NewerFormat) else EntryKind.DAMAGED
+        return SurveyEntry(path, kind, -1 if named is None else named, problem=str(error))
     except OSError as error:
         problem = f"{layout.RECORD} cannot be read: {error.strerror}"
-        return Item(path, Kind.UNREADABLE, -1 if named is None else named, problem=problem)
+        return SurveyEntry(path, EntryKind.UNREADABLE, -1 if named is None else named, problem=problem)
     if not _is_well_formed(record):
         problem = f"{layout.RECORD} has values that no holdfast writes"
-        return Item(path, Kind.DAMAGED, -1 if named is None else named, problem=problem)
+        return SurveyEntry(path, EntryKind.DAMAGED, -1 if named is None else named, problem=problem)
     if named is not None and record.step != named:
         problem = f"{layout.RECORD} is that of step {record.step}: directories were swapped"
-        return Item(path, Kind.DAMAGED, named, problem=problem)
+        return SurveyEntry(path, EntryKind.DAMAGED, named, problem=problem)
     kind, problem = _compare_sizes(path, record)
-    return Item(path, kind, record.step, record, problem)
+    return SurveyEntry(path, kind, record.step, record, problem)
 
 
-def _is_well_formed(record: layout.Record) -> bool:
+def _is_well_formed(record: layout.CommitRecord) -> bool:
     """Whether the values have the types that they are declared with: its SHA-256 only says that nothing changed."""
     expected: dict[str, tuple[type, ...]] = {
         "step": (int,), "created": (int, float), "epoch": (int, NoneType), "world": (int,), "run_id": (str,),
@@ -172,21 +170,21 @@ def _is_well_formed(record: layout.Record) -> bool:
     )
 
 
-def _compare_sizes(path: str, record: layout.Record) -> tuple[Kind, str]:
+def _compare_sizes(path: str, record: layout.CommitRecord) -> tuple[EntryKind, str]:
     for file in record.files:
         if not is_sensible(file):
-            return Kind.DAMAGED, f"{file.path}: its entry in {layout.RECORD} makes no sense"
+            return EntryKind.DAMAGED, f"{file.path}: its entry in {layout.RECORD} makes no sense"
         try:
             facts = os.lstat(os.path.join(path, file.path))
         except FileNotFoundError:
-            return Kind.DAMAGED, f"{file.path} is missing"
+            return EntryKind.DAMAGED, f"{file.path} is missing"
         except OSError as error:
-            return Kind.UNREADABLE, f"{file.path} cannot be read: {error.strerror}"
+            return EntryKind.UNREADABLE, f"{file.path} cannot be read: {error.strerror}"
         if not stat.S_ISREG(facts.st_mode):
-            return Kind.DAMAGED, f"{file.path} is not a regular file"
+            return EntryKind.DAMAGED, f"{file.path} is not a regular file"
         if facts.st_size != file.bytes:
-            return Kind.DAMAGED, f"{file.path} has {facts.st_size} bytes, {file.bytes} were written"
-    return Kind.COMPLETE, ""
+            return EntryKind.DAMAGED, f"{file.path} has {facts.st_size} bytes, {file.bytes} were written"
+    return EntryKind.COMPLETE, ""
 
 
 def is_sensible(file: layout.FileEntry) -> bool:
@@ -197,33 +195,17 @@ def is_sensible(file: layout.FileEntry) -> bool:
 
 
 def is_written(directory: str) -> bool | None:
-    """Whether a process holds the directory's lock now; None when that cannot be told.
+    """Whether a process holds the directory's lock now; None when that cannot be told, which is no leave to delete."""
+    return files.is_locked(os.path.join(directory, layout.LOCK))
 
-    The lock is taken shared for a moment: a run that starts in this moment tries again.
+
+def verify_entry(item: SurveyEntry, progress: Callable[[int], None] | None = None) -> checkpoints.Verdict:
+    """Read every byte of what `survey_entry` found and compare it with the record.
+
+    `progress` hears of bytes that were read.
     """
-    try:
-        descriptor = os.open(
-            os.path.join(directory, layout.LOCK), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        )
-    except FileNotFoundError:
-        return False
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def prove(item: Item, progress: Callable[[int], None] | None = None) -> checkpoints.Verdict:
-    """Read every byte of what `look` found and compare it with the record; `progress` hears of bytes that were read."""
     if item.record is None:
-        unreadable = item.kind in (Kind.UNREADABLE, Kind.NEWER)
+        unreadable = item.kind in (EntryKind.UNREADABLE, EntryKind.NEWER)
         return checkpoints.Verdict(item.path, item.step, (item.problem or "it has no sound record",), unreadable)
     problems, unreadable = [], False
     for file in item.record.files:
@@ -231,7 +213,7 @@ def prove(item: Item, progress: Callable[[int], None] | None = None) -> checkpoi
             if not is_sensible(file):
                 raise layout.LayoutError(f"{file.path}: its entry in {layout.RECORD} makes no sense")
             _require_regular(item.path, file.path)
-            for piece in reading.read_pieces(item.path, file, memoryview(bytearray(min(file.chunk, file.bytes)))):
+            for piece in verified_read.read_pieces(item.path, file, memoryview(bytearray(min(file.chunk, file.bytes)))):
                 if progress is not None:
                     progress(len(piece))
         except layout.LayoutError as error:
@@ -250,7 +232,7 @@ def _require_regular(path: str, name: str) -> None:
         raise layout.LayoutError(f"{name} is not a regular file")
 
 
-def read_content(item: Item, rank: int = 0) -> Content:
+def read_content(item: SurveyEntry, rank: int = 0) -> Content:
     """What a rank's part holds: headers of the data files and the documents of ``state.json``; no array is read.
 
     Raises:
@@ -277,7 +259,7 @@ def read_content(item: Item, rank: int = 0) -> Content:
     return content
 
 
-def read_documents(item: Item, rank: int = 0) -> dict[str, Any]:
+def read_documents(item: SurveyEntry, rank: int = 0) -> dict[str, Any]:
     """The documents of a rank's ``state.json`` by tracked name, not decoded.
 
     Raises:

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from ..errors import CannotSave
+from holdfast.training.errors import CannotSave
+
 from . import arrays
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    Array = Any
-    Document = Any
+Array = Any
+Document = Any
 
 KIND = "$"
 METADATA = "__metadata__"
@@ -40,7 +40,7 @@ def flatten(state: object, name: str) -> tuple[Document, dict[str, Array]]:
     return document, found
 
 
-def flatten_described(state: object, name: str) -> tuple[Document, dict[str, Array], dict[str, arrays.Described]]:
+def flatten_described(state: object, name: str) -> tuple[Document, dict[str, Array], dict[str, arrays.DescribedArray]]:
     """As `flatten`, with what each array is stored as, which the walk finds out anyway."""
     walk = _Flattening(name)
     return walk.encode(state, (), 0), walk.arrays, walk.described
@@ -84,7 +84,7 @@ class _Flattening:
     def __init__(self, name: str) -> None:
         self.name = name
         self.arrays: dict[str, Array] = {}
-        self.described: dict[str, arrays.Described] = {}
+        self.described: dict[str, arrays.DescribedArray] = {}
         self._inside: set[int] = set()
         self._numpy = sys.modules.get("numpy")
 
@@ -96,16 +96,19 @@ class _Flattening:
             return _encode_int(value)  # type: ignore[arg-type]  # its exact type was just asked for
         if kind is float:
             return _encode_float(value)  # type: ignore[arg-type]  # its exact type was just asked for
+        if kind is dict or kind is list or kind is tuple:
+            return self._encode_container(value, path, depth)
         if arrays.library_of(value) is not None:
             return self._encode_array(value, path)
-        if kind is dict or kind is list or kind is tuple or isinstance(value, (dict, list, tuple, set, frozenset)):
+        if isinstance(value, (dict, list, tuple, set, frozenset)):
             return self._encode_container(value, path, depth)
         return self._encode_other(value, path)
 
     def _encode_array(self, value: Array, path: tuple[str, ...]) -> Document:
-        what = arrays.describe(value, self._place(path))
+        what = arrays.describe_alike(value) or arrays.describe_array(value, self._place(path))
         # Half of a surrogate pair is no text in UTF-8, which other readers of the file insist on.
-        key = wanted = (".".join(path) or self.name).encode(errors="backslashreplace").decode()
+        wanted = ".".join(path) or self.name
+        key = wanted = wanted if wanted.isascii() else wanted.encode(errors="backslashreplace").decode()
         again = 1
         while key in self.arrays or key == METADATA:
             again += 1
@@ -208,7 +211,11 @@ def _article(noun: str) -> str:
 
 
 def _encode_float(value: float) -> Document:
-    return value if math.isfinite(value) else {KIND: "float", "value": repr(value)}
+    if math.isfinite(value):
+        return value
+    # repr says nan for both signs. What else a NaN's bits hold is not kept.
+    sign = "-" if math.isnan(value) and math.copysign(1, value) < 0 else ""
+    return {KIND: "float", "value": f"{sign}{value!r}"}
 
 
 def _encode_int(value: int) -> Document:
@@ -224,8 +231,6 @@ def _decode_dict(document: dict[str, Any], fetch: Callable[[dict[str, Any]], Arr
 
 
 def _decode_state_dict(document: dict[str, Any], fetch: Callable[[dict[str, Any]], Array]) -> Mapping[str, Any]:
-    from collections import OrderedDict
-
     state = OrderedDict((key, unflatten(value, fetch)) for key, value in document["items"].items())
     state._metadata = unflatten(document["metadata"], fetch)  # type: ignore[attr-defined]  # noqa: SLF001 - torch's own place
     return state

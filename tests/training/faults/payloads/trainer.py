@@ -67,7 +67,7 @@ def find_writer() -> int | None:
     with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
         for pid in file.read().split():
             with open(f"/proc/{pid}/cmdline", "rb") as command:
-                if b"holdfast.training.storage.writer" in command.read():
+                if b"holdfast.training.storage.write.writer" in command.read():
                     return int(pid)
     return None
 

@@ -1,0 +1,68 @@
+"""Cards kept for a span of time: made and ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from holdfast.core.cards.reservations import Reservation, choose_reserved
+from holdfast.host.files.rules_file import read_rules
+from holdfast.host.gpu.inventory import read_inventory
+from holdfast.host.lease import area as lease_area
+from holdfast.host.lease import reservations
+from holdfast.host.lease.area import open_existing_area
+from holdfast.model.errors import NoSuchName, NoSuchRun, ResourceBusy, StorageError, UsageError
+from holdfast.model.gpu import GpuRequest
+
+READING_S = 10.0
+
+
+def reserve_cards(request: GpuRequest, span: tuple[float, float], reason: str) -> Reservation:
+    """Keep cards from one epoch time to another; which ones is decided now.
+
+    Raises:
+        ResourceBusy: somebody has the cards then.
+        UsageError: the box has no such cards, or its rules do not allow it.
+        StorageError: no card answers, or the area cannot be used.
+    """
+    rules = read_rules(os.environ)
+    choose = _build_choice(request)
+    area = open_existing_area(rules) or lease_area.open_area(rules.lease_dir)
+    reservations.sweep(area)
+    return reservations.reserve(area, rules, span=span, choose=choose, reason=reason)
+
+
+def end_reservation(name: str) -> Reservation:
+    """End a reservation: ours, or as root anybody's.
+
+    Raises:
+        NoSuchRun: there is none of that name.
+        NotPermitted: it is somebody else's.
+    """
+    area = open_existing_area(read_rules(os.environ))
+    if area is None:
+        raise NoSuchRun(f"there is no reservation {name}", hint="nothing has been leased or reserved on this box")
+    return reservations.remove(area, name)
+
+
+def _build_choice(request: GpuRequest) -> Callable[[dict[str, str]], tuple[str, ...]]:
+    """Chooses among the cards that answer now.
+
+    Raises:
+        StorageError: no card answers.
+    """
+    inventory = read_inventory(READING_S)
+    known = sorted((card.index, card.uuid) for card in inventory.cards if card.uuid)
+    if not known:
+        raise StorageError(f"no card answers: {inventory.reason or 'this box has none'}", hint="see `holdfast gpus`")
+
+    def choose(taken: dict[str, str]) -> tuple[str, ...]:
+        if request.count > len(known):
+            raise UsageError(f"{request.count} cards are asked for; this box has {len(known)}", hint="ask for fewer")
+        chosen, why = choose_reserved(request, known, taken)
+        if not chosen:
+            error = NoSuchName if why.startswith("there is no card") else ResourceBusy
+            raise error(f"cannot be reserved: {why}", hint="see `holdfast gpus reservations` and `holdfast gpus`")
+        return chosen
+
+    return choose

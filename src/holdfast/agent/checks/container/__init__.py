@@ -1,0 +1,1 @@
+"""Checks of a job's container; loaded for jobs with an image alone."""

@@ -1,0 +1,1 @@
+"""Checks that rest on what is known of the kind of machine."""

@@ -1,0 +1,1 @@
+"""What changes runs from outside of their supervisor, on a person's word."""

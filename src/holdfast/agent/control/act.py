@@ -1,0 +1,107 @@
+"""What every act upon a run from outside needs: who asks, whether this box can act on it, a supervisor, the wait.
+
+No process of a job is signalled from here, and no request is written.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.agent import launch
+from holdfast.agent.view.follow import RunFollower
+from holdfast.agent.view.retries import count_automatic, is_followed
+from holdfast.agent.view.run_view import Reach
+from holdfast.core.recorded_environment import restore_recorded
+from holdfast.host import clock
+from holdfast.host.process import processes
+from holdfast.model.errors import NoSuchRun, StorageError
+from holdfast.model.run import Finalizing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from holdfast.agent.view.run_view import RunView
+
+STUCK_WAIT_S = 5.0
+"""How long something that survived KILL is waited for before it is reported."""
+
+
+def describe_caller() -> str:
+    """Who asks, for the record: account, terminal or not, pid."""
+    return f"{processes.user_name(os.getuid())} (pid {os.getpid()})"
+
+
+def generation_of(view: RunView) -> int:
+    """The generation that a request about this attempt belongs to."""
+    if view.state is not None:
+        return view.state.generation
+    return view.attempt - count_automatic(view.run_dir, view.attempt)
+
+
+def require_actionable(view: RunView) -> None:
+    """Refuse to act on what this box cannot act on.
+
+    Raises:
+        NoSuchRun: there is no attempt.
+        StorageError: a run of another box, an unreadable state, or one that was removed while its job lives.
+    """
+    if view.reach is Reach.ELSEWHERE and view.scheduler:
+        raise StorageError(
+            f"{view.run_id} cannot be acted on from here: its processes are on {view.host}, where {view.scheduler} "
+            "has put them",
+            hint=f"holdfast stop {view.run_id}, then holdfast restart {view.run_id} with what is to be otherwise",
+        )
+    if view.reach is Reach.ELSEWHERE:
+        there = "where it was begun" if view.host == os.uname().nodename else f"there: ssh {view.host} holdfast ..."
+        gone = f"if that place is gone for good: holdfast adopt --gone REASON {view.run_id}"
+        raise StorageError(f"{view.run_id} cannot be acted on from here: {view.note}", hint=f"do it {there}; {gone}")
+    if view.attempt == 0:
+        if members := processes.find_marked(view.run_id):
+            pids = ", ".join(str(member.pid) for member in members)
+            raise StorageError(
+                f"{view.run_id}: the records of its attempts are gone, and processes of it live: {pids}",
+                hint="look at them with ps and end them with kill: without its records holdfast signals nothing",
+            )
+        raise NoSuchRun(f"{view.run_id} has no attempt: nothing was ever started", hint=f"holdfast show {view.run_id}")
+    if view.state is None and not view.over:
+        what = "; ".join(f"{item.path}: {item.reason}" for item in view.unreadable) or "it has no state.json"
+        raise StorageError(
+            f"{view.run_id} cannot be acted on: {what}",
+            hint=f"holdfast show {view.run_id} tells what can still be read",
+        )
+
+
+def supervise(view: RunView, environ: Mapping[str, str] | None = None) -> None:
+    """Give an attempt a supervisor; `environ` is what a job is made from, without it what is recorded with the run."""
+    environ = restore_recorded(view.record, os.environ) if environ is None else environ
+    launch.start_supervisor(view.run_dir, view.attempt, environ=environ, reason="adopt")
+
+
+def wait_over(run_dir: str, attempt: int, *, wait_s: float, tell: Callable[[RunView], None] | None = None) -> RunView:
+    """Wait until an attempt, and any that follows it by itself, is over; the last look.
+
+    Also until nobody is left who could end it, something of it is stuck, or `wait_s` seconds have passed.
+    """
+    deadline = clock.monotonic_s() + wait_s
+    with RunFollower(run_dir, attempt) as follow:
+        while True:
+            view = follow.look()
+            if tell is not None:
+                tell(view)
+            if view.over and not is_followed(run_dir, view.attempt):
+                return view
+            if follow.is_gone():
+                return view
+            if describe_survivors(view):
+                deadline = min(deadline, clock.monotonic_s() + STUCK_WAIT_S)
+            left_s = deadline - clock.monotonic_s()
+            if left_s <= 0:
+                return view
+            follow.rest(left_s)
+
+
+def describe_survivors(view: RunView) -> tuple[str, ...]:
+    """What survived KILL so far, in words."""
+    state = view.state.state if view.state is not None else None
+    return state.stuck if isinstance(state, Finalizing) else ()

@@ -1,0 +1,145 @@
+"""The code of an attempt: copies of what it starts from, and whether its script runs from the copy (OBS-05, PROC-20).
+
+Made when a run is created, and again when a person starts an attempt and something was changed since: then it is in
+``code.json`` of that attempt and holds for those after it. What holdfast begins by itself never runs changed code.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.agent.view.source_change import find_file_changes_within
+from holdfast.core.job.redact import redact_code, redact_text
+from holdfast.core.run.scripts import asks_for_itself, find_shell_script, is_shell, split_shebang
+from holdfast.host.files import files
+from holdfast.host.files.snapshot import LOCK_NAMES, copy_file, find_repository, find_upwards, is_script
+from holdfast.model import wire
+from holdfast.model.errors import StorageError, UsageError
+from holdfast.model.origin import AttemptCode, FileCopy, PinnedScript
+from holdfast.model.record import replace
+
+if TYPE_CHECKING:
+    from holdfast.model.job import JobSpec
+    from holdfast.model.origin import FileChange
+
+LOOK_WITHIN_S = 10.0
+
+
+def copy_code(spec: JobSpec, built: str, *, run_dir: str) -> AttemptCode:
+    """Copy config, entry script and lock file of a job into the run's snapshot; `spec` has the command as asked for.
+
+    `built` is where the run lies now; commands name the copies by `run_dir`, where it is going to lie.
+
+    Raises:
+        OSError: a copy cannot be written.
+    """
+    copies: list[FileCopy] = []
+    if spec.config is not None:
+        copies.append(copy_file("config", spec.config, built, clean=redact_text)[0])
+    pinned = _pin_entry(spec, built, copies)
+    lock = find_upwards(spec.workdir, LOCK_NAMES, stop=find_repository(spec.workdir))
+    if lock is not None:
+        copies.append(copy_file("lock", lock, built, clean=redact_text)[0])
+    return AttemptCode(_pinned_command(spec, pinned, built, run_dir), tuple(copies), pinned)
+
+
+def copy_job_file(path: str, built: str) -> FileCopy:
+    """Copy a job file for the record.
+
+    Raises:
+        OSError: the copy cannot be written.
+    """
+    return copy_file("job", path, built, clean=redact_text)[0]
+
+
+def names_other_files(before: JobSpec, after: JobSpec) -> bool:
+    """Whether a changed job starts from other files: another command or configuration, or in another directory."""
+    return (before.command, before.config, before.workdir) != (after.command, after.config, after.workdir)
+
+
+def find_code_changes(run_dir: str, *, anew: bool = False, recorded: bool = False) -> tuple[FileChange, ...]:
+    """Which files were changed since the last copies. Raises as `renew_code` does, and writes nothing."""
+    changes = () if anew else find_file_changes_within(run_dir, LOOK_WITHIN_S)
+    if recorded:
+        _refuse_unpinned(run_dir, changes)
+    return changes
+
+
+def renew_code(
+    run_dir: str, job: JobSpec, *, anew: bool = False, recorded: bool = False
+) -> tuple[AttemptCode | None, tuple[FileChange, ...]]:
+    """What a person's next attempt runs where files were changed since the last copies, and which were.
+
+    `job` is that of the attempt, with the command as asked for; `anew`: it names other files than the last one did.
+    `recorded`: run what was recorded instead; then there is nothing new. The caller holds the run's lock.
+
+    Raises:
+        UsageError: `recorded`, and something was changed that is read from its place, so that no copy runs instead.
+        StorageError: the files cannot be read in time, or copies not be written.
+    """
+    changes = find_code_changes(run_dir, anew=anew, recorded=recorded)
+    if recorded or (not changes and not anew):
+        return None, changes
+    try:
+        made = copy_code(job, run_dir, run_dir=run_dir)
+    except (OSError, wire.WireError) as error:
+        raise StorageError(f"the changed files of {run_dir} cannot be copied: {error}", hint="see df") from error
+    return replace(made, changed=tuple(change.words for change in changes)), changes
+
+
+def _refuse_unpinned(run_dir: str, changes: tuple[FileChange, ...]) -> None:
+    loose = [change for change in changes if not change.pinned]
+    if loose:
+        kept = [f"cp {run_dir}/{change.copy} {change.source}" for change in loose if change.copy is not None]
+        raise UsageError(
+            f"{'; '.join(change.words for change in loose)}: only a shell script runs from its copy",
+            hint=f"put back what was recorded: {'; '.join(kept)}" if kept else "put it back as it was",
+        )
+
+
+def _pin_entry(spec: JobSpec, run_dir: str, copies: list[FileCopy]) -> PinnedScript | None:
+    """Copy the first file that the command names, and decide whether it runs from the copy."""
+    shell = find_shell_script(spec.command)
+    words = range(len(spec.command)) if shell is None else range(shell.index, shell.index + 1)
+    for index in words:
+        path = os.path.join(spec.workdir, spec.command[index])
+        if (index == 0 and "/" not in spec.command[0]) or not os.path.isfile(path):
+            continue
+        if index == 0 and not is_script(path):
+            continue
+        copy, data = copy_file("entry", path, run_dir, clean=redact_code)
+        copies.append(copy)
+        may_run = data is not None and os.access(path, os.X_OK)
+        direct = index == 0 and may_run and is_shell(split_shebang(_first_line(data or b"")) or ())
+        return _decide_pin(spec, copy, data) if shell is not None or direct else None
+    return None
+
+
+def _first_line(data: bytes) -> str:
+    return data[:256].split(b"\n", 1)[0].decode("utf-8", "replace")
+
+
+def _decide_pin(spec: JobSpec, copy: FileCopy, data: bytes | None) -> PinnedScript:
+    if copy.copy is None or data is None:
+        note = copy.note or "it cannot be copied"
+    elif asks_for_itself(data.decode("utf-8", "replace")):
+        note = "it uses its own path ($0 or BASH_SOURCE), which a copy would change"
+    elif b"\r" in data[:256].split(b"\n", 1)[0]:
+        note = "its first line ends in a carriage return"
+    else:
+        return PinnedScript(copy.source, copy.copy, spec.command)
+    return PinnedScript(copy.source, None, spec.command, f"runs from its place, so do not edit it meanwhile: {note}")
+
+
+def _pinned_command(spec: JobSpec, pinned: PinnedScript | None, built: str, run_dir: str) -> tuple[str, ...]:
+    """The command with the copy in the script's place, its interpreter in front when the ``#!`` line named it."""
+    if pinned is None or pinned.copy is None:
+        return spec.command
+    copy = f"{run_dir}/{pinned.copy}"
+    shell = find_shell_script(spec.command)
+    if shell is not None:
+        return (*spec.command[: shell.index], copy, *spec.command[shell.index + 1 :])
+    words = split_shebang(_first_line(files.read_bytes(f"{built}/{pinned.copy}")))
+    assert words is not None, "only a script with an interpreter line is pinned"
+    return (*words, copy, *spec.command[1:])

@@ -1,0 +1,1 @@
+"""Runs whose attempts a scheduler starts: stopped, and settled."""

@@ -1,0 +1,1 @@
+"""Interrupts a training on purpose and compares what came back of it."""

@@ -1,0 +1,1 @@
+"""What runs inside of the job, before it: standard library only, no import of ours."""

@@ -1,0 +1,1 @@
+"""What a place has to offer a job right now, for a desk that chooses among places."""

@@ -1,0 +1,1 @@
+"""Secrets on this box, for a desk: kept, listed, removed, and tried."""

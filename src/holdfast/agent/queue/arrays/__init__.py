@@ -1,0 +1,1 @@
+"""Sweeps whose jobs a scheduler runs, as tasks of its arrays: the record of all cells, their runs, their ends."""

@@ -1,0 +1,46 @@
+"""Waiting for a sweep that a scheduler runs: for one run after the other, which takes as long as the last of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from holdfast.agent.queue.wait.roster import WaitState
+from holdfast.agent.queue.wait.run import wait_for_run
+from holdfast.host.clock import monotonic_s
+from holdfast.model.errors import StorageError
+from holdfast.model.queue import JobState
+
+from .look import CellLook, look_at_cells, require_sweep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.agent.view.runs.sweeps import FoundSweep
+
+OPEN = frozenset({JobState.QUEUED, JobState.RUNNING})
+
+
+def wait_for_sweep(
+    found: FoundSweep, *, deadline: float | None, tell: Callable[[WaitState], None]
+) -> tuple[WaitState, tuple[CellLook, ...], bool]:
+    """Sleep until no cell waits or runs, those too that are added meanwhile; the last look, and whether time was up.
+
+    Raises:
+        StorageError: the sweep cannot be read.
+    """
+    given_up: set[str] = set()
+    while True:
+        looks = look_at_cells(found, require_sweep(found))
+        seen = WaitState(dict(Counter(look.job.state for look in looks)))
+        tell(seen)
+        left = [look for look in looks if look.job.state in OPEN and look.view.run_dir not in given_up]
+        late = deadline is not None and monotonic_s() >= deadline
+        if late or not left:
+            return seen, looks, late
+        for look in left:
+            try:
+                wait_for_run(look.view.run_dir, deadline=deadline)
+            except StorageError:
+                # Somebody removed it, or nobody can read it: that is no end, and nothing to wait for.
+                given_up.add(look.view.run_dir)

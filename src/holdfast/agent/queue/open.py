@@ -1,0 +1,147 @@
+"""The queue of this account opened for a command: with what a rebuild needs, its worker looked for and started.
+
+Nothing is printed here: what is to be said beside an answer comes back as sentences, which the answer's record holds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from holdfast.agent.control.act import describe_caller
+from holdfast.agent.view.runs import of_queue
+from holdfast.host.clock import utc_now
+from holdfast.model.errors import HoldfastError, NoSuchName
+from holdfast.model.queue import Order
+from holdfast.store.paths import queue_directory
+
+from .presence import ensure_worker, read_worker, was_just_started
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from holdfast.model.queue import JobGroup, OrderVerb, QueuedJob
+    from holdfast.store.queue.queue import Queue
+
+    from .presence import WorkerFacts
+
+NEAR_SHOWN = 10
+
+
+@contextmanager
+def open_queue() -> Iterator[Queue]:
+    """This account's queue on this box.
+
+    That it had to be rebuilt is said in `list_notices`, and in the hint of an error that ends the use of it.
+
+    Raises:
+        HoldfastError: it cannot be opened.
+    """
+    with of_queue.open_queue() as queue:
+        try:
+            yield queue
+        except HoldfastError as error:
+            error.hint = "\n".join(filter(None, (error.hint, queue.notice)))
+            raise
+
+
+@contextmanager
+def look_at_queue() -> Iterator[Queue]:
+    """As `open_queue`, for who only looks: where nobody has made a queue yet, an empty one that nobody keeps.
+
+    Raises:
+        HoldfastError: it cannot be opened.
+    """
+    try:
+        os.lstat(queue_directory())
+        is_there = True
+    except OSError as error:
+        # Anything else that is in the way is told by whoever opens it: it does not mean that there is no queue.
+        is_there = not isinstance(error, FileNotFoundError)
+    if is_there:
+        with open_queue() as queue:
+            yield queue
+        return
+    import tempfile  # lazy: only where there is no queue
+
+    with tempfile.TemporaryDirectory() as nowhere, of_queue.open_queue(nowhere) as queue:
+        queue.directory = queue_directory()
+        yield queue
+
+
+def list_notices(queue: Queue) -> list[str]:
+    """What had to be done to open the queue, for people; empty usually."""
+    return [queue.notice] if queue.notice else []
+
+
+def build_order(
+    verb: OrderVerb,
+    *,
+    group: str | None = None,
+    jobs: Iterable[QueuedJob] = (),
+    values: dict[str, object] | None = None,
+) -> Order:
+    """An order of the caller's, now."""
+    keys = tuple(job.key for job in jobs)
+    return Order(verb, by=describe_caller(), at=utc_now(), group=group, jobs=keys, values=values or {})
+
+
+def start_worker(queue: Queue, notes: list[str]) -> bool:
+    """See that a worker looks after what was committed; True when one was started.
+
+    That none can be had loses nothing: what was handed in is on the disk. So it is added to `notes` and no error.
+    """
+    try:
+        return ensure_worker(queue.directory, os.environ)
+    except (HoldfastError, OSError) as error:
+        notes.append(f"no worker could be started: {error}; nothing is lost, any `holdfast queue` command tries again")
+        return False
+
+
+def look_for_worker(queue: Queue) -> tuple[WorkerFacts | None, str]:
+    """The worker at work, and a sentence when that could not be looked at."""
+    try:
+        return read_worker(queue.directory), ""
+    except HoldfastError as error:
+        return None, f"whether a worker is there cannot be told: {error}"
+
+
+def describe_absence(queue: Queue) -> str:
+    """That no worker is there, for people; one that was started a moment ago is not missed yet."""
+    if was_just_started(queue.directory):
+        return "a worker is just being started"
+    return "no worker is there to go on; `holdfast queue resume` starts one"
+
+
+def find_group(queue: Queue, word: str) -> JobGroup | None:
+    """The group that is called so, with or without a slash at the end; None without."""
+    return queue.groups().get(word.rstrip("/"))
+
+
+def require_group(queue: Queue, word: str) -> JobGroup:
+    """The group that is called so.
+
+    Raises:
+        NoSuchName: there is none; near names are proposed.
+    """
+    found = find_group(queue, word)
+    if found is not None:
+        return found
+    names = list(queue.groups())
+    near = difflib.get_close_matches(word.rstrip("/"), names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"groups: {', '.join(names[:NEAR_SHOWN]) or 'none yet'}"
+    place, colon, name = word.partition(":")
+    if colon and place and name:
+        hint = f"a group of another place is named by its name alone: {name} --on {place}"
+    if _is_job(queue, word):
+        hint = f"it is a job: holdfast queue edit {word} --not-before 22:00, or: holdfast queue cancel {word}"
+    raise NoSuchName(f"there is no group {word!r} in the queue", hint=hint)
+
+
+def _is_job(queue: Queue, word: str) -> bool:
+    try:
+        return len(queue.find([word])) == 1
+    except HoldfastError:
+        return False

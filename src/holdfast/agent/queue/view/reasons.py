@@ -1,0 +1,101 @@
+"""Why a job waits, as a command sees it: the same judgement as the worker's, from the same facts."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.agent.queue.cpu_slots import count_cpu_slots
+from holdfast.agent.queue.hours import read_closed_hours
+from holdfast.agent.queue.watch import look_at_run
+from holdfast.core.moments import format_moment
+from holdfast.core.queue.choose import NEEDS_A_PERSON, ActiveJob, JobPhase, QueueState, WaitKind, explain_wait
+from holdfast.model.queue import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.core.queue.choose import WaitReason
+    from holdfast.model.queue import JobGroup, QueuedJob
+    from holdfast.store.queue.queue import Queue
+
+MOST_LOOKED_AT = 200
+MANY = 100_000
+"""Jobs that may be counted in front of one."""
+
+
+def read_situation(
+    queue: Queue, active: Sequence[QueuedJob], *, groups: dict[str, JobGroup] | None = None, cards: bool = True
+) -> QueueState:
+    """What decides beside the waiting jobs, now; `cards`: whether the question is about jobs for cards."""
+    return QueueState(
+        active=tuple(ActiveJob(job, find_phase(job)) for job in active[:MOST_LOOKED_AT]),
+        groups=queue.groups() if groups is None else groups,
+        settings=queue.settings(),
+        cpu_slots=find_slots(queue),
+        now=time.time(),
+        cards_closed=read_closed_hours() if cards else "",
+    )
+
+
+def find_slots(queue: Queue) -> int:
+    """How many CPU slots there are: as said, else what the worker counts for itself."""
+    stated = queue.settings().cpu_slots
+    return count_cpu_slots() if stated is None else stated
+
+
+def find_phase(job: QueuedJob) -> JobPhase:
+    """Where a started job is; only one for cards can stand in a line."""
+    if not job.cards or job.run_dir is None:
+        return JobPhase.AT_WORK
+    return look_at_run(job.run_dir, first_attempt=0).standing
+
+
+def explain_job(queue: Queue, job: QueuedJob, situation: QueueState, *, behind: int = 0) -> tuple[WaitReason, ...]:
+    """Every reason why a job waits."""
+    needs = queue.needs_of(job.id) if job.state is JobState.BLOCKED else ()
+    now = situation.now
+    return explain_wait(job, situation, needs=needs, behind=behind, say_time=lambda moment: format_moment(moment, now))
+
+
+def explain_briefly(queue: Queue, job: QueuedJob) -> str:
+    """The first reason in words; for a job that is next, that it starts."""
+    situation = read_situation(queue, queue.active())
+    behind = count_before(queue, job)
+    reasons = explain_job(queue, job, situation, behind=behind)
+    if not reasons:
+        return job.state.value
+    return summarise_reasons(reasons)
+
+
+def summarise_reasons(reasons: Sequence[WaitReason]) -> str:
+    """The first reason, short enough for a table; `queue show` has each one in full."""
+    first = reasons[0]
+    if first.why is WaitKind.GROUP_FULL:
+        # Who they are stands right above, and would be said again on every line.
+        return first.words.partition(" (")[0]
+    alike = sum(reason.why is first.why for reason in reasons) - 1
+    return (
+        f"{first.words}; and {alike} more"
+        if first.why in {WaitKind.NEEDS, WaitKind.NEEDS_FAILED} and alike
+        else first.words
+    )
+
+
+def count_before(queue: Queue, job: QueuedJob) -> int:
+    """How many jobs of its kind that may start come before a queued one."""
+    if job.state is not JobState.QUEUED:
+        return 0
+    now, before = time.time(), 0
+    closed = {name for name, group in queue.groups().items() if group.paused or group.held}
+    for other in queue.jobs(states=(JobState.QUEUED,), limit=MANY):
+        if other.id == job.id:
+            break
+        due = other.group not in closed and (other.not_before is None or other.not_before <= now)
+        before += due and bool(other.cards) == bool(job.cards)
+    return before
+
+
+def needs_a_person(reasons: Sequence[WaitReason]) -> bool:
+    """Whether one of the reasons does not pass by itself."""
+    return any(reason.why in NEEDS_A_PERSON or reason.why is WaitKind.DRAINING for reason in reasons)

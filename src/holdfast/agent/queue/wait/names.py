@@ -1,0 +1,275 @@
+"""``holdfast wait``: from names to what is waited for, and in the end what is missing and how to get it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from holdfast.agent.queue.open import list_notices, look_at_queue
+from holdfast.agent.queue.view.estimate import estimate_jobs
+from holdfast.agent.view.find import list_roots
+from holdfast.agent.view.runs.sweeps import FoundSweep, find_sweep
+from holdfast.model.errors import EXIT_TIMED_OUT, HoldfastError, NoSuchRun, UsageError
+from holdfast.model.ids import is_run_id
+from holdfast.model.queue import CLOSED_STATES, JobState
+from holdfast.model.record import record, replace
+
+from .roster import AwaitedJobs, WaitState
+from .run import describe_gone, wait_for_run
+from .wait import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.model.queue import QueuedJob
+    from holdfast.store.queue.queue import Queue
+
+    Tell = Callable[[WaitState, Callable[[], str]], None]
+
+EXIT_INCOMPLETE = 1
+MOST_NAMED = 20
+"""Jobs that a command names; more are asked for by their group."""
+
+
+@record
+class MissingJob:
+    """A job that is not proven done. `seconds` is how long its last attempt took, None while it is not over."""
+
+    job: str
+    state: JobState
+    failure: str
+    outcome: str | None
+    exit_code: int | None
+    seconds: float | None
+    note: str
+    run_id: str | None
+
+
+@record
+class WaitedRun:
+    """A run that was waited for. `gone`: nobody is left of it, so its end is not on record; this says what to do."""
+
+    run_id: str
+    condition: str
+    exit_code: int
+    note: str
+    gone: str
+
+
+@record
+class Waited:
+    """How a wait ended: of the jobs how many are done (`summary` in words) and what is missing, and each run.
+
+    `for_jobs`: jobs were waited for. `timed_out`: the time was up first. `stuck`: why nothing goes on by itself.
+    `rerun` is the command that queues again what has failed or was cancelled (empty: nothing).
+    """
+
+    for_jobs: bool
+    done: int
+    total: int
+    counts: dict[str, int]
+    summary: str
+    timed_out: bool
+    stuck: str
+    missing: tuple[MissingJob, ...]
+    rerun: str
+    runs: tuple[WaitedRun, ...]
+    exit_code: int
+    notes: tuple[str, ...]
+
+
+@record
+class AwaitedNames:
+    """What the names mean: jobs of the queue, and the directories of runs, and sweeps of a scheduler, beside it."""
+
+    roster: AwaitedJobs | None
+    runs: tuple[str, ...] = ()
+    sweeps: tuple[FoundSweep, ...] = ()
+
+
+def wait_for_names(
+    names: Sequence[str], *, deadline: float | None, find_run: Callable[[str], str], tell: Tell
+) -> Waited:
+    """Wait for what `names` mean; without any for the whole queue.
+
+    Args:
+        names: Jobs, groups and runs.
+        deadline: On the monotonic clock; None: as long as it takes.
+        find_run: Answers the directory of the run that a name means.
+        tell: Hears each look at the jobs; what it is given beside it answers, in words, how long they take still.
+
+    Raises:
+        NoSuchRun: a name means nothing, or the queue is empty.
+    """
+    if names and all(_is_surely_run(name) for name in names):
+        # Its own directory has all of it: a queue that cannot be opened does not matter.
+        return _wait_for_runs([find_run(name) for name in names], deadline)
+    with look_at_queue() as queue:
+        notes = list_notices(queue)
+        wanted = resolve(queue, names, find_run)
+        seen, late = WaitState({}), False
+        missing: list[QueuedJob] = []
+        codes = []
+        if wanted.roster is not None:
+            roster = wanted.roster
+            seen, late = wait_for(
+                queue, roster, deadline=deadline, tell=lambda look: tell(look, lambda: _estimate(queue, roster, look))
+            )
+            missing = _list_missing(queue, roster)
+            is_done = not missing and seen.total and seen.done >= seen.total
+            codes.append(EXIT_TIMED_OUT if late else 0 if is_done else EXIT_INCOMPLETE)
+        again = [rerun_command(missing)]
+        for sweep in wanted.sweeps:
+            # What they need a desk that is no Linux has not, and it has none of them.
+            wait_for_sweep = import_module("holdfast.agent.queue.arrays.wait").wait_for_sweep
+            find_rerun = import_module("holdfast.agent.queue.arrays.look").find_rerun
+            one, looks, was_late = wait_for_sweep(sweep, deadline=deadline, tell=lambda look: tell(look, str))
+            late = late or was_late
+            left = [look.job for look in looks if look.job.state is not JobState.DONE]
+            codes.append(EXIT_TIMED_OUT if was_late else EXIT_INCOMPLETE if left or not looks else 0)
+            counts = {state: seen.counts.get(state, 0) + one.counts.get(state, 0) for state in JobState}
+            seen = replace(seen, counts={state: number for state, number in counts.items() if number})
+            missing += left
+            again.append(find_rerun(os.path.basename(sweep.directory), left) or "")
+        try:
+            runs = [_wait_for_run(run_dir, deadline) for run_dir in wanted.runs]
+        except HoldfastError as error:
+            if wanted.roster is not None:
+                error.hint = "\n".join(filter(None, (error.hint, f"of the jobs: {seen.describe()}")))
+            raise
+        codes += [run.exit_code for run in runs]
+    return Waited(
+        for_jobs=wanted.roster is not None or bool(wanted.sweeps),
+        done=seen.done,
+        total=seen.total,
+        counts={state.value: number for state, number in seen.counts.items()},
+        summary=seen.describe(),
+        timed_out=late,
+        stuck=seen.stuck,
+        missing=tuple(_describe_missing(job) for job in missing),
+        rerun=" && ".join(filter(None, again)),
+        runs=tuple(runs),
+        exit_code=_join(codes, passes=len(codes) == 1),
+        notes=tuple(notes),
+    )
+
+
+def _is_surely_run(name: str) -> bool:
+    return is_run_id(name) or os.path.isabs(name)
+
+
+def _wait_for_runs(run_dirs: Sequence[str], deadline: float | None) -> Waited:
+    runs = tuple(_wait_for_run(run_dir, deadline) for run_dir in run_dirs)
+    code = _join([run.exit_code for run in runs], passes=len(runs) == 1)
+    return Waited(
+        for_jobs=False,
+        done=0,
+        total=0,
+        counts={},
+        summary=WaitState({}).describe(),
+        timed_out=False,
+        stuck="",
+        missing=(),
+        rerun="",
+        runs=runs,
+        exit_code=code,
+        notes=(),
+    )
+
+
+def resolve(queue: Queue, names: Sequence[str], find_run: Callable[[str], str]) -> AwaitedNames:
+    """What is meant. A run id is a run; everything else is a group or a job first, then a run.
+
+    Raises:
+        NoSuchRun: it is none of them.
+    """
+    if not names:
+        if not any(sum(numbers.values()) for numbers in queue.counts().values()):
+            hint = "runs and sweeps are waited for by their names: `holdfast ls`; holdfast submit hands something in"
+            raise NoSuchRun("there is nothing in the queue", hint=hint)
+        return AwaitedNames(AwaitedJobs(everything=True))
+    known, groups, labels, runs, sweeps = queue.groups(), set(), [], [], []
+    for name in names:
+        if name.rstrip("/") in known and (name.endswith("/") or not _is_job(queue, name)):
+            groups.add(name.rstrip("/"))
+            continue
+        if not _is_surely_run(name) and (sweep := find_sweep(name, list_roots())) is not None:
+            sweeps.append(sweep)
+            continue
+        try:
+            if _is_surely_run(name):
+                raise UsageError(name)
+            labels += [job.label for job in queue.find([name])]
+        except UsageError as error:
+            runs.append(_find_run(name, error, find_run))
+    roster = AwaitedJobs(frozenset(groups), tuple(labels)) if groups or labels else None
+    return AwaitedNames(roster, tuple(runs), tuple(sweeps))
+
+
+def _is_job(queue: Queue, name: str) -> bool:
+    try:
+        return any(job.label == name for job in queue.find([name]))
+    except UsageError:
+        return False
+
+
+def _find_run(name: str, not_a_job: UsageError, find_run: Callable[[str], str]) -> str:
+    try:
+        return find_run(name)
+    except NoSuchRun as error:
+        if _is_surely_run(name):
+            raise
+        hint = not_a_job.hint or error.hint
+        raise NoSuchRun(f"no job, group or run answers to {name!r}", hint=hint) from error
+
+
+def _estimate(queue: Queue, roster: AwaitedJobs, seen: WaitState) -> str:
+    estimate = estimate_jobs(queue, seen.counts, [job for job in queue.active() if roster.holds(job)])
+    return "" if estimate is None else estimate.words
+
+
+def _wait_for_run(run_dir: str, deadline: float | None) -> WaitedRun:
+    view, code = wait_for_run(run_dir, deadline=deadline)
+    return WaitedRun(view.run_id, view.condition, code, view.note, describe_gone(view) if view.vanished else "")
+
+
+def _join(codes: Sequence[int], *, passes: bool) -> int:
+    if passes or not any(codes):
+        return codes[0] if passes else 0
+    return EXIT_TIMED_OUT if EXIT_TIMED_OUT in codes else EXIT_INCOMPLETE
+
+
+def _list_missing(queue: Queue, roster: AwaitedJobs) -> list[QueuedJob]:
+    """The jobs of the roster that are not proven done."""
+    states = [state for state in JobState if state is not JobState.DONE]
+    return [job for job in queue.jobs(states=states) if roster.holds(job)]
+
+
+def _describe_missing(job: QueuedJob) -> MissingJob:
+    seconds = job.ended_at - job.started_at if job.ended_at and job.started_at else None
+    return MissingJob(
+        job=job.label,
+        state=job.state,
+        failure=job.failure,
+        outcome=job.outcome,
+        exit_code=job.exit_code,
+        seconds=seconds if job.state in CLOSED_STATES else None,
+        note=job.note,
+        run_id=job.run_id,
+    )
+
+
+def rerun_command(missing: Sequence[QueuedJob]) -> str:
+    """The command that queues again what has failed or was cancelled; empty when there is nothing of that.
+
+    Many jobs of one group are named by the group: ten thousand names are no command. Without cancelled ones that is
+    the same jobs, except for those of the group that are not waited for.
+    """
+    again = [job for job in missing if job.state in (JobState.FAILED, JobState.CANCELLED)]
+    groups = {job.group for job in again}
+    if len(again) > MOST_NAMED and len(groups) == 1:
+        failed = all(job.state is JobState.FAILED for job in again)
+        return f"holdfast queue retry {shlex.quote(f'{groups.pop()}/')}" + (" --failed" if failed else "")
+    return f"holdfast queue retry {shlex.join(job.label for job in again)}" if again else ""

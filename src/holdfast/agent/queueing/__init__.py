@@ -1,1 +1,0 @@
-"""The queue's worker: starts cells as runs, watches them, moves them on (docs/queue.md)."""

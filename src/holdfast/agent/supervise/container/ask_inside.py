@@ -1,0 +1,81 @@
+"""Asks the image's torch for the leased cards, from inside the container and before its gate is opened (CTR-08, U31).
+
+What preflight asks of the box's own Python (`checks.framework`) is asked here of the Python that the command runs
+under: `in_job.enter` runs the same small program, which makes no CUDA context, and leaves its words in the room. They
+are judged outside, with the same judge. What is not told (no torch, no Python, a command that is no Python's) holds
+nothing up, as there.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from holdfast.agent.checks.framework import PROGRAM, FrameworkUnread, NoFramework, judge_words, read_words
+from holdfast.core.container.command import DeviceGrant
+from holdfast.model.container import ANSWER, QUESTION
+from holdfast.model.finding import Finding, Level
+from holdfast.model.record import record
+from holdfast.model.run import Refusal
+
+from .plan import CARDS
+
+if TYPE_CHECKING:
+    from holdfast.core.container.command import CardsInside
+    from holdfast.model.job import JobSpec
+
+    from .room import Room
+
+LARGEST = 256 << 10
+ANSWERED = "answered"
+"""The last line of an answer. As `in_job.enter` writes it."""
+SLICE = "MIG-"
+
+
+@record
+class Answer:
+    """What came back: `finished` while nothing is to be waited for; `refusal` where the command must not run."""
+
+    finished: bool
+    findings: tuple[Finding, ...] = ()
+    refusal: Refusal | None = None
+
+
+def put_question(room: Room, spec: JobSpec, cards: CardsInside) -> None:
+    """Have the first program inside ask, where the job has real cards and wants them proven."""
+    if spec.gpu.verify and cards.how not in (DeviceGrant.NONE, DeviceGrant.SIMULATED):
+        room.put(QUESTION, PROGRAM.encode())
+        room.put(ANSWER, of_both=True)
+
+
+def read_answer(room: Room, image: str) -> Answer:
+    """The answer as it stands."""
+    if not os.path.exists(f"{room.path}/{QUESTION}") or not room.has_python():
+        return Answer(finished=True)
+    # Its end: an image's start-up code may print before.
+    lines = room.read(ANSWER, LARGEST, end=True).splitlines()
+    if lines[-1:] != [ANSWERED]:
+        return Answer(finished=False)
+    findings = judge_words(lines[:-1], f"Python of {image}")
+    worst = next((one for one in findings if one.level is Level.FAIL), None) or _count(
+        lines[:-1], room.read(CARDS).strip()
+    )
+    if worst is None:
+        return Answer(finished=True, findings=findings)
+    hint = f"{worst.remedy}; for a job without torch: gpu: {{verify: false}}"
+    return Answer(True, findings, Refusal(worst.id, 78, f"{worst.subject}: {worst.evidence}", hint))
+
+
+def _count(lines: list[str], leased: str) -> Finding | None:
+    """Whether torch counts other cards than the leased ones (LEASE-09); of slices CUDA shows the first alone."""
+    try:
+        facts = read_words(lines, "torch")
+    except (FrameworkUnread, NoFramework):
+        return None
+    wanted = leased.split(",")
+    if facts.devices is None or any(name.startswith(SLICE) for name in wanted) or facts.devices == len(wanted):
+        return None
+    seen = (
+        f"lease mismatch: torch {facts.version} sees {facts.devices} cards in the container, {len(wanted)} are leased"
+    )
+    return Finding("framework.cuda", Level.FAIL, "torch", seen, "see how the runtime gives cards: docs/containers.md")

@@ -1,0 +1,1 @@
+"""The end of a run: results looked at, records written, another attempt or none."""

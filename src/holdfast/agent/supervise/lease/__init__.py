@@ -1,0 +1,1 @@
+"""Taking cards for a run, waiting for them, giving them back."""

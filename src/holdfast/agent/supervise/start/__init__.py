@@ -1,0 +1,1 @@
+"""Bringing a job up: checks, containment, its environment, its manifest."""

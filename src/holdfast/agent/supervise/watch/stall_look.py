@@ -1,0 +1,60 @@
+"""One look at a job that stands still, by the child that a stalled run's supervisor forks for it (`stall`).
+
+Loads the whole diagnosis of live processes, which the supervisor itself never does.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.diagnosis.evidence import Reading
+from holdfast.diagnosis.live.gather.target import card_facts, target_from_run
+from holdfast.diagnosis.live.judge import diagnose_live
+from holdfast.host.gpu.inventory import read_inventory
+from holdfast.host.gpu.probe_client import Probe, disown
+from holdfast.model import wire
+
+if TYPE_CHECKING:
+    from holdfast.diagnosis.live.gather.target import CardFacts, LiveTarget
+    from holdfast.model.identity import ProcessId
+
+    from .stall import Told
+
+CARDS_S = 2.0
+MOST_CLUES = 5
+
+
+def diagnose_stall(
+    run_id: str,
+    run_dir: str,
+    attempt_dir: str,
+    processes: tuple[ProcessId, ...],
+    *,
+    group_dirs: tuple[str, ...],
+    cards: frozenset[str],
+) -> Told:
+    """In the child: the verdict on these processes of a run, in plain values."""
+    disown()
+    target = target_from_run(
+        run_id, processes, run_dir=run_dir, attempt_dir=attempt_dir, group_dirs=group_dirs, cards=len(cards)
+    )
+    with Probe() as probe:
+        read = (lambda: _read_cards(target, cards, probe)) if cards else None
+        verdict = diagnose_live(target, read_cards=read).verdict
+    return {
+        "class": verdict.kind.value,
+        "confidence": verdict.confidence.value,
+        "detector": verdict.detector,
+        "action": verdict.action,
+        "evidence_for": wire.encode(verdict.evidence_for[:MOST_CLUES]),
+    }
+
+
+def _read_cards(target: LiveTarget, uuids: frozenset[str], probe: Probe) -> Reading[tuple[CardFacts, ...]]:
+    """The leased cards as numbers; unread when one of them did not answer."""
+    inventory = read_inventory(CARDS_S, probe=probe)
+    pids = frozenset(target.list_pids())
+    found = tuple(card_facts(card, pids) for card in inventory.cards if card.uuid in uuids)
+    if len(found) < len(uuids):
+        return Reading(unread=inventory.reason or "a leased card did not answer")
+    return Reading(found)

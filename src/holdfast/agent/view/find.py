@@ -1,0 +1,308 @@
+"""Finding runs: from a name that somebody gave to a run directory.
+
+A run answers to its id, to a unique beginning of it, to its human name (of several the one that lives, else the newest,
+with a notice), to the path of its directory, and to its job's name in the queue, GROUP/NAME. Only directory names are
+read for it: no database but the list of remembered roots (and, for such a name, the queue), and no run file unless
+several runs have the name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from holdfast.host.formats.copy_mark import describe_mark, read_mark
+from holdfast.host.process.processes import user_name
+from holdfast.model.errors import HoldfastError, NoSuchRun, NotPermitted, UsageError
+from holdfast.model.ids import is_run_id, name_of
+from holdfast.model.record import record
+from holdfast.store.index import Index
+from holdfast.store.paths import HOME_RUNS, default_root
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from holdfast.model.lease import LeaseRecord
+
+
+@record
+class FoundRun:
+    """A run that was found: where it is, its id, and a sentence about how, when that needs one.
+
+    `unique` is False for one of several that have the name.
+    """
+
+    run_dir: str
+    run_id: str
+    root: str
+    notice: str | None = None
+    unique: bool = True
+
+
+def choose_root(runs: str | None, *, remember: bool = True) -> str:
+    """The runs root of a new run; one that was named is remembered, so that the other verbs find its runs."""
+    if runs is None:
+        return default_root()
+    root = os.path.abspath(os.path.expanduser(runs))
+    if remember:
+        with Index() as index:
+            index.remember_root(root)
+    return root
+
+
+def list_roots(chosen: str | None = None) -> list[str]:
+    """Where runs may be: `chosen` alone when given, else the default root and every remembered one."""
+    if chosen is not None:
+        return [os.path.abspath(chosen)]
+
+    with Index() as index:
+        return list(dict.fromkeys([default_root(), *_find_other_default(), *index.roots()]))
+
+
+def _find_other_default() -> list[str]:
+    """The runs of before ``XDG_DATA_HOME`` counted, or of a shell without it, where there are some."""
+    home = os.path.expanduser(HOME_RUNS)
+    wanted = not os.environ.get("HOLDFAST_RUNS") and default_root() != home
+    return [home] if wanted and os.path.isdir(home) else []
+
+
+def find_run(text: str, *, root: str | None = None) -> FoundRun:
+    """The run that `text` names; `root` restricts the search to one runs root.
+
+    Raises:
+        NoSuchRun: nothing answers to it.
+        NotPermitted: it is another account's.
+        UsageError: it is the beginning of several ids, or the name of several runs that have not ended.
+    """
+    if "/" in text:
+        return _find_path(text)
+    roots = list_roots(root)
+    if is_run_id(text):
+        for place in roots:
+            if _is_directory(f"{place}/{text}"):
+                return FoundRun(f"{place}/{text}", text, place)
+    runs = sorted(_list_runs(roots), reverse=True)
+    if is_run_id(text):
+        return _look_elsewhere(text, roots, runs)
+    named = [(run_id, place) for run_id, place in runs if name_of(run_id) == text]
+    if named:
+        return _choose(text, named)
+    begun = [(run_id, place) for run_id, place in runs if run_id.startswith(text)] if text else []
+    if len(begun) > 1:
+        shown = ", ".join(run_id for run_id, _ in begun[:5]) + (", ..." if len(begun) > 5 else "")
+        raise UsageError(f"{len(begun)} runs begin with {text!r}: {shown}", hint="type more of the id, or its name")
+    if not begun:
+        return _look_elsewhere(text, roots, runs)
+    run_id, place = begun[0]
+    return FoundRun(f"{place}/{run_id}", run_id, place)
+
+
+def is_own(found: FoundRun) -> bool:
+    """Whether a run belongs to this account."""
+    return os.stat(found.run_dir).st_uid == os.geteuid()
+
+
+def require_own(found: FoundRun) -> None:
+    """Refuse to act on a run of another account, also for root: its owner acts, nobody else. Nor on a copy.
+
+    Raises:
+        NotPermitted: it belongs to somebody else, or is a copy.
+    """
+    refuse_copy(found.run_dir)
+    if not is_own(found):
+        raise _foreign(found.run_id, os.stat(found.run_dir).st_uid)
+
+
+def refuse_copy(run_dir: str, *, live_only: bool = False) -> None:
+    """Refuse to act on the copy of a run; with `live_only` one that was taken before its end, which never comes here.
+
+    Raises:
+        NotPermitted: it is one.
+    """
+    mark = read_mark(run_dir)
+    if mark is not None and (mark.live or not live_only):
+        raise NotPermitted(
+            f"{run_dir} is a {describe_mark(mark)}, and not the run itself",
+            hint=f"name the run: {mark.place}:{mark.run_id}",
+        )
+
+
+def require_readable(found: FoundRun) -> None:
+    """Refuse to look into what cannot be looked into: closed is not empty.
+
+    Raises:
+        NotPermitted: it belongs to somebody else, or its owner has closed it.
+    """
+    if os.access(found.run_dir, os.R_OK | os.X_OK, effective_ids=True):
+        return
+    require_own(found)
+    raise NotPermitted(f"{found.run_dir} is closed to its own account", hint=f"chmod u+rwx {found.run_dir}")
+
+
+def complete_run(incomplete: str) -> list[tuple[str, str]]:
+    """Ids and names that begin with `incomplete`, newest first, as (word, help): for shell completion."""
+    words: dict[str, str] = {}
+    for run_id, _ in sorted(_list_runs(list_roots()), reverse=True):
+        for word, about in ((name_of(run_id), f"newest: {run_id}"), (run_id, "")):
+            if word.startswith(incomplete) and (word != name_of(run_id) or incomplete[:1] not in "0123456789"):
+                words.setdefault(word, about)
+    return list(words.items())[:50]
+
+
+def _choose(text: str, named: list[tuple[str, str]]) -> FoundRun:
+    if len(named) == 1:
+        run_id, place = named[0]
+        return FoundRun(f"{place}/{run_id}", run_id, place)
+    from .runs.namesakes import choose_namesake  # lazy: for a name that several runs have
+
+    run_id, place, notice = choose_namesake(text, named)
+    return FoundRun(f"{place}/{run_id}", run_id, place, notice, unique=False)
+
+
+def _find_path(text: str) -> FoundRun:
+    path = os.path.abspath(text)
+    root, run_id = os.path.split(path)
+    mark = read_mark(path)
+    if mark is not None:
+        return FoundRun(path, mark.run_id, root, f"{text} is a {describe_mark(mark)}")
+    if not is_run_id(run_id):
+        job = _find_job(text)
+        if job is not None:
+            return job
+        raise NoSuchRun(
+            f"{text} is neither a run's directory (its name is no run id) nor a job of the queue",
+            hint="holdfast ls lists the runs, holdfast queue ls the jobs",
+        )
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        raise NoSuchRun(f"there is no {path}", hint="holdfast ls lists the runs") from None
+    except PermissionError as error:
+        raise NotPermitted(f"{path} is not open to this account", hint="ask its owner") from error
+    return FoundRun(path, run_id, root)
+
+
+def _find_job(label: str) -> FoundRun | None:
+    """The run of the job that is called GROUP/NAME in this account's queue or sweeps; None when there is no such job.
+
+    Raises:
+        NoSuchRun: the job has no run yet.
+    """
+    group, _, name = label.partition("/")
+    if not group.strip(".") or not name or "/" in name:
+        return None
+
+    from .runs.by_label import find_labelled  # lazy: for GROUP/NAME alone
+
+    found = find_labelled(label, list_roots())
+    return None if found is None else FoundRun(f"{found[0]}/{found[1]}", found[1], found[0], found[2])
+
+
+def _list_runs(roots: Iterable[str]) -> list[tuple[str, str]]:
+    """Ids with the first root that has them: one root may be known by two names."""
+    found: dict[str, str] = {}
+    for root in roots:
+        try:
+            names = os.listdir(root)
+        except OSError:
+            continue
+        for name in filter(is_run_id, names):
+            found.setdefault(name, root)
+    return list(found.items())
+
+
+def _is_directory(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _find_foreign(leased: LeaseRecord) -> FoundRun | None:
+    """The run of another account, where its directory is the one that its lease names, and open to us."""
+    root, run_id = os.path.split(leased.run_dir)
+    try:
+        owner = os.lstat(leased.run_dir).st_uid
+    except OSError:
+        return None
+    readable = os.access(leased.run_dir, os.R_OK | os.X_OK, effective_ids=True)
+    named = run_id == leased.run_id and owner == leased.uid
+    return FoundRun(leased.run_dir, run_id, root) if named and readable else None
+
+
+def _look_elsewhere(text: str, roots: list[str], runs: list[tuple[str, str]]) -> FoundRun:
+    """A run that is under none of our roots: of another account, by its lease or, for root, in its directory.
+
+    Raises:
+        NoSuchRun: there is none.
+        NotPermitted: it is another account's, and closed.
+    """
+    found = _missing(text, roots, runs)
+    if isinstance(found, FoundRun):
+        return found
+    raise found
+
+
+def _missing(text: str, roots: list[str], runs: list[tuple[str, str]]) -> FoundRun | NoSuchRun | NotPermitted:
+    leased = _find_lease(text)
+    if leased is not None and leased.uid != os.geteuid():
+        return _find_foreign(leased) or _foreign(leased.run_id, leased.uid)
+    if leased is None and os.geteuid() == 0 and is_run_id(text):
+        found = import_module("holdfast.agent.view.runs.accounts").find_of_account(text)
+        if found is not None:
+            return FoundRun(found, text, os.path.dirname(found))
+    if leased is not None:
+        pid = leased.supervisor.pid
+        return NoSuchRun(
+            f"{leased.run_id} has a lease, and its run directory {leased.run_dir} cannot be seen from here",
+            hint=f"if that disk is gone for good, `kill -TERM {pid}` (its supervisor) stops the run",
+        )
+    names = list(dict.fromkeys(name_of(run_id) for run_id, _ in runs))
+    import difflib
+
+    near = difflib.get_close_matches(text, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else "holdfast ls lists the runs; --runs DIR looks elsewhere"
+    if text and read_mark(text) is not None:
+        hint = f"the copy that is here is named with its path: ./{text}"
+    where = "; ".join([", ".join(roots), *_list_closed(roots)])
+    return NoSuchRun(f"no run answers to {text!r} under {where}", hint=hint)
+
+
+def _list_closed(roots: Iterable[str]) -> Iterator[str]:
+    """What is to be said of roots that cannot be looked into: closed is not empty."""
+    for root in roots:
+        try:
+            os.scandir(root).close()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            yield f"{root} cannot be read: {error.strerror}"
+
+
+def _find_lease(text: str) -> LeaseRecord | None:
+    """A run that lives is known by its public lease record, though its directory is closed to us, or gone."""
+    from holdfast.host.lease import area, records  # lazy: for a run that is not found
+
+    try:
+        published = area.open_existing_area()
+        listed = () if published is None else records.read_records(published)[0]
+    except (HoldfastError, OSError):
+        # It only makes a refusal more precise; the plain one stands without it.
+        return None
+    # Anybody can write a record with anybody's run id: ours comes first.
+    for found in sorted(listed, key=lambda found: found.record.uid != os.geteuid()):
+        own = found.record.uid == os.geteuid() and name_of(found.record.run_id) == text
+        if (own or found.record.run_id == text) and records.judge_record(found).holds:
+            return found.record
+    return None
+
+
+def _foreign(run_id: str, uid: int) -> NotPermitted:
+    owner, me = user_name(uid), user_name(os.geteuid())
+    return NotPermitted(
+        f"{run_id} belongs to {owner}; you are {me}",
+        hint=f"ask {owner}: only its owner may act on a run, and root may stop it with --reason",
+        details={"owner": owner, "run_id": run_id},
+    )

@@ -1,0 +1,1 @@
+"""Following a run that lives: its start, its output, its end."""

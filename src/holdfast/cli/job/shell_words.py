@@ -1,0 +1,32 @@
+"""Words of a command as nobody but a person reads them: no shell does, and it may be run from anywhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+
+_RAW_WORD = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
+_SHELL_WORD = re.compile(r"""&&?|\|[|&]?|;|[^'"\\\s]+;|\d?>>?|&>>?|\d?>&\d|<""")
+"""Operators of a shell, as words of their own, or a semicolon that ends one."""
+
+
+def find_shell_word(text: str) -> str:
+    """What is wrong with a command, as words, else empty: ``a && b`` would run `a` with two arguments."""
+    for word in _RAW_WORD.findall(text):
+        if _SHELL_WORD.fullmatch(word):
+            return f"{word} is for a shell, and none reads this; write: sh -c {shlex.quote(text)}"
+    return ""
+
+
+def locate_program(program: str, base: str | None) -> str:
+    """A program for a command that is run from nowhere in particular: a relative path counts from `base`.
+
+    Raises:
+        ValueError: it is on another machine (`base` None), and relative.
+    """
+    if "/" not in program or program.startswith(("/", "~/")):
+        return program
+    if base is None:
+        raise ValueError(f"{program} is on this machine; name a program of the box: by its name, /..., or ~/...")
+    return os.path.normpath(os.path.join(base, program))

@@ -1,0 +1,99 @@
+"""What a command line that names a place needs of the desk, in one module: who names none does not load it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib import import_module
+
+from holdfast.cli.errors import wants_json
+from holdfast.cli.render import note
+from holdfast.cli.render.copying import CopyProgress
+from holdfast.desk.connect import find_place, open_box
+from holdfast.desk.cost.every import list_reminders
+from holdfast.desk.route.line import read_line
+from holdfast.desk.route.send import send
+from holdfast.desk.route.table import Side
+from holdfast.desk.runs import registry
+from holdfast.desk.runs.pending import has_queued_jobs
+from holdfast.desk.runs.poll import PATIENT_S, is_due, look_again, poll_places
+from holdfast.desk.runs.registry import ABSENT
+from holdfast.model.errors import HoldfastError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.desk.route.line import Line
+    from holdfast.model.place import Place
+
+__all__ = ["find_place", "find_runs", "learn_runs", "list_queues", "send_to"]
+CHANGING = frozenset({"rm", "stop", "restart", "adopt", "prune", "reconcile", "queue cancel", "results copy"})
+"""Verbs after which runs may be other than they were seen last."""
+
+
+def find_runs(text: str) -> list[tuple[str, str]]:
+    """The runs of places, as (place, run id), that answer to `text` by what this desk has seen."""
+    return [(known.place, known.run_id) for known in registry.find(text)]
+
+
+def send_to(place: str, argv: Sequence[str], order: bytes | None = None) -> int:
+    """Have a place carry a command line out, with what it was resolved into here, if anything; its exit code.
+
+    Raises:
+        HoldfastError: the place cannot be reached, or does not let us in.
+    """
+    line = read_line(list(argv))
+    box = open_box(find_place(place))
+    removed = _find_removed(box.place, line)
+    progress = CopyProgress()
+    ask = _ask if sys.stdin is not None and sys.stdin.isatty() and not wants_json(argv) else None
+    try:
+        code = send(box, argv, order=order, ask=ask, tell=progress.tell)
+    finally:
+        progress.end()
+    for reminder in list_reminders([box.place]) if line.name == "show" and not wants_json(argv) else ():
+        note(reminder.words)
+    if line.name in CHANGING and not line.has("--dry-run"):
+        look_again([box.place], open_box=open_box, removed=removed)
+    return code
+
+
+def list_queues() -> list[str]:
+    """The names of the places to which this desk handed in jobs lately."""
+    return [name for name in registry.list_seen_places() if has_queued_jobs(name)]
+
+
+def learn_runs(names: Sequence[str]) -> None:
+    """Look at the runs of these places; one that has just failed to answer is not asked again."""
+    places = []
+    for name in names:
+        with suppress(HoldfastError):
+            places += [find_place(name)] if is_due(name) else []
+    for poll in look_again(places, open_box=open_box):
+        if poll.unreachable is not None:
+            note(f"{poll.place} has jobs of this desk in its queue, and does not answer: {poll.unreachable}")
+
+
+def _find_removed(place: Place, line: Line) -> list[str]:
+    """The ids of runs that a command is about to remove, as far as this desk knows them; without a name, any ended.
+
+    Those that are there now: what is gone already was not removed, but its disk may not be mounted. A whole id is meant
+    in any case.
+    """
+    if line.name != "rm" or line.has("--dry-run"):
+        return []
+    texts = [line.text(given) for given in line.given if given.side is Side.RUN]
+    if texts:
+        ids = [known.run_id for text in texts for known in registry.find(text) if known.place == place.name]
+    else:
+        ids = [seen.run_id for seen in registry.read_sightings(place.name) if seen.ended and seen.condition != ABSENT]
+    if not ids:
+        return []
+    (seen,) = poll_places([place], deadline_s=PATIENT_S, open_box=open_box, limit=None, ids={place.name: ids})
+    return [run_id for run_id in ids if run_id in seen.sightings or run_id in texts]
+
+
+def _ask(question: str) -> bool:
+    # Who is asked nothing does not load it.
+    answer: bool = import_module("click").confirm(question, default=False)
+    return answer

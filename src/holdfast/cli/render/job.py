@@ -1,0 +1,138 @@
+"""What ``holdfast queue show`` says of one job."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from typing import TYPE_CHECKING
+
+from holdfast.core.job.redact import redact_argv
+from holdfast.core.moments import format_moment
+from holdfast.core.queue.choose import WaitKind
+from holdfast.model.queue import ACTIVE_STATES, WAITING_STATES, JobState
+from holdfast.model.run import Outcome
+from holdfast.model.units import format_duration
+
+from . import clean, heading, note, pairs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.agent.queue.view.job import JobView
+    from holdfast.model.queue import QueuedJob
+
+NO_BASIS = ("no job like it", "it ", "what it needs")
+HASH_DIGITS = 16
+
+
+def print_job(seen: JobView) -> None:
+    """Everything about it, with every reason why it waits and an estimate."""
+    job = seen.job
+    for text in seen.notes:
+        note(text)
+    pairs(_list_facts(seen))
+    if job.state in WAITING_STATES or seen.reasons:
+        heading("why it waits")
+        for reason in seen.reasons:
+            print(f"  {clean(reason.words)}")
+        _print_advice(seen)
+    if seen.cards:
+        heading("cards of this box")
+        for line in seen.cards:
+            print(f"  {clean(line)}")
+    if job.state in WAITING_STATES or job.state in ACTIVE_STATES:
+        heading("estimate")
+        print(f"  {clean(_say_estimate(seen))}")
+
+
+def _list_facts(seen: JobView) -> Iterator[tuple[str, object]]:
+    job, handed_in, now = seen.job, seen.handed_in, time.time()
+    yield "job", f"{job.label} (id {job.id})"
+    yield "state", (seen.condition or job.state.value) + (f": {job.note}" if job.note else "")
+    yield "group", job.group
+    yield "command", _command_of(seen)
+    if job.params:
+        yield "parameters", ", ".join(f"{name}={value}" for name, value in job.params.items())
+    yield (
+        "takes",
+        f"{job.cards} card{'s' if job.cards > 1 else ''}"
+        if job.cards
+        else f"{job.slots} CPU slot" + ("s" if job.slots > 1 else ""),
+    )
+    if job.priority:
+        yield "priority", job.priority
+    if job.not_before is not None:
+        yield "not before", format_moment(job.not_before, now)
+    yield "handed in", f"{handed_in.at} by {handed_in.by}, from {handed_in.cwd}"
+    yield "configuration", job.sha256[:HASH_DIGITS]
+    if job.run_id is not None:
+        yield "run", f"{job.run_id}  (holdfast show {job.run_id})"
+        yield "attempts", job.attempts
+    if job.started_at is not None:
+        yield "started", format_moment(job.started_at, now)
+    if job.ended_at is not None and job.state not in ACTIVE_STATES:
+        exit_code = "" if job.exit_code is None else f", exit {job.exit_code}"
+        yield (
+            "ended",
+            f"{format_moment(job.ended_at, now)}: {job.outcome}{exit_code}"
+            + (f", {job.failure}" if job.failure else "")
+            + (f", after {format_duration(job.ended_at - job.started_at)}" if job.started_at is not None else ""),
+        )
+    if job.state is JobState.FAILED and job.run_id is not None:
+        yield "find out why", f"holdfast diagnose {job.run_id}    holdfast logs {job.run_id}"
+        yield "try again", f"holdfast queue retry {job.label}"
+        if job.outcome == Outcome.SUCCEEDED.value and job.failure:
+            yield "take it as done", f"holdfast queue accept {job.label}"
+    if job.requeued:
+        yield "begun again", f"{job.requeued} times after it was lost, preempted or out of memory"
+    if handed_in.source is not None:
+        yield "from", handed_in.source
+
+
+def _command_of(seen: JobView) -> str:
+    command = seen.spec.get("command")
+    words = tuple(str(word) for word in command) if isinstance(command, (list, tuple)) else ()
+    return shlex.join(redact_argv(words)[0])
+
+
+def _print_advice(seen: JobView) -> None:
+    job = seen.job
+    if not seen.needs_a_person:
+        if seen.worker_problem:
+            print(f"  {clean(seen.worker_problem)}")
+        return
+    if job.state is not JobState.HELD:
+        ways = (_find_way_on(job, reason.why) for reason in seen.reasons)
+        what = "; ".join(dict.fromkeys(way for way in ways if way))
+    elif "`holdfast queue " in job.note:
+        # The note has the command, with what it takes for this job.
+        what = ""
+    else:
+        what = f"holdfast queue resume {job.label}"
+    print(f"  this does not pass by itself{': ' + clean(what) if what else ''}")
+
+
+def _find_way_on(job: QueuedJob, why: WaitKind) -> str:
+    ways = {
+        WaitKind.QUEUE_PAUSED: "holdfast queue resume",
+        WaitKind.DRAINING: "holdfast queue resume",
+        WaitKind.GROUP_PAUSED: f"holdfast queue resume {job.group}",
+        WaitKind.GROUP_HELD: f"holdfast queue resume {job.group}",
+        WaitKind.NEEDS_FAILED: "holdfast queue retry for what it needs (or queue accept: an exit code 0 in doubt)",
+        WaitKind.NO_SLOTS: "holdfast queue set --cpu-slots auto",
+    }
+    return ways.get(why, "")
+
+
+def _say_estimate(seen: JobView) -> str:
+    span, basis = seen.estimate, seen.estimate.basis
+    if seen.job.state in ACTIVE_STATES:
+        return f"ends in about {format_duration(span.end_s)} ({basis})" if span.end_s is not None else f"none: {basis}"
+    if span.start_s is None:
+        return f"none: {basis if basis.startswith(NO_BASIS) else 'when what it waits for ends is not known'}"
+    start = (
+        "starts as soon as the worker looks" if not span.start_s else f"starts in about {format_duration(span.start_s)}"
+    )
+    if span.end_s is None:
+        return f"{start}; how long it takes is not known: {basis}"
+    return f"{start}, ends in about {format_duration(span.end_s)} ({basis})"

@@ -1,0 +1,31 @@
+"""What became of other limits for a live job, in words."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from holdfast.core.moments import show_times
+from holdfast.model.errors import ResourceBusy
+
+from . import clean, note
+from .job_change import describe_changes, describe_limit
+
+if TYPE_CHECKING:
+    from holdfast.agent.control.job.live_limits import LimitsAnswer
+
+
+def print_limits(answer: LimitsAnswer, *, dry_run: bool) -> None:
+    """What was changed, what is in force now and by what; or why nothing was."""
+    for line in describe_changes(answer.changed):
+        print(clean(line), file=sys.stderr if answer.why else sys.stdout)
+    if answer.why:
+        yet = " yet" if answer.exit_code == ResourceBusy.exit_code else ""
+        note(f"{answer.run_id}: nothing was changed{yet}: {answer.why}")
+        return
+    if dry_run:
+        note(f"{answer.run_id}: nothing was asked of it; in force now:")
+    for limit in answer.limits:
+        print(clean(f"  {limit.get('name')}: {describe_limit(limit)}"))
+    if answer.deadline is not None:
+        print(f"  it will be asked to stop at {show_times(answer.deadline)} at the latest")

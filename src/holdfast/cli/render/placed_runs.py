@@ -1,0 +1,104 @@
+"""The list of runs of several places for people."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.desk.runs.pending import REFUSED
+from holdfast.host.clock import find_age
+from holdfast.model.sighting import Reach
+from holdfast.model.units import format_duration
+
+from . import note
+from .runs import describe_step, print_columns
+
+if TYPE_CHECKING:
+    from holdfast.desk.runs.listing import PlacedRun, PlacedRuns, PlaceState
+
+COLUMNS = ("place", "run", "state", "time", "left", "cards", "step", "loss", "exit", "seen")
+LONGEST_REASON = 200
+MOST_TOLD = 5
+OWN_LIMITS = frozenset({"limit", "too_late"})
+"""Classes of failures that say no more than their words do."""
+
+
+def print_placed_runs(found: PlacedRuns, states: Sequence[str]) -> None:
+    """A row for each run; in notes what is not shown, and the places that do not answer."""
+    now_s = time.time()
+    if found.runs:
+        rows = describe_runs(found.runs, now_s)
+        print_columns(COLUMNS, rows, find_empty(rows))
+    if len(found.runs) < found.total:
+        note(f"{found.total - len(found.runs)} older runs are not shown; --all shows them")
+    elif not found.runs:
+        none = f"none of {found.known} runs is {' or '.join(states)}"
+        note(none if found.known else "no runs are known here or elsewhere; holdfast run starts one")
+    for run in [run for run in found.runs if run.condition == REFUSED][:MOST_TOLD]:
+        note(f"{run.place}:{run.run_id} was refused there and is no run: {run.reason}")
+    print_places(found.places, now_s)
+
+
+def print_places(places: Sequence[PlaceState], now_s: float) -> None:
+    """A note for each place that does not answer, and what is wrong with an answer."""
+    silent = print_silent(places, now_s)
+    if silent:
+        note(f"of what cannot be reached the last sighting is shown; holdfast ls --on {silent[0].place} asks again now")
+    for place in places:
+        if place.notice:
+            note(f"{place.place}: {place.notice}")
+
+
+def print_silent(places: Sequence[PlaceState], now_s: float) -> list[PlaceState]:
+    """A note for each place that does not answer; these places."""
+    silent = [place for place in places if place.reach == Reach.UNREACHABLE.value]
+    for place in silent:
+        reason = place.reason.removeprefix(f"{place.place}: ")
+        reason = reason if len(reason) <= LONGEST_REASON else reason[:LONGEST_REASON] + "..."
+        kind = f"{place.why}: " if place.why and place.why not in reason and place.why not in OWN_LIMITS else ""
+        met = describe_age(place.last_contact, now_s)
+        last = f"it answered last {met}" if met else "it has never answered"
+        when = "" if place.asked else f", asked {describe_age(place.failed_at, now_s)}"
+        note(f"{place.place} does not answer ({kind}{reason}{when}); {last}")
+    return silent
+
+
+def describe_runs(runs: Sequence[PlacedRun], now_s: float) -> list[dict[str, str | None]]:
+    """The cells of each run by column; None where there is nothing to say."""
+    return [_describe(run, now_s) for run in runs]
+
+
+def find_empty(rows: Sequence[dict[str, str | None]]) -> list[str]:
+    """Columns to leave out: the place where all is here, the age where all was seen now, the time left of none."""
+    here = len({row["place"] for row in rows} | {"local"}) == 1
+    return [*(["place"] if here else []), *(name for name in ("left", "seen") if not any(row[name] for row in rows))]
+
+
+def describe_age(at: str | None, now_s: float) -> str:
+    """``now``, ``40 s ago``, ``12 min ago``, ``3 h ago``, ``5 d ago``; empty when it is not known."""
+    age_s = find_age(at, now_s)
+    if age_s is None:
+        return ""
+    for unit_s, most_s, unit in ((1, 60, "s"), (60, 3600, "min"), (3600, 48 * 3600, "h"), (86400, float("inf"), "d")):
+        if age_s < most_s:
+            return f"{int(age_s / unit_s)} {unit} ago" if age_s >= 1 else "now"
+    return ""
+
+
+def _describe(run: PlacedRun, now_s: float) -> dict[str, str | None]:
+    condition = f"{run.condition}: {run.failure}" if run.failure not in ("", run.condition) else run.condition
+    if run.desired is not None and not run.ended and not condition.startswith("stopping"):
+        condition = f"{condition}, {run.desired} wanted"
+    return {
+        "place": run.place,
+        "run": run.run_id,
+        "state": condition,
+        "time": None if run.elapsed_s is None else format_duration(run.elapsed_s),
+        "left": None if run.left_s is None else format_duration(run.left_s),
+        "cards": run.cards or None,
+        "step": describe_step(run.step, run.planned_steps),
+        "loss": run.loss,
+        "exit": None if run.exit_code is None else str(run.exit_code),
+        "seen": None if run.fresh else describe_age(run.seen_at, now_s),
+    }

@@ -1,0 +1,73 @@
+"""Copies of results, for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.model.results import count_files
+from holdfast.model.run import CopyState
+from holdfast.model.units import format_bytes
+
+from . import clean, note, table
+from .redrawn_line import RedrawnLine
+
+if TYPE_CHECKING:
+    from holdfast.agent.control.results.copy import CopiedRun
+    from holdfast.agent.queue.sweep.collect import Collected
+    from holdfast.model.results import ResultsRecord
+
+MOST_ROWS = 200
+
+
+class CopyMeter:
+    """How far a copy is, redrawn in place on a terminal; nothing elsewhere."""
+
+    def __init__(self, *, silent: bool) -> None:
+        """Begin with nothing said."""
+        self._line = RedrawnLine(silent=silent)
+
+    def show(self, at: ResultsRecord) -> None:
+        """One copy."""
+        self.show_cell(at.run_id, at)
+
+    def show_cell(self, name: str, at: ResultsRecord) -> None:
+        """One of many."""
+        if at.files_total:
+            size = f"{format_bytes(at.bytes_done)} of {format_bytes(at.bytes_total)}"
+            self._line.draw(f"{name}: {at.files_done} of {at.files_total} files, {size}")
+
+    def close(self) -> None:
+        """End the line."""
+        self._line.close()
+
+
+def print_copied(done: CopiedRun) -> None:
+    """How it ended; that it is there only where it was read back."""
+    if done.state is not CopyState.COPIED:
+        note(f"{done.run_id}: not copied to {done.to}: {done.problem}")
+        note(f"its results are where the job left them; copy again: holdfast results copy {done.run_id} [--to DIR]")
+        return
+    extent = f"{count_files(done.files)}, {format_bytes(done.bytes)}"
+    print(clean(f"{extent}, proven by size and SHA-256 in {done.to}"))
+    for text in done.left_out:
+        note(f"left out: {text}")
+    if done.pruned:
+        note(f"scratch: {done.pruned}")
+    if done.made_good:
+        note(f"{done.run_id} counts as succeeded now")
+
+
+def print_collected(done: Collected) -> None:
+    """Every cell that is not complete first; then what it came to."""
+    for text in done.notes:
+        note(text)
+    ordered = sorted(done.cells, key=lambda cell: not cell.why)
+    rows = [
+        (cell.name, cell.status, f"{cell.landed} of {cell.expected}", format_bytes(cell.bytes), cell.why)
+        for cell in ordered[:MOST_ROWS]
+    ]
+    table(("cell", "status", "files", "size", "why"), rows, right=(2, 3))
+    if len(ordered) > MOST_ROWS:
+        print(f"and {len(ordered) - MOST_ROWS} more")
+    what = f"{done.complete} of {len(done.cells)} complete: {count_files(done.files)}, {format_bytes(done.bytes)}"
+    print(clean(f"{what}, proven in {done.directory}") if done.files else "nothing landed")

@@ -1,0 +1,1 @@
+"""Many jobs made from one: sweep files, grids, tables, files of commands; their table of results."""

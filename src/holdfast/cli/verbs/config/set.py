@@ -1,0 +1,24 @@
+"""``holdfast config set``: state a default."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli.job.user_defaults import find_key, set_default
+from holdfast.cli.render import note
+
+from . import VERBS
+
+
+@click.command("set", short_help=VERBS["set"])
+@click.argument("key")
+@click.argument("values", nargs=-1, required=True, metavar="VALUE...")
+def command(*, key: str, values: tuple[str, ...]) -> int:
+    """State VALUE as your default for KEY; several where the key takes a list.
+
+    A key is written as in a job file (gpu.wait) or as its option (wait). What else is in the file stays as it is.
+    """
+    found = find_key(key)
+    path = set_default(found, values)
+    note(f"{found.path} = {' '.join(values)} in {path}; it holds for jobs that are started from now on")
+    return 0

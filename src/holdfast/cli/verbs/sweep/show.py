@@ -1,0 +1,46 @@
+"""``holdfast sweep show``: the results of a sweep's jobs side by side."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from holdfast.agent.queue.sweep.export import format_csv
+from holdfast.agent.queue.sweep.take import read_rows
+from holdfast.cli.completion import complete_groups
+from holdfast.cli.render import print_record
+from holdfast.cli.render.sweep import print_rows
+from holdfast.cli.sweep.sort_option import parse_sort
+from holdfast.core.queue.results import tabulate
+
+from . import VERBS
+
+
+@click.command("show", short_help=VERBS["show"])
+@click.argument("name", shell_complete=complete_groups)
+@click.option(
+    "--sort",
+    metavar="NUMBER[:min|max]",
+    help="Best first by this number; say min or max where holdfast cannot know which is better.",
+)
+@click.option(
+    "--metrics", metavar="NAME,NAME", help="Which numbers to show. [default: those that differ most usefully]"
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV with every number.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def command(*, name: str, sort: str | None, metrics: str | None, as_csv: bool, as_json: bool) -> int:
+    """Show every job: parameters, state, attempts, duration, and its numbers side by side.
+
+    Numbers are what a job last logged and those in its JSON results (declared artifacts, artifacts/metrics.json). Of a
+    job that is not proven done they are marked with ~ and are never the best.
+    """
+    by, mode = parse_sort(sort)
+    found = read_rows(name)
+    if as_csv:
+        sys.stdout.write(format_csv(found.rows))
+    elif as_json:
+        print_record(tabulate(found.group, found.rows, by, mode))
+    else:
+        print_rows(found.group, found.rows, metrics=metrics, sort=(by, mode))
+    return 0

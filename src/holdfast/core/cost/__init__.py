@@ -1,0 +1,1 @@
+"""What a rented place costs: arithmetic alone. Pure."""

@@ -1,0 +1,1 @@
+"""What a message to people says, and how each channel takes it. Pure: nothing is sent here."""

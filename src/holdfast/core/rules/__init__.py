@@ -1,0 +1,1 @@
+"""What a site imposes on the jobs of its box. Pure."""

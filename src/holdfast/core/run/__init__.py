@@ -1,0 +1,1 @@
+"""The lifecycle of a run and what an end means. Pure."""

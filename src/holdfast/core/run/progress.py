@@ -1,0 +1,35 @@
+"""How far a training is, by its own words: what is left, and a curve with few points. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+OWN_NAMES = frozenset({"step", "epoch", "time"})
+"""Keys of a line of metrics that say where it stands, and are no metric."""
+STALE_S = 600.0
+"""A heartbeat that is older says nothing of how long it takes still."""
+
+
+def estimate_left(beat: Mapping[str, object], now_s: float) -> float | None:
+    """Seconds for the steps that are left, at the pace of the last heartbeat; None where it is old or too short."""
+    told = beat.get("time")
+    if isinstance(told, (int, float)) and now_s - told > STALE_S:
+        return None
+    step, planned, pace = read_count(beat.get("step")), read_count(beat.get("planned_steps")), beat.get("steps_per_s")
+    if step is None or planned is None or not isinstance(pace, (int, float)) or not pace > 0:
+        return None
+    return max(0, planned - step) / pace
+
+
+def read_count(value: object) -> int | None:
+    """A count that a job told, where it is one that can be."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62 else None
+
+
+def thin_out(values: Sequence[float], points: int) -> tuple[float, ...]:
+    """At most `points` values, each the mean of those that it stands for."""
+    if len(values) <= points:
+        return tuple(values)
+    edges = [number * len(values) // points for number in range(points + 1)]
+    return tuple(sum(value / (b - a) for value in values[a:b]) for a, b in pairwise(edges))

@@ -1,0 +1,1 @@
+"""Slurm's words: what is written for it, and what is read from it. Pure."""

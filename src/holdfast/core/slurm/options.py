@@ -1,0 +1,51 @@
+"""Options of sbatch as a person writes them: which may be given, by which names. Pure; each start of a job loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.model.errors import UsageError
+from holdfast.model.pattern import compile_later
+
+OWN = frozenset(
+    {
+        *("job-name", "comment", "output", "error", "open-mode", "chdir", "array", "wrap", "hold", "parsable", "wait"),
+        *("export", "export-file", "get-user-env", "test-only", "input", "uid", "gid", "ntasks", "nodes", "no-requeue"),
+        *("ntasks-per-node", "tasks-per-node", "clusters", "quiet", "version", "help", "usage"),
+    }
+)
+"""Options of sbatch that the script states itself, or that would change what a run is."""
+SHORT = {
+    "p": "partition",
+    "A": "account",
+    "q": "qos",
+    "C": "constraint",
+    "t": "time",
+    "c": "cpus-per-task",
+    "w": "nodelist",
+    "x": "exclude",
+    "G": "gpus",
+    "d": "dependency",
+}
+_NAME = compile_later(r"[a-z][a-z0-9-]{1,40}\Z")
+_VALUE = compile_later(r"[^\x00-\x1f\x7f]{0,1000}\Z")
+
+
+def check_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Options of sbatch by their long names, without dashes.
+
+    Raises:
+        UsageError: one is no option, cannot be given so, or its value cannot stand in a script.
+    """
+    found: dict[str, str] = {}
+    for name, value in options.items():
+        long = SHORT.get(name, name.removeprefix("--").replace("_", "-"))
+        if not _NAME.match(long):
+            raise UsageError(f"slurm: {name[:40]!r} is no option of sbatch", hint="write it like partition=gpu")
+        # sbatch takes any beginning of a name that is clear: `--arra` is `--array`. Source: getopt_long(3).
+        if any(own.startswith(long) for own in OWN):
+            raise UsageError(f"slurm: --{long} is holdfast's own to say", hint="leave it out")
+        if not _VALUE.match(value):
+            raise UsageError(f"slurm: the value of {long} has characters that no line of a script takes")
+        found[long] = value
+    return found

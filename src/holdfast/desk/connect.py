@@ -1,0 +1,123 @@
+"""From a place's name to the box: the one way by which verbs reach one. A process has one `Box` for each place."""
+
+from __future__ import annotations
+
+import difflib
+import threading
+
+from holdfast.core.control_characters import clean
+from holdfast.model.errors import HoldfastError, NoSuchName, PreflightFailed, Unsupported, UsageError
+from holdfast.model.place import LOCAL, PLACE_NAME, BoxFacts, Place
+from holdfast.model.record import replace
+from holdfast.model.slurm import SLURM
+from holdfast.platforms.slurm.platform import measure as measure_slurm
+from holdfast.transfer.box import Box
+from holdfast.transport.open import open_transport
+
+from .places.aliases import is_alias, list_aliases
+from .places.config import read_places
+from .places.facts import read_facts, write_facts
+from .places.schema import check_name
+from .runs.registry import list_unfinished
+
+LOGIN_LIMIT_S = 60.0
+LONGEST_PATH = 4096
+
+_BOXES: dict[str, Box] = {}
+_LOCK = threading.Lock()
+
+
+def find_place(name: str) -> Place:
+    """The place of this name: this machine, one of ``places.toml``, or an alias of ssh's own configuration.
+
+    Raises:
+        NoSuchName: there is none; the message names those that there are.
+        NotPermitted, StorageError: ``places.toml`` cannot be trusted or read.
+    """
+    if name == LOCAL:
+        return Place(LOCAL, kind=LOCAL)
+    places = read_places()
+    if name in places:
+        return places[name]
+    if PLACE_NAME.match(name) and is_alias(name):
+        return Place(name, host=name, configured=False)
+    raise _unknown(name, list(places))
+
+
+def refuse_scheduled(place: Place, what: str, instead: str) -> None:
+    """Refuse what would be done on the login node of a place where a scheduler starts the jobs.
+
+    Raises:
+        Unsupported: it is such a place.
+    """
+    if place.kind == SLURM:
+        raise Unsupported(f"{place.name} is a place of kind {place.kind}, where {what}", hint=instead)
+
+
+def open_box(place: Place) -> Box:
+    """The box of a place, with what is known of it; nothing is sent before it is used.
+
+    Raises:
+        UsageError: as of `Box`.
+    """
+    with _LOCK:
+        box = _BOXES.get(place.name)
+        if box is None or box.place != place:
+            facts = read_facts(place).facts
+            box = Box(
+                place,
+                open_transport(place),
+                facts=facts,
+                remember=lambda found: _remember(place, found),
+                unfinished=lambda: list_unfinished(place.name),
+            )
+            _BOXES[place.name] = box
+        return box
+
+
+def measure_box(place: Place) -> BoxFacts:
+    """Measure a place anew, whatever is known of it, and keep that.
+
+    Where jobs get the environment of a login shell, that is read anew, too; a shell that gives none is a warning.
+
+    Raises:
+        PlaceError, Refused, NoInterpreter: as of `Box.probe`.
+    """
+    box = open_box(place)
+    facts = box.probe()
+    if place.kind == SLURM:
+        facts = replace(facts, slurm=measure_slurm(box))
+        _remember(place, facts)
+    if place.env_from == "none":
+        return facts
+    try:
+        path = str(box.entry("environment", limit_s=LOGIN_LIMIT_S).get("path", ""))
+        facts = replace(facts, login_path=clean(path)[:LONGEST_PATH])
+    except PreflightFailed as error:
+        facts = replace(facts, warnings=(*facts.warnings, clean(str(error))))
+    _remember(place, facts)
+    return facts
+
+
+def _remember(place: Place, facts: BoxFacts) -> None:
+    """Keep what was measured. What cannot be kept is measured again: no call fails for it."""
+    try:
+        write_facts(place, facts)
+    except HoldfastError:
+        pass
+
+
+def _unknown(name: str, configured: list[str]) -> UsageError:
+    if wrong := check_name(name):
+        hint = ""
+        if name in list_aliases():
+            hint = f"give the alias of ssh a name that a place can have: holdfast place add NAME {name}"
+        return UsageError(wrong, hint=hint)
+    aliases = [alias for alias in list_aliases() if PLACE_NAME.match(alias)]
+    near = difflib.get_close_matches(name, [*configured, *aliases, LOCAL], n=3, cutoff=0.6)
+    known = f"configured: {', '.join(configured[:20])}" if configured else "no place is configured"
+    hint = f"did you mean {' or '.join(sorted(near))}? else: " if near else ""
+    return NoSuchName(
+        f"there is no place {name}; {known}" + (f"; aliases of ssh: {', '.join(aliases[:20])}" if aliases else ""),
+        hint=f"{hint}holdfast place add {name} USER@HOST",
+    )

@@ -1,0 +1,148 @@
+"""Copies a file or directory of a run to this machine: from here, or from the place where the run is."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+from holdfast.agent.view.find import find_run, require_readable
+from holdfast.agent.view.run_files import send_files
+from holdfast.desk.places.names import list_place_names
+from holdfast.desk.route.router import split_run
+from holdfast.desk.runs import registry
+from holdfast.desk.terminal import Heard, drain, listening
+from holdfast.host.formats.copy_mark import read_mark
+from holdfast.model.errors import EXIT_STOPPED, HoldfastError, NoSuchRun, StorageError, UsageError
+from holdfast.model.place import LOCAL
+from holdfast.model.record import record
+from holdfast.transfer.contact import ENTRY
+from holdfast.transfer.fetch import Fetched, Receiver
+
+from .connect import find_place, open_box
+
+LONGEST_MESSAGE = 4096
+
+
+@record
+class Source:
+    """A path of a run at a place."""
+
+    place: str
+    run: str
+    path: str
+
+
+class Interrupted(Exception):
+    """A signal ended the copy; nothing is left of it. `code` is the exit code."""
+
+    def __init__(self, number: int) -> None:
+        """`number` is the signal's."""
+        super().__init__()
+        self.code = EXIT_STOPPED if number == signal.SIGINT else 128 + number
+
+
+def parse_source(text: str) -> Source:
+    """``[PLACE:]RUN/PATH``; a run without a place is looked for here, then among those that were seen elsewhere.
+
+    Raises:
+        UsageError: it has not that form, or several places have such a run.
+    """
+    inside = _find_copy(text)
+    if inside is not None:
+        return inside
+    run, slash, path = text.partition("/")
+    place, name = split_run(run)
+    if not name or not slash or not path.strip("/"):
+        if os.path.exists(text):
+            raise UsageError(
+                f"{text!r} is a file of this machine, and cp copies from a run to here",
+                hint="data goes to a place by `holdfast push PLACE FILE '~/DIRECTORY'`, code with `run --on PLACE`",
+            )
+        named, path = text.rstrip("/") or "gpu1:digits", "artifacts"
+        head, colon, tail = text.rpartition(":")
+        if colon and tail and not slash and head not in dict(list_place_names()):  # as scp writes it
+            named, path = head, tail
+        raise UsageError(
+            f"{text!r} names no file of a run",
+            hint=f"write [PLACE:]RUN/PATH, such as {named}/{path}; `holdfast files {named}` lists what is there",
+        )
+    return Source(find_run_place(name) if place is None else place, name, path)
+
+
+def _find_copy(text: str) -> Source | None:
+    """A path below the copy of a run, as it is in the run; None where it is none."""
+    parent = os.path.abspath(text)
+    while os.path.lexists(text) and parent != "/":
+        parent = os.path.dirname(parent)
+        if read_mark(parent) is not None:
+            return Source(LOCAL, parent, os.path.relpath(os.path.abspath(text), parent))
+    return None
+
+
+def find_run_place(run: str) -> str:
+    """The place of a run that was named without one: here before elsewhere; `LOCAL` where nobody has seen it.
+
+    Raises:
+        UsageError: several places have such a run.
+    """
+    try:
+        find_run(run)
+    except NoSuchRun:
+        places = list(dict.fromkeys(known.place for known in registry.find(run)))
+        if len(places) > 1:
+            raise UsageError(f"{run!r} is at {', '.join(places)}", hint="write PLACE:RUN/PATH") from None
+        return places[0] if places else LOCAL
+    return LOCAL
+
+
+def fetch(source: Source, target: str, *, force: bool, tell: Callable[[int, int], None]) -> Fetched:
+    """Copy, prove, and put it into place.
+
+    Raises:
+        HoldfastError: it was not copied, and nothing is left at the target or beside it.
+        Interrupted: by a signal; the same.
+    """
+    receiver = Receiver(target, force=force, tell=tell)
+    try:
+        with listening() as (wake_fd, heard):
+            if source.place == LOCAL:
+                _copy_here(source, receiver, heard)
+            else:
+                _receive(source, receiver, wake_fd, heard)
+            return receiver.finish()
+    finally:
+        receiver.abandon()
+
+
+def _copy_here(source: Source, receiver: Receiver, heard: Heard) -> None:
+    found = find_run(source.run)
+    require_readable(found)
+    for data in send_files(found.run_dir, source.path):
+        receiver.feed(data)
+        if heard:
+            raise Interrupted(heard[0])
+
+
+def _receive(source: Source, receiver: Receiver, wake_fd: int, heard: Heard) -> None:
+    errors = bytearray()
+
+    def hear(data: bytes) -> None:
+        errors.extend(data[: LONGEST_MESSAGE - len(errors)])
+
+    def woken() -> bool:
+        drain(wake_fd)
+        return bool(heard)
+
+    box = open_box(find_place(source.place))
+    argv = (ENTRY, "copy", source.run, source.path)
+    try:
+        code = box.follow(argv, out=receiver.feed, err=hear, wake_fd=wake_fd, woken=woken)
+    except HoldfastError as error:
+        error.details.setdefault("place", source.place)
+        raise
+    if code == -1:
+        raise Interrupted(heard[0])
+    if code != 0:
+        said = errors.decode("utf-8", "replace").strip().splitlines() or [f"exit code {code}"]
+        raise StorageError(f"{source.place}: the copy ended: {said[-1]}", hint="repeat the command")

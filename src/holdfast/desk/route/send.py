@@ -1,0 +1,186 @@
+"""Has a place carry out a command line as if it had been typed there: its output, its errors, its exit code.
+
+What only looks goes on when the link is lost (`follow`). Everything else was sent or was not: an answer that was cut
+off says nothing about what happened, and is an error that says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from holdfast.desk.author import name_author
+from holdfast.desk.caller import AUTHOR, CONSENT, ENV_FROM
+from holdfast.desk.terminal import Heard, drain, listening, say
+from holdfast.model.errors import EXIT_STOPPED, PlaceError, UsageError
+
+from .asking import Listener
+from .follow import Beside, Following, choose_manner
+from .line import Line, read_line
+from .screen import Screen, describe_terminal
+from .table import Side
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from holdfast.transfer.box import Box
+
+    from .carry import Carried
+
+RAW = frozenset({"logs", "attach", "exec"})
+"""Verbs whose standard output is the job's own."""
+STARTING = frozenset({"restart", "preflight", "drill", "submit", "sweep", "queue", "doctor"})
+"""Verbs with which jobs are started, or judged, in the environment of the command itself."""
+EXEC, SHELL = "exec", "shell"
+EXIT_NO_CONNECTION = 255
+"""ssh's own. Source: ssh(1), EXIT STATUS."""
+
+
+def send(
+    box: Box,
+    argv: Sequence[str],
+    *,
+    order: bytes | None = None,
+    ask: Callable[[str], bool] | None = None,
+    tell: Callable[[int, int], None] = lambda _done, _total: None,
+) -> int:
+    """Carry out ``holdfast ARGV`` at a place; answers the exit code of the command there, or 128 + a signal's number.
+
+    `order` is what its job file was made into here. `ask` asks whoever types here (None: nobody can be asked, and the
+    place refuses what needs consent). `tell` hears how much has come of a file that the command writes at this desk.
+
+    Raises:
+        PlaceError, Refused, NoInterpreter: as of `Box`.
+        UsageError: a shell is asked for, and there is no terminal; a file of this desk cannot be read.
+        StorageError: a file of this desk cannot be written; nothing of it is left.
+        BrokenPipeError, OutputRefused: standard output takes no more.
+    """
+    line = read_line(list(argv))
+    if line.name == SHELL:
+        return _open_shell(box, line)
+    carried = _gather_files(line, order)
+    manner = choose_manner(line)
+    screen = Screen(raw=line.name in RAW, raw_errors=line.name == EXEC)
+    call = _Call(box, line, screen, carried)
+    if manner is not None:
+        with call.input() as stdin_fd, listening() as (wake_fd, heard):
+            beside = Beside(stdin_fd, call.env)
+            return Following(box, line, manner, screen, wake_fd=wake_fd, heard=heard, beside=beside).run()
+    if carried is not None and carried.target is not None:
+        return call.collect(tell)
+    return call.run(screen.out) if line.name in RAW or ask is None else call.converse(ask)
+
+
+def _gather_files(line: Line, order: bytes | None) -> Carried | None:
+    if not any(given.side in (Side.DESK_IN, Side.DESK_OUT) for given in line.given):
+        return None
+    # Few commands have any, and what they need takes a while to load.
+    carried: Carried | None = import_module("holdfast.desk.route.carry").gather_files(line, order)
+    return carried
+
+
+class _Call:
+    """One command line that is sent; it answers and is done."""
+
+    def __init__(self, box: Box, line: Line, screen: Screen, carried: Carried | None) -> None:
+        self._box, self._line, self._screen, self._carried = box, line, screen, carried
+        files = {} if carried is None else carried.env
+        self.env = {AUTHOR: name_author(), **_choose_environment(box, line), **files}
+
+    @contextlib.contextmanager
+    def input(self) -> Iterator[int | None]:
+        """What is its standard input."""
+        file = None if self._carried is None else self._carried.open_input()
+        if file is None:
+            yield _find_input() if self._line.name == EXEC else None
+            return
+        with file:
+            yield file.fileno()
+
+    def run(self, out: Callable[[bytes], None], **env: str) -> int:
+        """Send it, and hand on what it writes."""
+        with self.input() as stdin_fd, listening() as (wake_fd, heard):
+
+            def woken() -> bool:
+                drain(wake_fd)
+                return bool(heard)
+
+            try:
+                code = self._box.follow(
+                    self._line.argv,
+                    out=out,
+                    err=self._screen.err,
+                    stdin_fd=stdin_fd,
+                    wake_fd=wake_fd,
+                    woken=woken,
+                    env={**describe_terminal(), **self.env, **env},
+                )
+            finally:
+                self._screen.end()
+            return code if code != -1 else _name_signal(heard)
+
+    def collect(self, tell: Callable[[int, int], None]) -> int:
+        """Send one that writes a file of this desk, which is there whole afterwards, or not at all."""
+        assert self._carried is not None
+        collector = self._carried.collect(self._screen.out, tell)
+        try:
+            code = self.run(collector.take)
+            if code == 0:
+                collector.finish()
+            else:
+                collector.give_up()
+            return code
+        except PlaceError as error:
+            raise collector.explain(error) from error
+        finally:
+            collector.abandon()
+
+    def converse(self, ask: Callable[[str], bool]) -> int:
+        """Send one that may have a question, and send it again with the answer."""
+        consent, shown = "", b""
+        while True:
+            listener = Listener(self._screen.out, shown)
+            code = self.run(listener.take, **{CONSENT: consent})
+            question = listener.finish()
+            if question is None:
+                return code
+            if not ask(question.text):
+                raise UsageError("nothing was done: the answer was no")
+            consent, shown = question.plan_hash, listener.shown
+            self._screen.begin_again()
+
+
+def _name_signal(heard: Heard) -> int:
+    return EXIT_STOPPED if heard[0] == signal.SIGINT else 128 + heard[0]
+
+
+def _choose_environment(box: Box, line: Line) -> dict[str, str]:
+    """That the command there is to have the environment of a login shell, where it starts or judges jobs."""
+    starts = (line.name or "").partition(" ")[0] in STARTING
+    return {ENV_FROM: box.place.env_from} if starts and box.place.env_from != "none" else {}
+
+
+def _find_input() -> int | None:
+    """Standard input, if anything can come from it: what it costs to send it is spared otherwise."""
+    try:
+        found, null = os.fstat(0), os.stat(os.devnull)
+    except OSError:
+        return None
+    return None if stat.S_ISCHR(found.st_mode) and found.st_rdev == null.st_rdev else 0
+
+
+def _open_shell(box: Box, line: Line) -> int:
+    run = next((line.text(given) for given in line.given if given.name == "run"), "RUN")
+    name = f"{box.place.name}:{run}"
+    if not (os.isatty(0) and os.isatty(1)):
+        raise UsageError(
+            "there is no terminal for a shell", hint=f"type it in one, or: holdfast exec {name} -- COMMAND"
+        )
+    code = box.open_terminal(line.argv)
+    if code == EXIT_NO_CONNECTION:
+        say(f"the connection to {box.place.name} ended; {name} is not touched by that")
+    return code

@@ -1,0 +1,1 @@
+"""What the desk knows of runs elsewhere: last sightings, asking many places at once, the lists made of both."""

@@ -1,0 +1,1 @@
+"""The detectors of ended runs: one cause each, judged from evidence. Pure."""

@@ -1,0 +1,153 @@
+"""The table of live detectors, in the order in which they decide, and the fold to one verdict. Pure.
+
+The order is the ladder: what nothing but the kernel can cause first (storage, stopped, dead), then the run's own word
+(it gets on; it is starting), then hangs from the surest to the vaguest, then reasons for being slow. The first YES
+decides; the other YES answers are listed. Without a YES a run is well only if its own progress proves it; evidence
+that could not be read never makes it well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.diagnosis.evidence import Answer, Detection
+from holdfast.diagnosis.live.case import Case
+from holdfast.diagnosis.live.remedies import action_for
+from holdfast.model.record import record, replace
+from holdfast.model.verdict import HANGS, Clue, Confidence, LiveClass, Verdict
+
+from . import blocked, hangs, slow
+from .progress import Pace
+from .saturation import find_saturation
+
+
+@record
+class Detector:
+    """One row: ids as in docs/diagnosis-live.md, the class it speaks for, and the function."""
+
+    ids: str
+    kind: LiveClass
+    detect: Callable[[Case], Detection]
+
+
+OF_IDLE_CARDS = frozenset(
+    {
+        *(LiveClass.DEADLOCK, LiveClass.BUSY_NO_PROGRESS, LiveClass.NETWORK_WAIT, LiveClass.WAITING_FOR_CHILD),
+        *(LiveClass.COLLECTIVE_HANG, LiveClass.EXIT_HANG, LiveClass.LOADER_BOUND, LiveClass.CPU_BOUND),
+    }
+)
+"""Classes that a card at work speaks against."""
+HANG_LADDER = (
+    Detector("H8z", LiveClass.ZOMBIE, hangs.detect_zombie),
+    Detector("H8", LiveClass.PAUSED, hangs.detect_paused),
+    Detector("H1 H2 H3", LiveClass.STORAGE_WAIT, hangs.detect_storage),
+    Detector("H11", LiveClass.EXIT_HANG, hangs.detect_exit),
+    Detector("H7", LiveClass.COLLECTIVE_HANG, hangs.detect_collective),
+    Detector("H4", LiveClass.DEADLOCK, hangs.detect_deadlock),
+    Detector("H5", LiveClass.BUSY_NO_PROGRESS, hangs.detect_busy),
+    Detector("H6n", LiveClass.NETWORK_WAIT, blocked.detect_network),
+    Detector("H6", LiveClass.WAITING_FOR_CHILD, blocked.detect_waiting),
+)
+SLOW_LADDER = (
+    Detector("G7", LiveClass.GPU_THROTTLED, slow.detect_throttled),
+    Detector("S4", LiveClass.THRASHING, slow.detect_thrashing),
+    Detector("S2", LiveClass.OVERSUBSCRIBED, slow.detect_oversubscribed),
+    Detector("S1", LiveClass.LOADER_BOUND, slow.detect_loader),
+    Detector("S3", LiveClass.NOISY_NEIGHBOUR, slow.detect_neighbour),
+    Detector("G12", LiveClass.CPU_FALLBACK, slow.detect_cpu_fallback),
+    Detector("S1c", LiveClass.CPU_BOUND, slow.detect_cpu_bound),
+    Detector("S5", LiveClass.STRAGGLER, slow.detect_straggler),
+    Detector("S6", LiveClass.SLOWER_THAN_BEFORE, slow.detect_slower),
+    Detector("G13", LiveClass.GPU_UNDERFED, slow.detect_underfed),
+    Detector("H9", LiveClass.BUFFERED, slow.detect_buffered),
+)
+
+
+def run_detectors(case: Case) -> tuple[Detection, ...]:
+    """Every detector's answer, in the order of the ladders."""
+    found = tuple(row.detect(case) for row in (*HANG_LADDER, *SLOW_LADDER))
+    if case.progress.pace is not Pace.LATE:
+        return found
+    # What would be a hang if the step stayed away for longer is said, but does not decide.
+    later = replace(case, progress=replace(case.progress, pace=Pace.OVERDUE))
+    hints = [_hint(answer, row.detect(later)) for answer, row in zip(found, HANG_LADDER, strict=False)]
+    return (*hints, *found[len(hints) :])
+
+
+def _hint(now: Detection, later: Detection) -> Detection:
+    if now.answer is Answer.YES or later.answer is not Answer.YES:
+        return now
+    text = "the step is late, and too little so to tell a hang from a pause"
+    return Detection(
+        later.detector, later.kind, Answer.UNKNOWN, evidence_for=later.evidence_for, unknown=(Clue(text, "heartbeat"),)
+    )
+
+
+def fold_live(case: Case, detections: tuple[Detection, ...]) -> Verdict:
+    """One verdict from all answers."""
+    yes = [found for found in detections if found.answer is Answer.YES]
+    first = next(iter(yes), None) or _without_yes(case, detections)
+    assert isinstance(first.kind, LiveClass)
+    context = () if first.kind is LiveClass.PROGRESSING and first.detector.startswith("P") else find_saturation(case)
+    also = [found.kind.value for found in yes if found is not first]
+    also += [
+        found.kind.value
+        for found in detections
+        if found.answer is Answer.UNKNOWN and found.evidence_for and found.kind is not first.kind
+    ]
+    return Verdict(
+        kind=first.kind,
+        confidence=_weigh(case, first),
+        action=action_for(first.kind, first.facts),
+        evidence_for=(*first.evidence_for, *context),
+        evidence_against=first.evidence_against,
+        unknown=_unread(case, first, detections),
+        detector=first.detector,
+        gotchas=first.gotchas,
+        also=tuple(dict.fromkeys(also)),
+    )
+
+
+def _weigh(case: Case, first: Detection) -> Confidence:
+    """One step less sure where a card at work would speak against it and the cards could not be read."""
+    if first.kind not in OF_IDLE_CARDS or not case.target.cards or case.cards.known:
+        return first.confidence
+    return Confidence.LIKELY if first.confidence is Confidence.CERTAIN else Confidence.POSSIBLE
+
+
+def _unread(case: Case, first: Detection, detections: tuple[Detection, ...]) -> tuple[Clue, ...]:
+    clues = list(first.unknown)
+    clues += [clue for found in detections if found.answer is Answer.UNKNOWN for clue in found.unknown]
+    if case.target.cards and not case.cards.known:
+        clues.append(Clue(f"the cards: {case.cards.unread}", "NVML"))
+    if case.progress.unread:
+        clues.append(Clue(case.progress.unread, "the run's files"))
+    clues += [Clue(f"{path} is not readable", path) for path in case.box.unread]
+    return tuple(dict.fromkeys(clues))
+
+
+def _without_yes(case: Case, detections: tuple[Detection, ...]) -> Detection:
+    progress = case.progress
+    clues = progress.clues
+    if not case.change.processes:
+        text = "no process of it was there at both looks: it has ended, or was replaced"
+        return Detection("-", LiveClass.UNCLEAR, Answer.YES, Confidence.POSSIBLE, (Clue(text),))
+    if progress.pace is Pace.MOVING:
+        certain = any(clue.source == "heartbeat" for clue in clues)
+        sure = Confidence.CERTAIN if certain else Confidence.LIKELY
+        return Detection("P1", LiveClass.PROGRESSING, Answer.YES, sure, clues)
+    if progress.pace is Pace.RECENT:
+        kind = LiveClass.STARTING if progress.starting else LiveClass.PROGRESSING
+        return Detection("P2", kind, Answer.YES, Confidence.LIKELY, clues)
+    works = f"its processes used {case.change.cores:.2f} CPUs"
+    if case.change.voluntary is not None:
+        works += f" and went to sleep {case.change.voluntary} times"
+    hints = tuple(
+        clue
+        for found in detections
+        if found.answer is Answer.UNKNOWN and found.kind in HANGS
+        for clue in found.evidence_for
+    )
+    return Detection(
+        "-", LiveClass.UNCLEAR, Answer.YES, Confidence.POSSIBLE, (*clues, Clue(works, "two looks"), *hints)
+    )

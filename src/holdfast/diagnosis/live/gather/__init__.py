@@ -1,0 +1,1 @@
+"""One look at a live process tree: threads, descriptors, stacks, counters, the run's own files."""

@@ -1,0 +1,1 @@
+"""The words by which logs tell a cause, as data with examples and near misses."""

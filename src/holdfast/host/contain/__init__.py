@@ -1,0 +1,1 @@
+"""Who belongs to a run and how it is held together: namespaces, control groups, limits."""

@@ -1,0 +1,77 @@
+"""Docker: a daemon is the parent of the container's processes; the id is what we have of them.
+
+Nothing of the container descends from us or holds our lock. Its control group and its first process are looked up
+before the command may run. Source: docker(1), docker-create(1), dockerd(8).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core.container.references import ImageReference
+from holdfast.host.files.filesystems import read_mounts
+from holdfast.model.container import ContainerRecord, ResolvedImage, RuntimeName
+from holdfast.model.record import replace
+
+from .oci import OciRuntime, is_first
+from .runtime import RuntimeProblem, call_all, parse_json, shorten
+
+GROUPS = ("docker/{id}", "system.slice/docker-{id}.scope")
+"""Where the two cgroup drivers put a container when nobody says otherwise."""
+
+
+class Docker(OciRuntime):
+    """Docker, through its client."""
+
+    name = RuntimeName.DOCKER
+
+    def resolve(self, image: ImageReference) -> ResolvedImage:
+        """As `Runtime.resolve`."""
+        asked = [[self.program, "info", "--format={{json .}}"], self.ask_image(image)]
+        (_, info), about_image = call_all(asked, self.environ)
+        facts = self._read_daemon(info)
+        found = self.read_image(image, *about_image)
+        options = " ".join(map(str, facts.get("SecurityOptions") or ()))
+        return replace(
+            found,
+            rootless="rootless" in options,
+            own_group=facts.get("CgroupDriver") != "none",
+            init=bool(facts.get("InitBinary")),
+            version=str(facts.get("ServerVersion") or ""),
+        )
+
+    def _read_daemon(self, text: str) -> dict[str, Any]:
+        facts = parse_json(text)
+        if not isinstance(facts, dict) or not facts.get("ServerVersion"):
+            errors = facts.get("ServerErrors") if isinstance(facts, dict) else None
+            raise RuntimeProblem(shorten(" ".join(map(str, errors)) if errors else text), self.explain(text))
+        return facts
+
+    def explain(self, words: str) -> str:
+        """As `OciRuntime.explain`."""
+        low = words.lower()
+        if "permission denied" in low:
+            return "have this account added to the group docker, or take runtime: podman, which needs no daemon"
+        if "cannot connect" in low or "is the docker daemon running" in low or "no such host" in low:
+            return "start the daemon (systemctl start docker), or name its socket in DOCKER_HOST"
+        return super().explain(words)
+
+    def find_init(self, container: ContainerRecord) -> int | None:
+        """As `Runtime.find_init`; from its control group in the usual place, without asking the daemon."""
+        points = [mount.mount_point for mount in read_mounts() if mount.kind in ("cgroup", "cgroup2")]
+        groups = (f"{point}/{form.format(id=container.id)}" for point in points for form in GROUPS)
+        return next((pid for group in groups if (pid := _find_first(group)) is not None), None)
+
+    def ask_init(self, container: ContainerRecord) -> int | None:
+        """The same by the daemon's own word: slower, and right wherever it put the container."""
+        return super().find_init(container)
+
+
+def _find_first(group: str) -> int | None:
+    """The process of a control group that is number 1 in its PID namespace."""
+    try:
+        with open(f"{group}/cgroup.procs", encoding="ascii") as file:
+            pids = [int(line) for line in file]
+    except (OSError, ValueError):
+        return None
+    return next((pid for pid in pids if is_first(pid)), None)

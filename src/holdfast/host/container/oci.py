@@ -1,0 +1,221 @@
+"""What Podman and Docker have in common: one set of verbs, labels, and answers in JSON."""
+
+from __future__ import annotations
+
+import os
+import signal as signals
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.core.container.command import ContainerPlan, build_create_command, build_env_file, split_environment
+from holdfast.core.container.references import REGISTRY, ImageReference
+from holdfast.host.clock import monotonic_s
+from holdfast.host.process.processes import read_stat
+from holdfast.model.container import (
+    LABEL_ATTEMPT,
+    LABEL_DIRECTORY,
+    LABEL_RUN,
+    ContainerRecord,
+    ResolvedImage,
+    RuntimeName,
+)
+
+from .runtime import ASK_S, CREATE_S, FoundContainer, RuntimeProblem, call, parse_json, shorten
+
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
+ABSENT = ("no such container", "no container with name or id", "no such object")
+MEMORY_WITHIN_S = 5.0
+"""A run's end waits for it."""
+LABELS = (LABEL_RUN, LABEL_ATTEMPT, LABEL_DIRECTORY)
+LIST_OURS = ("ps", "--all", "--no-trunc", f"--filter=label={LABEL_RUN}")
+LIVES = ("Up", "Restarting", "Paused")
+TAKEN = ("is already in use", "already in use by")
+MISSING = ("no such image", "image not known", "unable to find image", "failed to find image")
+
+
+class OciRuntime:
+    """Podman or Docker, by command line."""
+
+    name = RuntimeName.AUTO
+
+    def __init__(self, program: str, environ: Mapping[str, str]) -> None:
+        """`environ` is the caller's: sockets, contexts and stores are named there."""
+        self.program, self.environ = program, environ
+
+    # --- images --------------------------------------------------------------------------------------------------
+
+    def resolve(self, image: ImageReference) -> ResolvedImage:
+        """As `Runtime.resolve`."""
+        return self.read_image(image, *call(self.ask_image(image), self.environ))
+
+    def ask_image(self, image: ImageReference) -> list[str]:
+        """The command by which an image is looked up."""
+        return [self.program, "image", "inspect", image.text.removeprefix(REGISTRY)]
+
+    def read_image(self, image: ImageReference, code: int, text: str) -> ResolvedImage:
+        """The image in the answer to `ask_image`.
+
+        Raises:
+            RuntimeProblem: as `Runtime.resolve`.
+        """
+        found = parse_json(text) if code == 0 else None
+        if not isinstance(found, list) or not found or not isinstance(found[0], dict):
+            if any(words in text.lower() for words in MISSING):
+                raise RuntimeProblem("does not have this image", self.describe_pull(image), missing=True)
+            raise RuntimeProblem(shorten(text), self.explain(text))
+        facts = found[0]
+        machine = os.uname().machine
+        here = ARCHITECTURES.get(machine, machine)
+        theirs = str(facts.get("Architecture") or here)
+        if theirs != here:
+            pull = f"{self.name.value} pull --platform linux/{here} {_leave_digest(image)}"
+            words = f"has this image for {theirs}, and this box is {here}"
+            raise RuntimeProblem(words, f"{pull}, and name it by the digest of that one")
+        config = facts.get("Config") or {}
+        identity = str(facts.get("Id") or "").removeprefix("sha256:")
+        return ResolvedImage(
+            runtime=self.name,
+            program=self.program,
+            image=image.text,
+            # By its own id: between now and the start a tag may be moved.
+            reference=identity,
+            digest=image.digest or _read_digest(facts) or f"sha256:{identity}",
+            entrypoint=tuple(map(str, config.get("Entrypoint") or ())),
+            environment=dict(entry.partition("=")[::2] for entry in config.get("Env") or ()),
+            user=str(config.get("User") or ""),
+        )
+
+    def describe_pull(self, image: ImageReference) -> str:
+        """As `Runtime.describe_pull`."""
+        return f"{self.name.value} pull {image.text.removeprefix(REGISTRY)}"
+
+    def explain(self, words: str) -> str:
+        """What to do about what the runtime said."""
+        if "no space left" in words.lower():
+            return f"its image store is full: {self.name.value} system df, then {self.name.value} image prune"
+        if "network" in words.lower() and "not found" in words.lower():
+            return f"take one that is there, host or none: {self.name.value} network ls"
+        return f"{self.name.value} info says more"
+
+    # --- containers ----------------------------------------------------------------------------------------------
+
+    def create(self, plan: ContainerPlan, environ: Mapping[str, str]) -> str:
+        """As `Runtime.create`."""
+        argv = [self.program, *build_create_command(plan)]
+        by_name, _ = split_environment(plan.environment)
+        given, end = build_env_file(plan.environment), monotonic_s() + CREATE_S
+        for _ in range(2):
+            left_s = max(1.0, round(end - monotonic_s(), 1))
+            code, text = call(argv, {**environ, **by_name}, within_s=left_s, given=given)
+            container = text.strip().splitlines()[-1].strip() if code == 0 and text.strip() else ""
+            if len(container) == 64:
+                return container
+            if not any(words in text.lower() for words in TAKEN) or not self._remove_leftover(plan):
+                break
+        raise RuntimeProblem(shorten(text), self.explain(text))
+
+    def _remove_leftover(self, plan: ContainerPlan) -> bool:
+        """Remove a container of our name that an earlier start of this very attempt left and nobody runs in."""
+        facts = self._inspect(plan.name)
+        labels = (facts.get("Config") or {}).get("Labels") or {}
+        ours = labels.get(LABEL_RUN) == plan.run_id and labels.get(LABEL_DIRECTORY) == plan.run_dir
+        if not ours or (facts.get("State") or {}).get("Running"):
+            return False
+        self.remove(plan.name)
+        return True
+
+    def _inspect(self, container: str, within_s: float = ASK_S) -> dict[str, Any]:
+        code, text = call([self.program, "container", "inspect", container], self.environ, within_s=within_s)
+        found = parse_json(text) if code == 0 else None
+        return found[0] if isinstance(found, list) and found and isinstance(found[0], dict) else {}
+
+    def find_init(self, container: ContainerRecord) -> int | None:
+        """As `Runtime.find_init`."""
+        state = self._inspect(container.id).get("State") or {}
+        pid = state.get("Pid") if isinstance(state, dict) else None
+        return pid if isinstance(pid, int) and pid > 0 and read_stat(pid) is not None else None
+
+    def signal(self, container: str, number: int) -> None:
+        """As `Runtime.signal`."""
+        self._tell("kill", f"--signal={signals.Signals(number).name}", container)
+
+    def unpause(self, container: str) -> None:
+        """As `Runtime.unpause`."""
+        self._tell("unpause", container)
+
+    def _tell(self, *words: str) -> None:
+        code, text = call([self.program, *words], self.environ)
+        if code != 0:
+            raise RuntimeProblem(shorten(text), self.explain(text))
+
+    def was_out_of_memory(self, container: str) -> bool:
+        """As `Runtime.was_out_of_memory`."""
+        return (self._inspect(container, MEMORY_WITHIN_S).get("State") or {}).get("OOMKilled") is True
+
+    def remove(self, container: str) -> None:
+        """As `Runtime.remove`."""
+        code, text = call([self.program, "rm", "--force", "--volumes", container], self.environ, within_s=2 * ASK_S)
+        if code != 0 and not any(words in text.lower() for words in ABSENT):
+            raise RuntimeProblem(shorten(text), f"{self.name.value} rm --force {container}")
+
+    def list_ours(self) -> tuple[FoundContainer, ...]:
+        """As `Runtime.list_ours`."""
+        form = "\t".join(("{{.ID}}", "{{.Status}}", *(f'{{{{.Label "{label}"}}}}' for label in LABELS)))
+        code, text = call([self.program, *LIST_OURS, f"--format={form}"], self.environ)
+        if code != 0:
+            raise RuntimeProblem(shorten(text), self.explain(text))
+        rows = (line.split("\t") for line in text.splitlines())
+        found = (
+            read_found(row[0], dict(zip(LABELS, row[2:], strict=False)), running=row[1].startswith(LIVES))
+            for row in rows
+            if len(row) == 2 + len(LABELS)
+        )
+        return tuple(one for one in found if one is not None)
+
+
+def _leave_digest(image: ImageReference) -> str:
+    """An image without its digest, which names the one for another machine."""
+    return f"{image.name}:{image.tag}" if image.tag else image.name
+
+
+def _read_digest(facts: Mapping[str, object]) -> str:
+    """The digest of the manifest where the runtime knows one."""
+    direct = facts.get("Digest")
+    if isinstance(direct, str) and direct.startswith("sha256:"):
+        return direct
+    repositories = facts.get("RepoDigests")
+    if isinstance(repositories, list) and repositories and isinstance(repositories[0], str):
+        return repositories[0].rpartition("@")[2]
+    return ""
+
+
+def read_found(container: str, labels: Mapping[str, str], *, running: bool) -> FoundContainer | None:
+    """A container that carries our labels; None where they, or its id, are not ours."""
+    run_id, attempt, run_dir = (str(labels.get(label, "")) for label in LABELS)
+    if len(container) != 64 or not run_id or not attempt.isdecimal():
+        return None
+    return FoundContainer(container, run_id, int(attempt), run_dir, running)
+
+
+def read_pid_file(path: str) -> int | None:
+    """The pid in a file that a runtime writes; None while it is not there, or names no container's first process.
+
+    The file is old, or written by somebody inside, where it names another one.
+    """
+    try:
+        with open(path, encoding="ascii") as file:
+            text = file.read(32).strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return int(text) if text.isdigit() and is_first(int(text)) else None
+
+
+def is_first(pid: int) -> bool:
+    """Whether a process is the first of a PID namespace below ours. Source: proc_pid_status(5), NSpid."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            line = next((line for line in file if line.startswith("NSpid:")), "")
+    except OSError:
+        return False
+    inner = line.split()[1:]
+    return len(inner) > 1 and inner[-1] == "1"

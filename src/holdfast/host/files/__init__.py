@@ -1,0 +1,1 @@
+"""Durable files: atomic replacement, locks, file events, disks, copies of code."""

@@ -1,0 +1,1 @@
+"""Copies of files that are proven where they were written."""

@@ -1,0 +1,63 @@
+"""The job of an attempt as it is in force: what ``run.json`` says, or what somebody changed since (``job.json``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.model import wire
+
+from . import fallback
+
+
+def read_job_change(run_dir: str, attempt: int) -> tuple[int, dict[str, Any]]:
+    """As `read_newest`, of ``job.json``."""
+    return read_newest(run_dir, attempt, wire.JOB)
+
+
+def read_newest(run_dir: str, attempt: int, name: str) -> tuple[int, dict[str, Any]]:
+    """The newest record of a name at or before an attempt, with the number of its attempt; (0, {}) without one.
+
+    Raises:
+        OSError, WireError: it is there and cannot be read. An older one would be of another job.
+    """
+    run_id = os.path.basename(run_dir)
+    for number in range(attempt, 0, -1):
+        path = f"{wire.attempt_dir(run_dir, number)}/{name}"
+        try:
+            return number, wire.parse_object(fallback.read(run_id, number, path), name)
+        except FileNotFoundError:
+            continue
+    return 0, {}
+
+
+def find_job(record: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """The job in force as JSON, from ``run.json`` and what `read_job_change` found; empty when neither has one.
+
+    With the command as asked for: what an attempt runs instead of a script is in `AttemptCode`.
+    """
+    job = change.get("job")
+    if isinstance(job, dict):
+        return job
+    job, snapshot = record.get("job"), record.get("snapshot")
+    script = snapshot.get("script") if isinstance(snapshot, dict) else None
+    if not isinstance(job, dict):
+        return {}
+    return {**job, "command": script["argv"]} if isinstance(script, dict) and "argv" in script else job
+
+
+def has_checkpoint(run_dir: str, job: Mapping[str, Any]) -> bool:
+    """Whether something that is not hidden lies in the run's checkpoint directory, or in its mirror."""
+    stated = job.get("checkpoints")
+    mirror = stated.get("mirror") if isinstance(stated, dict) else None
+    places = [f"{run_dir}/{wire.CHECKPOINTS}"]
+    places += [f"{mirror.rstrip('/')}/{os.path.basename(run_dir)}"] if isinstance(mirror, str) and mirror else []
+    return any(_holds_something(place) for place in places)
+
+
+def _holds_something(place: str) -> bool:
+    try:
+        return any(not name.startswith(".") for name in os.listdir(place))
+    except OSError:
+        return False

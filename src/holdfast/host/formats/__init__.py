@@ -1,0 +1,1 @@
+"""Files of other programs: data sets, packages, readable text, the library for the job."""

@@ -1,0 +1,1 @@
+"""Starting a job: spawn, keeper, output."""

@@ -1,0 +1,1 @@
+"""Leases of cards: kernel locks, public records, the line of those who wait."""

@@ -1,0 +1,1 @@
+"""Processes of this box: identity, signals, children, helpers with a deadline."""

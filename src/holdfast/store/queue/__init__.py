@@ -1,0 +1,1 @@
+"""The queue: a journal of acts, and its projection in SQLite."""

@@ -1,0 +1,235 @@
+"""Looking through a submission before it is taken: names, known jobs, dependencies, cycles.
+
+All mistakes are found at once, because who hands in a thousand jobs wants to hear of the third one too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.model.errors import UsageError
+from holdfast.model.pattern import compile_later
+from holdfast.model.queue import JobState, NewJob, Submission
+from holdfast.model.record import field, record
+
+from .rows import clean_text
+
+if TYPE_CHECKING:
+    import sqlite3
+
+MOST_MISTAKES = 10
+MOST_NEEDS = 2_000_000
+"""Pairs of jobs, of which one needs the other, in one submission: each is a row."""
+_NAME = compile_later(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}", re.ASCII)
+
+
+@record(frozen=False)
+class SubmissionPlan:
+    """What a submission comes to.
+
+    `new` are positions of the jobs that are not known yet, `ids` the ids of all by position (0: new), `needs` by
+    position: ids of known jobs, and positions of new ones as negative numbers less one. `notes` by position.
+    """
+
+    new: list[int]
+    ids: list[int]
+    needs: dict[int, list[int]] = field(default_factory=dict)
+
+
+def plan_submission(db: sqlite3.Connection, submission: Submission) -> SubmissionPlan:
+    """What of it is new and what that needs.
+
+    Raises:
+        UsageError: up to ten mistakes, each with what to do.
+    """
+    mistakes = [*_check_names(submission)]
+    known = _read_names(db, submission.group)
+    plan = SubmissionPlan([], [])
+    for position, job in enumerate(submission.jobs):
+        there = known.get(job.name)
+        if there is None:
+            plan.new.append(position)
+        elif there[1] != job.sha256:
+            mistakes.append(
+                f"{submission.group}/{job.name} is in the queue with another configuration "
+                f"({_short(there[1])}, this one is {_short(job.sha256)}): give this one a name of its own"
+            )
+        plan.ids.append(0 if there is None else there[0])
+    if not mistakes:
+        _Needs(db, submission, known, plan, mistakes).resolve()
+    if not mistakes:
+        mistakes += _find_cycle(submission.jobs, plan)
+    if mistakes:
+        shown = mistakes[:MOST_MISTAKES]
+        more = f"\n... and {len(mistakes) - len(shown)} more" if len(mistakes) > len(shown) else ""
+        raise UsageError("\n".join(shown) + more, hint="Nothing was taken: mend it and hand it in again.")
+    return plan
+
+
+def _short(sha256: str) -> str:
+    return sha256[:10] or "no hash"
+
+
+def check_name(name: str, what: str) -> str:
+    """Why `name` cannot be one; empty when it can."""
+    if _NAME.fullmatch(name):
+        return ""
+    return f"{what} {name[:80]!r}: a name is 1 to 200 letters, digits, - _ . = and begins with a letter or digit"
+
+
+def _check_names(submission: Submission) -> Iterable[str]:
+    if problem := check_name(submission.group, "group"):
+        yield problem
+    names = Counter(job.name for job in submission.jobs)
+    for position, job in enumerate(submission.jobs, 1):
+        if problem := check_name(job.name, f"job {position}"):
+            yield problem
+    for name in [name for name, number in names.items() if number > 1][:MOST_MISTAKES]:
+        places = [str(position) for position, job in enumerate(submission.jobs, 1) if job.name == name]
+        yield f"jobs {' and '.join(places[:5])} have one name: {name}; results of one would be taken for the other's"
+
+
+def _read_names(db: sqlite3.Connection, group: str) -> dict[str, tuple[int, str]]:
+    rows = db.execute(
+        "SELECT c.name, c.id, c.sha256 FROM jobs c JOIN groups g ON g.id = c.group_id WHERE g.name = ?", (group,)
+    )
+    return {name: (job_id, sha256) for name, job_id, sha256 in rows}
+
+
+class _Needs:
+    """Resolves the words of `NewJob.needs`; each word is looked up once."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        submission: Submission,
+        known: dict[str, tuple[int, str]],
+        plan: SubmissionPlan,
+        mistakes: list[str],
+    ) -> None:
+        self._db, self._group, self._jobs = db, submission.group, submission.jobs
+        self._known, self._plan, self._mistakes = known, plan, mistakes
+        self._positions: dict[str, int] = {}
+        self._found: dict[str, list[int]] = {}
+
+    def resolve(self) -> None:
+        self._positions = {self._jobs[position].name: position for position in self._plan.new}
+        total = 0
+        for position in self._plan.new:
+            job = self._jobs[position]
+            if not job.needs:
+                continue
+            found = [number for word in job.needs for number in self._look_up(word, job.name)]
+            self._plan.needs[position] = list(dict.fromkeys(found))
+            total += len(found)
+            if total > MOST_NEEDS:
+                self._mistakes.append(
+                    f"the jobs need each other in more than {MOST_NEEDS} pairs: let one job need the group, and the "
+                    "others that job"
+                )
+                return
+
+    def _look_up(self, word: str, name: str) -> list[int]:
+        if word not in self._found:
+            self._found[word] = self._find(word, name)
+        return self._found[word]
+
+    def _find(self, word: str, name: str) -> list[int]:
+        group, slash, job = word.partition("/")
+        if not slash:
+            group, job = self._group, word
+        if slash and not job:
+            ids = find_ids(self._db, group)
+            if not ids:
+                self._complain(word, name, "there is no such group, or it has no jobs yet")
+            return ids
+        if group == self._group and job in self._positions:
+            return [-1 - self._positions[job]]
+        ids = [self._known[job][0]] if group == self._group and job in self._known else find_ids(self._db, group, job)
+        if not ids:
+            self._complain(word, name, "there is no such job")
+        return ids
+
+    def _complain(self, word: str, name: str, why: str) -> None:
+        near = propose_names(self._db, word, [*self._positions, *self._known], group=self._group)
+        self._mistakes.append(f"{name} needs {word}: {why}{near}")
+
+
+def find_ids(db: sqlite3.Connection, group: str, name: str | None = None) -> list[int]:
+    """The ids of a group's jobs, or of the one of that name."""
+    query = "SELECT c.id FROM jobs c JOIN groups g ON g.id = c.group_id WHERE g.name = ?"
+    values: tuple[str, ...] = (clean_text(group),)
+    if name is not None:
+        query, values = f"{query} AND c.name = ?", (*values, clean_text(name))
+    return [row[0] for row in db.execute(f"{query} ORDER BY c.id", values)]
+
+
+def propose_names(db: sqlite3.Connection, word: str, names: Iterable[str] = (), *, group: str = "default") -> str:
+    """Names near to a word, for a message: `` (near: a, b)``; empty when nothing is near.
+
+    `group` is the one in which the word was said: there a name alone is that of a job of this group.
+    """
+    import difflib
+
+    rows = db.execute("SELECT g.name, c.name FROM jobs c JOIN groups g ON g.id = c.group_id LIMIT 20000")
+    labels = {f"{its}/{name}" if its != "default" or group != "default" else name for its, name in rows}
+    groups = {f"{name}/" for (name,) in db.execute("SELECT name FROM groups")}
+    known = [*names, *sorted(groups), *sorted(labels)]
+    # Jobs of commands have long names: who types the beginning of one, or leaves out its group, means that one.
+    begun = [name for name in known if name.startswith(word) or name.partition("/")[2] == word]
+    near = [*begun, *difflib.get_close_matches(word, known, n=3)][:3] if word else []
+    return f" (near: {', '.join(dict.fromkeys(near))})" if near else ""
+
+
+def _find_cycle(jobs: Sequence[NewJob], plan: SubmissionPlan) -> Iterable[str]:
+    """A cycle, as a sentence. Only new jobs can form one: none that is there needs one that is not."""
+    edges = {position: [-1 - n for n in needs if n < 0] for position, needs in plan.needs.items()}
+    done: set[int] = set()
+    for start in edges:
+        path: list[int] = []
+        on_path: set[int] = set()
+        stack: list[tuple[int, bool]] = [(start, False)]
+        while stack:
+            node, leaving = stack.pop()
+            if leaving:
+                on_path.discard(path.pop())
+                done.add(node)
+                continue
+            if node in on_path:
+                names = [jobs[p].name for p in [*path[path.index(node) :], node]]
+                words = ", ".join(f"{a} needs {b}" for a, b in itertools.pairwise(names))
+                yield f"nothing could ever start: {words}"
+                return
+            if node in done:
+                continue
+            path.append(node)
+            on_path.add(node)
+            stack.append((node, True))
+            stack.extend((need, False) for need in edges.get(node, ()))
+
+
+def describe_needs(db: sqlite3.Connection, ids: Iterable[int]) -> str:
+    """Why jobs that are needed will not be done by themselves; empty when they may be."""
+    closed = {JobState.FAILED.value, JobState.CANCELLED.value}
+    for job_id in ids:
+        row = db.execute(
+            "SELECT g.name, c.name, c.state FROM jobs c JOIN groups g ON g.id = c.group_id WHERE c.id = ?", (job_id,)
+        ).fetchone()
+        if row is not None and row[2] in closed:
+            return f"needs {row[0]}/{row[1]}, which is {row[2]}"
+    return ""
+
+
+def count_cards(base: dict[str, Any], change: dict[str, Any]) -> int:
+    """How many cards a job asks for, of its encoded form."""
+    wish = change.get("gpus", base.get("gpus"))
+    if not isinstance(wish, dict):
+        return 0
+    devices, count = wish.get("devices"), wish.get("count")
+    if isinstance(devices, (list, tuple)) and devices:
+        return len(devices)
+    return count if isinstance(count, int) else 0

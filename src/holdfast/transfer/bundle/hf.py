@@ -1,0 +1,115 @@
+"""What a desk starts on a box: ``PY -X utf8 -I -S .../HASH/hf.py WORD``; the bundle's own copy lies beside ``lib``.
+
+WORD is base64 of JSON: ``argv``, and ``env``, which is added to the environment. With argv ``agent-entry NAME ...`` it
+is an internal entry, which needs no click; else the command line. ``hf.py -- ARGV`` is the command line for an entry of
+a clock. The directory and all above it are looked at first: where another account could put files of its own in their
+place nothing of ours is run.
+
+When the connection ends this process ends too (SIGHUP, which those who follow a run take for "detach"), unless it is a
+supervisor. It stays small: Python compiles it at each start.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from importlib import import_module
+
+ENTRY = "agent-entry"
+SUPERVISORS = ("stand", "supervise", "queue-worker", "sentinel", "after-push")
+"""Entries that outlive a connection."""
+OLDEST = (3, 10)
+
+
+def main(text: str | bytes, *, plain: bool = False) -> int:
+    """Be what the JSON `text` says; its exit code. `plain`: nobody is connected."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    call = json.loads(text)
+    argv = call["argv"]
+    internal = argv[:1] == [ENTRY]
+    sys.path.insert(0, f"{here}/lib")
+    if sys.version_info < OLDEST:
+        version = ".".join(map(str, sys.version_info[:3]))
+        what = f"{sys.executable} is Python {version}, and holdfast needs 3.10"
+        return refuse("NoInterpreter", what, "name another in places.toml: python", internal)
+    weakness = import_module("holdfast.host.files.ownership").describe_weakness(here)
+    if weakness:
+        what = f"{here} is not used: another account could change what is run from it: {weakness}"
+        hint = "name a directory of your own as `root` of the place in places.toml"
+        return refuse("NotPermitted", what, hint, internal)
+    # The runs root that the bundle lies in is the one that is meant.
+    os.environ["HOLDFAST_RUNS"] = os.path.dirname(os.path.dirname(here))
+    os.environ.update(call["env"])
+    import_module("holdfast.host.formats.own_bundle").note_use(here)
+    if not plain and not (internal and argv[1:2] and argv[1] in SUPERVISORS):
+        end_with_connection()
+    if internal:
+        code = import_module("holdfast.agent.__main__").main(argv[1:])
+    else:
+        sys.path.append(f"{here}/vendor")
+        sys.argv = ["holdfast", *argv]
+        code = import_module("holdfast.cli.main").main()
+    return int(code)
+
+
+def refuse(name: str, message: str, hint: str, internal: bool) -> int:  # noqa: FBT001 - one caller
+    """Say why not: as an entry's error, or as the command line says it."""
+    errors = import_module("holdfast.model.errors")
+    error = getattr(errors, name)(message, hint=hint)
+    if internal:
+        sys.stdout.write(json.dumps({"error": errors.describe(error)}) + "\n")
+    else:
+        sys.stderr.write(f"holdfast: {message}\n  {hint}\n")
+    return int(error.exit_code)
+
+
+def end_with_connection() -> None:
+    """Have this process hung up when nobody can read any more what it writes.
+
+    Source: poll(2): POLLERR on the write end of a pipe whose read end was closed, POLLHUP on a socket or terminal.
+    """
+    import _thread  # not threading, which takes as long to load as all the rest of this file
+    import select
+    import signal
+
+    poller = select.poll()
+    for number in (1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            continue
+        poller.register(number, 0)
+
+    listener = _thread.get_ident()
+
+    def watch() -> None:
+        poller.poll()
+        # To the main thread, which then leaves whatever it waits in.
+        signal.pthread_kill(listener, signal.SIGHUP)
+
+    _thread.start_new_thread(watch, ())
+
+
+def leave(code: object) -> None:
+    """End this process without the interpreter's own end, during which a thread that wakes up aborts it.
+
+    Source: Python's documentation, Py_FinalizeEx and "Daemon threads" (bpo-42969).
+    """
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        pass  # nobody reads it
+    os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--"]:
+        # An entry of cron or systemd, written by a holdfast that ran from here: plain words, and no connection.
+        sys.exit(main(json.dumps({"argv": sys.argv[2:], "env": {}}), plain=True))
+    try:
+        leave(main(base64.b64decode(sys.argv[1])))
+    except SystemExit as error:
+        leave(error.code)

@@ -1,0 +1,153 @@
+"""`SshTransport`: calls to one box through ssh(1), which share one connection where that can be had.
+
+Who shares is ssh's own business: a call whose shared connection is dead, or full (MaxSessions), opens one of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+
+from holdfast.model.errors import HoldfastError, Unreachable
+from holdfast.model.place import Place
+from holdfast.transport.calls import Calls
+from holdfast.transport.child import Child, Ending, Late
+from holdfast.transport.frame import build_line, build_plain_line, make_nonce
+
+from .classify import JUMP, explain
+from .command import Sharing, Timing, build_options, find_program, target
+from .config import SshConfig, read_config
+from .control import find_socket
+
+CLOSE_LIMIT_S = 5.0
+
+
+class SshTransport(Calls):
+    """Commands through the login shell of one account of one box. Make one for a place, and keep it."""
+
+    def __init__(self, place: Place, *, timing: Timing | None = None) -> None:
+        """Nothing is started before the first call."""
+        super().__init__()
+        self.name = f"ssh {place.name}"
+        self.place = place.name
+        self._place = place
+        self._timing = timing or Timing()
+        self._reading = threading.Lock()
+        self._config: SshConfig | None = None
+
+    def read_config(self) -> SshConfig:
+        """What ``ssh -G`` says of this place; asked once.
+
+        Raises:
+            Unreachable, Refused: as of `config.read_config`.
+        """
+        with self._reading:
+            if self._config is None:
+                self._config = read_config(self._place)
+            return self._config
+
+    def build_argv(self, line: str) -> list[str]:
+        """The command line of one call.
+
+        Raises:
+            Unreachable, Refused: as of `read_config`.
+        """
+        return self._build_argv(line, self._share(self.read_config()))
+
+    def _build_argv(self, line: str, sharing: Sharing) -> list[str]:
+        options = [*build_options(self._timing, sharing), *self.read_config().overrides]
+        return [find_program(), *options, *target(self._place), line]
+
+    def login(self) -> int:
+        """Log in on this terminal, where ssh may ask; answers ssh's exit code. Other calls then share the connection.
+
+        Raises:
+            Unreachable: nowhere to put the shared connection, or no ssh client.
+            Refused: as of `read_config`.
+        """
+        sharing = self._share(self.read_config())
+        if sharing.path is None:
+            raise Unreachable(
+                f"{self.place}: there is no short private directory for a connection to share",
+                hint="set XDG_RUNTIME_DIR to one, or ControlPath in ~/.ssh/config",
+                details={"place": self.place, "why": "sharing"},
+            )
+        options = build_options(self._timing, sharing, for_login=True)
+        return subprocess.call([find_program(), *options, *target(self._place), "exit 0"])
+
+    def open_terminal(self, script: str, words: Sequence[str] = ()) -> int:
+        """As of `base.Transport`; 255 also when there was no connection, of which ssh has told then.
+
+        Raises:
+            Unreachable, Refused: as of `read_config`.
+        """
+        argv = self.build_argv(build_plain_line(script, words))
+        # The last of -T and -t counts; twice: whatever this process's input is.
+        return subprocess.call([argv[0], *argv[1 : argv.index("--")], "-tt", *argv[argv.index("--") :]])
+
+    def close(self) -> None:
+        """Let the shared connection end with its last call, if it is ours; one that the user set up stays.
+
+        Commands of the desk do not: the next one finds it, and it ends by itself when it was idle for a while.
+        """
+        try:
+            sharing = self._share(self.read_config())
+        except HoldfastError:
+            return
+        if sharing.is_users or sharing.path is None or not os.path.exists(sharing.path):
+            return
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(
+                [find_program(), *build_options(self._timing, sharing), "-O", "stop", *target(self._place)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=CLOSE_LIMIT_S,
+                check=False,
+            )
+
+    def _start(self, line: str, nonce: str, stdin: int) -> Child:
+        return self._launch(self.build_argv(line), nonce, stdin)
+
+    def _launch(self, argv: list[str], nonce: str, stdin: int) -> Child:
+        # No window may ask either, not even for a jump host, which BatchMode does not reach. Source: ssh(1).
+        env = {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
+        try:
+            return Child(argv, nonce, stdin=stdin, env=env, group=False)
+        except OSError as error:
+            raise Unreachable(
+                f"{self.place}: the program {argv[0]!r} cannot be started: {error.strerror}",
+                hint="free some processes or memory here, and try again",
+                details={"place": self.place, "why": "client"},
+            ) from error
+
+    def _explain(self, ending: Ending) -> HoldfastError:
+        error = explain(self._place, ending)
+        return (self._ask_jump() or error) if error.details["why"] == JUMP else error
+
+    def _ask_jump(self) -> HoldfastError | None:
+        """Connect once more, unshared: only then does ssh pass on what a jump host's ssh says.
+
+        Source: sshconnect.c, ssh_proxy_connect: with ControlPersist its standard error is /dev/null.
+        """
+        nonce = make_nonce()
+        child = self._launch(self._build_argv(build_line(nonce, "true", ()), Sharing()), nonce, subprocess.DEVNULL)
+        with contextlib.closing(child):
+            try:
+                child.serve(_drop, _drop, deadline=time.monotonic() + 2 * self._timing.connect_s)
+            except Late:
+                return None
+            return explain(self._place, child.ending()) if child.code is None else None
+
+    def _share(self, config: SshConfig) -> Sharing:
+        if config.own_control_path:
+            return Sharing(config.own_control_path, is_users=True)
+        # Calls that ssh would make alike share a connection, whichever command of the desk they come from.
+        return Sharing(find_socket(f"{find_program()}\n{self._place.host}\n{config.text}"))
+
+
+def _drop(data: bytes) -> None:
+    """Nobody asked for it."""

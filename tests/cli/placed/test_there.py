@@ -1,0 +1,72 @@
+"""What a desk makes of a command that it has a place carry out, with a place that answers what it is told to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.cli.placed import there
+from holdfast.desk.orders.journal import Step, claim_order, list_orders, note_step, read_journal
+from holdfast.desk.runs import registry
+from holdfast.desk.runs.answer import read_answer
+from holdfast.host.clock import utc_now
+from holdfast.model.place import Place
+from tests.desk.runs.sightings import answer, over, run_id
+
+pytestmark = pytest.mark.cli
+PLACE = Place("gpu1", host="gpu1")
+
+
+class _Box:
+    """Says in its turn what is there."""
+
+    is_met = True
+    place = PLACE
+
+    def __init__(self, *answers: dict[str, Any]) -> None:
+        self.answers = list(answers)
+
+    def entry(self, _name: str, _words: object = (), *, limit_s: float) -> dict[str, Any]:
+        assert limit_s > 0
+        return self.answers.pop(0)
+
+
+def _remove(box: _Box, monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, str]:
+    """Type `rm`; the conditions that are known afterwards."""
+    monkeypatch.setattr(there, "find_place", lambda _: PLACE)
+    monkeypatch.setattr(there, "open_box", lambda _: box)
+    monkeypatch.setattr(there, "send", lambda *_, **__: 0)
+    assert there.send_to("gpu1", ("rm", "--yes", *words)) == 0
+    return {seen.run_id: seen.condition for seen in registry.read_sightings("gpu1")}
+
+
+@pytest.fixture
+def taken(isolated_environment: dict[str, str]) -> str:
+    """A run that the place took and that has ended there, beside another one."""
+    with claim_order("gpu1", "digits", "0" * 64, "") as claim:
+        note_step("gpu1", Step.TAKEN, claim.run_id)
+    registry.record_poll(read_answer("gpu1", answer(over(run_id=claim.run_id), over(1)), at=utc_now()))
+    return claim.run_id
+
+
+@pytest.mark.parametrize("words", [("--older", "0s"), ("digits",)], ids=["by age", "by name"])
+@pytest.mark.parametrize("roots", [[], ["/runs"]], ids=["empty", "unreadable"])
+def test_what_was_gone_before_rm_was_typed_is_not_taken_for_removed(
+    monkeypatch: pytest.MonkeyPatch, taken: str, words: tuple[str, ...], roots: list[str]
+) -> None:
+    """Their disk is not mounted: what `rm` does not find there may be all that there is, and teardown asks for it."""
+    gone = answer(absent=[taken, run_id(1)], missing_roots=roots)
+    known = _remove(_Box(gone, gone), monkeypatch, *words)
+    assert sorted(known) == sorted([taken, run_id(1)])
+    assert list_orders(read_journal("gpu1"))[taken].step is Step.TAKEN
+
+
+@pytest.mark.parametrize("roots", [[], ["/runs"]], ids=["removed", "lost meanwhile"])
+def test_what_was_there_before_rm_and_is_not_afterwards_was_removed(
+    monkeypatch: pytest.MonkeyPatch, taken: str, roots: list[str]
+) -> None:
+    before, after = answer(over(run_id=taken), over(1)), answer(over(1), absent=[taken], missing_roots=roots)
+    known = _remove(_Box(before, after), monkeypatch, taken)
+    assert (taken in known) == bool(roots)
+    assert list_orders(read_journal("gpu1"))[taken].step is (Step.TAKEN if roots else Step.REMOVED)

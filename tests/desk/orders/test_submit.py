@@ -1,0 +1,224 @@
+"""A submission goes on where the link is lost, pauses with the same run id, and takes a refusal for what it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from holdfast.core.job.job_hash import hash_job
+from holdfast.desk.orders.build import Draft
+from holdfast.desk.orders.journal import Step, hold_order, list_orders, read_journal
+from holdfast.desk.orders.submit import submit_draft
+from holdfast.desk.runs import registry
+from holdfast.desk.runs.pending import GIVE_UP_S, list_pending
+from holdfast.host.clock import epoch_s, utc_now
+from holdfast.model.errors import CutOff, HoldfastError, Refused, StorageError, Taken, TooLate, Unreachable
+from holdfast.model.job import JobSpec
+from holdfast.model.order import RunRef
+from holdfast.model.place import Place
+from holdfast.model.record import replace
+from holdfast.model.sighting import Poll, Reach, Sighting
+from holdfast.platforms.base import Submission
+from tests.desk.boxes import FACTS_OF_A_BOX
+
+if TYPE_CHECKING:
+    from holdfast.model.order import Order
+    from holdfast.model.place import BoxFacts
+    from holdfast.transfer.box import Box
+
+pytestmark = pytest.mark.files
+
+JOB = JobSpec("job", ("true",), ".")
+
+
+class FakeBox:
+    """A place that is reached unless `error` is set."""
+
+    place = Place("gpu1", host="gpu1", setup=("module load cuda",))
+
+    def __init__(self, error: HoldfastError | None = None) -> None:
+        self.error = error
+
+    def ensure(self) -> BoxFacts:
+        if self.error is not None:
+            raise self.error
+        return FACTS_OF_A_BOX
+
+
+class FakePlatform:
+    """Answers each order with the next of `errors`, then takes it."""
+
+    kind = "fake"
+
+    def __init__(self, *errors: HoldfastError) -> None:
+        self.errors = list(errors)
+        self.orders: list[Order] = []
+
+    def submit(self, order: Order, *, prove_s: float | None = None) -> Submission:
+        del prove_s
+        self.orders.append(order)
+        if self.errors:
+            raise self.errors.pop(0)
+        return Submission(RunRef("gpu1", order.run_id, f"/data/runs/{order.run_id}"))
+
+
+def submit(
+    platform: FakePlatform,
+    box: FakeBox | None = None,
+    told: list[str] | None = None,
+    run_id: str | None = None,
+    *,
+    follow: bool = False,
+) -> Submission:
+    """Submit `JOB`, with two pauses."""
+    return submit_draft(
+        Draft(JOB, hash_job(JOB), None),
+        cast("Box", box or FakeBox()),
+        platform,
+        argv=("holdfast", "run", "--token=hunter2hunter2"),
+        run_id=run_id,
+        prove_s=None if follow else 0.0,
+        tell=(told if told is not None else []).append,
+        pauses_s=(0.0, 0.0),
+    )
+
+
+def steps() -> list[tuple[Step, str]]:
+    """The journal in short."""
+    return [(entry.step, entry.run_id) for entry in read_journal("gpu1")]
+
+
+def test_intent_and_sending_are_noted_before_the_answer() -> None:
+    answer = submit(FakePlatform())
+    run_id = answer.ref.run_id
+    assert steps() == [(Step.INTENT, run_id), (Step.SENT, run_id), (Step.TAKEN, run_id)]
+
+
+def test_the_order_has_what_the_place_configures_and_no_secret_of_the_command_line() -> None:
+    platform = FakePlatform()
+    submit(platform)
+    (order,) = platform.orders
+    assert order.setup == ("module load cuda",)
+    assert order.bundle == FACTS_OF_A_BOX.bundle
+    assert "hunter2" not in str(order.argv)
+    assert order.by
+    assert order.desk
+
+
+@pytest.mark.requirement("XPORT-07")
+def test_a_lost_link_is_no_answer_and_the_same_id_is_asked_again() -> None:
+    platform, told = FakePlatform(CutOff("cut"), TooLate("late")), list[str]()
+    answer = submit(platform, told=told)
+    assert [order.run_id for order in platform.orders] == [answer.ref.run_id] * 3
+    assert "cut; asking again for gpu1:" in told[0]
+
+
+def test_a_place_that_hangs_is_not_asked_for_longer_than_half_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 16))  # as ssh's time limit for a connection lets each try last
+    monkeypatch.setattr("holdfast.desk.orders.submit.time.monotonic", lambda: float(next(clock)))
+    platform = FakePlatform(*(CutOff("cut") for _ in range(3)))
+    with pytest.raises(CutOff, match="is not known"):
+        submit(platform)
+    assert len(platform.orders) == 2
+
+
+def test_when_it_pauses_the_same_command_goes_on_with_the_same_run() -> None:
+    with pytest.raises(CutOff) as caught:
+        submit(FakePlatform(*(CutOff("cut") for _ in range(3))))
+    (run_id,) = list_orders(read_journal("gpu1"))
+    assert f"whether gpu1:{run_id} runs is not known" in str(caught.value)
+    assert "the same command goes on with it" in caught.value.hint
+    told: list[str] = []
+    assert submit(FakePlatform(), told=told).ref.run_id == run_id
+    assert told[0].startswith(f"going on with gpu1:{run_id}, which was ordered at ")
+    assert submit(FakePlatform()).ref.run_id != run_id
+
+
+def test_a_run_id_that_was_answered_is_not_said_to_be_unsent() -> None:
+    told: list[str] = []
+    run_id = submit(FakePlatform()).ref.run_id
+    assert submit(FakePlatform(), told=told, run_id=run_id).ref.run_id == run_id
+    assert told[0].startswith(f"gpu1:{run_id} was taken at ")
+    assert told[0].endswith("asking for it again, which begins no second run")
+
+
+def test_a_place_that_cannot_be_reached_is_said_at_once() -> None:
+    platform = FakePlatform()
+    with pytest.raises(Unreachable, match="nothing was ordered yet"):
+        submit(platform, FakeBox(Unreachable("no route")))
+    assert platform.orders == []
+    with pytest.raises(Refused):
+        submit(platform, FakeBox(Refused("key")))
+    (run_id,) = list_orders(read_journal("gpu1"))
+    assert submit(platform).ref.run_id == run_id
+
+
+def test_a_refusal_is_an_answer() -> None:
+    with pytest.raises(Taken):
+        submit(FakePlatform(Taken("another job")))
+    assert [step for step, _ in steps()] == [Step.INTENT, Step.SENT, Step.REFUSED]
+
+
+def pending() -> list[tuple[str, str, str]]:
+    """What a list says of orders that are no run."""
+    return [(entry.run_id, said, entry.message) for entry, said in list_pending("gpu1", epoch_s())]
+
+
+def test_what_a_place_did_not_take_is_shown_as_refused_with_its_words_until_it_is_taken() -> None:
+    with pytest.raises(StorageError):
+        submit(FakePlatform(StorageError("no space left", details={"place": "gpu1"})))
+    (run_id,) = list_orders(read_journal("gpu1"))
+    assert pending() == [(run_id, "refused", "no space left")]
+    told: list[str] = []
+    with pytest.raises(CutOff):
+        submit(FakePlatform(*(CutOff("cut") for _ in range(3))), told=told)
+    assert "was not taken then (no space left)" in told[0]
+    assert pending() == [(run_id, "submitted, no answer yet", "")]
+    # The order that was cut off may have come: what is answered to another try says nothing of it.
+    with pytest.raises(StorageError):
+        submit(FakePlatform(StorageError("no space left", details={"place": "gpu1"})))
+    assert pending() == [(run_id, "submitted, no answer yet", "")]
+    assert submit(FakePlatform()).ref.run_id == run_id
+    assert pending() == []
+
+
+def test_a_damaged_bundle_says_nothing_of_the_order_that_it_was_to_take() -> None:
+    """It is found after the call that failed, which may have taken it."""
+    with pytest.raises(StorageError):
+        submit(FakePlatform(StorageError("holdfast's own files there were damaged")))
+    assert [said for _, said, _ in pending()] == ["submitted, no answer yet"]
+
+
+def test_a_refusal_is_shown_until_the_same_is_ordered_again() -> None:
+    with pytest.raises(Taken):
+        submit(FakePlatform(Taken("another job")))
+    assert [(said, why) for _, said, why in pending()] == [("refused", "another job")]
+    assert list_pending("gpu1", epoch_s() + 2 * GIVE_UP_S) == []
+    submit(FakePlatform())
+    assert pending() == []
+
+
+def test_a_job_for_another_environment_of_the_place_is_another_order() -> None:
+    with pytest.raises(CutOff):
+        submit(FakePlatform(*(CutOff("cut") for _ in range(3))))
+    (run_id,) = list_orders(read_journal("gpu1"))
+    box = FakeBox()
+    box.place = replace(box.place, setup=("module load other",))
+    assert submit(FakePlatform(), box).ref.run_id != run_id
+    assert submit(FakePlatform()).ref.run_id == run_id
+
+
+def test_a_command_that_was_cut_off_while_it_followed_goes_on_with_its_run_until_its_end_was_seen() -> None:
+    told: list[str] = []
+    run_id = submit(FakePlatform(), follow=True).ref.run_id
+    assert submit(FakePlatform(), told=told, follow=True).ref.run_id == run_id
+    assert told[0].startswith(f"going on with gpu1:{run_id}, which this command began at ")
+    with hold_order("gpu1", run_id):
+        # It is followed at this moment: the same command typed beside it is a second run.
+        beside = submit(FakePlatform(), follow=True).ref.run_id
+    assert beside != run_id
+    for ended in (run_id, beside):
+        seen = Sighting("gpu1", ended, utc_now(), "agent", Reach.HERE, "succeeded", ended=True, exit_code=0)
+        registry.record_poll(Poll("gpu1", utc_now(), {ended: seen}))
+    assert submit(FakePlatform(), follow=True).ref.run_id not in {run_id, beside}

@@ -1,0 +1,153 @@
+"""Consent over a place: the box says what is to be asked, the desk asks, and a plan that has changed is asked anew."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.live import live_run
+from tests.desk.route.loop import WarmLoop
+from tests.desk.route.terminal import answer_at_terminal
+from tests.rundirs import ended, make_run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cli.conftest import Command
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+RUN = "20261120-100000-digits-0a1b"
+OTHER = "20261120-100000-zeros-0a1b"
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> WarmLoop:
+    """One root for all: the bundle is pushed once."""
+    return WarmLoop(tmp_path_factory.mktemp("loop"))
+
+
+@pytest.fixture(autouse=True)
+def loop(warm: WarmLoop, no_leaks: None, isolated_environment: dict[str, str]) -> Iterator[WarmLoop]:
+    """Make a directory of this machine a place; this desk's own runs lie elsewhere."""
+    warm.add()
+    yield warm
+    warm.keep()
+
+
+def order_as(run_dir: str, author: str) -> None:
+    """Have the record say who ordered the run."""
+    path = Path(run_dir, "run.json")
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "ordered_by": author}))
+
+
+@pytest.mark.slow
+def test_what_is_to_be_removed_there_is_asked_for_here_and_shown_once(
+    warm: WarmLoop, holdfast: Command, tmp_path: Path
+) -> None:
+    run_dir = make_run(str(warm.root), RUN, ended())
+    alone = holdfast("rm", "loop:digits")
+    assert (alone.code, os.path.exists(run_dir)) == (64, True)
+    assert "nothing was removed: there is no terminal to ask on" in alone.err
+    assert "holdfast rm --yes loop:digits" in alone.err
+    for_programs = json.loads(holdfast("rm", "loop:digits", "--json").out)
+    assert "holdfast rm --yes loop:digits --json" in for_programs["error"]["hint"]
+    code, text = answer_at_terminal("rm", "loop:digits", cwd=tmp_path, answers=["n"])
+    assert (code, "nothing was done" in text, os.path.exists(run_dir)) == (64, True, True), text
+    code, text = answer_at_terminal("rm", "loop:digits", cwd=tmp_path, answers=["y"])
+    assert (code, os.path.exists(run_dir)) == (0, False), text
+    assert text.count("Remove this run with artifacts and checkpoints?") == 1
+    assert text.count(RUN) == 1
+    assert "removed 1 run" in text
+    make_run(str(warm.root), RUN, ended())
+    assert holdfast("rm", "--on", "loop", "--yes", "digits").code == 0
+
+
+@pytest.mark.slow
+def test_a_plan_that_changed_while_it_was_asked_for_is_asked_for_anew(warm: WarmLoop, tmp_path: Path) -> None:
+    run_dir = make_run(str(warm.root), RUN, ended())
+
+    def add(number: int) -> None:
+        if number == 0:
+            with open(f"{run_dir}/artifacts/late", "wb") as file:
+                file.write(b"x" * (1 << 20))
+
+    code, text = answer_at_terminal("rm", "loop:digits", cwd=tmp_path, answers=["y", "y"], before=add)
+    assert (code, os.path.exists(run_dir)) == (0, False), text
+    assert text.count("Remove this run") == 2
+
+
+@pytest.mark.repeats
+def test_each_verb_that_asks_is_asked_through_a_place(warm: WarmLoop, holdfast: Command, tmp_path: Path) -> None:
+    for words, refusal in (
+        (("queue", "install", "--cron", "--on", "loop"), "holdfast queue install --on loop --yes --cron"),
+        (("patrol", "install", "--cron", "--on", "loop"), "holdfast patrol install --on loop --yes --cron"),
+    ):
+        refused = holdfast(*words)
+        assert (refused.code, refusal in refused.err) == (64, True), refused
+        code, text = answer_at_terminal(*words, cwd=tmp_path, answers=["n"])
+        assert (code, "entry?" in text, "nothing was done" in text) == (64, True, True), text
+
+
+@pytest.mark.repeats
+def test_scratch_and_jobs_in_line_go_with_a_yes_at_the_desk(
+    warm: WarmLoop, holdfast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = Path(make_run(str(warm.root), OTHER, ended()))
+    record = json.loads((run_dir / "run.json").read_text())
+    record["job"].update(workdir=str(tmp_path), disk={"scratch": ["artifacts/tmp/**"]})
+    (run_dir / "run.json").write_text(json.dumps(record))
+    (run_dir / "artifacts/tmp").mkdir()
+    (run_dir / "artifacts/tmp/a").write_bytes(b"x")
+    shown = holdfast("prune", "loop:zeros")
+    assert (shown.code, "artifacts/tmp/a" in shown.out, (run_dir / "artifacts/tmp/a").exists()) == (0, True, True), (
+        shown
+    )
+    code, text = answer_at_terminal("prune", "loop:zeros", cwd=tmp_path, answers=["y"])
+    assert (code, (run_dir / "artifacts/tmp/a").exists(), text.count("SIZE")) == (0, False, 1), text
+    assert holdfast("rm", "--yes", "loop:zeros").code == 0
+    monkeypatch.setenv("HOLDFAST_RUNS", str(warm.root))
+    (tmp_path / "train.sh").write_text("exit 0\n")
+    began = holdfast("sweep", "--name", "s", "--paused", "--grid", "lr=1,2", "--", "sh", "train.sh")
+    assert began.code == 0, began
+    refused = holdfast("queue", "cancel", "s/", "--on", "loop")
+    assert (refused.code, "holdfast queue cancel --on loop --yes s/" in refused.err) == (64, True), refused
+    code, text = answer_at_terminal("queue", "cancel", "s/", "--on", "loop", cwd=tmp_path, answers=["y"])
+    assert (code, "Cancel 2 jobs" in text) == (0, True), text
+
+
+@pytest.mark.repeats
+def test_the_run_of_another_person_is_stopped_only_when_that_is_meant(
+    warm: WarmLoop, holdfast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_RUNS", str(warm.root))
+    with live_run(holdfast) as run:
+        order_as(run.run_dir, "bea@elsewhere")
+        refused = holdfast("stop", f"loop:{run.run_id}")
+        assert (refused.code, "was ordered by bea@elsewhere, and was not stopped" in refused.err) == (64, True), refused
+        assert f"holdfast stop --yes loop:{run.run_id}" in refused.err
+        here = holdfast("stop", run.run_id)
+        assert (here.code, "bea@elsewhere" in here.err) == (64, True), here
+        code, text = answer_at_terminal("stop", f"loop:{run.run_id}", cwd=tmp_path, answers=["n"])
+        assert (code, "was ordered by bea@elsewhere. Stop it?" in text) == (64, True), text
+        assert run.look().condition == "running"
+        assert "bea@elsewhere (as " in holdfast("show", run.run_id).out
+        assert holdfast("stop", "--yes", f"loop:{run.run_id}").code == 0
+    run_dir = make_run(str(warm.root), OTHER, ended())
+    order_as(str(run_dir), "bea@elsewhere")
+    code, text = answer_at_terminal("rm", "loop:zeros", cwd=tmp_path, answers=["y"])
+    assert (code, "Remove this run, ordered by bea@elsewhere, with" in text) == (0, True), text
+
+
+@pytest.mark.slow
+def test_ones_own_run_is_stopped_without_a_question(holdfast: Command) -> None:
+    began = holdfast(
+        "run", "--on", "loop", "--no-code", "--name", "mine", "-d", "--prove", "0", "--", "sleep", "60", timeout_s=60
+    )
+    assert began.code == 0, began
+    stopped = holdfast("stop", "--now", "loop:mine")
+    assert stopped.code == 0, stopped

@@ -1,0 +1,80 @@
+"""A link that is lost while something is followed: every byte once, and the run is not told of it."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.conftest import ENTRY
+from tests.desk.route.loop import add_place
+from tests.proxy import Proxy
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cli.conftest import Command
+    from tests.sshd import Sshd
+
+pytestmark = pytest.mark.process
+
+LINES = 300
+COUNT = "i=0; while [ $i -lt {lines} ]; do i=$((i+1)); echo line $i; sleep 0.02; done; exit {code}"
+WHOLE = b"".join(b"line %d\n" % number for number in range(1, LINES + 1))
+
+
+@pytest.fixture
+def link(ssh_desk: Sshd, tmp_path: Path) -> Iterator[Proxy]:
+    """The link to the place gpu1, an account of a real sshd."""
+    root = ssh_desk.home("box") / f"runs-{tmp_path.name}"
+    with Proxy(ssh_desk.port) as made:
+        add_place("gpu1", root=str(root), host=ssh_desk.alias("box", via=made.port))
+        yield made
+
+
+def _wait_for_lines(file: Path, count: int) -> None:
+    wait_until(lambda: file.read_bytes().count(b"\n") >= count, what=f"{count} lines")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "words", [pytest.param(["logs", "-f"], id="logs", marks=pytest.mark.repeats), pytest.param(["attach"], id="attach")]
+)
+def test_XPORT_06_every_byte_comes_once_though_the_link_is_cut(
+    holdfast: Command, link: Proxy, tmp_path: Path, words: list[str]
+) -> None:
+    job = COUNT.format(lines=LINES, code=7)
+    started = holdfast("run", "--on", "gpu1", "--no-code", "-d", "--prove", "0", "--", "sh", "-c", job, timeout_s=120)
+    assert started.code == 0, started
+    run_id = started.out.split()[0].partition(":")[2]
+    out = tmp_path / "out"
+    with (
+        out.open("wb") as file,
+        subprocess.Popen([*ENTRY, *words, f"gpu1:{run_id}"], stdout=file, stderr=subprocess.PIPE) as following,
+    ):
+        for seen in (20, 90, 160):
+            _wait_for_lines(out, seen)
+            link.cut()
+        _, said = following.communicate(timeout=120)
+    assert out.read_bytes() == WHOLE
+    assert following.returncode == (7 if words == ["attach"] else 0), said
+    lost = said.count(b"link to gpu1 lost, trying again; the run goes on")
+    assert 1 <= lost <= 3
+    assert said.count(b"the link to gpu1 is back") == lost
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_host_that_is_down_is_told_at_once(holdfast: Command, ssh_desk: Sshd) -> None:
+    with Proxy(ssh_desk.port) as link:
+        port = link.port
+    add_place("gone", root="/nonexistent", host=ssh_desk.alias("box", via=port))
+    for words in (["logs", "-f", "gone:x"], ["show", "gone:x"], ["attach", "gone:x"]):
+        done = holdfast(*words, timeout_s=60)
+        assert done.code == 69, done
+        assert "gone" in done.err
+    error = holdfast("show", "gone:x", "--json", timeout_s=60).json()["error"]
+    assert (error["code"], error["exit_code"], error["place"], bool(error["why"])) == ("unreachable", 69, "gone", True)

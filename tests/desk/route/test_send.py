@@ -1,0 +1,223 @@
+"""Verbs at a place: what is printed there is what is printed here, and the exit code passes through."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.conftest import ENTRY
+from tests.cli.live import live_run
+from tests.desk.route.loop import WarmLoop
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cli.conftest import Command
+
+pytestmark = pytest.mark.process
+
+AGES = re.compile(
+    r"\d+(\.\d+)? (s|ms|min)\b|\d{4}-\d\d-\d\d[T ][\d:.]+Z?|, version \d+|at \d\d:\d\d:\d\d|\d+(\.\d+)? [kKMGT]?i?B\b"
+)
+
+OWN = ("alias holdfast=", '"queue_id":')
+"""How the program is called there, and a queue that is made for each look while there is none."""
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> WarmLoop:
+    """One root for all: the bundle is pushed once."""
+    return WarmLoop(tmp_path_factory.mktemp("loop"))
+
+
+@pytest.fixture(autouse=True)
+def loop(
+    warm: WarmLoop, no_leaks: None, isolated_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[WarmLoop]:
+    """Make this machine a place, too, with the same runs."""
+    monkeypatch.setenv("HOLDFAST_RUNS", str(warm.root))
+    warm.add()
+    yield warm
+    warm.keep()
+
+
+def alike(text: str) -> str:
+    """What two looks at the same thing have in common."""
+    lines = [line for line in text.splitlines(keepends=True) if not line.strip().startswith(OWN)]
+    return AGES.sub("T", "".join(lines))
+
+
+VERBS = (
+    ["show", "digits", "--json"],
+    ["logs", "digits"],
+    ["stop", "digits"],
+    ["attach", "digits"],
+)
+MORE_VERBS = (
+    ["show", "digits"],
+    ["logs", "digits", "--json"],
+    ["diagnose", "digits"],
+    ["queue"],
+    ["queue", "ls", "--json"],
+    ["gpus"],
+    ["sentinel", "digits"],
+    ["wait", "digits"],
+    ["rm", "--dry-run", "digits"],
+)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "verbs", [pytest.param(VERBS, id="few"), pytest.param(MORE_VERBS, id="more", marks=pytest.mark.repeats)]
+)
+def test_what_is_sent_prints_the_same_as_what_is_typed(holdfast: Command, verbs: tuple[list[str], ...]) -> None:
+    ended = holdfast("run", "--name", "digits", "--", "sh", "-c", "echo out; echo ü; exit 3")
+    assert ended.code == 3
+    wrong: list[str] = []
+    for words in verbs:
+        here, there = holdfast(*words), holdfast(*words, "--on", "loop")
+        named = there.out if "--json" in words else there.out.replace("loop:", "").replace(" --on loop", "")
+        if here.code != there.code:
+            wrong.append(f"{words}: {here.code}, there {there.code}: {there.err}")
+        wrong += [
+            f"{words}: {line}"
+            for line in difflib.unified_diff(alike(here.out).splitlines(), alike(named).splitlines(), n=0)
+        ]
+    assert wrong == []
+
+
+@pytest.mark.slow
+def test_errors_come_back_with_their_code_and_hints_name_the_place(holdfast: Command) -> None:
+    missing = holdfast("show", "loop:nobody")
+    assert missing.code == 66
+    assert "holdfast ls --on loop" in missing.err
+    answer = holdfast("show", "loop:nobody", "--json")
+    assert (answer.code, answer.json()["error"]["code"]) == (66, "no_such_run")
+    assert "holdfast ls --on loop" in answer.json()["error"]["hint"]
+    assert holdfast("queue", "--on", "loop", "nonsense").code == 64
+    unknown = holdfast("show", "lop:x")
+    assert (unknown.code, "did you mean loop?" in unknown.err) == (66, True)
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("RAIL-13")
+def test_words_of_any_kind_arrive(holdfast: Command) -> None:
+    odd = "two\nlines 'quoted' \"double\" ! $HOME `x` \\ ü \t"
+    ended = holdfast("run", "--name", "odd", "-d", "--", "sleep", "60")
+    assert ended.code == 0
+    assert holdfast("stop", "loop:odd", "--reason", odd).code == 0
+    shown = holdfast("show", "odd", "--json", "--events").json()
+    assert odd in [value for event in shown["events"] for value in event.get("data", {}).values()]
+
+
+@pytest.mark.slow
+def test_a_job_that_exits_255_or_by_a_signal_comes_through(holdfast: Command) -> None:
+    assert holdfast("run", "--name", "bad", "--", "sh", "-c", "exit 255").code == 255
+    assert holdfast("attach", "loop:bad").code == 255
+    assert holdfast("run", "--name", "killed", "--", "sh", "-c", "kill -9 $$").code == 137
+    assert holdfast("attach", "--on", "loop", "killed").code == 137
+
+
+@pytest.mark.slow
+def test_several_places_are_asked_in_turn_and_the_worst_code_is_told(holdfast: Command, loop: WarmLoop) -> None:
+    loop.add("again")
+    for name in ("a", "b"):
+        holdfast("run", "--name", name, "--", "true")
+    done = holdfast("rm", "-y", "loop:a", "again:nobody", "b")
+    assert done.code == 66
+    assert "no run answers to 'nobody'" in done.err
+    assert holdfast("show", "a").code == holdfast("show", "again:b").code == 66
+    assert holdfast("rm", "--json", "-y", "loop:a", "again:b").code == 64
+
+
+@pytest.mark.repeats
+@pytest.mark.requirement("CKPT-15")
+def test_a_job_is_rehearsed_at_a_place_and_leaves_nothing_there(
+    holdfast: Command, loop: WarmLoop, tmp_path: Path
+) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    shutil.copy(Path(__file__).parents[2] / "cli" / "payloads" / "rehearsed.py", code)
+    (code / "job.yaml").write_text(f"command: ['{sys.executable}', rehearsed.py, good, '40']\n")
+    before = sorted(os.listdir(loop.root))
+    done = holdfast("drill", "--on", "loop", "--kills", "1", "job.yaml", cwd=code, timeout_s=150)
+    assert (done.code, "continues exactly" in done.out) == (0, True), done
+    assert done.err.startswith("holdfast: first without an interruption\nholdfast: without an interruption: "), done
+    left = [name for name in os.listdir(loop.root) if not name.startswith((".agent-", ".code-"))]
+    assert set(left) <= set(before)
+    here = holdfast("drill", "--no-code", "--", "true")
+    assert (here.code, "--no-code is for jobs at a place" in here.err) == (64, True)
+
+
+@pytest.mark.slow
+def test_a_command_that_is_killed_while_it_follows_attaches_when_it_is_typed_again(
+    holdfast: Command, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    code = f"echo begun; while [ ! -e {go} ]; do sleep 0.1; done; echo done"
+    words = ("run", "--on", "loop", "--no-code", "--name", "twice", "--", "sh", "-c", code)
+    with subprocess.Popen([*ENTRY, *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == b"begun\n"
+        first.kill()
+    go.touch()
+    again = holdfast(*words, timeout_s=60)
+    assert (again.code, again.out) == (0, "begun\ndone\n"), again
+    assert "going on with loop:" in again.err
+    fresh = holdfast(*words, timeout_s=60)
+    assert (fresh.code, fresh.out, "going on with" in fresh.err) == (0, "begun\ndone\n", False), fresh
+    runs = holdfast("ls", "--all", "--json", "--here").json()["runs"]
+    assert [run["name"] for run in runs].count("twice") == 2
+
+
+@pytest.mark.slow
+def test_an_interrupt_asks_the_run_to_stop(holdfast: Command, tmp_path: Path) -> None:
+    with live_run(holdfast) as run:
+        run.wait_output("ready")
+        out = tmp_path / "out"
+        with (
+            out.open("wb") as file,
+            subprocess.Popen([*ENTRY, "attach", f"loop:{run.run_id}"], stdout=file, stderr=subprocess.PIPE) as attach,
+        ):
+            wait_until(lambda: b"ready" in out.read_bytes(), what="the output at the desk")
+            attach.send_signal(signal.SIGINT)
+            _, said = attach.communicate(timeout=60)
+        assert attach.returncode == 130
+        assert f"asked loop:{run.run_id} to stop" in said.decode()
+        assert run.look().over
+        assert out.read_bytes() == b"ready\n"
+
+
+@pytest.mark.slow
+def test_term_leaves_and_the_run_goes_on(holdfast: Command, tmp_path: Path) -> None:
+    with live_run(holdfast) as run:
+        run.wait_output("ready")
+        out = tmp_path / "out"
+        with (
+            out.open("wb") as file,
+            subprocess.Popen([*ENTRY, "attach", f"loop:{run.run_id}"], stdout=file, stderr=subprocess.PIPE) as attach,
+        ):
+            wait_until(lambda: b"ready" in out.read_bytes(), what="the output at the desk")
+            attach.send_signal(signal.SIGTERM)
+            _, said = attach.communicate(timeout=60)
+        assert attach.returncode == 143
+        assert f"detached by SIGTERM; loop:{run.run_id} goes on: holdfast attach loop:{run.run_id}" in said.decode()
+        assert not run.look().over
+
+
+@pytest.mark.slow
+def test_what_a_desk_says_of_itself_is_not_inherited_by_a_job(holdfast: Command) -> None:
+    job = "env | grep -E 'HOLDFAST_PLACE|HOLDFAST_FOLLOW|COLUMNS|NO_COLOR|FORCE_COLOR' || echo none"
+    holdfast("run", "--name", "told", "--", "sh", "-c", job, env={"COLUMNS": None})
+    done = holdfast("restart", "loop:told", "-f")
+    assert (done.code, done.out) == (0, "none\n")

@@ -1,0 +1,84 @@
+"""A connection whose other end does not answer is told; an event loop's own wake-up pair is no connection."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import selectors
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.diagnosis.evidence import Reading
+from holdfast.diagnosis.live.gather.box import look_at_box
+from holdfast.diagnosis.live.gather.descriptors import find_waited_on
+from holdfast.diagnosis.live.gather.look import take_snapshot
+from holdfast.diagnosis.live.gather.snapshot import OpenFile, ProcessFacts, ThreadFacts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.files, pytest.mark.requirement("DIAG-13")]
+
+RECV = 45
+ROW = (
+    "   0: 0100007F:A1B2 {peer}:01BB 01 {unsent}:00000000 01:00000014 {again} "
+    "0 0 4711 2 0000000000000000 20 4 30 10 -1\n"
+)
+
+
+def waiting(descriptor: int, *targets: str) -> ProcessFacts:
+    """A process whose only thread is in recvfrom(2) of a descriptor; `targets` are its descriptors from 3 on."""
+    thread = ThreadFacts(7, "python", "S", 0, 0, 1, "sk_wait_data", RECV, (descriptor, 0, 0, 0, 0, 0))
+    files = tuple(OpenFile(number, target) for number, target in enumerate(targets, 3))
+    return ProcessFacts(7, 1, 1, "python", "S", (thread,), files=Reading(files))
+
+
+def make_proc(root: Path, row: str = "", unix: str = "") -> str:
+    net = root / "7" / "net"
+    net.mkdir(parents=True)
+    (net / "tcp").write_text("  sl  local_address rem_address\n" + row)
+    (net / "unix").write_text("Num RefCount Protocol Flags Type St Inode Path\n" + unix)
+    return str(root)
+
+
+def test_a_peer_that_acknowledges_nothing_is_said(tmp_path: Path) -> None:
+    process = waiting(3, "socket:[4711]")
+    proc = make_proc(tmp_path / "a", ROW.format(peer="0900000A", unsent="00000400", again="00000005"))
+    on = find_waited_on(process, process.main, proc=proc)
+    assert on is not None
+    assert (on.peer, "1024 bytes" in on.silence, "5 times" in on.silence) == ("10.0.0.9:443", True, True)
+    calm = make_proc(tmp_path / "b", ROW.format(peer="0900000A", unsent="00000000", again="00000000"))
+    found = find_waited_on(process, process.main, proc=calm)
+    assert found is not None
+    assert (found.peer, found.silence) == ("10.0.0.9:443", "")
+
+
+def test_the_wake_up_pair_of_an_event_loop_is_no_connection() -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        (facts,) = take_snapshot((os.getpid(),)).processes
+        selector = loop._selector  # type: ignore[attr-defined]
+        assert isinstance(selector, selectors.EpollSelector)
+        thread = ThreadFacts(1, "python", "S", 0, 0, 1, "ep_poll", 232, (selector.fileno(), 0, 0, 0, 0, 0))
+        assert find_waited_on(facts, thread) is None
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            server.listen()
+            loop._selector.register(server, selectors.EVENT_READ)  # type: ignore[attr-defined]
+            (facts,) = take_snapshot((os.getpid(),)).processes
+            on = find_waited_on(facts, thread)
+            assert on is not None
+            assert len(on.targets) == 1
+            loop._selector.unregister(server)  # type: ignore[attr-defined]
+    finally:
+        loop.close()
+
+
+def test_descriptors_and_disks_are_counted() -> None:
+    (facts,) = take_snapshot((os.getpid(),)).processes
+    assert facts.files_open
+    assert facts.files_limit
+    assert facts.files_open <= facts.files_limit
+    assert all(busy >= 0 for busy in look_at_box().disk_busy_s.values())

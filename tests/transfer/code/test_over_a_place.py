@@ -1,0 +1,47 @@
+"""Code goes over the real transports, to an account without rights, as a submission sends it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.desk.connect import open_box
+from holdfast.model.place import LOCAL, Place
+from holdfast.transfer.code.push import push_tree
+from holdfast.transfer.code.tree import read_tree
+
+from .repositories import make_repository, write
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+pytestmark = pytest.mark.process
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("PRE-13", "XPORT-14")
+@pytest.mark.parametrize("kind", ["local", "ssh"])
+def test_a_tree_goes_over_a_place_and_is_proven_there(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
+    place = Place(LOCAL, kind=LOCAL)
+    if kind == "ssh":
+        place = Place("gpu1", host=request.getfixturevalue("ssh_desk").alias("box"))
+    box = open_box(place)
+    top = make_repository(tmp_path / "r", {"train.py": "print(1)\n", "ä b\n.txt": os.urandom(300_000)})
+    (top / "link").symlink_to("train.py")
+
+    tree = read_tree(str(top), os.environ)
+    push_tree(box, tree)
+
+    root = box.ensure().root
+    assert box.entry("code", ("has", root, tree.ref.tree), limit_s=100)["present"] is True
+    write(top, {"train.py": "print(2)\n"})
+    changed = read_tree(str(top), os.environ)
+    assert box.entry("code", ("has", root, changed.ref.tree), limit_s=100)["present"] is False
+    push_tree(box, changed)
+    for ref in (tree.ref, changed.ref):
+        assert box.entry("code", ("has", root, ref.tree), limit_s=100)["present"] is True

@@ -1,0 +1,220 @@
+"""Calls share a connection, where that can be had; and work where not. What stays is bounded, and ours alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.model.place import Place
+from holdfast.transport.ssh.command import Timing
+from holdfast.transport.ssh.control import LONGEST_SOCKET, TEMPORARY_SUFFIX, find_socket
+from holdfast.transport.ssh.transport import SshTransport
+from tests.proxy import Proxy
+from tests.sshd import SECOND_FACTOR, Sshd, end_masters, skip_without_rights
+from tests.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Connect = Callable[..., SshTransport]
+
+pytestmark = pytest.mark.process
+
+LIMIT_S = 60.0
+
+
+def find_control(transport: SshTransport) -> Path:
+    """The socket of a transport's shared connection."""
+    words = transport.build_argv("true")
+    return Path(next(word.partition("=")[2] for word in words if word.startswith("ControlPath=")))
+
+
+def test_calls_share_one_connection_which_ends_when_it_is_closed(connect: Connect, link: Proxy) -> None:
+    transport = connect(via=link.port)
+    transport.run("true", limit_s=LIMIT_S)
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(lambda _: transport.run("true", limit_s=LIMIT_S).code, range(16))) == {0}
+    assert link.connections == 1
+    control = find_control(transport)
+    assert control.is_socket()
+    assert control.parent.stat().st_mode & 0o777 == 0o700
+    transport.close()
+    wait_until(lambda: not control.exists(), what="the end of the shared connection")
+
+
+def test_another_transport_of_the_same_place_shares_it_too(connect: Connect, ssh_desk: Sshd, link: Proxy) -> None:
+    transport = connect(via=link.port)
+    transport.run("true", limit_s=LIMIT_S)
+    host = transport.build_argv("true")[-2]
+    SshTransport(Place("another", host=host)).run("true", limit_s=LIMIT_S)
+    assert link.connections == 1
+
+
+def test_closing_ends_no_call_that_still_runs(connect: Connect) -> None:
+    transport = connect()
+    begun = threading.Event()
+    out = bytearray()
+
+    def note(data: bytes) -> None:
+        out.extend(data)
+        begun.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(transport.follow, "echo some; sleep 1; echo all", out=note, err=note)
+        assert begun.wait(LIMIT_S)
+        transport.close()
+        assert following.result() == 0
+    assert bytes(out) == b"some\nall\n"
+
+
+def test_a_shared_connection_whose_process_was_killed_is_replaced(connect: Connect, link: Proxy) -> None:
+    transport = connect(via=link.port)
+    transport.run("true", limit_s=LIMIT_S)
+    control = find_control(transport)
+    checked = subprocess.run(
+        ["ssh", "-F", "/dev/null", "-o", f"ControlPath={control}", "-O", "check", "any"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    os.kill(int(checked.stderr.partition("pid=")[2].partition(")")[0]), 9)
+    assert control.is_socket()
+
+    def shares() -> bool:
+        before = link.connections
+        assert transport.run("echo again", limit_s=LIMIT_S).out == b"again\n"
+        return link.connections == before
+
+    assert not shares()
+    # On a busy box ssh may take longer to offer the new connection than the next call needs to ask for it.
+    wait_until(shares)
+
+
+def test_an_idle_connection_ends_by_itself(connect: Connect) -> None:
+    transport = connect(timing=Timing(persist_s=1))
+    transport.run("true", limit_s=LIMIT_S)
+    control = find_control(transport)
+    wait_until(lambda: not control.exists(), what="the end of the idle connection")
+
+
+def test_the_users_own_control_path_is_used_and_stays_open(connect: Connect, ssh_desk: Sshd, link: Proxy) -> None:
+    own = Path(os.environ["TMPDIR"]) / "own-100%"
+    transport = connect(via=link.port, ControlPath=str(own).replace("%", "%%"))
+    host = transport.build_argv("true")[-2]
+    master = ["-o", "ControlMaster=yes", "-o", "ControlPersist=60", "-n", host, "true"]
+    subprocess.run([ssh_desk.program, *master], check=True, stderr=subprocess.DEVNULL)
+    assert transport.run("echo through", limit_s=LIMIT_S).out == b"through\n"
+    transport.close()
+    assert own.is_socket()
+    assert link.connections == 1
+    subprocess.run([ssh_desk.program, "-O", "exit", host], check=True, capture_output=True)
+    # Without it, ours neither make one nor fail.
+    assert transport.run("echo direct", limit_s=LIMIT_S).out == b"direct\n"
+    assert not own.exists()
+
+
+@pytest.mark.parametrize("obstacle", ["long", "open to others", "a file"])
+def test_calls_work_where_no_connection_can_be_shared(
+    connect: Connect, link: Proxy, monkeypatch: pytest.MonkeyPatch, obstacle: str
+) -> None:
+    base = Path(os.environ["TMPDIR"]) / ("x" * 90 if obstacle == "long" else "t")
+    base.mkdir()
+    taken = base / f"holdfast-ssh-{os.getuid()}"
+    if obstacle == "open to others":
+        taken.mkdir()
+        taken.chmod(0o755)
+    elif obstacle == "a file":
+        taken.touch()
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setenv("TMPDIR", str(base))
+    transport = connect(via=link.port)
+    assert [transport.run("echo yes", limit_s=LIMIT_S).out for _ in range(2)] == [b"yes\n"] * 2
+    assert link.connections == 2
+    assert str(find_control(transport)) == "none"
+
+
+def test_a_socket_is_never_too_long_for_what_ssh_makes_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    for length in range(1, 100):
+        base = Path(os.environ["TMPDIR"]) / ("n" * length)
+        base.mkdir()
+        monkeypatch.setenv("TMPDIR", str(base))
+        path = find_socket("any")
+        assert path is None or len(path) + TEMPORARY_SUFFIX <= LONGEST_SOCKET
+        monkeypatch.setenv("TMPDIR", str(base.parent))
+
+
+@pytest.mark.slow
+def test_a_server_that_allows_one_session_serves_many_calls(
+    isolated_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skip_without_rights()
+    with Sshd.started(options="MaxSessions 1") as box:
+        monkeypatch.setenv("HOLDFAST_SSH", str(box.program))
+        transport = SshTransport(Place("gpu1", host=box.alias("box")))
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda n: transport.run("sleep 0.3; echo $1", [str(n)], limit_s=LIMIT_S), range(8)))
+        assert [done.out for done in answers] == [b"%d\n" % n for n in range(8)]
+        end_masters()
+
+
+def test_after_a_login_with_a_second_factor_no_call_asks(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    answer = tmp_path / "answer"
+    answer.write_text(f"#!/bin/sh\necho '{SECOND_FACTOR}'\n")
+    answer.chmod(0o700)
+    monkeypatch.setenv("SSH_ASKPASS", str(answer))
+    monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")  # stands in for the person at the terminal
+    transport = connect("twofactor")
+    assert transport.login() == 0
+    assert transport.run("id -un", limit_s=LIMIT_S).out == b"twofactor\n"
+
+
+def test_XPORT_01_every_call_is_bounded_and_never_asks(
+    ssh_desk: Sshd, connect: Connect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    record = tmp_path / "calls"
+    program = tmp_path / "ssh"
+    program.write_text(f'#!/bin/sh\necho "$*" >>{record}\nexec {ssh_desk.program} "$@"\n')
+    program.chmod(0o700)
+    monkeypatch.setenv("HOLDFAST_SSH", str(program))
+    transport = connect()
+    transport.run("true", limit_s=LIMIT_S)
+    transport.follow("true", out=_drop, err=_drop)
+    calls = [line for line in record.read_text().splitlines() if " -G " not in line]
+    assert len(calls) == 2
+    for option in (
+        *("BatchMode=yes", "ConnectTimeout=15", "ServerAliveInterval=10", "ServerAliveCountMax=2"),
+        *("StrictHostKeyChecking=yes", "ControlPersist=600", "-T -a -x "),
+    ):
+        assert [option in call for call in calls] == [True] * 2, option
+
+
+def test_settings_that_would_take_the_session_from_us_do_not(connect: Connect) -> None:
+    transport = connect(RemoteCommand="echo mine", RequestTTY="force", LocalForward="1 127.0.0.1:1", LogLevel="QUIET")
+    assert transport.run("exec cat; tty", stdin=b"ours", limit_s=LIMIT_S).out == b"ours"
+    with pytest.raises(AssertionError):
+        transport.follow("echo $1", ["x"], out=_refuse, err=_refuse)
+
+
+def test_a_call_that_is_given_up_leaves_the_shared_connection_to_others(connect: Connect, link: Proxy) -> None:
+    transport = connect(via=link.port)
+    with pytest.raises(AssertionError):
+        transport.follow("echo first; exec sleep 100", out=_refuse, err=_refuse)
+    assert transport.run("echo second", limit_s=LIMIT_S).out == b"second\n"
+    assert link.connections == 1
+
+
+def _drop(data: bytes) -> None:
+    pass
+
+
+def _refuse(data: bytes) -> None:
+    raise AssertionError(data)
