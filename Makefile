@@ -8,9 +8,10 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-# No question is ever asked, and no source distribution is ever built: each locked package has a wheel.
+# No question is ever asked, and no source distribution is ever built: each locked package has a wheel. The locks are whole, so pip
+# resolves nothing (--no-deps): its resolver would refuse them on the day that a package with an extra has a newer release.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-INSTALL := $(PIP) install --quiet --require-hashes --only-binary :all:
+INSTALL := $(PIP) install --quiet --require-hashes --no-deps --only-binary :all:
 LOCKS_RUN := -r requirements/runtime.txt -r requirements/build.txt -r requirements/examples.txt
 LOCKS_DEV := -r requirements/dev.txt
 # What the tests of the training library meet. Torch has builds for every kind of device: TORCH=... names another one, TORCH=skip
@@ -48,7 +49,7 @@ $(VENV)/.frameworks: $(VENV)/.dev requirements/frameworks.txt
 	else \
 	  echo "setup: installing $(TORCH) and the locked frameworks into $(VENV)"; \
 	  $(PIP) install --quiet --only-binary :all: "$(TORCH)"; \
-	  $(INSTALL) --no-deps $(LOCKS_FRAMEWORKS); \
+	  $(INSTALL) $(LOCKS_FRAMEWORKS); \
 	fi
 	@touch $@
 
@@ -84,7 +85,7 @@ documents: $(VENV)/.dev
 	$(BIN)/python scripts/requirements_coverage.py --strict --missing
 
 test: $(VENV)/.frameworks $(VENV)/.system ## install what the tests need, system packages too, and run them all
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not soak and not cluster" $(K) </dev/null
+	$(BIN)/python scripts/run_tests.py -m "not soak and not cluster" $(K)
 
 bench: $(VENV)/.frameworks ## measure, with peers side by side
 	$(BIN)/python benchmarks/run.py

@@ -16,12 +16,14 @@ import hypothesis
 import pytest
 
 from tests.leaks import find_leaks, read_held
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # No example is judged by its time: the machine may be busy with something else.
 hypothesis.settings.register_profile("holdfast", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("repeatable", hypothesis.settings.get_profile("holdfast"), derandomize=True)
 hypothesis.settings.load_profile("holdfast")
 
 pytest_plugins = ("tests.agent.fixtures", "tests.fakes.nvml.fixtures")
@@ -38,8 +40,12 @@ FOREIGN_NAMES = frozenset(
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Refuse tests without a kind, or with two: the kind decides what a test may touch and which runs pick it."""
+    for item in items if PATIENCE != 1 else ():
+        mark = item.get_closest_marker("timeout")
+        limit_s = float(mark.args[0] if mark else config.getini("timeout"))
+        item.add_marker(pytest.mark.timeout(limit_s * PATIENCE), append=False)
     wrong = []
     for item in items:
         kinds = KINDS.intersection(mark.name for mark in item.iter_markers())

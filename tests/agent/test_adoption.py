@@ -15,7 +15,7 @@ from holdfast.model.job import Orphan, Rung
 from holdfast.model.run import Ended, Outcome, Running, Wish
 from tests.agent.driving import Drive, Driven, job, read_text, timeouts
 from tests.agent.test_start import RUNGS, TWO_RUNGS
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -90,7 +90,7 @@ def test_POST_04_leftovers_are_ended_without_a_supervisor(drive: Drive, rung: Ru
     state = run.ready()
     run.kill_supervisor()
     run.kill(state.job.process)
-    wait_until(lambda: not processes.is_alive(state.keeper), 20.0, what="the keeper has emptied the tree")
+    wait_until(lambda: not processes.is_alive(state.keeper), what="the keeper has emptied the tree")
     assert run.marked() == []
     run.adopt()
     end = run.ended()
@@ -168,7 +168,7 @@ def test_an_adopted_job_keeps_its_deadline(drive: Drive) -> None:
 
 @pytest.mark.requirement("PROC-06")
 def test_an_adopted_job_gets_its_grace(drive: Drive) -> None:
-    run = drive(*job("save_slowly", 1.0), grace_s=30.0)
+    run = drive(*job("save_slowly", 1.0), grace_s=600.0)
     run.ready()
     run.kill_supervisor()
     run.adopt()
@@ -183,12 +183,12 @@ def test_an_adopted_job_gets_its_grace(drive: Drive) -> None:
 @pytest.mark.requirement("PROC-06")
 def test_an_adopted_tree_keeps_its_grace_after_its_leader_left(drive: Drive) -> None:
     """A keeper without its first supervisor must not press on while another one leads the stop."""
-    run = drive(*job("child_saves", 6.5), grace_s=60.0)
+    run = drive(*job("child_saves", 6.5), grace_s=600.0)
     run.ready()
     run.kill_supervisor()
     run.adopt()
     run.ask()
-    end = run.ended(25.0)
+    end = run.ended(LIMIT_S)
     assert end.outcome is Outcome.STOPPED
     assert read_text(f"{run.run_dir}/checkpoints/by-the-child") == "whole\n"
 

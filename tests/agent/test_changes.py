@@ -12,6 +12,7 @@ import pytest
 from holdfast.agent.changes import EVERYTHING, Changes
 from holdfast.host import files
 from tests.rundirs import dead_process, living_process
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.process
 def test_a_replaced_file_wakes_by_its_name(tmp_path: Path) -> None:
     with Changes(str(tmp_path)) as changes:
         files.commit(f"{tmp_path}/state.json", b"{}")
-        assert "state.json" in changes.wait(10)
+        assert "state.json" in changes.wait(LIMIT_S)
         assert changes.wait(0) == frozenset()
 
 
@@ -30,7 +31,7 @@ def test_appended_output_wakes(tmp_path: Path) -> None:
     files.append(f"{tmp_path}/output.log", b"one\n")
     with Changes(str(tmp_path)) as changes:
         files.append(f"{tmp_path}/output.log", b"two\n")
-        assert changes.wait(10) == {"output.log"}
+        assert changes.wait(LIMIT_S) == {"output.log"}
 
 
 def test_the_end_of_a_process_wakes_once(tmp_path: Path) -> None:
@@ -40,7 +41,7 @@ def test_the_end_of_a_process_wakes_once(tmp_path: Path) -> None:
         changes.watch(identity, None, dead_process())
         changes.watch(identity)
         child.communicate(b"")
-        assert changes.wait(10) == EVERYTHING
+        assert changes.wait(LIMIT_S) == EVERYTHING
         changes.watch(identity)
         assert changes.wait(0) == frozenset()
 
@@ -49,7 +50,7 @@ def test_a_wake_descriptor_ends_the_wait(tmp_path: Path) -> None:
     read_fd, write_fd = os.pipe()
     with Changes(str(tmp_path), wake_fd=read_fd) as changes:
         os.write(write_fd, b"x")
-        assert changes.wait(10) == frozenset()
+        assert changes.wait(LIMIT_S) == frozenset()
     os.close(read_fd)
     os.close(write_fd)
 
@@ -66,5 +67,5 @@ def test_a_directory_that_vanishes_ends_the_events_not_the_waiting(tmp_path: Pat
     place.mkdir()
     with Changes(str(place)) as changes:
         place.rmdir()
-        assert changes.wait(10) == EVERYTHING
+        assert changes.wait(LIMIT_S) == EVERYTHING
         assert changes.wait(None) == EVERYTHING

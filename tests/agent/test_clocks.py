@@ -109,7 +109,7 @@ def test_MON_07_a_supervisor_that_was_stopped_does_not_count_the_time(drive: Dri
     wait_until(lambda: os.path.exists(run.path(wire.HEARTBEAT)) and _step(run) > 15, what="it beats")
     for process in everything:
         processes.send_signal(process, signal.SIGSTOP)
-    wait_until(_Later(1.6), timeout_s=10, what="the box slept")
+    wait_until(_Later(1.6), what="the box slept")
     for process in reversed(everything):
         processes.send_signal(process, signal.SIGCONT)
     before = _step(run)

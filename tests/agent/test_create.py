@@ -22,6 +22,7 @@ from holdfast.model.ids import is_run_id
 from holdfast.model.job import JobSpec, Notify
 from holdfast.model.origin import RunOrigin
 from holdfast.model.run import Created, RunState
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.process
 
@@ -227,7 +228,7 @@ def test_PROC_20_a_shell_script_runs_from_its_copy(make: Make, work: Path, direc
         file.write("#!/bin/bash -e\nread _ < gate\necho edited\necho injected\n")
     os.write(gate, b"\n")
     os.close(gate)
-    assert child.communicate(timeout=10)[0] == "first arg\n"
+    assert child.communicate(timeout=LIMIT_S)[0] == "first arg\n"
 
 
 @pytest.mark.requirement("PROC-20")

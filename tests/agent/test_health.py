@@ -70,7 +70,6 @@ def watch_disk(drive: Drive, disk: str, word: str, **fields: Any) -> Driven:
 def alert(run: Driven, name: str, disk: str) -> dict[str, Any]:
     found = wait_until(
         lambda: [event["data"] for event in run.events(name) if event["data"]["mount_point"] == disk],
-        20.0,
         what=f"{name} of {disk}; {run.log()}",
     )
     data: dict[str, Any] = found[0]
@@ -144,11 +143,11 @@ def test_GPUH_06_a_throttled_card_and_a_fault_are_told_once_each(drive: Drive, f
     assert {"sm_clock_mhz", "sm_clock_max_mhz", "power_limit_w", "memory_utilisation_pct"} <= cards[0].keys()
     fake_nvml.cards[0].values.update(clock_reasons=0x40, utilisation=99)
     fake_nvml.write()
-    (event,) = wait_until(lambda: run.events("card_throttled"), 20.0, what="it is told")
+    (event,) = wait_until(lambda: run.events("card_throttled"), what="it is told")
     assert event["data"]["throttle"] == ["hw_thermal"]
     fake_nvml.cards[0].values["ecc.volatile.uncorrected"] = 3
     fake_nvml.write()
-    (fault,) = wait_until(lambda: run.events("card_fault"), 20.0, what="the fault is told")
+    (fault,) = wait_until(lambda: run.events("card_fault"), what="the fault is told")
     assert any("ecc" in words for words in fault["data"]["faults"])
     told = len(samples(run))
     wait_until(lambda: len(samples(run)) > told + 3, what="more samples")
@@ -171,7 +170,7 @@ def test_a_card_that_falls_off_the_bus_is_told(drive: Drive, fake_nvml: FakeNvml
     (device,) = run.running().devices
     wait_until(lambda: len(samples(run)) > 2, what="samples")
     fake_nvml.lose(device.index)
-    (event,) = wait_until(lambda: run.events("card_fault"), 20.0, what="it is told")
+    (event,) = wait_until(lambda: run.events("card_fault"), what="it is told")
     assert event["data"]["card"] == device.card_uuid
     assert event["data"]["faults"][0].startswith("lost: ")
     run.ask(Wish.STOP_NOW)

@@ -17,7 +17,7 @@ from holdfast.model.job import GpuOptions, Rung
 from holdfast.model.run import Outcome, Wish
 from tests.agent.driving import Drive, Driven, job, timeouts
 from tests.agent.test_start import TWO_RUNGS
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -335,7 +335,7 @@ def test_a_run_on_the_real_NVML_path_is_leased_watched_and_recorded(drive: Drive
         with open(run.path(wire.HEALTH), encoding="utf-8") as file:
             return [json.loads(line) for line in file if line.endswith("\n")]
 
-    wait_until(lambda: len(samples()) >= 3, 15.0)
+    wait_until(lambda: len(samples()) >= 3)
     last = samples()[-1]
     assert last["cards"][0]["uuid"] == fake_nvml.cards[0].uuid
     assert {"memory_used_bytes", "utilisation_pct", "temperature_c"} <= last["cards"][0].keys()
@@ -377,7 +377,7 @@ def test_LEASE_10_a_card_that_turns_busy_before_the_second_look_is_given_back(
     wait_until(lambda: any(str(os.getpid()) in json.dumps(event["data"]) for event in second.events("blocked")))
     assert [record for record in records(drive) if record["run_id"] == second.run_id] == []
     fake_nvml.run_on(0)
-    assert second.ended(30.0).outcome is Outcome.SUCCEEDED
+    assert second.ended(LIMIT_S).outcome is Outcome.SUCCEEDED
 
 
 @pytest.mark.requirement("LEASE-19")
@@ -403,7 +403,7 @@ def test_a_driver_that_hangs_refuses_the_run_and_does_not_hold_a_stop_up(drive: 
     run = on_fake(drive, fake_nvml, *job("stay"))
     run.wait_kind("waiting")
     run.ask()
-    assert run.ended(10.0).outcome is Outcome.STOPPED
+    assert run.ended(LIMIT_S).outcome is Outcome.STOPPED
     fake_nvml.heal()
 
 

@@ -20,7 +20,7 @@ from holdfast.model import wire
 from holdfast.model.job import JobSpec, Limits
 from holdfast.model.run import Outcome, Wish
 from tests.agent.driving import JOB, Drive, Driven, read_text
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,7 +144,7 @@ def health(run: Driven) -> list[dict[str, object]]:
 @pytest.mark.requirement("B-46", "LIM-03", "LIM-09", "LIB-16")
 def test_B_46_LIM_03_the_job_is_warned_and_asked_to_save_before_the_kernel_kills(drive: Drive) -> None:
     run = drive(*trainer("fill", 75, 130, 0.1), limits=Limits(memory_bytes=100 * MIB))
-    end = run.ended(timeout_s=40.0)
+    end = run.ended(timeout_s=LIMIT_S)
     warned = run.events("memory_high")
     assert [event["data"]["limit_bytes"] for event in warned] == [100 * MIB]
     assert 90 * MIB < warned[0]["data"]["used_bytes"] <= 100 * MIB
@@ -168,7 +168,7 @@ def test_LIM_03_the_soft_limit_warns_and_leaves_the_job_alone(drive: Drive) -> N
     limits = Limits(memory_high_bytes=60 * MIB, memory_bytes=400 * MIB)
     run = drive(*trainer("fill", 40, 80, 0.01), limits=limits, health_every_s=0.2)
     run.ready()
-    wait_until(lambda: b"save ends" in run.output(), 20.0, what="the job has saved because it was asked to")
+    wait_until(lambda: b"save ends" in run.output(), what="the job has saved because it was asked to")
     assert is_whole(f"{run.run_dir}/checkpoints/asked")
     (event,) = run.events("memory_high")
     assert event["data"]["threshold_bytes"] == 60 * MIB

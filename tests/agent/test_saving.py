@@ -21,7 +21,7 @@ from holdfast.model.run import CheckpointWish, Finalizing, Preflight, Running, W
 from tests.agent.driving import Drive, Driven, job
 from tests.agent.test_leaving import library
 from tests.rundirs import dead_process, ended, make_run, running
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.process
 
 NOBODY = ProcessId(1, 1, "boot")
 RUNS = Running("now", (), NOBODY, JobProcess(NOBODY, 1, 1, 1))
-WAIT_S = 15.0
+WAIT_S = LIMIT_S
 
 
 class Desk:
@@ -261,7 +261,7 @@ def test_a_run_that_is_over_or_not_begun_is_refused_with_the_reason(drive: Drive
 
 
 def test_a_run_that_is_being_stopped_is_refused(drive: Drive) -> None:
-    run = drive(*job("ignore_term"), grace_s=60.0)
+    run = drive(*job("ignore_term"), grace_s=600.0)
     run.ready()
     run.ask()
     run.wait_kind("stopping")

@@ -23,7 +23,7 @@ from holdfast.model.errors import UsageError
 from holdfast.model.run import Outcome, Preflight
 from tests.agent.driving import job
 from tests.rundirs import dead_process, ended, living_process, make_run, running, write
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,7 +142,7 @@ class Waiting:
         self.process.communicate()
 
     def end(self) -> tuple[int, str]:
-        said, _ = self.process.communicate(timeout=20)
+        said, _ = self.process.communicate(timeout=LIMIT_S)
         return self.process.returncode, said
 
 

@@ -55,7 +55,7 @@ def test_PROC_02_a_crowd_of_two_hundred_escapees_is_ended(drive: Drive, rung: Ru
 @pytest.mark.parametrize("rung", [Rung.PID_NAMESPACE, Rung.SUBREAPER])
 def test_B_07_term_reaches_the_program_behind_a_shell(drive: Drive, rung: Rung) -> None:
     words = " ".join(job("leave_on_term", 0))
-    run = drive("sh", "-c", f"{words}; echo shell ends with $?", containment=rung, grace_s=30.0)
+    run = drive("sh", "-c", f"{words}; echo shell ends with $?", containment=rung, grace_s=600.0)
     run.ready()
     run.ask()
     end = run.ended()
@@ -66,7 +66,7 @@ def test_B_07_term_reaches_the_program_behind_a_shell(drive: Drive, rung: Rung) 
 
 @pytest.mark.requirement("PROC-06")
 def test_PROC_06_a_job_that_obeys_is_not_killed(drive: Drive) -> None:
-    run = drive(*job("leave_on_term", 0), grace_s=30.0)
+    run = drive(*job("leave_on_term", 0), grace_s=600.0)
     run.ready()
     run.ask(reason="enough")
     end = run.ended()
@@ -79,7 +79,7 @@ def test_PROC_06_a_job_that_obeys_is_not_killed(drive: Drive) -> None:
 
 @pytest.mark.requirement("PROC-06", "B-06")
 def test_PROC_06_grace_is_extended_while_the_checkpoint_grows(drive: Drive) -> None:
-    run = drive(*job("save_slowly", 2.0), grace_s=0.4, grace_max_s=30.0)
+    run = drive(*job("save_slowly", 2.0), grace_s=0.4, grace_max_s=600.0)
     run.ready()
     run.ask()
     end = run.ended()
@@ -153,7 +153,7 @@ def test_PROC_17_stop_now_skips_the_grace_of_a_stop_under_way(drive: Drive) -> N
 
 @pytest.mark.requirement("PROC-18")
 def test_PROC_18_asking_twice_changes_nothing(drive: Drive) -> None:
-    run = drive(*job("save_slowly", 0.5), grace_s=30.0)
+    run = drive(*job("save_slowly", 0.5), grace_s=600.0)
     run.ready()
     run.ask()
     run.wait_kind("stopping")
@@ -224,7 +224,7 @@ def test_B_50_exit_code_0_after_a_stop_is_not_success(drive: Drive) -> None:
 
 @pytest.mark.requirement("PROC-06")
 def test_PROC_06_the_rest_of_the_tree_keeps_the_grace_when_the_leader_leaves(drive: Drive) -> None:
-    run = drive(*job("child_saves", 0.6), grace_s=30.0)
+    run = drive(*job("child_saves", 0.6), grace_s=600.0)
     run.ready()
     run.ask()
     end = run.ended()
@@ -245,7 +245,7 @@ def test_POST_04_what_outlives_the_leader_is_found_named_and_ended(drive: Drive,
 
 @pytest.mark.requirement("B-43")
 def test_B_43_no_signal_but_term_cont_and_kill_is_ever_sent(drive: Drive) -> None:
-    run = drive(*job("count_handlers"), grace_s=30.0)
+    run = drive(*job("count_handlers"), grace_s=600.0)
     run.ready()
     run.ask()
     run.ended()

@@ -18,7 +18,7 @@ from holdfast.model import wire
 from holdfast.model.gpu import Card, GpuRequest, XidEvent
 from holdfast.model.job import GpuOptions, Retries
 from tests.agent.driving import Drive, Driven, read_text
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.agent.context import Context
     from tests.fakes.nvml.driver import FakeNvml
 
-PATIENT_S = 10.0
+PATIENT_S = LIMIT_S
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_GPUH_02_a_run_whose_card_falls_off_is_told_and_ends_as_hardware(drive: 
     gate = f"{drive.workdir}/gate"
     run = start(drive, fake_nvml, gate)
     fake_nvml.report_xid(0, 79)
-    (fault,) = wait_until(lambda: run.events("card_fault"), 20.0, what=f"it is told; {run.log()}")
+    (fault,) = wait_until(lambda: run.events("card_fault"), what=f"it is told; {run.log()}")
     assert "Xid 79" in fault["data"]["faults"][0]
     open_gate(gate)
     run.ended()

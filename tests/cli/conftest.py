@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.waiting import LIMIT_S
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
             cwd: Path | str | None = None,
             env: Mapping[str, str | None] | None = None,
             stdin: str | None = None,
-            timeout_s: float = 25.0,
+            timeout_s: float = LIMIT_S,
         ) -> Ended: ...
 
 
@@ -58,7 +60,7 @@ def holdfast(isolated_environment: dict[str, str], tmp_path: Path) -> Command:
         cwd: Path | str | None = None,
         env: Mapping[str, str | None] | None = None,
         stdin: str | None = None,
-        timeout_s: float = 25.0,
+        timeout_s: float = LIMIT_S,
     ) -> Ended:
         environ = {**os.environ, **(env or {})}
         done = subprocess.run(

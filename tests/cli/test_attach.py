@@ -18,7 +18,7 @@ from holdfast.model import wire
 from holdfast.model.run import Outcome, Preflight, Wish
 from tests.cli.live import STUBBORN, live_run, started
 from tests.rundirs import dead_process, ended, make_run, running, write
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     import subprocess
@@ -67,7 +67,7 @@ def test_PROC_12_losing_the_terminal_only_detaches(holdfast: Command, number: in
         assert follower.stdout is not None
         assert follower.stdout.readline() == "ready\n"
         follower.send_signal(number)
-        assert follower.wait(10) == code
+        assert follower.wait(LIMIT_S) == code
         assert run.look().condition == "running"
         assert run.look().desired is None
 
@@ -79,12 +79,12 @@ def test_a_reader_that_leaves_only_detaches(holdfast: Command) -> None:
         follower.stdout.readline()
         follower.stdout.close()
         follower.stdout = None
-        assert follower.wait(10) == 141
+        assert follower.wait(LIMIT_S) == 141
         assert run.look().condition == "running"
 
 
 def test_interrupting_once_asks_twice_kills(holdfast: Command) -> None:
-    with live_run(holdfast, "--grace", "1m", job=STUBBORN) as run, started("attach", run.run_id) as follower:
+    with live_run(holdfast, "--grace", "10m", job=STUBBORN) as run, started("attach", run.run_id) as follower:
         assert follower.stdout is not None
         assert follower.stdout.readline() == "ready\n"
         follower.send_signal(signal.SIGINT)
@@ -93,7 +93,7 @@ def test_interrupting_once_asks_twice_kills(holdfast: Command) -> None:
         run.wait_condition("stopping")
         follower.send_signal(signal.SIGINT)
         read_until(follower, "KILL")
-        assert follower.wait(10) == 130
+        assert follower.wait(LIMIT_S) == 130
         assert run.wait_condition("stopped").exit_code == 130
 
 
@@ -109,7 +109,7 @@ def test_interrupting_a_third_time_leaves(holdfast: Command) -> None:
         for text in ("asked", "KILL", "detached"):
             follower.send_signal(signal.SIGINT)
             read_until(follower, text)
-        assert follower.wait(10) == 130
+        assert follower.wait(LIMIT_S) == 130
     desired = observe(run_dir).desired
     assert desired is not None
     assert desired.wish is Wish.STOP_NOW
@@ -130,7 +130,7 @@ def test_a_supervisor_that_dies_is_told_and_the_job_goes_on_being_followed(holdf
         run.kill_supervisor()
         assert f"holdfast adopt {run.run_id}" in read_until(follower, "adopt")
         assert holdfast("stop", "--now", run.run_id).code == 0
-        assert follower.wait(10) == 130
+        assert follower.wait(LIMIT_S) == 130
 
 
 def test_a_job_that_ends_without_a_supervisor_keeps_its_exit_code(holdfast: Command) -> None:
@@ -141,7 +141,7 @@ def test_a_job_that_ends_without_a_supervisor_keeps_its_exit_code(holdfast: Comm
         run.kill_supervisor()
         read_until(follower, "adopt")
         write(f"{run.run_dir}/artifacts/go", "")
-        assert follower.wait(15) == 42
+        assert follower.wait(LIMIT_S) == 42
         assert run.wait_condition("failed").exit_code == 42
 
 
@@ -154,7 +154,7 @@ def test_a_waiting_run_says_for_whom_and_its_place_in_line(holdfast: Command, mo
         assert f"waiting for card 0: root, run {holder.run_id}" in said.replace(getuser(), "root")
         assert "you are number 1 of 1 in line" in said
         assert holdfast("stop", "--now", holder.run_id).code == 0
-        assert waiter.wait(15) == 0
+        assert waiter.wait(LIMIT_S) == 0
         assert waiter.stdout is not None
         assert waiter.stdout.read() == "mine\n"
 

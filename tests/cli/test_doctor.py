@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.live import live_run
 from tests.rundirs import ended, make_run
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,7 +75,7 @@ def test_PRE_22_the_reaper_lists_asks_and_ends_only_what_was_left(
         value = holdfast("doctor", "--reap", "--yes", "--json", "--runs", root).json()
         ends = {end["leftover"]["process"]["pid"]: end["outcome"] for end in value["done"]}
         assert ends[left.pid] == "ended"
-        assert left.wait(5) == -signal.SIGTERM
+        assert left.wait(LIMIT_S) == -signal.SIGTERM
         assert live.look().condition == "running"
     state = isolated_environment.get("XDG_STATE_HOME") or f"{isolated_environment['HOME']}/.local/state"
     with open(f"{state}/holdfast/reaper.jsonl", encoding="utf-8") as file:

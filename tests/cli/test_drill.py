@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cli.live import started
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -119,8 +119,8 @@ def test_a_job_that_cannot_be_started_is_no_rehearsal(holdfast: Command) -> None
 def test_a_rehearsal_that_is_given_up_leaves_nothing(isolated_environment: dict[str, str], number: int) -> None:
     place = Path(isolated_environment["TMPDIR"])
     with started("drill", *job("good", 100_000)) as process:
-        wait_until(lambda: list(place.glob("holdfast-drill-*/runs/*/attempts/1/heartbeat.json")), 60.0, what="a beat")
+        wait_until(lambda: list(place.glob("holdfast-drill-*/runs/*/attempts/1/heartbeat.json")), what="a beat")
         process.send_signal(number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=LIMIT_S)
         assert process.returncode == 130
     assert list(place.iterdir()) == []

@@ -17,6 +17,7 @@ import pytest
 from holdfast.cli import errors
 from holdfast.model.errors import HoldfastError, ResourceBusy
 from tests.cli.conftest import ENTRY
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,7 +136,7 @@ def test_a_reader_that_leaves_early_is_met_with_silence(tmp_path: Path) -> None:
         child.stdout.read(1)
         child.stdout.close()
         said = child.stderr.read()
-        assert (child.wait(20), said) == (141, b"")
+        assert (child.wait(LIMIT_S), said) == (141, b"")
 
 
 @pytest.mark.parametrize("verb", ["--version", "schema", "--help"])

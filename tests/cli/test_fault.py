@@ -11,7 +11,7 @@ from holdfast.cli.faulting import decide_exit, judge_records, print_report, summ
 from holdfast.faults.spec import Judgement, Report
 from holdfast.faults.table import FAULTS, find
 from tests.cli.live import started
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,9 +53,9 @@ def test_a_fault_is_run_judged_and_cleared_away(holdfast: Command) -> None:
 def test_somebody_who_does_not_want_to_wait_leaves_nothing_behind(holdfast: Command) -> None:
     with started("fault", "run", "deadlock") as command:
         sandbox = wait_until(lambda: os.listdir(os.environ["TMPDIR"]), what="the sandbox")[0]
-        wait_until(lambda: os.path.exists(f"{os.environ['TMPDIR']}/{sandbox}/marks"), 20, what="the trouble")
+        wait_until(lambda: os.path.exists(f"{os.environ['TMPDIR']}/{sandbox}/marks"), what="the trouble")
         command.terminate()
-        assert command.wait(25) == 130
+        assert command.wait(LIMIT_S) == 130
     assert os.listdir(os.environ["TMPDIR"]) == []
 
 

@@ -11,6 +11,7 @@ import pytest
 from holdfast.model.ids import name_of
 from tests.cli.live import live_run
 from tests.fakes.nvml import GIB
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -100,7 +101,7 @@ def test_a_driver_that_blocks_does_not_block_the_answer(holdfast: Command, fake_
     fake_nvml.add_cards(1)
     fake_nvml.hang("nvmlInit_v2")
     fake_nvml.hang("nvmlInitWithFlags")
-    done = holdfast("gpus", "--json", timeout_s=10)
+    done = holdfast("gpus", "--json", timeout_s=LIMIT_S)
     assert done.code == 0
     value = done.json()
     assert value["complete"] is False

@@ -12,6 +12,7 @@ from holdfast.model import wire
 from holdfast.model.run import Outcome
 from tests.cli.live import live_run, started
 from tests.rundirs import ended, make_run, write, write_events
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -84,7 +85,7 @@ def test_OBS_09_following_a_live_run_prints_as_it_comes_until_it_ends(holdfast: 
         assert follower.stdout.readline() == "ready\n"
         write(f"{run.run_dir}/artifacts/go", "")
         assert follower.stdout.readline() == "done\n"
-        assert follower.wait(10) == 0
+        assert follower.wait(LIMIT_S) == 0
 
 
 def test_a_reader_that_leaves_ends_the_following(holdfast: Command) -> None:
@@ -94,7 +95,7 @@ def test_a_reader_that_leaves_ends_the_following(holdfast: Command) -> None:
         follower.stdout.readline()
         follower.stdout.close()
         follower.stdout = None
-        assert follower.wait(10) == 141
+        assert follower.wait(LIMIT_S) == 141
 
 
 def test_capped_output_is_printed_with_its_cut(holdfast: Command) -> None:

@@ -25,7 +25,7 @@ def test_PROC_21_a_path_that_a_live_run_executes_from_is_named(holdfast: Command
     started = holdfast("run", "-d", "--prove", "0", "--name", "user", "--", "python3", str(script))
     assert started.code == 0, started.err
     try:
-        wait_until(lambda: holdfast("ls", "--using", str(code)).code == 75, 10)
+        wait_until(lambda: holdfast("ls", "--using", str(code)).code == 75)
         told = holdfast("ls", "--using", str(code), "--json")
         assert told.code == 75
         (user,) = json.loads(told.out)["users"]

@@ -20,6 +20,7 @@ from tests.agent.driving import read_text
 from tests.cli.clocks import make_clocks, with_clocks
 from tests.cli.live import live_run
 from tests.rundirs import dead_process, make_run, running, write
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,7 +139,7 @@ def test_the_entry_of_cron_can_be_run_as_it_stands(holdfast: Command, clocks: Pa
     line = next(line for line in done.out.splitlines() if "--since-last" in line)
     command = line.split(None, 5)[5].replace(r"\%", "%")
     bare = {"PATH": "/usr/bin:/bin", "HOME": os.environ["HOME"]}
-    ran = subprocess.run(["sh", "-c", command], env=bare, cwd="/", timeout=25, check=False)
+    ran = subprocess.run(["sh", "-c", command], env=bare, cwd="/", timeout=LIMIT_S, check=False)
     assert ran.returncode == 1
     last = f"{os.environ['XDG_STATE_HOME']}/holdfast/{armed.LAST}"
     with open(last, encoding="utf-8") as file:

@@ -11,7 +11,7 @@ import pytest
 from holdfast.model.queue import CellState
 from tests.cli.live import live_run, started
 from tests.cli.queues import end_worker, find, states, worked
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,7 +98,7 @@ def test_it_ends_when_the_last_cell_is_done(
         # Whoever waits starts another worker.
         end_worker(worked)
         gate.touch()
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (0, "done: 1 of 1 done\n")
 
 
@@ -107,7 +107,7 @@ def test_ctrl_c_ends_the_wait_and_nothing_else(holdfast: Command) -> None:
         with started("wait", run.run_id) as process:
             wait_until(lambda: "inotify" in _descriptors(process.pid))
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=10)
+            process.communicate(timeout=LIMIT_S)
         assert process.returncode == 130
         assert run.look().condition == "running"
 

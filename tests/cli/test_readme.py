@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.host.processes import user_name
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -76,7 +77,9 @@ def run_session(steps: list[Step], directory: Path, scratch: Path) -> list[tuple
         lines.append(f"{{ {step.command}\n}} >{shlex.quote(f'{scratch}/{number}.out')} 2>&1")
         # The exit code is put back, because the next command may be `echo $?`.
         lines.append(f"status=$?; echo $status >{status}; (exit $status)")
-    subprocess.run(["bash", "-c", "\n".join(lines)], cwd=directory, stdin=subprocess.DEVNULL, timeout=50, check=False)
+    subprocess.run(
+        ["bash", "-c", "\n".join(lines)], cwd=directory, stdin=subprocess.DEVNULL, timeout=LIMIT_S, check=False
+    )
     return [
         (int((scratch / f"{number}.status").read_text()), (scratch / f"{number}.out").read_text(errors="replace"))
         for number in range(len(steps))

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.cli import render
 from holdfast.model.finding import Finding, Level
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +47,7 @@ def on_terminal(code: str, **env: str) -> str:
                 break
             said += piece
         os.close(main)
-        assert child.wait(20) == 0, said
+        assert child.wait(LIMIT_S) == 0, said
     return said.decode()
 
 

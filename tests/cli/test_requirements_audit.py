@@ -20,6 +20,7 @@ from holdfast.model.run import Desired, Wish
 from tests.cli.conftest import ENTRY
 from tests.cli.live import SLEEPER, live_run
 from tests.host.small_disk import mount_small_disk
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -132,7 +133,7 @@ def test_PROC_09_start_and_stop_from_something_like_cron(
 
     def cron(*words: str) -> subprocess.CompletedProcess[str]:
         quoted = ["setsid", "-w", "sh", "-c", 'exec "$@" < /dev/null', "sh", *ENTRY, *words]
-        return subprocess.run(quoted, env=bare, capture_output=True, text=True, check=False, timeout=25)
+        return subprocess.run(quoted, env=bare, capture_output=True, text=True, check=False, timeout=LIMIT_S)
 
     started = cron("run", "-d", "--prove", "0", "--json", "--", *SLEEPER)
     assert started.returncode == 0, started
@@ -293,7 +294,7 @@ def test_PROC_12_a_run_survives_the_loss_of_the_ssh_client(
             capture_output=True,
             text=True,
             check=False,
-            timeout=25,
+            timeout=LIMIT_S,
         )
         assert found.returncode == 0, found
         assert json.loads(found.stdout)["condition"] == "running"

@@ -125,7 +125,7 @@ def test_RAIL_15_waiting_for_a_card_that_never_comes_ends_at_its_limit_with_the_
     held = holdfast("run", "-d", "--prove", "0", "--json", "--gpus", "1", "--", "sleep", "600", env=cards)
     assert held.code == 0, held
     try:
-        wait_until(lambda: holdfast("show", "--json", held.json()["run_id"]).json()["condition"] == "running", 20.0)
+        wait_until(lambda: holdfast("show", "--json", held.json()["run_id"]).json()["condition"] == "running")
         began = time.monotonic()
         done = holdfast("run", "--gpus", "1", "--wait", "1s", "--idle-window", "0s", "--", "true", env=cards)
         assert time.monotonic() - began >= 1.0

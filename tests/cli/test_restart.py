@@ -13,6 +13,7 @@ from holdfast.agent.observe import list_attempts
 from tests.cli.conftest import ENTRY
 from tests.cli.live import live_run
 from tests.rundirs import ended, make_run
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +56,7 @@ def test_two_restarts_at_once_give_one_tree(holdfast: Command) -> None:
         command = [*ENTRY, "restart", run.run_id]
         quiet = subprocess.DEVNULL
         both = [subprocess.Popen(command, stdout=quiet, stderr=quiet) for _ in range(2)]
-        codes = sorted(process.wait(20) for process in both)
+        codes = sorted(process.wait(LIMIT_S) for process in both)
         # Either the second came while the first was at it (busy), or after it, and restarted the second attempt.
         assert codes in ([0, 75], [0, 0])
         expected = 2 if codes == [0, 75] else 3

@@ -156,7 +156,7 @@ def test_a_detached_run_that_stands_in_line_says_who_is_in_front(holdfast: Comma
     (waiting,) = (run for run in root.iterdir() if run.name != holder)
     holdfast("stop", holder, "--now")
     ended = waiting / "attempts/1/exit.json"
-    wait_until(ended.exists, 20)
+    wait_until(ended.exists)
     assert json.loads(ended.read_text())["exit_code"] == 0
 
 

@@ -12,7 +12,7 @@ from holdfast.agent import sentinel_records
 from holdfast.host.processes import is_alive, read_environ
 from tests.cli.live import live_run, started
 from tests.rundirs import dead_process, ended, make_run, running
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +102,7 @@ def test_a_newer_one_takes_the_place_of_the_earlier(holdfast: Command) -> None:
             for _ in range(2):
                 second = holdfast("sentinel", "job", "--for", "ended", "-d")
                 assert second.code == 0, second
-            assert first.wait(timeout=20) == 130
+            assert first.wait(timeout=LIMIT_S) == 130
         record = sentinel_records.read(path)
         assert record is not None
         assert sentinel_records.is_waiting(record)

@@ -56,7 +56,7 @@ def test_PROC_06_a_job_that_ignores_TERM_is_killed_after_its_grace(holdfast: Com
 
 
 def test_a_wait_that_is_over_leaves_the_run_stopping(holdfast: Command) -> None:
-    with live_run(holdfast, "--grace", "1m", job=STUBBORN) as run:
+    with live_run(holdfast, "--grace", "10m", job=STUBBORN) as run:
         done = holdfast("stop", "--wait", "100ms", run.run_id)
         assert done.code == 124
         assert "goes on stopping without us" in done.err

@@ -46,7 +46,7 @@ def test_killed_in_the_middle_it_learns_the_same(tmp_path: Path) -> None:
     with start(whole) as process:
         assert process.wait() == 0
     with start(cut) as process:
-        wait_until(lambda: list(cut.glob("checkpoints/step-*/checkpoint.json")), 60, what="a checkpoint")
+        wait_until(lambda: list(cut.glob("checkpoints/step-*/checkpoint.json")), what="a checkpoint")
         process.send_signal(signal.SIGKILL)
     assert not (cut / "artifacts").exists()
     with start(cut) as process:

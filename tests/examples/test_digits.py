@@ -83,7 +83,7 @@ def test_killed_in_the_middle_it_ends_with_the_same_weights(tmp_path: Path) -> N
         stderr=subprocess.DEVNULL,
         stdin=subprocess.DEVNULL,
     ) as process:
-        wait_until(lambda: list((tmp_path / "cut").glob("checkpoints/step-*/checkpoint.json")), 20, what="a checkpoint")
+        wait_until(lambda: list((tmp_path / "cut").glob("checkpoints/step-*/checkpoint.json")), what="a checkpoint")
         process.send_signal(signal.SIGKILL)
     done = train(tmp_path / "cut", EPOCHS="6")
     assert done.returncode == 0, done.stderr

@@ -16,7 +16,7 @@ from holdfast.faults.spec import Fault, Judgement, Proof, Seen
 from holdfast.faults.table import find
 from holdfast.model.verdict import FailureClass
 from tests.leaks import find_processes, read_command
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +72,7 @@ def test_a_fault_that_does_not_happen_proves_nothing() -> None:
     read_end, write_end = os.pipe()
     done = subprocess.run(
         [sys.executable, "-c", code, f'{{"name": "{report.name}", "box": "{box}"}}'],
-        stdin=read_end, capture_output=True, text=True, check=True, timeout=25,
+        stdin=read_end, capture_output=True, text=True, check=True, timeout=LIMIT_S,
     )  # fmt: skip
     os.close(read_end)
     os.close(write_end)
@@ -80,7 +80,6 @@ def test_a_fault_that_does_not_happen_proves_nothing() -> None:
     assert "KeyError" in done.stdout
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize("who", ["caller", "guard"])
 @pytest.mark.parametrize("name", ["fsfreeze", "fuse-hang"])
 def test_nothing_is_left_when_somebody_is_killed(who: str, name: str, tmp_path: Path) -> None:
@@ -89,14 +88,14 @@ def test_nothing_is_left_when_somebody_is_killed(who: str, name: str, tmp_path: 
     try:
         sandbox = f"{os.environ['TMPDIR']}/{wait_until(read_temporary, what='the sandbox')[0]}"
         word = "writing" if name == "fsfreeze" else "reading"
-        wait_until(lambda: word in _read(f"{sandbox}/marks").split(), 25, what="the trouble")
+        wait_until(lambda: word in _read(f"{sandbox}/marks").split(), what="the trouble")
         victim = caller.pid if who == "caller" else _find_guard(sandbox)
         os.kill(victim, signal.SIGKILL)
-        caller.wait(30)
+        caller.wait(LIMIT_S)
     finally:
         caller.kill()
         caller.wait()
-    wait_until(lambda: not find_processes(sandbox), 20, what="the end of all its processes")
+    wait_until(lambda: not find_processes(sandbox), what="the end of all its processes")
     wait_until(lambda: not os.path.exists(sandbox), what="the end of the sandbox")
     with open("/proc/self/mountinfo") as file:
         assert sandbox not in file.read()
@@ -133,7 +132,7 @@ def test_a_sweep_touches_only_what_carries_the_sandboxs_mark(tmp_path: Path) -> 
         started.append(child)
     try:
         assert sweep(sandbox) == [started[0].pid]
-        assert started[0].wait(10) == -signal.SIGKILL
+        assert started[0].wait(LIMIT_S) == -signal.SIGKILL
         assert started[1].poll() is None
         assert started[2].poll() is None
     finally:

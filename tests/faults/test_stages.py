@@ -17,6 +17,7 @@ from holdfast.faults.needs import Needs
 from holdfast.faults.stages import Staging
 from holdfast.faults.table import find
 from holdfast.host.offload import Offload
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,7 @@ def inside(name: str, box: Path, work: Callable[[Staging], object]) -> object:
             staging.prepare()
             return work(staging)
 
-    return Offload(run).wait(20)
+    return Offload(run).wait(LIMIT_S)
 
 
 def failing(action: Callable[[], object]) -> str:
@@ -158,7 +159,7 @@ def test_a_frozen_file_system_holds_its_writer_through_sigkill_until_it_is_thawe
             held = wait_for(lambda: read_state(writer.pid) == "D")
             writer.kill()
             still = writer.poll() is None and read_state(writer.pid) == "D"
-        return held, still, writer.wait(10)
+        return held, still, writer.wait(LIMIT_S)
 
     assert inside("fsfreeze", tmp_path, work) == [True, True, -signal.SIGKILL]
 

@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.host import clock, leases, processes
 from holdfast.model.lease import Busy, LeasedDevice, LeaseRecord, Phase
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 CARDS = tuple(LeasedDevice(f"GPU-{index:08x}-0000-4000-8000-000000000000", index, "Test card") for index in range(8))
 NOBODY = 65534
-DEADLINE_S = 20.0
+DEADLINE_S = LIMIT_S
 
 
 def slice_of(card: LeasedDevice, number: int) -> LeasedDevice:

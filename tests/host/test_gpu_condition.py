@@ -12,6 +12,7 @@ from holdfast.host.gpus import read_inventory, read_xid_events
 from holdfast.host.nvml import Probe
 from holdfast.model.gpu import Card, shorten_pci
 from tests.fakes.nvml import GIB
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.process, pytest.mark.requirement("GPUH-01")]
 
-PATIENT_S = 20.0
+PATIENT_S = LIMIT_S
 
 
 @pytest.fixture

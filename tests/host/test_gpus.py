@@ -19,7 +19,7 @@ from holdfast.host.nvml import Probe, ProbeFailed, ProbeStuck, reap_abandoned
 from holdfast.model.gpu import HolderKind, InventorySource
 from tests.fakes.nvml import GIB
 from tests.fakes.nvml.driver import LIBRARY_MISMATCH, UNKNOWN_ERROR
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.process
 
 NEVER_A_PID = 4194304
 """One above the largest pid a 64-bit kernel gives out (PID_MAX_LIMIT)."""
-PATIENT_S = 20.0
+PATIENT_S = LIMIT_S
 """A deadline that no test waits for, so that a loaded machine fails none."""
 
 

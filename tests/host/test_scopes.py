@@ -26,7 +26,7 @@ from holdfast.host.scopes import (
     name_scope,
 )
 from tests.host.families import become
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -218,7 +218,7 @@ def verify(tmp_path: Path, text: str) -> tuple[int, str]:
     path.write_text(text)
     words = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(path)]
     done = subprocess.run(
-        words, capture_output=True, text=True, timeout=20, check=False, env={**os.environ, "LC_ALL": "C"}
+        words, capture_output=True, text=True, timeout=LIMIT_S, check=False, env={**os.environ, "LC_ALL": "C"}
     )
     said = [line for line in done.stderr.splitlines() if "holdfast-check" in line]
     return done.returncode, "\n".join(said)

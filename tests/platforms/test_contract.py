@@ -45,7 +45,7 @@ def _ended(platform: Platform, run_id: str) -> bool:
 
 def test_a_job_runs_to_its_end_and_its_code_is_told(platform: Platform, call: Call, tmp_path: Path) -> None:
     taken = platform.submit(_job(tmp_path, "sh", "-c", "echo out; echo err >&2; exit 5"), call)
-    wait_until(lambda: _ended(platform, taken.run_id), 20)
+    wait_until(lambda: _ended(platform, taken.run_id))
     assert platform.poll([taken.run_id])[taken.run_id].exit_code == 5
     assert platform.logs(taken.run_id, 0) == b"out\nerr\n"
     assert platform.logs(taken.run_id, 4) == b"err\n"
@@ -53,10 +53,10 @@ def test_a_job_runs_to_its_end_and_its_code_is_told(platform: Platform, call: Ca
 
 def test_cancel_is_idempotent_and_leads_to_the_end(platform: Platform, call: Call, tmp_path: Path) -> None:
     taken = platform.submit(_job(tmp_path, "sleep", "100"), call)
-    wait_until(lambda: platform.poll([taken.run_id])[taken.run_id].condition == "running", 20)
+    wait_until(lambda: platform.poll([taken.run_id])[taken.run_id].condition == "running")
     platform.cancel(taken.run_id, by="test")
     platform.cancel(taken.run_id, by="test", force=True)
-    wait_until(lambda: _ended(platform, taken.run_id), 20)
+    wait_until(lambda: _ended(platform, taken.run_id))
     platform.cancel(taken.run_id, by="test")
     seen = platform.poll([taken.run_id])[taken.run_id]
     assert (seen.condition, seen.exit_code) == ("stopped", 130)
@@ -65,7 +65,7 @@ def test_cancel_is_idempotent_and_leads_to_the_end(platform: Platform, call: Cal
 def test_poll_answers_for_the_runs_it_knows_only(platform: Platform, call: Call, tmp_path: Path) -> None:
     taken = [platform.submit(_job(tmp_path, "true"), call) for _ in range(2)]
     asked = [item.run_id for item in taken]
-    wait_until(lambda: all(item.ended for item in platform.poll(asked).values()), 20)
+    wait_until(lambda: all(item.ended for item in platform.poll(asked).values()))
     seen = platform.poll([*asked, "20260101-000000-nobody-0000"])
     assert sorted(seen) == sorted(asked)
 
@@ -73,7 +73,7 @@ def test_poll_answers_for_the_runs_it_knows_only(platform: Platform, call: Call,
 def test_results_are_fetched_by_name(platform: Platform, call: Call, tmp_path: Path) -> None:
     script = 'echo 42 > "$HOLDFAST_ARTIFACT_DIR/answer.txt"'
     taken = platform.submit(_job(tmp_path, "sh", "-c", script), call)
-    wait_until(lambda: _ended(platform, taken.run_id), 20)
+    wait_until(lambda: _ended(platform, taken.run_id))
     found = platform.fetch(taken.run_id, ["artifacts/answer.txt", "artifacts/none.txt"])
     assert list(found) == ["artifacts/answer.txt"]
     with open(found["artifacts/answer.txt"], encoding="ascii") as file:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import training
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -46,14 +46,14 @@ class Trainer:
         return [line for line in self.text.splitlines() if line.startswith("step ")]
 
     def wait(self) -> int:
-        return self.process.wait(30)
+        return self.process.wait(LIMIT_S)
 
     def wait_for(self, words: str) -> None:
-        wait_until(lambda: words in self.text or self.process.poll() is not None, 20, what=words)
+        wait_until(lambda: words in self.text or self.process.poll() is not None, what=words)
         assert words in self.text, self.text
 
     def wait_for_steps(self, count: int) -> None:
-        wait_until(lambda: len(self.steps) >= count or self.process.poll() is not None, 20, what=f"{count} steps")
+        wait_until(lambda: len(self.steps) >= count or self.process.poll() is not None, what=f"{count} steps")
 
     def end(self, number: int, *, group: bool = False) -> int:
         (os.killpg if group else os.kill)(self.process.pid, number)

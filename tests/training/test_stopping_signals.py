@@ -167,7 +167,6 @@ def test_programs_that_are_executed_die_of_a_term(play: Callable[..., Scene]) ->
     assert play("executed").hear() == {"direct": -signal.SIGTERM, "grandchild": signal.SIGTERM}
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.requirement("LIB-01")
 def test_LIB_01_shielded_loader_workers_deliver_after_a_term_to_the_whole_group(play: Callable[..., Scene]) -> None:
     pytest.importorskip("torch")
@@ -181,7 +180,6 @@ def test_LIB_01_shielded_loader_workers_deliver_after_a_term_to_the_whole_group(
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(90)
 def test_without_the_shield_a_term_to_the_group_ends_the_loader(play: Callable[..., Scene]) -> None:
     pytest.importorskip("torch")
     scene = play("loader", "bare")

@@ -106,7 +106,6 @@ def test_a_record_that_points_elsewhere_or_asks_for_the_moon_is_damaged(
     assert not survey.prove(item).ok
 
 
-@pytest.mark.timeout(10)
 def test_a_pipe_in_a_files_place_holds_nobody(directory: Path) -> None:
     for name in ("state.safetensors", layout.RECORD):
         (directory / "step-4" / name).unlink()

@@ -63,7 +63,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -220,7 +220,7 @@ class Boot:
         """True until the kernel's process on the host has ended."""
         return self._process.returncode is None and not self._ended(0.0)
 
-    def wait_for_output(self, text: str, timeout_s: float = 20.0) -> None:
+    def wait_for_output(self, text: str, timeout_s: float = LIMIT_S) -> None:
         """Wait until `text` stands in the payload's standard output.
 
         Raises:
@@ -230,7 +230,7 @@ class Boot:
         if text not in self.stdout:
             raise self._failure(f"ended without the output {text!r}")
 
-    def wait(self, timeout_s: float = 25.0) -> Result:
+    def wait(self, timeout_s: float = LIMIT_S) -> Result:
         """Wait until the guest has powered off and return the payload's result.
 
         Raises:
@@ -321,7 +321,7 @@ class Machine:
         """Take the power away when the machine is still on."""
         self.power_cut()
 
-    def run(self, argv: Sequence[str], guest: Guest = ROOT, *, timeout_s: float = 25.0) -> Result:
+    def run(self, argv: Sequence[str], guest: Guest = ROOT, *, timeout_s: float = LIMIT_S) -> Result:
         """Boot, run `argv`, power off, and return how `argv` ended; see `start` and `Boot.wait` for errors."""
         return self.start(argv, guest).wait(timeout_s)
 

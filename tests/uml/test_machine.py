@@ -139,4 +139,4 @@ def test_the_guest_dies_with_a_killed_test_process(tmp_path: Path) -> None:
         session = int(tester.stdout.readline())
         assert list_session(session) != []
         tester.kill()
-    wait_until(lambda: list_session(session) == [], 10.0)
+    wait_until(lambda: list_session(session) == [])

@@ -18,7 +18,7 @@ from holdfast.model import wire
 from holdfast.model.job import JobSpec, Retries
 from holdfast.model.queue import ACTIVE_STATES, Cell, CellState, NewCell, Order, OrderVerb, Submission
 from holdfast.store.queue import Queue
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -127,7 +127,7 @@ class Work:
     def states(self) -> dict[str, CellState]:
         return {name: cell.state for name, cell in self.cells().items()}
 
-    def wait_state(self, name: str, *states: CellState, timeout_s: float = 20.0) -> Cell:
+    def wait_state(self, name: str, *states: CellState, timeout_s: float = LIMIT_S) -> Cell:
         def look() -> Cell | None:
             cell = self.cells()[name]
             return cell if cell.state in states else None
@@ -136,7 +136,7 @@ class Work:
         assert found is not None
         return found
 
-    def wait_left(self, timeout_s: float = 30.0) -> None:
+    def wait_left(self, timeout_s: float = LIMIT_S) -> None:
         """Until the worker has left by itself."""
         wait_until(lambda: self.worker() is None, timeout_s, what=f"the worker has left; {self.states()} {self.log()}")
         for process in self.workers:

@@ -18,7 +18,7 @@ from holdfast.model.verdict import Confidence, FailureClass, Retry, Verdict
 from tests.agent.driving import Drive, Driven, job, read_text, timeouts
 from tests.diagnosis.ended.making import ended, write_attempt
 from tests.host.small_disk import mount_small_disk
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,7 +200,7 @@ def test_DIAG_02_an_account_that_may_not_read_the_kernel_log_does_not_call_it_no
         os.setuid(NOBODY)
         return wire.encode(judge_ended(run_dir, 1, end))
 
-    verdict = wire.decode(Verdict, Offload(judge_as_nobody).wait(15.0))
+    verdict = wire.decode(Verdict, Offload(judge_as_nobody).wait(LIMIT_S))
     assert (verdict.kind, verdict.confidence) == (F.KILLED, Confidence.POSSIBLE)
     assert any("kernel log could not be read" in clue.text for clue in verdict.unknown)
     assert not any("out_of_memory" in clue.text for clue in verdict.evidence_against)

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.diagnosis.live.flight import RefusedPickle, analyse, load_plain, read_dump, read_findings
 from tests.diagnosis.live.bench import PAYLOAD, explain, look, stand_still
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.live.flight import FlightFinding
@@ -218,7 +219,7 @@ def test_a_rank_that_is_missing_from_a_real_collective_is_named(tmp_path: Path, 
         finally:
             if mode == "missing":
                 process.terminate()
-            process.wait(60)
+            process.wait(LIMIT_S)
     if mode == "ends":
         found = read_findings(tuple(str(path) for path in sorted(tmp_path.glob("rank_*"))))
         assert found.value is not None
