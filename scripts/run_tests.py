@@ -50,7 +50,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class Outcomes:
-    """A plugin of pytest: how each collected test ended; "" for one that was not reached."""
+    """A plugin of pytest: how each test ended; "" for one that was not reached, "unreadable" for a file of tests."""
 
     def __init__(self) -> None:
         self.ends: dict[str, str] = {}
@@ -59,6 +59,11 @@ class Outcomes:
         """Note what there is to run."""
         for name in ids:
             self.ends.setdefault(name, "")
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Note a file whose tests nobody knows; with workers, pytest goes on without it."""
+        if report.failed:
+            self.ends[report.nodeid] = "unreadable"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take one of the three phases of a test; a failure in any of them stays."""
@@ -162,7 +167,7 @@ def main(arguments: Sequence[str]) -> int:
     prepare()
     status, ends = run_pytest([*arguments, *SIDE_BY_SIDE])
     failed = [name for name, end in ends.items() if end == "failed"]
-    unreached = [name for name, end in ends.items() if not end]
+    unreached = [name for name, end in ends.items() if end in ("", "unreadable")]
     alone: list[str] = []
     if status == pytest.ExitCode.TESTS_FAILED and 0 < len(failed) <= MOST and not unreached:
         print(f"\n{len(failed)} failed side by side; once more, alone:", flush=True)
