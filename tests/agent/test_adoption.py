@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -15,6 +16,7 @@ from holdfast.model.job import Orphan, Rung
 from holdfast.model.run import Ended, Outcome, Running, Wish
 from tests.agent.driving import Drive, Driven, job, read_text, timeouts
 from tests.agent.test_start import RUNGS, TWO_RUNGS
+from tests.leaks import read_descriptors
 from tests.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.process
@@ -98,6 +100,15 @@ def test_POST_04_leftovers_are_ended_without_a_supervisor(drive: Drive, rung: Ru
     assert end.status.signal == signal.SIGKILL
 
 
+def holds_pidfd(owner: int, pid: int) -> bool:
+    """Whether a process holds a pidfd of another one."""
+    for descriptor in read_descriptors(owner):
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/{owner}/fdinfo/{descriptor}") as file:
+            if f"Pid:\t{pid}\n" in file.read():
+                return True
+    return False
+
+
 @pytest.mark.requirement("PROC-05", "PROC-14")
 @pytest.mark.parametrize("rung", [Rung.SUBREAPER, Rung.PROCESS_GROUP])
 def test_PROC_14_supervisor_and_keeper_may_both_be_killed(drive: Drive, rung: Rung) -> None:
@@ -107,6 +118,8 @@ def test_PROC_14_supervisor_and_keeper_may_both_be_killed(drive: Drive, rung: Ru
     run.kill(state.keeper)
     run.adopt()
     assert isinstance(run.state().state, Running)
+    # It has taken the run up, but what ends before it holds the job's pidfd has nobody who could know how.
+    wait_until(lambda: holds_pidfd(run.supervisor().pid, state.job.process.pid), what="the job is watched")
     tell(f"{drive.workdir}/go")
     end = run.ended()
     # The kernel keeps the status on a pidfd since Linux 6.15; an older one leaves nobody who could know it.
