@@ -22,8 +22,8 @@ SCRIPT = Path(__file__).parent / "payloads" / "rehearsed.py"
 LONGEST_S = 150.0
 
 
-def job(how: str, steps: int = 90) -> tuple[str, ...]:
-    return ("--", sys.executable, str(SCRIPT), how, str(steps))
+def job(how: str, steps: int = 90, step_s: float = 0.05) -> tuple[str, ...]:
+    return ("--", sys.executable, str(SCRIPT), how, str(steps), str(step_s))
 
 
 def rehearse(holdfast: Command, how: str, *args: str, steps: int = 90) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def rehearse(holdfast: Command, how: str, *args: str, steps: int = 90) -> dict[s
 
 
 def test_a_good_script_passes_and_nothing_is_left(holdfast: Command, isolated_environment: dict[str, str]) -> None:
-    done = holdfast("drill", "--kills", "2", "--stop", *job("good"), timeout_s=LONGEST_S)
+    done = holdfast("drill", "--kills", "2", "--stop", *job("good", step_s=0.15), timeout_s=LONGEST_S)
     assert done.code == 0, done
     assert "continues exactly" in done.out
     assert "reference" in done.out

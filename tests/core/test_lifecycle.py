@@ -563,6 +563,23 @@ class TestFinalizing:
     def test_force_hurries_what_is_left(self) -> None:
         assert step(FINALIZING, StopWanted(FORCE)) == (FINALIZING, (EmptyTree(0.0),))
 
+    @pytest.mark.parametrize("status", [WaitStatus(None, 15), WaitStatus(None, 1), WaitStatus(143, None)])
+    def test_a_signal_to_all_of_a_run_is_a_stop_also_when_it_reached_the_job_first(self, status: WaitStatus) -> None:
+        ended = replace(FINALIZING, status=status)
+        logout = StopRequest(StopCause.SIGNAL, "SIGTERM to the supervisor")
+        assert step(ended, StopWanted(logout)) == (replace(ended, request=logout), ())
+        again = StopRequest(StopCause.SIGNAL, "SIGINT to the supervisor")
+        assert_stale(replace(ended, request=logout), StopWanted(again))
+
+    @pytest.mark.parametrize("status", [OK, BAD, WaitStatus(1, None), None])
+    def test_a_signal_after_any_other_end_changes_nothing(self, status: WaitStatus | None) -> None:
+        logout = StopRequest(StopCause.SIGNAL, "SIGTERM to the supervisor")
+        assert_stale(replace(FINALIZING, status=status), StopWanted(logout))
+
+    @pytest.mark.parametrize("cause", [StopCause.OPERATOR, StopCause.DEADLINE])
+    def test_only_a_signal_is_taken_for_the_one_that_ended_the_job(self, cause: StopCause) -> None:
+        assert_stale(replace(FINALIZING, status=WaitStatus(None, 15)), StopWanted(StopRequest(cause, "anna")))
+
     def test_a_new_supervisor_proves_it_empty_again(self) -> None:
         assert step(EMPTIED, resumed()) == (EMPTIED, (Arm(Timer.POSTFLIGHT, 300.0), Do.CHECK_RESULTS))
         assert step(EMPTIED, resumed(members=True)) == (FINALIZING, (EmptyTree(LEFTOVER_GRACE_S),))

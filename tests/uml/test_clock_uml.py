@@ -12,7 +12,7 @@ from tests.uml.machine import REPOSITORY, Guest
 if TYPE_CHECKING:
     from tests.uml.machine import Machine
 
-pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.timeout(300)]
 
 
 @pytest.mark.requirement("RAIL-01", "OBS-02")

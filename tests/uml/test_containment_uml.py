@@ -15,7 +15,7 @@ from tests.uml.machine import REPOSITORY, Cgroups, Guest
 if TYPE_CHECKING:
     from tests.uml.machine import Machine
 
-pytestmark = [pytest.mark.uml, pytest.mark.process]
+pytestmark = [pytest.mark.uml, pytest.mark.process, pytest.mark.timeout(300)]
 MIB = 1024**2
 USER = 1000
 ENV = {"PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}", "PYTHONDONTWRITEBYTECODE": "1"}

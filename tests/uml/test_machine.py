@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.uml.machine import Machine, Result
 
-pytestmark = [pytest.mark.uml, pytest.mark.process]
+pytestmark = [pytest.mark.uml, pytest.mark.process, pytest.mark.timeout(300)]
 USER = 1000
 
 

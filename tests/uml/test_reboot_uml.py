@@ -13,7 +13,7 @@ from tests.uml.machine import Guest
 if TYPE_CHECKING:
     from tests.uml.machine import Machine
 
-pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.timeout(300)]
 
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 

@@ -14,7 +14,7 @@ from tests.uml.machine import REPOSITORY, Guest
 if TYPE_CHECKING:
     from tests.uml.machine import Machine
 
-pytestmark = [pytest.mark.uml, pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.uml, pytest.mark.process, pytest.mark.timeout(300)]
 NEEDED = {
     "/lib/systemd/systemd-logind": "systemd",
     "/usr/bin/dbus-daemon": "dbus",
@@ -34,7 +34,7 @@ def play(machine: Machine, *scenarios: str, kill_at_logout: bool) -> dict[str, d
         files=(("/run/systemd/logind.conf.d/test.conf", settings),),
         env={"PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}", "PYTHONDONTWRITEBYTECODE": "1"},
     )
-    result = machine.run(["python", "systemd_runs.py", *scenarios], guest, timeout_s=100)
+    result = machine.run(["python", "systemd_runs.py", *scenarios], guest)
     assert result.code == 0, (result.stdout, result.stderr, result.console)
     found: dict[str, dict[str, Any]] = json.loads(result.stdout)
     for scenario in scenarios:

@@ -12,7 +12,7 @@ from tests.uml.machine import REPOSITORY, Guest
 if TYPE_CHECKING:
     from tests.uml.machine import Machine
 
-pytestmark = [pytest.mark.uml, pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.uml, pytest.mark.process, pytest.mark.timeout(300)]
 USER = 1000
 
 

@@ -81,6 +81,8 @@ PROGRESS_STEP_S = 5.0
 """How much longer a job gets at a time while its shutdown still makes progress."""
 STUCK_RETRY_S = 2.0
 """How often a tree that survived KILL is looked at again."""
+ASKED_TO_LEAVE = frozenset({129, 130, 143})
+"""How a job ends that HUP, INT or TERM asked to leave: 128 + the signal's number, killed by it or of its own will."""
 
 
 Step = tuple[State, tuple[Action, ...]]
@@ -319,7 +321,12 @@ def _stop_harder(state: Stopping, event: StopWanted, _now: Now, _plan: Plan) -> 
 
 
 def _stop_leftovers(state: Finalizing, event: StopWanted, _now: Now, _plan: Plan) -> Step | None:
-    return (state, (EmptyTree(0.0),)) if event.request.force and not state.emptied else None
+    """Force hurries what is left. One signal to all of a run (a logout, a box going down) may reach the job first."""
+    hurry = (EmptyTree(0.0),) if event.request.force and not state.emptied else ()
+    ended_by_signal = state.status is not None and state.status.exit_code in ASKED_TO_LEAVE
+    if event.request.cause is StopCause.SIGNAL and ended_by_signal and state.request is None:
+        return replace(state, request=event.request), hurry
+    return (state, hurry) if hurry else None
 
 
 def _timer_early(state: Created | Preflight, event: TimerFired, now: Now, plan: Plan) -> Step | None:

@@ -110,13 +110,13 @@ def open_gate() -> None:
 
 
 def wait_ready(run: dict[str, Any]) -> None:
-    ready = is_true(lambda: "ready" in read_attempt(run, "output.log"), 20)
+    ready = is_true(lambda: "ready" in read_attempt(run, "output.log"))
     assert ready, f"{run}\n{tell(run)}"
 
 
-def is_true(condition: Callable[[], bool], within_s: float) -> bool:
+def is_true(condition: Callable[[], bool]) -> bool:
     try:
-        return bool(wait_until(condition, within_s))
+        return bool(wait_until(condition))
     except AssertionError:
         return False
 
@@ -139,8 +139,8 @@ def scope_is_gone(run: dict[str, Any]) -> bool:
 
 
 def finish(run: dict[str, Any]) -> dict[str, Any]:
-    wait_until(lambda: has_ended(run), 20)
-    gone = bool(wait_until(lambda: scope_is_gone(run), 10))
+    wait_until(lambda: has_ended(run))
+    gone = bool(wait_until(lambda: scope_is_gone(run)))
     exit_record = read(run, "exit.json")
     ended = {name: exit_record[name] for name in ("outcome", "exit_code", "ending")}
     return {**ended, "gone": gone}
@@ -159,7 +159,7 @@ def survives_logout() -> dict[str, Any]:
     linger()
     run = run_detached(("--limit-memory", "64MiB", "--limit-cpus", "0.5", "--limit-tasks", "50"))
     wait_ready(run)
-    wait_until(lambda: not sessions(), 20)
+    wait_until(lambda: not sessions())
     found = {**run, **describe(run), "alive_after_logout": not has_ended(run)}
     found["login"] = [one["level"] for one in read(run, "preflight.json")["findings"] if one["id"] == "login"]
     found["memory_max"] = read_limit(run, "memory.max")
@@ -177,7 +177,7 @@ def rescued() -> dict[str, Any]:
     linger()
     run = run_detached(())
     wait_ready(run)
-    wait_until(lambda: not sessions(), 20)
+    wait_until(lambda: not sessions())
     found = {**run, **describe(run), "alive_after_logout": not has_ended(run)}
     open_gate()
     return {**found, **finish(run)}
@@ -212,7 +212,7 @@ def hog() -> dict[str, Any]:
 def hung() -> dict[str, Any]:
     """The account's systemd does not answer: the run starts without a scope, a few seconds later."""
     linger()
-    wait_until(lambda: os.path.exists("/run/user/1000/bus") and os.path.exists(f"{MANAGER}/init.scope"), 20)
+    wait_until(lambda: os.path.exists("/run/user/1000/bus") and os.path.exists(f"{MANAGER}/init.scope"))
     login("busctl", "--user", "status", "org.freedesktop.systemd1")  # the bus is activated and knows its systemd
     with open(f"{MANAGER}/init.scope/cgroup.procs") as file:
         pids = [int(line) for line in file]
@@ -242,13 +242,12 @@ def as_root() -> dict[str, Any]:
     os.close(writer)
     assert os.waitpid(child, 0)[1] == 0
     found: dict[str, Any] = json.loads(os.read(reader, 65536))
-    return {**found, "gone": bool(wait_until(lambda: scope_is_gone({"scope": unit}), 10))}
+    return {**found, "gone": bool(wait_until(lambda: scope_is_gone({"scope": unit})))}
 
 
 SCENARIOS = {one.__name__: one for one in (as_root, survives_logout, rescued, stays, only_there, hog, hung)}
 
 if __name__ == "__main__":
-    signal.alarm(80)
     found = {}
     for SCENARIO in sys.argv[1:]:
         os.mkfifo(gate())
