@@ -1,5 +1,5 @@
 # holdfast: what a person types. Everything happens inside .venv, from locked and hashed requirements.
-# PYTHON=/path/to/python picks another interpreter (3.10 or newer) for a fresh .venv; K='-k lease' narrows `make test`.
+# PYTHON=/path/to/python picks another interpreter (3.10 or newer) for a fresh .venv; K='-k lease' narrows the tests.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 # No question is ever asked, and no source distribution is ever built: each locked package has a wheel. The locks are whole, so pip
 # resolves nothing (--no-deps): its resolver would refuse them on the day that a package with an extra has a newer release.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-INSTALL := $(PIP) install --quiet --require-hashes --no-deps --only-binary :all:
+INSTALL := scripts/three_tries.sh $(PIP) install --quiet --require-hashes --no-deps --only-binary :all:
 LOCKS_RUN := -r requirements/runtime.txt -r requirements/build.txt -r requirements/examples.txt
 LOCKS_DEV := -r requirements/dev.txt
 # What the tests of the training library meet. Torch has builds for every kind of device: TORCH=... names another one, TORCH=skip
@@ -19,13 +19,15 @@ LOCKS_DEV := -r requirements/dev.txt
 TORCH ?= torch==2.13.0
 LOCKS_FRAMEWORKS := -r requirements/frameworks.txt
 K :=
+# `make test-all SEED=7` repeats that order and those examples; without a number one is drawn and printed.
+SEED :=
 
 export PYTHON TORCH
 
-.PHONY: help setup demo check lint format types layers spelling documents test bench soak fix requirements gotchas lock clean
+.PHONY: help setup demo check lint format types layers spelling documents tiers test test-all bench soak fix requirements gotchas lock clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
 
 $(VENV)/.made: | scripts/make_venv.sh
 	@scripts/make_venv.sh $(VENV)
@@ -48,7 +50,7 @@ $(VENV)/.frameworks: $(VENV)/.dev requirements/frameworks.txt
 	  echo "setup: torch and the frameworks are left out (TORCH=skip)"; \
 	else \
 	  echo "setup: installing $(TORCH) and the locked frameworks into $(VENV)"; \
-	  $(PIP) install --quiet --only-binary :all: "$(TORCH)"; \
+	  scripts/three_tries.sh $(PIP) install --quiet --only-binary :all: "$(TORCH)"; \
 	  $(INSTALL) $(LOCKS_FRAMEWORKS); \
 	fi
 	@touch $@
@@ -62,7 +64,7 @@ setup: $(VENV)/.frameworks ## make .venv with everything that checks and tests i
 demo: $(VENV)/.run ## a small network learns handwritten digits; then again, killed in the middle: the same weights
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/digits/kill_and_resume.py
 
-check: lint format types layers spelling documents ## lint, format, types, layers, spelling, documents (`make -k check`: all of them)
+check: lint format types layers spelling documents tiers ## lint, format, types, layers, spelling, documents, the number of tests (`make -k check`: all of them)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check --quiet .
@@ -84,8 +86,14 @@ documents: $(VENV)/.dev
 	$(BIN)/python scripts/generate_lifecycle.py --check
 	$(BIN)/python scripts/requirements_coverage.py --strict --missing
 
-test: $(VENV)/.frameworks $(VENV)/.system ## install what the tests need, system packages too, and run them all
-	$(BIN)/python scripts/run_tests.py -m "not soak and not cluster" $(K)
+tiers: $(VENV)/.frameworks
+	$(BIN)/python scripts/count_tests.py
+
+test: $(VENV)/.frameworks $(VENV)/.system ## install what the tests need, system packages too, and run all but the slow ones: 5 minutes on two cores
+	$(BIN)/python scripts/run_tests.py -m "not (slow or soak or cluster)" $(K)
+
+test-all: $(VENV)/.frameworks $(VENV)/.system ## all tests but `soak`, in another order with other examples each time (SEED=7: as that time)
+	$(BIN)/python scripts/run_tests.py --seed=$(SEED) -m "not (soak or cluster)" $(K)
 
 bench: $(VENV)/.frameworks ## measure, with peers side by side
 	$(BIN)/python benchmarks/run.py

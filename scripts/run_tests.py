@@ -5,10 +5,11 @@ passes alone; a defect does not. Nothing is hidden: who passed only alone is lis
 explicitly pass the second time fails the run. More than MOST failures, an error of collection, tests that were never
 reached, or an interruption end the run at once: none of them is for want of time.
 
-The run repeats exactly: the order of the files, fixed seeds, signals as at a login however it was started. No process
-that the tests started outlives it.
+The run repeats exactly: the order of the files, fixed seeds, signals as at a login however it was started. With --seed
+the order and the examples of properties are drawn from this seed, and without a number from one that is printed. No
+process that the tests started outlives it.
 
-Usage: run_tests.py [arguments of pytest]
+Usage: run_tests.py [--seed[=N]] [arguments of pytest]
 Exit: 0 all passed, 1 tests failed, 124 the second pass was too slow, 128 + N ended by signal N, else pytest's own.
 """
 
@@ -18,6 +19,7 @@ import contextlib
 import ctypes
 import json
 import os
+import random
 import signal
 import sys
 import tempfile
@@ -73,6 +75,22 @@ class Outcomes:
             self.ends[report.nodeid] = report.outcome
 
 
+def choose_order(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
+    """Take --seed out of the arguments; answer what makes a run repeat, and the other arguments.
+
+    The second pass has the seed of the first one: it meets the same examples again.
+    """
+    seeds = [word for word in arguments if word.partition("=")[0] == "--seed"]
+    rest = [word for word in arguments if word not in seeds]
+    if not seeds:
+        return REPEATABLE, rest
+    seed = seeds[-1].partition("=")[2] or str(random.randrange(10**6))
+    if not seed.isdecimal():
+        sys.exit(f"--seed={seed} is not a number; for a seed that is drawn: --seed")
+    print(f"order and examples of seed {seed}; once more: --seed={seed}", flush=True)
+    return (f"--randomly-seed={seed}", f"--hypothesis-seed={seed}"), rest
+
+
 def run_pytest(arguments: Sequence[str], limit_s: int = 0, **environment: str) -> tuple[int, dict[str, str]]:
     """Run pytest in a session of its own and end everything that it leaves; answer its status and each test's end.
 
@@ -100,7 +118,7 @@ def _be_pytest(arguments: Sequence[str], environment: dict[str, str], answer: Te
     # As `python -m pytest` has it, instead of the folder of this script.
     sys.path[0] = ""
     outcomes = Outcomes()
-    status = pytest.main([*REPEATABLE, *arguments], plugins=[outcomes])
+    status = pytest.main([*arguments], plugins=[outcomes])
     json.dump(outcomes.ends, answer)
     answer.flush()
     sys.exit(status)
@@ -164,14 +182,15 @@ def prepare() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run both passes; answer the exit status."""
+    order, arguments = choose_order(arguments)
     prepare()
-    status, ends = run_pytest([*arguments, *SIDE_BY_SIDE])
+    status, ends = run_pytest([*order, *arguments, *SIDE_BY_SIDE])
     failed = [name for name, end in ends.items() if end == "failed"]
     unreached = [name for name, end in ends.items() if end in ("", "unreadable")]
     alone: list[str] = []
     if status == pytest.ExitCode.TESTS_FAILED and 0 < len(failed) <= MOST and not unreached:
         print(f"\n{len(failed)} failed side by side; once more, alone:", flush=True)
-        status, again = run_pytest([*failed, *ALONE], SECOND_PASS_S, HOLDFAST_TEST_PATIENCE=str(PATIENCE))
+        status, again = run_pytest([*order, *failed, *ALONE], SECOND_PASS_S, HOLDFAST_TEST_PATIENCE=str(PATIENCE))
         alone = [name for name in failed if again.get(name) == "passed"]
         # Only an explicit "passed" counts: a test that was skipped, or not reached, has failed.
         failed = [name for name in failed if name not in alone]

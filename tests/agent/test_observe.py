@@ -16,7 +16,17 @@ from holdfast.model import wire
 from holdfast.model.identity import WaitStatus
 from holdfast.model.lease import Busy, Witness
 from holdfast.model.run import Desired, Outcome, Preflight, Waiting, Wish
-from tests.rundirs import dead_process, ended, finalizing, living_process, make_run, running, write, write_events
+from tests.rundirs import (
+    dead_process,
+    ended,
+    finalizing,
+    living_process,
+    make_run,
+    own_run_id,
+    running,
+    write,
+    write_events,
+)
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -89,8 +99,9 @@ def test_all_recorded_processes_gone_and_no_marker_is_lost(tmp_path: Path) -> No
 
 
 def test_a_process_with_the_runs_marker_is_not_lost(tmp_path: Path) -> None:
-    run_dir = make_run(tmp_path, state=running(), supervisor=dead_process())
-    environment = {**os.environ, "HOLDFAST_RUN_ID": RUN_ID, "HOLDFAST_ATTEMPT": "1"}
+    run_id = own_run_id()
+    run_dir = make_run(tmp_path, run_id, running(), supervisor=dead_process())
+    environment = {**os.environ, "HOLDFAST_RUN_ID": run_id, "HOLDFAST_ATTEMPT": "1"}
     code = "import sys; sys.stdin.read()"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, env=environment)
     try:

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.agent.reaper import Leftover, find_leftovers, reap
 from holdfast.model.errors import StorageError
-from tests.rundirs import ended, living_process, make_run, running
+from tests.rundirs import ended, living_process, make_run, own_run_id, running
 from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-RUN, OTHER = "20251120-100000-digits-0a1b", "20251120-100001-other-0a1c"
+RUN, OTHER = own_run_id(), own_run_id("other")
 SLEEPER = "import signal, sys; print('up', flush=True); signal.pause()"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPER}"
 

@@ -12,7 +12,7 @@ import pytest
 from holdfast.agent import acting, removal
 from holdfast.host.processes import identify_self
 from holdfast.model.errors import HoldfastError, ResourceBusy, StorageError, UsageError
-from tests.rundirs import ended, make_run, running, write
+from tests.rundirs import ended, make_run, own_run_id, running, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,8 +75,9 @@ def test_a_live_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_ended_run_with_a_living_process_is_refused(tmp_path: Path) -> None:
-    run_dir = make_run(tmp_path, state=ended())
-    environment = {**os.environ, "HOLDFAST_RUN_ID": RUN_ID}
+    run_id = own_run_id()
+    run_dir = make_run(tmp_path, run_id, ended())
+    environment = {**os.environ, "HOLDFAST_RUN_ID": run_id}
     code = "import sys; print(flush=True); sys.stdin.read()"
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, env=environment)

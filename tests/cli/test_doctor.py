@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.live import live_run
-from tests.rundirs import ended, make_run
+from tests.rundirs import ended, make_run, own_run_id
 from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cli
 
-RUN = "20251120-100000-digits-0a1b"
+RUN = own_run_id()
 SLEEPER = "import signal; print('up', flush=True); signal.pause()"
 
 

@@ -24,7 +24,7 @@ from holdfast.host.quarantine import quarantine
 from holdfast.model.finding import Finding, Level
 from holdfast.model.gpu import Card, Inventory, InventorySource
 from tests.agent.interpreters import build_driver, make_interpreter
-from tests.rundirs import ended, make_run
+from tests.rundirs import ended, make_run, own_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,7 +134,7 @@ def test_without_cards_a_build_for_the_cpu_is_right(host: Host, tmp_path: Path) 
 
 @pytest.mark.requirement("PRE-22")
 def test_PRE_22_leftovers_are_told_with_their_run(host: Host) -> None:
-    run_dir = make_run(host.roots[0], "20251120-100000-digits-0a1b", ended())
+    run_dir = make_run(host.roots[0], own_run_id(), ended())
     marker = {"HOLDFAST_RUN_ID": os.path.basename(run_dir), "HOLDFAST_RUN_DIR": run_dir, "HOLDFAST_ATTEMPT": "1"}
     program = "import signal; print(1, flush=True); signal.pause()"
     with subprocess.Popen(
