@@ -82,7 +82,9 @@ def run_suite(path: Path, source: str, environment: dict[str, str]) -> subproces
     )
 
 
-@pytest.mark.parametrize("kind", LEAKS)
+@pytest.mark.parametrize(
+    "kind", ["escaped", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("descriptor", "thread", "child"))]
+)
 def test_each_kind_of_leak_fails_the_test_that_left_it(kind: str, tmp_path: Path) -> None:
     source, message = LEAKS[kind]
     mark = f"{tmp_path}/is-this-run"
@@ -94,12 +96,14 @@ def test_each_kind_of_leak_fails_the_test_that_left_it(kind: str, tmp_path: Path
     assert find_processes(mark) == {}
 
 
+@pytest.mark.slow
 def test_a_clean_test_passes(tmp_path: Path) -> None:
     body = "import pytest, subprocess\n@pytest.mark.process\ndef test_it(): subprocess.run(['true'], check=True)\n"
     done = run_suite(tmp_path, body, {})
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_test_without_a_kind_is_refused(tmp_path: Path) -> None:
     done = run_suite(tmp_path, "def test_it(): pass\n", {})
     assert done.returncode == 4

@@ -84,7 +84,7 @@ def test_PROC_05_a_job_that_ends_without_a_supervisor_keeps_its_exit_code(drive:
 
 
 @pytest.mark.requirement("PROC-15", "POST-04")
-@pytest.mark.parametrize("rung", TWO_RUNGS)
+@pytest.mark.parametrize("rung", [Rung.PID_NAMESPACE, pytest.param(Rung.SUBREAPER, marks=pytest.mark.slow)])
 def test_POST_04_leftovers_are_ended_without_a_supervisor(drive: Drive, rung: Rung) -> None:
     # On one rung with a member that ignores TERM, which costs the keeper's whole patience.
     kinds = ("escapee", "double_fork") if rung is Rung.SUBREAPER else ("setsid", "double_fork", "stopped")
@@ -163,6 +163,7 @@ def test_PROC_15_after_a_reboot_a_run_is_lost_and_not_started_again(drive: Drive
     assert len(run.events("exec")) == 1
 
 
+@pytest.mark.slow
 def test_an_adopted_job_keeps_its_deadline(drive: Drive) -> None:
     run = drive(*job("stay"), timeouts=timeouts(run=2.5))
     began = run.ready().since
@@ -179,6 +180,7 @@ def test_an_adopted_job_keeps_its_deadline(drive: Drive) -> None:
     assert stopping["monotonic_s"] < max(resumed["monotonic_s"], started["monotonic_s"] + 0.9) + 2.5
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-06")
 def test_an_adopted_job_gets_its_grace(drive: Drive) -> None:
     run = drive(*job("save_slowly", 1.0), grace_s=600.0)
@@ -193,6 +195,7 @@ def test_an_adopted_job_gets_its_grace(drive: Drive) -> None:
     assert os.path.exists(f"{run.run_dir}/checkpoints/last")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-06")
 def test_an_adopted_tree_keeps_its_grace_after_its_leader_left(drive: Drive) -> None:
     """A keeper without its first supervisor must not press on while another one leads the stop."""

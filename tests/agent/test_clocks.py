@@ -56,6 +56,7 @@ def test_MON_07_a_trainer_that_hangs_on_a_lock_is_told_with_its_stacks_and_lives
     assert "notified" in [event["event"] for event in run.events()], "an alert is told to whoever is told of anything"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-07")
 def test_MON_07_with_action_stop_it_ends_after_its_stacks_were_taken(drive: Drive) -> None:
     stop = Stall(no_progress_s=0.6, startup_s=30.0, action=StallAction.STOP)
@@ -71,6 +72,7 @@ def test_MON_07_with_action_stop_it_ends_after_its_stacks_were_taken(drive: Driv
     run.assert_gone()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-07")
 def test_MON_07_slow_but_moving_is_not_stalled_nor_is_a_long_first_step_nor_another_phase(drive: Drive) -> None:
     go = f"{drive.workdir}/go"
@@ -101,6 +103,7 @@ def test_MON_07_what_goes_on_again_is_told_and_may_stall_again(drive: Drive) -> 
     run.ended()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-07")
 def test_MON_07_a_supervisor_that_was_stopped_does_not_count_the_time(drive: Drive) -> None:
     run = drive(*train("steps:400:0.1"), stall=Stall(no_progress_s=1.0, startup_s=30.0))
@@ -136,6 +139,7 @@ def _step(run: Driven) -> int:
     return int(run.read(wire.HEARTBEAT)["step"])
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-07")
 def test_MON_07_silence_is_a_stall_only_where_steps_cannot_be_seen(drive: Drive) -> None:
     go = f"{drive.workdir}/go"
@@ -150,6 +154,7 @@ def test_MON_07_silence_is_a_stall_only_where_steps_cannot_be_seen(drive: Drive)
     silent.ended()
 
 
+@pytest.mark.slow
 def test_a_deadline_takes_the_stacks_before_the_stop_and_is_not_put_off(drive: Drive) -> None:
     run = drive(*train("--stacks", "steps:1:0.05", "hang"), timeouts=timeouts(run=1.0), grace_s=0.3)
     end = run.ended()
@@ -224,6 +229,7 @@ def test_the_pace_is_read_from_the_samples_of_the_supervisor_before(tmp_path: Pa
     assert read_intervals(f"{tmp_path}/none") == {}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-07")
 def test_MON_07_who_takes_over_knows_the_pace_and_finds_the_stall(drive: Drive) -> None:
     run = drive(*train("steps:12:0.2", "hang"), stall=Stall(no_progress_s=1.5, startup_s=60.0), health_every_s=0.2)

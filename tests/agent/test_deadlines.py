@@ -27,6 +27,7 @@ def test_RAIL_01_a_deadline_ends_the_whole_tree(drive: Drive) -> None:
     assert [event["data"]["timer"] for event in run.events("timer")] == ["run", "grace"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-01")
 def test_RAIL_01_the_total_counts_from_the_start_of_the_attempt(drive: Drive) -> None:
     run = drive(*job("stay"), timeouts=timeouts(total=1.0, run=500))
@@ -51,6 +52,7 @@ def test_RAIL_01_a_deadline_that_is_not_reached_changes_nothing(drive: Drive) ->
     assert run.events("timer") == []
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-01", "LEASE-14")
 def test_RAIL_01_the_total_ends_a_wait_for_cards(drive: Drive) -> None:
     cards = {"HOLDFAST_SIMULATED_GPUS": "1"}
@@ -65,6 +67,7 @@ def test_RAIL_01_the_total_ends_a_wait_for_cards(drive: Drive) -> None:
     first.ended()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-01")
 def test_RAIL_01_a_card_is_not_held_longer_than_max_hold(drive: Drive) -> None:
     options = GpuOptions(max_hold_s=0.7, idle_window_s=0.0)

@@ -143,6 +143,7 @@ def test_a_leader_that_loses_its_main_thread_is_not_over(drive: Drive) -> None:
     wait_until(lambda: not processes.find_marked(run.run_id))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("POST-02")
 def test_POST_02_a_job_of_no_length_has_started_too(drive: Drive) -> None:
     """Its exec and its status arrive together; the record must not say that it never ran."""

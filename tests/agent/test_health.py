@@ -76,6 +76,7 @@ def alert(run: Driven, name: str, disk: str) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.requirement("STOR-09", "MON-10")
 def test_STOR_09_a_disk_that_fills_is_told_before_it_is_full(drive: Drive, small_disk: Callable[[str], str]) -> None:
@@ -91,6 +92,7 @@ def test_STOR_09_a_disk_that_fills_is_told_before_it_is_full(drive: Drive, small
     assert run.events("notified")
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.requirement("STOR-01", "MON-10")
 def test_STOR_01_inodes_are_told_though_bytes_are_free(drive: Drive, small_disk: Callable[[str], str]) -> None:
@@ -105,6 +107,7 @@ def test_STOR_01_inodes_are_told_though_bytes_are_free(drive: Drive, small_disk:
     assert (last["kind"], last["total_inodes"]) == ("tmpfs", 100)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.requirement("MON-10", "LIM-09")
 def test_MON_10_a_sample_has_the_disks_and_a_quiet_box_no_alert(drive: Drive) -> None:
@@ -126,6 +129,7 @@ def test_without_samples_there_are_none(drive: Drive) -> None:
     assert samples(run) == []
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.requirement("GPUH-05", "GPUH-06", "MON-10")
 def test_GPUH_06_a_throttled_card_and_a_fault_are_told_once_each(drive: Drive, fake_nvml: FakeNvml) -> None:

@@ -148,6 +148,7 @@ def test_LEASE_07_a_run_without_cards_sees_none(drive: Drive) -> None:
     assert run.output() in (b"[]\n", b"[-1]\n"), "neither names a card"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LEASE-07")
 def test_LEASE_07_an_imposed_list_bounds_the_choice(drive: Drive) -> None:
     cards = {**simulated(4), "CUDA_VISIBLE_DEVICES": "2,3", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
@@ -236,6 +237,7 @@ def test_LEASE_14_a_wait_has_an_end(drive: Drive) -> None:
     first.ended()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LEASE-14")
 def test_LEASE_14_a_waiter_can_be_stopped_and_leaves_the_line(drive: Drive) -> None:
     first = drive(*job("stay"), environ=simulated(), **ONE)
@@ -407,6 +409,7 @@ def test_a_driver_that_hangs_refuses_the_run_and_does_not_hold_a_stop_up(drive: 
     fake_nvml.heal()
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_while_the_job_runs_costs_a_reading(drive: Drive, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
     run = on_fake(drive, fake_nvml, *job("leave_when_told", f"{drive.workdir}/go", 3), health_every_s=0.2)

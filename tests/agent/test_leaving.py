@@ -134,6 +134,7 @@ def test_a_record_larger_than_any_is_not_read(drive: Drive) -> None:
     assert "larger than" in run.events("stop_record_unreadable")[0]["data"]["error"]
 
 
+@pytest.mark.slow
 def test_an_earlier_attempts_record_is_not_this_ones(drive: Drive) -> None:
     run = drive("sh", "-c", f"[ $HOLDFAST_ATTEMPT = 2 ] && exit 143; exec {' '.join(map(repr, leaving(143)))}")
     signal_job(run)

@@ -190,6 +190,7 @@ def test_OBS_11_a_run_directory_that_turns_read_only_does_not_end_the_job(drive:
     run.assert_gone()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-11")
 def test_OBS_11_a_directory_that_vanishes_for_long_is_survived_too(drive: Drive) -> None:
     """Longer than it takes the supervisor to change its image, which it must then leave alone."""
@@ -249,6 +250,7 @@ def test_without_inotify_the_supervisor_looks_by_itself(drive: Drive) -> None:
     assert run.ended().outcome is Outcome.STOPPED
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-11")
 def test_a_terminal_outlives_its_keeper(drive: Drive) -> None:
     """Its controlling side is held by the supervisor too, also after a change of image: no hang-up, nothing lost."""

@@ -207,6 +207,7 @@ def blocked_words(run: Driven) -> str:
     return json.dumps([event["data"] for event in run.events("blocked")])
 
 
+@pytest.mark.slow
 def test_a_run_waits_for_room_and_is_woken_when_a_sharer_leaves(drive: Drive) -> None:
     card = {"HOLDFAST_SIMULATED_GPUS": "1x24GiB"}
     runs = []
@@ -239,6 +240,7 @@ def test_what_no_card_has_is_refused_at_once_also_by_who_would_wait(drive: Drive
     assert "200 GiB of each card are asked for (gpu.memory)" in end.refusal.message
 
 
+@pytest.mark.slow
 def test_use_above_the_reservation_is_counted_and_told_and_not_ended(drive: Drive, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
     environ = fake_nvml.environment()

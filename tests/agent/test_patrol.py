@@ -236,6 +236,7 @@ def test_a_run_of_a_newer_version_a_damaged_one_and_another_hosts_are_unknown(tm
     assert not said["far"].escalate
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-14")
 def test_a_run_that_does_not_answer_costs_its_own_answer_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = looking.look
@@ -254,6 +255,7 @@ def test_a_run_that_does_not_answer_costs_its_own_answer_only(tmp_path: Path, mo
     assert tick.exit_code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-14")
 def test_a_place_where_nothing_answers_is_given_up_and_a_patrol_ends_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -64,6 +64,7 @@ def test_an_isolated_interpreter_sees_nothing_of_it(drive: Drive) -> None:
     assert run.ended().exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_copy_is_imported_under_read_only_data_too(
     drive: Drive, tmp_path: Path, isolated_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,7 @@ def is_whole(path: str) -> bool:
 
 
 @pytest.mark.requirement("B-17")
-@pytest.mark.parametrize("where", ["step", "save"])
+@pytest.mark.parametrize("where", ["save", pytest.param("step", marks=pytest.mark.slow)])
 def test_B_17_a_flag_only_handler_gets_to_its_boundary_and_saves_there(drive: Drive, where: str) -> None:
     run = drive(*trainer("flag_only", where), grace_s=0.7, grace_max_s=60.0)
     run.ready()
@@ -141,6 +141,7 @@ def health(run: Driven) -> list[dict[str, object]]:
 # --- memory: said before, and named after --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B-46", "LIM-03", "LIM-09", "LIB-16")
 def test_B_46_LIM_03_the_job_is_warned_and_asked_to_save_before_the_kernel_kills(drive: Drive) -> None:
     run = drive(*trainer("fill", 75, 130, 0.1), limits=Limits(memory_bytes=100 * MIB))
@@ -163,6 +164,7 @@ def test_B_46_LIM_03_the_job_is_warned_and_asked_to_save_before_the_kernel_kills
     assert b"a handler ran" not in run.output()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-03")
 def test_LIM_03_the_soft_limit_warns_and_leaves_the_job_alone(drive: Drive) -> None:
     limits = Limits(memory_high_bytes=60 * MIB, memory_bytes=400 * MIB)
@@ -183,6 +185,7 @@ def test_LIM_03_the_soft_limit_warns_and_leaves_the_job_alone(drive: Drive) -> N
     assert run.ended().outcome is Outcome.STOPPED
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-03")
 def test_LIM_03_a_job_below_its_limits_is_asked_nothing(drive: Drive) -> None:
     run = drive(*trainer("fill", 20, 21, 0.01), limits=Limits(memory_bytes=400 * MIB), health_every_s=0.2)

@@ -75,6 +75,7 @@ def test_a_blip_is_followed_by_an_attempt_of_the_same_configuration(
     assert "attempt 2 was begun by holdfast after attempt 1 ended as transient" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_attempts_that_nobody_asked_for_are_bounded(drive: Drive) -> None:
     run = drive(*job(9), retries=Retries(max=1, wait_s=0.01))
     run.ended()
@@ -143,6 +144,7 @@ def test_a_damaged_record_is_no_identical_configuration(drive: Drive) -> None:
     assert "cannot be read" in find_change(run.run_dir)
 
 
+@pytest.mark.slow
 def test_a_sentinel_for_the_end_waits_for_the_last_attempt(drive: Drive) -> None:
     run = drive(*job(1), retries=Retries(max=1, wait_s=0.5))
     answer = sentinel.wait(run.run_dir, sentinel.parse_condition("ended"), max_s=60, attempt=1)

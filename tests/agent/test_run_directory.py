@@ -101,6 +101,7 @@ def test_each_enumeration_has_its_values_in_the_page() -> None:
     assert f"schema {SCHEMA}" in text.splitlines()[0]
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.requirement("OBS-01", "OBS-02")
 def test_OBS_02_a_real_run_writes_what_the_page_names_and_nothing_else(

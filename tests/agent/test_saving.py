@@ -181,7 +181,9 @@ def test_LIB_17_many_who_ask_at_once_are_all_answered(training: Driven) -> None:
     end(training)
 
 
-@pytest.mark.parametrize(("how", "phase"), [("deaf", Phase.PASSED_ON), ("drops", Phase.TAKEN_UP)])
+@pytest.mark.parametrize(
+    ("how", "phase"), [pytest.param("deaf", Phase.PASSED_ON, marks=pytest.mark.slow), ("drops", Phase.TAKEN_UP)]
+)
 def test_a_job_that_never_answers_is_told_from_one_that_never_saved(drive: Drive, how: str, phase: Phase) -> None:
     run = drive(*library("train", how))
     run.ready()
@@ -237,6 +239,7 @@ def test_LIB_17_a_run_without_a_supervisor_gets_one_that_passes_it_on(training: 
     end(training)
 
 
+@pytest.mark.slow
 def test_a_wish_survives_a_supervisor_that_changes_its_image(drive: Drive) -> None:
     run = drive(*library("train"))
     run.ready()

@@ -287,6 +287,7 @@ def test_a_record_whose_pid_is_somebody_elses_now_ends_nobody(
     assert stranger.poll() is None
 
 
+@pytest.mark.slow
 def test_one_that_was_stopped_by_a_signal_is_ended_too(sleeper: Callable[[], subprocess.Popen[bytes]]) -> None:
     stopped = sleeper()
     identity = living_process(stopped.pid)

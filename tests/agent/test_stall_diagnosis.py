@@ -46,6 +46,7 @@ def stall(drive: Drive, tmp_path: Path, action: StallAction = StallAction.REPORT
     return drive(*STALLS, stall=rule, notify=Notify(hook(tmp_path)), grace_s=0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-07", "DIAG-03")
 def test_MON_07_a_reported_stall_says_what_the_job_is_doing(drive: Drive, tmp_path: Path) -> None:
     run = stall(drive, tmp_path)
@@ -61,6 +62,7 @@ def test_MON_07_a_reported_stall_says_what_the_job_is_doing(drive: Drive, tmp_pa
     run.ended()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-07")
 def test_MON_07_a_stop_does_not_wait_for_a_diagnosis(drive: Drive, tmp_path: Path) -> None:
     run = stall(drive, tmp_path, StallAction.STOP)
@@ -70,6 +72,7 @@ def test_MON_07_a_stop_does_not_wait_for_a_diagnosis(drive: Drive, tmp_path: Pat
     assert (message["stopped"], "diagnosis" in message) == (True, False)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-07")
 def test_MON_07_a_job_that_ends_meanwhile_is_still_told_of(drive: Drive, tmp_path: Path) -> None:
     run = stall(drive, tmp_path)

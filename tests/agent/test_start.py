@@ -51,6 +51,7 @@ def test_PROC_01_03_the_job_leads_its_own_session_and_says_so_itself(drive: Driv
     run.assert_gone()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-03", "B-03")
 def test_PROC_03_twenty_starts_report_twenty_jobs_and_none_is_our_group(drive: Drive) -> None:
     runs = [drive(*job("stay")) for _ in range(20)]

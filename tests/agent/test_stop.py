@@ -42,7 +42,7 @@ def test_PROC_02_nothing_of_a_hard_family_survives_on_any_rung(drive: Drive, run
 
 
 @pytest.mark.requirement("PROC-02")
-@pytest.mark.parametrize("rung", [Rung.AUTO, Rung.SUBREAPER])
+@pytest.mark.parametrize("rung", [Rung.AUTO, pytest.param(Rung.SUBREAPER, marks=pytest.mark.slow)])
 def test_PROC_02_a_crowd_of_two_hundred_escapees_is_ended(drive: Drive, rung: Rung) -> None:
     run = drive(*job("tree", "escapee:200"), containment=rung, grace_s=0.1)
     run.ready()
@@ -90,6 +90,7 @@ def test_PROC_06_grace_is_extended_while_the_checkpoint_grows(drive: Drive) -> N
     assert not run.events("kill_sent")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-06")
 def test_PROC_06_the_extension_has_a_ceiling(drive: Drive) -> None:
     run = drive(*job("save_slowly", 600), grace_s=0.2, grace_max_s=1.0)
@@ -222,6 +223,7 @@ def test_B_50_exit_code_0_after_a_stop_is_not_success(drive: Drive) -> None:
     assert (end.outcome, end.exit_code) == (Outcome.STOPPED, 130)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-06")
 def test_PROC_06_the_rest_of_the_tree_keeps_the_grace_when_the_leader_leaves(drive: Drive) -> None:
     run = drive(*job("child_saves", 0.6), grace_s=600.0)
@@ -301,6 +303,7 @@ def thaw(path: str) -> None:
         file.write("THAWED")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-16", "B-41")
 def test_PROC_16_what_survives_kill_is_named_and_waited_for(drive: Drive, freezer: str) -> None:
     run = drive(*job("enter_frozen", freezer, 0), containment=Rung.SUBREAPER)

@@ -88,6 +88,7 @@ def test_PROC_04_a_signal_while_the_supervisor_changes_its_image_is_not_lost(dri
     assert run.ended().outcome is Outcome.STOPPED
 
 
+@pytest.mark.slow
 def test_the_supervisor_slims_down_and_goes_on(drive: Drive) -> None:
     run = drive(*job("leave_when_told", f"{drive.workdir}/go", 9))
     before = run.ready()

@@ -180,6 +180,7 @@ def test_GPUH_02_a_run_whose_card_falls_off_is_told_and_ends_as_hardware(drive: 
     assert any(clue["source"].startswith("NVML") for clue in verdict["evidence_for"])
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.requirement("GPUH-02")
 def test_GPUH_02_what_is_reported_after_the_last_sample_is_heard_and_the_box_s_rules_judge_it(

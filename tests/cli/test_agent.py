@@ -27,6 +27,7 @@ def run_dir(isolated_environment: dict[str, str], tmp_path: Path) -> Path:
     return Path(created)
 
 
+@pytest.mark.slow
 def test_agent_supervises_to_the_end(holdfast: Command, run_dir: Path) -> None:
     value = holdfast("agent", str(run_dir), "--reason", "start", "--json").json()
     assert value == {"schema": 1, "run_dir": str(run_dir), "attempt": 1, "exit_code": 0}

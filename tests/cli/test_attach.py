@@ -39,7 +39,7 @@ def read_until(process: subprocess.Popen[str], text: str) -> str:
     return seen
 
 
-@pytest.mark.parametrize("code", [0, 1, 3, 77, 255])
+@pytest.mark.parametrize("code", [0, 3, *(pytest.param(code, marks=pytest.mark.slow) for code in (1, 77, 255))])
 @pytest.mark.requirement("PROC-05")
 def test_run_passes_the_jobs_bytes_and_code_through(holdfast: Command, code: int) -> None:
     done = holdfast("run", "--", "sh", "-c", f"printf 'no newline'; exit {code}")
@@ -72,6 +72,7 @@ def test_PROC_12_losing_the_terminal_only_detaches(holdfast: Command, number: in
         assert run.look().desired is None
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_only_detaches(holdfast: Command) -> None:
     body = "echo ready; while :; do echo more; sleep 0.05; done"
     with live_run(holdfast, job=("sh", "-c", body)) as run, started("attach", run.run_id) as follower:
@@ -145,6 +146,7 @@ def test_a_job_that_ends_without_a_supervisor_keeps_its_exit_code(holdfast: Comm
         assert run.wait_condition("failed").exit_code == 42
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LEASE-05")
 def test_a_waiting_run_says_for_whom_and_its_place_in_line(holdfast: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1x24GiB")

@@ -36,6 +36,7 @@ def test_LIB_17_step_and_place_are_printed_and_the_run_goes_on(holdfast: Command
         assert "before the update" in holdfast("show", "--events", "digits").out
 
 
+@pytest.mark.slow
 def test_a_job_that_does_not_look_for_it_is_named_after_the_wait(holdfast: Command) -> None:
     with live_run(holdfast, job=SLEEPER) as run:
         done = holdfast("checkpoint", "--wait", "500ms", run.run_id)
@@ -48,6 +49,7 @@ def test_a_job_that_does_not_look_for_it_is_named_after_the_wait(holdfast: Comma
         assert value.json()["saved"] is False
 
 
+@pytest.mark.slow
 def test_a_job_that_takes_it_up_and_saves_nothing_is_told_apart(holdfast: Command) -> None:
     with live_run(holdfast, job=library("train", "drops")) as run:
         done = holdfast("checkpoint", "--wait", "1s", run.run_id)
@@ -55,6 +57,7 @@ def test_a_job_that_takes_it_up_and_saves_nothing_is_told_apart(holdfast: Comman
         assert "no newer checkpoint is durable" in done.out
 
 
+@pytest.mark.slow
 def test_who_does_not_wait_only_asks(holdfast: Command) -> None:
     with live_run(holdfast, job=library("train")) as run:
         done = holdfast("checkpoint", "--no-wait", run.run_id)
@@ -64,6 +67,7 @@ def test_who_does_not_wait_only_asks(holdfast: Command) -> None:
         assert (value["phase"], value["step"], value["exit_code"]) == ("asked", None, 0)
 
 
+@pytest.mark.slow
 def test_a_job_that_is_stopped_meanwhile_ends_the_wait(holdfast: Command) -> None:
     with live_run(holdfast, job=SLEEPER) as run, started("checkpoint", run.run_id) as waiting:
         wait_until(lambda: os.path.exists(f"{run.run_dir}/attempts/1/checkpoint_request.json"))

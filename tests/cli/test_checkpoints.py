@@ -32,6 +32,7 @@ def names(path: Path) -> list[str]:
     return sorted(entry.name for entry in path.iterdir() if entry.is_dir())
 
 
+@pytest.mark.slow
 def test_a_place_is_a_run_a_directory_a_checkpoint_or_here(
     holdfast: Command, directory: Path, isolated_environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -51,6 +52,7 @@ def test_a_place_is_a_run_a_directory_a_checkpoint_or_here(
     assert holdfast("checkpoints", "verify", f"{run_dir}/checkpoints/step-2").code == 0
 
 
+@pytest.mark.slow
 def test_what_is_not_there_is_66(holdfast: Command, tmp_path: Path) -> None:
     assert holdfast("checkpoints", "ls", "nothing").code == 66
     assert holdfast("checkpoints", "ls", "./nothing").code == 66
@@ -120,6 +122,7 @@ def test_show_of_a_damaged_one_is_an_error_in_words(holdfast: Command, directory
     assert "no commit record" in done.err
 
 
+@pytest.mark.slow
 def test_a_record_cannot_steer_the_terminal(holdfast: Command, directory: Path) -> None:
     evil = "\x1b[2J\x1b]0;owned\x07"
     rewrite(
@@ -182,6 +185,7 @@ def test_prune_wants_sense(holdfast: Command, directory: Path) -> None:
     assert holdfast("checkpoints", "prune", str(directory / "step-4")).code == 64
 
 
+@pytest.mark.slow
 def test_export_makes_a_file_that_others_open(holdfast: Command, directory: Path, tmp_path: Path) -> None:
     load = pytest.importorskip("safetensors.numpy").load_file
     done = holdfast("checkpoints", "export", str(directory), "out.safetensors", "--name", "state")

@@ -47,6 +47,7 @@ def test_DIAG_02_an_ended_run_gets_class_evidence_and_one_action(holdfast: Comma
     assert SECRET not in done.out
 
 
+@pytest.mark.slow
 def test_a_success_is_said_to_be_one(holdfast: Command) -> None:
     run_dir = holdfast("run", "--json", "--", "true").json()["run_dir"]
     done = holdfast("diagnose", run_dir)
@@ -70,6 +71,7 @@ def test_a_run_whose_directory_does_not_answer_gets_a_verdict_that_says_so(
     assert "no answer within 0.2 s" in silence.verdict.unknown[0].text
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-09")
 def test_every_attempt_can_be_asked_for_and_the_list_shows_the_class(holdfast: Command) -> None:
     run_dir = holdfast("run", "--json", "--name", "two", "--", "sh", "-c", "kill -9 $$").json()["run_dir"]
@@ -133,6 +135,7 @@ def test_DIAG_08_the_archive_holds_the_records_without_secrets_and_is_never_writ
     assert (again.code, "exists already" in again.err) == (74, True)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-08")
 def test_DIAG_08_output_that_does_not_compress_keeps_the_archive_small(tmp_path: Path) -> None:
     attempt = tmp_path / "20261120-104500-t-0a1b" / "attempts" / "1"
@@ -151,6 +154,7 @@ def test_DIAG_08_output_that_does_not_compress_keeps_the_archive_small(tmp_path:
         assert sum(member.size for member in archive.getmembers()) <= BUDGET_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-01", "DIAG-08")
 def test_a_live_run_is_looked_at_and_goes_on(holdfast: Command, tmp_path: Path) -> None:
     with live_run(holdfast, "--name", "alive") as run:
@@ -164,6 +168,7 @@ def test_a_live_run_is_looked_at_and_goes_on(holdfast: Command, tmp_path: Path) 
         assert holdfast("show", "--json", run.run_id).json()["condition"] == "running"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-01")
 def test_any_process_can_be_looked_at(holdfast: Command) -> None:
     done = holdfast("diagnose", "--pid", str(os.getpid()))

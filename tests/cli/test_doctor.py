@@ -53,6 +53,7 @@ def test_findings_come_in_sections_with_a_summary_and_an_exit_code(holdfast: Com
     assert {finding["level"] for finding in value["findings"]} <= {"pass", "unknown", "warn", "fail"}
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_is_none_fails(holdfast: Command) -> None:
     done = holdfast("doctor", "--python", "/no/such/python")
     assert done.code == 1

@@ -35,6 +35,7 @@ def rehearse(holdfast: Command, how: str, *args: str, steps: int = 90) -> dict[s
     return value
 
 
+@pytest.mark.slow
 def test_a_good_script_passes_and_nothing_is_left(holdfast: Command, isolated_environment: dict[str, str]) -> None:
     done = holdfast("drill", "--kills", "2", "--stop", *job("good", step_s=0.15), timeout_s=LONGEST_S)
     assert done.code == 0, done
@@ -64,6 +65,7 @@ def test_a_lost_generator_or_data_position_is_detected(holdfast: Command, how: s
     assert f"loss differs first at step {value['attempts'][1]['first_step']}" in value["why"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "verdict"),
     [pytest.param("restarts", "no_checkpoint", marks=pytest.mark.soak), ("forgets", "starts_over")],
@@ -72,6 +74,7 @@ def test_a_script_that_restarts_at_0_fails(holdfast: Command, how: str, verdict:
     assert rehearse(holdfast, how)["verdict"] == verdict
 
 
+@pytest.mark.slow
 def test_a_script_without_the_library_is_judged_by_its_heartbeats(holdfast: Command) -> None:
     value = rehearse(holdfast, "byhand")
     assert value["verdict"] == "exact"
@@ -93,6 +96,7 @@ def test_a_script_that_fails_after_an_interruption_is_told_with_its_last_words(h
     assert "prices.csv" in value["why"]
 
 
+@pytest.mark.slow
 def test_a_directory_that_the_script_names_is_left_alone(holdfast: Command, tmp_path: Path) -> None:
     assert rehearse(holdfast, "named")["verdict"] == "exact"
     assert not (tmp_path / "mine").exists()
@@ -105,6 +109,7 @@ def test_a_long_job_is_compared_up_to_where_it_was_cut(holdfast: Command) -> Non
     assert value["cut"] is True
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_be_started_is_no_rehearsal(holdfast: Command) -> None:
     done = holdfast("drill", "--", "/nonexistent/program")
     assert done.code not in (0, 1)
@@ -115,6 +120,7 @@ def test_a_job_that_cannot_be_started_is_no_rehearsal(holdfast: Command) -> None
     assert "no such column" in broken.json()["why"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_rehearsal_that_is_given_up_leaves_nothing(isolated_environment: dict[str, str], number: int) -> None:
     place = Path(isolated_environment["TMPDIR"])

@@ -148,7 +148,9 @@ def test_a_full_standard_output_is_an_error(verb: str, tmp_path: Path) -> None:
     assert b"Exception ignored" not in done.stderr
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-"])
+@pytest.mark.parametrize(
+    "closed", [">&- 2>&-", *(pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", ">&-", "2>&-"))]
+)
 def test_closed_standard_streams_do_no_harm(closed: str, tmp_path: Path) -> None:
     script = f'exec "$0" -m holdfast run absent.yaml {closed}'
     done = subprocess.run(
@@ -158,6 +160,7 @@ def test_closed_standard_streams_do_no_harm(closed: str, tmp_path: Path) -> None
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_names_that_are_not_text_do_not_end_the_program(holdfast: Command, tmp_path: Path) -> None:
     ended = holdfast("run", os.fsdecode(b"\xe9t\xe9.yaml"), "--json", env={"LC_ALL": "C.UTF-8"})
     assert ended.code == 65

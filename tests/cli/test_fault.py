@@ -50,6 +50,7 @@ def test_a_fault_is_run_judged_and_cleared_away(holdfast: Command) -> None:
     assert os.listdir(os.environ["HOLDFAST_RUNS"]) == [], "its run is in the sandbox, not among the user's"
 
 
+@pytest.mark.slow
 def test_somebody_who_does_not_want_to_wait_leaves_nothing_behind(holdfast: Command) -> None:
     with started("fault", "run", "deadlock") as command:
         sandbox = wait_until(lambda: os.listdir(os.environ["TMPDIR"]), what="the sandbox")[0]
@@ -59,6 +60,7 @@ def test_somebody_who_does_not_want_to_wait_leaves_nothing_behind(holdfast: Comm
     assert os.listdir(os.environ["TMPDIR"]) == []
 
 
+@pytest.mark.slow
 def test_a_sandbox_can_be_kept_and_looked_at(holdfast: Command) -> None:
     report = holdfast("fault", "run", "--keep", "--json", "key-error").json()["faults"][0]
     assert report["judgement"] == "right"

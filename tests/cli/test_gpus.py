@@ -48,6 +48,7 @@ def test_simulated_cards_are_marked_in_title_and_rows(holdfast: Command) -> None
     assert all(card["simulated"] and card["available"] for card in value["cards"])
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LEASE-04", "ETIQ-04")
 def test_LEASE_04_a_lease_shows_every_field(holdfast: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "2x24GiB")
@@ -168,6 +169,7 @@ def test_LEASE_16_a_live_lease_is_released_only_with_force_and_reason(
     assert holdfast("gpus", "release", "20261120-100000-none-0a1b").code == 66
 
 
+@pytest.mark.slow
 def test_LEASE_18_every_run_that_shares_a_card_is_shown(holdfast: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1")
     shared = ("run", "-d", "--prove", "0", "--gpus", "1", "--share", "--idle-window", "0s")

@@ -38,6 +38,7 @@ def test_a_box_that_is_well_says_so_with_evidence(holdfast: Command, fake_nvml: 
     assert found["gpu.xid 0"] in ("pass", "unknown")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("GPUH-01", "GPUH-06", "FAIL-08")
 def test_a_card_held_back_by_heat_fails_with_78_and_the_other_is_well(holdfast: Command, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(2)
@@ -73,6 +74,7 @@ def test_only_free_cards_are_watched_on_request(holdfast: Command, fake_nvml: Fa
     assert {finding["subject"] for finding in found} == {"1 (NVIDIA A100-SXM4-80GB)"}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("GPUH-07")
 def test_memory_that_nobody_accounts_for_is_reported_and_nothing_is_done(
     holdfast: Command, fake_nvml: FakeNvml
@@ -139,6 +141,7 @@ def test_a_card_is_set_aside_avoided_refused_by_name_and_given_back(holdfast: Co
     assert all(card["available"] for card in holdfast("gpus", "--json", env=SIMULATED).json()["cards"])
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PRE-23")
 def test_preflight_refuses_a_card_with_a_fault_and_warns_of_a_hot_one(holdfast: Command, tmp_path: Path) -> None:
     path = tmp_path / "cards.json"

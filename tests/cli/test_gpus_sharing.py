@@ -63,6 +63,7 @@ def test_a_box_that_nobody_has_used_is_no_error(holdfast: Command, tmp_path: Pat
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("ETIQ-04")
 def test_each_run_is_in_the_ledger_once_also_when_its_supervisor_was_killed(holdfast: Command) -> None:
     with live_run(holdfast, *ON_A_CARD, "--name", "watched") as run:
@@ -81,6 +82,7 @@ def test_each_run_is_in_the_ledger_once_also_when_its_supervisor_was_killed(hold
     assert [len(week["accounts"]) for week in weeks] == [1]
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_ledger_that_somebody_else_wrote_is_named_and_not_counted(holdfast: Command) -> None:
     assert holdfast("run", *ON_A_CARD, "--", "true").code == 0
@@ -129,6 +131,7 @@ def test_a_refusal_is_two_lines_and_exit_code_64(holdfast: Command) -> None:
     assert "this box has 2" in done.err
 
 
+@pytest.mark.slow
 @needs_root
 @pytest.mark.requirement("ETIQ-09")
 def test_a_reservation_of_another_keeps_a_run_off_and_says_who_when_and_why(holdfast: Command) -> None:
@@ -151,6 +154,7 @@ def test_a_reservation_of_another_keeps_a_run_off_and_says_who_when_and_why(hold
     assert holdfast("run", "--gpus", "0,", "--idle-window", "0s", "--", "true").code == 0
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_run_with_a_timeout_before_a_reservation_gets_the_card(holdfast: Command) -> None:
     keep_for_another(read_uuids(holdfast), begin_s=3000.0)
@@ -160,6 +164,7 @@ def test_a_run_with_a_timeout_before_a_reservation_gets_the_card(holdfast: Comma
     assert holdfast("run", *ON_A_CARD, "--timeout", "10m", "--", "true").code == 0
 
 
+@pytest.mark.slow
 def test_ones_own_reservation_is_used_first_and_ends_when_told(holdfast: Command) -> None:
     uuids = read_uuids(holdfast)
     made = holdfast("gpus", "reserve", "--gpus", "1,", "--for", "8h", "--reason", "a \x1b[31mpaper", "--json").json()
@@ -190,6 +195,7 @@ def test_a_hard_limit_refuses_the_second_run_with_rule_and_holder(holdfast: Comm
     assert "rules.max_cards_per_user" in done.err
 
 
+@pytest.mark.slow
 def test_a_run_at_a_limit_that_waits_starts_when_the_other_ends(holdfast: Command, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text("[share]\nmax_cards_per_user = 1\n")
@@ -202,6 +208,7 @@ def test_a_run_at_a_limit_that_waits_starts_when_the_other_ends(holdfast: Comman
         assert holdfast("attach", second).code == 0
 
 
+@pytest.mark.slow
 def test_a_card_at_rest_is_told_with_what_is_known(holdfast: Command) -> None:
     with live_run(holdfast, *ON_A_CARD, "--name", "dozing") as run:
         assert "no card is held at rest" in holdfast("gpus", "idle", "--for", "0s").out
@@ -219,6 +226,7 @@ def test_a_card_at_rest_is_told_with_what_is_known(holdfast: Command) -> None:
     assert holdfast("gpus", "idle", "--min", "0s", "--for", "0s", "--json").json()["idle"] == []
 
 
+@pytest.mark.slow
 def test_a_stranger_with_memory_on_a_card_at_rest_is_told(
     holdfast: Command, fake_nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,6 +252,7 @@ def test_times_are_read_as_people_write_them() -> None:
         parse_time("yesterday", now)
 
 
+@pytest.mark.slow
 def test_names_in_the_files_of_others_do_not_steer_the_terminal(holdfast: Command) -> None:
     uid = os.geteuid()
     assert holdfast("run", *ON_A_CARD, "--", "true").code == 0

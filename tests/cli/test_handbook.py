@@ -25,6 +25,7 @@ def first_command(text: str) -> str:
     return next(line.strip() for line in lines if not line.strip().startswith("alias "))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-04")
 def test_its_resume_command_resumes_when_it_is_pasted(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "job") as run:

@@ -46,6 +46,7 @@ def test_a_toml_file_that_no_parser_likes_is_refused_with_its_place(
     assert seen in done.err
 
 
+@pytest.mark.slow
 def test_a_pipe_that_nobody_writes_into_is_no_job_file(holdfast: Command, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "job.yaml")
     done = holdfast("run", "job.yaml")
@@ -61,7 +62,9 @@ def test_a_job_file_from_a_pipe_runs_in_the_current_directory(tmp_path: Path) ->
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}\n"), done.stderr
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed", ["<&- >&- 2>&-", *(pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", ">&-", "2>&-"))]
+)
 @pytest.mark.parametrize("options", ["", "-d --prove 0"])
 def test_closed_standard_streams_change_nothing_for_the_job(
     holdfast: Command, tmp_path: Path, closed: str, options: str
@@ -163,6 +166,7 @@ BEATING = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-07")
 def test_a_heartbeat_with_numbers_that_no_float_holds_does_not_keep_a_run_from_being_stopped(
     holdfast: Command,
@@ -176,6 +180,7 @@ def test_a_heartbeat_with_numbers_that_no_float_holds_does_not_keep_a_run_from_b
         assert "internal_error" not in holdfast("logs", "--events", run.run_id).out
 
 
+@pytest.mark.slow
 def test_a_heartbeat_with_such_numbers_does_not_lift_the_time_limit(holdfast: Command) -> None:
     assert holdfast("run", "--timeout", "2s", "--", *BEATING).code == 124
 
@@ -213,6 +218,7 @@ def test_records_with_absurd_values_are_shown_or_refused(
         assert done.code in (0, 69, 74), done
 
 
+@pytest.mark.slow
 def test_a_stopped_supervisor_is_named_as_the_reason_why_nothing_happens(holdfast: Command) -> None:
     with live_run(holdfast) as run:
         state = run.look().state

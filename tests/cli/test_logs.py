@@ -88,6 +88,7 @@ def test_OBS_09_following_a_live_run_prints_as_it_comes_until_it_ends(holdfast: 
         assert follower.wait(LIMIT_S) == 0
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_the_following(holdfast: Command) -> None:
     body = "echo ready; while :; do echo more; sleep 0.05; done"
     with live_run(holdfast, job=("sh", "-c", body)) as run, started("logs", "-f", run.run_id) as follower:
@@ -98,6 +99,7 @@ def test_a_reader_that_leaves_ends_the_following(holdfast: Command) -> None:
         assert follower.wait(LIMIT_S) == 141
 
 
+@pytest.mark.slow
 def test_capped_output_is_printed_with_its_cut(holdfast: Command) -> None:
     code = "print('first'); [print('x' * 60) for _ in range(20000)]; print('last')"
     done = holdfast("run", "--json", "--output-max", "256KiB", "--", "python3", "-c", code)

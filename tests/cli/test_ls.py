@@ -136,6 +136,7 @@ def test_OBS_09_one_bad_run_hides_no_other(holdfast: Command, runs: str) -> None
     assert conditions == ["unreadable", "unreadable", "succeeded"]
 
 
+@pytest.mark.slow
 def test_runs_elsewhere_are_found_by_root_and_remembered(holdfast: Command, tmp_path: Path) -> None:
     done = holdfast("run", "--runs", str(tmp_path / "there"), "--name", "away", "--", "true")
     assert done.code == 0
@@ -155,6 +156,7 @@ def test_a_damaged_index_is_one_notice(holdfast: Command, runs: str, isolated_en
     assert holdfast("ls").err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-09")
 def test_OBS_09_a_live_run_is_listed_while_it_runs_and_after(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "live") as run:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cli
 
 
+@pytest.mark.slow
 def test_PROC_21_a_path_that_a_live_run_executes_from_is_named(holdfast: Command, tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()

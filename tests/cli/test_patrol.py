@@ -93,6 +93,7 @@ def test_an_end_is_told_once_and_a_person_hears_of_it(holdfast: Command, tmp_pat
     assert holdfast("patrol", "--notify-command", "'").code == 64
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-18", "ETIQ-08")
 def test_a_cron_entry_is_shown_made_only_with_consent_and_removed_without_a_trace(
     holdfast: Command, clocks: Path
@@ -221,6 +222,7 @@ def test_a_percent_sign_and_a_line_break_do_not_end_an_entry(monkeypatch: pytest
         entries.build(Clock.CRON, 1800, ("--notify-command", "a\nb"), seed="x")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-05")
 def test_a_long_run_without_a_watcher_is_warned_about(holdfast: Command, clocks: Path) -> None:
     def warnings(*words: str) -> list[str]:

@@ -80,6 +80,7 @@ def test_PRE_02_a_malformed_config_fails_with_path_and_line(holdfast: Command, t
     assert "line 2" in ended.out or "config.json:2" in ended.out
 
 
+@pytest.mark.slow
 def test_a_card_without_room_fails_a_job_that_would_not_wait(holdfast: Command) -> None:
     small = {"HOLDFAST_SIMULATED_GPUS": "1x4GiB"}
     refused = holdfast("preflight", "--gpus", "1", "--", "true", env=small)

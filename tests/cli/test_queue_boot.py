@@ -27,6 +27,7 @@ def clocks(tmp_path: Path) -> Path:
     return make_clocks(tmp_path / "clocks")
 
 
+@pytest.mark.slow
 def test_a_line_of_cron_is_shown_made_only_with_consent_and_removed_without_a_trace(
     holdfast: Command, clocks: Path
 ) -> None:

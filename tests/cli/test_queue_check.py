@@ -17,6 +17,7 @@ __all__ = ["no_worker", "worked"]
 RESULT = "artifacts/result.json"
 
 
+@pytest.mark.slow
 @pytest.mark.cli
 @pytest.mark.requirement("QUEUE-05", "QUEUE-06", "QUEUE-15")
 @pytest.mark.usefixtures("worked")

@@ -51,6 +51,7 @@ def test_what_was_handed_in_runs_and_is_proven(holdfast: Command, tmp_path: Path
     assert os.path.exists(f"{cell.run_dir}/artifacts/r.txt")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-05", "QUEUE-06", "QUEUE-09")
 def test_a_failure_in_the_middle_stops_nobody_and_is_not_done(holdfast: Command, tmp_path: Path) -> None:
     lines = write(tmp_path / "three.txt", "name=one true\nname=two sh -c 'exit 3'\nname=three true\n")
@@ -65,6 +66,7 @@ def test_a_failure_in_the_middle_stops_nobody_and_is_not_done(holdfast: Command,
     assert states()["three/three"] == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-20")
 def test_cells_at_work_are_stopped_and_the_rest_drained(holdfast: Command) -> None:
     job = ("sh", "-c", "for i in $(seq 300); do sleep 0.1; done")
@@ -84,6 +86,7 @@ def test_cells_at_work_are_stopped_and_the_rest_drained(holdfast: Command) -> No
     assert holdfast("wait", "b").code == 0
 
 
+@pytest.mark.slow
 def test_it_ends_when_the_last_cell_is_done(
     holdfast: Command, worked: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -102,6 +105,7 @@ def test_it_ends_when_the_last_cell_is_done(
     assert (process.returncode, out) == (0, "done: 1 of 1 done\n")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_wait_and_nothing_else(holdfast: Command) -> None:
     with live_run(holdfast) as run:
         with started("wait", run.run_id) as process:

@@ -125,6 +125,7 @@ def test_PROC_07_show_tells_a_grace_above_the_measured_save(holdfast: Command) -
         assert re.search(r"stop grace +80 s|stop grace +1m ?20s|stop grace +1\.3 min", holdfast("show", run.run_id).out)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-09")
 def test_PROC_09_start_and_stop_from_something_like_cron(
     holdfast: Command, isolated_environment: dict[str, str]
@@ -143,6 +144,7 @@ def test_PROC_09_start_and_stop_from_something_like_cron(
     assert holdfast("show", "--json", run_id).json()["condition"] == "stopped"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-13", "PROC-25")
 def test_PROC_13_detaching_passes_early_failures_on(holdfast: Command) -> None:
     absent = holdfast("run", "-d", "--", "/no/such")

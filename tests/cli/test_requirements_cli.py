@@ -41,6 +41,7 @@ def job_ticks(run: LiveRun) -> int:
     return int(fields[11]) + int(fields[12])
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B-42")
 def test_B_42_neither_a_job_at_0_nor_one_at_100_percent_is_called_hung(holdfast: Command) -> None:
     options = ("--health-every", "0.2s")
@@ -79,6 +80,7 @@ def test_B_20a_a_reset_is_asked_for_in_words_and_never_done(
     assert not (tmp_path / "called").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-09")
 def test_LIM_09_use_against_the_limit_is_shown_while_it_runs(holdfast: Command) -> None:
     with live_run(holdfast, "--limit-memory", "200MiB", "--health-every", "0.2s", job=ASLEEP) as run:
@@ -119,6 +121,7 @@ def test_PRE_05_a_place_where_no_run_directory_can_be_made_is_said_before_anythi
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-15")
 def test_RAIL_15_waiting_for_a_card_that_never_comes_ends_at_its_limit_with_the_reason(holdfast: Command) -> None:
     cards = {"HOLDFAST_SIMULATED_GPUS": "1"}
@@ -135,6 +138,7 @@ def test_RAIL_15_waiting_for_a_card_that_never_comes_ends_at_its_limit_with_the_
         assert holdfast("stop", "--now", held.json()["run_id"]).code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-15")
 def test_RAIL_15_waiting_for_an_end_that_does_not_come_ends_at_its_limit(holdfast: Command) -> None:
     with live_run(holdfast, "--grace", "300s", "--grace-max", "300s", job=STUBBORN) as run:

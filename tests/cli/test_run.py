@@ -96,6 +96,7 @@ def test_detached_run_as_json(holdfast: Command, root: Path) -> None:
     assert (value["attempt"], value["exit_code"], value["state"]["kind"]) == (1, None, "running")
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_while_it_is_being_proven_is_told_with_its_code(holdfast: Command) -> None:
     ended = holdfast("run", "-d", "--prove", "20s", "--", "sh", "-c", "exit 5")
     assert ended.code == 5, ended
@@ -104,6 +105,7 @@ def test_a_job_that_ends_while_it_is_being_proven_is_told_with_its_code(holdfast
     assert (done.code, done.json()["exit_code"], done.json()["state"]["outcome"]) == (0, 0, "succeeded")
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_exist_is_refused_before_it_starts(holdfast: Command, root: Path) -> None:
     for args in (["run"], ["run", "-d"]):
         ended = holdfast(*args, "--", "no-such-program-here")
@@ -140,6 +142,7 @@ def test_LEASE_03_a_busy_card_is_refused_at_once_and_its_holder_is_named(holdfas
     assert holder in second.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stops")
 def test_a_detached_run_that_stands_in_line_says_who_is_in_front(holdfast: Command, root: Path) -> None:
     assert (
@@ -191,6 +194,7 @@ def test_dry_run_of_a_job_that_would_fail_is_78(holdfast: Command) -> None:
     assert holdfast("run", "--dry-run", "--", "no-such-program-here").code == 78
 
 
+@pytest.mark.slow
 def test_runs_can_be_kept_elsewhere_and_are_found_again(holdfast: Command, root: Path, tmp_path: Path) -> None:
     ended = holdfast("run", "--runs", "elsewhere", "--name", "far", "--", "true")
     assert ended.code == 0, ended
@@ -258,6 +262,7 @@ def test_a_working_directory_that_is_gone_is_an_error(holdfast: Command, tmp_pat
     assert done.stderr.startswith("holdfast: the current directory cannot be found")
 
 
+@pytest.mark.slow
 def test_the_summary_of_each_failed_run_names_its_failure_note(holdfast: Command) -> None:
     """The note is written after the end is on record; a follower that leaves between the two would not name it."""
     for _ in range(5):
@@ -270,12 +275,14 @@ def test_the_summary_of_each_failed_run_names_its_failure_note(holdfast: Command
         assert "class: `unknown`" in Path(note[1]).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_summary_shows_warnings(holdfast: Command) -> None:
     ended = holdfast("run", "--expected", "1h", "--", "sh", "-c", "sleep 0.3")
     assert ended.code == 0
     assert re.search(r"^  warning: .*1h", ended.err, re.MULTILINE), ended.err
 
 
+@pytest.mark.slow
 def test_detached_in_line_names_the_card_by_its_number(holdfast: Command, stops: None) -> None:
     assert holdfast("run", "-d", "--prove", "0", "--gpus", "1", "--", *FOREVER, env=SIMULATED).code == 0
     waiting = holdfast("run", "-d", "--gpus", "1", "--wait", "1h", "--", "true", env=SIMULATED)

@@ -51,6 +51,7 @@ def test_a_run_that_is_gone_is_lost(holdfast: Command) -> None:
     assert "run lost" in lost.err
 
 
+@pytest.mark.slow
 def test_a_life_is_bounded_and_words_are_checked(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "job"):
         assert holdfast("sentinel", "job", "--for", "ended", "--max", "300ms").code == 124
@@ -79,6 +80,7 @@ def test_a_detached_one_outlives_its_command_tells_and_keeps_its_outcome(holdfas
     assert (heard["event"], heard["condition"], heard["verdict"]) == ("sentinel", "ended", "met")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-03")
 def test_one_that_is_started_inside_of_a_job_does_not_look_like_a_process_of_it(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "job") as run:
@@ -93,6 +95,7 @@ def test_one_that_is_started_inside_of_a_job_does_not_look_like_a_process_of_it(
         wait_until(lambda: not is_alive(record.process), what="the sentinel has ended")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-03")
 def test_a_newer_one_takes_the_place_of_the_earlier(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "job") as run:

@@ -32,6 +32,7 @@ def runs(isolated_environment: dict[str, str]) -> str:
     return isolated_environment["HOLDFAST_RUNS"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("POST-02", "OBS-02", "OBS-06", "OBS-09")
 def test_POST_02_an_ended_run_tells_code_duration_phases_and_limits(holdfast: Command) -> None:
     arguments = ("--limit-open-files", "512", "--", "sh", "-c", "exit 3")
@@ -47,6 +48,7 @@ def test_POST_02_an_ended_run_tells_code_duration_phases_and_limits(holdfast: Co
     assert value["status"]["code"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-09")
 def test_OBS_09_a_live_run_keeps_wish_record_and_sight_apart(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "live"):

@@ -32,6 +32,7 @@ def test_a_live_run_is_stopped_and_the_rungs_are_told(holdfast: Command) -> None
         assert "enough" in view.note
 
 
+@pytest.mark.slow
 def test_stop_is_idempotent(holdfast: Command) -> None:
     with live_run(holdfast) as run:
         assert holdfast("stop", run.run_id).code == 0
@@ -55,6 +56,7 @@ def test_PROC_06_a_job_that_ignores_TERM_is_killed_after_its_grace(holdfast: Com
         ]
 
 
+@pytest.mark.slow
 def test_a_wait_that_is_over_leaves_the_run_stopping(holdfast: Command) -> None:
     with live_run(holdfast, "--grace", "10m", job=STUBBORN) as run:
         done = holdfast("stop", "--wait", "100ms", run.run_id)

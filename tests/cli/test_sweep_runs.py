@@ -44,6 +44,7 @@ def test_three_lines_run_three_cells_though_one_reads_its_input_and_the_last_has
     assert [(tmp_path / name).read_text() for name in ("one", "two", "three")] == ["", "b\n", "c\n"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-02", "QUEUE-09")
 def test_a_sweep_runs_shows_its_results_and_tries_again_what_failed(holdfast: Command, tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text(SCRIPT)

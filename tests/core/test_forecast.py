@@ -84,6 +84,7 @@ def plans(draw: st.DrawFn) -> tuple[list[Load], Room]:
     return loads, Room(cards, slots, draw(st.sampled_from([{}, {"g": 1}, {"g": 2, "h": 1}])))
 
 
+@pytest.mark.slow
 @given(plans())
 def test_no_span_is_before_its_critical_path(plan: tuple[list[Load], Room]) -> None:
     loads, room = plan
@@ -100,6 +101,7 @@ def test_no_span_is_before_its_critical_path(plan: tuple[list[Load], Room]) -> N
         assert span.end_s == (None if load.seconds is None else span.start_s + load.seconds)
 
 
+@pytest.mark.slow
 @given(plans())
 def test_never_more_at_once_than_there_is_room_for(plan: tuple[list[Load], Room]) -> None:
     loads, room = plan
@@ -118,6 +120,7 @@ def test_never_more_at_once_than_there_is_room_for(plan: tuple[list[Load], Room]
             assert sum(load.group == group for load in at_once) <= most
 
 
+@pytest.mark.slow
 @given(plans())
 def test_every_cell_of_known_duration_gets_an_estimate(plan: tuple[list[Load], Room]) -> None:
     loads, room = plan

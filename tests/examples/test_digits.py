@@ -61,6 +61,7 @@ def test_it_learns_to_read_digits_and_says_how_far_it_is(tmp_path: Path) -> None
     assert [path.name for path in artifacts.iterdir()] == ["result.json"]
 
 
+@pytest.mark.slow
 def test_the_seed_fixes_the_result(tmp_path: Path) -> None:
     digests = []
     for name, seed in (("one", "3"), ("same", "3"), ("other", "4")):
@@ -70,6 +71,7 @@ def test_the_seed_fixes_the_result(tmp_path: Path) -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-02", "CKPT-03")
 def test_killed_in_the_middle_it_ends_with_the_same_weights(tmp_path: Path) -> None:
     for name in ("whole", "cut"):
@@ -91,6 +93,7 @@ def test_killed_in_the_middle_it_ends_with_the_same_weights(tmp_path: Path) -> N
     assert read_result(tmp_path / "cut")["weights_sha256"] == read_result(tmp_path / "whole")["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_a_heartbeat_that_cannot_be_written_does_not_stop_training(tmp_path: Path) -> None:
     done = train(tmp_path, EPOCHS="1", HOLDFAST_HEARTBEAT=str(tmp_path / "gone" / "beat.json"))
     assert done.returncode == 0

@@ -46,7 +46,16 @@ def read_temporary() -> list[str]:
 
 
 @pytest.mark.requirement("DIAG-02", "FAIL-09", "FAIL-14")
-@pytest.mark.parametrize("name", ["host-memory", "hang-up", "killed", "segfault", "edited-script"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "killed",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("host-memory", "hang-up", "segfault", "edited-script")
+        ),
+    ],
+)
 def test_the_fault_happens_and_is_told_apart(name: str) -> None:
     report = run_fault(require(find(name)), Needs())
     assert not report.unproven, report
@@ -54,6 +63,7 @@ def test_the_fault_happens_and_is_told_apart(name: str) -> None:
     assert read_temporary() == []
 
 
+@pytest.mark.slow
 def test_a_fault_that_does_not_happen_proves_nothing() -> None:
     report = Fault(
         "key-error", "claims what does not happen", (FailureClass.BUG,), (Proof(Seen.SIGNAL, "11"),),
@@ -81,7 +91,7 @@ def test_a_fault_that_does_not_happen_proves_nothing() -> None:
 
 
 @pytest.mark.parametrize("who", ["caller", "guard"])
-@pytest.mark.parametrize("name", ["fsfreeze", "fuse-hang"])
+@pytest.mark.parametrize("name", ["fuse-hang", pytest.param("fsfreeze", marks=pytest.mark.slow)])
 def test_nothing_is_left_when_somebody_is_killed(who: str, name: str, tmp_path: Path) -> None:
     require(find(name))
     caller = subprocess.Popen([sys.executable, "-c", CALLER, name], start_new_session=True)

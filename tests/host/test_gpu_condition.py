@@ -95,6 +95,7 @@ def test_what_the_driver_wants_done_is_a_fault(fake_nvml: FakeNvml, action: int,
     assert words in fault
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_late_leaves_what_was_read_before(fake_nvml: FakeNvml, probe: Probe) -> None:
     fake_nvml.add_cards(2)
     read_inventory(PATIENT_S, probe=probe)

@@ -173,6 +173,7 @@ def test_an_error_of_one_call_is_a_fault_of_that_card_only(fake_nvml: FakeNvml, 
     assert good.faults == ()
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_costs_one_card_and_not_the_reading(fake_nvml: FakeNvml, probe: Probe) -> None:
     fake_nvml.add_cards(3)
     fake_nvml.set(1, utilisation=33)

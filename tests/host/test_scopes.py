@@ -172,6 +172,7 @@ def test_a_refusal_is_told_in_systemds_words_and_not_tried_twice(tmp_path: Path)
     assert len((tmp_path / "calls").read_text().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_an_older_systemd_is_asked_again_without_the_oom_policy(tmp_path: Path) -> None:
     script = 'case "$*" in *OOMPolicy*) echo "Cannot set property OOMPolicy, or unknown property." >&2; exit 1;; esac'
     stub = write_stub(tmp_path, script)

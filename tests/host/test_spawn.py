@@ -115,6 +115,7 @@ signal.pause()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-05")
 def test_PROC_05_all_256_exit_codes_are_exact(tmp_path: Path, subreaper: None) -> None:
     seen = {}
@@ -126,6 +127,7 @@ def test_PROC_05_all_256_exit_codes_are_exact(tmp_path: Path, subreaper: None) -
     assert seen == {code: (code, None, "keeper") for code in range(256)}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-05")
 def test_PROC_05_all_signals_are_exact(tmp_path: Path, subreaper: None) -> None:
     ignored = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}

@@ -90,6 +90,7 @@ def test_who_passes_only_alone_is_listed_and_fails_nothing_also_under_nohup(tmp_
     assert said.endswith("2 passed, 0 failed, 0 skipped, 0 not reached; 1 of them passed only alone\n")
 
 
+@pytest.mark.slow
 def test_trouble_is_told_by_name_and_stops_nothing_else(tmp_path: Path) -> None:
     code, said = run(tmp_path, test_trouble=TROUBLE, test_noise=NOISE)
     assert code == 1, said
@@ -101,6 +102,7 @@ def test_trouble_is_told_by_name_and_stops_nothing_else(tmp_path: Path) -> None:
     assert find_processes(str(tmp_path)) == {}, "the process that a test left has ended with the run"
 
 
+@pytest.mark.slow
 def test_more_failures_than_noise_makes_end_the_run_at_once(tmp_path: Path) -> None:
     many = "import pytest\n@pytest.mark.parametrize('n', range(300))\ndef test_fails(n):\n    assert n < 0\n"
     code, said = run(tmp_path, test_many=many)
@@ -110,6 +112,7 @@ def test_more_failures_than_noise_makes_end_the_run_at_once(tmp_path: Path) -> N
     assert "was not reached: test_many.py::test_fails[" in said
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_read_have_no_second_chance(tmp_path: Path) -> None:
     code, said = run(
         tmp_path, test_import="import nothing_of_that_name\n", test_syntax="def test_x(\n", test_noise=NOISE
@@ -120,11 +123,12 @@ def test_files_that_cannot_be_read_have_no_second_chance(tmp_path: Path) -> None
     assert "was not reached: test_syntax.py\n" in said
 
 
+@pytest.mark.slow
 def test_no_tests_at_all_is_no_success(tmp_path: Path) -> None:
     assert run(tmp_path, "-k", "nothing_of_that_name", test_noise=NOISE)[0] == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_an_interruption_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     slow = 'import subprocess\ndef test_slow():\n    subprocess.run(["setsid", "sleep", "1000"])\n'
     (tmp_path / "conftest.py").write_text(CONFTEST)

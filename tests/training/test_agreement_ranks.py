@@ -167,6 +167,7 @@ def test_LIB_05_saves_and_the_stop_come_in_one_order_on_all_ranks(launch: Callab
     assert decisions > 8, "no save was decided in eight rounds"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-05", "B-51")
 def test_LIB_05_ranks_in_a_collective_at_every_step_stop_together_through_a_board_or_a_store(
     gloo: Callable[[int], Launch],

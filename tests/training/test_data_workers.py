@@ -162,6 +162,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_spawned_workers_are_seeded_too(tmp_path: Path) -> None:
     script = tmp_path / "spawned.py"
     script.write_text(SPAWNED)

@@ -47,7 +47,7 @@ def test_a_script_that_tracks_everything_hears_nothing(tmp_path: Path, capsys: p
     assert "tracked" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["before", "after"])
 def test_a_schedule_that_is_built_after_the_resume_is_noticed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, late: bool
 ) -> None:

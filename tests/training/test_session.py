@@ -453,6 +453,7 @@ def test_an_error_while_the_block_ends_leaves_the_run_in_order_all_the_same(tmp_
         assert again.begin() == 0
 
 
+@pytest.mark.slow
 def test_the_last_save_is_not_waited_for_beyond_the_end(tmp_path: Path) -> None:
     def attempt() -> None:
         with training.run(tmp_path, every=None, time_limit=4) as run:

@@ -91,7 +91,10 @@ def test_killed_again_and_again_it_ends_with_the_same_numbers_and_the_same_batch
 
 
 @pytest.mark.requirement("LIB-01", "LIB-02", "POST-09", "LIB-18", "B-50")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGUSR1))],
+)
 @pytest.mark.parametrize("variant", [(), ("--own-loop",), ("--swallow",)], ids=["steps", "own-loop", "swallow"])
 def test_asked_to_stop_it_saves_leaves_with_143_and_says_why(
     tmp_path: Path, number: signal.Signals, variant: tuple[str, ...]

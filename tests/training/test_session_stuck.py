@@ -35,6 +35,7 @@ with training.run(sys.argv[1], every=5) as run:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-03")
 def test_a_writer_that_stands_still_does_not_keep_a_run_from_leaving_with_143(tmp_path: Path) -> None:
     """As on a mount that does not answer any more. Its save is given up, and the one before it continues."""

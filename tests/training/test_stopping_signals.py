@@ -167,6 +167,7 @@ def test_programs_that_are_executed_die_of_a_term(play: Callable[..., Scene]) ->
     assert play("executed").hear() == {"direct": -signal.SIGTERM, "grandchild": signal.SIGTERM}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-01")
 def test_LIB_01_shielded_loader_workers_deliver_after_a_term_to_the_whole_group(play: Callable[..., Scene]) -> None:
     pytest.importorskip("torch")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.timeout(300)]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-01", "OBS-02")
 @pytest.mark.parametrize("direction", ["forward", "back"])
 def test_a_day_more_or_less_on_the_clock_moves_no_deadline(machine: Machine, direction: str) -> None:

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.timeout(300)]
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-15", "LEASE-02", "B-08", "DIAG-02")
 def test_after_a_power_cut_the_run_is_lost_and_its_card_is_free(machine: Machine) -> None:
     disk = str(machine.disk)

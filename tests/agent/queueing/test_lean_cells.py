@@ -70,6 +70,7 @@ def test_what_needs_a_lean_cell_starts_when_that_is_done(work: Work, tmp_path: P
     assert file.read_text().split() == ["c", "b", "a"]
 
 
+@pytest.mark.slow
 def test_a_paused_group_keeps_its_lean_cells(work: Work, tmp_path: Path) -> None:
     go = tmp_path / "go"
     os.mkfifo(go)

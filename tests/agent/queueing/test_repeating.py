@@ -55,6 +55,7 @@ def attempts_of(cell: Cell) -> list[str]:
     return sorted(path.name for path in Path(str(cell.run_dir), wire.ATTEMPTS).iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-05", "QUEUE-06", "QUEUE-10", "QUEUE-15")
 def test_a_failed_cell_stops_no_other_but_what_needs_it(work: Work) -> None:
     fixed = Path(work.workdir, "fixed")
@@ -82,6 +83,7 @@ def test_a_failed_cell_stops_no_other_but_what_needs_it(work: Work) -> None:
         assert reconcile(queue, "g").complete
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-02", "FAIL-16")
 def test_a_transient_failure_is_repeated_once_by_its_run_and_not_by_the_queue(work: Work) -> None:
     work.submit({"a": python(BLIP)}, retries=ONCE, artifacts=(RESULT,))
@@ -127,6 +129,7 @@ def test_a_cell_that_was_lost_with_its_box_goes_on_with_the_next_worker(work: Wo
     work.wait_left()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-05")
 def test_a_full_card_is_followed_by_a_larger_one_where_the_job_says_so(work: Work, tmp_path: Path) -> None:
     box = tmp_path / "cards.json"

@@ -219,6 +219,7 @@ def test_a_full_card_is_not_tried_again_by_default(drive: Drive, box: Path) -> N
     assert box.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-05")
 def test_a_full_card_is_left_for_a_larger_one_once(drive: Drive, box: Path) -> None:
     run = fill(drive, OutOfMemory.LARGER)
@@ -246,6 +247,7 @@ def test_without_a_larger_card_it_is_left_to_a_person(drive: Drive, box: Path) -
     assert (found.again, "no card here has more than 24" in found.why) == (False, True)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-05")
 def test_a_run_that_shared_its_card_is_given_one_alone(drive: Drive, box: Path) -> None:
     run = fill(drive, OutOfMemory.ALONE, share=True)

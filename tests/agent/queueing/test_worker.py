@@ -92,6 +92,7 @@ def test_QUEUE_09_a_cell_that_is_handed_in_while_others_run_is_run_by_the_same_w
     assert lines(stamps) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-20")
 def test_QUEUE_20_drain_ends_what_runs_and_starts_nothing_more_until_resume(work: Work, tmp_path: Path) -> None:
     stamps, go = tmp_path / "stamps", tmp_path / "go"
@@ -117,6 +118,7 @@ def test_failures_in_a_row_hold_the_group_where_that_was_asked_for(work: Work, t
         assert "2 cells in a row failed" in queue.groups()["g"].held
 
 
+@pytest.mark.slow
 def test_a_cell_that_waits_for_a_time_starts_then(work: Work, tmp_path: Path) -> None:
     stamps, when = tmp_path / "stamps", time.time() + 1.0
     work.submit({"a": payload(stamps, 0)}, each={"a": {"not_before": when}})
@@ -152,6 +154,7 @@ def test_a_file_that_changed_since_submit_holds_the_cell_or_is_noted(work: Work,
     assert lines(stamps) == 1
 
 
+@pytest.mark.slow
 def test_a_cell_whose_secrets_are_gone_is_held_and_names_them(work: Work, tmp_path: Path) -> None:
     stamps = tmp_path / "stamps"
     secret = {**work.environ, "HF_TOKEN": "hf_" + "a1B2" * 9}
@@ -179,6 +182,7 @@ def test_a_job_that_no_run_can_be_made_of_is_held(work: Work, tmp_path: Path) ->
     assert "secret" in cell.note
 
 
+@pytest.mark.slow
 def test_a_supervisor_keeps_nothing_of_the_worker_that_forked_it(work: Work, tmp_path: Path) -> None:
     go = tmp_path / "go"
     work.submit({"a": payload(tmp_path / "stamps", 0, "--until", go)})

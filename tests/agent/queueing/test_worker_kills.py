@@ -221,6 +221,7 @@ def found_supervisor(work: Work) -> ProcessId | None:
     return None if state is None else state.supervisor
 
 
+@pytest.mark.slow
 def test_a_failed_cell_runs_again_when_somebody_asks_and_keeps_its_run(work: Work, tmp_path: Path) -> None:
     stamps = tmp_path / "stamps"
     work.submit({"a": payload(stamps, 3)})

@@ -93,6 +93,7 @@ def test_FAIL_09_a_signal_has_its_class_and_is_no_oom(drive: Drive, number: int,
     assert "out_of_memory" not in verdict.also
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-02", "FAIL-14")
 def test_DIAG_02_a_kill_by_somebody_else_is_told_from_ours(drive: Drive) -> None:
     run = drive(*job("stay"))

@@ -76,6 +76,7 @@ def test_a_busy_process_without_a_heartbeat_is_not_called_hung(tmp_path: Path) -
     assert "busy_no_progress" in report.verdict.also
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-06")
 def test_a_stopped_process_is_paused_and_stays_as_it_is(tmp_path: Path) -> None:
     with behaving("slow_step", tmp_path) as target:

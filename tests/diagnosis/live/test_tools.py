@@ -132,6 +132,7 @@ def test_a_process_that_has_ended_is_not_attached_to(tmp_path: Path) -> None:
     assert run.problem == "the process has ended"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 def test_the_real_strace_names_the_call_and_lets_go(tmp_path: Path) -> None:
     with behaving("pipe", tmp_path) as target:

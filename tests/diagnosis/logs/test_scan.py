@@ -240,6 +240,7 @@ def test_POST_03_the_tail_is_the_last_lines(tmp_path: Path) -> None:
     assert read_tail(str(tmp_path / "absent")) == ""
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_any_text_can_be_classified(text: str) -> None:
     classify_text(text)

@@ -35,6 +35,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 FIRST, *REST = SETTINGS
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-19", "CKPT-02", "POST-09")
 @pytest.mark.parametrize("name", [FIRST, *(pytest.param(name, marks=pytest.mark.soak) for name in REST)])
 def test_LIB_19_a_trainer_continues_bit_for_bit(tmp_path: Path, name: str) -> None:

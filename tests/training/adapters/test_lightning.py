@@ -32,6 +32,7 @@ LONGEST = "validation within epochs that a scheduler follows"
 REST = [name for name in SETTINGS if name != LONGEST]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-19", "CKPT-02", "POST-09")
 @pytest.mark.parametrize("name", [LONGEST, *(pytest.param(name, marks=pytest.mark.soak) for name in REST)])
 def test_LIB_19_a_fit_continues_bit_for_bit(tmp_path: Path, name: str) -> None:
