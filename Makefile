@@ -19,6 +19,7 @@ LOCKS_DEV := -r requirements/dev.txt
 TORCH ?= torch==2.13.0
 LOCKS_FRAMEWORKS := -r requirements/frameworks.txt
 K :=
+RUN_TESTS := $(BIN)/python scripts/run_tests.py --apart=tests/training --apart=tests/examples
 # `make test-all SEED=7` repeats that order and those examples; without a number one is drawn and printed.
 SEED :=
 
@@ -90,10 +91,10 @@ tiers: $(VENV)/.frameworks
 	$(BIN)/python scripts/count_tests.py
 
 test: $(VENV)/.frameworks $(VENV)/.system ## install what the tests need, system packages too, and run all but the slow ones: 5 minutes on two cores
-	$(BIN)/python scripts/run_tests.py -m "not (slow or soak or cluster)" $(K)
+	$(RUN_TESTS) -m "not (slow or soak or cluster)" $(K)
 
 test-all: $(VENV)/.frameworks $(VENV)/.system ## all tests but `soak`, in another order with other examples each time (SEED=7: as that time)
-	$(BIN)/python scripts/run_tests.py --seed=$(SEED) -m "not (soak or cluster)" $(K)
+	$(RUN_TESTS) --seed=$(SEED) -m "not (soak or cluster)" $(K)
 
 bench: $(VENV)/.frameworks ## measure, with peers side by side
 	$(BIN)/python benchmarks/run.py

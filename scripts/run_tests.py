@@ -9,7 +9,10 @@ The run repeats exactly: the order of the files, fixed seeds, signals as at a lo
 the order and the examples of properties are drawn from this seed, and without a number from one that is printed. No
 process that the tests started outlives it.
 
-Usage: run_tests.py [--seed[=N]] [arguments of pytest]
+Tests that import large libraries run after the others, in processes of their own (--apart): each fork of the others
+would copy the map of half a gigabyte.
+
+Usage: run_tests.py [--seed[=N]] [--apart=FOLDER]... [arguments of pytest]
 Exit: 0 all passed, 1 tests failed, 124 the second pass was too slow, 128 + N ended by signal N, else pytest's own.
 """
 
@@ -75,20 +78,34 @@ class Outcomes:
             self.ends[report.nodeid] = report.outcome
 
 
-def choose_order(arguments: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Take --seed out of the arguments; answer what makes a run repeat, and the other arguments.
+def take_option(name: str, arguments: list[str]) -> list[str]:
+    """Take an option of ours out of the arguments; answer the values it had."""
+    own = [word for word in arguments if word.partition("=")[0] == name]
+    arguments[:] = [word for word in arguments if word not in own]
+    return [word.partition("=")[2] for word in own]
 
-    The second pass has the seed of the first one: it meets the same examples again.
-    """
-    seeds = [word for word in arguments if word.partition("=")[0] == "--seed"]
-    rest = [word for word in arguments if word not in seeds]
+
+def choose_order(seeds: Sequence[str]) -> tuple[str, ...]:
+    """What makes a run repeat. The second pass has the seed of the first one: it meets the same examples again."""
     if not seeds:
-        return REPEATABLE, rest
-    seed = seeds[-1].partition("=")[2] or str(random.randrange(10**6))
+        return REPEATABLE
+    seed = seeds[-1] or str(random.randrange(10**6))
     if not seed.isdecimal():
         sys.exit(f"--seed={seed} is not a number; for a seed that is drawn: --seed")
     print(f"order and examples of seed {seed}; once more: --seed={seed}", flush=True)
-    return (f"--randomly-seed={seed}", f"--hypothesis-seed={seed}"), rest
+    return f"--randomly-seed={seed}", f"--hypothesis-seed={seed}"
+
+
+def run_side_by_side(arguments: Sequence[str], apart: Sequence[str]) -> tuple[int, dict[str, str]]:
+    """The first pass: all tests but those in the folders `apart`, then those."""
+    status, ends = run_pytest([*SIDE_BY_SIDE, *arguments, *(f"--ignore={folder}" for folder in apart)])
+    none = status == pytest.ExitCode.NO_TESTS_COLLECTED
+    if apart and (none or status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)):
+        then, more = run_pytest([*SIDE_BY_SIDE, *arguments, *apart])
+        ends |= more
+        if none or then not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            status = then
+    return status, ends
 
 
 def run_pytest(arguments: Sequence[str], limit_s: int = 0, **environment: str) -> tuple[int, dict[str, str]]:
@@ -115,6 +132,8 @@ def _be_pytest(arguments: Sequence[str], environment: dict[str, str], answer: Te
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ.update(environment)
+    # Without it every program that a test starts would be compiled anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # As `python -m pytest` has it, instead of the folder of this script.
     sys.path[0] = ""
     outcomes = Outcomes()
@@ -182,9 +201,11 @@ def prepare() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run both passes; answer the exit status."""
-    order, arguments = choose_order(arguments)
+    arguments = list(arguments)
+    order = choose_order(take_option("--seed", arguments))
+    apart = take_option("--apart", arguments)
     prepare()
-    status, ends = run_pytest([*order, *arguments, *SIDE_BY_SIDE])
+    status, ends = run_side_by_side([*order, *arguments], apart)
     failed = [name for name, end in ends.items() if end == "failed"]
     unreached = [name for name, end in ends.items() if end in ("", "unreadable")]
     alone: list[str] = []

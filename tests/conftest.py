@@ -6,6 +6,7 @@ Each test carries exactly one of the five kinds as a marker; a file does so with
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -40,6 +41,8 @@ FOREIGN_NAMES = frozenset(
     {"TMUX", "STY", "NOTIFY_SOCKET", "INVOCATION_ID", "PYTHONUNBUFFERED", "COLUMNS", "NO_COLOR", "FORCE_COLOR"}
 )
 
+MADE_WHEN_NEEDED = frozenset({"XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"})
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Refuse tests without a kind, or with two: the kind decides what a test may touch and which runs pick it."""
@@ -55,6 +58,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if wrong:
         message = f"each test has exactly one kind of {', '.join(sorted(KINDS))}; these have not:\n" + "\n".join(wrong)
         raise pytest.UsageError(message)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what thousands of tests consist of out of each later collection of garbage, also in what is forked off."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -103,8 +112,10 @@ def isolated_environment(
         "HOLDFAST_LEASE_DIR": root / "leases",
     }
     root.mkdir()
-    for path in directories.values():
-        path.mkdir(mode=0o700, exist_ok=True)
+    # What a program makes for itself, when it has something to put there, is not there: each test would pay for it.
+    for name, path in directories.items():
+        if name not in MADE_WHEN_NEEDED:
+            path.mkdir(mode=0o700, exist_ok=True)
     # A lease area as on a real box: sticky, for everybody.
     directories["HOLDFAST_LEASE_DIR"].chmod(0o1777)
     environment = {name: str(path) for name, path in directories.items()}
