@@ -1,7 +1,8 @@
 """Hold the number of tests in each tier: what pytest collects against tests/tiers.tsv.
 
 A test that nobody collects any more (a renamed file, a parameter that is gone) fails nothing. So each number is
-written down, and a smaller one is seen in the change that makes it so, which says why.
+written down, and a smaller one is seen in the change that makes it so, which says why. "vital" counts those of the
+gate that are about what must never happen.
 
 Usage: count_tests.py
 Exit: 0 the numbers agree, 1 they differ, 2 not all tests can be collected.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -23,16 +25,31 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 TIERS = ROOT / "tests/tiers.tsv"
+NUMBER = re.compile(r"\d\d[a-z]?")
 MARKERS = ("cluster", "soak", "slow")
 """A test belongs to the tier of the first of these markers that it has; without one it is of the gate."""
 GATE = "gate"
+# What must never happen has its tests in the gate: a lost result, a card granted twice, a signal to a process that is
+# not ours, a wrong checkpoint loaded without a word.
+VITAL = "vital"
+VITAL_IDS = frozenset(
+    (
+        *("B-01", "B-25", "B-50", "B-70", "CKPT-05", "CKPT-06", "CKPT-07", "LIB-06", "OBS-03", "POST-05", "POST-10"),
+        *("PROC-05", "PROC-14", "PROC-15"),
+        *("B-02", "B-08", "B-10", "LEASE-01", "LEASE-02", "LEASE-03", "LEASE-10", "LEASE-16", "LEASE-18", "LEASE-19"),
+        *("QUEUE-01", "QUEUE-11", "QUEUE-12"),
+        *("B-03", "B-21", "B-69", "B-73", "PRE-22", "PROC-03", "PROC-08", "PROC-18"),
+        *("B-53", "B-54", "B-57", "B-74", "CKPT-02", "CKPT-03", "CKPT-04", "CKPT-11", "CKPT-13"),
+    )
+)
+"""The requirements that say so, in the order of the four."""
 
 
 class Count:
     """A plugin of pytest: the tests of each tier, and the files that cannot be counted for want of what they import."""
 
     def __init__(self) -> None:
-        self.tests: Counter[str] = Counter(dict.fromkeys((GATE, *MARKERS), 0))
+        self.tests: Counter[str] = Counter(dict.fromkeys((GATE, *MARKERS, VITAL), 0))
         self.left_out: list[str] = []
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -42,13 +59,33 @@ class Count:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Put each test into its tier."""
-        self.tests.update(find_tier(mark.name for mark in item.iter_markers()) for item in session.items)
+        for item in session.items:
+            tier = find_tier(mark.name for mark in item.iter_markers())
+            self.tests[tier] += 1
+            self.tests[VITAL] += tier == GATE and is_vital(item)
 
 
 def find_tier(markers: Iterable[str]) -> str:
     """The tier of a test with these markers."""
     own = set(markers)
     return next((name for name in MARKERS if name in own), GATE)
+
+
+def is_vital(item: pytest.Item) -> bool:
+    """Whether a test covers one of the vital requirements, by its name or by a marker."""
+    marked = {name for mark in item.iter_markers("requirement") for name in mark.args}
+    return not VITAL_IDS.isdisjoint(marked | find_ids(item.name.partition("[")[0]))
+
+
+def find_ids(name: str) -> set[str]:
+    """The requirements in the name of a test: ``test_LEASE_02_POST_01_...`` or ``test_PROC_15_23_...``."""
+    found, letters = set(), ""
+    for word in name.split("_"):
+        if NUMBER.fullmatch(word) and letters:
+            found.add(f"{letters}-{word}")
+        else:
+            letters = word if word.isupper() else ""
+    return found
 
 
 def read_tiers(path: Path) -> dict[str, int]:
@@ -87,8 +124,8 @@ def main() -> int:
         return 2
     gate, slow = count.tests[GATE], count.tests["slow"]
     print(
-        f"tests: {gate} in `make test`, {gate + slow} in `make test-all`, {count.tests['soak']} in `make soak`, "
-        f"{count.tests['cluster']} on a cluster"
+        f"tests: {gate} in `make test` ({count.tests[VITAL]} of them of what must never happen), "
+        f"{gate + slow} in `make test-all`, {count.tests['soak']} in `make soak`, {count.tests['cluster']} on a cluster"
     )
     if count.left_out:
         print(f"not compared with tests/tiers.tsv: what they import is not installed: {', '.join(count.left_out)}")

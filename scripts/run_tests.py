@@ -44,9 +44,10 @@ HANG_S = 900
 ENDING_S = 30.0
 LOGIN_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 REPEATABLE = ("--randomly-seed=1", "--randomly-dont-reorganize", "--hypothesis-profile=repeatable")
-# A worker that crashes is replaced as often as tests may fail.
+# Half of a test's time is waiting. A worker that crashes is replaced as often as tests may fail.
+WORKERS = 3 * len(os.sched_getaffinity(0)) // 2 or 1
 SIDE_BY_SIDE = (
-    *("-n", "auto", "--dist", "worksteal", f"--maxfail={MOST + 1}", f"--max-worker-restart={MOST + 1}"),
+    *("-n", str(WORKERS), "--dist", "worksteal", f"--maxfail={MOST + 1}", f"--max-worker-restart={MOST + 1}"),
     *("-o", f"faulthandler_timeout={HANG_S}", "-o", "faulthandler_exit_on_timeout=true"),
 )
 ALONE = ("-n", "1", f"--max-worker-restart={MOST + 1}")

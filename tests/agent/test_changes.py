@@ -55,6 +55,7 @@ def test_a_wake_descriptor_ends_the_wait(tmp_path: Path) -> None:
     os.close(write_fd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local", [True, False])
 def test_a_place_that_makes_no_events_is_looked_at_again(tmp_path: Path, local: bool) -> None:
     directory = str(tmp_path / "absent") if local else str(tmp_path)
@@ -62,6 +63,7 @@ def test_a_place_that_makes_no_events_is_looked_at_again(tmp_path: Path, local: 
         assert changes.wait(None) == EVERYTHING
 
 
+@pytest.mark.slow
 def test_a_directory_that_vanishes_ends_the_events_not_the_waiting(tmp_path: Path) -> None:
     place = tmp_path / "attempt"
     place.mkdir()

@@ -92,6 +92,7 @@ def test_run_json_has_the_job_under_job(make: Make) -> None:
     assert wire.decode(JobSpec, stored["job"]).command == ("echo", "a b", "$x")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-13", "B-16")
 def test_RAIL_13_arguments_survive_the_record(make: Make) -> None:
     pieces = [

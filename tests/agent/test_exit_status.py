@@ -74,6 +74,7 @@ def test_PROC_05_the_status_survives_the_keeper(drive: Drive, rung: Rung) -> Non
     run.assert_gone()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-02", "POST-02")
 def test_OBS_02_POST_02_the_exit_record_says_how_long_how_much_and_why(drive: Drive) -> None:
     run = drive(*job("write_artifact", "result.txt", "done", 3))
@@ -131,6 +132,7 @@ def test_POST_01_a_control_group_is_removed_in_the_end(drive: Drive) -> None:
         assert not [path for path in places if path and os.path.exists(path)]
 
 
+@pytest.mark.slow
 def test_a_leader_that_loses_its_main_thread_is_not_over(drive: Drive) -> None:
     program = (
         "import ctypes, threading, time\n"

@@ -191,6 +191,7 @@ def test_LEASE_09_a_login_file_that_leaves_them_alone_is_fine(drive: Drive) -> N
     assert run.output().startswith(b"hello ")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LEASE-14")
 def test_LEASE_14_the_default_is_to_fail_at_once_and_to_say_who_has_it(drive: Drive) -> None:
     first = drive(*job("stay"), environ=simulated(), **ONE)
@@ -399,6 +400,7 @@ def test_LEASE_19_two_slices_of_one_card_go_to_two_runs(drive: Drive, fake_nvml:
         run.ended()
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_refuses_the_run_and_does_not_hold_a_stop_up(drive: Drive, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.hang("nvmlInit_v2")

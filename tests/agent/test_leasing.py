@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-15")
 def test_RAIL_15_cards_that_never_answer_refuse_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     note = tmp_path / "pid"

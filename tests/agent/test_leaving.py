@@ -119,6 +119,7 @@ def test_a_record_that_cannot_be_read_decides_nothing_and_is_told(drive: Drive, 
     assert run.events("stop_record_unreadable")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", ["ln -s /etc/passwd", "mkfifo", "mkdir"])
 def test_what_stands_in_its_place_is_neither_followed_nor_waited_for(drive: Drive, plant: str) -> None:
     run = drive("sh", "-c", f'{plant} "${{HOLDFAST_HEARTBEAT%/*}}/stop.json"; exit 143')
@@ -145,6 +146,7 @@ def test_an_earlier_attempts_record_is_not_this_ones(drive: Drive) -> None:
     assert (end.outcome, end.exit_code, end.stop) == (Outcome.FAILED, 143, None)
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_takes_over_reads_the_record_too(drive: Drive) -> None:
     run = drive(*leaving(143))
     run.ready()
@@ -156,6 +158,7 @@ def test_a_supervisor_that_takes_over_reads_the_record_too(drive: Drive) -> None
     assert (end.outcome, end.exit_code) == (Outcome.PREEMPTED, 143)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("SPOT-03")
 def test_SPOT_03_an_attempt_after_interruptions_is_told_their_mean(drive: Drive) -> None:
     told = '"${HOLDFAST_MEAN_TIME_BETWEEN_INTERRUPTIONS-none}"'

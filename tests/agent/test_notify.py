@@ -45,6 +45,7 @@ def test_OBS_16_the_end_is_told_with_its_outcome(drive: Drive, hook: str) -> Non
     assert run.events("notified")[0]["data"]["problems"] == {"command": None}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-16")
 def test_OBS_16_only_what_was_asked_for_is_told(drive: Drive, hook: str) -> None:
     run = drive(*job("exit_with", 0), notify=Notify(command=(hook,), on=("running", "ended")))

@@ -94,6 +94,7 @@ def test_a_job_that_talks_while_nobody_listens_goes_on_and_is_heard_later(drive:
     assert said.startswith(b"ready\n")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-07")
 def test_a_job_that_moves_its_output_elsewhere_is_not_read_there(drive: Drive) -> None:
     program = (
@@ -241,6 +242,7 @@ def start_without_inotify(run: Driven) -> None:
 UID, GID = os.geteuid(), os.getegid()
 
 
+@pytest.mark.slow
 def test_without_inotify_the_supervisor_looks_by_itself(drive: Drive) -> None:
     run = drive.create(*job("stay"))
     start_without_inotify(run)

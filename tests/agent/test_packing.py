@@ -260,6 +260,7 @@ def test_use_above_the_reservation_is_counted_and_told_and_not_ended(drive: Driv
     greedy.ended()
 
 
+@pytest.mark.slow
 def test_a_stranger_on_a_shared_card_keeps_everybody_else_off(drive: Drive, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.run_on(0, (1, 5 * GIB))

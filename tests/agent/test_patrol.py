@@ -312,6 +312,7 @@ def test_a_failure_is_told_once_with_a_memory_and_a_standing_wrong_is_told_again
     assert not any(seen.news for seen in later.seen)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-16")
 def test_a_directory_of_live_runs_that_went_away_is_told_until_it_is_back(tmp_path: Path) -> None:
     here, there = str(tmp_path / "here"), str(tmp_path / "there")
@@ -371,6 +372,7 @@ def test_a_damaged_memory_tells_everything_anew(tmp_path: Path, isolated_environ
     assert "told anew" in found.notice
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-01", "MON-07")
 def test_a_real_run_is_seen_running_stalled_and_finished_and_ends_without_any_watcher(drive: Drive) -> None:
     run = drive(*job("stay"), health_every_s=0.2)

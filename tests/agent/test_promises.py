@@ -40,6 +40,7 @@ def environment_of(output: bytes) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 def test_any_interpreter_of_the_job_imports_the_library(drive: Drive, tmp_path: Path) -> None:
     """A virtual environment without holdfast, and no site-packages at all."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
@@ -80,6 +81,7 @@ def test_a_copy_is_imported_under_read_only_data_too(
     assert f"from {cache}/holdfast/{made}/holdfast/training/__init__.py" in run.output().decode()
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_is_told_and_the_job_runs(drive: Drive, tmp_path: Path) -> None:
     place = tmp_path / "site-packages"
     shutil.copytree(bundle.PACKAGE, place / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
@@ -181,6 +183,7 @@ def test_an_attempt_without_a_readable_end_was_not_interrupted(tmp_path: Path) -
     assert read_running_time(run_dir, 1) is None
 
 
+@pytest.mark.slow
 def test_a_restart_of_a_run_that_was_not_interrupted_knows_no_mean(drive: Drive) -> None:
     run = drive(*job("show"))
     run.ended()

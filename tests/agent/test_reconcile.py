@@ -63,6 +63,7 @@ def record(run_dir: str, pid: int, condition: str = "ended", **changes: Any) -> 
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-11", "B-87")
 def test_five_stale_sentinels_are_ended_and_listed_and_a_good_one_stays(
     tmp_path: Path, sleeper: Callable[[], subprocess.Popen[bytes]]

@@ -48,6 +48,7 @@ def is_whole(path: str) -> bool:
 # --- B-17: the stop leaves the save to the step boundary -----------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B-17")
 @pytest.mark.parametrize("where", ["save", pytest.param("step", marks=pytest.mark.slow)])
 def test_B_17_a_flag_only_handler_gets_to_its_boundary_and_saves_there(drive: Drive, where: str) -> None:
@@ -197,6 +198,7 @@ def test_LIM_03_a_job_below_its_limits_is_asked_nothing(drive: Drive) -> None:
     run.ended()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-01", "B-44")
 def test_LIM_01_who_takes_over_knows_what_the_kernel_holds(drive: Drive) -> None:
     """A supervisor that slimmed down, or adopted the run, finds each limit's mechanism again."""
@@ -224,6 +226,7 @@ def test_B_73_a_cpu_limit_throttles_without_stop_and_continue(drive: Drive) -> N
 # --- RAIL-09: what preflight cannot see ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-09")
 def test_RAIL_09_an_installer_among_the_processes_is_noticed_while_it_runs(drive: Drive, tmp_path: Path) -> None:
     tool = tmp_path / "pip"
@@ -267,6 +270,7 @@ def listening(pids: set[int]) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B-47")
 def test_B_47_nothing_of_a_run_listens_on_the_network(drive: Drive) -> None:
     with socket.create_server(("127.0.0.1", 0)):

@@ -120,6 +120,7 @@ FULL = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-03")
 def test_a_full_disk_is_cleared_of_declared_scratch_and_tried_again(drive: Drive) -> None:
     disk = DiskNeeds(min_free_bytes=1, min_free_inodes=1, scratch=("artifacts/tmp-*",))
@@ -133,6 +134,7 @@ def test_a_full_disk_is_cleared_of_declared_scratch_and_tried_again(drive: Drive
     assert decided["pruned"]["freed_bytes"] >= 5000
 
 
+@pytest.mark.slow
 def test_a_damaged_record_is_no_identical_configuration(drive: Drive) -> None:
     run = drive("true")
     run.ended()
@@ -154,6 +156,7 @@ def test_a_sentinel_for_the_end_waits_for_the_last_attempt(drive: Drive) -> None
     assert run.ended().exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-16")
 def test_the_next_attempt_has_the_umask_that_the_first_was_started_with(drive: Drive) -> None:
     mode = (
@@ -282,6 +285,7 @@ def test_between_the_decision_and_the_next_attempt_nothing_is_over(tmp_path: Pat
     assert not awaits_decision(observe.observe(run_dir, attempt=1))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-03")
 def test_a_full_disk_without_anything_to_prune_is_asked_about(drive: Drive) -> None:
     words = "import sys; sys.exit('OSError: [Errno 28] No space left on device: model.pt')"

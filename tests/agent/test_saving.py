@@ -134,6 +134,7 @@ def end(run: Driven) -> None:
     run.ended()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-17")
 def test_LIB_17_a_new_checkpoint_appears_and_the_run_goes_on(training: Driven) -> None:
     first = ask(training)
@@ -164,6 +165,7 @@ def test_LIB_17_the_heartbeat_or_the_commit_record_alone_is_proof(drive: Drive, 
     end(run)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-17")
 def test_LIB_17_many_who_ask_at_once_are_all_answered(training: Driven) -> None:
     children = []
@@ -181,6 +183,7 @@ def test_LIB_17_many_who_ask_at_once_are_all_answered(training: Driven) -> None:
     end(training)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "phase"), [pytest.param("deaf", Phase.PASSED_ON, marks=pytest.mark.slow), ("drops", Phase.TAKEN_UP)]
 )
@@ -203,6 +206,7 @@ def test_a_checkpoint_from_before_the_wish_does_not_answer_it(drive: Drive) -> N
     end(run)
 
 
+@pytest.mark.slow
 def test_a_job_that_has_nothing_newer_to_save_has_answered(drive: Drive) -> None:
     run = drive(*library("train", "stands"))
     run.ready()

@@ -158,6 +158,7 @@ def test_it_ends_when_the_result_appears_in_a_directory_that_was_not_there_yet(t
     assert "r.json is there" in said
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-03")
 def test_it_ends_at_a_step_and_when_its_life_is_over(tmp_path: Path) -> None:
     run_dir = make_live(tmp_path)
@@ -183,6 +184,7 @@ def handles_term(pid: int) -> bool:
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-03", "MON-01")
 def test_killed_watchers_change_nothing_and_a_living_one_hears_of_the_end(drive: Drive, tmp_path: Path) -> None:
     gate = tmp_path / "go"
@@ -210,6 +212,7 @@ def test_a_run_that_is_killed_with_everything_ends_its_sentinel(drive: Drive) ->
     assert "run lost" in said
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-07")
 def test_a_real_run_that_stands_still_is_seen_to_stall(drive: Drive) -> None:
     run = drive(*job("stay"), health_every_s=0.2)

@@ -154,6 +154,7 @@ def test_a_missing_workdir_is_an_error_with_words(drive: Drive) -> None:
     run.assert_gone()
 
 
+@pytest.mark.slow
 def test_low_priority_is_nice_and_normal_is_not(drive: Drive) -> None:
     polite = drive(*job("show"), priority=Priority.LOW)
     plain = drive(*job("show"), priority=Priority.NORMAL)

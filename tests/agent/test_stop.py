@@ -41,6 +41,7 @@ def test_PROC_02_nothing_of_a_hard_family_survives_on_any_rung(drive: Drive, run
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-02")
 @pytest.mark.parametrize("rung", [Rung.AUTO, pytest.param(Rung.SUBREAPER, marks=pytest.mark.slow)])
 def test_PROC_02_a_crowd_of_two_hundred_escapees_is_ended(drive: Drive, rung: Rung) -> None:

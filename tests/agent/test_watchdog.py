@@ -101,6 +101,7 @@ def test_LIM_01_a_tree_over_its_limit_is_ended_by_force_with_the_reason(
     assert not watched.timers.is_armed("watchdog"), "nothing is said twice"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-03", "LIM-09")
 @pytest.mark.parametrize(
     "limits",

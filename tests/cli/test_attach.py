@@ -49,6 +49,7 @@ def test_run_passes_the_jobs_bytes_and_code_through(holdfast: Command, code: int
     assert "holdfast show" in done.err
 
 
+@pytest.mark.slow
 def test_an_ended_run_is_printed_and_summarised(holdfast: Command) -> None:
     run_dir = make_run(os.environ["HOLDFAST_RUNS"], state=ended(Outcome.FAILED, 9))
     write(f"{wire.attempt_dir(run_dir, 1)}/{wire.OUTPUT}", "one\ntwo\nthree\n")
@@ -180,6 +181,7 @@ def test_a_run_that_nobody_supervises_is_not_followed_for_ever(holdfast: Command
     assert "state.json" in done.err
 
 
+@pytest.mark.slow
 def test_refusals_say_what_to_do(holdfast: Command) -> None:
     done = holdfast("run", "--", "/no/such/program")
     assert done.code == 78

@@ -62,6 +62,7 @@ def test_what_is_not_there_is_66(holdfast: Command, tmp_path: Path) -> None:
         assert holdfast("checkpoints", verb, "./empty").code == 66
 
 
+@pytest.mark.slow
 def test_the_list_names_everything_and_what_is_wrong_with_it(holdfast: Command, directory: Path) -> None:
     (directory / "step-3").rename(directory / "step-3.bad-1")
     (directory / "step-2" / "state.json").unlink()
@@ -100,6 +101,7 @@ def test_what_cannot_be_read_is_never_called_fine(holdfast: Command, directory: 
     assert "unreadable" in done.out
 
 
+@pytest.mark.slow
 def test_show_tells_record_arrays_and_values(holdfast: Command, directory: Path) -> None:
     done = holdfast("checkpoints", "show", str(directory), "--step", "3")
     assert done.code == 0
@@ -179,6 +181,7 @@ def test_prune_refuses_while_a_run_writes_there(holdfast: Command, directory: Pa
     assert names(directory) == ["step-4"]
 
 
+@pytest.mark.slow
 def test_prune_wants_sense(holdfast: Command, directory: Path) -> None:
     assert holdfast("checkpoints", "prune", "--metric", "loss:least", str(directory)).code == 64
     assert holdfast("checkpoints", "prune", "--keep-last", "0", str(directory)).code == 64
@@ -202,6 +205,7 @@ def test_export_makes_a_file_that_others_open(holdfast: Command, directory: Path
     assert holdfast("checkpoints", "export", "--overwrite", str(directory), "out.safetensors").code == 65
 
 
+@pytest.mark.slow
 def test_a_torch_file_without_torch_says_what_to_do(holdfast: Command, directory: Path, tmp_path: Path) -> None:
     (tmp_path / "hide").mkdir()
     (tmp_path / "hide" / "torch.py").write_text("raise ImportError('none here')", encoding="ascii")

@@ -58,6 +58,7 @@ def test_both_runs_are_kept_when_told_and_the_compared_steps_are_there(holdfast:
     assert holdfast("drill", "--keep", "kept", *job("good")).code == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["generator", pytest.param("order", marks=pytest.mark.soak)])
 def test_a_lost_generator_or_data_position_is_detected(holdfast: Command, how: str) -> None:
     value = rehearse(holdfast, how)

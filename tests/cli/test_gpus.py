@@ -24,6 +24,7 @@ pytestmark = pytest.mark.cli
 SIMULATED = {"HOLDFAST_SIMULATED_GPUS": "2x24GiB"}
 
 
+@pytest.mark.slow
 def test_a_box_without_cards_is_no_error(holdfast: Command) -> None:
     done = holdfast("gpus", env={"LD_LIBRARY_PATH": None})
     assert done.code == 0
@@ -109,6 +110,7 @@ def test_a_driver_that_blocks_does_not_block_the_answer(holdfast: Command, fake_
     assert value["reason"]
 
 
+@pytest.mark.slow
 def test_slices_have_rows_of_their_own(holdfast: Command, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.slice(0, "MIG-aaaa", "MIG-bbbb")
@@ -139,6 +141,7 @@ def test_ETIQ_03_a_reset_request_has_its_parts_and_executes_nothing(
     assert not (tmp_path / "called").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("ETIQ-03")
 def test_ETIQ_03_idle_is_not_claimed_of_what_could_not_be_read(holdfast: Command, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)

@@ -27,6 +27,7 @@ def levels(findings: list[dict[str, str]]) -> dict[str, str]:
     return {f"{finding['id']} {finding['subject'].split()[0]}": finding["level"] for finding in findings}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("GPUH-01")
 def test_a_box_that_is_well_says_so_with_evidence(holdfast: Command, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
@@ -54,6 +55,7 @@ def test_a_card_held_back_by_heat_fails_with_78_and_the_other_is_well(holdfast: 
     assert all(finding["subject"].startswith("0 ") for finding in only.json()["findings"])
 
 
+@pytest.mark.slow
 def test_health_for_people_has_the_gravest_last_and_says_what_to_do(holdfast: Command, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.set(0, remapped="0 1 1 0")
@@ -67,6 +69,7 @@ def test_health_for_people_has_the_gravest_last_and_says_what_to_do(holdfast: Co
     assert "throttle" in well[0]
 
 
+@pytest.mark.slow
 def test_only_free_cards_are_watched_on_request(holdfast: Command, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(2)
     fake_nvml.run_on(0, (4_194_302, 3 * GIB))
@@ -95,6 +98,7 @@ def test_a_driver_that_does_not_answer_is_unknown_and_no_pass() -> None:
     assert reason in found.evidence
 
 
+@pytest.mark.slow
 def test_a_box_without_cards_has_nothing_to_judge(holdfast: Command) -> None:
     done = holdfast("gpus", "health", env={"LD_LIBRARY_PATH": None})
     assert (done.code, "no cards" in done.out) == (0, True)
@@ -158,6 +162,7 @@ def test_preflight_refuses_a_card_with_a_fault_and_warns_of_a_hot_one(holdfast: 
     assert check(temperature_c=95, slowdown_c=89)["gpu.temperature"] == "fail"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PRE-23", "GPUH-04")
 def test_preflight_says_whether_the_kernel_log_was_read(holdfast: Command, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)

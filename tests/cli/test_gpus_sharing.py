@@ -55,6 +55,7 @@ def keep_for_another(uuids: list[str], *, begin_s: float = 0.0, length_s: float 
     return kept
 
 
+@pytest.mark.slow
 def test_a_box_that_nobody_has_used_is_no_error(holdfast: Command, tmp_path: Path) -> None:
     env = {"HOLDFAST_LEASE_DIR": str(tmp_path / "none")}
     assert "nobody has leased" in holdfast("gpus", "usage", env=env).out

@@ -51,6 +51,7 @@ def test_its_resume_command_resumes_when_it_is_pasted(holdfast: Command) -> None
         run.wait_condition("running")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-04")
 def test_it_tells_how_to_begin_in_each_state(holdfast: Command) -> None:
     root = os.environ["HOLDFAST_RUNS"]

@@ -29,6 +29,7 @@ OLD = "20261120-100000-old-0a1b"
 ANSWER_S = 20.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "text", "seen"),
     [
@@ -54,6 +55,7 @@ def test_a_pipe_that_nobody_writes_into_is_no_job_file(holdfast: Command, tmp_pa
     assert "nobody wrote" in done.err
 
 
+@pytest.mark.slow
 def test_a_job_file_from_a_pipe_runs_in_the_current_directory(tmp_path: Path) -> None:
     line = f"{' '.join(ENTRY)} run --disk-min-free 0 <(echo 'command: [pwd]')"
     done = subprocess.run(
@@ -120,6 +122,7 @@ def test_an_error_for_programs_that_standard_output_refuses_is_told_to_a_person(
     assert "nosuch" in done.stderr
 
 
+@pytest.mark.slow
 def test_runs_in_a_directory_whose_name_is_no_text_are_run(holdfast: Command, tmp_path: Path) -> None:
     root = os.fsencode(tmp_path) + b"/\xff\xfe"
     done = holdfast("run", "--runs", os.fsdecode(root), "--", "echo", "hi")
@@ -140,12 +143,14 @@ def test_a_umask_that_closes_everything_leaves_run_directories_open_to_their_own
     assert {path.stat().st_mode & 0o777 for path in made} == {0o700}
 
 
+@pytest.mark.slow
 def test_a_directory_is_not_called_missing(holdfast: Command, tmp_path: Path) -> None:
     done = holdfast("run", "--", str(tmp_path))
     assert done.code == 78
     assert "is a directory" in done.err
 
 
+@pytest.mark.slow
 def test_a_rule_with_a_number_of_5000_digits_is_a_malformed_rules_file(
     holdfast: Command, isolated_environment: dict[str, str]
 ) -> None:
@@ -203,6 +208,7 @@ def test_an_output_file_that_is_none_any_more_is_said(holdfast: Command, isolate
         assert "not a regular file" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", ['{"outcome": "succeeded", "duration_s": 1e999}', '{"a": ' + "[" * 900 + "]" * 900 + "}"]
 )
@@ -300,6 +306,7 @@ def test_a_lease_area_full_of_rubbish_is_told_of_in_few_lines(
     assert "more like these" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uuid", ["GPU-../../../tmp/x", "", "GPU a b"])
 def test_a_driver_that_lies_about_a_uuid_gives_a_card_that_nobody_gets(
     holdfast: Command, fake_nvml: FakeNvml, uuid: str

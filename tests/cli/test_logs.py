@@ -38,6 +38,7 @@ def test_the_newest_attempts_bytes_are_printed_untouched(holdfast: Command, run_
     assert holdfast("logs", "-n", "0", "digits").out == ""
 
 
+@pytest.mark.slow
 def test_attempts_are_chosen(holdfast: Command, run_dir: str) -> None:
     assert holdfast("logs", "--attempt", "1", "digits").out == "first\n"
     done = holdfast("logs", "--attempt", "all", "digits")

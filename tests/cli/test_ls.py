@@ -76,6 +76,7 @@ def test_live_runs_are_shown_however_old(holdfast: Command, runs: str) -> None:
     assert len(holdfast("ls", "--all").out.splitlines()) == 9
 
 
+@pytest.mark.slow
 def test_states_select(holdfast: Command, runs: str) -> None:
     make_run(runs, run_id(1), ended())
     make_run(runs, run_id(2), ended(Outcome.FAILED, 1))

@@ -83,6 +83,7 @@ def test_an_unknown_verb_gets_a_suggestion(holdfast: Command) -> None:
     assert "holdfast run -- COMMAND" in holdfast("python").err
 
 
+@pytest.mark.slow
 def test_an_unknown_option_is_a_usage_error_in_words_and_in_json(holdfast: Command) -> None:
     ended = holdfast("run", "--gpu", "1")
     assert ended.code == 64

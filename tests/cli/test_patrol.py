@@ -36,6 +36,7 @@ def clocks(tmp_path: Path) -> Path:
     return make_clocks(tmp_path / "clocks")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-02", "MON-09")
 def test_the_status_line_is_always_there(holdfast: Command) -> None:
     for _ in range(2):
@@ -75,6 +76,7 @@ def test_what_cannot_be_looked_at_is_told_apart(holdfast: Command, tmp_path: Pat
     assert "run.json does not exist" in run["lines"][0]["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-02")
 def test_an_end_is_told_once_and_a_person_hears_of_it(holdfast: Command, tmp_path: Path) -> None:
     fresh = Ended(format_utc(epoch_s()), Outcome.FAILED, 3, "token=hunter2hunter2 \x1b[31mexit code 3")
@@ -126,6 +128,7 @@ def test_a_cron_entry_is_shown_made_only_with_consent_and_removed_without_a_trac
     assert "there is no entry" in holdfast("patrol", "uninstall", env=env).err
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-18")
 def test_the_entry_of_cron_can_be_run_as_it_stands(holdfast: Command, clocks: Path) -> None:
     import subprocess

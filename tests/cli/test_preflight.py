@@ -63,6 +63,7 @@ def test_a_bad_job_is_78_with_evidence_and_remedy(holdfast: Command, tmp_path: P
     assert ended.out.rstrip().endswith(": the job would not start")
 
 
+@pytest.mark.slow
 def test_preflight_as_json(holdfast: Command) -> None:
     value = holdfast("preflight", "--json", "--", "true").json()
     assert (value["job"], value["exit_code"]) == ("true", 0)

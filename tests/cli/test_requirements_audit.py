@@ -110,6 +110,7 @@ def test_PROC_18_nobody_cannot_stop_roots_run_and_its_owner_may_twice(holdfast: 
         assert "already" in again.out
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("ETIQ-01")
 def test_ETIQ_01_a_plain_run_is_nice_and_a_normal_one_is_not(holdfast: Command) -> None:
     look = ("--", "sh", "-c", "nice; ionice")
@@ -118,6 +119,7 @@ def test_ETIQ_01_a_plain_run_is_nice_and_a_normal_one_is_not(holdfast: Command) 
     assert normal.out.splitlines()[0] == str(os.nice(0))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-07")
 def test_PROC_07_show_tells_a_grace_above_the_measured_save(holdfast: Command) -> None:
     beat = 'echo \'{"step": 1, "save_seconds": 40}\' > "$HOLDFAST_HEARTBEAT"; echo ready; sleep 600'
@@ -170,6 +172,7 @@ def test_PROC_20_overwriting_the_script_of_a_live_run_changes_nothing(holdfast: 
         assert run.output() == "ready\nas it was\n"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-02", "PRE-04")
 @pytest.mark.parametrize(
     ("words", "named"),
@@ -308,6 +311,7 @@ def test_PROC_12_a_run_survives_the_loss_of_the_ssh_client(
 # --- what the job is given, seen from inside of it
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-03", "RAIL-04", "B-11", "B-13")
 def test_RAIL_03_04_a_job_whose_torch_is_not_known_gets_both_names(holdfast: Command) -> None:
     done = holdfast("run", "--", "env")
@@ -319,6 +323,7 @@ def test_RAIL_03_04_a_job_whose_torch_is_not_known_gets_both_names(holdfast: Com
     assert "NCCL_ASYNC_ERROR_HANDLING" in seen
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-03", "B-11")
 def test_RAIL_03_a_setting_that_torch_cannot_parse_is_refused_with_the_right_one(holdfast: Command) -> None:
     done = holdfast("run", "--", "env", env={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb=512"})
@@ -327,6 +332,7 @@ def test_RAIL_03_a_setting_that_torch_cannot_parse_is_refused_with_the_right_one
     assert "exec" not in events(str(only_run(holdfast)["run_dir"]))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-06")
 def test_RAIL_06_the_job_sees_its_caps_and_a_users_own_number(holdfast: Command) -> None:
     most = min(8, len(os.sched_getaffinity(0)))
@@ -337,6 +343,7 @@ def test_RAIL_06_the_job_sees_its_caps_and_a_users_own_number(holdfast: Command)
     assert stated.out.split() == ["1"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-06")
 @pytest.mark.parametrize(("words", "seed"), [(("--seed", "7"), 7), ((), "not stated")])
 def test_OBS_06_a_seed_is_recorded_and_its_absence_said(

@@ -89,6 +89,7 @@ def test_LIM_09_use_against_the_limit_is_shown_while_it_runs(holdfast: Command) 
         assert re.search(r"memory +\d[\d.]* (B|KiB|MiB) of 200 MiB \(\d+ %\)", shown.out), shown.out
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PRE-05")
 def test_PRE_05_log_and_manifest_are_there_before_the_job(holdfast: Command) -> None:
     look = 'cd "$HOLDFAST_RUN_DIR/attempts/1" && stat -c %Y manifest.json && test -e output.log && echo both'
@@ -105,6 +106,7 @@ def test_PRE_05_log_and_manifest_are_there_before_the_job(holdfast: Command) -> 
     assert written <= started
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PRE-05")
 @pytest.mark.parametrize("verb", ["preflight", "run"])
 def test_PRE_05_a_place_where_no_run_directory_can_be_made_is_said_before_anything(

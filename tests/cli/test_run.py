@@ -68,6 +68,7 @@ def test_run_of_a_job_file_resolves_what_stands_in_it(holdfast: Command, root: P
     assert job["inputs"] == [f"{tmp_path}/jobs/input"]
 
 
+@pytest.mark.slow
 def test_run_as_json_prints_one_object_and_not_the_jobs_output(holdfast: Command, root: Path) -> None:
     ended = holdfast("run", "--json", "--", "sh", "-c", "echo noise; exit 4")
     run = only_run(root)
@@ -89,6 +90,7 @@ def test_detached_run_returns_when_the_job_lives(holdfast: Command, root: Path) 
     assert json.loads((run / "attempts/1/state.json").read_text())["state"]["kind"] == "running"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stops")
 def test_detached_run_as_json(holdfast: Command, root: Path) -> None:
     value = holdfast("run", "-d", "--prove", "0", "--json", "--", *FOREVER).json()
@@ -210,6 +212,7 @@ def test_a_runs_root_that_cannot_be_made_is_an_error(holdfast: Command, tmp_path
     assert f"{tmp_path}/file" in ended.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prove", ["soon", "-1s", ""])
 def test_a_bad_proof_is_a_usage_error(prove: str, holdfast: Command, root: Path) -> None:
     ended = holdfast("run", "-d", "--prove", prove, "--", "true")
@@ -243,6 +246,7 @@ def test_a_secret_on_the_command_line_is_refused_unrepeated(holdfast: Command, r
     assert list(root.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_recorded_command_line_is_what_was_typed(holdfast: Command, root: Path) -> None:
     assert holdfast("run", "--seed", "7", "--", "true", "--gpus", "9").code == 0
     text = (only_run(root) / "run.json").read_text()
@@ -250,6 +254,7 @@ def test_the_recorded_command_line_is_what_was_typed(holdfast: Command, root: Pa
     assert typed in " ".join(text.split()), shlex.quote(text)
 
 
+@pytest.mark.slow
 def test_a_working_directory_that_is_gone_is_an_error(holdfast: Command, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -290,6 +295,7 @@ def test_detached_in_line_names_the_card_by_its_number(holdfast: Command, stops:
     assert "in line for cards: card 0 is held by " in waiting.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "command"), [("train.py", "python train.py"), ("go.sh", "bash go.sh"), ("go", "./go")]
 )

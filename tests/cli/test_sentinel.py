@@ -32,6 +32,7 @@ def no_sentinel_stays(isolated_environment: dict[str, str]) -> Iterator[None]:
             sentinel_records.end(record.process)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-03")
 def test_it_answers_at_once_about_a_run_that_is_over(holdfast: Command) -> None:
     make_run(os.environ["HOLDFAST_RUNS"], state=ended())

@@ -75,6 +75,7 @@ def test_PROC_15_a_vanished_run_is_finished_and_shown(holdfast: Command, runs: s
     assert (value["condition"], value["ended"]) == ("lost", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [wire.STATE, wire.MANIFEST, wire.EXIT, wire.HEARTBEAT, wire.DESIRED, wire.STATUS])
 def test_an_unreadable_file_is_named_and_the_rest_is_shown(holdfast: Command, runs: str, name: str) -> None:
     run_dir = make_run(runs, state=ended(Outcome.FAILED, 3))
@@ -116,6 +117,7 @@ def test_control_characters_of_a_job_do_not_reach_the_terminal(holdfast: Command
     assert "owned" in done.out
 
 
+@pytest.mark.slow
 def test_attempts_are_chosen(holdfast: Command, runs: str) -> None:
     make_run(runs, state=ended(Outcome.FAILED, 1))
     make_run(runs, state=ended(), attempt=2)
@@ -124,6 +126,7 @@ def test_attempts_are_chosen(holdfast: Command, runs: str) -> None:
     assert holdfast("show", "--attempt", "7", "digits").code == 66
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-05")
 def test_OBS_05_diff_reproduces_the_change(holdfast: Command, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
@@ -196,6 +199,7 @@ def test_what_did_not_fail_has_no_failure(holdfast: Command) -> None:
     assert holdfast("show", "--json", run_dir).json()["failure"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-18")
 @pytest.mark.parametrize(
     ("why", "outcome", "words"),
@@ -255,6 +259,7 @@ def test_disks_of_the_last_sample_are_lines_of_their_own(runs: str, holdfast: Co
     assert "/net: not known: no answer" in shown
 
 
+@pytest.mark.slow
 def test_a_run_of_the_queue_tells_its_cell_where_it_was_placed_and_what_follows(holdfast: Command) -> None:
     run_dir = holdfast("run", "--json", "--", "false").json()["run_dir"]
     plain = holdfast("show", run_dir).out

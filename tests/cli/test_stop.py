@@ -105,6 +105,7 @@ def test_PROC_08_an_old_run_whose_pid_is_used_again_harms_nobody(holdfast: Comma
     assert "lost" in done.out
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-16", "B-41")
 def test_PROC_16_what_survives_KILL_is_named_with_its_wait_channel(holdfast: Command) -> None:
     stuck = ("pid 4242 in uninterruptible sleep (D) in nfs_wait",)

@@ -156,6 +156,7 @@ ACTIVE = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(CELLS, ACTIVE, st.integers(1, 6), st.integers(0, 3))
 def test_no_choice_takes_more_than_there_is(cells: list[Cell], active: list[Active], slots: int, limit: int) -> None:
     groups = (Group("g", max_parallel=limit), Group("s", GroupKind.SWEEP))
@@ -193,6 +194,7 @@ def test_a_waiting_cell_has_a_reason_and_no_other_has_one(
         assert all(reason.words for reason in reasons)
 
 
+@pytest.mark.slow
 @given(CELLS, ACTIVE)
 def test_a_cell_that_is_said_to_be_next_is_chosen_when_it_is_alone(cells: list[Cell], active: list[Active]) -> None:
     around = situation(*active)

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.installed import skip_without
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
-pytest.importorskip("sklearn", reason="the examples' requirements are not installed")
+skip_without("sklearn")
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """Threads that wait for each other on a busy machine turn seconds into minutes."""

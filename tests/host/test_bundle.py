@@ -30,7 +30,9 @@ def installed(tmp_path: Path) -> str:
 
 @pytest.fixture
 def cache(isolated_environment: dict[str, str]) -> Path:
-    return Path(isolated_environment["XDG_CACHE_HOME"])
+    path = Path(isolated_environment["XDG_CACHE_HOME"])
+    path.mkdir(mode=0o700)
+    return path
 
 
 def find(package: str) -> str:
@@ -72,6 +74,7 @@ def test_any_interpreter_imports_the_library_from_it(installed: str, tmp_path: P
     assert done.stdout.strip() == f"{found}/holdfast/training/__init__.py"
 
 
+@pytest.mark.slow
 def test_it_is_made_once_for_each_version(installed: str, cache: Path) -> None:
     first = find(installed)
     marker = os.stat(f"{first}/holdfast/__init__.py").st_ino
@@ -93,6 +96,7 @@ def test_compiled_files_do_not_make_a_version(installed: str) -> None:
     assert find(installed) == first
 
 
+@pytest.mark.slow
 def test_many_who_start_at_once_get_one_whole_copy(installed: str, cache: Path) -> None:
     code = "import os, sys; from holdfast.host import bundle; print(bundle.find_library(os.environ, sys.argv[1]))"
     environ = {**os.environ, "PYTHONPATH": str(SOURCE.parent)}

@@ -77,6 +77,7 @@ def test_a_broken_cache_is_no_cache(content: str, isolated_environment: dict[str
     assert probe_rungs() == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [1, {"pid_namespace": None}, None])
 def test_an_entry_of_another_shape_is_no_answer(value: object, isolated_environment: dict[str, str]) -> None:
     first = probe_rungs()

@@ -36,6 +36,7 @@ def read_one(probe: Probe | None = None) -> Card:
     return card
 
 
+@pytest.mark.slow
 def test_every_value_is_read_in_its_unit(fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.set(0, clock__sm=1380, violation__thermal=5_000_000, utilisation__memory=40, remapped="3 2 0 0")
@@ -143,6 +144,7 @@ def test_a_card_that_reports_no_xids_is_named(fake_nvml: FakeNvml, probe: Probe)
     assert (events, unheard) == ((), "the driver reports no Xid of card 1")
 
 
+@pytest.mark.slow
 def test_listening_that_hangs_is_said_and_hides_no_reading(fake_nvml: FakeNvml, probe: Probe) -> None:
     fake_nvml.add_cards(1)
     read_inventory(PATIENT_S, probe=probe)

@@ -195,6 +195,7 @@ def test_a_call_that_hangs_costs_one_card_and_not_the_reading(fake_nvml: FakeNvm
     assert probe.pid == child
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_at_start_gives_an_incomplete_reading(fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.hang("nvmlInitWithFlags")
@@ -203,6 +204,7 @@ def test_a_driver_that_hangs_at_start_gives_an_incomplete_reading(fake_nvml: Fak
     assert inventory.reason
 
 
+@pytest.mark.slow
 def test_a_slow_first_start_is_finished_by_a_kept_probe(fake_nvml: FakeNvml, probe: Probe) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.hang("nvmlInitWithFlags")
@@ -211,6 +213,7 @@ def test_a_slow_first_start_is_finished_by_a_kept_probe(fake_nvml: FakeNvml, pro
     wait_until(lambda: read_inventory(PATIENT_S, probe=probe).complete, what="the driver to have started")
 
 
+@pytest.mark.slow
 def test_a_library_whose_loading_hangs_is_given_up_and_started_anew(fake_nvml: FakeNvml, probe: Probe) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.fault("hang.load", 1, None)
@@ -366,6 +369,7 @@ def test_LEASE_12_a_pid_of_no_process_is_a_ghost_in_the_initial_namespace(fake_n
     assert nobody.kind is HolderKind.UNKNOWN
 
 
+@pytest.mark.slow
 @needs_initial_namespace
 def test_a_ghost_is_found_beside_a_card_that_hangs(fake_nvml: FakeNvml, probe: Probe) -> None:
     fake_nvml.add_cards(2)
@@ -568,6 +572,7 @@ def test_a_bad_simulation_variable_is_named(monkeypatch: pytest.MonkeyPatch, val
     assert f"HOLDFAST_SIMULATED_GPUS={value}" in (inventory.reason or "")
 
 
+@pytest.mark.slow
 def test_a_status_with_a_blocked_driver_answers(
     fake_nvml: FakeNvml, record_property: Callable[[str, object], None]
 ) -> None:

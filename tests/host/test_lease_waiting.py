@@ -193,6 +193,7 @@ def test_enough_cards_are_needed(area: Area) -> None:
         assert waiter.free == CARDS[:3]
 
 
+@pytest.mark.slow
 def test_a_hand_written_lock_is_looked_at_slowly(area: Area, tmp_path: Path) -> None:
     (tmp_path / "gpu_locks").mkdir()
     lock = tmp_path / "gpu_locks" / "gpu_0.lock"

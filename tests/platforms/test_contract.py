@@ -51,6 +51,7 @@ def test_a_job_runs_to_its_end_and_its_code_is_told(platform: Platform, call: Ca
     assert platform.logs(taken.run_id, 4) == b"err\n"
 
 
+@pytest.mark.slow
 def test_cancel_is_idempotent_and_leads_to_the_end(platform: Platform, call: Call, tmp_path: Path) -> None:
     taken = platform.submit(_job(tmp_path, "sleep", "100"), call)
     wait_until(lambda: platform.poll([taken.run_id])[taken.run_id].condition == "running")
@@ -62,6 +63,7 @@ def test_cancel_is_idempotent_and_leads_to_the_end(platform: Platform, call: Cal
     assert (seen.condition, seen.exit_code) == ("stopped", 130)
 
 
+@pytest.mark.slow
 def test_poll_answers_for_the_runs_it_knows_only(platform: Platform, call: Call, tmp_path: Path) -> None:
     taken = [platform.submit(_job(tmp_path, "true"), call) for _ in range(2)]
     asked = [item.run_id for item in taken]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scripts.count_tests import compare, find_tier, read_tiers
+from scripts.count_tests import compare, find_ids, find_tier, read_tiers
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +18,13 @@ def test_a_test_belongs_to_the_first_tier_that_it_is_marked_for() -> None:
     assert find_tier(["process", "requirement"]) == "gate"
     assert find_tier(["slow", "process"]) == "slow"
     assert find_tier(["slow", "soak"]) == "soak"
+
+
+def test_the_requirements_in_a_name() -> None:
+    assert find_ids("test_LEASE_02_POST_01_the_card_is_free") == {"LEASE-02", "POST-01"}
+    assert find_ids("test_PROC_15_23_a_job_goes_on") == {"PROC-15", "PROC-23"}
+    assert find_ids("test_B_20a_a_reset_is_asked_for") == {"B-20a"}
+    assert find_ids("test_LEASE_01_of_48_starters_at_once") == {"LEASE-01"}
 
 
 def test_more_and_fewer_are_told_apart() -> None:

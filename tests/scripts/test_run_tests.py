@@ -91,6 +91,24 @@ def test_who_passes_only_alone_is_listed_and_fails_nothing_also_under_nohup(tmp_
 
 
 @pytest.mark.slow
+def test_a_folder_of_its_own_and_a_seed(tmp_path: Path) -> None:
+    heavy = tmp_path / "heavy"
+    heavy.mkdir()
+    (heavy / "test_heavy.py").write_text("import sys\ndef test_alone():\n    assert 'test_noise' not in sys.modules\n")
+    code, said = run(tmp_path, "--apart=heavy", "--seed=7", test_noise=NOISE)
+    assert code == 0, said
+    assert said.startswith("order and examples of seed 7; once more: --seed=7\n")
+    assert "Using --randomly-seed=7\n" in said
+    assert said.endswith("2 passed, 0 failed, 0 skipped, 0 not reached; 1 of them passed only alone\n")
+
+
+def test_a_seed_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    code, said = run(tmp_path, "--seed=seven")
+    assert code == 1
+    assert said == "--seed=seven is not a number; for a seed that is drawn: --seed\n"
+
+
+@pytest.mark.slow
 def test_trouble_is_told_by_name_and_stops_nothing_else(tmp_path: Path) -> None:
     code, said = run(tmp_path, test_trouble=TROUBLE, test_noise=NOISE)
     assert code == 1, said

@@ -318,6 +318,7 @@ print(torch.get_num_threads(), torch.get_num_interop_threads(), applied.threads,
 """
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-08", "LIB-10")
 @pytest.mark.parametrize(
     ("promised", "code", "said"),

@@ -159,6 +159,7 @@ def test_a_grace_that_is_too_short_for_a_save_leaves_the_last_one_out_and_says_s
     assert training.latest(tmp_path / "cut") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-17", "LIB-16")
 @pytest.mark.parametrize("reason", ["operator", "memory"])
 def test_asked_for_a_checkpoint_it_saves_and_goes_on(tmp_path: Path, reason: str) -> None:

@@ -49,6 +49,7 @@ def by_id(findings: Iterator[Finding]) -> dict[str, list[Finding]]:
     return found
 
 
+@pytest.mark.slow
 def test_every_section_answers_and_every_complaint_has_a_remedy(host: Host) -> None:
     found = [finding for _, findings in examine(host) for finding in findings]
     assert not [finding for finding in found if "could not be looked at" in finding.evidence]
@@ -68,6 +69,7 @@ def test_a_section_that_breaks_hides_nothing(host: Host) -> None:
     assert second
 
 
+@pytest.mark.slow
 def test_a_box_without_cards_is_no_failure(host: Host, fake_nvml: FakeNvml) -> None:
     del fake_nvml
     found = by_id(gpus.check_cards(host))

@@ -36,6 +36,7 @@ def shell(script: str) -> tuple[str, ...]:
     return ("/bin/sh", "-c", script)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-16")
 def test_many_lean_cells_end_with_their_own_exit_code_and_one_record_each(work: Work, tmp_path: Path) -> None:
     codes = {f"c{n}": n % 5 for n in range(40)}
@@ -53,6 +54,7 @@ def test_many_lean_cells_end_with_their_own_exit_code_and_one_record_each(work: 
     assert os.listdir(work.runs) == ["lean"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-10")
 def test_no_more_than_the_groups_limit_run_at_once_though_more_are_claimed(work: Work, tmp_path: Path) -> None:
     busy = f"cd {tmp_path} && (mkdir slot || echo over >> over); sleep 0.005; rmdir slot"
@@ -147,6 +149,7 @@ def test_a_directory_of_lean_cells_that_cannot_be_listed_is_not_an_empty_one(
     assert work.states() == {"a": HELD}
 
 
+@pytest.mark.slow
 def test_a_light_supervisor_that_cannot_come_up_is_not_tried_for_ever(work: Work) -> None:
     os.makedirs(f"{work.runs}/lean/g/a.log", mode=0o700)
     work.submit({"a": shell("true"), "b": shell("true")}, lean=True)

@@ -212,6 +212,7 @@ def fill(drive: Drive, policy: OutOfMemory, *, share: bool = False) -> Driven:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-05")
 def test_a_full_card_is_not_tried_again_by_default(drive: Drive, box: Path) -> None:
     run = fill(drive, OutOfMemory.NEVER)
@@ -239,6 +240,7 @@ def test_a_full_card_is_left_for_a_larger_one_once(drive: Drive, box: Path) -> N
     assert box.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-05")
 def test_without_a_larger_card_it_is_left_to_a_person(drive: Drive, box: Path) -> None:
     run = fill(drive, OutOfMemory.LARGER)

@@ -108,6 +108,7 @@ def test_QUEUE_20_drain_ends_what_runs_and_starts_nothing_more_until_resume(work
     assert work.states() == {"a": DONE, "b": DONE}
 
 
+@pytest.mark.slow
 def test_failures_in_a_row_hold_the_group_where_that_was_asked_for(work: Work, tmp_path: Path) -> None:
     stamps = tmp_path / "stamps"
     cells = {f"c{n}": payload(stamps, 1) for n in range(4)}
@@ -128,6 +129,7 @@ def test_a_cell_that_waits_for_a_time_starts_then(work: Work, tmp_path: Path) ->
     assert float(stamps.read_text().split()[0]) >= when
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-13")
 def test_QUEUE_13_a_cell_without_room_on_the_disk_is_refused_before_its_process_starts(
     work: Work, tmp_path: Path
@@ -141,6 +143,7 @@ def test_QUEUE_13_a_cell_without_room_on_the_disk_is_refused_before_its_process_
     assert not stamps.exists()
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_since_submit_holds_the_cell_or_is_noted(work: Work, tmp_path: Path) -> None:
     stamps, script = tmp_path / "stamps", tmp_path / "train.py"
     script.write_text("new")
@@ -174,6 +177,7 @@ def test_a_cell_whose_secrets_are_gone_is_held_and_names_them(work: Work, tmp_pa
     assert work.states() == {"a": DONE}
 
 
+@pytest.mark.slow
 def test_a_job_that_no_run_can_be_made_of_is_held(work: Work, tmp_path: Path) -> None:
     work.submit({"a": payload(tmp_path / "stamps", 0, "--token=hf_" + "a1B2" * 9)})
     work.wait_left()
@@ -228,6 +232,7 @@ def test_QUEUE_11_no_card_has_two_cells_and_at_most_two_stand_in_line(work: Work
     assert set(work.states().values()) == {DONE}
 
 
+@pytest.mark.slow
 def test_in_quiet_hours_a_cell_for_cards_waits_and_the_others_run(work: Work, tmp_path: Path) -> None:
     work.environ["HOLDFAST_SIMULATED_GPUS"] = "1"
     hour = time.localtime().tm_hour
@@ -243,6 +248,7 @@ def test_in_quiet_hours_a_cell_for_cards_waits_and_the_others_run(work: Work, tm
     assert not (tmp_path / "card").exists()
 
 
+@pytest.mark.slow
 def test_a_cell_that_is_cancelled_while_the_worker_chooses_costs_the_others_nothing(work: Work, tmp_path: Path) -> None:
     go = tmp_path / "go"
     work.submit({name: payload(tmp_path / name, 0, "--until", go) for name in "abc"}, max_parallel=1)

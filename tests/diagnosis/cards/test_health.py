@@ -233,6 +233,7 @@ def test_a_fatal_xid_of_a_card_of_which_the_driver_wants_nothing_is_a_warning() 
     assert worst(judge_card_health([wanting], None, None, witness(XID.format(95)))) is Level.FAIL
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("GPUH-06")
 def test_a_thousand_healthy_cards_give_no_alarm() -> None:
     dice = random.Random(4)

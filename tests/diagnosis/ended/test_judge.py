@@ -167,6 +167,7 @@ def test_DIAG_02_with_an_unreadable_kernel_log_and_no_counters_it_is_not_said_to
     assert any("no-such-log" in clue.text for clue in verdict.unknown)
 
 
+@pytest.mark.slow
 def test_a_log_of_any_size_does_not_cost_the_verdict_what_the_counters_say(tmp_path: Path) -> None:
     end = ended(None, 9)
     run_dir = write_attempt(tmp_path, end, usage={"oom_kills": 1})

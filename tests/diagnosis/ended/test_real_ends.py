@@ -74,6 +74,7 @@ def test_FAIL_04_a_real_oom_kill_is_certain_and_forbids_a_smaller_batch(drive: D
     assert own["limit_bytes"] == 96 * MIB
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-04")
 def test_FAIL_04_the_victim_may_be_a_worker(drive: Drive, memory_limit: Limits) -> None:
     run = drive(*script(WORKER), limits=memory_limit)
@@ -82,6 +83,7 @@ def test_FAIL_04_the_victim_may_be_a_worker(drive: Drive, memory_limit: Limits) 
     assert verdict.kind is F.OUT_OF_MEMORY
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-02", "FAIL-09", "FAIL-14")
 @pytest.mark.parametrize(
     ("number", "kind"),
@@ -115,6 +117,7 @@ def test_FAIL_06_an_exception_is_told_from_an_environment(drive: Drive, body: st
     assert verdict_of(drive(*script(body))).kind is kind
 
 
+@pytest.mark.slow
 def test_a_time_limit_names_itself(drive: Drive) -> None:
     assert verdict_of(drive(*job("stay"), timeouts=timeouts(run=0.3))).kind is F.TIMED_OUT
 
@@ -125,6 +128,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield path
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-03")
 def test_FAIL_03_a_full_disk_is_found_on_the_disk_and_in_the_words(drive: Drive, small_disk: Path) -> None:
     needs = DiskNeeds(paths=(str(small_disk),), min_free_bytes=0, min_free_inodes=0)
@@ -135,6 +139,7 @@ def test_FAIL_03_a_full_disk_is_found_on_the_disk_and_in_the_words(drive: Drive,
     assert str(small_disk) in verdict.action
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-13")
 def test_FAIL_13_a_success_that_was_too_fast_is_doubted_and_stays_a_success(drive: Drive) -> None:
     run = drive(*job("exit_with", 0), expected_s=3600.0)
@@ -167,6 +172,7 @@ def test_DIAG_02_a_run_whose_keepers_were_killed_is_said_to_have_lost_them(drive
     assert verdict_of(run).kind is F.SUPERVISOR_LOST
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-02")
 def test_DIAG_02_after_another_boot_it_was_the_reboot(drive: Drive) -> None:
     run = drive(*job("stay"))

@@ -115,6 +115,7 @@ def healthy_case(seed: int) -> Case:
     return case(tree(process(10, main, *helpers, files=device()), *workers), signs, cards=cards, box=box)
 
 
+@pytest.mark.slow
 @pytest.mark.pure
 def test_a_thousand_healthy_runs_by_numbers_raise_no_alarm() -> None:
     verdicts: Counter[str] = Counter()

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.installed import skip_without
 from tests.training.adapters.frameworks import check_exact
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("accelerate")
+skip_without("accelerate")
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 

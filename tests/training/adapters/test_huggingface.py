@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.installed import skip_without
 from tests.training.adapters.frameworks import Training, check_exact
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("transformers")
+skip_without("transformers")
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
 

@@ -71,6 +71,7 @@ def test_a_tmpfs_without_bytes(asynchronous: bool, tmp_path: Path, monkeypatch: 
         assert save(directory, 3, asynchronous=asynchronous).ok
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-08")
 def test_a_tmpfs_without_inodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with mount_small_disk(tmp_path / "disk", 64 << 20) as disk:
