@@ -46,6 +46,14 @@ def test_the_end_of_a_process_wakes_once(tmp_path: Path) -> None:
         assert changes.wait(0) == frozenset()
 
 
+def test_a_process_that_ended_between_the_look_and_the_watch_wakes_once(tmp_path: Path) -> None:
+    with Changes(str(tmp_path)) as changes:
+        changes.watch(dead_process())
+        assert changes.wait() == EVERYTHING
+        changes.watch(dead_process())
+        assert changes.wait(0) == frozenset()
+
+
 def test_a_wake_descriptor_ends_the_wait(tmp_path: Path) -> None:
     read_fd, write_fd = os.pipe()
     with Changes(str(tmp_path), wake_fd=read_fd) as changes:

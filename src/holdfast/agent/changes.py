@@ -30,6 +30,7 @@ class Changes:
         self._poller = select.poll()
         self._pidfds: dict[ProcessId, int] = {}
         self._gone: set[ProcessId] = set()
+        self._missed = False
         self._wake_fd = wake_fd
         self._queue: inotify.Inotify | None = None
         if local:
@@ -68,13 +69,17 @@ class Changes:
         self._pidfds.clear()
 
     def watch(self, *wanted: ProcessId | None) -> None:
-        """Also wake when one of these processes ends; known ones and None are ignored."""
+        """Also wake when one of these processes ends; known ones and None are ignored.
+
+        One that is gone already ended after the caller looked, as far as we know: the next wait returns at once.
+        """
         for process in wanted:
             if process is None or process in self._pidfds or process in self._gone:
                 continue
             descriptor = processes.open_pidfd(process)
             if descriptor is None:
                 self._gone.add(process)
+                self._missed = True
                 continue
             self._pidfds[process] = descriptor
             self._poller.register(descriptor, select.POLLIN)
@@ -85,12 +90,13 @@ class Changes:
         Empty when the time passed or `wake_fd` woke us; `EVERYTHING` when a process ended, when events were lost, or
         when nothing can tell us.
         """
-        limit_s = timeout_s
+        missed, self._missed = self._missed, False
+        limit_s = 0 if missed else timeout_s
         if self._queue is None:
-            limit_s = POLL_S if timeout_s is None else min(timeout_s, POLL_S)
+            limit_s = POLL_S if limit_s is None else min(limit_s, POLL_S)
         ready = self._poller.poll(None if limit_s is None else max(0, int(limit_s * 1000) + 1))
         changed = self._read_queue()
-        if self._forget_ended({descriptor for descriptor, _ in ready}):
+        if self._forget_ended({descriptor for descriptor, _ in ready}) or missed:
             return EVERYTHING
         return changed if self._queue is not None else EVERYTHING
 
