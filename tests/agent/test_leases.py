@@ -176,6 +176,7 @@ def test_LEASE_09_a_login_file_that_overwrites_the_devices_stops_the_run(drive: 
     assert b"PCI_BUS_ID" not in run.output(), "the command never ran"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LEASE-09")
 def test_LEASE_09_a_login_file_that_leaves_them_alone_is_fine(drive: Drive) -> None:
     home = drive.environ["HOME"]

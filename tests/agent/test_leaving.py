@@ -75,6 +75,7 @@ def test_POST_09_a_run_that_saved_and_left_with_0_on_our_request_is_stopped(driv
     assert end.evidence.endswith("the job ended with exit code 0, saved step 120")
 
 
+@pytest.mark.slow
 def test_143_without_a_record_is_as_it_was(drive: Drive) -> None:
     end = drive("sh", "-c", "exit 143").ended()
     assert (end.outcome, end.exit_code, end.stop) == (Outcome.FAILED, 143, None)
@@ -128,6 +129,7 @@ def test_what_stands_in_its_place_is_neither_followed_nor_waited_for(drive: Driv
     assert run.events("stop_record_unreadable")
 
 
+@pytest.mark.slow
 def test_a_record_larger_than_any_is_not_read(drive: Drive) -> None:
     program = 'head -c 2000000 /dev/zero | tr "\\0" " " > "${HOLDFAST_HEARTBEAT%/*}/stop.json"; exit 143'
     run = drive("sh", "-c", program)

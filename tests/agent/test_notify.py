@@ -35,6 +35,7 @@ def messages(drive: Drive) -> list[dict[str, object]]:
     return [json.loads(line) for line in read_text(f"{drive.workdir}/messages").splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-16")
 def test_OBS_16_the_end_is_told_with_its_outcome(drive: Drive, hook: str) -> None:
     run = drive(*job("exit_with", 3), notify=Notify(command=(hook,)))
@@ -56,6 +57,7 @@ def test_OBS_16_only_what_was_asked_for_is_told(drive: Drive, hook: str) -> None
     assert len(messages(drive)) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-16", "PROC-04")
 def test_OBS_16_a_slow_hook_does_not_hold_the_supervisor_up(drive: Drive) -> None:
     gate = f"{drive.workdir}/gate"
@@ -71,6 +73,7 @@ def test_OBS_16_a_slow_hook_does_not_hold_the_supervisor_up(drive: Drive) -> Non
     assert run.events("notified")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-16")
 @pytest.mark.parametrize("command", [("/no/such/hook",), ("false",)])
 def test_OBS_16_a_hook_that_fails_is_logged_and_the_outcome_stays(drive: Drive, command: tuple[str, ...]) -> None:

@@ -40,6 +40,7 @@ def test_OBS_07_output_is_the_jobs_own_bytes(drive: Drive, rung: Rung) -> None:
     assert_whole(run, 3_000_000)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-13")
 def test_OBS_13_output_is_capped_and_keeps_head_and_tail(drive: Drive) -> None:
     cap = 256 * 1024

@@ -115,6 +115,7 @@ def test_the_job_inherits_no_descriptor_and_no_signal_disposition(drive: Drive) 
     assert int(facts["blocked"], 16) == 0
 
 
+@pytest.mark.slow
 def test_the_keeper_holds_nothing_of_the_supervisors(drive: Drive) -> None:
     run = drive(*job("stay"))
     state = run.ready()

@@ -52,6 +52,7 @@ def test_PROC_02_a_crowd_of_two_hundred_escapees_is_ended(drive: Drive, rung: Ru
     run.assert_gone()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("B-07")
 @pytest.mark.parametrize("rung", [Rung.PID_NAMESPACE, Rung.SUBREAPER])
 def test_B_07_term_reaches_the_program_behind_a_shell(drive: Drive, rung: Rung) -> None:
@@ -141,6 +142,7 @@ def test_PROC_17_a_second_interrupt_kills_at_once(drive: Drive) -> None:
     assert any(event["data"]["force"] for event in run.events("stop_requested"))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-17")
 def test_PROC_17_stop_now_skips_the_grace_of_a_stop_under_way(drive: Drive) -> None:
     run = drive(*job("ignore_term"), grace_s=600.0)
@@ -197,6 +199,7 @@ def test_PROC_18_another_account_is_refused(drive: Drive) -> None:
     run.ended()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-22")
 @pytest.mark.parametrize("rung", TWO_RUNGS)
 def test_PROC_22_a_helper_outlives_the_thread_that_spawned_it_and_not_its_trainer(drive: Drive, rung: Rung) -> None:

@@ -86,6 +86,7 @@ def test_every_attempt_can_be_asked_for_and_the_list_shows_the_class(holdfast: C
     assert [row["failure"] for row in rows] == ["killed"]
 
 
+@pytest.mark.slow
 def test_a_run_that_nothing_runs_of_yet_and_one_whose_state_is_damaged(
     holdfast: Command, isolated_environment: dict[str, str]
 ) -> None:

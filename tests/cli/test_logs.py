@@ -32,6 +32,7 @@ def run_dir(isolated_environment: dict[str, str]) -> str:
     return run_dir
 
 
+@pytest.mark.slow
 def test_the_newest_attempts_bytes_are_printed_untouched(holdfast: Command, run_dir: str) -> None:
     assert holdfast("logs", "digits").out == "one\ntwo\nthree"
     assert holdfast("logs", "-n", "2", "digits").out == "two\nthree"

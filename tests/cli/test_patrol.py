@@ -62,6 +62,7 @@ def test_a_dead_run_needs_a_person_and_a_harmless_word_does_not(holdfast: Comman
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-16")
 def test_what_cannot_be_looked_at_is_told_apart(holdfast: Command, tmp_path: Path) -> None:
     absent = holdfast("patrol", "--runs", str(tmp_path / "none"))

@@ -105,7 +105,12 @@ def prepare(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    # The README's minutes are the longest of all pages.
+    [pytest.param(page, marks=pytest.mark.slow) if page.name == "README.md" else page for page in PAGES],
+    ids=lambda page: page.name,
+)
 def test_the_commands_of_the_documents_do_what_they_show(
     page: Path, holdfast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

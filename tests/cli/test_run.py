@@ -192,6 +192,7 @@ def test_dry_run_starts_nothing(holdfast: Command, root: Path, isolated_environm
     assert "fail" in {finding["level"] for finding in value["plan"]["findings"]}
 
 
+@pytest.mark.slow
 def test_dry_run_of_a_job_that_would_fail_is_78(holdfast: Command) -> None:
     assert holdfast("run", "--dry-run", "--", "no-such-program-here").code == 78
 

@@ -68,6 +68,7 @@ def test_what_answers_to_nothing_is_said_to(runs: str, text: str, holdfast: Comm
         find(text)
 
 
+@pytest.mark.slow
 def test_a_misspelt_name_gets_a_suggestion(runs: str, holdfast: Command) -> None:
     done = holdfast("show", "resnt")
     assert done.code == 66

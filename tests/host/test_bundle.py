@@ -55,6 +55,7 @@ def test_this_checkout_is_such_a_directory_or_was_copied() -> None:
     assert {name for name in os.listdir(found) if not name.startswith((".", "__"))} == {"holdfast"}
 
 
+@pytest.mark.slow
 def test_an_installed_package_is_copied_whole_and_alone(installed: str, cache: Path) -> None:
     found = find(installed)
     assert os.path.dirname(found) == str(cache / "holdfast")

@@ -53,6 +53,7 @@ def test_an_unprivileged_user_gets_the_namespace_and_reasons_for_the_rest() -> N
     assert os.waitpid(become(as_nobody), 0)[1] == 0
 
 
+@pytest.mark.slow
 def test_the_answer_is_kept_for_this_boot_and_place(isolated_environment: dict[str, str]) -> None:
     first = probe_rungs()
     path = f"{isolated_environment['XDG_RUNTIME_DIR']}/holdfast/containment.json"
@@ -68,6 +69,7 @@ def test_the_answer_is_kept_for_this_boot_and_place(isolated_environment: dict[s
     assert probe_rungs() == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"x": 1}', "\x00\xff"])
 def test_a_broken_cache_is_no_cache(content: str, isolated_environment: dict[str, str]) -> None:
     first = probe_rungs()

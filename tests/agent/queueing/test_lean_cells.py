@@ -64,6 +64,7 @@ def test_no_more_than_the_groups_limit_run_at_once_though_more_are_claimed(work:
     assert not (tmp_path / "over").exists()
 
 
+@pytest.mark.slow
 def test_what_needs_a_lean_cell_starts_when_that_is_done(work: Work, tmp_path: Path) -> None:
     file = tmp_path / "order"
     cells = {name: shell(f"echo {name} >> {file}") for name in "abc"}
