@@ -8,9 +8,10 @@ SHELL := /bin/bash
 
 VENV := .venv
 BIN := $(VENV)/bin
-# No question is ever asked, and no source distribution is ever built: each locked package has a wheel.
+# No question is ever asked, and no source distribution is ever built: each locked package has a wheel. The locks are whole, so pip
+# resolves nothing (--no-deps): its resolver would refuse them on the day that a package with an extra has a newer release.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
-INSTALL := $(PIP) install --quiet --require-hashes --only-binary :all:
+INSTALL := scripts/three_tries.sh $(PIP) install --quiet --require-hashes --no-deps --only-binary :all:
 LOCKS_RUN := -r requirements/runtime.txt -r requirements/build.txt -r requirements/examples.txt
 LOCKS_DEV := -r requirements/dev.txt
 # What the tests of the training library meet. Torch has builds for every kind of device: TORCH=... names another one, TORCH=skip
@@ -18,18 +19,13 @@ LOCKS_DEV := -r requirements/dev.txt
 TORCH ?= torch==2.13.0
 LOCKS_FRAMEWORKS := -r requirements/frameworks.txt
 K :=
-# Kernel guests, processes that import torch and trainings are slow, and so are properties tried with all their examples,
-# and what repeats a test of `make test` with one more shell, interpreter or verb.
-SLOW := uml or ranks or examples or repeats or slow
-# Half of a test's time is waiting.
-WORKERS ?= $(shell cores=$$(nproc); echo $$(( cores < 8 ? 2 * cores : cores )))
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
-# Where the tests leave how long each of them took.
-TIMES := .pytest_cache/times
+RUN_TESTS := $(BIN)/python scripts/run_tests.py --apart=tests/training --apart=tests/examples
+# `make test-all SEED=7` repeats that order and those examples; without a number one is drawn and printed.
+SEED :=
 
 export PYTHON TORCH
 
-.PHONY: help setup demo check lint format types layers spelling documents test test-rest test-all slowest bench other-kernels soak fix requirements gotchas lock clean
+.PHONY: help setup demo check lint format types layers spelling documents tiers test test-all bench other-kernels soak fix requirements gotchas lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 22
@@ -55,8 +51,8 @@ $(VENV)/.frameworks: $(VENV)/.dev requirements/frameworks.txt
 	  echo "setup: torch and the frameworks are left out (TORCH=skip)"; \
 	else \
 	  echo "setup: installing $(TORCH) and the locked frameworks into $(VENV)"; \
-	  $(PIP) install --quiet --only-binary :all: "$(TORCH)"; \
-	  $(INSTALL) --no-deps $(LOCKS_FRAMEWORKS); \
+	  scripts/three_tries.sh $(PIP) install --quiet --only-binary :all: "$(TORCH)"; \
+	  $(INSTALL) $(LOCKS_FRAMEWORKS); \
 	fi
 	@touch $@
 
@@ -69,7 +65,7 @@ setup: $(VENV)/.frameworks ## make .venv with everything that checks and tests i
 demo: $(VENV)/.run ## a small network learns handwritten digits; then again, killed in the middle: the same weights
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/digits/kill_and_resume.py
 
-check: lint format types layers spelling documents ## lint, format, types, layers, spelling, documents (`make -k check`: all of them)
+check: lint format types layers spelling documents tiers ## lint, format, types, layers, spelling, documents, the number of tests (`make -k check`: all of them)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check --quiet .
@@ -93,18 +89,14 @@ documents: $(VENV)/.dev
 	$(BIN)/python scripts/requirements_coverage.py --strict --quiet
 	$(BIN)/python scripts/gotchas.py --quiet
 
-# The warning comes also when a test failed, and fails nothing itself: machines differ.
-test: $(VENV)/.frameworks $(VENV)/.system ## the tests of every day: 5 minutes on two cores; installs what they need, system packages too
-	@failed=0; $(PYTEST) -m "not ($(SLOW) or soak or cluster)" --junitxml=$(TIMES)/test.xml $(K) </dev/null || failed=$$?; \
-	$(BIN)/python scripts/slowest.py --over 330 $(TIMES)/test.xml; exit $$failed
+tiers: $(VENV)/.frameworks
+	$(BIN)/python scripts/count_tests.py
 
-test-rest: $(VENV)/.frameworks $(VENV)/.system ## what `make test` leaves out: kernel guests, torch, trainings, Slurm, what takes over a second, all examples of each property
-	TEST_BUDGET=full $(PYTEST) -m "($(SLOW) or property or cluster) and not soak" --junitxml=$(TIMES)/rest.xml $(K) </dev/null
+test: $(VENV)/.frameworks $(VENV)/.system ## install what the tests need, system packages too, and run all but the slow ones: 5 minutes on two cores
+	$(RUN_TESTS) -m "not (slow or soak or cluster)" $(K)
 
-test-all: test test-rest ## `test`, then `test-rest`
-
-slowest: ## the slowest tests of the last `make test` and `make test-rest`
-	@$${PYTHON:-python3} scripts/slowest.py --most 30 $(wildcard $(TIMES)/*.xml)
+test-all: $(VENV)/.frameworks $(VENV)/.system ## all tests but `soak`, in another order with other examples each time (SEED=7: as that time)
+	TEST_BUDGET=full $(RUN_TESTS) --seed=$(SEED) -m "not (soak or cluster)" $(K)
 
 bench: $(VENV)/.frameworks ## measure, with peers side by side
 	$(BIN)/python benchmarks/run.py
@@ -115,8 +107,8 @@ bench: $(VENV)/.frameworks ## measure, with peers side by side
 OTHER := tests/host/process tests/host/job tests/host/contain tests/host/gpu tests/agent/test_*.py tests/agent/supervise tests/agent/control tests/agent/view
 other-kernels: $(VENV)/.frameworks $(VENV)/.system ## tests of host and agent without pidfds, and with a Python that does not name them
 	@failed=0; for mode in pidfd-enosys pidfd-eperm; do echo $$mode; \
-	$(BIN)/python tests/other_kernels.py $$mode $(BIN)/python -m pytest -q -m "process and not ($(SLOW) or soak or cluster)" $(OTHER) $(K) </dev/null || failed=$$?; done; \
-	$(BIN)/python tests/other_kernels.py old-headers -m pytest -q -m "process and not ($(SLOW) or soak or cluster)" $(OTHER) $(K) </dev/null || failed=$$?; exit $$failed
+	$(BIN)/python tests/other_kernels.py $$mode $(BIN)/python -m pytest -q -m "process and not (slow or soak or cluster)" $(OTHER) $(K) </dev/null || failed=$$?; done; \
+	$(BIN)/python tests/other_kernels.py old-headers -m pytest -q -m "process and not (slow or soak or cluster)" $(OTHER) $(K) </dev/null || failed=$$?; exit $$failed
 
 soak: $(VENV)/.frameworks $(VENV)/.system ## the long tests
 	$(BIN)/python -m pytest -m soak $(K) </dev/null

@@ -4,6 +4,8 @@
 set -euo pipefail
 list="$(dirname "$0")/system-packages.txt"
 
+three_tries="$(dirname "$0")/three_tries.sh"
+
 say() { echo "system packages: $*" >&2; }
 
 if [ "${SYSTEM_PACKAGES:-install}" = skip ]; then
@@ -37,7 +39,9 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 
 say "installing ${missing[*]}"
-"${as_root[@]}" apt-get update -q </dev/null >&2 || say "apt-get update failed; trying with the lists that are there"
+# A list that could not be fetched is a failure, not a warning (apt-get(8)): else its packages would seem not to exist.
+"$three_tries" "${as_root[@]}" apt-get update -q -o APT::Update::Error-Mode=any </dev/null >&2 ||
+    say "apt-get update failed; trying with the lists that are there"
 available=()
 for package in "${missing[@]}"; do
     # A package that this release does not carry must not keep the others away.
@@ -54,7 +58,8 @@ if [ ! -e "$policy" ]; then
     # shellcheck disable=SC2064
     trap "${as_root[*]} rm -f $policy" EXIT
 fi
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${available[@]}" </dev/null >&2
+"$three_tries" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${available[@]}" \
+    </dev/null >&2
 if [[ " ${available[*]} " == *" openssh-server "* ]] && command -v systemctl >/dev/null; then
     # Not at the next boot either.
     "${as_root[@]}" systemctl disable ssh.service ssh.socket >/dev/null 2>&1 || true

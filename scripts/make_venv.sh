@@ -28,8 +28,10 @@ if ! has_venv; then
         fail "$python has no venv module; run  sudo apt-get update && sudo apt-get install -y $package  and try again"
     fi
     echo "setup: installing $package" >&2
-    "${as_root[@]}" apt-get update -q </dev/null >&2 || true
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$package" </dev/null >&2 ||
+    three_tries="$(dirname "$0")/three_tries.sh"
+    "$three_tries" "${as_root[@]}" apt-get update -q -o APT::Update::Error-Mode=any </dev/null >&2 || true
+    "$three_tries" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$package" \
+        </dev/null >&2 ||
         fail "apt-get could not install $package (above)"
     has_venv || fail "$python still has no venv module after installing $package"
 fi

@@ -16,11 +16,11 @@ import threading
 from dataclasses import dataclass
 
 from holdfast.host.process.offload import reap_left
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 # Time that honest work gets to finish on a loaded machine before it counts as left behind: what follows a push loads a
 # hundred modules for the first time.
-SETTLE_S = 20.0
+SETTLE_S = LIMIT_S / 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +34,15 @@ class Held:
 
 def read_held() -> Held:
     """Look at this process's own descriptors, threads and children."""
-    return Held(_descriptors(), frozenset(t.ident or 0 for t in threading.enumerate()), list_children())
+    return Held(read_descriptors(os.getpid()), frozenset(t.ident or 0 for t in threading.enumerate()), list_children())
 
 
-def _descriptors() -> dict[int, str]:
+def read_descriptors(pid: int) -> dict[int, str]:
+    """The open descriptors of a process and what each leads to, without those that are closed while this looks."""
     held = {}
-    for name in os.listdir("/proc/self/fd"):
-        # The listing's own descriptor is gone by now.
+    for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(FileNotFoundError):
-            held[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+            held[int(name)] = os.readlink(f"/proc/{pid}/fd/{name}")
     return held
 
 

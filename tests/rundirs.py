@@ -29,6 +29,14 @@ DEAD = ProcessId(pid=4_194_303, start_ticks=1, boot_id="")
 """Nobody: the largest pid that Linux can give, started in the first tick."""
 
 
+def own_run_id(name: str = "digits") -> str:
+    """A run id that no other test on this box uses now: for runs whose marker a living process carries.
+
+    What carries a marker is found by the id alone, also by the tests of another suite.
+    """
+    return f"20261120-100000-{name}{os.getpid()}-0a1b"
+
+
 def dead_process() -> ProcessId:
     """A process of this boot that is gone."""
     return ProcessId(DEAD.pid, DEAD.start_ticks, boot_id())

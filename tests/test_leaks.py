@@ -82,8 +82,9 @@ def run_suite(path: Path, source: str, environment: dict[str, str]) -> subproces
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", LEAKS)
+@pytest.mark.parametrize(
+    "kind", ["escaped", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("descriptor", "thread", "child"))]
+)
 def test_each_kind_of_leak_fails_the_test_that_left_it(kind: str, tmp_path: Path) -> None:
     source, message = LEAKS[kind]
     mark = f"{tmp_path}/is-this-run"
@@ -110,8 +111,10 @@ def test_a_test_without_a_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_environment_is_the_tests_own(isolated_environment: dict[str, str], tmp_path: Path) -> None:
-    for name in ("HOME", "HOLDFAST_RUNS", "HOLDFAST_LEASE_DIR", "XDG_STATE_HOME"):
+    for name in ("HOME", "HOLDFAST_RUNS", "HOLDFAST_LEASE_DIR", "XDG_RUNTIME_DIR"):
         assert os.environ[name] == isolated_environment[name]
         assert Path(os.environ[name]).is_relative_to(tmp_path)
         assert Path(os.environ[name]).is_dir()
-    assert not Path(os.environ["HOLDFAST_RULES"]).exists()
+    for name in ("HOLDFAST_RULES", "XDG_STATE_HOME"):
+        assert Path(os.environ[name]).is_relative_to(tmp_path)
+        assert not Path(os.environ[name]).exists()

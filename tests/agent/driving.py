@@ -23,7 +23,7 @@ from holdfast.host.process import pidfd, processes
 from holdfast.model import wire
 from holdfast.model.job import JobSpec, Retries, Timeouts
 from holdfast.model.run import Ended, Finalizing, RequestKind, Running, RunRequest, RunState, Starting, Stopping
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from holdfast.model.run import State
 
 JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "jobs", "job.py")
-PATIENCE_S = 60.0
 
 
 def read_text(path: str) -> str:
@@ -98,7 +97,7 @@ class Driven:
         self.start("adopt")
         wait_until(lambda: self.state().supervisor != before, what="a new supervisor took the run up")
 
-    def wait_kind(self, *kinds: str, timeout_s: float = PATIENCE_S) -> State:
+    def wait_kind(self, *kinds: str, timeout_s: float = LIMIT_S) -> State:
         def look() -> State | None:
             found = self.state().state
             return found if type(found).__name__.lower() in kinds else None
@@ -107,18 +106,18 @@ class Driven:
         assert found is not None
         return found
 
-    def running(self, timeout_s: float = PATIENCE_S) -> Running:
+    def running(self, timeout_s: float = LIMIT_S) -> Running:
         found = self.wait_kind("running", "ended", timeout_s=timeout_s)
         assert isinstance(found, Running), found
         return found
 
-    def ready(self, timeout_s: float = PATIENCE_S) -> Running:
+    def ready(self, timeout_s: float = LIMIT_S) -> Running:
         """Running, and the job has said that it is in place."""
         found = self.running(timeout_s)
         wait_until(lambda: b"ready\n" in self.output(), timeout_s, what=f"the job is ready; it said {self.output()!r}")
         return found
 
-    def ended(self, timeout_s: float = PATIENCE_S) -> Ended:
+    def ended(self, timeout_s: float = LIMIT_S) -> Ended:
         """Over: the end is committed, the exit record is there, and the supervisor has left."""
         found = self.wait_kind("ended", timeout_s=timeout_s)
         assert isinstance(found, Ended)

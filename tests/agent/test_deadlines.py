@@ -12,7 +12,6 @@ from tests.agent.driving import Drive, job, timeouts
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("RAIL-01", "B-01")
 def test_RAIL_01_a_deadline_ends_the_whole_tree(drive: Drive) -> None:
     run = drive(*job("tree", "escapee", "setsid", "ignore_term"), timeouts=timeouts(run=3.0), grace_s=0.3)
@@ -27,6 +26,7 @@ def test_RAIL_01_a_deadline_ends_the_whole_tree(drive: Drive) -> None:
     assert [event["data"]["timer"] for event in run.events("timer")] == ["run", "grace"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-01")
 def test_RAIL_01_the_total_counts_from_the_start_of_the_attempt(drive: Drive) -> None:
     run = drive(*job("stay"), timeouts=timeouts(total=1.0, run=500))

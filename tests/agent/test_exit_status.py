@@ -18,7 +18,6 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-05", "B-01", "B-70")
 @pytest.mark.parametrize("code", [0, 3, 125, 127, 137, 255])
 def test_PROC_05_the_exit_code_is_the_jobs_own(drive: Drive, code: int) -> None:
@@ -30,7 +29,6 @@ def test_PROC_05_the_exit_code_is_the_jobs_own(drive: Drive, code: int) -> None:
     assert run.read(wire.EXIT)["exit_code"] == run.read(wire.STATUS)["code"] == code
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-05")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV])
 @pytest.mark.parametrize("level", TWO_LEVELS)
@@ -42,7 +40,6 @@ def test_PROC_05_the_signal_is_the_jobs_own(drive: Drive, number: int, level: Is
     assert end.outcome is Outcome.FAILED
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-05", "B-01")
 def test_PROC_05_a_job_is_not_over_before_it_is(drive: Drive) -> None:
     run = drive(*job("leave_after", 1.6, 3))
@@ -51,7 +48,6 @@ def test_PROC_05_a_job_is_not_over_before_it_is(drive: Drive) -> None:
     assert record["duration_s"] >= 1.6
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-05")
 @pytest.mark.parametrize("level", TWO_LEVELS)
 def test_PROC_05_kill_from_outside_is_signal_9(drive: Drive, level: IsolationLevel) -> None:
@@ -62,7 +58,6 @@ def test_PROC_05_kill_from_outside_is_signal_9(drive: Drive, level: IsolationLev
     assert (end.status.signal, end.exit_code) == (9, 137)
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-05")
 @pytest.mark.parametrize("level", LEVELS)
 def test_PROC_05_the_status_survives_the_keeper(drive: Drive, level: IsolationLevel) -> None:
@@ -110,7 +105,6 @@ def test_OBS_02_the_record_is_complete_after_a_kill_a_stop_and_a_timeout(drive: 
         assert {"ended_at", "exit_code", "ending", "duration_s", "status", "usage", "checkpoints"} <= manifest.keys()
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("POST-05")
 def test_POST_05_exit_code_0_without_the_artifact_is_a_failure(drive: Drive) -> None:
     run = drive(*job("exit_with", 0), artifacts=("artifacts/result.json",))
@@ -119,7 +113,6 @@ def test_POST_05_exit_code_0_without_the_artifact_is_a_failure(drive: Drive) -> 
     assert "result.json" in end.evidence
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("POST-05")
 def test_POST_05_with_the_artifact_it_is_success(drive: Drive) -> None:
     run = drive(*job("write_artifact", "result.json", '{"accuracy": 0.97}'), artifacts=("artifacts/result.json",))

@@ -70,6 +70,7 @@ def test_without_a_driver_nothing_is_taken_for_well(tmp_path: Path) -> None:
     assert "libcuda.so.1" in found["framework.driver"].evidence
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_hangs_is_given_up_after_the_deadline(tmp_path: Path) -> None:
     python = make_interpreter(tmp_path / "env", extra="time.sleep(600)")
     with pytest.raises(FrameworkUnread, match="did not answer within"):

@@ -54,7 +54,6 @@ def assert_free(drive: Drive, cards: dict[str, str]) -> None:
     assert records(drive) == []
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-02", "POST-01")
 @pytest.mark.parametrize("ending", ["success", "error", "kill", "stop", "exec", "timeout"])
 def test_LEASE_02_POST_01_the_card_is_free_after_every_end(drive: Drive, ending: str) -> None:
@@ -77,7 +76,6 @@ def test_LEASE_02_POST_01_the_card_is_free_after_every_end(drive: Drive, ending:
     assert_free(drive, simulated())
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-02", "LEASE-03")
 @pytest.mark.parametrize("level", TWO_LEVELS)
 def test_LEASE_03_a_card_stays_busy_while_anything_of_a_dead_supervisors_run_lives(
@@ -98,7 +96,6 @@ def test_LEASE_03_a_card_stays_busy_while_anything_of_a_dead_supervisors_run_liv
     assert_free(drive, simulated())
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-03")
 def test_LEASE_03_a_grandchild_that_hides_still_holds_the_card(drive: Drive) -> None:
     """Supervisor, keeper and leader are killed; a double-forked child with the marker lives on."""
@@ -181,6 +178,7 @@ def test_LEASE_09_a_login_file_that_overwrites_the_devices_stops_the_run(drive: 
     assert b"PCI_BUS_ID" not in run.output(), "the command never ran"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LEASE-09")
 def test_LEASE_09_a_login_file_that_leaves_them_alone_is_fine(drive: Drive) -> None:
     home = drive.environ["HOME"]
@@ -210,7 +208,6 @@ def test_LEASE_14_the_default_is_to_fail_at_once_and_to_say_who_has_it(drive: Dr
     first.ended()
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-14", "LEASE-18")
 def test_LEASE_14_18_three_waiters_get_the_card_in_their_order(drive: Drive) -> None:
     first = drive(*job("leave_when_told", f"{drive.workdir}/go", 0), environ=simulated(), **ONE)
@@ -261,7 +258,6 @@ def test_LEASE_14_a_waiter_can_be_stopped_and_leaves_the_line(drive: Drive) -> N
     assert third.ended().outcome is Outcome.SUCCEEDED
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-14", "PROC-14")
 def test_a_waiter_whose_supervisor_is_killed_waits_on_under_a_new_one(drive: Drive) -> None:
     first = drive(*job("stay"), environ=simulated(), **ONE)
@@ -276,7 +272,6 @@ def test_a_waiter_whose_supervisor_is_killed_waits_on_under_a_new_one(drive: Dri
     assert second.ended().exit_code == 6
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-02", "LEASE-03")
 def test_an_adopted_run_keeps_its_lease_and_gives_it_back(drive: Drive) -> None:
     run = drive(*job("leave_when_told", f"{drive.workdir}/go", 0), environ=simulated(), **ONE)
@@ -291,7 +286,6 @@ def test_an_adopted_run_keeps_its_lease_and_gives_it_back(drive: Drive) -> None:
     assert_free(drive, simulated())
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-02")
 def test_LEASE_02_a_supervisor_killed_at_the_end_leaves_no_lease(drive: Drive) -> None:
     """Killed between the end and the release: the next one clears up, and the card was free at once anyway."""
@@ -353,7 +347,6 @@ def test_LEASE_17_what_gives_no_card_is_refused_by_name(drive: Drive, value: str
     assert "kubernetes job pod-1" in end.evidence
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-18")
 def test_LEASE_18_sharing_needs_both(drive: Drive) -> None:
     share = {"gpus": GpuRequest(count=1), "gpu": GpuOptions(idle_window_s=0.0, share=True)}
@@ -399,7 +392,6 @@ def test_a_run_on_the_real_NVML_path_is_leased_watched_and_recorded(drive: Drive
     assert run.read(wire.EXIT)["final_cards"]["source"] == "nvml"
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-10")
 def test_LEASE_10_a_busy_card_is_refused_by_name_and_passed_over_otherwise(drive: Drive, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(2)
@@ -414,7 +406,6 @@ def test_LEASE_10_a_busy_card_is_refused_by_name_and_passed_over_otherwise(drive
     other.ended()
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-10")
 def test_LEASE_10_a_card_that_turns_busy_before_the_second_look_is_given_back(
     drive: Drive, fake_nvml: FakeNvml, tmp_path: Path
@@ -434,7 +425,6 @@ def test_LEASE_10_a_card_that_turns_busy_before_the_second_look_is_given_back(
     assert second.ended().outcome is Outcome.SUCCEEDED
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-19")
 def test_LEASE_19_two_slices_of_one_card_go_to_two_runs(drive: Drive, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
@@ -452,6 +442,7 @@ def test_LEASE_19_two_slices_of_one_card_go_to_two_runs(drive: Drive, fake_nvml:
         run.ended()
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_refuses_the_run_and_does_not_hold_a_stop_up(drive: Drive, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.hang("nvmlInit_v2")
@@ -485,7 +476,6 @@ def test_no_such_card_is_not_waited_for(drive: Drive) -> None:
     assert end.exit_code == 78
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-18")
 def test_LEASE_18_runs_that_start_together_spread_over_the_cards(drive: Drive) -> None:
     """Both choose the first card, one gets it, the other takes the next instead of giving up."""
@@ -497,7 +487,6 @@ def test_LEASE_18_runs_that_start_together_spread_over_the_cards(drive: Drive) -
         run.ended()
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-02")
 def test_LEASE_02_a_run_that_died_with_its_card_does_not_disturb_the_next_lessee(drive: Drive) -> None:
     dead = drive(*job("stay"), environ=simulated(), containment=IsolationLevel.SUBREAPER, **ONE)

@@ -75,6 +75,7 @@ def test_POST_09_a_run_that_saved_and_left_with_0_on_our_request_is_stopped(driv
     assert end.evidence.endswith("the job ended with exit code 0, saved step 120")
 
 
+@pytest.mark.slow
 def test_143_without_a_record_is_as_it_was(drive: Drive) -> None:
     end = drive("sh", "-c", "exit 143").ended()
     assert (end.outcome, end.exit_code, end.stop) == (Outcome.FAILED, 143, None)
@@ -121,6 +122,7 @@ def test_a_record_that_cannot_be_read_decides_nothing_and_is_told(drive: Drive, 
     assert run.events("stop_record_unreadable")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plant", ["ln -s /etc/passwd", "mkfifo", "mkdir"])
 def test_what_stands_in_its_place_is_neither_followed_nor_waited_for(drive: Drive, plant: str) -> None:
     run = drive("sh", "-c", f'{plant} "${{HOLDFAST_HEARTBEAT%/*}}/stop.json"; exit 143')
@@ -148,6 +150,7 @@ def test_an_earlier_attempts_record_is_not_this_ones(drive: Drive) -> None:
     assert (end.outcome, end.exit_code, end.stop) == (Outcome.FAILED, 143, None)
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_takes_over_reads_the_record_too(drive: Drive) -> None:
     run = drive(*leaving(143))
     run.ready()

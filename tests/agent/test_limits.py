@@ -32,6 +32,7 @@ def test_LIM_01_a_hog_is_killed_at_its_memory_limit_and_the_outcome_says_so(driv
     assert "memory" in end.evidence, end.evidence
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-01")
 def test_LIM_01_a_job_below_its_limit_is_left_alone(drive: Drive) -> None:
     run = drive(*job("hog", 30 * MIB), limits=Limits(memory_bytes=200 * MIB))
@@ -49,6 +50,7 @@ def test_limits_are_in_the_manifest_with_their_mechanism(drive: Drive) -> None:
     assert limits["open_files"] == "rlimit"
 
 
+@pytest.mark.slow
 def test_the_task_limit_stops_a_fork_bomb_from_growing(drive: Drive) -> None:
     program = (
         "import os, signal\nn = 0\n"
@@ -75,6 +77,7 @@ def test_a_limit_that_nothing_can_hold_fails_or_warns_as_the_job_says(drive: Dri
     assert taken.outcome is Outcome.SUCCEEDED
 
 
+@pytest.mark.slow
 def test_the_group_is_the_jobs_and_not_ours(drive: Drive) -> None:
     run = drive(*job("stay"), limits=Limits(memory_bytes=200 * MIB), containment=IsolationLevel.SUBREAPER)
     state = run.ready()

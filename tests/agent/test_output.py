@@ -42,6 +42,7 @@ def test_OBS_07_output_is_the_jobs_own_bytes(drive: Drive, level: IsolationLevel
     assert_whole(run, 3_000_000)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-13")
 def test_OBS_13_output_is_capped_and_keeps_head_and_tail(drive: Drive) -> None:
     cap = 256 * 1024
@@ -54,7 +55,6 @@ def test_OBS_13_output_is_capped_and_keeps_head_and_tail(drive: Drive) -> None:
     assert b"bytes were cut here" in data
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-05", "OBS-07")
 @pytest.mark.parametrize("level", [IsolationLevel.SUBREAPER, IsolationLevel.PROCESS_GROUP])
 def test_output_goes_on_when_the_keeper_is_killed(drive: Drive, level: IsolationLevel) -> None:
@@ -67,7 +67,6 @@ def test_output_goes_on_when_the_keeper_is_killed(drive: Drive, level: Isolation
     assert_whole(run, 2_000_000)
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-14")
 def test_output_goes_on_when_the_keeper_is_killed_under_an_adopted_run(drive: Drive) -> None:
     run = drive(*job("speak_when_told", f"{drive.workdir}/go", 2_000_000), containment=IsolationLevel.SUBREAPER)
@@ -82,7 +81,6 @@ def test_output_goes_on_when_the_keeper_is_killed_under_an_adopted_run(drive: Dr
     assert_whole(run, 2_000_000)
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-14")
 def test_a_job_that_talks_while_nobody_listens_goes_on_and_is_heard_later(drive: Drive) -> None:
     size = 500_000

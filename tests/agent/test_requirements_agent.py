@@ -50,9 +50,8 @@ def is_whole(path: str) -> bool:
 # --- B-17: the stop leaves the save to the step boundary -----------------------------------------------------------
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("B-17")
-@pytest.mark.parametrize("where", ["step", "save"])
+@pytest.mark.parametrize("where", ["save", pytest.param("step", marks=pytest.mark.slow)])
 def test_B_17_a_flag_only_handler_gets_to_its_boundary_and_saves_there(drive: Drive, where: str) -> None:
     run = drive(*trainer("flag_only", where), grace_s=1.6, grace_max_s=60.0)
     run.ready()
@@ -225,7 +224,6 @@ def test_LIM_01_who_takes_over_knows_what_the_kernel_holds(drive: Drive) -> None
     run.ended()
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("B-73")
 def test_B_73_a_cpu_limit_throttles_without_stop_and_continue(drive: Drive) -> None:
     # A tenth of a core is less than what a busy box leaves a job: the limit is what it meets.

@@ -38,7 +38,6 @@ def shown(run: Driven) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-01", "PROC-03", "B-03")
 @pytest.mark.parametrize("level", LEVELS)
 def test_PROC_01_03_the_job_leads_its_own_session_and_says_so_itself(drive: Drive, level: IsolationLevel) -> None:
@@ -125,6 +124,7 @@ def test_the_job_inherits_no_descriptor_and_no_signal_disposition(drive: Drive) 
     assert int(facts["blocked"], 16) == 0
 
 
+@pytest.mark.slow
 def test_the_keeper_holds_nothing_of_the_supervisors(drive: Drive) -> None:
     run = drive(*job("stay"))
     state = run.ready()
@@ -162,6 +162,7 @@ def test_a_missing_workdir_is_an_error_with_words(drive: Drive) -> None:
     run.assert_gone()
 
 
+@pytest.mark.slow
 def test_low_priority_is_nice_and_normal_is_not(drive: Drive) -> None:
     polite = drive(*job("show"), priority=Priority.LOW)
     plain = drive(*job("show"), priority=Priority.NORMAL)

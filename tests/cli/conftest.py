@@ -13,6 +13,7 @@ import pytest
 
 from tests.cli.places import black_hole, met_box, places
 from tests.json_forms import find_output_faults
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
             cwd: Path | str | None = None,
             env: Mapping[str, str | None] | None = None,
             stdin: str | None = None,
-            timeout_s: float = 60.0,
+            timeout_s: float = LIMIT_S,
         ) -> Ended: ...
 
 
@@ -66,7 +67,7 @@ def holdfast(isolated_environment: dict[str, str], tmp_path: Path) -> Command:
         cwd: Path | str | None = None,
         env: Mapping[str, str | None] | None = None,
         stdin: str | None = None,
-        timeout_s: float = 60.0,
+        timeout_s: float = LIMIT_S,
     ) -> Ended:
         environ = {**os.environ, **(env or {})}
         done = subprocess.run(

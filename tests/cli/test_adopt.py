@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cli
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-15")
 def test_PROC_15_a_run_whose_supervisor_was_killed_is_offered_and_adopted(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "orphan") as run:

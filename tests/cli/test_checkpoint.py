@@ -10,7 +10,7 @@ import pytest
 from tests.agent.test_leaving import library
 from tests.cli.live import SLEEPER, live_run, started
 from tests.rundirs import ended, make_run
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -73,7 +73,7 @@ def test_a_job_that_is_stopped_meanwhile_ends_the_wait(holdfast: Command) -> Non
     with live_run(holdfast, job=SLEEPER) as run, started("checkpoint", run.run_id) as waiting:
         wait_until(lambda: os.path.exists(f"{run.run_dir}/attempts/1/checkpoint_request.json"))
         assert holdfast("stop", "--now", run.run_id).code == 0
-        out, _ = waiting.communicate(timeout=60)
+        out, _ = waiting.communicate(timeout=LIMIT_S)
         assert waiting.returncode == 75
         assert "ended before it saved: stopped" in out
 

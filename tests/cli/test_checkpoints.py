@@ -67,6 +67,7 @@ def test_what_is_not_there_is_66(holdfast: Command, tmp_path: Path) -> None:
         assert holdfast("checkpoints", verb, "./empty").code == 66
 
 
+@pytest.mark.slow
 def test_the_list_names_everything_and_what_is_wrong_with_it(holdfast: Command, directory: Path) -> None:
     (directory / "step-3").rename(directory / "step-3.bad-1")
     (directory / "step-2" / "state.json").unlink()
@@ -82,7 +83,6 @@ def test_the_list_names_everything_and_what_is_wrong_with_it(holdfast: Command, 
     assert "best.pt" in done.err
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("CKPT-04", "VRFY-03")
 def test_verify_says_right_wrong_or_not_to_be_told_by_its_exit_code(holdfast: Command, directory: Path) -> None:
     assert holdfast("checkpoints", "verify", "--all", str(directory)).code == 0
@@ -146,7 +146,6 @@ def test_a_record_cannot_steer_the_terminal(holdfast: Command, directory: Path) 
         assert "\x1b" not in done.out + done.err, verb
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("CKPT-07", "RAIL-16")
 def test_prune_shows_first_and_does_it_when_told(holdfast: Command, directory: Path) -> None:
     dry = holdfast(

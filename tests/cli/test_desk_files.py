@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
 
-pytestmark = [pytest.mark.cli, pytest.mark.repeats, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cli, pytest.mark.slow, pytest.mark.timeout(180)]
 __all__ = ["far_run"]
 LARGE = 6 << 20
 

@@ -24,7 +24,7 @@ for words in sys.stdin.read().splitlines():
 """
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 def test_the_verbs_of_a_desk_work_without_linux(far_run: FarRun) -> None:
     verbs = {
         "ls": f"gpu1 {far_run.run_id} running",

@@ -58,6 +58,7 @@ def test_a_success_is_said_to_be_one(holdfast: Command) -> None:
     assert holdfast("diagnose", "--json", run_dir).json()["verdict"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-03")
 def test_a_run_whose_directory_does_not_answer_gets_a_verdict_that_says_so(
     holdfast: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

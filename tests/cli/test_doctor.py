@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.live import live_run
-from tests.rundirs import ended, make_run
+from tests.rundirs import ended, make_run, own_run_id
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.cli
 
-RUN = "20251120-100000-digits-0a1b"
+RUN = own_run_id()
 SLEEPER = "import signal; print('up', flush=True); signal.pause()"
 
 
@@ -52,13 +53,13 @@ def test_findings_come_in_sections_with_a_summary_and_an_exit_code(holdfast: Com
     assert {finding["level"] for finding in value["findings"]} <= {"pass", "unknown", "warn", "fail"}
 
 
+@pytest.mark.slow
 def test_an_interpreter_that_is_none_fails(holdfast: Command) -> None:
     done = holdfast("doctor", "--python", "/no/such/python")
     assert done.code == 1
     assert "/no/such/python" in done.out
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PRE-22", "RAIL-16")
 def test_PRE_22_the_reaper_lists_asks_and_ends_only_what_was_left(
     holdfast: Command, isolated_environment: dict[str, str]
@@ -75,7 +76,7 @@ def test_PRE_22_the_reaper_lists_asks_and_ends_only_what_was_left(
         value = holdfast("doctor", "--reap", "--yes", "--json", "--runs", root).json()
         ends = {end["leftover"]["process"]["pid"]: end["outcome"] for end in value["done"]}
         assert ends[left.pid] == "ended"
-        assert left.wait(60) == -signal.SIGTERM
+        assert left.wait(LIMIT_S) == -signal.SIGTERM
         assert live.look().condition == "running"
     state = isolated_environment.get("XDG_STATE_HOME") or f"{isolated_environment['HOME']}/.local/state"
     with open(f"{state}/holdfast/reaper.jsonl", encoding="utf-8") as file:

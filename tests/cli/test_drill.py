@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cli.live import started
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -22,8 +22,8 @@ SCRIPT = Path(__file__).parent / "payloads" / "rehearsed.py"
 LONGEST_S = 150.0
 
 
-def job(how: str, steps: int = 90) -> tuple[str, ...]:
-    return ("--", sys.executable, str(SCRIPT), how, str(steps))
+def job(how: str, steps: int = 90, step_s: float = 0.05) -> tuple[str, ...]:
+    return ("--", sys.executable, str(SCRIPT), how, str(steps), str(step_s))
 
 
 def rehearse(holdfast: Command, how: str, *args: str, steps: int = 90) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def rehearse(holdfast: Command, how: str, *args: str, steps: int = 90) -> dict[s
 @pytest.mark.slow
 @pytest.mark.requirement("SPOT-05")
 def test_a_good_script_passes_and_nothing_is_left(holdfast: Command, isolated_environment: dict[str, str]) -> None:
-    done = holdfast("drill", "--kills", "2", "--stop", *job("good"), timeout_s=LONGEST_S)
+    done = holdfast("drill", "--kills", "2", "--stop", *job("good", step_s=0.15), timeout_s=LONGEST_S)
     assert done.code == 0, done
     assert "continues exactly" in done.out
     assert "reference" in done.out
@@ -129,6 +129,6 @@ def test_a_rehearsal_that_is_given_up_leaves_nothing(isolated_environment: dict[
     with started("drill", *job("good", 100_000)) as process:
         wait_until(lambda: list(place.glob("holdfast-drill-*/runs/*/attempts/1/heartbeat.json")), what="a beat")
         process.send_signal(number)
-        process.communicate(timeout=60)
+        process.communicate(timeout=LIMIT_S)
         assert process.returncode == 130
     assert list(place.iterdir()) == []

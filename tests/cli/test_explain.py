@@ -43,6 +43,7 @@ def test_a_search_without_a_hit_says_so_with_1(holdfast: Command) -> None:
     assert "no gotcha has 'quark' in it" in none.err
 
 
+@pytest.mark.slow
 @each("kind", [*FailureClass, *LiveClass], ids=lambda kind: kind.value)
 def test_every_class_is_explained(kind: FailureClass | LiveClass, capsys: pytest.CaptureFixture[str]) -> None:
     assert explain.command.main([kind.value.replace("_", "-")], standalone_mode=False) == 0
@@ -62,6 +63,7 @@ def test_a_class_names_its_gotchas(holdfast: Command) -> None:
     assert "do not shrink the batch" in value["action"]
 
 
+@pytest.mark.slow
 def test_a_xid_is_explained(holdfast: Command) -> None:
     for words in (("xid", "79"), ("xid79",)):
         assert holdfast("explain", *words).out.startswith("Xid 79: ")

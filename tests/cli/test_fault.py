@@ -12,7 +12,7 @@ from holdfast.cli.render.faults import print_report, summarise_faults
 from holdfast.faults.spec import FaultJudgement, FaultReport
 from holdfast.faults.table import FAULTS, find_fault
 from tests.cli.live import started
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ def test_somebody_who_does_not_want_to_wait_leaves_nothing_behind(holdfast: Comm
         sandbox = wait_until(lambda: os.listdir(os.environ["TMPDIR"]), what="the sandbox")[0]
         wait_until(lambda: os.path.exists(f"{os.environ['TMPDIR']}/{sandbox}/marks"), what="the trouble")
         command.terminate()
-        assert command.wait(60) == 130
+        assert command.wait(LIMIT_S) == 130
     assert os.listdir(os.environ["TMPDIR"]) == []
 
 

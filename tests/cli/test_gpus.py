@@ -14,6 +14,7 @@ from holdfast.model.ids import name_of
 from tests.cli.live import live_run
 from tests.cli.queues import say
 from tests.fakes.nvml import GIB
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.cli
 SIMULATED = {"HOLDFAST_SIMULATED_GPUS": "2x24GiB"}
 
 
+@pytest.mark.slow
 def test_a_box_without_cards_is_no_error(holdfast: Command) -> None:
     done = holdfast("gpus", env={"LD_LIBRARY_PATH": None})
     assert done.code == 0
@@ -101,13 +103,12 @@ def test_a_lost_card_says_so_and_the_other_is_shown(holdfast: Command, fake_nvml
     assert second["available"]
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-19")
 def test_a_driver_that_blocks_does_not_block_the_answer(holdfast: Command, fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.hang("nvmlInit_v2")
     fake_nvml.hang("nvmlInitWithFlags")
-    done = holdfast("gpus", "--json", timeout_s=60)
+    done = holdfast("gpus", "--json", timeout_s=LIMIT_S)
     assert done.code == 0
     value = done.json()
     assert value["complete"] is False
@@ -156,7 +157,6 @@ def test_ETIQ_03_idle_is_not_claimed_of_what_could_not_be_read(holdfast: Command
     assert holdfast("gpus", "reset-request", "7").code == 66
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-16")
 def test_LEASE_16_a_live_lease_is_released_only_with_force_and_reason(
     holdfast: Command, monkeypatch: pytest.MonkeyPatch

@@ -104,6 +104,7 @@ def test_a_driver_that_does_not_answer_is_unknown_and_no_pass() -> None:
     assert reason in found.evidence
 
 
+@pytest.mark.slow
 def test_a_box_without_cards_has_nothing_to_judge(holdfast: Command) -> None:
     done = holdfast("gpus", "health", env={"LD_LIBRARY_PATH": None})
     assert (done.code, "no cards" in done.out) == (0, True)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.live import live_run
 from tests.rundirs import dead_process, ended, make_run, running
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -39,7 +40,11 @@ def test_its_resume_command_resumes_when_it_is_pasted(holdfast: Command) -> None
         places = {name: os.environ[name] for name in ("HOLDFAST_LEASE_DIR", "HOLDFAST_RULES", "XDG_RUNTIME_DIR")}
         alias = f'holdfast() {{ {sys.executable} -m holdfast "$@"; }}'
         pasted = subprocess.run(
-            ["sh", "-c", f"{alias}\n{command}"], env={**fresh, **places}, capture_output=True, timeout=60, check=False
+            ["sh", "-c", f"{alias}\n{command}"],
+            env={**fresh, **places},
+            capture_output=True,
+            timeout=LIMIT_S,
+            check=False,
         )
         assert pasted.returncode == 0, pasted
         assert run.look().attempt == 2

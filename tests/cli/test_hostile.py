@@ -18,7 +18,7 @@ from holdfast.model import wire
 from tests.cli.conftest import ENTRY
 from tests.cli.live import live_run
 from tests.rundirs import ended, make_run
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -60,18 +60,23 @@ def test_a_pipe_that_nobody_writes_into_is_no_job_file(holdfast: Command, tmp_pa
 @pytest.mark.slow
 def test_a_job_file_from_a_pipe_runs_in_the_current_directory(tmp_path: Path) -> None:
     line = f"{' '.join(ENTRY)} run --disk-min-free 0 <(echo 'command: [pwd]')"
-    done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert (done.returncode, done.stdout) == (0, f"{tmp_path}\n"), done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed", ["<&- >&- 2>&-", *(pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", ">&-", "2>&-"))]
+)
 @pytest.mark.parametrize("options", ["", "-d --prove 0"])
 def test_closed_standard_streams_change_nothing_for_the_job(
     holdfast: Command, tmp_path: Path, closed: str, options: str
 ) -> None:
     line = f"{' '.join(ENTRY)} run {options} --name bare -- sh -c 'echo said; exit 0' {closed}"
-    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == 0, done
     assert "Traceback" not in done.stderr
     assert "bug" not in done.stderr
@@ -96,7 +101,7 @@ def test_an_interrupt_while_modules_are_loaded_is_no_traceback(tmp_path: Path, m
     # As the script that an installation writes.
     installed = [sys.executable, "-c", f"import sys; from {source} import {function}; sys.exit({function}())"]
     for entry in (ENTRY, installed):
-        done = subprocess.run([*entry, "ls"], env=environ, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run([*entry, "ls"], env=environ, capture_output=True, text=True, timeout=LIMIT_S, check=False)
         assert (done.returncode, done.stderr) == (130, ""), entry
 
 
@@ -105,7 +110,7 @@ def test_a_full_standard_output_is_said_and_costs_the_run_nothing(holdfast: Comm
     with open("/dev/full", "w", encoding="ascii") as full:
         command = [*ENTRY, "run", "--name", "loud", "--", "echo", "said"]
         done = subprocess.run(
-            command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, timeout=LIMIT_S, check=False
         )
     assert done.returncode == 74
     assert "No space left on device" in done.stderr
@@ -120,13 +125,14 @@ def test_an_error_for_programs_that_standard_output_refuses_is_told_to_a_person(
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=60,
+            timeout=LIMIT_S,
             check=False,
         )
     assert done.returncode == 66
     assert "nosuch" in done.stderr
 
 
+@pytest.mark.slow
 def test_runs_in_a_directory_whose_name_is_no_text_are_run(holdfast: Command, tmp_path: Path) -> None:
     root = os.fsencode(tmp_path) + b"/\xff\xfe"
     done = holdfast("run", "--runs", os.fsdecode(root), "--", "echo", "hi")
@@ -139,7 +145,9 @@ def test_a_umask_that_closes_everything_leaves_run_directories_open_to_their_own
     isolated_environment: dict[str, str], tmp_path: Path
 ) -> None:
     line = f"umask 777; {' '.join(ENTRY)} run --runs new/deep -- true"
-    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["sh", "-c", line], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == 0, done
     made = [tmp_path / "new", tmp_path / "new/deep", *(tmp_path / "new/deep").iterdir()]
     made += list(made[-1].glob("attempts/*"))
@@ -275,7 +283,9 @@ def test_what_is_closed_to_us_is_not_called_empty(
     drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"]
 
     def refused(verb: str) -> str:
-        done = subprocess.run([*drop, *ENTRY, verb, directory], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [*drop, *ENTRY, verb, directory], capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
         assert done.returncode == 77, done
         return done.stderr
 

@@ -12,6 +12,7 @@ from holdfast.model import wire
 from holdfast.model.run import Created, Outcome
 from tests.cli.live import live_run, started
 from tests.rundirs import ended, living_process, make_run, running, write, write_events
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +34,7 @@ def run_dir(isolated_environment: dict[str, str]) -> str:
     return run_dir
 
 
+@pytest.mark.slow
 def test_the_newest_attempts_bytes_are_printed_untouched(holdfast: Command, run_dir: str) -> None:
     assert holdfast("logs", "digits").out == "one\ntwo\nthree"
     assert holdfast("logs", "-n", "2", "digits").out == "two\nthree"
@@ -158,7 +160,7 @@ def test_OBS_09_following_a_live_run_prints_as_it_comes_until_it_ends(holdfast: 
         assert follower.stdout.readline() == "ready\n"
         write(f"{run.run_dir}/artifacts/go", "")
         assert follower.stdout.readline() == "done\n"
-        assert follower.wait(60) == 0
+        assert follower.wait(LIMIT_S) == 0
 
 
 @pytest.mark.slow
@@ -169,7 +171,7 @@ def test_a_reader_that_leaves_ends_the_following(holdfast: Command) -> None:
         follower.stdout.readline()
         follower.stdout.close()
         follower.stdout = None
-        assert follower.wait(60) == 141
+        assert follower.wait(LIMIT_S) == 141
 
 
 @pytest.mark.slow

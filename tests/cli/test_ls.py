@@ -104,7 +104,6 @@ def test_states_select(holdfast: Command, runs: str) -> None:
     assert holdfast("ls", "-s", "out_of_memory").code == 0
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-15")
 def test_PROC_15_a_run_that_a_reboot_took_becomes_lost(holdfast: Command, runs: str) -> None:
     run_dir = make_run(runs, state=running(), supervisor=dead_process(), boot="the-boot-before")
@@ -148,7 +147,6 @@ def test_who_only_looks_changes_nothing_of_a_lost_run(holdfast: Command, runs: s
     assert observe_run(run_dir).vanished
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-15")
 @pytest.mark.parametrize("verb", [("stop", "never"), ("reconcile",)])
 def test_PROC_15_settling_a_run_never_starts_its_job(

@@ -20,6 +20,7 @@ from tests.agent.driving import read_text
 from tests.cli.clocks import make_clocks, with_clocks
 from tests.cli.live import live_run
 from tests.rundirs import dead_process, make_run, running, write
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,6 +63,7 @@ def test_a_dead_run_needs_a_person_and_a_harmless_word_does_not(holdfast: Comman
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-16")
 def test_what_cannot_be_looked_at_is_told_apart(holdfast: Command, tmp_path: Path) -> None:
     absent = holdfast("patrol", "--runs", str(tmp_path / "none"))
@@ -76,6 +78,7 @@ def test_what_cannot_be_looked_at_is_told_apart(holdfast: Command, tmp_path: Pat
     assert "run.json does not exist" in run["lines"][0]["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-02")
 def test_an_end_is_told_once_and_a_person_hears_of_it(holdfast: Command, tmp_path: Path) -> None:
     fresh = Ended(format_utc(epoch_s()), Outcome.FAILED, 3, "token=hunter2hunter2 \x1b[31mexit code 3")
@@ -127,6 +130,7 @@ def test_a_cron_entry_is_shown_made_only_with_consent_and_removed_without_a_trac
     assert "there is no entry" in holdfast("patrol", "uninstall", env=env).err
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-18")
 def test_the_entry_of_cron_can_be_run_as_it_stands(holdfast: Command, clocks: Path) -> None:
     import subprocess
@@ -141,7 +145,7 @@ def test_the_entry_of_cron_can_be_run_as_it_stands(holdfast: Command, clocks: Pa
     line = next(line for line in done.out.splitlines() if "--since-last" in line)
     command = line.split(None, 5)[5].replace(r"\%", "%")
     bare = {"PATH": "/usr/bin:/bin", "HOME": os.environ["HOME"]}
-    ran = subprocess.run(["sh", "-c", command], env=bare, cwd="/", timeout=60, check=False)
+    ran = subprocess.run(["sh", "-c", command], env=bare, cwd="/", timeout=LIMIT_S, check=False)
     assert ran.returncode == 1
     last = f"{os.environ['XDG_STATE_HOME']}/holdfast/{scheduled.LAST}"
     with open(last, encoding="utf-8") as file:

@@ -334,7 +334,7 @@ def test_XPORT_10_an_unknown_key_is_recorded_only_with_its_fingerprint(
 
 
 @pytest.mark.requirement("XPORT-10")
-@pytest.mark.parametrize("hashed", [pytest.param("no", marks=pytest.mark.repeats), "yes"])
+@pytest.mark.parametrize("hashed", [pytest.param("no", marks=pytest.mark.slow), "yes"])
 def test_XPORT_10_a_changed_key_is_refused_and_trust_replaces_only_this_host_and_port(
     hashed: str, holdfast: Command, ssh_desk: Sshd, tmp_path: Path
 ) -> None:

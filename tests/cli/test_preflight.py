@@ -63,6 +63,7 @@ def test_a_bad_job_is_78_with_evidence_and_remedy(holdfast: Command, tmp_path: P
     assert ended.out.rstrip().endswith(": the job would not start")
 
 
+@pytest.mark.slow
 def test_preflight_as_json(holdfast: Command) -> None:
     value = holdfast("preflight", "--json", "--", "true").json()
     assert (value["job"], value["exit_code"]) == ("true", 0)
@@ -80,6 +81,7 @@ def test_PRE_02_a_malformed_config_fails_with_path_and_line(holdfast: Command, t
     assert "line 2" in ended.out or "config.json:2" in ended.out
 
 
+@pytest.mark.slow
 def test_a_card_without_room_fails_a_job_that_would_not_wait(holdfast: Command) -> None:
     small = {"HOLDFAST_SIMULATED_GPUS": "1x4GiB"}
     refused = holdfast("preflight", "--gpus", "1", "--", "true", env=small)

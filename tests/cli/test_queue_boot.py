@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.agent.queue.change import boot_entry
 from tests.cli.clocks import make_clocks, with_clocks
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +59,7 @@ def test_the_line_of_cron_can_be_run_as_it_stands(holdfast: Command, clocks: Pat
     line = next(line for line in done.out.splitlines() if line.startswith("@reboot "))
     bare = {"PATH": "/usr/bin:/bin", "HOME": os.environ["HOME"]}
     command = line.removeprefix("@reboot ").replace(r"\%", "%")
-    ran = subprocess.run(["sh", "-c", command], env=bare, cwd="/", timeout=60, check=False)
+    ran = subprocess.run(["sh", "-c", command], env=bare, cwd="/", timeout=LIMIT_S, check=False)
     with open(boot_entry.last_words(), encoding="utf-8") as file:
         said = file.read()
     assert ran.returncode == 0, said

@@ -13,7 +13,7 @@ from holdfast.model.queue import JobState
 from tests.cli.live import live_run, started
 from tests.cli.queues import end_worker, find, states, worked
 from tests.kernel_calls import list_open_files
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -102,7 +102,7 @@ def test_it_ends_when_the_last_job_is_done(
         # Whoever waits starts another worker.
         end_worker(worked)
         gate.touch()
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (0, "done: 1 of 1 done\n")
 
 
@@ -112,7 +112,7 @@ def test_ctrl_c_ends_the_wait_and_nothing_else(holdfast: Command) -> None:
         with started("wait", run.run_id) as process:
             wait_until(lambda: any("inotify" in path for path in list_open_files(process.pid)))
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            process.communicate(timeout=LIMIT_S)
         assert process.returncode == 130
         assert run.look().condition == "running"
 

@@ -151,11 +151,15 @@ def has_image(page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("has_image")
 @pytest.mark.requirement("DOC-05")
 @pytest.mark.timeout(280)
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    # The README's minutes are the longest of all pages.
+    [pytest.param(page, marks=pytest.mark.slow) if page.name == "README.md" else page for page in PAGES],
+    ids=lambda page: page.name,
+)
 def test_the_commands_of_the_documents_do_what_they_show(
     page: Path, has_box: bool, holdfast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

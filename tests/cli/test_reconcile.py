@@ -13,6 +13,7 @@ from holdfast.host.clock import epoch_s, utc_now
 from holdfast.model import wire
 from tests.cli.live import live_run
 from tests.rundirs import ended, living_process, make_run, write
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +66,7 @@ def test_five_sentinels_of_runs_that_are_over_are_ended(holdfast: Command) -> No
         done = holdfast("reconcile")
         assert done.code == 0, done
         assert done.out.count("sentinel ") == 5
-        assert [process.wait(60) for process in processes] == [-15] * 5
+        assert [process.wait(timeout=LIMIT_S) for process in processes] == [-15] * 5
     finally:
         for process in processes:
             process.kill()

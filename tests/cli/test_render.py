@@ -13,6 +13,7 @@ import pytest
 from holdfast.cli import render
 from holdfast.cli.render.layout import format_table, measure
 from holdfast.model.finding import Finding, Level
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.cli
 
@@ -41,7 +42,7 @@ def on_terminal(code: str, **env: str) -> str:
                 break
             said += piece
         os.close(main)
-        assert child.wait(60) == 0, said
+        assert child.wait(LIMIT_S) == 0, said
     return said.decode()
 
 

@@ -21,6 +21,7 @@ from holdfast.model.run import RequestKind, RunRequest
 from tests.cli.conftest import ENTRY
 from tests.cli.live import SLEEPER, live_run
 from tests.host.small_disk import mount_small_disk
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,7 +76,6 @@ def decoy(*command: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-@pytest.mark.slow
 @pytest.mark.gotcha("U1")
 @pytest.mark.requirement("ETIQ-02", "PROC-08", "B-20", "B-84")
 def test_ETIQ_02_a_decoy_with_the_same_command_line_survives_every_verb(holdfast: Command) -> None:
@@ -97,7 +97,6 @@ def test_ETIQ_02_a_decoy_with_the_same_command_line_survives_every_verb(holdfast
         assert not os.path.exists(run.run_dir)
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-18", "ETIQ-02")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
 def test_PROC_18_nobody_cannot_stop_roots_run_and_its_owner_may_twice(holdfast: Command, public_path: Path) -> None:
@@ -142,7 +141,7 @@ def test_PROC_09_start_and_stop_from_something_like_cron(
 
     def cron(*words: str) -> subprocess.CompletedProcess[str]:
         quoted = ["setsid", "-w", "sh", "-c", 'exec "$@" < /dev/null', "sh", *ENTRY, *words]
-        return subprocess.run(quoted, env=bare, capture_output=True, text=True, check=False, timeout=60)
+        return subprocess.run(quoted, env=bare, capture_output=True, text=True, check=False, timeout=LIMIT_S)
 
     started = cron("run", "-d", "--prove", "0", "--json", "--", *SLEEPER)
     assert started.returncode == 0, started
@@ -310,7 +309,7 @@ def test_PROC_12_a_run_survives_the_loss_of_the_ssh_client(
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=LIMIT_S,
         )
         assert found.returncode == 0, found
         assert json.loads(found.stdout)["condition"] == "running"
@@ -334,6 +333,7 @@ def test_RAIL_03_04_a_job_whose_torch_is_not_known_gets_both_names(holdfast: Com
     assert "NCCL_ASYNC_ERROR_HANDLING" in seen
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-03", "B-11")
 def test_RAIL_03_a_setting_that_torch_cannot_parse_is_refused_with_the_right_one(holdfast: Command) -> None:
     done = holdfast("run", "--", "env", env={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb=512"})

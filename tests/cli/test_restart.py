@@ -24,6 +24,7 @@ from holdfast.model.origin import CodeSnapshot, FileCopy
 from tests.cli.conftest import ENTRY
 from tests.cli.live import live_run
 from tests.rundirs import ended, make_run, write
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cli
 
 
-@pytest.mark.slow
 @pytest.mark.gotcha("U4")
 @pytest.mark.requirement("PROC-27", "POST-10")
 def test_PROC_27_a_live_run_is_stopped_and_started_again_never_both(holdfast: Command, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_two_restarts_at_once_give_one_tree(holdfast: Command) -> None:
         command = [*ENTRY, "restart", run.run_id]
         quiet = subprocess.DEVNULL
         both = [subprocess.Popen(command, stdout=quiet, stderr=quiet) for _ in range(2)]
-        codes = sorted(process.wait(60) for process in both)
+        codes = sorted(process.wait(LIMIT_S) for process in both)
         # Either the second came while the first was at it (busy), or after it, and restarted the second attempt: which
         # had begun, or was stopped (130) before the first could say that it had.
         assert codes in ([0, 75], [0, 0], [0, 130])

@@ -69,6 +69,7 @@ def test_run_of_a_job_file_resolves_what_stands_in_it(holdfast: Command, root: P
     assert job["inputs"] == [f"{tmp_path}/jobs/input"]
 
 
+@pytest.mark.slow
 def test_run_as_json_prints_one_object_and_not_the_jobs_output(holdfast: Command, root: Path) -> None:
     ended = holdfast("run", "--json", "--", "sh", "-c", "echo noise; exit 4")
     run = only_run(root)
@@ -120,7 +121,6 @@ def test_a_command_that_does_not_exist_is_refused_before_it_starts(holdfast: Com
         assert not (run / "attempts/1/status.json").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("stops")
 @pytest.mark.requirement("LEASE-03")
 def test_LEASE_03_a_busy_card_is_refused_at_once_and_its_holder_is_named(holdfast: Command, root: Path) -> None:
@@ -197,10 +197,12 @@ def test_dry_run_starts_nothing(holdfast: Command, root: Path, isolated_environm
     assert "fail" in {finding["level"] for finding in value["findings"]}
 
 
+@pytest.mark.slow
 def test_dry_run_of_a_job_that_would_fail_is_78(holdfast: Command) -> None:
     assert holdfast("run", "--dry-run", "--", "no-such-program-here").code == 78
 
 
+@pytest.mark.slow
 def test_runs_can_be_kept_elsewhere_and_are_found_again(holdfast: Command, root: Path, tmp_path: Path) -> None:
     ended = holdfast("run", "--runs", "elsewhere", "--name", "far", "--", "true")
     assert ended.code == 0, ended
@@ -253,6 +255,7 @@ def test_a_secret_on_the_command_line_is_refused_unrepeated(holdfast: Command, r
     assert list(root.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_recorded_command_line_is_what_was_typed(holdfast: Command, root: Path) -> None:
     assert holdfast("run", "--seed", "7", "--", "true", "--gpus", "9").code == 0
     text = (only_run(root) / "run.json").read_text()

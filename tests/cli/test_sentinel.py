@@ -12,7 +12,7 @@ from holdfast.agent.patrol.sentinel import records
 from holdfast.host.process.processes import is_alive, read_environ
 from tests.cli.live import live_run, started
 from tests.rundirs import dead_process, ended, make_run, running
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +32,7 @@ def no_sentinel_stays(isolated_environment: dict[str, str]) -> Iterator[None]:
             records.end(record.process)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-03")
 def test_it_answers_at_once_about_a_run_that_is_over(holdfast: Command) -> None:
     make_run(os.environ["HOLDFAST_RUNS"], state=ended())
@@ -106,7 +107,7 @@ def test_a_newer_one_takes_the_place_of_the_earlier(holdfast: Command) -> None:
             for _ in range(2):
                 second = holdfast("sentinel", "job", "--for", "ended", "-d")
                 assert second.code == 0, second
-            assert first.wait(60) == 130
+            assert first.wait(timeout=LIMIT_S) == 130
         record = records.read(path)
         assert record is not None
         assert records.is_waiting(record)

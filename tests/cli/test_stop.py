@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cli
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-06", "B-50")
 def test_a_live_run_is_stopped_and_the_rungs_are_told(holdfast: Command) -> None:
     with live_run(holdfast, "--name", "gentle") as run:
@@ -68,7 +67,7 @@ def test_PROC_06_a_job_that_ignores_TERM_is_killed_after_its_grace(holdfast: Com
 
 @pytest.mark.slow
 def test_a_wait_that_is_over_leaves_the_run_stopping(holdfast: Command) -> None:
-    with live_run(holdfast, "--grace", "1m", job=STUBBORN) as run:
+    with live_run(holdfast, "--grace", "10m", job=STUBBORN) as run:
         done = holdfast("stop", "--wait", "100ms", run.run_id)
         assert done.code == 124
         assert "goes on stopping without us" in done.err
@@ -78,7 +77,6 @@ def test_a_wait_that_is_over_leaves_the_run_stopping(holdfast: Command) -> None:
         assert "KILL sent" in now.out
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-15")
 def test_a_run_without_a_supervisor_is_stopped_by_a_new_one(holdfast: Command) -> None:
     with live_run(holdfast) as run:

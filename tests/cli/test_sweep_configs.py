@@ -139,6 +139,7 @@ def test_what_is_no_configuration_is_refused_with_its_file(name: str, text: str,
     assert str(caught.value).startswith(str(path))
 
 
+@pytest.mark.slow
 def test_aliases_that_multiply_are_bounded(tmp_path: Path) -> None:
     path = tmp_path / "bomb.yaml"
     lines = ["a0: &a0 {k: 1}"]

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.installed import skip_without
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.examples]
+pytestmark = pytest.mark.process
 
-pytest.importorskip("torch", reason="torch is not installed")
+skip_without("torch")
 
 TRAIN = Path(__file__).resolve().parents[2] / "examples" / "chars" / "train.py"
 SETTINGS = {"OMP_NUM_THREADS": "1", "STEPS": "12", "HOLDFAST_CHECKPOINT_EVERY": "3 steps"}

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.budget import PATIENCE
 from tests.conftest import is_foreign
+from tests.installed import skip_without
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.process, pytest.mark.examples]
+pytestmark = pytest.mark.process
 
-pytest.importorskip("sklearn", reason="the examples' requirements are not installed")
+skip_without("sklearn")
 
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """Threads that wait for each other on a busy machine turn seconds into minutes."""
@@ -76,6 +76,7 @@ def test_it_learns_to_read_digits_and_says_how_far_it_is(whole: Path) -> None:
     assert [path.name for path in (whole / "run" / "artifacts").iterdir()] == ["result.json"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-02", "CKPT-03")
 def test_killed_in_the_middle_it_ends_with_the_same_weights(whole: Path, tmp_path: Path) -> None:
     with subprocess.Popen(
@@ -87,7 +88,7 @@ def test_killed_in_the_middle_it_ends_with_the_same_weights(whole: Path, tmp_pat
         stdin=subprocess.DEVNULL,
     ) as process:
         made = tmp_path / "checkpoints"
-        wait_until(lambda: list(made.glob("step-*/checkpoint.json")), PATIENCE * 20, what="a checkpoint")
+        wait_until(lambda: list(made.glob("step-*/checkpoint.json")), what="a checkpoint")
         process.send_signal(signal.SIGKILL)
     assert not (tmp_path / "artifacts").exists(), "it was killed before its end"
     done = train(tmp_path, EPOCHS="4")
@@ -96,6 +97,7 @@ def test_killed_in_the_middle_it_ends_with_the_same_weights(whole: Path, tmp_pat
     assert read_result(tmp_path)["weights_sha256"] == read_result(whole / "run")["weights_sha256"]
 
 
+@pytest.mark.slow
 def test_the_seed_decides_and_a_heartbeat_that_cannot_be_written_does_not_stop_training(tmp_path: Path) -> None:
     """That one seed gives one result is what the training that was killed shows."""
     digests = set()

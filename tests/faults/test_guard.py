@@ -16,7 +16,7 @@ from holdfast.faults.spec import Fault, FaultJudgement, FaultProof, ProofKind
 from holdfast.faults.table import find_fault
 from holdfast.model.verdict import FailureClass
 from tests.leaks import find_processes, read_command
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,9 +45,17 @@ def read_temporary() -> list[str]:
     return os.listdir(os.environ["TMPDIR"])
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("DIAG-02", "FAIL-09", "FAIL-14")
-@pytest.mark.parametrize("name", ["host-memory", "hang-up", "killed", "segfault", "edited-script"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "killed",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("host-memory", "hang-up", "segfault", "edited-script")
+        ),
+    ],
+)
 def test_the_fault_happens_and_is_told_apart(name: str) -> None:
     report = run_fault(require(find_fault(name)), NeedTests())
     assert not report.unproven, report
@@ -75,7 +83,7 @@ def test_a_fault_that_does_not_happen_proves_nothing() -> None:
     read_end, write_end = os.pipe()
     done = subprocess.run(
         [sys.executable, "-c", code, f'{{"name": "{report.name}", "box": "{box}"}}'],
-        stdin=read_end, capture_output=True, text=True, check=True, timeout=60,
+        stdin=read_end, capture_output=True, text=True, check=True, timeout=LIMIT_S,
     )  # fmt: skip
     os.close(read_end)
     os.close(write_end)
@@ -83,10 +91,9 @@ def test_a_fault_that_does_not_happen_proves_nothing() -> None:
     assert "KeyError" in done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("who", ["caller", "guard"])
-@pytest.mark.parametrize("name", ["fsfreeze", "fuse-hang"])
+@pytest.mark.parametrize("name", ["fuse-hang", pytest.param("fsfreeze", marks=pytest.mark.slow)])
 def test_nothing_is_left_when_somebody_is_killed(who: str, name: str, tmp_path: Path) -> None:
     require(find_fault(name))
     caller = subprocess.Popen([sys.executable, "-c", CALLER, name], start_new_session=True)
@@ -96,7 +103,7 @@ def test_nothing_is_left_when_somebody_is_killed(who: str, name: str, tmp_path: 
         wait_until(lambda: word in _read(f"{sandbox}/marks").split(), what="the trouble")
         victim = caller.pid if who == "caller" else _find_guard(sandbox)
         os.kill(victim, signal.SIGKILL)
-        caller.wait(60)
+        caller.wait(LIMIT_S)
     finally:
         caller.kill()
         caller.wait()
@@ -143,7 +150,7 @@ def test_a_sweep_touches_only_what_carries_the_sandboxs_mark(tmp_path: Path) -> 
         started.append(child)
     try:
         assert end_marked(sandbox) == [started[0].pid]
-        assert started[0].wait(60) == -signal.SIGKILL
+        assert started[0].wait(LIMIT_S) == -signal.SIGKILL
         assert started[1].poll() is None
         assert started[2].poll() is None
     finally:

@@ -17,6 +17,7 @@ from holdfast.faults.needs import NeedTests
 from holdfast.faults.stages import Staging
 from holdfast.faults.table import find_fault
 from holdfast.host.process.offload import Offload
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,7 @@ def inside(name: str, box: Path, work: Callable[[Staging], object]) -> object:
             staging.prepare()
             return work(staging)
 
-    return Offload(run).wait(60)
+    return Offload(run).wait(LIMIT_S)
 
 
 def failing(action: Callable[[], object]) -> str:
@@ -165,25 +166,27 @@ def test_a_frozen_file_system_holds_its_writer_through_sigkill_until_it_is_thawe
             held = wait_for(lambda: read_state(writer.pid) == "D")
             writer.kill()
             still = writer.poll() is None and read_state(writer.pid) == "D"
-        return held, still, writer.wait(60)
+        return held, still, writer.wait(LIMIT_S)
 
     assert inside("fsfreeze", tmp_path, work) == [True, True, -signal.SIGKILL]
 
 
 def test_a_page_that_shared_memory_has_no_room_for_is_a_bus_error(tmp_path: Path) -> None:
+    area = f"/dev/shm/holdfast-test-area-{os.getpid()}"
+
     def work(staging: Staging) -> object:
         def touch() -> None:
-            with open("/dev/shm/area", "w+b") as file:
+            with open(area, "w+b") as file:
                 file.truncate(8 << 20)
-                with mmap.mmap(file.fileno(), 8 << 20) as area:
+                with mmap.mmap(file.fileno(), 8 << 20) as memory:
                     for offset in range(0, 8 << 20, mmap.PAGESIZE):
-                        area[offset] = 1
+                        memory[offset] = 1
 
         _, status = os.waitpid(fork(touch), 0)
         return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
 
     assert inside("shm-full", tmp_path, work) == signal.SIGBUS
-    assert "area" not in os.listdir("/dev/shm")
+    assert not os.path.exists(area)
 
 
 def test_the_host_sees_no_mount(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from holdfast.host.process import libc
 from holdfast.host.process.processes import identify
 from holdfast.model.job import IsolationLevel
 from tests.host.payloads import family
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +46,7 @@ class Raised:
     reader: int
     child: int
 
-    def is_gone(self, timeout_s: float = 60.0) -> bool:
+    def is_gone(self, timeout_s: float = LIMIT_S) -> bool:
         """Whether no process of the family holds its descriptor any more: the kernel's word, waited for."""
         poll = select.poll()
         poll.register(self.reader, select.POLLHUP)

@@ -18,6 +18,7 @@ from holdfast.host import clock
 from holdfast.host.lease import leases
 from holdfast.host.process import processes
 from holdfast.model.lease import BusyReason, LeasedDevice, LeasePhase, LeaseRecord
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 CARDS = tuple(LeasedDevice(f"GPU-{index:08x}-0000-4000-8000-000000000000", index, "Test card") for index in range(8))
 NOBODY = 65534
-DEADLINE_S = 60.0
+DEADLINE_S = LIMIT_S
 
 
 def slice_of(card: LeasedDevice, number: int) -> LeasedDevice:

@@ -12,6 +12,7 @@ from holdfast.host.gpu.probe_client import Probe
 from holdfast.model.gpu import Card, shorten_pci
 from holdfast.model.record import replace
 from tests.fakes.nvml import GIB
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.process, pytest.mark.requirement("GPUH-01")]
 
-PATIENT_S = 60.0
+PATIENT_S = LIMIT_S
 
 
 @pytest.fixture
@@ -35,6 +36,7 @@ def read_one(probe: Probe | None = None) -> Card:
     return card
 
 
+@pytest.mark.slow
 def test_every_value_is_read_in_its_unit(fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.set(0, clock__sm=1380, violation__thermal=5_000_000, utilisation__memory=40, remapped="3 2 0 0")
@@ -94,6 +96,7 @@ def test_what_the_driver_wants_done_is_a_fault(fake_nvml: FakeNvml, action: int,
     assert words in fault
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_late_leaves_what_was_read_before(fake_nvml: FakeNvml, probe: Probe) -> None:
     fake_nvml.add_cards(2)
     read_inventory(PATIENT_S, probe=probe)
@@ -142,6 +145,7 @@ def test_a_card_that_reports_no_xids_is_named(fake_nvml: FakeNvml, probe: Probe)
     assert (events, unheard) == ((), "the driver reports no Xid of card 1")
 
 
+@pytest.mark.slow
 def test_listening_that_hangs_is_said_and_hides_no_reading(fake_nvml: FakeNvml, probe: Probe) -> None:
     fake_nvml.add_cards(1)
     read_inventory(PATIENT_S, probe=probe)

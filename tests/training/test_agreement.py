@@ -20,7 +20,7 @@ from holdfast.training.ranks.agreement import Action, AgreementLost, RankDecisio
 from holdfast.training.ranks.board import Board
 from holdfast.training.ranks.join import join_ranks
 from holdfast.training.ranks.store import StoreAgreement
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -149,7 +149,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
         board.close()
 
 
-def make_board(directory: Path, rank: int, *, world: int = 2, timeout_s: float = 60.0) -> Board:
+def make_board(directory: Path, rank: int, *, world: int = 2, timeout_s: float = LIMIT_S) -> Board:
     return Board(rank=rank, world=world, directory=str(directory), key="k", timeout_s=timeout_s)
 
 

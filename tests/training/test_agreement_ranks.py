@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120), pytest.mark.ranks]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 PAYLOAD = Path(__file__).parent / "payloads" / "rank.py"
 SEED = int(os.environ.get("HOLDFAST_SOAK_SEED", str(int.from_bytes(os.urandom(4), "big"))))
@@ -163,6 +163,7 @@ def test_LIB_05_saves_and_the_stop_come_in_one_order_on_all_ranks(launch: Callab
     assert decisions > 8, "no save was decided in eight rounds"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-05", "B-51", "MN-06")
 def test_LIB_05_ranks_in_a_collective_at_every_step_stop_together_through_a_board_or_a_store(
     gloo: Callable[[int], Launch],

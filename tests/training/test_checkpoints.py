@@ -471,7 +471,6 @@ class Campaign(RuleBasedStateMachine):
 
 @pytest.mark.requirement("CKPT-07")
 @pytest.mark.timeout(120)
-@pytest.mark.property
 def test_after_any_sequence_of_saves_prunings_and_corruptions_a_loadable_one_remains() -> None:
     from hypothesis.stateful import run_state_machine_as_test
 

@@ -16,6 +16,7 @@ from torch.utils import data  # noqa: E402 - only where there is torch
 
 from holdfast.training.data.batches import follow  # noqa: E402
 from tests.training.loaders import SAMPLES, Augmented, LazySampler, Streamed, indices_of, loader, run_loop  # noqa: E402
+from tests.waiting import LIMIT_S  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.ranks,
     # Workers are forked from a process in which torch has threads; torch does so by default.
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
@@ -162,10 +162,11 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_spawned_workers_are_seeded_too(tmp_path: Path) -> None:
     script = tmp_path / "spawned.py"
     script.write_text(SPAWNED)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -178,5 +179,5 @@ def test_nothing_is_loaded_by_the_library_itself() -> None:
         "again.load_state_dict(batches.state_dict()); next(again);"
         "assert not {'torch', 'numpy'} & set(sys.modules), sys.modules.keys()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")

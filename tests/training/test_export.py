@@ -82,6 +82,7 @@ def test_a_torch_file_loads_without_executing_anything(trained: tuple[Path, Any,
     assert whole["run"] == {"step": 1, "epoch": None, "state": {}}
 
 
+@pytest.mark.slow
 def test_arrays_without_torch_or_numpy_are_exported_too(checkpoint: Path, tmp_path: Path) -> None:
     load = pytest.importorskip("safetensors.numpy").load_file
     loaded = load(export(str(checkpoint), str(tmp_path / "x.safetensors"), form="safetensors", names=["state"]).path)

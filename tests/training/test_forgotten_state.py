@@ -49,8 +49,7 @@ def test_a_script_that_tracks_everything_hears_nothing(tmp_path: Path, capsys: p
     assert "tracked" not in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["before", "after"])
 def test_a_schedule_that_is_built_after_the_resume_is_noticed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], *, late: bool
 ) -> None:
@@ -77,6 +76,7 @@ def test_rates_that_moved_on_are_no_oversight() -> None:
     assert compare_rates({"o": [0.1]}, {"o": [0.1]}, {"o": [0.1]}) == []
 
 
+@pytest.mark.slow
 def test_an_optimizer_without_its_model_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = torch.nn.Linear(2, 2)
     with training.run(tmp_path) as run:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.process, pytest.mark.timeout(600), pytest.mark.ranks]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 SEED = int(os.environ.get("HOLDFAST_SOAK_SEED", str(int.from_bytes(os.urandom(4), "big"))))
 KILLS = int(os.environ.get("HOLDFAST_SOAK_KILLS", "50"))
@@ -46,6 +46,7 @@ def left_together(launch: Launch) -> int:
     return last.pop()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-13", "CKPT-02", "CKPT-03")
 @pytest.mark.parametrize("mode", ["ddp", pytest.param("alone", marks=pytest.mark.soak)])
 def test_ranks_killed_in_the_middle_of_epochs_end_with_the_same_numbers(tmp_path: Path, mode: str) -> None:
@@ -59,6 +60,7 @@ def test_ranks_killed_in_the_middle_of_epochs_end_with_the_same_numbers(tmp_path
     assert last.results() == whole(tmp_path, mode=mode), f"seed {SEED}"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-05", "B-51", "POST-09")
 @pytest.mark.parametrize("mode", [pytest.param("ddp", marks=pytest.mark.soak), "alone"])
 def test_a_term_to_one_rank_makes_all_leave_at_the_same_step_with_143(tmp_path: Path, mode: str) -> None:
@@ -74,6 +76,7 @@ def test_a_term_to_one_rank_makes_all_leave_at_the_same_step_with_143(tmp_path: 
     assert f"resuming after step {step}" in again.text
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-05", "POST-09")
 @pytest.mark.parametrize(
     "whom", ["one rank", *(pytest.param(whom, marks=pytest.mark.soak) for whom in ("torchrun", "everybody"))]
@@ -111,6 +114,7 @@ def test_torchrun_with_restarts_goes_on_by_itself_after_a_term_to_one_rank(tmp_p
     assert "resuming after step" in launch.text
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-13")
 def test_CKPT_13_a_checkpoint_without_the_file_of_one_rank_is_not_used_at_all(tmp_path: Path) -> None:
     cut = tmp_path / "cut"

@@ -146,7 +146,6 @@ def test_another_seed_is_refused(tmp_path: Path) -> None:
         train(tmp_path, 4, {"weights": np.zeros(4)}, seed=2)
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("CKPT-04")
 def test_a_damaged_newest_checkpoint_is_set_aside_and_the_one_before_continues(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -298,7 +297,6 @@ def test_the_best_ones_are_kept_beside_the_newest(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("step-*")) == ["step-2", "step-4", "step-6"]
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("CKPT-06")
 def test_a_mirror_takes_over_when_the_directory_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     local, mirror = tmp_path / "local", tmp_path / "mirror"
@@ -481,7 +479,6 @@ def test_a_time_limit_may_be_text(tmp_path: Path) -> None:
         training.run(tmp_path, time_limit="20")
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("CKPT-07")
 def test_of_checkpoints_with_one_value_the_first_is_the_best(tmp_path: Path) -> None:
     with training.run(tmp_path, every=1, keep_last=1, keep_best=1, metric="score", mode="max") as run:

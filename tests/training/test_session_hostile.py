@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import training
 from holdfast.training.storage import layout, verified_read
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -118,7 +119,7 @@ with training.run(sys.argv[1], every=2) as run:
 def test_a_script_whose_standard_streams_are_closed_saves(tmp_path: Path, closed: tuple[int, ...]) -> None:
     doors = " ".join(f"{number}{'<' if number == 0 else '>'}&-" for number in closed)
     command = f'exec "$0" -c "$1" "$2" {doors}'
-    done = subprocess.run(["sh", "-c", command, sys.executable, SCRIPT, str(tmp_path)], check=False, timeout=60)
+    done = subprocess.run(["sh", "-c", command, sys.executable, SCRIPT, str(tmp_path)], check=False, timeout=LIMIT_S)
     assert done.returncode == 0
     assert training.verify(tmp_path / "step-6").ok
 
@@ -126,7 +127,11 @@ def test_a_script_whose_standard_streams_are_closed_saves(tmp_path: Path, closed
 @pytest.mark.process
 def test_a_forked_child_that_goes_on_with_the_loop_is_stopped_and_its_parent_is_not(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path), "fork"], check=False, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", SCRIPT, str(tmp_path), "fork"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
     )
     assert done.returncode == 0, done.stderr
     assert "forked inside of the run's block" in done.stderr

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import training
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -46,7 +46,7 @@ class Trainer:
         return [line for line in self.text.splitlines() if line.startswith("step ")]
 
     def wait(self) -> int:
-        return self.process.wait(60)
+        return self.process.wait(LIMIT_S)
 
     def wait_for(self, words: str) -> None:
         wait_until(lambda: words in self.text or self.process.poll() is not None, what=words)
@@ -70,7 +70,6 @@ def run_whole(directory: Path, *arguments: str, **environment: str) -> Trainer:
     return trainer
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("CKPT-02", "CKPT-03", "LIB-04")
 @pytest.mark.parametrize("variant", [(), ("--plain",), ("--own-loop",)], ids=["numpy", "plain", "own-loop"])
 def test_killed_again_and_again_it_ends_with_the_same_numbers_and_the_same_batches(
@@ -91,9 +90,11 @@ def test_killed_again_and_again_it_ends_with_the_same_numbers_and_the_same_batch
     assert len(set(whole.steps)) == 40
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LIB-01", "LIB-02", "POST-09", "LIB-18", "B-50")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGINT, signal.SIGUSR1))],
+)
 @pytest.mark.parametrize("variant", [(), ("--own-loop",), ("--swallow",)], ids=["steps", "own-loop", "swallow"])
 def test_asked_to_stop_it_saves_leaves_with_143_and_says_why(
     tmp_path: Path, number: signal.Signals, variant: tuple[str, ...]
@@ -158,6 +159,7 @@ def test_a_grace_that_is_too_short_for_a_save_leaves_the_last_one_out_and_says_s
     assert training.latest(tmp_path / "cut") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-17", "LIB-16")
 @pytest.mark.parametrize("reason", ["operator", "memory"])
 def test_asked_for_a_checkpoint_it_saves_and_goes_on(tmp_path: Path, reason: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast import training
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +44,7 @@ def test_a_writer_that_stands_still_does_not_keep_a_run_from_leaving_with_143(tm
     # Into files: the writer, which outlives the run, would keep a pipe open.
     with open(tmp_path / "out", "w+") as out, open(tmp_path / "err", "w+") as err:
         try:
-            code = subprocess.run(command, env=environ, stdout=out, stderr=err, check=False, timeout=60).returncode
+            code = subprocess.run(command, env=environ, stdout=out, stderr=err, check=False, timeout=LIMIT_S).returncode
         finally:
             out.seek(0)
             lines = out.read().split("\n")

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.host.process import processes
 from holdfast.training.reporting import stacks
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +108,7 @@ def test_LIB_15_the_process_goes_on_after_each_of_100_questions(tmp_path: Path) 
         for _ in range(100):
             process.send_signal(number)
         wait_until(lambda: "most recent call first" in path.read_text(), what="a stack")
-        out, _ = process.communicate("here\n", timeout=60)
+        out, _ = process.communicate("here\n", timeout=LIMIT_S)
         assert out.strip() == "went on here"
         assert process.returncode == 0
 

@@ -65,6 +65,7 @@ def test_pieces_that_are_not_what_was_announced_are_no_checkpoint(tmp_path: Path
         files.write_files(str(tmp_path), [source])
 
 
+@pytest.mark.slow
 def test_a_file_system_without_direct_writes_gets_plain_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some say yes to the flag and no to the write (EINVAL)."""
     import fcntl

@@ -84,7 +84,7 @@ def test_what_a_start_loads_is_compiled_while_the_desk_goes_on(new_box: Box) -> 
     assert list(agent.glob("place/__pycache__/submit.*.pyc"))
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_every_python_bare_in_the_c_locale(box_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """-I -S, without an environment, with UTF-8 and odd characters in the arguments."""

@@ -43,7 +43,7 @@ def open_box(user: str, root: Path | None = None) -> Box:
     [
         "box",
         "cshell",
-        *(pytest.param(user, marks=pytest.mark.repeats) for user in ("chatty", "bsdcsh", "fisher", "zshell")),
+        *(pytest.param(user, marks=pytest.mark.slow) for user in ("chatty", "bsdcsh", "fisher", "zshell")),
     ],
 )
 def test_a_box_is_met_whatever_its_login_shell(ssh_desk: Sshd, user: str) -> None:
@@ -57,7 +57,7 @@ def test_a_box_is_met_whatever_its_login_shell(ssh_desk: Sshd, user: str) -> Non
     box.transport.close()
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_two_accounts_share_a_sticky_root(ssh_desk: Sshd) -> None:
     """Nobody prepares anything there for the second one."""

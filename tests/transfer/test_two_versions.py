@@ -76,7 +76,7 @@ def list_runs(program: tuple[str, ...]) -> dict[str, dict[str, object]]:
     return {run["name"]: run for run in listed["runs"]}
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_an_older_holdfast_leaves_a_newer_run_to_its_own_bundle(versions: Versions) -> None:
     older, newer = versions.older, versions.newer
@@ -114,7 +114,7 @@ def test_an_older_holdfast_leaves_a_newer_run_to_its_own_bundle(versions: Versio
         call(program, "wait", "q-new", "q-old")
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_without_its_bundle_a_newer_run_is_refused_with_words(versions: Versions) -> None:
     call(versions.newer, "run", "--gpus", "0", "--name", "new", "--", "true")

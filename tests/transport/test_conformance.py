@@ -173,7 +173,6 @@ def test_calls_at_once_each_get_their_own_answer(transport: Transport) -> None:
     assert [(done.code, done.out) for done in answers] == [(n, b"%d\n" % n) for n in range(24)]
 
 
-@pytest.mark.property
 def test_300_calls_leave_no_descriptor(transport: Transport) -> None:
     transport.run("true", limit_s=LIMIT_S)
     before = os.listdir("/proc/self/fd")

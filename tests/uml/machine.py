@@ -63,14 +63,15 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
-from tests.budget import PATIENCE
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
 PACKAGE = "user-mode-linux"
+BOOT_LIMIT_S = 4 * LIMIT_S
+"""How long one boot may take at most, its payload included: a guest is many times slower than the box it is on."""
 REPOSITORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 GUEST_INIT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "guest_init.py")
 PAYLOADS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "payloads")
@@ -115,7 +116,7 @@ class Guest:
         uid: account of the payload: 0, or one of `ACCOUNTS`.
         cgroups: the cgroup tree.
         delegated: the payload's cgroup belongs to `uid`, as in a systemd user session; else it is root's.
-        env: added to a minimal environment (PATH, LANG, HOME); nothing of the host's environment gets in.
+        env: added to a minimal environment (PATH, LANG, HOME, the tests' patience); nothing else of the host's gets in.
         cwd: working directory of the payload.
         mem_mib: memory of the guest in MiB.
         mounts: mounted last, after everything else.
@@ -221,24 +222,24 @@ class Boot:
         """True until the kernel's process on the host has ended."""
         return self._process.returncode is None and not self._ended(0.0)
 
-    def wait_for_output(self, text: str, timeout_s: float = 20.0) -> None:
-        """Wait until `text` stands in the payload's standard output; limits of time are those of an idle machine.
+    def wait_for_output(self, text: str, timeout_s: float = BOOT_LIMIT_S) -> None:
+        """Wait until `text` stands in the payload's standard output.
 
         Raises:
             MachineError: it did not appear in time, or the guest ended without it; the guest is powered off.
         """
-        wait_until(lambda: text in self.stdout or not self.running, PATIENCE * timeout_s)
+        wait_until(lambda: text in self.stdout or not self.running, timeout_s)
         if text not in self.stdout:
             raise self._failure(f"ended without the output {text!r}")
 
-    def wait(self, timeout_s: float = 25.0) -> Result:
-        """Wait until the guest has powered off and return the payload's result; the limit is that of an idle machine.
+    def wait(self, timeout_s: float = BOOT_LIMIT_S) -> Result:
+        """Wait until the guest has powered off and return the payload's result.
 
         Raises:
             MachineError: not in time (the guest is then powered off), or it left no result.
         """
-        if self._process.returncode is None and not self._ended(PATIENCE * timeout_s):
-            raise self._failure(f"still running after {PATIENCE * timeout_s} s")
+        if self._process.returncode is None and not self._ended(timeout_s):
+            raise self._failure(f"still running after {timeout_s} s")
         self._collect()
         text = self._read("result.json")
         found: dict[str, Any] = json.loads(text) if text else {"init_error": "no result was written"}
@@ -322,7 +323,7 @@ class Machine:
         """Take the power away when the machine is still on."""
         self.power_cut()
 
-    def run(self, argv: Sequence[str], guest: Guest = ROOT, *, timeout_s: float = 25.0) -> Result:
+    def run(self, argv: Sequence[str], guest: Guest = ROOT, *, timeout_s: float = BOOT_LIMIT_S) -> Result:
         """Boot, run `argv`, power off, and return how `argv` ended; see `start` and `Boot.wait` for errors."""
         return self.start(argv, guest).wait(timeout_s)
 
@@ -385,7 +386,7 @@ class Machine:
         private, host_paths = _plan_mounts(readable, writable)
         return {
             "argv": words,
-            "env": {"PATH": GUEST_PATH, "LANG": "C.UTF-8", **guest.env},
+            "env": {"PATH": GUEST_PATH, "LANG": "C.UTF-8", "HOLDFAST_TEST_PATIENCE": str(PATIENCE), **guest.env},
             "cwd": guest.cwd,
             "uid": guest.uid,
             "accounts": ACCOUNTS,
@@ -456,7 +457,7 @@ def list_session(session: int) -> list[int]:
     return found
 
 
-def _end_session(session: int, timeout_s: float = 5.0) -> None:
+def _end_session(session: int, timeout_s: float = LIMIT_S) -> None:
     """Kill what is left in a session (processes that hold guest address spaces) and wait until it is empty.
 
     The caller has not reaped the session's leader, so the number cannot have been given to anyone else.

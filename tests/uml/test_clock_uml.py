@@ -12,9 +12,10 @@ from tests.uml.machine import REPOSITORY, Guest
 if TYPE_CHECKING:
     from tests.uml.machine import Machine
 
-pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.timeout(300)]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("RAIL-01", "OBS-02")
 @pytest.mark.parametrize("direction", ["forward", "back"])
 def test_a_day_more_or_less_on_the_clock_moves_no_deadline(machine: Machine, direction: str) -> None:

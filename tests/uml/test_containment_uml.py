@@ -15,7 +15,7 @@ from tests.uml.machine import REPOSITORY, Cgroups, Guest
 if TYPE_CHECKING:
     from tests.uml.machine import Machine
 
-pytestmark = [pytest.mark.uml, pytest.mark.process]
+pytestmark = [pytest.mark.uml, pytest.mark.process, pytest.mark.timeout(300)]
 MIB = 1024**2
 USER = 1000
 ENV = {"PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -38,6 +38,7 @@ def check_families(found: dict[str, Any], rungs: set[str]) -> None:
         assert family["gone"], rung
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-01", "LIM-02", "LIM-05", "LIM-10", "PROC-02", "B-44")
 @pytest.mark.parametrize("uid", [0, USER])
 def test_LIM_02_pure_v2_for_root_and_for_a_delegated_user(machine: Machine, uid: int) -> None:
@@ -54,6 +55,7 @@ def test_LIM_02_pure_v2_for_root_and_for_a_delegated_user(machine: Machine, uid:
     assert os.path.dirname(os.path.dirname(found["group"]["unified"])) != "/sys/fs/cgroup"
 
 
+@pytest.mark.slow
 def test_a_user_without_delegation_gets_the_namespace_and_a_watchdog(machine: Machine) -> None:
     found = climb(machine, "ladder", uid=USER)
     check_families(found, {"pid_namespace", "subreaper"})
@@ -62,6 +64,7 @@ def test_a_user_without_delegation_gets_the_namespace_and_a_watchdog(machine: Ma
     assert found["group"] == {"made": False}
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-02", "B-44")
 def test_LIM_02_pure_v1(machine: Machine) -> None:
     found = climb(machine, "ladder", cgroups=Cgroups.V1)
@@ -79,6 +82,7 @@ def test_LIM_02_pure_v1(machine: Machine) -> None:
     assert found["hog"]["oom_kills"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-01")
 def test_LIM_01_alone_in_a_delegated_scope_we_step_down_and_limit_the_job(machine: Machine) -> None:
     found = climb(machine, "step_down", str(USER))

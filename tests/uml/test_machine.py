@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tests.uml.machine import Machine, Result
 
-pytestmark = [pytest.mark.uml, pytest.mark.process]
+pytestmark = [pytest.mark.uml, pytest.mark.process, pytest.mark.timeout(300)]
 USER = 1000
 
 
@@ -30,6 +30,7 @@ def parse(result: Result) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_each_run_is_a_new_boot_that_finds_what_the_last_one_wrote(machine: Machine) -> None:
     write = 'echo shared > "$0/note"; echo disk > "$1/note"; echo lost > /tmp/note; exit 7'
     first = machine.run(["sh", "-c", write, machine.shared, str(machine.disk)])
@@ -53,6 +54,7 @@ def test_power_cut_keeps_what_was_synced_and_loses_the_rest(machine: Machine) ->
     assert after.stdout.split() == ["kept", "kept", "lost+found"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uid", [0, USER])
 def test_cgroup_v2_kills_a_hog_and_empties_a_tree(machine: Machine, uid: int) -> None:
     found = parse(machine.run(["python", "cgroup_v2.py"], Guest(uid=uid, delegated=uid != 0)))
@@ -61,6 +63,7 @@ def test_cgroup_v2_kills_a_hog_and_empties_a_tree(machine: Machine, uid: int) ->
     assert found["tree"] == {"before": 6, "after": 0}
 
 
+@pytest.mark.slow
 def test_user_without_delegation_full_disk_and_read_only_disk_are_refused(machine: Machine) -> None:
     mounts = (Mount("tmpfs", "/mnt/full", "size=64k"), Mount("tmpfs", "/mnt/read-only", read_only=True))
     guest = Guest(uid=USER, mounts=mounts)
@@ -75,6 +78,7 @@ def test_user_without_delegation_full_disk_and_read_only_disk_are_refused(machin
     assert not os.path.exists("/uml-was-here")
 
 
+@pytest.mark.slow
 def test_the_table_of_capabilities_is_true(machine: Machine) -> None:
     places = ["tmpfs=/tmp", f"ext4={machine.disk}", f"hostfs={machine.shared}"]
     found = parse(machine.run(["python", "capabilities.py", *places]))
@@ -102,6 +106,7 @@ def test_the_table_of_capabilities_is_true(machine: Machine) -> None:
     assert bubblewrap in {True, "not installed"}
 
 
+@pytest.mark.slow
 def test_a_v1_only_box_has_the_v1_controllers_and_no_v2(machine: Machine) -> None:
     found = parse(machine.run(["python", "capabilities.py"], Guest(cgroups=Cgroups.V1, uid=USER, delegated=True)))
     assert found["cgroup_v1"] == "blkio cpu,cpuacct devices freezer memory pids"
@@ -111,6 +116,7 @@ def test_a_v1_only_box_has_the_v1_controllers_and_no_v2(machine: Machine) -> Non
     assert found["user_and_pid_namespace"] is True
 
 
+@pytest.mark.slow
 def test_a_guest_that_is_not_done_in_time_is_ended_and_shown(machine: Machine) -> None:
     boot = machine.start(["sleep", "60"])
     with pytest.raises(MachineError, match=r"still running after 0\.\d s"):
@@ -130,6 +136,7 @@ signal.pause()
 """
 
 
+@pytest.mark.slow
 def test_the_guest_dies_with_a_killed_test_process(tmp_path: Path) -> None:
     if find_kernel() is None:
         pytest.skip("linux.uml is not installed; `make test` installs it")

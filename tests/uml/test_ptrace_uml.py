@@ -12,9 +12,10 @@ from tests.uml.machine import REPOSITORY, Guest
 if TYPE_CHECKING:
     from tests.uml.machine import Machine
 
-pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.timeout(300)]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-07")
 def test_DIAG_07_the_permission_outlives_exec_and_opens_scope_1_only(machine: Machine) -> None:
     env = {"PYTHONPATH": f"{REPOSITORY}/src", "PYTHONDONTWRITEBYTECODE": "1"}

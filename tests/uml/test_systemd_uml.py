@@ -14,7 +14,7 @@ from tests.uml.machine import REPOSITORY, Guest
 if TYPE_CHECKING:
     from tests.uml.machine import Machine
 
-pytestmark = [pytest.mark.uml, pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.uml, pytest.mark.process, pytest.mark.timeout(300)]
 NEEDED = {
     "/lib/systemd/systemd-logind": "systemd",
     "/usr/bin/dbus-daemon": "dbus",
@@ -34,7 +34,7 @@ def play(machine: Machine, *scenarios: str, kill_at_logout: bool) -> dict[str, d
         files=(("/run/systemd/logind.conf.d/test.conf", settings),),
         env={"PYTHONPATH": f"{REPOSITORY}/src:{REPOSITORY}", "PYTHONDONTWRITEBYTECODE": "1"},
     )
-    result = machine.run(["python", "systemd_runs.py", *scenarios], guest, timeout_s=100)
+    result = machine.run(["python", "systemd_runs.py", *scenarios], guest)
     assert result.code == 0, (result.stdout, result.stderr, result.console)
     found: dict[str, dict[str, Any]] = json.loads(result.stdout)
     for scenario in scenarios:
@@ -42,6 +42,7 @@ def play(machine: Machine, *scenarios: str, kill_at_logout: bool) -> dict[str, d
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-01", "LIM-02", "LIM-10", "PROC-24")
 def test_LIM_01_PROC_24_a_lingering_account_gets_limits_and_outlives_its_logout(machine: Machine) -> None:
     found = play(machine, "as_root", "survives_logout", "rescued", "hog", kill_at_logout=True)
@@ -74,6 +75,7 @@ def test_LIM_01_PROC_24_a_lingering_account_gets_limits_and_outlives_its_logout(
     assert found["as_root"]["removed"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-01", "PROC-24")
 def test_PROC_24_a_scope_is_not_taken_at_the_price_of_the_run(machine: Machine) -> None:
     found = play(machine, "stays", "only_there", "hung", kill_at_logout=False)

@@ -12,10 +12,11 @@ from tests.uml.machine import REPOSITORY, Guest
 if TYPE_CHECKING:
     from tests.uml.machine import Machine
 
-pytestmark = [pytest.mark.uml, pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.uml, pytest.mark.process, pytest.mark.timeout(300)]
 USER = 1000
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-02", "FAIL-04", "FAIL-14")
 @pytest.mark.parametrize("uid", [pytest.param(0, marks=pytest.mark.soak), USER])
 def test_DIAG_02_an_oom_kill_is_told_from_another_by_the_groups_counter(machine: Machine, uid: int) -> None:

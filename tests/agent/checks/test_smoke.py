@@ -45,7 +45,7 @@ def test_it_sees_no_card_and_the_setup_and_counts_a_traceback(order_box: OrderBo
     assert found["subject"] == " ".join(job["smoke"])  # without the lines of setup around it
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 def test_one_that_hangs_is_ended_with_all_that_it_began(order_box: OrderBox, tmp_path: Path) -> None:
     job = {
         "smoke": ("sh", "-c", f"echo waiting; setsid sleep 600 & echo $! > {tmp_path}/pid; wait"),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.repeats,
+    pytest.mark.slow,
     pytest.mark.skipif(os.geteuid() != 0, reason="the stand-in mounts, as root"),
 ]
 FACTS = """

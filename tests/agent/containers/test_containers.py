@@ -69,7 +69,7 @@ PROXY = "http://user:p4ssword@proxy:1/"
 STUBBORN = TRAINER.replace("signal.SIGTERM, stop", "signal.SIGTERM, signal.SIG_IGN")
 
 
-@pytest.fixture(params=["podman", pytest.param("docker", marks=pytest.mark.repeats)])
+@pytest.fixture(params=["podman", pytest.param("docker", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest) -> Engine:
     """Each runtime that is here."""
     return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
@@ -151,7 +151,7 @@ def test_CTR_01_what_is_inside_is_what_was_declared(drive: Drive, engine: Engine
     assert_removed(run, engine)
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.requirement("CTR-04")
 @pytest.mark.parametrize(
     ("words", "status"),
@@ -169,7 +169,7 @@ def test_an_end_comes_out_exactly(
     assert_removed(run, engine)
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "number"), [("exit 3", 3), ("exit 127", 127), ("kill -9 $$", 137)])
 def test_an_image_without_python_ends_by_the_shells_convention(
     drive: Drive, engine: Engine, words: str, number: int
@@ -178,7 +178,7 @@ def test_an_image_without_python_ends_by_the_shells_convention(
     assert run.ended(UP_S).exit_code == number
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 def test_a_program_that_the_image_has_not_is_told_from_a_job_that_ended_so(drive: Drive, engine: Engine) -> None:
     run = start(drive, engine, "no-such-program", "x")
     ended = run.ended(UP_S)
@@ -188,7 +188,7 @@ def test_a_program_that_the_image_has_not_is_told_from_a_job_that_ended_so(drive
     assert_removed(run, engine)
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.requirement("CTR-04", "CTR-05", "B-07")
 def test_CTR_04_term_reaches_the_trainer_and_orphans_are_reaped(drive: Drive, engine: Engine) -> None:
     run = start(drive, engine, "sh", "-c", 'python3 -c "$TRAINER"; exit $?', env={"TRAINER": TRAINER, "ORPHANS": "10"})
@@ -221,7 +221,7 @@ def list_zombies(init: int) -> list[int]:
     return found
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.requirement("CTR-05")
 @pytest.mark.parametrize("victim", ["client", "keeper", "supervisor"])
 def test_CTR_05_whoever_is_killed_nothing_survives(drive: Drive, engine: Engine, victim: str) -> None:
@@ -255,7 +255,7 @@ def kill_all_of_ours(run: Driven, state: Running) -> None:
         run.kill(process)
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.requirement("CTR-05", "PROC-23")
 @pytest.mark.parametrize("policy", [OrphanPolicy.KEEP, OrphanPolicy.KILL])
 @pytest.mark.parametrize("with_keeper", [True, False])
@@ -280,7 +280,7 @@ def test_a_container_that_nobody_can_end_any_more_ends_itself(
     assert_removed(run, engine)
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.requirement("CTR-05")
 def test_a_gate_that_was_opened_and_not_committed_is_found_open(drive: Drive, podman: Engine) -> None:
     run = start(drive, podman, "python3", "-c", TRAINER)
@@ -302,7 +302,7 @@ def test_the_lease_names_who_is_inside_before_the_command_runs(drive: Drive, pod
     check_lease(drive, podman)
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.requirement("LEASE-09")
 def test_with_docker_the_lease_holds_by_the_container_alone(drive: Drive, docker: Engine) -> None:
     check_lease(drive, docker)
@@ -381,7 +381,7 @@ def test_CTR_11_diagnose_and_stacks_are_of_who_is_inside(
     run.ended(UP_S)
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.requirement("CTR-10")
 def test_CTR_10_limits_are_the_runtimes_own(drive: Drive, engine: Engine) -> None:
     limits = Limits(memory_bytes=128 * 1024**2, cpus=0.5, tasks=64, open_files=512)
@@ -400,7 +400,7 @@ def test_CTR_10_limits_are_the_runtimes_own(drive: Drive, engine: Engine) -> Non
     run.ended(UP_S)
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 def test_a_kill_for_memory_inside_is_told(drive: Drive, engine: Engine) -> None:
     words = "x = []\nwhile True: x.append(bytes(1 << 20) + b'x' * 1024)"
     run = start(drive, engine, "python3", "-c", words, limits=Limits(memory_bytes=64 * 1024**2))
@@ -410,7 +410,7 @@ def test_a_kill_for_memory_inside_is_told(drive: Drive, engine: Engine) -> None:
     assert "limits.reached" in found, (found, run.read("exit.json"))
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 def test_the_daemon_may_be_restarted_under_a_run(drive: Drive, docker: Engine, request: pytest.FixtureRequest) -> None:
     daemon = request.getfixturevalue("daemon")
     run = start(drive, docker, "python3", "-c", TRAINER)
@@ -426,7 +426,7 @@ def test_the_daemon_may_be_restarted_under_a_run(drive: Drive, docker: Engine, r
     assert_removed(run, docker)
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.requirement("CTR-05")
 def test_a_container_that_was_paused_by_hand_is_named_and_ends_when_it_is_to(drive: Drive, engine: Engine) -> None:
     run = start(drive, engine, "python3", "-c", TRAINER)
@@ -448,7 +448,7 @@ def test_a_container_that_was_paused_by_hand_is_named_and_ends_when_it_is_to(dri
 LEAVES = TRAINER.replace("sys.exit(7)", "sys.exit(0)")
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.requirement("CTR-05")
 @pytest.mark.parametrize(("trainer", "words"), [(LEAVES, "exit code 0"), (STUBBORN, "137"), ("", "signal 15")])
 def test_a_stop_of_the_runtime_by_hand_is_a_stop_and_no_failure(
@@ -464,7 +464,7 @@ def test_a_stop_of_the_runtime_by_hand_is_a_stop_and_no_failure(
     assert_removed(run, engine)
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 def test_a_stop_while_it_comes_up_leaves_nothing(drive: Drive, podman: Engine) -> None:
     run = start(drive, podman, "python3", "-c", TRAINER)
     wait_until(lambda: run.kind() in ("starting", "running"), UP_S, what="it is starting")

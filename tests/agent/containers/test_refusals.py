@@ -68,7 +68,7 @@ def stand_in(place: Path, **words: tuple[str, int]) -> dict[str, str]:
     return {"PATH": f"{place}:{os.environ['PATH']}"}
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.requirement("PRE-04", "CTR-07", "PRE-17")
 @pytest.mark.gotcha("U30")
 def test_PRE_04_images_are_here_and_pinned_or_refused(podman: Engine, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_lease_that_cannot_name_who_is_inside_holds_the_gate(drive: Drive, pod
         assert_removed(run, podman)
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.requirement("CTR-05")
 def test_a_paused_container_dies_of_kill_without_its_runtime(drive: Drive, podman: Engine, tmp_path: Path) -> None:
     environ = make_waiting(tmp_path / "bin", "unpause")

@@ -24,6 +24,7 @@ from holdfast.model.job import JobSpec, Notify
 from holdfast.model.origin import RunOrigin
 from holdfast.model.record import replace
 from holdfast.model.run import Created, RunState
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.process
 
@@ -231,7 +232,7 @@ def test_PROC_20_a_shell_script_runs_from_its_copy(make: Make, work: Path, direc
         file.write("#!/bin/bash -e\nread _ < gate\necho edited\necho injected\n")
     os.write(gate, b"\n")
     os.close(gate)
-    assert child.communicate(timeout=60)[0] == "first arg\n"
+    assert child.communicate(timeout=LIMIT_S)[0] == "first arg\n"
 
 
 def test_a_script_that_nobody_may_execute_is_no_program_by_its_copy(make: Make, work: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 from holdfast.agent.control.leftovers import Leftover, end_leftovers, find_leftovers
 from holdfast.model.errors import StorageError
 from holdfast.model.record import replace
-from tests.rundirs import ended, living_process, make_run, running
-from tests.waiting import wait_until
+from tests.rundirs import ended, living_process, make_run, own_run_id, running
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-RUN, OTHER = "20251120-100000-digits-0a1b", "20251120-100001-other-0a1c"
+RUN, OTHER = own_run_id(), own_run_id("other")
 SLEEPER = "import signal, sys; print('up', flush=True); signal.pause()"
 STUBBORN = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPER}"
 
@@ -73,7 +73,7 @@ def test_PRE_22_a_leftover_ends_after_TERM_and_decoys_live(start: Start, tmp_pat
     assert [(one.process.pid, one.run_id) for one in found] == [(left.pid, RUN)]
     done = end_leftovers(found, audit=str(tmp_path / "audit.jsonl"))
     assert [end.outcome for end in done] == ["ended"]
-    assert left.wait(60) == -signal.SIGTERM
+    assert left.wait(LIMIT_S) == -signal.SIGTERM
     assert [child.poll() for child in (unmarked, other, job)] == [None, None, None]
     lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert [line["event"] for line in lines] == ["begin", "ended"]
@@ -84,7 +84,7 @@ def test_one_that_ignores_TERM_is_killed_after_the_grace(start: Start, tmp_path:
     left = start(make_run(tmp_path, RUN, ended()), program=STUBBORN)
     (done,) = end_leftovers(mine(left), grace_s=0.2, audit=str(tmp_path / "audit"))
     assert done.outcome == "killed"
-    assert left.wait(60) == -signal.SIGKILL
+    assert left.wait(LIMIT_S) == -signal.SIGKILL
 
 
 def test_a_stopped_leftover_is_woken_to_end(start: Start, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from holdfast.model.finding import Finding, Level
 from holdfast.model.gpu import Card, Inventory, InventorySource
 from holdfast.model.record import replace
 from tests.agent.interpreters import build_driver, make_interpreter
-from tests.rundirs import ended, make_run
+from tests.rundirs import ended, make_run, own_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +51,7 @@ def by_id(findings: Iterator[Finding]) -> dict[str, list[Finding]]:
     return found
 
 
+@pytest.mark.slow
 def test_a_second_lease_area_that_is_in_use_is_an_error(
     host: HostFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_section_that_breaks_hides_nothing(host: HostFacts) -> None:
     assert second
 
 
+@pytest.mark.slow
 def test_a_box_without_cards_is_no_failure(host: HostFacts, fake_nvml: FakeNvml) -> None:
     del fake_nvml
     found = by_id(gpus.check_cards(host))
@@ -154,7 +156,7 @@ def test_without_cards_a_build_for_the_cpu_is_right(host: HostFacts, tmp_path: P
 
 @pytest.mark.requirement("PRE-22")
 def test_PRE_22_leftovers_are_told_with_their_run(host: HostFacts) -> None:
-    run_dir = make_run(host.roots[0], "20251120-100000-digits-0a1b", ended())
+    run_dir = make_run(host.roots[0], own_run_id(), ended())
     marker = {"HOLDFAST_RUN_ID": os.path.basename(run_dir), "HOLDFAST_RUN_DIR": run_dir, "HOLDFAST_ATTEMPT": "1"}
     program = "import signal; print(1, flush=True); signal.pause()"
     with subprocess.Popen(

@@ -238,6 +238,7 @@ def test_a_run_of_a_newer_version_a_damaged_one_and_another_hosts_are_unknown(tm
     assert not said["far"].escalate
 
 
+@pytest.mark.slow
 @pytest.mark.gotcha("GEN8")
 @pytest.mark.requirement("MON-14")
 def test_a_run_that_does_not_answer_costs_its_own_answer_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,6 +258,7 @@ def test_a_run_that_does_not_answer_costs_its_own_answer_only(tmp_path: Path, mo
     assert tick.exit_code == 1
 
 
+@pytest.mark.slow
 @pytest.mark.gotcha("U17")
 @pytest.mark.requirement("MON-14")
 def test_a_place_where_nothing_answers_is_given_up_and_a_patrol_ends_in_time(
@@ -377,6 +379,7 @@ def test_a_damaged_memory_tells_everything_anew(tmp_path: Path, isolated_environ
     assert "told anew" in found.notice
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-01", "MON-07")
 def test_a_real_run_is_seen_running_stalled_and_finished_and_ends_without_any_watcher(drive: Drive) -> None:
     run = drive(*job("stay"), health_every_s=0.2)

@@ -155,7 +155,6 @@ def test_a_sentinel_that_went_along_with_an_automatic_attempt_stays(
     assert waiting.poll() is None
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("MON-11", "PROC-15")
 def test_a_run_whose_supervisor_died_is_taken_up_and_its_job_goes_on(drive: Drive) -> None:
     run = drive(*job("stay"))
@@ -173,7 +172,6 @@ def test_a_run_whose_supervisor_died_is_taken_up_and_its_job_goes_on(drive: Driv
     run.ended()
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("MON-11", "PROC-15")
 def test_a_run_of_which_nothing_is_left_is_recorded_as_lost_and_not_started_again(drive: Drive) -> None:
     run = drive(*job("stay"))

@@ -162,7 +162,7 @@ def test_jobs_that_are_there_already_keep_their_code_and_it_is_said(box: QueueBo
     assert enqueue(same, box.root, os.environ).taken.notes == ()
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.requirement("XPORT-07")
 def test_twenty_equal_orders_at_once_are_one_set_of_jobs(box: QueueBox) -> None:

@@ -101,7 +101,6 @@ def count_held(children: list[Child], wanted: int) -> list[Child]:
     return held
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-11")
 def test_of_sixteen_who_come_at_once_only_as_many_get_in_as_fit_and_each_leaving_lets_one_in(area: LeaseArea) -> None:
     with contextlib.ExitStack() as stack:
@@ -139,7 +138,6 @@ def starting(area: LeaseArea, number: int) -> Child:
     return Child(work)
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-11")
 def test_sixteen_who_all_saw_an_empty_card_do_not_all_get_in(area: LeaseArea) -> None:
     with contextlib.ExitStack() as stack:

@@ -64,7 +64,6 @@ def share(boxes: tuple[Work, ...], directory: Path, shared: str, *, number: int)
         assert {box.states()[f"c{n}"] for box in boxes} == {wanted}
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-21")
 def test_two_boxes_share_the_jobs_and_each_runs_once(work: Work, other: Work, shared: str, tmp_path: Path) -> None:
     share((work, other), tmp_path, shared, number=4)

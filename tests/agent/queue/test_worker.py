@@ -51,7 +51,6 @@ def test_QUEUE_06_the_queue_goes_on_past_a_failed_job_and_the_worker_leaves(work
     assert work.view("b").record["queued"]["name"] == "b"
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-01")
 def test_QUEUE_01_no_more_jobs_run_at_once_than_there_are_slots(work: Work, tmp_path: Path) -> None:
     stamps, go = tmp_path / "stamps", tmp_path / "go"
@@ -122,6 +121,7 @@ def test_failures_in_a_row_hold_the_group_where_that_was_asked_for(work: Work, t
         assert "2 jobs in a row failed" in queue.groups()["g"].held
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_for_a_time_starts_then(work: Work, tmp_path: Path) -> None:
     stamps, when = tmp_path / "stamps", time.time() + 1.0
     work.submit({"a": payload(stamps, 0)}, each={"a": {"not_before": when}})
@@ -130,6 +130,7 @@ def test_a_job_that_waits_for_a_time_starts_then(work: Work, tmp_path: Path) -> 
     assert float(stamps.read_text().split()[0]) >= when
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-13")
 def test_QUEUE_13_a_job_without_room_on_the_disk_is_refused_before_its_process_starts(
     work: Work, tmp_path: Path
@@ -143,6 +144,7 @@ def test_QUEUE_13_a_job_without_room_on_the_disk_is_refused_before_its_process_s
     assert not stamps.exists()
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_since_submit_holds_the_job_or_is_noted(work: Work, tmp_path: Path) -> None:
     stamps, script = tmp_path / "stamps", tmp_path / "train.py"
     script.write_text("new")
@@ -176,6 +178,7 @@ def test_a_job_whose_secrets_are_gone_is_held_and_names_them(work: Work, tmp_pat
     assert work.states() == {"a": DONE}
 
 
+@pytest.mark.slow
 def test_a_job_that_no_run_can_be_made_of_is_held(work: Work, tmp_path: Path) -> None:
     work.submit({"a": payload(tmp_path / "stamps", 0, "--token=hf_" + "a1B2" * 9)})
     work.wait_left()
@@ -184,6 +187,7 @@ def test_a_job_that_no_run_can_be_made_of_is_held(work: Work, tmp_path: Path) ->
     assert "secret" in job.note
 
 
+@pytest.mark.slow
 def test_a_supervisor_keeps_nothing_of_the_worker_that_forked_it(work: Work, tmp_path: Path) -> None:
     go = tmp_path / "go"
     work.submit({"a": payload(tmp_path / "stamps", 0, "--until", go)})
@@ -212,7 +216,6 @@ def test_a_supervisor_keeps_nothing_of_the_worker_that_forked_it(work: Work, tmp
     work.wait_left()
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-11")
 def test_QUEUE_11_no_card_has_two_jobs_and_at_most_two_stand_in_line(work: Work, tmp_path: Path) -> None:
     go = tmp_path / "go"
@@ -233,6 +236,7 @@ def test_QUEUE_11_no_card_has_two_jobs_and_at_most_two_stand_in_line(work: Work,
     assert set(work.states().values()) == {DONE}
 
 
+@pytest.mark.slow
 def test_in_quiet_hours_a_job_for_cards_waits_and_the_others_run(work: Work, tmp_path: Path) -> None:
     work.environ["HOLDFAST_SIMULATED_GPUS"] = "1"
     hour = time.localtime().tm_hour

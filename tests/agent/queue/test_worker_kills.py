@@ -76,7 +76,6 @@ def campaign(work: Work, directory: Path, *, jobs: int, kills: int, seed: int) -
     assert len([name for name in os.listdir(work.runs) if is_run_id(name)]) == len(codes)
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-01")
 def test_QUEUE_01_each_job_runs_once_whenever_the_worker_is_killed(work: Work, tmp_path: Path) -> None:
     campaign(work, tmp_path, jobs=6, kills=5, seed=SEED)

@@ -32,7 +32,6 @@ S = JobState
 RUN = "20261120-100000-t-0a1b"
 
 
-@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.requirement("QUEUE-01")
 def test_a_live_job_that_is_restarted_by_hand_is_followed_to_its_new_end(work: Work, tmp_path: Path) -> None:

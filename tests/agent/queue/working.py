@@ -19,7 +19,7 @@ from holdfast.model.job import JobSpec, Retries
 from holdfast.model.queue import ACTIVE_STATES, JobState, NewJob, Order, OrderVerb, QueuedJob, Submission
 from holdfast.model.record import fields as record_fields
 from holdfast.store.queue.queue import Queue
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -128,7 +128,7 @@ class Work:
     def states(self) -> dict[str, JobState]:
         return {name: job.state for name, job in self.jobs().items()}
 
-    def wait_state(self, name: str, *states: JobState, timeout_s: float = 60.0) -> QueuedJob:
+    def wait_state(self, name: str, *states: JobState, timeout_s: float = LIMIT_S) -> QueuedJob:
         def look() -> QueuedJob | None:
             job = self.jobs()[name]
             return job if job.state in states else None
@@ -140,7 +140,7 @@ class Work:
         assert found is not None
         return found
 
-    def wait_left(self, timeout_s: float = 60.0) -> None:
+    def wait_left(self, timeout_s: float = LIMIT_S) -> None:
         """Until the worker has left by itself."""
         wait_until(lambda: self.worker() is None, timeout_s, what=f"the worker has left; {self.states()} {self.log()}")
         for process in self.workers:

@@ -23,7 +23,7 @@ from holdfast.model.run import CheckpointRequest, Finalizing, Preflight, Request
 from tests.agent.driving import Drive, Driven, job
 from tests.agent.test_leaving import library
 from tests.rundirs import dead_process, ended, make_run, running
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.process
 
 NOBODY = ProcessId(1, 1, "boot")
 RUNS = Running("now", (), NOBODY, JobProcess(NOBODY, 1, 1, 1))
-WAIT_S = 60.0
+WAIT_S = LIMIT_S
 
 
 class Desk:
@@ -136,6 +136,7 @@ def end(run: Driven) -> None:
     run.ended()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-17")
 def test_LIB_17_a_new_checkpoint_appears_and_the_run_goes_on(training: Driven) -> None:
     first = ask(training)
@@ -211,6 +212,7 @@ def test_a_checkpoint_from_before_the_request_does_not_answer_it(drive: Drive) -
     end(run)
 
 
+@pytest.mark.slow
 def test_a_job_that_has_nothing_newer_to_save_has_answered(drive: Drive) -> None:
     run = drive(*library("train", "stands"))
     run.ready()
@@ -247,6 +249,7 @@ def test_LIB_17_a_run_without_a_supervisor_gets_one_that_passes_it_on(training: 
     end(training)
 
 
+@pytest.mark.slow
 def test_a_request_survives_a_supervisor_that_dies_before_it_looks(training: Driven) -> None:
     training.signal_supervisor(signal.SIGSTOP)
     asked = await_answer.request_checkpoint(training.run_dir, by="a test")
@@ -273,7 +276,7 @@ def test_a_run_that_is_over_or_not_begun_is_refused_with_the_reason(drive: Drive
 
 
 def test_a_run_that_is_being_stopped_is_refused(drive: Drive) -> None:
-    run = drive(*job("ignore_term"), grace_s=60.0)
+    run = drive(*job("ignore_term"), grace_s=600.0)
     run.ready()
     run.ask()
     run.wait_kind("stopping")

@@ -81,6 +81,7 @@ def test_OBS_16_a_slow_hook_does_not_hold_the_supervisor_up(drive: Drive) -> Non
     assert run.events("notified")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-16")
 @pytest.mark.parametrize("command", [("/no/such/hook",), ("false",)])
 def test_OBS_16_a_hook_that_fails_is_logged_and_the_outcome_stays(drive: Drive, command: tuple[str, ...]) -> None:

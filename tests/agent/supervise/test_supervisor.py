@@ -29,6 +29,7 @@ def test_a_run_goes_through_its_states_in_order_and_leaves_nothing(drive: Drive)
     assert not [name for name in os.listdir(run.directory) if name.startswith(".")], "no temporary file stays"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-07")
 def test_OBS_07_events_are_numbered_json_lines_with_both_clocks(drive: Drive) -> None:
     first, second = drive(*job("exit_with", 0)), drive(*job("exit_with", 0))

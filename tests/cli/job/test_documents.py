@@ -124,6 +124,7 @@ def test_a_billion_laughs_stay_small() -> None:
     assert inner(tree, "a9").where == "job.yaml:10"
 
 
+@pytest.mark.slow
 @pytest.mark.pure
 @given(st.text(max_size=80))
 def test_any_text_is_a_tree_or_a_job_file_error(text: str) -> None:

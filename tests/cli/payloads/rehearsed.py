@@ -17,7 +17,7 @@ from typing import Any
 
 HOW = sys.argv[1]
 STEPS = int(sys.argv[2]) if len(sys.argv) > 2 else 120
-STEP_S = float(sys.argv[3]) if len(sys.argv) > 3 else 0.02
+STEP_S = float(sys.argv[3]) if len(sys.argv) > 3 else 0.05
 SAMPLES = [((31 * at) % 97) / 97 for at in range(53)]
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Command
 
-pytestmark = [pytest.mark.cli, pytest.mark.repeats, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cli, pytest.mark.slow, pytest.mark.timeout(600)]
 
 LIMIT_S = 120.0
 TICKS = "i=0; while ! [ -e {end} ]; do i=$((i+1)); echo tick $i; sleep 0.1; done; exit {code}"

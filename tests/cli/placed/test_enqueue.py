@@ -96,7 +96,7 @@ def write_sweep(desk: Desk) -> None:
     (desk.tree / "sweep.yaml").write_text(SWEEP)
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-19")
 def test_a_sweep_is_read_here_and_its_jobs_run_there_over_one_tree(desk: Desk) -> None:
     write_sweep(desk)
@@ -138,7 +138,7 @@ def test_preflight_looks_at_the_job_there_and_leaves_nothing(desk: Desk) -> None
     assert not [name for name in os.listdir(desk.root) if name.endswith(".tmp")]
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "seen"),
     [

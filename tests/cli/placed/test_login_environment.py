@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Command
     from tests.sshd import Sshd
 
-pytestmark = [pytest.mark.process, pytest.mark.repeats, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(180)]
 CANARY = "hf_CanaryOfALoginShell0123456789abcd"
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Ended
 
-pytestmark = [pytest.mark.cli, pytest.mark.repeats, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.cli, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 OUTSIDE = {
     "shell": "it is a person's terminal; tests/cli/test_exec.py",

@@ -92,6 +92,7 @@ def plans(draw: st.DrawFn) -> tuple[list[JobLoad], Capacity]:
     return loads, Capacity(cards, slots, draw(st.sampled_from([{}, {"g": 1}, {"g": 2, "h": 1}])))
 
 
+@pytest.mark.slow
 @given(plans())
 def test_no_span_is_before_its_critical_path(plan: tuple[list[JobLoad], Capacity]) -> None:
     loads, room = plan

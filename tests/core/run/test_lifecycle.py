@@ -181,7 +181,6 @@ class TestTable:
 
 
 class TestWholeLives:
-    @pytest.mark.slow
     @pytest.mark.requirement("PROC-14", "PROC-15")
     @given(st.data(), st.booleans(), st.sampled_from([0.0, 60.0]), st.sampled_from([None, 100.0]))
     @settings(max_examples=examples(400))

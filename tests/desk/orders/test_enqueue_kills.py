@@ -79,7 +79,7 @@ def near(tmp_path: Path, isolated_environment: dict[str, str]) -> QueueDesk:
     return QueueDesk(tmp_path)
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.requirement("XPORT-07")
 @pytest.mark.timeout(240)
 def test_a_desk_that_is_killed_leaves_no_job_or_all(near: QueueDesk, tmp_path: Path) -> None:

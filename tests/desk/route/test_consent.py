@@ -81,7 +81,7 @@ def test_a_plan_that_changed_while_it_was_asked_for_is_asked_for_anew(warm: Warm
     assert text.count("Remove this run") == 2
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 def test_each_verb_that_asks_is_asked_through_a_place(warm: WarmLoop, holdfast: Command, tmp_path: Path) -> None:
     for words, refusal in (
         (("queue", "install", "--cron", "--on", "loop"), "holdfast queue install --on loop --yes --cron"),
@@ -93,7 +93,7 @@ def test_each_verb_that_asks_is_asked_through_a_place(warm: WarmLoop, holdfast: 
         assert (code, "entry?" in text, "nothing was done" in text) == (64, True, True), text
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 def test_scratch_and_jobs_in_line_go_with_a_yes_at_the_desk(
     warm: WarmLoop, holdfast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,7 +120,7 @@ def test_scratch_and_jobs_in_line_go_with_a_yes_at_the_desk(
     assert (code, "Cancel 2 jobs" in text) == (0, True), text
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 def test_the_run_of_another_person_is_stopped_only_when_that_is_meant(
     warm: WarmLoop, holdfast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,7 +122,7 @@ def test_a_command_that_fails_there_writes_nothing_here(loop: WarmLoop, holdfast
     assert list_leftovers(tmp_path) == []
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 def test_a_table_of_jobs_goes_along_and_its_mistakes_have_its_own_name(
     loop: WarmLoop, holdfast: Command, tmp_path: Path
 ) -> None:
@@ -147,7 +147,7 @@ def test_a_table_of_jobs_goes_along_and_its_mistakes_have_its_own_name(
     assert holdfast("queue", "cancel", "--yes", "s/").code == 0
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 def test_variables_of_a_file_go_along_with_a_restart(loop: WarmLoop, holdfast: Command, tmp_path: Path) -> None:
     with live_run(holdfast) as run:
         assert holdfast("stop", "--now", run.run_id).code == 0

@@ -41,7 +41,7 @@ def _wait_for_lines(file: Path, count: int) -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    "words", [pytest.param(["logs", "-f"], id="logs", marks=pytest.mark.repeats), pytest.param(["attach"], id="attach")]
+    "words", [pytest.param(["logs", "-f"], id="logs", marks=pytest.mark.slow), pytest.param(["attach"], id="attach")]
 )
 def test_XPORT_06_every_byte_comes_once_though_the_link_is_cut(
     holdfast: Command, link: Proxy, tmp_path: Path, words: list[str]

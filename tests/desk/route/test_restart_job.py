@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tests.cli.conftest import Command
 
-pytestmark = [pytest.mark.process, pytest.mark.repeats, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(180)]
 TELL = (
     "import os, sys\nprint(os.path.basename(os.getcwd()), sys.argv[1:], os.environ.get('COLOUR'), os.environ['SET'])\n"
 )

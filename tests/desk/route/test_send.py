@@ -78,7 +78,7 @@ MORE_VERBS = (
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    "verbs", [pytest.param(VERBS, id="few"), pytest.param(MORE_VERBS, id="more", marks=pytest.mark.repeats)]
+    "verbs", [pytest.param(VERBS, id="few"), pytest.param(MORE_VERBS, id="more", marks=pytest.mark.slow)]
 )
 def test_what_is_sent_prints_the_same_as_what_is_typed(holdfast: Command, verbs: tuple[list[str], ...]) -> None:
     ended = holdfast("run", "--name", "digits", "--", "sh", "-c", "echo out; echo ü; exit 3")
@@ -140,7 +140,7 @@ def test_several_places_are_asked_in_turn_and_the_worst_code_is_told(holdfast: C
     assert holdfast("rm", "--json", "-y", "loop:a", "again:b").code == 64
 
 
-@pytest.mark.repeats
+@pytest.mark.slow
 @pytest.mark.requirement("CKPT-15")
 def test_a_job_is_rehearsed_at_a_place_and_leaves_nothing_there(
     holdfast: Command, loop: WarmLoop, tmp_path: Path

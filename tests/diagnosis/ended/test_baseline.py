@@ -136,6 +136,7 @@ RECORD = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(manifest=RECORD, record=RECORD, beat=OBJECT, aftermath=BOX)
 @settings(max_examples=examples(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_records_of_any_form_are_judged_without_an_error(

@@ -19,7 +19,7 @@ from holdfast.model.verdict import Confidence, FailureClass, RetryPolicy, Verdic
 from tests.agent.driving import Drive, Driven, job, read_text, timeouts
 from tests.diagnosis.ended.making import ended, write_attempt
 from tests.host.small_disk import mount_small_disk
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -130,6 +130,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield path
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-03")
 def test_FAIL_03_a_full_disk_is_found_on_the_disk_and_in_the_words(drive: Drive, small_disk: Path) -> None:
     needs = DiskNeeds(paths=(str(small_disk),), min_free_bytes=0, min_free_inodes=0)
@@ -161,7 +162,6 @@ def test_a_plain_success_has_no_verdict(drive: Drive) -> None:
     assert run.read(wire.EXIT)["failure_class"] is None
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("DIAG-02", "PROC-15")
 def test_DIAG_02_a_run_whose_keepers_were_killed_is_said_to_have_lost_them(drive: Drive) -> None:
     run = drive(*job("stay"))
@@ -210,7 +210,7 @@ def test_DIAG_02_an_account_that_may_not_read_the_kernel_log_does_not_call_it_no
         os.setuid(NOBODY)
         return wire.encode(examine_attempt(run_dir, 1, end).verdict)
 
-    verdict = wire.decode(Verdict, Offload(judge_as_nobody).wait(60))
+    verdict = wire.decode(Verdict, Offload(judge_as_nobody).wait(LIMIT_S))
     assert (verdict.kind, verdict.confidence) == (F.KILLED, Confidence.POSSIBLE)
     assert any("kernel log could not be read" in clue.text for clue in verdict.unknown)
     assert not any("out_of_memory" in clue.text for clue in verdict.evidence_against)

@@ -10,6 +10,7 @@ import pytest
 from holdfast.diagnosis.evidence import KernelKind
 from holdfast.diagnosis.kernel import log
 from holdfast.diagnosis.kernel.log import read_export, read_kernel_log
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, name=x, gone"
-PATIENT_S = 60.0
+PATIENT_S = LIMIT_S
 
 
 def write_log(path: Path, *records: tuple[int, str]) -> str:

@@ -40,6 +40,7 @@ HUNG = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-01", "DIAG-03", "DIAG-04", "DIAG-06", "MON-07", "B-42", "B-82")
 @pytest.mark.parametrize(("mode", "expected"), HUNG, ids=[mode for mode, _ in HUNG])
 def test_a_process_that_hangs_gets_the_class_of_its_hang(tmp_path: Path, mode: str, expected: LiveClass) -> None:
@@ -52,6 +53,7 @@ def test_a_process_that_hangs_gets_the_class_of_its_hang(tmp_path: Path, mode: s
     assert "{" not in report.verdict.action
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-06")
 @pytest.mark.parametrize("mode", ["network", "network_poll"])
 def test_a_process_that_waits_for_the_network_is_told_with_the_other_end(tmp_path: Path, mode: str) -> None:
@@ -64,6 +66,7 @@ def test_a_process_that_waits_for_the_network_is_told_with_the_other_end(tmp_pat
     assert f"127.0.0.1:{port}" in report.verdict.action
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-03")
 def test_a_deadlock_in_which_nobody_can_wake_another_needs_no_heartbeat(tmp_path: Path) -> None:
     with behaving("deadlock", tmp_path) as target:
@@ -71,6 +74,7 @@ def test_a_deadlock_in_which_nobody_can_wake_another_needs_no_heartbeat(tmp_path
     assert report.verdict.kind is LiveClass.DEADLOCK, explain(report)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-04")
 def test_a_busy_process_without_a_heartbeat_is_not_called_hung(tmp_path: Path) -> None:
     with behaving("busy", tmp_path) as target:
@@ -115,6 +119,7 @@ def test_a_target_that_is_gone_is_unclear_and_says_so(tmp_path: Path) -> None:
     assert "ended" in report.verdict.evidence_for[0].text
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-06")
 def test_a_training_that_said_finished_and_does_not_end_hangs_at_its_exit(tmp_path: Path) -> None:
     with behaving("exit_hang", tmp_path) as target:
@@ -160,6 +165,7 @@ def test_a_healthy_process_is_never_said_to_hang(tmp_path: Path, mode: str, expe
     assert get_cores_used(report) < OWN_SHARE * len(os.sched_getaffinity(0)), explain(report)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-10")
 def test_a_process_that_sets_unbuffered_output_is_not_called_buffered(tmp_path: Path) -> None:
     with behaving("sleeping", tmp_path, unbuffered=True) as target:
@@ -172,6 +178,7 @@ def test_a_process_that_sets_unbuffered_output_is_not_called_buffered(tmp_path: 
 SECTIONS = ["states", "cpu", "io", "files", "kernel_stack", "stacks", "calls", "cards", "storage"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("DIAG-01")
 def test_the_report_has_its_sections_in_order_and_can_be_written_down(tmp_path: Path) -> None:
     with behaving("pipe", tmp_path) as target:

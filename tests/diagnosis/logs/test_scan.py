@@ -104,6 +104,7 @@ def test_words_in_an_endless_line_are_found_at_every_place(tmp_path: Path, befor
     assert "disk" in ids(read(tmp_path, b"x" * before + words + b"y" * 30000))
 
 
+@pytest.mark.slow
 def test_a_line_of_ten_megabytes_costs_no_more_than_its_bytes(tmp_path: Path) -> None:
     facts = read(tmp_path, b"a" * 10_000_000 + b"\n" + OOM + b"b" * 10_000_000)
     assert ids(facts) == ["vram"]

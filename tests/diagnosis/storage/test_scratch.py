@@ -19,12 +19,12 @@ from holdfast.host.clock import format_utc, utc_now
 from holdfast.model import wire
 from holdfast.model.job import DiskNeeds, JobSpec
 from holdfast.model.record import replace
-from tests.rundirs import ended, make_run
+from tests.rundirs import ended, make_run, own_run_id
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.process
 
-RUN, OTHER = "20261120-100000-digits-0a1b", "20261120-100001-other-0a1c"
+RUN, OTHER = "20261120-100000-digits-0a1b", own_run_id("other")
 
 
 @pytest.fixture

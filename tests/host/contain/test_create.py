@@ -86,6 +86,7 @@ def test_LIM_01_a_memory_limit_kills_the_hog_and_is_counted(holder: list[Control
     assert 90 * MIB < usage.memory_peak_bytes <= 96 * MIB
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIM-04", "B-48")
 def test_LIM_04_the_whole_tree_is_counted(holder: list[ControlGroup]) -> None:
     group = make(holder, Limits(memory_bytes=600 * MIB))

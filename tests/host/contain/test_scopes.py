@@ -26,7 +26,7 @@ from holdfast.host.contain.scopes import (
 )
 from holdfast.host.contain.tree import find_cgroups
 from tests.host.families import become
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -172,6 +172,7 @@ def test_a_refusal_is_told_in_systemds_words_and_not_tried_twice(tmp_path: Path)
     assert len((tmp_path / "calls").read_text().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_an_older_systemd_is_asked_again_without_the_oom_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,7 +222,7 @@ def verify(tmp_path: Path, text: str) -> tuple[int, str]:
     path.write_text(text)
     words = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(path)]
     done = subprocess.run(
-        words, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "LC_ALL": "C"}
+        words, capture_output=True, text=True, timeout=LIMIT_S, check=False, env={**os.environ, "LC_ALL": "C"}
     )
     said = [line for line in done.stderr.splitlines() if "holdfast-check" in line]
     return done.returncode, "\n".join(said)

@@ -12,6 +12,7 @@ from holdfast.host.files.claims import BeatWatch, Claim, ClaimEnd, ClaimView, Re
 from holdfast.host.process.offload import Offload
 from holdfast.model.errors import NotPermitted, StorageError
 from holdfast.model.wire import WireError
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +35,7 @@ def claimed(directory: Path, after: int = 0) -> Claim:
 def test_of_many_boxes_that_claim_at_once_exactly_one_gets_the_job(tmp_path: Path) -> None:
     job = str(tmp_path / "job")
     work = [Offload(lambda: claims.make_claim(job, 0) is not None) for _ in range(16)]
-    assert sum(bool(each.wait(60)) for each in work) == 1
+    assert sum(bool(each.wait(LIMIT_S)) for each in work) == 1
     assert claims.look_at_claim(job).number == 1
     assert not [name for name in os.listdir(job) if name.endswith(".tmp")]
 

@@ -45,7 +45,6 @@ def start_writer(path: str) -> int:
     return child
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("OBS-03", "PROC-14")
 def test_OBS_03_a_writer_killed_100_times_never_leaves_half_a_file(tmp_path: Path) -> None:
     path = str(tmp_path / "state.json")

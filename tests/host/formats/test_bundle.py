@@ -31,7 +31,9 @@ def installed(tmp_path: Path) -> str:
 
 @pytest.fixture
 def cache(isolated_environment: dict[str, str]) -> Path:
-    return Path(isolated_environment["XDG_CACHE_HOME"])
+    path = Path(isolated_environment["XDG_CACHE_HOME"])
+    path.mkdir(mode=0o700)
+    return path
 
 
 def find(package: str) -> str:

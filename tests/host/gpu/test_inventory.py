@@ -20,7 +20,7 @@ from holdfast.model.gpu import HolderKind, InventorySource
 from tests.fakes.nvml import GIB
 from tests.fakes.nvml.driver import LIBRARY_MISMATCH, UNKNOWN_ERROR
 from tests.kernel_calls import list_open_files
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.process
 
 NEVER_A_PID = 4194304
 """One above the largest pid a 64-bit kernel gives out (PID_MAX_LIMIT)."""
-PATIENT_S = 60.0
+PATIENT_S = LIMIT_S
 """A deadline that no test waits for, so that a loaded machine fails none."""
 
 
@@ -175,6 +175,7 @@ def test_an_error_of_one_call_is_a_fault_of_that_card_only(fake_nvml: FakeNvml, 
     assert good.faults == ()
 
 
+@pytest.mark.slow
 def test_a_call_that_hangs_costs_one_card_and_not_the_reading(fake_nvml: FakeNvml, probe: Probe) -> None:
     fake_nvml.add_cards(3)
     fake_nvml.set(1, utilisation=33)
@@ -196,6 +197,7 @@ def test_a_call_that_hangs_costs_one_card_and_not_the_reading(fake_nvml: FakeNvm
     assert probe.pid == child
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_at_start_gives_an_incomplete_reading(fake_nvml: FakeNvml) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.hang("nvmlInitWithFlags")
@@ -204,6 +206,7 @@ def test_a_driver_that_hangs_at_start_gives_an_incomplete_reading(fake_nvml: Fak
     assert inventory.reason
 
 
+@pytest.mark.slow
 def test_a_slow_first_start_is_finished_by_a_kept_probe(fake_nvml: FakeNvml, probe: Probe) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.hang("nvmlInitWithFlags")
@@ -212,6 +215,7 @@ def test_a_slow_first_start_is_finished_by_a_kept_probe(fake_nvml: FakeNvml, pro
     wait_until(lambda: read_inventory(PATIENT_S, probe=probe).complete, what="the driver to have started")
 
 
+@pytest.mark.slow
 def test_a_library_whose_loading_hangs_is_given_up_and_started_anew(fake_nvml: FakeNvml, probe: Probe) -> None:
     fake_nvml.add_cards(1)
     fake_nvml.fault("hang.load", 1, None)
@@ -368,6 +372,7 @@ def test_LEASE_12_a_pid_of_no_process_is_a_ghost_in_the_initial_namespace(fake_n
     assert nobody.kind is HolderKind.UNKNOWN
 
 
+@pytest.mark.slow
 @needs_initial_namespace
 def test_a_ghost_is_found_beside_a_card_that_hangs(fake_nvml: FakeNvml, probe: Probe) -> None:
     fake_nvml.add_cards(2)
@@ -577,6 +582,7 @@ def test_a_bad_simulation_variable_is_named(monkeypatch: pytest.MonkeyPatch, val
     assert f"HOLDFAST_SIMULATED_GPUS={value}" in (inventory.reason or "")
 
 
+@pytest.mark.slow
 def test_a_status_with_a_blocked_driver_answers(
     fake_nvml: FakeNvml, record_property: Callable[[str, object], None]
 ) -> None:

@@ -464,7 +464,6 @@ def break_it(area: LeaseArea) -> list[Any]:
     return [len(done.removed), line["owner_uid"]]
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-16")
 def test_a_record_with_the_run_id_of_another_account_is_a_lease_of_its_own(area: LeaseArea) -> None:
     with hold_as_alice(area) as alice:

@@ -131,7 +131,6 @@ def compete(area: LeaseArea, number: int, rounds: int, *devices: LeasedDevice, s
     return Child(work)
 
 
-@pytest.mark.slow
 @pytest.mark.gotcha("GEN7")
 @pytest.mark.requirement("LEASE-01", "B-02")
 def test_LEASE_01_of_48_starters_at_once_exactly_one_wins_in_every_round(area: LeaseArea) -> None:
@@ -148,7 +147,6 @@ def test_LEASE_01_of_48_starters_at_once_exactly_one_wins_in_every_round(area: L
             assert [starter.receive() for starter in starters] == ["done"] * 48
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-01")
 def test_LEASE_01_opposite_orders_neither_deadlock_nor_half_take(area: LeaseArea) -> None:
     def work(order: tuple[int, int], number: int) -> Child:
@@ -207,7 +205,6 @@ def test_LEASE_02_after_a_restart_of_the_box_a_record_is_void(area: LeaseArea) -
     take(area, record(2, CARDS[0])).release()
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-03", "B-69")
 def test_LEASE_03_an_inherited_descriptor_keeps_the_card_after_the_supervisor_is_killed(area: LeaseArea) -> None:
     def work(line: Line) -> None:
@@ -357,7 +354,6 @@ def test_LEASE_19_slices_are_leased_apart_and_exclude_their_card(area: LeaseArea
     both.release()
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-18", "LEASE-19")
 def test_LEASE_19_slices_and_sharing_runs_that_start_together_still_exclude_each_other(area: LeaseArea) -> None:
     rounds = 25

@@ -234,6 +234,7 @@ def test_enough_cards_are_needed(area: LeaseArea) -> None:
         assert waiter.free == CARDS[:3]
 
 
+@pytest.mark.slow
 def test_a_hand_written_lock_is_looked_at_slowly(area: LeaseArea, tmp_path: Path) -> None:
     (tmp_path / "gpu_locks").mkdir()
     lock = tmp_path / "gpu_locks" / "gpu_0.lock"
@@ -365,7 +366,6 @@ def queue_again_and_again(area: LeaseArea, number: int, rounds: int) -> Child:
     return Child(work)
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LEASE-01", "LEASE-02", "LEASE-14")
 def test_LEASE_14_a_crowd_that_is_killed_at_random_never_stalls_nor_doubles(area: LeaseArea) -> None:
     draw = random.Random(7)

@@ -290,6 +290,7 @@ def test_a_run_that_ends_before_a_reservation_gets_the_card_and_one_that_may_not
         short.release()
 
 
+@pytest.mark.slow
 @needs_root
 def test_a_reservation_ends_by_itself_and_by_its_owner(area: LeaseArea) -> None:
     path = f"{area.directories[0]}/reservation-"

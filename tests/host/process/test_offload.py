@@ -14,14 +14,14 @@ from holdfast.host.process import offload
 from holdfast.host.process.offload import Offload, OffloadFailed
 from holdfast.host.process.pidfd import HeldProcess
 from tests.kernel_calls import list_open_files
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.process
 
-LONG_S = 60.0
+LONG_S = LIMIT_S
 
 
 def hang() -> NoReturn:
@@ -124,8 +124,10 @@ def test_a_hung_child_does_not_hold_a_lease(tmp_path: Path) -> None:
     work = Offload(hang)
     other = os.open(tmp_path / "lock", os.O_RDWR)
     try:
-        wait_until(lambda: not holds(work.pid, tmp_path / "lock"), what="the child to drop it")
-        os.close(lock)
+        try:
+            wait_until(lambda: not holds(work.pid, tmp_path / "lock"), what="the child to drop it")
+        finally:
+            os.close(lock)
         fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
         os.close(other)

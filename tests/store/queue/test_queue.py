@@ -179,6 +179,7 @@ def test_a_clock_that_is_set_back_reorders_nothing(queue: Queue, monkeypatch: py
     assert start(queue) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_moved_jobs_keep_one_order(queue: Queue) -> None:
     a, _, c, d = queue.submit(submission("a", "b", "c", "d"))
     queue.order(order(V.MOVE, d, c, to="first"))

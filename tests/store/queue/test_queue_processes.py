@@ -16,7 +16,7 @@ from holdfast.model.queue import JobState, OrderVerb
 from holdfast.store.queue.queue import Queue
 from tests.host.small_disk import fill, mount_small_disk
 from tests.store.queueing import dump, finish, job, no_runs, order, states, submission
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +76,6 @@ def _count_calls(number: int) -> None:
     os.fsync = fsync  # type: ignore[assignment]
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("QUEUE-01")
 def test_killed_anywhere_an_act_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "queue"
@@ -115,7 +114,7 @@ def test_several_submit_while_jobs_are_moved_on(tmp_path: Path) -> None:
         others = [subprocess.Popen([*command, name, "15"]) for name in ("ax", "ay", "bz")]
         for each in work:
             finish(worker, each)
-        assert [other.wait(timeout=60) for other in others] == [0, 0, 0]
+        assert [other.wait(timeout=LIMIT_S) for other in others] == [0, 0, 0]
         assert worker.counts() == {"work": {S.DONE: 20}, "a": {S.QUEUED: 30}, "b": {S.QUEUED: 15}}
         ids = [each.id for each in worker.jobs()]
         assert sorted(ids) == list(range(1, 66))
@@ -142,7 +141,7 @@ def test_whoever_holds_the_queue_is_named(tmp_path: Path, monkeypatch: pytest.Mo
                     queue.submit(submission("b"))
                 assert "kill -CONT" in caught.value.hint
                 assert [each.name for each in queue.jobs()] == ["a"], "reading waits for nobody"
-                process.communicate(timeout=60)
+                process.communicate(timeout=LIMIT_S)
         queue.submit(submission("b"))
         assert len(os.listdir(f"{path}/journal")) == 2
 
@@ -183,4 +182,4 @@ def test_a_reader_sees_an_act_once_it_is_whole(tmp_path: Path) -> None:
         wait_until(lambda: [name for name in os.listdir(f"{path}/journal") if name.endswith(".jsonl")])
         worker.catch_up()
         assert states(worker) == {"ax0": S.QUEUED}
-        assert other.wait(timeout=60) == 0
+        assert other.wait(timeout=LIMIT_S) == 0

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import LIMIT_S
+
 PAYLOADS = Path(__file__).parent / "payloads"
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -39,7 +41,7 @@ class Training:
                 self.lines.append(line.rstrip())
                 if self.lines[-1] == f"step {end_at}":
                     self.process.send_signal(how)
-        return self.process.wait(60)
+        return self.process.wait(LIMIT_S)
 
     @property
     def steps(self) -> list[int]:

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.installed import skip_without
 from tests.training.adapters.frameworks import check_exact
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("accelerate")
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300), pytest.mark.ranks]
+skip_without("accelerate")
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-19", "CKPT-02", "POST-09")
 @pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.soak), 2])
 def test_LIB_19_a_loop_with_an_accelerator_continues_bit_for_bit(tmp_path: Path, workers: int) -> None:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.installed import skip_without
 from tests.training.adapters.frameworks import Training, check_exact
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("transformers")
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300), pytest.mark.ranks]
+skip_without("transformers")
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 TERM, KILL = signal.SIGTERM, signal.SIGKILL
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -35,6 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 FIRST, *REST = SETTINGS
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("LIB-19", "CKPT-02", "POST-09")
 @pytest.mark.parametrize("name", [FIRST, *(pytest.param(name, marks=pytest.mark.soak) for name in REST)])
 def test_LIB_19_a_trainer_continues_bit_for_bit(tmp_path: Path, name: str) -> None:

@@ -13,7 +13,7 @@ from tests.training.adapters.frameworks import check_exact
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300), pytest.mark.ranks]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 @pytest.mark.requirement("LIB-19", "CKPT-02", "POST-09")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.training.faults import support
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,7 @@ class Trainer:
         self.errors = b""
         self.children: list[int] = []
 
-    def hear(self, key: str, timeout_s: float = 60.0) -> Any:
+    def hear(self, key: str, timeout_s: float = LIMIT_S) -> Any:
         """The next line that has `key`."""
         found: list[Any] = []
 
@@ -108,7 +108,7 @@ class Trainer:
     def quit(self) -> int:
         with contextlib.suppress(BrokenPipeError):
             self.tell("quit")
-        return self.process.wait(60)
+        return self.process.wait(LIMIT_S)
 
     def close(self) -> None:
         for child in self.children:

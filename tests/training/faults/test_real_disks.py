@@ -105,7 +105,6 @@ def image(tmp_path: Path) -> Iterator[tuple[str, Path]]:
         yield device, place
 
 
-@pytest.mark.slow
 @pytest.mark.gotcha("U6")
 @pytest.mark.requirement("CKPT-08", "LIB-06")
 def test_an_ext4_that_fills_up_while_the_files_are_written(
@@ -125,7 +124,6 @@ def test_an_ext4_that_fills_up_while_the_files_are_written(
     assert save(directory, 3, asynchronous=True).ok
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("CKPT-08", "LIB-06")
 def test_a_disk_that_became_read_only(image: tuple[str, Path]) -> None:
     directory = image[1] / "c"

@@ -13,6 +13,7 @@ import pytest
 from tests.training.faults import support
 from tests.training.faults.driving import start
 from tests.training.test_writing import judge_order
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,7 @@ def traced(tmp_path: Path) -> Callable[..., tuple[list[str], subprocess.Complete
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=LIMIT_S,
         )
         if "PTRACE" in done.stderr or "ptrace" in done.stderr:
             pytest.skip(f"no process may be traced here: {done.stderr.strip()[:200]}")
@@ -88,7 +89,6 @@ def test_the_kernel_is_asked_to_sync_everything_before_the_name_appears(
     judge_order(events(lines, str(tmp_path)), "c", "c/step-1")
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("LIB-06", "CKPT-05")
 @pytest.mark.parametrize(
     ("fault", "words"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 
 from holdfast.host.contain.containment import choose_level, probe_levels
@@ -131,5 +130,4 @@ def step_down(uid: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    signal.alarm(20)
     print(json.dumps(climb() if sys.argv[1] == "ladder" else step_down(int(sys.argv[2]))))

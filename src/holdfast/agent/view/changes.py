@@ -28,6 +28,7 @@ class ChangeWatch:
         self._poller = select.poll()
         self._held: dict[ProcessId, pidfd.HeldProcess] = {}
         self._gone: set[ProcessId] = set()
+        self._missed = False
         self._queue: inotify.Inotify | None = None
         if local:
             self._open_queue(directory)
@@ -65,13 +66,17 @@ class ChangeWatch:
         self._held.clear()
 
     def watch(self, *wanted: ProcessId | None) -> None:
-        """Also wake when one of these processes ends; known ones and None are ignored."""
+        """Also wake when one of these processes ends; known ones and None are ignored.
+
+        One that is gone already ended after the caller looked, as far as we know: the next wait returns at once.
+        """
         for process in wanted:
             if process is None or process in self._held or process in self._gone:
                 continue
             held = pidfd.hold_process(process)
             if held is None:
                 self._gone.add(process)
+                self._missed = True
                 continue
             self._held[process] = held
             if held.descriptor is not None:
@@ -83,15 +88,16 @@ class ChangeWatch:
         Empty when the time passed or `wake_fd` woke us; `EVERYTHING` when a process ended, when events were lost, or
         when nothing can tell us.
         """
-        limit_s = timeout_s
+        missed, self._missed = self._missed, False
+        limit_s = 0 if missed else timeout_s
         if self._queue is None:
-            limit_s = POLL_S if timeout_s is None else min(timeout_s, POLL_S)
+            limit_s = POLL_S if limit_s is None else min(limit_s, POLL_S)
         deadline = None if limit_s is None else monotonic_s() + limit_s
         while True:
             left_s = None if deadline is None else max(0.0, deadline - monotonic_s())
             ready = self._sleep(left_s)
             changed = self._read_queue()
-            if self._forget_ended():
+            if self._forget_ended() or missed:
                 return EVERYTHING
             if ready or changed or (deadline is not None and monotonic_s() >= deadline):
                 return changed if self._queue is not None else EVERYTHING

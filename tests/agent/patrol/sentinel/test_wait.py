@@ -30,7 +30,7 @@ from holdfast.model.record import replace
 from holdfast.model.run import Outcome, Preflight
 from tests.agent.driving import job
 from tests.rundirs import dead_process, ended, living_process, make_run, running, write
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -153,7 +153,7 @@ class Waiting:
         self.process.communicate()
 
     def end(self) -> tuple[int, str]:
-        said, _ = self.process.communicate(timeout=60)
+        said, _ = self.process.communicate(timeout=LIMIT_S)
         return self.process.returncode, said
 
 
@@ -169,6 +169,7 @@ def test_it_ends_when_the_result_appears_in_a_directory_that_was_not_there_yet(t
     assert "r.json is there" in said
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("MON-03")
 def test_it_ends_at_a_step_and_when_its_life_is_over(tmp_path: Path) -> None:
     run_dir = make_live(tmp_path)

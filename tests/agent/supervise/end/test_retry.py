@@ -300,6 +300,7 @@ def test_a_disk_that_was_measured_full_is_cleared_of_declared_scratch_and_tried_
     assert run.ended().exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("FAIL-03")
 def test_a_full_disk_without_anything_to_prune_is_asked_about(drive: Drive) -> None:
     run = drive.create("true", disk=DiskNeeds(min_free_bytes=1, min_free_inodes=1), retries=Retries(max=3, wait_s=0.01))

@@ -74,6 +74,7 @@ def test_a_copy_is_imported_under_read_only_data_too(
     shutil.copytree(bundle.PACKAGE, place / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
     (place / "other").mkdir()
     cache = isolated_environment["XDG_CACHE_HOME"]
+    os.mkdir(cache, 0o700)
     run = drive.create(sys.executable, "-S", "-c", IMPORT, data=(cache,))
     subprocess.run([sys.executable, "-S", "-c", START, str(place), run.run_dir], env=run.environ, check=True)
     assert run.ended().outcome is Outcome.SUCCEEDED, run.output()
@@ -185,6 +186,7 @@ def test_an_attempt_without_a_readable_end_was_not_interrupted(tmp_path: Path) -
     assert read_running_time(run_dir, 1) is None
 
 
+@pytest.mark.slow
 def test_a_restart_of_a_run_that_was_not_interrupted_knows_no_mean(drive: Drive) -> None:
     run = drive(*job("show"))
     run.ended()

@@ -36,7 +36,6 @@ def start_claimed(drive: Drive, tmp_path: Path, *words: str) -> tuple[Driven, Cl
     return run, claim
 
 
-@pytest.mark.slow
 def test_a_claim_is_shown_to_be_alive_while_the_run_lives(drive: Drive, tmp_path: Path) -> None:
     run, claim = start_claimed(drive, tmp_path, "stay")
     run.ready()
@@ -62,7 +61,6 @@ def test_the_other_boxes_are_told_how_it_ended(drive: Drive, tmp_path: Path, cod
     assert (end.outcome, end.exit_code) == (outcome, int(code))
 
 
-@pytest.mark.slow
 def test_a_run_whose_job_was_taken_over_is_ended_at_once_and_says_nothing_about_the_job(
     drive: Drive, tmp_path: Path
 ) -> None:
@@ -77,7 +75,6 @@ def test_a_run_whose_job_was_taken_over_is_ended_at_once_and_says_nothing_about_
     run.assert_gone()
 
 
-@pytest.mark.slow
 def test_a_run_that_cannot_reach_its_claim_ends_before_it_expires(drive: Drive, tmp_path: Path) -> None:
     run, claim = start_claimed(drive, tmp_path, "ignore_term")
     run.ready()

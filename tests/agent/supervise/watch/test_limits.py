@@ -103,7 +103,11 @@ def test_LIM_01_a_tree_over_its_limit_is_ended_by_force_with_the_reason(
 
 @pytest.mark.requirement("LIM-03", "LIM-09")
 @pytest.mark.parametrize(
-    "limits", [Limits(memory_high_bytes=60 * MIB), Limits(memory_high_bytes=60 * MIB, memory_bytes=400 * MIB)]
+    "limits",
+    [
+        Limits(memory_high_bytes=60 * MIB),
+        pytest.param(Limits(memory_high_bytes=60 * MIB, memory_bytes=400 * MIB), marks=pytest.mark.slow),
+    ],
 )
 def test_LIM_03_a_tree_near_its_limit_is_asked_to_save_once_and_lives_on(
     tmp_path: Path, workers: list[subprocess.Popen[bytes]], limits: Limits
@@ -132,6 +136,7 @@ def test_LIM_01_too_many_processes_are_ended(tmp_path: Path, workers: list[subpr
     assert not watched.requested()
 
 
+@pytest.mark.slow
 def test_a_tree_within_its_limits_is_left_alone(tmp_path: Path, workers: list[subprocess.Popen[bytes]]) -> None:
     watched = Watched(tmp_path, Limits(memory_bytes=1024 * MIB, tasks=50), workers)
     watched.look()

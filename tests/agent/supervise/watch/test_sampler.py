@@ -122,6 +122,7 @@ def test_MON_10_a_sample_has_the_disks_and_a_quiet_box_no_alert(drive: Drive) ->
     run.ended()
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_without_samples_there_are_none(drive: Drive) -> None:
     run = drive(*job("leave_after", 0.5, 0), health_every_s=0.0)

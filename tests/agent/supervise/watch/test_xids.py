@@ -18,7 +18,7 @@ from holdfast.model import wire
 from holdfast.model.gpu import Card, GpuRequest, XidEvent
 from holdfast.model.job import GpuOptions, Retries
 from tests.agent.driving import Drive, Driven, read_text
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.agent.supervise.context import SupervisorContext
     from tests.fakes.nvml.driver import FakeNvml
 
-PATIENT_S = 60.0
+PATIENT_S = LIMIT_S
 
 
 @pytest.fixture

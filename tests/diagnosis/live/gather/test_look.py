@@ -20,7 +20,7 @@ from holdfast.diagnosis.live.gather.run_files import RunFiles, read_run_files
 from holdfast.diagnosis.live.gather.target import LiveTarget
 from holdfast.host.process.processes import identify, read_stat
 from tests.diagnosis.live.bench import behaving, look
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -152,7 +152,7 @@ def test_what_another_account_hides_is_unread_with_the_reason(tmp_path: Path) ->
         os.setresuid(65534, 65534, 65534)
         return wire.encode(take_snapshot((own,)))
 
-    facts = Offload(work).wait(60)["processes"][0]
+    facts = Offload(work).wait(LIMIT_S)["processes"][0]
     assert not facts["own"]
     for name in ("io", "files", "environment"):
         assert facts[name]["value"] is None

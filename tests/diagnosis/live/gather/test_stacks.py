@@ -41,6 +41,7 @@ def is_alive(target: LiveTarget) -> bool:
     return stat is not None and stat.state not in "ZX"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "function"), [("deadlock", "deadlock"), ("busy", "busy"), ("pipe", "pipe")])
 def test_a_hung_process_is_asked_twice_and_names_its_function(tmp_path: Path, mode: str, function: str) -> None:
     with behaving(f"asked:{mode}", tmp_path) as target:
@@ -52,6 +53,7 @@ def test_a_hung_process_is_asked_twice_and_names_its_function(tmp_path: Path, mo
     assert not asked.refused
 
 
+@pytest.mark.slow
 def test_the_verdict_names_the_frame_in_which_a_process_spins(tmp_path: Path) -> None:
     with behaving("asked:busy", tmp_path) as target:
         stand_still(tmp_path)

@@ -52,6 +52,7 @@ def test_missing_tools_are_told_with_what_they_would_add(tmp_path: Path) -> None
     assert find_tools(str(tmp_path)) == {}
 
 
+@pytest.mark.slow
 def test_a_report_without_any_tool_is_still_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with behaving("deadlock", tmp_path) as target:
         stand_still(tmp_path)
@@ -62,6 +63,7 @@ def test_a_report_without_any_tool_is_still_a_report(tmp_path: Path, monkeypatch
     assert any("py-spy is not installed" in line for line in calls.unread)
 
 
+@pytest.mark.slow
 def test_a_tool_that_does_not_end_is_ended_with_all_it_started(tmp_path: Path) -> None:
     script = tool(
         tmp_path, "gdb",
@@ -134,6 +136,7 @@ def test_a_process_that_has_ended_is_not_attached_to(tmp_path: Path) -> None:
     assert run.problem == "the process has ended"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 def test_the_real_strace_names_the_call_and_lets_go(tmp_path: Path) -> None:
     with behaving("pipe", tmp_path) as target:
