@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 TIERS = ROOT / "tests/tiers.tsv"
 NUMBER = re.compile(r"\d\d[a-z]?")
-MARKERS = ("cluster", "soak", "slow")
+MARKERS = ("soak", "cluster", "slow")
 """A test belongs to the tier of the first of these markers that it has; without one it is of the gate."""
 GATE = "gate"
 # What must never happen has its tests in the gate: a lost result, a card granted twice, a signal to a process that is
@@ -122,10 +122,11 @@ def main() -> int:
     if status != pytest.ExitCode.OK:
         print(said.getvalue())
         return 2
-    gate, slow = count.tests[GATE], count.tests["slow"]
+    gate, slow, cluster = (count.tests[name] for name in (GATE, "slow", "cluster"))
     print(
         f"tests: {gate} in `make test` ({count.tests[VITAL]} of them of what must never happen), "
-        f"{gate + slow} in `make test-all`, {count.tests['soak']} in `make soak`, {count.tests['cluster']} on a cluster"
+        f"{gate + slow + cluster} in `make test-all` ({cluster} of them on a Slurm of their own), "
+        f"{count.tests['soak']} in `make soak`"
     )
     if count.left_out:
         print(f"not compared with tests/tiers.tsv: what they import is not installed: {', '.join(count.left_out)}")

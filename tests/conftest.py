@@ -65,8 +65,6 @@ FOREIGN_NAMES = frozenset(
     {"TMUX", "STY", "NOTIFY_SOCKET", "INVOCATION_ID", "PYTHONUNBUFFERED", "COLUMNS", "NO_COLOR", "FORCE_COLOR"}
 )
 
-MADE_WHEN_NEEDED = frozenset({"XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"})
-
 
 def is_foreign(name: str) -> bool:
     """Whether a variable of the environment is kept from the tests."""
@@ -153,10 +151,8 @@ def isolated_environment(
         "HOLDFAST_LEASE_DIR": root / "leases",
     }
     root.mkdir()
-    # What a program makes for itself, when it has something to put there, is not there: each test would pay for it.
-    for name, path in directories.items():
-        if name not in MADE_WHEN_NEEDED:
-            path.mkdir(mode=0o700, exist_ok=True)
+    for path in directories.values():
+        path.mkdir(mode=0o700, exist_ok=True)
     # A lease area as on a real box: sticky, for everybody.
     directories["HOLDFAST_LEASE_DIR"].chmod(0o1777)
     environment = {name: str(path) for name, path in directories.items()}

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-14", "OBS-03")
 @pytest.mark.parametrize(
     ("who", "scenario", "at"),

@@ -114,9 +114,7 @@ def test_a_bug_writes_its_traceback_to_a_private_file_only(
 def test_a_bug_whose_report_cannot_be_written_says_where_it_happened(
     isolated_environment: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    state = Path(isolated_environment["XDG_STATE_HOME"])
-    state.mkdir()
-    (state / "holdfast").write_text("in the way")
+    (Path(isolated_environment["XDG_STATE_HOME"]) / "holdfast").write_text("in the way")
     assert errors.guard(raising(ZeroDivisionError("division by zero")), []) == 70
     err = capsys.readouterr().err
     assert re.search(r"test_errors\.py:\d+", err)

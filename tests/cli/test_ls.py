@@ -133,7 +133,6 @@ def read_tree(root: str) -> dict[str, tuple[int, int, bytes]]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-15")
 @pytest.mark.parametrize("verb", READERS, ids=" ".join)
 def test_who_only_looks_changes_nothing_of_a_lost_run(holdfast: Command, runs: str, verb: tuple[str, ...]) -> None:

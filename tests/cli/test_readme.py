@@ -35,6 +35,8 @@ pytestmark = pytest.mark.cli
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if BLOCK.search(path.read_text())]
+LONG_PAGES = {"README.md", "tutorial-rented-box.md", "places.md"}
+"""Half a minute and more."""
 HOST, OTHER = "gpu1.lab", "gpu2.lab"
 """The machines that pages reach by ssh; the places of them are called gpu1 and gpu2."""
 IMAGE = "localhost/train:1"
@@ -156,8 +158,7 @@ def has_image(page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.Mo
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize(
     "page",
-    # The README's minutes are the longest of all pages.
-    [pytest.param(page, marks=pytest.mark.slow) if page.name == "README.md" else page for page in PAGES],
+    [pytest.param(page, marks=pytest.mark.slow) if page.name in LONG_PAGES else page for page in PAGES],
     ids=lambda page: page.name,
 )
 def test_the_commands_of_the_documents_do_what_they_show(

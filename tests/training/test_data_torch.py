@@ -66,7 +66,6 @@ STREAMED: dict[str, Callable[[], Any]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::holdfast.training.data.errors.DataWarning")
 @pytest.mark.requirement("CKPT-02", "B-54")
 @pytest.mark.parametrize("name", [*LOADERS, *STREAMED])

@@ -44,7 +44,6 @@ def busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return left
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("turns", [[1], [1, 0], [1, 1, 1], [0, 0, 1, 0, 1]])
 def test_the_newest_is_found_however_often_it_is_replaced_meanwhile(
     busy: list[int], turns: list[int], tmp_path: Path
@@ -74,7 +73,6 @@ def test_only_an_empty_directory_or_one_of_wrong_checkpoints_has_none(tmp_path: 
     assert training.latest(tmp_path) is None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("call", [api.load, api.verify])
 def test_one_that_is_pruned_while_it_is_read_is_said_to_be_gone(
     call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

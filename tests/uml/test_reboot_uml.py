@@ -54,6 +54,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.gotcha("GEN6")
+@pytest.mark.slow
 @pytest.mark.requirement("PROC-15", "LEASE-02", "B-08", "DIAG-02")
 def test_after_a_power_cut_the_run_is_lost_and_its_card_is_free(found: dict[str, Any]) -> None:
     run = found["run"]

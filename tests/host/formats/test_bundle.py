@@ -31,9 +31,7 @@ def installed(tmp_path: Path) -> str:
 
 @pytest.fixture
 def cache(isolated_environment: dict[str, str]) -> Path:
-    path = Path(isolated_environment["XDG_CACHE_HOME"])
-    path.mkdir(mode=0o700)
-    return path
+    return Path(isolated_environment["XDG_CACHE_HOME"])
 
 
 def find(package: str) -> str:

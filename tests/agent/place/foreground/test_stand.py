@@ -249,7 +249,6 @@ def _kill(standing: Standing) -> None:
     standing.end()
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-15", "PROC-23")
 def test_after_a_kill_the_next_attempt_begins_once_the_job_is_gone(stands: Stands) -> None:
     order = stands.order(*SAVES)

@@ -183,7 +183,6 @@ def test_what_has_no_proven_results_is_not_copied(drive: Drive, tmp_path: Path) 
     assert not os.path.exists(tmp_path / "to")
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("POST-07", "PROC-14")
 @pytest.mark.parametrize(
     ("who", "at"), [("supervisor", 120), ("supervisor", 135), ("copier", 2), ("copier", 12), ("copier", 20)]

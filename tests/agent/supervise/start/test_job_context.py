@@ -74,7 +74,6 @@ def test_a_copy_is_imported_under_read_only_data_too(
     shutil.copytree(bundle.PACKAGE, place / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
     (place / "other").mkdir()
     cache = isolated_environment["XDG_CACHE_HOME"]
-    os.mkdir(cache, 0o700)
     run = drive.create(sys.executable, "-S", "-c", IMPORT, data=(cache,))
     subprocess.run([sys.executable, "-S", "-c", START, str(place), run.run_dir], env=run.environ, check=True)
     assert run.ended().outcome is Outcome.SUCCEEDED, run.output()
