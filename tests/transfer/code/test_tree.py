@@ -65,7 +65,7 @@ def test_copies_of_runs_that_were_pulled_into_the_tree_stay_here(tmp_path: Path)
     mark = '{"place": "gpu1", "run_id": "20261123-100000-a-0a1b", "taken_at": "2026-11-23T10:00:00Z", "live": false}'
     pulled = {
         "home/copy.json": mark,
-        "home/work/train.py": "1",
+        "home/inner/train.py": "1",
         "all/a/copy.json": mark,
         "all/a/run.json": "1",
         "data/copy.json": "{}",
@@ -75,9 +75,9 @@ def test_copies_of_runs_that_were_pulled_into_the_tree_stay_here(tmp_path: Path)
     for top in (repository, write(tmp_path / "plain", {"train.py": "1"})):
         write(top, dict(pulled))
         assert paths(read(top)) == ["data/copy.json", "homes/x", "train.py"]
-    assert paths(read(tmp_path / "plain/home/work")) == ["train.py"]
+    assert paths(read(tmp_path / "plain/home/inner")) == ["train.py"]
     git(repository, "add", "home")
-    assert "home/work/train.py" in paths(read(repository))
+    assert "home/inner/train.py" in paths(read(repository))
 
 
 def test_the_tree_is_the_whole_repository_and_the_job_runs_in_a_directory_of_it(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ VERBS = {
 EPILOG = """\b
 Examples:
   holdfast profile show runpod
-  holdfast profile survives autodl /root/autodl-tmp/model release
+  holdfast profile survives runpod /workspace/model stop
   holdfast place add rented root@203.0.113.7 --port 41022 --profile runpod
 
 Your own profiles, and what you say over those of holdfast, are files of ~/.config/holdfast/profiles."""

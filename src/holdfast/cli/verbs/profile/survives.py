@@ -16,7 +16,7 @@ from .options import profile_argument
 EPILOG = """\b
 Examples:
   holdfast profile survives slurm '$TMPDIR' end-of-job
-  holdfast profile survives autodl /root/autodl-fs release"""
+  holdfast profile survives runpod /workspace/model stop"""
 LOST = 1
 
 
