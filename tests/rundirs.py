@@ -66,14 +66,14 @@ def finalizing(*, stuck: tuple[str, ...] = ()) -> Finalizing:
     return Finalizing(since=utc_now(), stuck=stuck)
 
 
-def ended(outcome: Outcome = Outcome.SUCCEEDED, exit_code: int = 0) -> Ended:
+def ended(outcome: Outcome = Outcome.SUCCEEDED, exit_code: int = 0, at: str = "2026-11-20T10:00:05.000Z") -> Ended:
     """An end with the status that belongs to the code."""
     return Ended(
-        at="2026-11-20T10:00:05.000Z",
+        at=at,
         outcome=outcome,
         exit_code=exit_code,
         evidence=f"the job ended with exit code {exit_code}",
-        status=WaitStatus(exit_code, None, ended_at="2026-11-20T10:00:05.000Z"),
+        status=WaitStatus(exit_code, None, ended_at=at),
         started_at="2026-11-20T10:00:00.000Z",
     )
 

@@ -161,7 +161,7 @@ def test_a_suspended_run_is_not_waited_for_and_stop_now_has_slurm_end_it(program
 def test_a_job_that_somebody_has_put_back_is_shown_as_waiting_and_stop_takes_it_out(
     programs: Programs, capsys: pytest.CaptureFixture[str], outcome: Outcome
 ) -> None:
-    run_dir = programs.make_run(replace(ended(outcome, 1), at=utc_now()))
+    run_dir = programs.make_run(ended(outcome, 1, at=utc_now()))
     programs.list_job(run_dir, "REQUEUE_HOLD", reason="job requeued in held state")
     assert hear(observe_run(run_dir)).condition == "pending (job requeued in held state)"
     row = read_row(str(programs.runs), Path(run_dir).name)
@@ -195,7 +195,7 @@ def test_a_success_is_never_asked_about(programs: Programs) -> None:
 def test_a_restart_that_is_killed_anywhere_keeps_what_was_asked_of_it(
     programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_dir = programs.make_run(replace(ended(Outcome.FAILED, 1), at=utc_now()))
+    run_dir = programs.make_run(ended(Outcome.FAILED, 1, at=utc_now()))
     programs.take_jobs()
     took = (programs.bin / "sbatch").read_text()
     spec = wire.decode(JobSpec, observe_run(run_dir).spec)
