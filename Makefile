@@ -24,6 +24,8 @@ RUN_TESTS := $(BIN)/python scripts/run_tests.py --apart=tests/training --apart=t
 SEED :=
 
 export PYTHON TORCH
+# What `make check` compiles, three workers of `make test` would each compile again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo check lint format types layers spelling documents tiers test test-all bench other-kernels soak fix requirements gotchas lock clean
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 MOST = 15
 PATIENCE = 4
-SECOND_PASS_S = 900
-HANG_S = 900
+SECOND_PASS_S = 1800
+HANG_S = 1500
 """What a test costs its worker that not even its own limit ends (it blocks the signal): above all limits of tests."""
 ENDING_S = 30.0
 LOGIN_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import pkgutil
 from typing import TYPE_CHECKING
 
 import pytest
 
-import holdfast.agent
-import holdfast.core
-import holdfast.diagnosis
-import holdfast.host
-import holdfast.model
 from tests.agent.driving import Drive
 from tests.agent.ordering import OrderBox
 from tests.agent.standing import Stands
@@ -21,15 +14,6 @@ from tests.agent.standing import Stands
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture(scope="session")
-def everything_imported() -> None:
-    """What a supervisor imports is imported here once: each one is forked from this process (`agent.launch`)."""
-    for package in (holdfast.model, holdfast.core, holdfast.host, holdfast.diagnosis, holdfast.agent):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.endswith("__main__"):
-                importlib.import_module(module.name)
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +30,6 @@ def drive(
     no_leaks: None,
     isolated_environment: dict[str, str],
     containment_cache: str,
-    everything_imported: None,
 ) -> Iterator[Drive]:
     """Make supervised runs: ``drive(*job("exit_with", 3)).ended()``."""
     workdir = tmp_path / "work"

@@ -35,8 +35,8 @@ pytestmark = pytest.mark.cli
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))) if BLOCK.search(path.read_text())]
-LONG_PAGES = {"README.md", "tutorial-rented-box.md", "places.md"}
-"""Half a minute and more."""
+LONG_PAGES = {"README.md", "tutorial-rented-box.md", "places.md", "containers.md", "pull.md"}
+"""Half a minute and more, but for the last two: five to ten seconds."""
 HOST, OTHER = "gpu1.lab", "gpu2.lab"
 """The machines that pages reach by ssh; the places of them are called gpu1 and gpu2."""
 IMAGE = "localhost/train:1"

@@ -142,7 +142,9 @@ def judge(results: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.requirement("LIB-05", "B-51")
-@pytest.mark.parametrize("step_s", [0.0, 0.003], ids=["no-pause", "uneven"])
+@pytest.mark.parametrize(
+    "step_s", [pytest.param(0.0, id="no-pause"), pytest.param(0.003, id="uneven", marks=pytest.mark.slow)]
+)
 def test_LIB_05_one_signalled_rank_stops_all_four_at_the_same_step(
     launch: Callable[..., Launch], step_s: float
 ) -> None:

@@ -14,7 +14,7 @@ from tests.uml.machine import PACKAGE, REPOSITORY, Guest, Machine, find_kernel
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.uml, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.gotcha("GEN6")
-@pytest.mark.slow
 @pytest.mark.requirement("PROC-15", "LEASE-02", "B-08", "DIAG-02")
 def test_after_a_power_cut_the_run_is_lost_and_its_card_is_free(found: dict[str, Any]) -> None:
     run = found["run"]

@@ -125,6 +125,7 @@ def test_OBS_16_the_webhook_gets_the_message_by_post(
     assert (got[0]["run_id"], got[0]["outcome"]) == (run.run_id, "succeeded")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("OBS-16")
 def test_OBS_16_a_dead_webhook_is_logged(drive: Drive) -> None:
     run = drive(*job("exit_with", 0), notify=Notify(webhook="http://127.0.0.1:1/nobody"))
