@@ -26,6 +26,13 @@ def ready() -> None:
     os.rename(f"{DIRECTORY}/ready.tmp", f"{DIRECTORY}/ready")
 
 
+def die_with(parent: int) -> None:
+    """Die with this parent, also when it is dead already: then nobody would say so any more."""
+    ctypes.CDLL(None).prctl(1, 9)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
 def beat(step: int, **more: object) -> None:
     path = f"{DIRECTORY}/heartbeat.json"
     with open(f"{path}.tmp", "w") as file:
@@ -103,9 +110,10 @@ def vfork() -> None:
     library = ctypes.CDLL(None)
     library.prctl(1, 9)
     ready()
+    parent = os.getpid()
     child = library.syscall(ctypes.c_long(SYS_CLONE[os.uname().machine]), CLONE_VFORK | 17, 0, 0, 0, 0)
     if child == 0:
-        library.prctl(1, 9)
+        die_with(parent)
         while True:
             time.sleep(1000)
 
@@ -175,11 +183,11 @@ def bursty() -> None:
 
 def slow_reader() -> None:
     """Two workers that wait for a slow source, a main process that waits for them: healthy, starved."""
-    pipes = []
+    parent, pipes = os.getpid(), []
     for _ in range(2):
         reader, writer = os.pipe()
         if os.fork() == 0:
-            ctypes.CDLL(None).prctl(1, 9)
+            die_with(parent)
             while True:
                 time.sleep(0.7)
                 os.write(writer, b"b")
@@ -213,11 +221,11 @@ def silent_work() -> None:
 
 def loader() -> None:
     """A main process that waits for two workers, each of which computes its batches: healthy, starved."""
-    pipes = []
+    parent, pipes = os.getpid(), []
     for _ in range(2):
         reader, writer = os.pipe()
         if os.fork() == 0:
-            ctypes.CDLL(None).prctl(1, 9)
+            die_with(parent)
             while True:
                 hashlib.pbkdf2_hmac("sha256", b"x", b"y", 30_000)
                 os.write(writer, b"b")
@@ -234,17 +242,21 @@ def loader() -> None:
 
 def child() -> None:
     # It asks for its parent's death signal itself: an exec keeps that.
-    ends = "import ctypes, os; ctypes.CDLL(None).prctl(1, 9); os.execvp('sleep', ['sleep', '1000'])"
-    with subprocess.Popen([sys.executable, "-c", ends]) as process:
+    ends = (
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+        "os.getppid() == int(sys.argv[1]) and os.execvp('sleep', ['sleep', '1000'])"
+    )
+    with subprocess.Popen([sys.executable, "-c", ends, str(os.getpid())]) as process:
         ready()
         process.wait()
 
 
 def stuck_worker() -> None:
     """The main process reads from a worker that waits for a lock which it holds itself."""
+    parent = os.getpid()
     reader, writer = os.pipe()
     if os.fork() == 0:
-        ctypes.CDLL(None).prctl(1, 9)
+        die_with(parent)
         lock = threading.Lock()
         lock.acquire()
         lock.acquire()
