@@ -93,7 +93,7 @@ def test_PROF_08_check_warns_of_an_old_fact_and_fails_for_an_undated_one(holdfas
 @pytest.mark.requirement("PROF-08", "DOC-08")
 def test_old_facts_are_one_line_and_one_command_says_that_they_are_still_so(holdfast: Command) -> None:
     old = 'verified_on = "2020-01-01"\nsource = "a page"\n'
-    both = 2 + len(stale_facts(load_profile("generic-ssh"), today()))  # with what it inherits: none, until that is old too
+    both = 2 + len(stale_facts(load_profile("generic-ssh"), today()))  # what it inherits: none, until that is old too
     write("old", f'{old}grace = 5\n[clocks.idle]\nbegins = "idle"\nafter = "2d"\nwhat = "it ends"\n')
     [found] = [
         item for item in holdfast("profile", "check", "old", "--json").json()["findings"] if item["level"] == "warn"
