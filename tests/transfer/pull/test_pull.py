@@ -23,7 +23,7 @@ from tests.host.small_disk import mount_small_disk
 from tests.rundirs import ended, make_run, running
 from tests.transfer.code.repositories import list_tree
 from tests.transfer.pull.streams import PullBox
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -212,7 +212,7 @@ class Silent(PullBox):
             return super().follow(argv, **options)
         self.left -= 1
         options["out"](b"wait\n")
-        select.select([options["wake_fd"]], [], [], 60)
+        select.select([options["wake_fd"]], [], [], LIMIT_S)
         assert options["woken"]()
         return -1
 
@@ -268,8 +268,9 @@ def test_a_live_run_gives_a_copy_of_a_moment(
     (run_dir / "artifacts" / "zz.bin").write_bytes(os.urandom(3 * MIB))
 
     def spoil(data: bytes, at: int) -> bytes:
-        if at >= MIB:
-            log.write_bytes(b"a\nmore\n")
+        if at >= MIB and log.stat().st_size == 2:
+            with log.open("ab") as file:  # once, in one step: half a file would be left out as one that is written now
+                file.write(b"more\n")
         return data
 
     box.spoil = spoil
