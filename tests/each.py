@@ -3,7 +3,8 @@
 `pytest.mark.parametrize` makes an item of each row. That is right where a row runs something of its own, in
 directories of its own. For a table with nothing to run, an item costs more than the look at its row, twice over with
 two workers, and a rule that breaks fifty rows fails fifty times. `each` is written in the same place and in the same
-way, and shares the test's fixtures among all rows: so it is not for a test that leaves something in them.
+way, and shares the test's fixtures among all rows: so it is not for a test that leaves something in them. No row can be
+skipped, for the item has one outcome: a skip would hide the other rows. Skip where the table is made, or in a fixture.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 def each(
     names: str | Sequence[str], rows: Iterable[Any], *, ids: Callable[[Any], object] | Sequence[str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Call the test once for each row, and fail at the end with every row that it refused.
+    """Call the test once for each row, and fail at the end with every row that it refused, or skipped.
 
     Args:
         names: The arguments that a row fills; one name takes the row as it is, several take its fields.
@@ -40,7 +41,7 @@ def each(
             for title, row in zip(titles, table, strict=True):
                 try:
                     test(**dict(zip(words, row, strict=True)), **fixtures)
-                except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - each row gets its turn
+                except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:  # noqa: BLE001 - each has its turn
                     offenders.append(f"{title}: {_say(error)}")
             if offenders:
                 pytest.fail(f"{len(offenders)} of {len(table)}:\n" + "\n".join(offenders), pytrace=False)
@@ -64,4 +65,6 @@ def _say(error: BaseException) -> str:
     if trace is not None:
         place = f" (line {trace.tb_lineno})"
     words = str(error) if isinstance(error, (AssertionError, pytest.fail.Exception)) else repr(error)
+    if isinstance(error, pytest.skip.Exception):
+        words = f"skipped: {error}"
     return f"{words or 'assert'}{place}"

@@ -44,6 +44,24 @@ def test_a_row_that_raises_nothing_where_it_should_is_an_offender() -> None:
         look()
 
 
+def test_a_row_that_is_skipped_is_an_offender_and_hides_no_other() -> None:
+    seen = []
+
+    @each("number", [1, 2, 3])
+    def look(number: int) -> None:
+        seen.append(number)
+        if number == 2:
+            pytest.skip("no such thing here")
+        raise AssertionError(f"{number} is bad")
+
+    with pytest.raises((pytest.fail.Exception, pytest.skip.Exception)) as failed:
+        look()
+    assert failed.type is pytest.fail.Exception, "the whole test was skipped"
+    assert seen == [1, 2, 3]
+    rows = [line.partition(" (line")[0] for line in str(failed.value).splitlines()]
+    assert rows == ["3 of 3:", "1: 1 is bad", "2: skipped: no such thing here", "3: 3 is bad"]
+
+
 def test_an_empty_table_proves_nothing() -> None:
     @each("row", [])
     def look(row: int) -> None: ...
