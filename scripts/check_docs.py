@@ -20,10 +20,10 @@ VERSION_HEADING = re.compile(r"## \[(Unreleased|\d+\.\d+\.\d+)\](?: - \d{4}-\d{2
 # Source: keepachangelog.com 1.1.0, "Types of changes".
 CHANGE_KINDS = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
-LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^\s*(```|~~~)")
 
-LAYERS = "agent|cli|core|diagnosis|faults|host|model|platforms|store|training"
+LAYERS = "|".join(sorted(path.name for path in (ROOT / "src/holdfast").iterdir() if path.is_dir()))
 # In backquotes: a path below the package (`host/files/files.py`, `core/run/`), or a dotted name (`host.files.files`).
 CODE_PATH = re.compile(rf"`(?:src/holdfast/)?((?:{LAYERS})/[\w/]*(?:\.py)?)`")
 CODE_NAME = re.compile(rf"`(?:holdfast\.)?((?:{LAYERS})(?:\.[a-z_A-Z]\w*)+)(?:\(\))?`")
@@ -33,7 +33,7 @@ HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 
 
 def check_changelog(path: Path) -> Iterator[str]:
-    """The first version is Unreleased and says something; headings are those of Keep a Changelog."""
+    """The first version is Unreleased; headings are those of Keep a Changelog."""
     lines = path.read_text(encoding="utf-8").splitlines()
     versions = [(n, line) for n, line in enumerate(lines, start=1) if line.startswith("## ")]
     for number, line in versions:
@@ -47,11 +47,11 @@ def check_changelog(path: Path) -> Iterator[str]:
 
 
 def check_links(path: Path) -> Iterator[str]:
-    """Each link to a file of the project leads somewhere."""
-    fenced = False
+    """Each link to a file of the project, and each picture, leads somewhere. Blocks of code have none, and an end."""
+    fenced = 0
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         if FENCE.match(line):
-            fenced = not fenced
+            fenced = 0 if fenced else number
         if fenced:
             continue
         for target in LINK.findall(line):
@@ -60,6 +60,8 @@ def check_links(path: Path) -> Iterator[str]:
                 continue
             if not (path.parent / name).exists():
                 yield f"{path}:{number}: the link leads nowhere: {target}"
+    if fenced:
+        yield f"{path}:{fenced}: the block of code has no end, so no link after it was followed"
 
 
 def check_code_names(path: Path, package: Path) -> Iterator[str]:

@@ -190,6 +190,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("package", nargs="?", type=Path, default=PACKAGE)
     options = parser.parse_args(arguments)
     found = survey(options.package.resolve())
+    if not found.folders:
+        parser.error(f"no Python files in {options.package}")
     if options.check:
         faults = list(find_faults(found, LIMITS))
         print("\n".join(faults), end="\n" if faults else "")

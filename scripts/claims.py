@@ -15,31 +15,40 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-ID_IN_NAME = re.compile(r"(?<![A-Za-z])([A-Z]+)_(\d{2}[a-z]?)(?![0-9A-Za-z])")
+IDS_IN_NAME = re.compile(r"(?<![A-Za-z0-9])([A-Z]+)((?:_\d\d[a-z]?)+)(?![A-Za-z0-9])")
 
 
 def find_claims(root: Path, marker: str, *, in_names: bool = False) -> dict[str, set[str]]:
     """Map each id to the tests under `root` whose `pytest.mark.<marker>` has it (`tests/host/test_x.py::test_name`).
 
-    With `in_names` an id in a test's name counts too: `test_LEASE_03_B_20a_...` is LEASE-03 and B-20a.
+    With `in_names` an id in a test's name counts too (`find_ids`).
     """
     claims: dict[str, set[str]] = {}
     for path in sorted(root.rglob("test_*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-        for name, ids in _walk(tree.body, _ids_of_file(tree, marker), marker):
-            named = {f"{group}-{number}" for group, number in ID_IN_NAME.findall(name)} if in_names else set()
-            for one in ids | named:
+        marks = _marks_of_file(tree)
+        if not _counts(marks):
+            continue
+        ids_of_file = frozenset(i for mark in marks for i in _marked_ids(mark, marker))
+        for name, ids in _walk(tree.body, ids_of_file, marker):
+            for one in ids | find_ids(name) if in_names else ids:
                 claims.setdefault(one, set()).add(f"{path.relative_to(root.parent)}::{name}")
     return claims
 
 
-def _ids_of_file(tree: ast.Module, marker: str) -> frozenset[str]:
+def find_ids(name: str) -> set[str]:
+    """The ids in a test's name: `test_LEASE_03_B_20a_...` is LEASE-03 and B-20a, `test_PROC_15_23_...` two of PROC."""
+    found = IDS_IN_NAME.findall(name)
+    return {f"{group}-{number}" for group, numbers in found for number in numbers[1:].split("_")}
+
+
+def _marks_of_file(tree: ast.Module) -> list[ast.expr]:
     values = [
         node.value
         for node in tree.body
         if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "pytestmark" for t in node.targets)
     ]
-    return frozenset(i for value in values for i in _marked_ids(value, marker))
+    return [mark for value in values for mark in (value.elts if isinstance(value, (ast.List, ast.Tuple)) else [value])]
 
 
 def _walk(
@@ -68,7 +77,7 @@ def _marked_ids(expression: ast.expr, marker: str) -> set[str]:
 
 
 def _counts(decorators: list[ast.expr]) -> bool:
-    """False for `@pytest.mark.skip` and `@pytest.mark.xfail` on the test or class itself."""
+    """False for `pytest.mark.skip` and `pytest.mark.xfail` on the test, class or file itself."""
     for decorator in decorators:
         mark = decorator.func if isinstance(decorator, ast.Call) else decorator
         if isinstance(mark, ast.Attribute) and mark.attr in {"skip", "xfail"}:

@@ -40,16 +40,32 @@ fi
 
 say "installing ${missing[*]}"
 # A list that could not be fetched is a failure, not a warning (apt-get(8)): else its packages would seem not to exist.
-"$three_tries" "${as_root[@]}" apt-get update -q -o APT::Update::Error-Mode=any </dev/null >&2 ||
+updated=yes
+"$three_tries" "${as_root[@]}" apt-get update -q -o APT::Update::Error-Mode=any </dev/null >&2 || {
+    updated=
     say "apt-get update failed; trying with the lists that are there"
-available=()
+}
+available=() unavailable=()
 for package in "${missing[@]}"; do
     # A package that this release does not carry must not keep the others away.
-    if apt-get install --simulate -q "$package" >/dev/null 2>&1 </dev/null; then available+=("$package"); else
-        say "no package $package on this release; tests that need it are skipped"
+    if why="$(apt-get install --simulate -q "$package" 2>&1 </dev/null)"; then available+=("$package"); else
+        unavailable+=("$package")
+        say "$package cannot be installed here: ${why##*$'\n'}"
     fi
 done
-if [ ${#available[@]} -eq 0 ]; then exit 0; fi
+
+# Which packages this release does not carry is known only where the lists are whole.
+finish() {
+    if [ ${#unavailable[@]} -eq 0 ]; then exit 0; fi
+    if [ "$updated" ]; then
+        say "not installed: ${unavailable[*]}; tests that need them are skipped"
+        exit 0
+    fi
+    say "not installed: ${unavailable[*]}; the lists of packages could not be fetched (above), and those that are here are too old or empty"
+    say "run this again when the network is there, or set SYSTEM_PACKAGES=skip to run the tests without them"
+    exit 1
+}
+if [ ${#available[@]} -eq 0 ]; then finish; fi
 
 # The tests want the sshd binary, not a listening service: keep packages from starting daemons while they are installed.
 policy=/usr/sbin/policy-rc.d
@@ -60,19 +76,18 @@ if [ ! -e "$policy" ]; then
 fi
 "$three_tries" "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${available[@]}" \
     </dev/null >&2
-if [[ " ${available[*]} " == *" openssh-server "* ]] && command -v systemctl >/dev/null; then
-    # Not at the next boot either.
-    "${as_root[@]}" systemctl disable ssh.service ssh.socket >/dev/null 2>&1 || true
-    say "openssh-server was installed for the tests; its own service is left disabled"
-fi
-if [[ " ${available[*]} " =~ \ (docker.io|podman)\  ]] && command -v systemctl >/dev/null; then
-    # The tests start a daemon of their own; none is to come with the next boot.
-    "${as_root[@]}" systemctl disable docker.service docker.socket containerd.service podman.socket podman.service \
-        podman-auto-update.timer podman-restart.service >/dev/null 2>&1 || true
-    say "container runtimes were installed for the tests; their own services are left disabled"
-fi
-if [[ " ${available[*]} " =~ \ (munge|slurmctld|slurmd)\  ]] && command -v systemctl >/dev/null; then
-    # The tests start all of it themselves, each with a configuration of its own.
-    "${as_root[@]}" systemctl disable munge.service slurmctld.service slurmd.service >/dev/null 2>&1 || true
-    say "Slurm was installed for the tests; its own services are left disabled"
-fi
+
+# disable PACKAGES UNIT...: the tests start all daemons themselves, so none of these packages is to start one at the next boot.
+disable() {
+    if ! [[ " ${available[*]} " =~ \ ($1)\  ]] || ! command -v systemctl >/dev/null; then return 0; fi
+    if "${as_root[@]}" systemctl disable "${@:2}" >/dev/null 2>&1; then
+        say "${BASH_REMATCH[1]} was installed for the tests; its own services are left disabled"
+    else
+        say "${BASH_REMATCH[1]} was installed for the tests, and may start by itself at the next boot: systemctl disable ${*:2}  failed"
+    fi
+}
+disable openssh-server ssh.service ssh.socket
+disable 'docker.io|podman' docker.service docker.socket containerd.service podman.socket podman.service \
+    podman-auto-update.timer podman-restart.service
+disable 'munge|slurmctld|slurmd' munge.service slurmctld.service slurmd.service
+finish

@@ -41,9 +41,15 @@ def test_changelog_faults(text: str, fault: str, tmp_path: Path) -> None:
 
 
 def test_links(tmp_path: Path) -> None:
-    text = "[a](here.md) [b](gone.md#part) [c](#part) [d](https://example.org)\n```\n[e](also-gone.md)\n```\n"
+    text = "[a](here.md) [b](gone.md#part) [c](#part) [d](https://example.org)\n```\n[e](also-gone.md)\n```\n![f](gone.svg)\n"
     path = write(tmp_path / "here.md", text)
-    assert list(check_links(path)) == [f"{path}:1: the link leads nowhere: gone.md#part"]
+    places = ((1, "gone.md#part"), (5, "gone.svg"))
+    assert list(check_links(path)) == [f"{path}:{line}: the link leads nowhere: {name}" for line, name in places]
+
+
+def test_a_block_of_code_without_an_end_hides_no_link(tmp_path: Path) -> None:
+    path = write(tmp_path / "here.md", "a\n```\n[b](gone.md)\n")
+    assert list(check_links(path)) == [f"{path}:2: the block of code has no end, so no link after it was followed"]
 
 
 def test_a_good_lock(tmp_path: Path) -> None:
@@ -64,9 +70,9 @@ def test_code_that_a_text_names_is_there(tmp_path: Path) -> None:
     (tmp_path / "p" / "host" / "__init__.py").touch()
     write(tmp_path / "p" / "host" / "files" / "disks.py", "def measure(): ...\n")
     good = "`host/files/`, `host/files/disks.py`, `host.files.disks.measure`, `holdfast.host` and `model.0.weight`\n"
-    bad = "`host/disks.py`\n`host.files.disks.weigh`\n`host.gpus`\n`src/holdfast/core/x.py`\n"
+    bad = "`host/disks.py`\n`host.files.disks.weigh`\n`host.gpus`\n`src/holdfast/core/x.py`\n`desk/gone.py`\n"
     assert list(check_code_names(write(tmp_path / "good.md", good), tmp_path / "p")) == []
     faults = list(check_code_names(write(tmp_path / "bad.md", bad), tmp_path / "p"))
     assert [line.split("there is no ")[1] for line in faults] == [
-        *("host/disks.py", "host.files.disks.weigh", "host.gpus", "core/x.py"),
+        *("host/disks.py", "host.files.disks.weigh", "host.gpus", "core/x.py", "desk/gone.py"),
     ]

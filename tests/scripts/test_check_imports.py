@@ -99,6 +99,11 @@ def test_two_circles_that_share_no_file_are_two() -> None:
     assert find_circles(graph) == [("c", "d", "e"), ("a", "b")]
 
 
+def test_a_package_that_is_not_there_is_no_good_package(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--check", str(tmp_path / "gone")])
+
+
 @pytest.mark.slow
 def test_our_own_package_is_read_whole() -> None:
     found = survey(PACKAGE)

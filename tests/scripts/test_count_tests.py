@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from scripts.count_tests import compare, find_ids, find_tier, read_tiers
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from scripts.count_tests import compare, find_tier, read_tiers
 
 pytestmark = pytest.mark.process
+
+SCRIPT = Path(__file__).parents[2] / "scripts/count_tests.py"
 
 
 def test_a_test_belongs_to_the_first_tier_that_it_is_marked_for() -> None:
@@ -20,11 +22,18 @@ def test_a_test_belongs_to_the_first_tier_that_it_is_marked_for() -> None:
     assert find_tier(["slow", "soak"]) == "soak"
 
 
-def test_the_requirements_in_a_name() -> None:
-    assert find_ids("test_LEASE_02_POST_01_the_card_is_free") == {"LEASE-02", "POST-01"}
-    assert find_ids("test_PROC_15_23_a_job_goes_on") == {"PROC-15", "PROC-23"}
-    assert find_ids("test_B_20a_a_reset_is_asked_for") == {"B-20a"}
-    assert find_ids("test_LEASE_01_of_48_starters_at_once") == {"LEASE-01"}
+@pytest.mark.parametrize(("torch", "code"), [("skip", 0), ("torch==2.13.0", 1)])
+def test_a_file_may_skip_itself_only_where_torch_was_left_out_on_purpose(tmp_path: Path, torch: str, code: int) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
+    (tmp_path / "test_well.py").write_text("def test_x(): ...\n")
+    (tmp_path / "test_left_out.py").write_text("import pytest\npytest.importorskip('no_such_library')\n")
+    environment = {**os.environ, "TORCH": torch}
+    done = subprocess.run(
+        [sys.executable, SCRIPT], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert "test_left_out.py: Skipped: could not import 'no_such_library'" in done.stdout
+    assert "test_well.py" not in done.stdout
 
 
 def test_more_and_fewer_are_told_apart() -> None:

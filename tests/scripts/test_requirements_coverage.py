@@ -44,6 +44,8 @@ def claimed(done: subprocess.CompletedProcess[str]) -> set[str]:
     [
         ("def test_LEASE_03_stays(): ...", {"LEASE-03"}),
         ("def test_LEASE_03_LEASE_04_both(): ...", {"LEASE-03", "LEASE-04"}),
+        ("def test_LEASE_03_04_PROC_05_all(): ...", {"LEASE-03", "LEASE-04", "PROC-05"}),
+        ("def test_LEASE_03_of_48_H100_04_cards_and_PROC_050(): ...", {"LEASE-03"}),
         ("def test_B_20a_never(): ...", {"B-20a"}),
         ("async def test_PROC_05(): ...", {"PROC-05"}),
         ("@pytest.mark.requirement('LEASE-03', 'PROC-05')\ndef test_x(): ...", {"LEASE-03", "PROC-05"}),
@@ -55,6 +57,8 @@ def claimed(done: subprocess.CompletedProcess[str]) -> set[str]:
         ("# LEASE-03\ndef test_x(): 'LEASE-03'", set()),
         ("@pytest.mark.skip\ndef test_LEASE_03_x(): ...", set()),
         ("@pytest.mark.xfail(reason='x')\ndef test_LEASE_03_x(): ...", set()),
+        ("pytestmark = [pytest.mark.pure, pytest.mark.skip]\ndef test_LEASE_03_x(): ...", set()),
+        ("pytestmark = pytest.mark.skip(reason='x')\ndef test_LEASE_03_x(): ...", set()),
         ("@pytest.mark.skipif(True, reason='x')\ndef test_LEASE_03_x(): ...", {"LEASE-03"}),
     ],
 )
