@@ -55,8 +55,8 @@ $(VENV)/.frameworks: $(VENV)/.dev requirements/frameworks.txt
 	  echo "setup: installing $(TORCH) and the locked frameworks into $(VENV)"; \
 	  scripts/three_tries.sh $(PIP) install --quiet --only-binary :all: "$(TORCH)"; \
 	  $(INSTALL) $(LOCKS_FRAMEWORKS); \
+	  touch $@; \
 	fi
-	@touch $@
 
 $(VENV)/.system: $(VENV)/.made scripts/system-packages.txt scripts/install_system_packages.sh
 	@scripts/install_system_packages.sh
@@ -87,6 +87,7 @@ spelling: $(VENV)/.dev
 
 documents: $(VENV)/.dev
 	$(BIN)/python scripts/check_docs.py
+	$(BIN)/python scripts/generate_docs.py --check
 	$(BIN)/python scripts/generate_lifecycle.py --check
 	$(BIN)/python scripts/requirements_coverage.py --strict --quiet
 	$(BIN)/python scripts/gotchas.py --quiet
@@ -95,7 +96,7 @@ tiers: $(VENV)/.frameworks
 	$(BIN)/python scripts/count_tests.py
 
 test: $(VENV)/.frameworks $(VENV)/.system ## install what the tests need, system packages too, and run all but the slow ones: 5 minutes on two cores
-	$(RUN_TESTS) -m "not (slow or soak or cluster)" $(K)
+	$(RUN_TESTS) --hang=700 -m "not (slow or soak or cluster)" $(K)
 
 test-all: $(VENV)/.frameworks $(VENV)/.system ## all tests but `soak`, in another order with other examples each time (SEED=7: as that time)
 	TEST_BUDGET=full $(RUN_TESTS) --seed=$(SEED) -m "not soak" $(K)

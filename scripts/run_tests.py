@@ -2,18 +2,22 @@
 
 Among thousands of tests with real processes, on cores that others use too, a few fail for want of time. Such a test
 passes alone; a defect does not. Nothing is hidden: who passed only alone is listed and counted, and what does not
-explicitly pass the second time fails the run. More than MOST failures, an error of collection, tests that were never
-reached, or an interruption end the run at once: none of them is for want of time.
+explicitly pass the second time fails the run. None of these is for want of time, and each ends the run: more than MOST
+tests that fail, a file that cannot be read, an interruption, a run of which nothing is heard any more.
 
-The run repeats exactly: the order of the files, fixed seeds, signals as at a login however it was started. With --seed
-the order and the examples of properties are drawn from this seed, and without a number from one that is printed. No
-process that the tests started outlives it.
+The run repeats: the tests are collected in one order, the seeds are fixed, the signals are those of a login however it
+was started; which worker takes which test is not fixed. With --seed the order and the examples of properties are drawn
+from this seed, and without a number from one that is printed. No process that the tests started outlives the run: one
+that is still there when all tests have ended fails it, by its command line.
 
 Tests that import large libraries run after the others, in processes of their own (--apart): each fork of the others
 would copy the map of half a gigabyte.
 
-Usage: run_tests.py [--seed[=N]] [--apart=FOLDER]... [arguments of pytest]
-Exit: 0 all passed, 1 tests failed, 124 the second pass was too slow, 128 + N ended by signal N, else pytest's own.
+A worker is killed when one test has held it for --hang seconds, which is above all limits of tests, and the run when
+nothing was heard of any test for somewhat longer.
+
+Usage: run_tests.py [--seed[=N]] [--hang=SECONDS] [--apart=FOLDER]... [arguments of pytest]
+Exit: 0 all passed, 1 tests failed, 124 out of time, 128 + N ended by signal N, else pytest's own.
 """
 
 from __future__ import annotations
@@ -32,51 +36,73 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import FrameType
     from typing import NoReturn, TextIO
 
 MOST = 15
 PATIENCE = 4
-SECOND_PASS_S = 1800
+SECOND_PASS_S = 1800.0
 HANG_S = 1500
-"""What a test costs its worker that not even its own limit ends (it blocks the signal): above all limits of tests."""
+SILENCE = 1.2
+"""The run ends when nothing was heard for so many times --hang: no worker is left that could be killed for it."""
+SETTLE_S = 10.0
 ENDING_S = 30.0
 LOGIN_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 REPEATABLE = ("--randomly-seed=1", "--randomly-dont-reorganize", "--hypothesis-profile=repeatable")
 # Half of a test's time is waiting. A worker that crashes is replaced as often as tests may fail.
-WORKERS = 3 * len(os.sched_getaffinity(0)) // 2 or 1
-SIDE_BY_SIDE = (
-    *("-n", str(WORKERS), "--dist", "worksteal", f"--maxfail={MOST + 1}", f"--max-worker-restart={MOST + 1}"),
-    *("-o", f"faulthandler_timeout={HANG_S}", "-o", "faulthandler_exit_on_timeout=true"),
-)
+WORKERS = 3 * len(os.sched_getaffinity(0)) // 2
+SIDE_BY_SIDE = ("-n", str(WORKERS), "--dist", "worksteal", f"--max-worker-restart={MOST + 1}")
 ALONE = ("-n", "1", f"--max-worker-restart={MOST + 1}")
 # Source: linux/prctl.h.
+PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class Outcomes:
-    """A plugin of pytest: how each test ended; "" for one that was not reached, "unreadable" for a file of tests."""
+    """A plugin of pytest: notes how each test ends, as it happens, and ends a run for which there is no second chance.
 
-    def __init__(self) -> None:
+    A line of the notes maps names of tests to how they stand: "" not reached, "under way", "passed", "skipped",
+    "failed"; a file of tests can be "unreadable". The last word on a name counts, also when pytest itself is killed.
+    """
+
+    def __init__(self, notes: TextIO) -> None:
+        self.notes = notes
         self.ends: dict[str, str] = {}
 
-    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        """Note what there is to run."""
-        for name in ids:
-            self.ends.setdefault(name, "")
+    def _note(self, news: Mapping[str, str]) -> None:
+        self.ends |= news
+        print(json.dumps(news), file=self.notes, flush=True)
+
+    def _names(self, end: str) -> list[str]:
+        return [name for name, ended in self.ends.items() if ended == end]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note a file whose tests nobody knows; with workers, pytest goes on without it."""
+        """Note a file whose tests nobody knows; with workers, pytest would go on without it."""
         if report.failed:
-            self.ends[report.nodeid] = "unreadable"
+            self._note({report.nodeid: "unreadable"})
+
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """Note what there is to run; all files that cannot be read were told before."""
+        self._note({name: "" for name in ids if name not in self.ends})
+        if self._names("unreadable"):
+            pytest.exit("not all files of tests can be read", pytest.ExitCode.INTERRUPTED)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Note which test runs."""
+        self._note({nodeid: "under way"})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take one of the three phases of a test; a failure in any of them stays."""
-        if report.failed:
-            self.ends[report.nodeid] = "failed"
-        elif (report.skipped or report.when == "call") and self.ends.get(report.nodeid) != "failed":
-            self.ends[report.nodeid] = report.outcome
+        """Take one of the three phases of a test: a failure in any of them stays, and only the last one is the end."""
+        before = self.ends.get(report.nodeid)
+        if report.failed and before != "failed":
+            self._note({report.nodeid: "failed"})
+            if len(self._names("failed")) > MOST:
+                pytest.exit(f"more than {MOST} tests failed", pytest.ExitCode.INTERRUPTED)
+        elif report.skipped and before != "failed":
+            self._note({report.nodeid: "skipped"})
+        elif report.when == "teardown" and before == "under way":
+            self._note({report.nodeid: "passed"})
 
 
 def take_option(name: str, arguments: list[str]) -> list[str]:
@@ -97,82 +123,149 @@ def choose_order(seeds: Sequence[str]) -> tuple[str, ...]:
     return f"--randomly-seed={seed}", f"--hypothesis-seed={seed}"
 
 
-def run_side_by_side(arguments: Sequence[str], apart: Sequence[str]) -> tuple[int, dict[str, str]]:
+def choose_hang(values: Sequence[str]) -> int:
+    """How many seconds one test may hold its worker."""
+    value = values[-1] if values else str(HANG_S)
+    if not value.isdecimal() or int(value) == 0:
+        sys.exit(f"--hang={value} is not a number of seconds")
+    return int(value)
+
+
+def run_side_by_side(arguments: Sequence[str], apart: Sequence[str], hang_s: int) -> tuple[int, dict[str, str]]:
     """The first pass: all tests but those in the folders `apart`, then those."""
-    status, ends = run_pytest([*SIDE_BY_SIDE, *arguments, *(f"--ignore={folder}" for folder in apart)])
+    watched = ("-o", f"faulthandler_timeout={hang_s}", "-o", "faulthandler_exit_on_timeout=true")
+    first = (*SIDE_BY_SIDE, *watched, *arguments)
+    status, ends = run_pytest([*first, *(f"--ignore={folder}" for folder in apart)], silent_s=hang_s * SILENCE)
     none = status == pytest.ExitCode.NO_TESTS_COLLECTED
     if apart and (none or status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)):
-        then, more = run_pytest([*SIDE_BY_SIDE, *arguments, *apart])
+        then, more = run_pytest([*first, *apart], silent_s=hang_s * SILENCE)
         ends |= more
         if none or then not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             status = then
     return status, ends
 
 
-def run_pytest(arguments: Sequence[str], limit_s: int = 0, **environment: str) -> tuple[int, dict[str, str]]:
-    """Run pytest in a session of its own and end everything that it leaves; answer its status and each test's end.
+def run_pytest(
+    arguments: Sequence[str], *, patience: int = 1, limit_s: float = float("inf"), silent_s: float = float("inf")
+) -> tuple[int, dict[str, str]]:
+    """Run pytest in a session of its own and end everything that it leaves.
 
-    A `limit_s` of 0 is none; out of time the status is 124.
+    Answers its status, 124 out of time, and how each test ended. A process that outlives a run that was not cut short
+    is among them as "left behind"; that of a test that failed is not, since the second pass will show it.
     """
-    with tempfile.TemporaryFile("w+") as answer:
+    with tempfile.TemporaryFile("w+") as notes:
         sys.stdout.flush()
         child = os.fork()
         if child == 0:
-            _be_pytest(arguments, environment, answer)
+            _be_pytest(arguments, patience, notes)
         try:
-            status = _wait(child, limit_s)
-        finally:
+            status = _wait(child, notes.fileno(), limit_s, silent_s)
+            left = wait_for_orphans() if status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) else {}
             end_descendants()
-        answer.seek(0)
-        return status, json.loads(answer.read() or "{}")
+        except SystemExit:
+            say_names("under way", [name for name, end in read_notes(notes).items() if end == "under way"])
+            raise
+        ends = read_notes(notes)
+        ends |= {process: "left behind" for process, test in left.items() if ends.get(test) != "failed"}
+        return status, ends
 
 
-def _be_pytest(arguments: Sequence[str], environment: dict[str, str], answer: TextIO) -> NoReturn:
+def read_notes(notes: TextIO) -> dict[str, str]:
+    """How each test stands, after what was noted last; a line that was cut off in its middle is none."""
+    notes.seek(0)
+    ends: dict[str, str] = {}
+    for line in notes:
+        with contextlib.suppress(json.JSONDecodeError):
+            ends |= json.loads(line)
+    return ends
+
+
+def _be_pytest(arguments: Sequence[str], patience: int, notes: TextIO) -> NoReturn:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.setsid()
-    for number in LOGIN_SIGNALS:
+    for number in (*LOGIN_SIGNALS, signal.SIGCHLD):
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.environ.update(environment)
+    if patience != 1:
+        os.environ["HOLDFAST_TEST_PATIENCE"] = str(patience)
     # Without it every program that a test starts would be compiled anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     # As `python -m pytest` has it, instead of the folder of this script.
     sys.path[0] = ""
-    outcomes = Outcomes()
-    status = pytest.main([*arguments], plugins=[outcomes])
-    json.dump(outcomes.ends, answer)
-    answer.flush()
-    sys.exit(status)
+    sys.exit(pytest.main([*arguments], plugins=[Outcomes(notes)]))
 
 
-def _wait(child: int, limit_s: int) -> int:
-    """Wait for one child; orphans of the tests, which come to us, are reaped on the way."""
+def _wait(child: int, notes: int, limit_s: float, silent_s: float) -> int:
+    """Wait for one child, as long as its notes grow; orphans of the tests, which come to us, are reaped on the way."""
+    began = heard = time.monotonic()
+    length = 0
 
-    def give_up(_number: int, _frame: FrameType | None) -> NoReturn:
-        raise TimeoutError
+    def look(_number: int, _frame: FrameType | None) -> None:
+        nonlocal heard, length
+        now, before = time.monotonic(), length
+        length = os.fstat(notes).st_size
+        heard = now if length != before else heard
+        if now > began + limit_s:
+            raise TimeoutError(f"not over after {limit_s:g} s")
+        if now > heard + silent_s:
+            raise TimeoutError(f"nothing was heard of any test for {silent_s:g} s")
 
-    signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(limit_s)
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, 1, 1)
     try:
         while True:
             pid, status = os.waitpid(-1, 0)
             if pid == child:
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else 128 - code
-    except TimeoutError:
-        print(f"not over after {limit_s} s", flush=True)
+    except TimeoutError as error:
+        print(f"\n{error}", flush=True)
         return 124
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+def wait_for_orphans() -> dict[str, str]:
+    """Wait a while for what is on its way out; answer the processes that stay, in words, and the test of each."""
+    end = time.monotonic() + SETTLE_S
+    while time.monotonic() < end:
+        try:
+            reaped, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return {}
+        if not reaped:
+            time.sleep(0.01)
+    return dict(describe(pid) for pid in read_children())
+
+
+def read_children() -> list[int]:
+    """The children of this process: ours and not reaped yet, so that no number can be another's."""
+    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+        return [int(word) for word in file.read().split()]
+
+
+def describe(pid: int) -> tuple[str, str]:
+    """A process in words, and the test that started it: pytest says so in the environment, if that was passed on."""
+    texts = []
+    for name in ("cmdline", "environ"):
+        try:
+            with open(f"/proc/{pid}/{name}", "rb") as file:
+                texts.append(file.read().decode(errors="replace"))
+        except OSError:
+            texts.append("")
+    command, variables = texts[0].replace("\0", " ").strip(), texts[1].split("\0")
+    current = next((word for word in variables if word.startswith("PYTEST_CURRENT_TEST=")), "")
+    test = current.partition("=")[2].rpartition(" (")[0]
+    return f"process {pid} of {test or 'an unknown test'}: {command or 'unknown command'}", test
 
 
 def end_descendants() -> None:
     """Kill what was started below this process until nothing is left; all of it becomes a child of ours by and by."""
     end = time.monotonic() + ENDING_S
     while time.monotonic() < end:
-        with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-            children = [int(word) for word in file.read().split()]
-        for pid in children:
-            # Ours and not reaped yet, so the number cannot be another's.
+        for pid in read_children():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -181,7 +274,7 @@ def end_descendants() -> None:
             return
         if not reaped:
             time.sleep(0.01)
-    print(f"still there after {ENDING_S:g} s of KILL: processes {children}", flush=True)
+    print(f"still there after {ENDING_S:g} s of KILL: processes {read_children()}", flush=True)
 
 
 def prepare() -> None:
@@ -201,35 +294,56 @@ def prepare() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run both passes; answer the exit status."""
+    """Run the tests and clean up; answer the exit status."""
     arguments = list(arguments)
     order = choose_order(take_option("--seed", arguments))
+    hang_s = choose_hang(take_option("--hang", arguments))
     apart = take_option("--apart", arguments)
+    runner = os.getpid()
     prepare()
-    status, ends = run_side_by_side([*order, *arguments], apart)
+    try:
+        return run_twice([*order, *arguments], order, apart, hang_s)
+    finally:
+        if os.getpid() == runner:
+            end_descendants()
+
+
+def run_twice(arguments: Sequence[str], order: Sequence[str], apart: Sequence[str], hang_s: int) -> int:
+    """Run both passes and say how each test ended; answer the exit status."""
+    status, ends = run_side_by_side(arguments, apart, hang_s)
     failed = [name for name, end in ends.items() if end == "failed"]
-    unreached = [name for name, end in ends.items() if end in ("", "unreadable")]
+    lost = {name: end or "not reached" for name, end in ends.items() if end not in ("passed", "skipped", "failed")}
     alone: list[str] = []
-    if status == pytest.ExitCode.TESTS_FAILED and 0 < len(failed) <= MOST and not unreached:
+    if status == pytest.ExitCode.TESTS_FAILED and 0 < len(failed) <= MOST and not lost:
         print(f"\n{len(failed)} failed side by side; once more, alone:", flush=True)
-        status, again = run_pytest([*order, *failed, *ALONE], SECOND_PASS_S, HOLDFAST_TEST_PATIENCE=str(PATIENCE))
+        status, again = run_pytest([*order, *failed, *ALONE], patience=PATIENCE, limit_s=SECOND_PASS_S)
         alone = [name for name in failed if again.get(name) == "passed"]
         # Only an explicit "passed" counts: a test that was skipped, or not reached, has failed.
         failed = [name for name in failed if name not in alone]
-        status = status or (pytest.ExitCode.TESTS_FAILED if failed else pytest.ExitCode.OK)
-    elif status == pytest.ExitCode.OK and (failed or unreached):
+        lost = {name: end for name, end in again.items() if end == "left behind"}
+    if status == pytest.ExitCode.OK and (failed or lost):
         status = pytest.ExitCode.TESTS_FAILED
-    for words, names in (("did not pass", failed), ("was not reached", unreached[:MOST]), ("passed only alone", alone)):
-        for name in names:
-            print(f"{words}: {name}")
+    say_names("did not pass", failed)
+    for end in ("left behind", "unreadable", "under way", "not reached"):
+        say_names(end, [name for name in lost if lost[name] == end])
+    say_names("passed only alone", alone)
     passed = sum(end == "passed" for end in ends.values()) + len(alone)
     skipped = sum(end == "skipped" for end in ends.values())
+    unreached = sum(end != "left behind" for end in lost.values())
     print(
-        f"{passed} passed, {len(failed)} failed, {skipped} skipped, {len(unreached)} not reached; "
+        f"{passed} passed, {len(failed)} failed, {skipped} skipped, {unreached} not reached; "
         f"{len(alone)} of them passed only alone",
         flush=True,
     )
     return int(status)
+
+
+def say_names(how: str, names: Sequence[str]) -> None:
+    """Name them, at most MOST."""
+    for name in names[:MOST]:
+        print(f"{how}: {name}")
+    if len(names) > MOST:
+        print(f"{how}: {len(names) - MOST} more")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ import pytest
 from holdfast.host.process import children, offload
 from tests.budget import examples
 from tests.leaks import find_leaks, read_held
-from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,6 +45,7 @@ hypothesis.settings.load_profile("holdfast")
 pytest_plugins = (
     "tests.agent.fixtures",
     "tests.fakes.nvml.fixtures",
+    "tests.limits",
     "tests.runtimes",
     "tests.slurm.cluster",
     "tests.slurm.lab",
@@ -78,12 +78,8 @@ def pytest_configure() -> None:
             signal.signal(number, lambda *_: None)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse tests without a kind, or with two: the kind decides what a test may touch and which runs pick it."""
-    for item in items if PATIENCE != 1 else ():
-        mark = item.get_closest_marker("timeout")
-        limit_s = float(mark.args[0] if mark else config.getini("timeout"))
-        item.add_marker(pytest.mark.timeout(limit_s * PATIENCE), append=False)
     wrong = []
     for item in items:
         kinds = KINDS.intersection(mark.name for mark in item.iter_markers())

@@ -3,7 +3,8 @@
 Processes are found in two ways. Children are asked of the kernel. Anything else, such as a supervisor that detached
 itself or a job that double-forked, is found by the test's own directory: the isolated environment puts HOME and the
 run directories under it, so whoever inherited that environment carries the path in /proc/PID/environ. The path is
-unique to one test of one session, so only what this test started can match.
+unique to one test of one session, so only what this test started can match. A process that was given an environment
+without it is not found here: scripts/run_tests.py names it at the end of the run.
 """
 
 from __future__ import annotations

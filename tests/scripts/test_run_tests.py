@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,12 @@ from tests.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.process
 
-RUNNER = Path(__file__).parents[2] / "scripts/run_tests.py"
+ROOT = Path(__file__).parents[2]
+RUNNER = ROOT / "scripts/run_tests.py"
 
 CONFTEST = """
 import hypothesis
+pytest_plugins = ["tests.limits"]
 hypothesis.settings.register_profile("repeatable", derandomize=True)
 """
 
@@ -44,6 +47,9 @@ import os, resource, signal, subprocess, sys, time
 def test_crashes():
     os.kill(os.getpid(), signal.SIGKILL)
 
+def test_kills_its_process_group():
+    os.killpg(0, signal.SIGKILL)
+
 def test_hangs():
     while True:
         signal.pause()
@@ -52,8 +58,13 @@ def test_takes_all_memory():
     resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
     bytes(1 << 40)
 
-def test_leaves_a_process():
+def test_fails_and_leaves_a_process():
     subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    raise AssertionError
+
+def test_fails_and_blocks_when_it_is_torn_down(request):
+    request.addfinalizer(signal.pause)
+    raise AssertionError
 
 def test_is_skipped_the_second_time():
     if "HOLDFAST_TEST_PATIENCE" in os.environ:
@@ -66,14 +77,31 @@ def test_is_well():
 """
 
 
-def run(place: Path, *options: str, **files: str) -> tuple[int, str]:
-    """Run the runner on some files of tests; answer its status and all that was said."""
-    (place / "pytest.ini").write_text("[pytest]\ntimeout = 5\naddopts = -p no:cacheprovider\n")
+LEFT = """
+import subprocess
+
+def test_leaves_a_process():
+    subprocess.Popen(["sleep", "1001"], start_new_session=True)
+
+def test_leaves_a_process_of_which_nobody_can_say_whose_it_is():
+    subprocess.Popen(["sleep", "1002"], start_new_session=True, env={})
+"""
+
+
+def write(place: Path, **files: str) -> None:
+    """Write some files of tests."""
+    ini = f"[pytest]\ntimeout = 3\naddopts = -p no:cacheprovider\npythonpath = {ROOT}\n"
+    (place / "pytest.ini").write_text(ini)
     for name, text in {"conftest": CONFTEST, **files}.items():
         (place / f"{name}.py").write_text(text)
+
+
+def run(place: Path, *options: str, **files: str) -> tuple[int, str]:
+    """Run the runner on some files of tests; answer its status and all that was said."""
+    write(place, **files)
     done = subprocess.run(
         [sys.executable, str(RUNNER), *options],
-        cwd=place, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        cwd=place, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
@@ -109,36 +137,77 @@ def test_a_seed_that_is_no_number_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_trouble_is_told_by_name_and_stops_nothing_else(tmp_path: Path) -> None:
     code, said = run(tmp_path, test_trouble=TROUBLE, test_noise=NOISE)
     assert code == 1, said
-    failed = ["crashes", "hangs", "takes_all_memory", "is_skipped_the_second_time"]
-    assert {line for line in said.splitlines() if line.startswith("did not pass: ")} == {
-        f"did not pass: test_trouble.py::test_{name}" for name in failed
-    }
-    assert said.endswith("3 passed, 4 failed, 0 skipped, 0 not reached; 1 of them passed only alone\n")
+    failed = [name for name in re.findall(r"def (test_\w+)", TROUBLE) if name != "test_is_well"]
+    assert sorted(line for line in said.splitlines() if line.startswith("did not pass: ")) == sorted(
+        f"did not pass: test_trouble.py::{name}" for name in failed
+    )
+    assert said.endswith(f"2 passed, {len(failed)} failed, 0 skipped, 0 not reached; 1 of them passed only alone\n")
     assert find_processes(str(tmp_path)) == {}, "the process that a test left has ended with the run"
 
 
 @pytest.mark.slow
+def test_a_process_that_outlives_the_tests_fails_the_run(tmp_path: Path) -> None:
+    code, said = run(tmp_path, test_left=LEFT)
+    assert code == 1, said
+    told = re.findall(r"^left behind: process \d+ of (.*)$", said, re.MULTILINE)
+    assert sorted(told) == ["an unknown test: sleep 1002", "test_left.py::test_leaves_a_process: sleep 1001"]
+    assert said.endswith("2 passed, 0 failed, 0 skipped, 0 not reached; 0 of them passed only alone\n")
+    assert find_processes(str(tmp_path)) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("blocks", "told"),
+    [
+        ("def test_x():\n    os.kill(os.getpid(), signal.SIGSTOP)\n", "under way: test_blocks.py::test_x"),
+        ("signal.pause()\n", "\n0 passed, 0 failed, 0 skipped, 0 not reached;"),
+    ],
+    ids=["stopped", "at-import"],
+)
+def test_a_run_of_which_nothing_is_heard_ends_by_name(tmp_path: Path, blocks: str, told: str) -> None:
+    code, said = run(tmp_path, "--hang=5", test_blocks=f"import os, signal\n{blocks}", test_well="def test_y(): pass")
+    assert code == 124, said
+    assert "nothing was heard of any test for 6 s" in said
+    assert told in said
+    assert find_processes(str(tmp_path)) == {}
+
+
+@pytest.mark.slow
 def test_more_failures_than_noise_makes_end_the_run_at_once(tmp_path: Path) -> None:
-    many = "import pytest\n@pytest.mark.parametrize('n', range(300))\ndef test_fails(n):\n    assert n < 0\n"
+    # Those that are not for want of time are told before the others have had theirs.
+    many = """
+import pytest, time
+
+@pytest.mark.parametrize("n", range(600))
+def test_fails(n):
+    assert n > 20
+    time.sleep(1)
+"""
     code, said = run(tmp_path, test_many=many)
-    assert code != 0
+    assert code == pytest.ExitCode.INTERRUPTED, said
+    assert "more than 15 tests failed" in said
     assert "once more, alone" not in said
     assert "0 of them passed only alone" in said
-    assert "was not reached: test_many.py::test_fails[" in said
+    assert "not reached: test_many.py::test_fails[" in said
 
 
 @pytest.mark.slow
 def test_files_that_cannot_be_read_have_no_second_chance(tmp_path: Path) -> None:
     code, said = run(
-        tmp_path, test_import="import nothing_of_that_name\n", test_syntax="def test_x(\n", test_noise=NOISE
+        tmp_path,
+        test_import="import nothing_of_that_name\n",
+        test_syntax="def test_x(\n",
+        test_well="def test_y(): pass",
     )
-    assert code not in (0, 5), said
+    assert code == pytest.ExitCode.INTERRUPTED, said
     assert "once more, alone" not in said
-    assert "was not reached: test_import.py\n" in said
-    assert "was not reached: test_syntax.py\n" in said
+    assert "unreadable: test_import.py\n" in said
+    assert "unreadable: test_syntax.py\n" in said
+    assert "not reached: test_well.py::test_y\n" in said, "none of the others is begun"
 
 
 @pytest.mark.slow
@@ -148,10 +217,8 @@ def test_no_tests_at_all_is_no_success(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_an_interruption_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
-    slow = 'import subprocess\ndef test_slow():\n    subprocess.run(["setsid", "sleep", "1000"])\n'
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_slow.py").write_text(slow)
-    command = [sys.executable, str(RUNNER), "-p", "no:cacheprovider"]
+    write(tmp_path, test_slow='import subprocess\ndef test_x():\n    subprocess.run(["setsid", "sleep", "1000"])\n')
+    command = [sys.executable, str(RUNNER), "--timeout=0"]
     runner = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     try:
         wait_until(lambda: "sleep 1000" in find_processes(str(tmp_path)).values(), what="the test is under way")
@@ -161,4 +228,20 @@ def test_an_interruption_leaves_no_process(tmp_path: Path, number: signal.Signal
         runner.kill()
     assert runner.returncode == 128 + number, said
     assert f"ended by {number.name}" in said
+    assert "under way: test_slow.py::test_x\n" in said
     assert find_processes(str(tmp_path)) == {}
+
+
+@pytest.mark.slow
+def test_pytest_and_its_workers_end_with_a_runner_that_was_killed(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        test_slow="import pathlib, time\ndef test_x():\n    pathlib.Path('on').touch()\n    time.sleep(1000)\n",
+    )
+    runner = subprocess.Popen([sys.executable, str(RUNNER), "--timeout=0"], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    try:
+        wait_until((tmp_path / "on").exists, what="the test is under way")
+    finally:
+        runner.kill()
+        runner.wait()
+    wait_until(lambda: not find_processes(str(tmp_path)), what="pytest and its workers end")
