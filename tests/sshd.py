@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.ports import find_free_port
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -367,7 +367,7 @@ def end_masters() -> None:
         for path in directory.glob("*") if directory.is_dir() else ():
             if path.is_socket():
                 command = ["/usr/bin/ssh", "-F", "/dev/null", "-o", f"ControlPath={path}", "-O", "exit", "any"]
-                subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60)
+                subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=LIMIT_S)
 
 
 def why_no_sshd() -> str:

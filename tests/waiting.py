@@ -21,6 +21,9 @@ PATIENCE = float(os.environ.get("HOLDFAST_TEST_PATIENCE", "1"))
 LIMIT_S = 60.0 * PATIENCE
 """How long a test waits at most for anything. It ends a hang and judges no speed: the machine may be busy."""
 
+LONG_S = 2 * LIMIT_S
+"""The same for what has many steps: the first command to a place, a scheduler's turn, ranks that import torch."""
+
 FIRST_PAUSE_S = 0.001
 LONGEST_PAUSE_S = 0.05
 

@@ -217,6 +217,7 @@ class Drive:
             except (OSError, wire.WireError):
                 pass
             for _ in range(100):
+                run.seen.update(_find_supervisors(run.run_dir))
                 left = [*run.marked(), *(process for process in run.seen if processes.is_alive(process))]
                 if not left:
                     break
@@ -225,6 +226,17 @@ class Drive:
                 wait_until(lambda left=left: not any(map(processes.is_alive, left)))  # type: ignore[misc]
             fallback.clear(run.run_id, run.attempt)
             _remove_groups(run.run_id)
+
+
+def _find_supervisors(run_dir: str) -> list[ProcessId]:
+    """Supervisors of a run, and their keepers, by their command lines: one that has just begun is not on record."""
+    found = []
+    for pid in processes.list_pids():
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().split(b"\0")
+            if b"supervise" in words and os.fsencode(run_dir) in words:
+                found.append(processes.identify(pid))
+    return [process for process in found if process is not None]
 
 
 def _remove_groups(run_id: str) -> None:

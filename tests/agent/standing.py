@@ -20,7 +20,7 @@ from holdfast.model import wire
 from holdfast.model.job import JobSpec, Retries
 from holdfast.model.order import Order
 from tests.agent.driving import Driven
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,14 +60,14 @@ class Standing:
     def ready(self) -> None:
         wait_until(lambda: b"ready\n" in self.run.output(), what=f"the job is ready: {self.run.log()[-600:]}")
 
-    def end(self, timeout_s: float = 60.0) -> int:
+    def end(self, timeout_s: float = LIMIT_S) -> int:
         """Its exit code, once it has left."""
         self.process.wait(timeout_s)
         return self.process.returncode
 
     def said(self) -> tuple[str, str]:
         """Its standard output and error; once it has left."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=LIMIT_S)
         return out.decode(), err.decode()
 
 

@@ -26,7 +26,7 @@ from tests.agent.driving import Drive, Driven, job, read_text, timeouts
 from tests.agent.test_start import LEVELS, TWO_LEVELS
 from tests.leaks import read_descriptors
 from tests.other_kernels import has_pidfds
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -278,7 +278,7 @@ def watch_commits(run: Driven, number: int) -> bool:
         seen = 0
         victim = None
         while True:
-            assert poller.poll(60_000), "no commit came"
+            assert poller.poll(LIMIT_S * 1000), "no commit came"
             for event in queue.read():
                 seen += 1
                 if event.name == wire.STATE and victim is None:

@@ -33,6 +33,7 @@ from holdfast.model.origin import JobChange, KeyChange
 from holdfast.model.record import replace
 from holdfast.model.run import Outcome
 from tests.rundirs import ended, running
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from tests.slurm.programs import Programs
@@ -135,7 +136,7 @@ def test_a_damaged_slurm_json_hides_no_job_and_ends_a_wait_once_there_is_none(pr
     programs.list_job(run_dir, "PENDING", reason="Priority")
     assert hear(observe_run(run_dir)).condition == "pending (Priority)"
     programs.answer("squeue", "")
-    view, code = wait_for_run(run_dir, deadline=monotonic_s() + 100.0)
+    view, code = wait_for_run(run_dir, deadline=monotonic_s() + LONG_S)
     assert (view.condition, code) == ("lost", 71)
     assert "slurm.json" in view.note
     # A cell of a sweep has no script of its own: while there are arrays it may be a task of one.

@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.host.files.files import read_text_or_none
-from tests.waiting import wait_until
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.cli.conftest import Command
     from tests.sshd import Sshd
-
-LONG_S = 90.0
 
 
 class FarRun:

@@ -15,10 +15,10 @@ import pytest
 from holdfast.model.errors import StorageError, UsageError
 from holdfast.transfer.fetch import Receiver
 from tests.cli.conftest import ENTRY
-from tests.cli.far import LONG_S, FarRun, far_run
+from tests.cli.far import FarRun, far_run
 from tests.proxy import Proxy
 from tests.rundirs import ended, make_run
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, LONG_S, wait_until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -173,7 +173,7 @@ def test_a_copy_that_is_interrupted_leaves_nothing(holdfast: Command, run_dir: P
     try:
         wait_until(lambda: not is_bare(tmp_path), what="the beginning of the copy")
         process.terminate()
-        assert process.wait(60) == 143
+        assert process.wait(LIMIT_S) == 143
     finally:
         process.kill()
         process.communicate()

@@ -13,9 +13,9 @@ import pytest
 
 from holdfast import training
 from tests.cli.conftest import ENTRY
-from tests.cli.far import LONG_S, FarRun, far_run
+from tests.cli.far import FarRun, far_run
 from tests.proxy import Proxy
-from tests.waiting import wait_until
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command

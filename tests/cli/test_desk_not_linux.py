@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.far import FarRun, far_run
 from tests.desk.test_not_linux import NOT_LINUX
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.cli, pytest.mark.timeout(600)]
 __all__ = ["far_run"]
@@ -48,7 +49,7 @@ def test_the_verbs_of_a_desk_work_without_linux(far_run: FarRun) -> None:
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=400,
+        timeout=400 * PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stdout

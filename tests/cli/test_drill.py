@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cli.live import started
-from tests.waiting import LIMIT_S, wait_until
+from tests.waiting import LIMIT_S, PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cli, pytest.mark.requirement("CKPT-15"), pytest.mark.timeout(180)]
 
 SCRIPT = Path(__file__).parent / "payloads" / "rehearsed.py"
-LONGEST_S = 150.0
+LONGEST_S = 150.0 * PATIENCE
 
 
 def job(how: str, steps: int = 90, step_s: float = 0.05) -> tuple[str, ...]:

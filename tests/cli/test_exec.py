@@ -18,7 +18,7 @@ from tests.cli.conftest import ENTRY
 from tests.cli.far import FarRun, far_run
 from tests.cli.live import live_run
 from tests.rundirs import ended, make_run
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, LONG_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cli, pytest.mark.timeout(180)]
 __all__ = ["far_run"]
-LONG_S = 90.0
 SHOW = "import json, os, sys; print(json.dumps([os.getcwd(), sys.argv[1:], dict(os.environ)]))"
 AWKWARD = ["a b", "it's", 'quo"te', "new\nline", "!", "$HOME", "Grüße", "--json", "", "*"]
 
@@ -107,7 +106,7 @@ def test_at_a_place_everything_passes_and_the_end_of_the_link_ends_the_command(
     assert held.stdout is not None
     assert held.stdout.readline() == b"up\n"
     held.send_signal(signal.SIGINT)
-    assert held.wait(60) == 130
+    assert held.wait(LIMIT_S) == 130
     held.stdout.close()
     wait_until(lambda: not [one for one in far_run.box.processes("box").values() if "543.21" in one])
     assert holdfast("show", "--json", far_run.name, timeout_s=LONG_S).json()["condition"] == "running"

@@ -15,7 +15,7 @@ from holdfast.agent.view.observe import list_attempts, observe_run
 from holdfast.model import wire
 from tests.agent.standing import AS_INIT, SAVES, STEPD
 from tests.cli.conftest import ENTRY
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ def test_as_process_1_a_term_stops_the_run_instead_of_leaving_it(
     run_dir = _find_run(isolated_environment["HOLDFAST_RUNS"])
     children = Path(f"/proc/{front.pid}/task/{front.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGTERM)
-    out, err = front.communicate(timeout=60)
+    out, err = front.communicate(timeout=LIMIT_S)
     assert front.returncode == 130, err
     # A shell may say that its sleep was terminated: the whole tree gets the signal.
     assert out.startswith(b"ready\n")
@@ -78,7 +78,7 @@ def test_inside_a_slurm_job_it_supervises_itself_and_refuses_to_detach(
 ) -> None:
     """Seen: with proctrack/linuxproc a detached run went on with cards that were given to others."""
     refused = _start(started, *IN_SLURM, *ENTRY, "run", "-d", "--", "true", SLURM_JOB_ID="7")
-    _, err = refused.communicate(timeout=60)
+    _, err = refused.communicate(timeout=LIMIT_S)
     assert refused.returncode == 64
     assert b"cannot be detached here: this is inside job 7 of Slurm" in err
     root = isolated_environment["HOLDFAST_RUNS"]
@@ -86,7 +86,7 @@ def test_inside_a_slurm_job_it_supervises_itself_and_refuses_to_detach(
     front = _start(
         started, *IN_SLURM, *ENTRY, "run", "--json", "--", "sh", "-c", "echo ready; exit 4", SLURM_JOB_ID="7"
     )
-    out, err = front.communicate(timeout=60)
+    out, err = front.communicate(timeout=LIMIT_S)
     assert front.returncode == 4, err
     assert b'"exit_code": 4' in out
     run_dir = _find_run(root)
@@ -101,7 +101,7 @@ def test_a_shell_with_the_variables_of_a_job_is_no_job(
     started: list[subprocess.Popen[bytes]], isolated_environment: dict[str, str]
 ) -> None:
     front = _start(started, *ENTRY, "run", "-d", "--prove", "0", "--", "true", SLURM_JOB_ID="7")
-    _, err = front.communicate(timeout=60)
+    _, err = front.communicate(timeout=LIMIT_S)
     assert front.returncode == 0, err
     root = isolated_environment["HOLDFAST_RUNS"]
     run_dir = f"{root}/{next(name for name in os.listdir(root) if name[0] != '.')}"
@@ -116,7 +116,7 @@ def test_in_a_notebook_an_interrupt_leaves_the_run_alone(
     front = _start(started, *ENTRY, "run", "--name", "cell", "--", *SAVES, JPY_PARENT_PID="1")
     run_dir = _find_run(isolated_environment["HOLDFAST_RUNS"])
     front.send_signal(signal.SIGINT)
-    _, err = front.communicate(timeout=60)
+    _, err = front.communicate(timeout=LIMIT_S)
     assert front.returncode == 130
     assert b"in a notebook (JPY_PARENT_PID) an interrupt stops no run" in err
     assert observe_run(run_dir).condition == "running"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.conftest import ENTRY
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,7 +76,7 @@ def test_a_step_with_fewer_cores_gets_fewer_threads(isolated_environment: dict[s
 
     def threads(*before: str) -> str:
         command = [*before, *ENTRY, "run", "--", *job]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=LIMIT_S)
         assert done.returncode == 0, done
         return done.stdout
 

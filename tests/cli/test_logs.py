@@ -96,7 +96,7 @@ def test_MON_23_following_several_shows_the_matching_lines_of_each_while_they_li
         assert follower.poll() is None
         append("one", "loss last")
         end("one")
-        out, err = follower.communicate(timeout=60)
+        out, err = follower.communicate(timeout=LIMIT_S)
         assert (follower.returncode, out) == (0, "one | loss last\n")
         assert all(f"{run_id} succeeded" in err for run_id in ids.values())
 

@@ -23,7 +23,7 @@ from holdfast.model.record import replace
 from holdfast.model.run import Outcome, Preflight
 from tests.cli.live import live_run, started
 from tests.rundirs import dead_process, ended, make_run, running, write
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -178,7 +178,7 @@ def test_nobody_waits_for_ever_for_a_run_that_is_lost(holdfast: Command) -> None
             assert process is not None
             send_signal(process, signal.SIGKILL)
         for follower in (waiting, following):
-            assert follower.wait(60) == 71
+            assert follower.wait(LIMIT_S) == 71
             assert follower.stderr is not None
             said = follower.stderr.read()
             assert "every process that was recorded is gone" in said

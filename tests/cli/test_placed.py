@@ -16,7 +16,7 @@ from holdfast.desk.runs import registry
 from holdfast.host.process.processes import identify_self
 from tests.cli.conftest import ENTRY
 from tests.rundirs import ended, make_run, running
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tests.sshd import Sshd
 
 pytestmark = [pytest.mark.cli, pytest.mark.timeout(180)]
-LONG_S = 90.0
 """The bundle is pushed by the first command, on a machine that may be busy."""
 
 
@@ -177,7 +176,7 @@ def test_BSSH_04_a_wait_goes_on_over_a_link_that_was_cut(
         assert "what is waited for goes on, and so does the wait" in waiter.stderr.readline()
         enough.touch()
         os.chown(enough, ssh_desk.users["box"], -1)
-        assert waiter.wait(60) == 3
+        assert waiter.wait(LIMIT_S) == 3
     finally:
         enough.touch()
         waiter.send_signal(signal.SIGKILL)

@@ -20,6 +20,7 @@ from holdfast.model.wire import WireError
 from holdfast.transport.base import Done
 from tests.cli.clocks import make_clocks, with_clocks
 from tests.rundirs import dead_process, make_run, running
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Command
 
 pytestmark = [pytest.mark.cli, pytest.mark.timeout(180)]
-LONG_S = 90.0
 HERE, GONE, FAILED = (f"20261120-1000{number:02d}-digits-0a1b" for number in (1, 2, 3))
 
 

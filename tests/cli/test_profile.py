@@ -180,13 +180,13 @@ def test_PROF_07_runs_and_jobs_of_the_queue_get_it_from_the_desk_and_a_hook_that
     rented = f'[variables]\nDATA_DIR = "{base}/data"\n'
     write("rented", rented)
     printed = ("sh", "-c", 'echo "data: $DATA_DIR, hook: $PROXY_HOOK"')
-    ran = holdfast("run", "--on", "gpu1", "--no-code", "--", *printed, timeout_s=60)
+    ran = holdfast("run", "--on", "gpu1", "--no-code", "--", *printed)
     assert (ran.code, f"data: {base}/data, hook: \n" in ran.out) == (0, True), ran.err
-    taken = holdfast("submit", "--on", "gpu1", "--no-code", "--name", "queued", "--wait", "--", *printed, timeout_s=60)
+    taken = holdfast("submit", "--on", "gpu1", "--no-code", "--name", "queued", "--wait", "--", *printed)
     assert taken.code == 0, taken.err
     assert f"data: {base}/data" in holdfast("logs", "gpu1:queued").out
     write("rented", f'{rented}PROXY_HOOK = "cd $DATA_DIR/no-such-directory"\n')
-    failed = holdfast("run", "--on", "gpu1", "--no-code", "--", *printed, timeout_s=60)
+    failed = holdfast("run", "--on", "gpu1", "--no-code", "--", *printed)
     assert failed.code != 0
     assert "line 1 of setup failed" in failed.out + failed.err
     assert "data:" not in failed.out

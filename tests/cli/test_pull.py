@@ -12,10 +12,11 @@ import pytest
 
 from holdfast.desk.receipts import check_receipt, read_receipt
 from holdfast.model.errors import ResultMissing
-from tests.cli.far import LONG_S, FarRun, far_run
+from tests.cli.far import FarRun, far_run
 from tests.proxy import Proxy
 from tests.rundirs import ended, make_run, running
 from tests.transfer.code.repositories import list_tree
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command

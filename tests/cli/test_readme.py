@@ -24,6 +24,7 @@ import pytest
 
 from holdfast.host.process.processes import user_name
 from tests.sshd import Sshd, end_masters, why_no_sshd
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +41,7 @@ LONG_PAGES = {"README.md", "tutorial-rented-box.md", "places.md", "containers.md
 HOST, OTHER = "gpu1.lab", "gpu2.lab"
 """The machines that pages reach by ssh; the places of them are called gpu1 and gpu2."""
 IMAGE = "localhost/train:1"
-LONG_S = 200
+PAGE_S = 200 * PATIENCE
 """For all commands of a page, of which the first to a place carries holdfast there."""
 ACCOUNT = "anna"
 """Who sits at the keyboard in the documents."""
@@ -99,7 +100,7 @@ def run_session(steps: list[Step], directory: Path, scratch: Path) -> list[tuple
         # The exit code is put back, because the next command may be `echo $?`.
         lines.append(f"status=$?; echo $status >{status}; (exit $status)")
     subprocess.run(
-        ["bash", "-c", "\n".join(lines)], cwd=directory, stdin=subprocess.DEVNULL, timeout=LONG_S, check=False
+        ["bash", "-c", "\n".join(lines)], cwd=directory, stdin=subprocess.DEVNULL, timeout=PAGE_S, check=False
     )
     return [
         (int((scratch / f"{number}.status").read_text()), (scratch / f"{number}.out").read_text(errors="replace"))

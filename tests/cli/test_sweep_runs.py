@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.queues import find, states, worked
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -87,7 +88,7 @@ def test_the_example_of_twelve_jobs_ends_twelve_of_twelve(
     monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "4")
     monkeypatch.setenv("PATH", f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    done = holdfast("sweep", "examples/digits/sweep.yaml", "--wait", timeout_s=240)
+    done = holdfast("sweep", "examples/digits/sweep.yaml", "--wait", timeout_s=240 * PATIENCE)
     assert done.code == 0, done
     assert "12 of 12 done" in done.out
     rows = holdfast("sweep", "show", "digits", "--json", "--sort", "accuracy").json()["jobs"]

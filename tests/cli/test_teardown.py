@@ -13,6 +13,7 @@ from holdfast.host.clock import epoch_s, format_utc
 from tests.desk.route.terminal import answer_at_terminal
 from tests.json_forms import find_faults
 from tests.status_endpoint import Endpoint
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Command, Ended
 
 pytestmark = [pytest.mark.cli, pytest.mark.timeout(300)]
-LONG_S = 60.0
 PROFILE = """
 title = "A rental for tests"
 inherits = "generic-ssh"

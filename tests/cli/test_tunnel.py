@@ -18,7 +18,7 @@ import pytest
 from tests.cli.conftest import ENTRY
 from tests.ports import find_free_port
 from tests.proxy import Proxy
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -83,7 +83,7 @@ def tunnel(tmp_path: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str],
 
 def fetch(port: int) -> bytes:
     """The page at a port here; empty while there is none."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
     try:
         connection.request("GET", "/")
         return connection.getresponse().read()
@@ -130,7 +130,7 @@ def test_XPORT_19_a_service_on_loopback_is_reached_on_loopback_and_nothing_is_le
         assert listeners(local) == {"0100007F"}
         assert errors.read_text() == ""
         process.send_signal(number)
-        assert process.wait(60) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
+        assert process.wait(LIMIT_S) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[number]
         wait_until(lambda: not listeners(local) and not is_tunnelled(local), what="the end of the tunnel")
 
 
@@ -166,7 +166,7 @@ def test_a_port_on_which_nothing_listens_there_is_told_and_waited_for(
             server.shutdown()
             thread.join()
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=LIMIT_S)
         told = json.loads(out)
         assert (told["urls"], told["forwards"]) == (
             [f"http://127.0.0.1:{local}"],
@@ -189,7 +189,7 @@ def test_a_lost_link_is_tried_again(
             assert "link to gpu1 lost, trying again" in errors.read_text()
             assert fetch(local) == PAGE
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 130
+            assert process.wait(LIMIT_S) == 130
         ssh_desk.forget(alias)
 
 

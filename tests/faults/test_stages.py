@@ -110,7 +110,7 @@ def read_state(pid: int) -> str:
 
 def wait_for(condition: Callable[[], bool]) -> bool:
     """Whether `condition` comes true in time; in the staged process, which has no test beside it."""
-    end = time.monotonic() + 40
+    end = time.monotonic() + LIMIT_S
     while not condition():
         if time.monotonic() > end:
             return False

@@ -139,7 +139,7 @@ def _wait_ready(
     poll = select.poll()
     poll.register(reader, select.POLLIN)
     while len(got) < expected:
-        assert poll.poll(60_000), f"{len(got)} of {expected} members came"
+        assert poll.poll(LIMIT_S * 1000), f"{len(got)} of {expected} members came"
         chunk = os.read(reader, 4096)
         assert chunk, "the family ended before it was complete"
         got += chunk

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from tests.ports import find_free_ports
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ Test = TypeVar("Test", bound="Callable[..., None]")
 NODES = ("n1", "n2")
 CARDS = 4
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "scancel", "unshare", "setpriv")
-UP_S = 60.0
+UP_S = LIMIT_S
 """How long all of it may take to come up on a busy machine; it takes 2 s on an idle one."""
 
 SLURM_CONF = """\
@@ -298,7 +298,7 @@ class Slurm:
         # The first of a name: a comment may hold another.
         return dict(reversed(re.findall(r"(\S+?)=(\S*)", text)))
 
-    def wait_for(self, job: str, *states: str, timeout_s: float = 100.0) -> dict[str, str]:
+    def wait_for(self, job: str, *states: str, timeout_s: float = LONG_S) -> dict[str, str]:
         """Wait until a job is in one of these states; what is known of it then."""
 
         def look() -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from tests.slurm.cluster import Slurm
@@ -122,7 +122,9 @@ class LabRun:
 
     def wait_begun(self, attempt: int = 1) -> None:
         """Wait until an attempt's training counts steps."""
-        wait_until(lambda: "begin" in self.output(attempt), 150, what=f"attempt {attempt} of {self.run_id} counts")
+        wait_until(
+            lambda: "begin" in self.output(attempt), 150 * PATIENCE, what=f"attempt {attempt} of {self.run_id} counts"
+        )
 
     def finish(self) -> None:
         """Have the training end as soon as it counts, in this attempt or a later one."""

@@ -22,7 +22,7 @@ from holdfast.model.queue import GroupKind, NewJob, OrderedJobs, Submission
 from holdfast.model.queue_order import QueueOrder
 from tests.agent.killing import FRONT_NAME, build_library
 from tests.budget import examples
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,7 @@ def _judge(root: Path, names: list[str]) -> list[str]:
         wrong += [] if tuple(runs) == CELLS else [f"{name}: {runs}"]
         for run_id in runs.values():
             run_dir = root / run_id
-            wait_until((run_dir / "attempts/1/exit.json").exists, 300, what=f"{run_id} has ended")
+            wait_until((run_dir / "attempts/1/exit.json").exists, 300 * PATIENCE, what=f"{run_id} has ended")
             ran = (run_dir / "ran").read_text().count("x")
             attempts = len(os.listdir(run_dir / "attempts"))
             wrong += [] if (ran, attempts) == (1, 1) else [f"{name}: {run_id} ran {ran} times in {attempts} attempts"]

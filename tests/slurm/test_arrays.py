@@ -13,7 +13,7 @@ import pytest
 
 from tests.slurm.cluster import Slurm
 from tests.slurm.lab import Lab
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -180,7 +180,7 @@ def test_a_sweep_that_is_handed_in_again_after_a_kill_has_every_cell_once(lab: L
     _forget_job(lab, 2)
     lab.slurm.call("scancel", *blockers)
     for run_id in _cells(lab).values():
-        wait_until((lab.root / run_id / "attempts/1/exit.json").exists, 150, what=f"{run_id} has run")
+        wait_until((lab.root / run_id / "attempts/1/exit.json").exists, 150 * PATIENCE, what=f"{run_id} has run")
     assert json.loads((_array(lab, 2) / "slurm.json").read_text())["job_id"] == second
     _submit(lab, "--gpus", "1", "--grid", "steps=1,2,3,4")
     assert len(lab.list_jobs_whole()) == 3, "the cancelled one, its successor, the one cell that was added"
@@ -199,7 +199,7 @@ def test_a_task_is_put_back_stopped_and_cancelled_for_itself(lab: Lab) -> None:
 
     def wait_begun(name: str, attempt: int = 1) -> None:
         path = lab.root / runs[name] / f"attempts/{attempt}/output.log"
-        wait_until(lambda: path.exists() and "begin" in path.read_text(), 150, what=f"{name} counts")
+        wait_until(lambda: path.exists() and "begin" in path.read_text(), 150 * PATIENCE, what=f"{name} counts")
 
     for name in runs:
         wait_begun(name)

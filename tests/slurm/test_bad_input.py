@@ -155,7 +155,7 @@ def test_a_full_disk_stops_an_order_and_a_warned_run_and_both_go_on_when_there_i
     (run.path / "step.txt").write_text("0")
     fill = _fill(small)
     slurm.call("scancel", "--batch", "--signal=USR1", run.job)
-    slurm.wait_for(run.job, "FAILED", timeout_s=120)
+    slurm.wait_for(run.job, "FAILED")
     assert slurm.show(run.job)["Restarts"] == "1"
     fill.unlink()
     assert lab("wait", run.name, code=None).returncode == 143

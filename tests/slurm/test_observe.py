@@ -14,7 +14,7 @@ from holdfast.agent.scheduler.slurm.scheduler import SlurmScheduler
 from holdfast.model.scheduler import Phase
 from tests.slurm.cluster import TRACKERS, on
 from tests.slurm.lab import LabRun
-from tests.waiting import wait_until
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -121,7 +121,7 @@ def test_who_follows_a_run_that_waits_hears_why_and_that_it_never_begins(lab: La
     assert (row["place"], row["condition"]) == ("lab", "pending (BeginTime)"), "as the place's, also on its own machine"
     assert lab("patrol").stdout == "1 run: 1 waiting\n"
     lab.slurm.call("scancel", run.job)
-    _, said = following.communicate(timeout=100)
+    _, said = following.communicate(timeout=LONG_S)
     assert following.returncode == 130
     assert "it left no record of its end, which `holdfast stop" in said
     assert "attempt 2" not in said

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.slurm.lab import LabRun
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from tests.slurm.lab import Lab
@@ -60,7 +60,7 @@ def test_MN_06_all_ranks_stop_after_one_step_and_go_on_from_it_over_both_nodes(l
     def last_step(node: int, attempt: int) -> str:
         return [line for line in output(node, attempt).splitlines() if line.startswith("step ")][-1]
 
-    wait_until(lambda: "step 3\n" in output(1, 1), 300, what="both nodes train")
+    wait_until(lambda: "step 3\n" in output(1, 1), 300 * PATIENCE, what="both nodes train")
     lab.slurm.call("scancel", "--batch", "--signal=USR1", run.job)
     assert lab("wait", run.name, code=None).returncode == 0, output(0, 2)
     assert run.exit(1)["outcome"] == "preempted"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.slurm.cluster import TRACKERS, Slurm, on
 from tests.slurm.lab import Lab, LabRun
-from tests.waiting import wait_until
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -163,7 +163,7 @@ def test_a_run_without_a_record_that_slurm_does_not_know_is_lost_with_evidence(
         run.wait_begun()
         assert run.state == "running"
         run.kill_supervised()
-        wait_until(lambda: not slurm.show(run.job), 90, what="Slurm has forgotten the job")
+        wait_until(lambda: not slurm.show(run.job), LONG_S, what="Slurm has forgotten the job")
         assert run.state == "lost"
         done = lab("wait", run.name, code=71)
         assert "Slurm does not know job" in done.stderr

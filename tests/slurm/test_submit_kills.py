@@ -25,7 +25,7 @@ from tests.agent.killing import FRONT_NAME, build_library
 from tests.budget import examples
 from tests.slurm.cluster import Slurm
 from tests.slurm.lab import Lab
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ def _list_runs(root: Path) -> set[str]:
 def _judge(root: Path, run_id: str) -> list[str]:
     """What is wrong with a run, once it has ended."""
     run_dir = root / run_id
-    wait_until((run_dir / "attempts/1/exit.json").exists, 300, what=f"{run_id} has ended")
+    wait_until((run_dir / "attempts/1/exit.json").exists, 300 * PATIENCE, what=f"{run_id} has ended")
     logs = [path.name for path in run_dir.glob("slurm-*.log") if "is the run of job" not in path.read_text()]
     job = json.loads((run_dir / "slurm.json").read_text())["job_id"]
     wrong = [] if logs == [f"slurm-{job}.log"] else [f"{run_id}: {job=}, begun by {logs}"]

@@ -12,11 +12,11 @@ from typing import Any
 
 from tests.leaks import find_processes
 from tests.ports import find_free_port
-from tests.waiting import wait_until
+from tests.waiting import LONG_S, wait_until
 
 PAYLOAD = Path(__file__).parent / "payloads" / "ranks.py"
 ROOT = Path(__file__).resolve().parents[2]
-START_S = 120.0
+START_S = LONG_S
 """At most so long until ranks have imported torch and met, on a box that is busy with other things."""
 
 

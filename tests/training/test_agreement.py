@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -258,7 +259,7 @@ def test_a_link_at_the_boards_place_is_not_followed(tmp_path: Path, rank: int) -
     assert victim.read_bytes() == b"precious" * 100
 
 
-@pytest.mark.parametrize("content", [b"", b"short", os.urandom(4096), bytes(4096)])
+@pytest.mark.parametrize("content", [b"", b"short", random.Random(1).randbytes(4096), bytes(4096)])
 def test_what_is_no_board_is_replaced_by_rank_0_and_not_joined_by_others(tmp_path: Path, content: bytes) -> None:
     (tmp_path / ".ranks-k").write_bytes(content)
     with pytest.raises(AgreementLost):
@@ -348,10 +349,16 @@ def test_shared_memory_is_used_only_if_the_directory_is_private(
 def ranks() -> Iterator[Callable[..., list[StoreAgreement]]]:
     made: list[StoreAgreement] = []
 
-    def meet(store: object, world: int, answer_timeout_s: float = 60.0) -> list[StoreAgreement]:
+    def meet(store: object, world: int, answer_timeout_s: float = LIMIT_S) -> list[StoreAgreement]:
         def one(rank: int) -> StoreAgreement:
             return StoreAgreement(
-                store, rank=rank, world=world, key="k", timeout_s=60, poll_s=0.01, answer_timeout_s=answer_timeout_s
+                store,
+                rank=rank,
+                world=world,
+                key="k",
+                timeout_s=LIMIT_S,
+                poll_s=0.01,
+                answer_timeout_s=answer_timeout_s,
             )
 
         with ThreadPoolExecutor(world) as pool:
@@ -437,7 +444,7 @@ def test_a_store_that_fails_is_said_when_it_is_needed_and_not_before(
 def test_values_go_through_the_store_and_a_missing_one_is_named(ranks: Callable[..., list[StoreAgreement]]) -> None:
     two = ranks(Memory(), 2)
     two[0].publish("x", b"\0\xff")
-    assert two[1].wait_for("x", 60.0) == b"\0\xff"
+    assert two[1].wait_for("x", LIMIT_S) == b"\0\xff"
     with pytest.raises(TimeoutError, match=r"rank 1 waited \d+ s for 'y'"):
         two[1].wait_for("y", 0.02)
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.training.ranks import files as agreement_files
+from tests.budget import draw_seed
 from tests.ports import find_free_port
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,16 +25,17 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 PAYLOAD = Path(__file__).parent / "payloads" / "rank.py"
-SEED = int(os.environ.get("HOLDFAST_SOAK_SEED", str(int.from_bytes(os.urandom(4), "big"))))
 SOAK_ROUNDS = int(os.environ.get("HOLDFAST_SOAK_ROUNDS", "300"))
 
 
 class Launch:
-    """Some ranks, each a process that plays one round per line of JSON."""
+    """Some ranks, each a process that plays one round per line of JSON; rounds are drawn from `draw`."""
 
     def __init__(self, directory: Path, world: int, **environ: str) -> None:
         self.directory, self.world = directory, world
         self.rounds = 0
+        self.seed = draw_seed()
+        self.draw = random.Random(self.seed)
         self.ranks = [
             subprocess.Popen(
                 [sys.executable, "-u", PAYLOAD],
@@ -54,6 +56,7 @@ class Launch:
                 "world": self.world,
                 "directory": str(self.directory),
                 "key": f"round{self.rounds}",
+                "limit_s": LIMIT_S,
                 **options,
                 **(odd or {}).get(rank, {}),
             }
@@ -69,7 +72,7 @@ class Launch:
             facts: dict[str, Any] = json.loads(line)
             if name in facts:
                 return facts
-        raise AssertionError(f"rank {rank} ended without {name!r}: {self.ranks[rank].wait()}; seed {SEED}")
+        raise AssertionError(f"rank {rank} ended without {name!r}: {self.ranks[rank].wait()}; seed {self.seed}")
 
     def hear_all(self, name: str) -> list[dict[str, Any]]:
         return [self.hear(rank, name) for rank in range(self.world)]
@@ -80,7 +83,7 @@ class Launch:
             process.stdin.close()
         for process in self.ranks:
             try:
-                process.wait(60)
+                process.wait(LIMIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -119,8 +122,9 @@ def pause(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def play(one: Launch, draw: random.Random, **options: Any) -> list[dict[str, Any]]:
+def play(one: Launch, **options: Any) -> list[dict[str, Any]]:
     """One round that ends by a TERM to one random rank at a random instant."""
+    draw = one.draw
     one.begin(seed=draw.randrange(2**32), **options)
     one.hear_all("running")
     pause(draw.random() * 0.03)
@@ -148,18 +152,16 @@ def judge(results: list[dict[str, Any]]) -> None:
 def test_LIB_05_one_signalled_rank_stops_all_four_at_the_same_step(
     launch: Callable[..., Launch], step_s: float
 ) -> None:
-    draw = random.Random(SEED)
     four = launch()
     for _ in range(10):
-        judge(play(four, draw, step_s=step_s))
+        judge(play(four, step_s=step_s))
 
 
 @pytest.mark.requirement("LIB-05")
 def test_LIB_05_saves_and_the_stop_come_in_one_order_on_all_ranks(launch: Callable[..., Launch]) -> None:
-    draw = random.Random(SEED)
     four, decisions = launch(), 0
     for step_s, chance in ((0.002, 0.2), (0.0, 0.5)) * 4:
-        results = play(four, draw, step_s=step_s, save_chance=chance)
+        results = play(four, step_s=step_s, save_chance=chance)
         judge(results)
         decisions += len(results[0]["acted"])
     assert decisions > 8, "no save was decided in eight rounds"
@@ -170,11 +172,10 @@ def test_LIB_05_saves_and_the_stop_come_in_one_order_on_all_ranks(launch: Callab
 def test_LIB_05_ranks_in_a_collective_at_every_step_stop_together_through_a_board_or_a_store(
     gloo: Callable[[int], Launch],
 ) -> None:
-    draw = random.Random(SEED)
     four = gloo(4)
     for store in (False, True, False, True):
-        judge(play(four, draw, collective=True, store=store, step_s=0.002, save_chance=0.05))
-    judge(play(four, draw, store=True, step_s=0.004))
+        judge(play(four, collective=True, store=store, step_s=0.002, save_chance=0.05))
+    judge(play(four, store=True, step_s=0.004))
 
 
 @pytest.mark.requirement("LIB-05")
@@ -246,9 +247,9 @@ def test_LIB_05_a_rank_that_finished_holds_up_nobody(launch: Callable[..., Launc
 def test_LIB_05_soak_many_rounds_with_and_without_collectives(
     launch: Callable[..., Launch], gloo: Callable[[int], Launch]
 ) -> None:
-    draw = random.Random(SEED)
     four, together = launch(), gloo(4)
+    draw = four.draw
     for _ in range(SOAK_ROUNDS):
-        judge(play(four, draw, step_s=draw.choice((0.0, 0.001, 0.005)), save_chance=draw.choice((0.0, 0.1, 0.5))))
+        judge(play(four, step_s=draw.choice((0.0, 0.001, 0.005)), save_chance=draw.choice((0.0, 0.1, 0.5))))
         store = draw.random() < 0.3
-        judge(play(together, draw, collective=True, store=store, step_s=draw.choice((0.0, 0.002)), save_chance=0.1))
+        judge(play(together, collective=True, store=store, step_s=draw.choice((0.0, 0.002)), save_chance=0.1))

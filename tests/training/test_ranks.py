@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.budget import draw_seed
 from tests.training.launches import Launch
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
-SEED = int(os.environ.get("HOLDFAST_SOAK_SEED", str(int.from_bytes(os.urandom(4), "big"))))
 KILLS = int(os.environ.get("HOLDFAST_SOAK_KILLS", "50"))
 WHOLE: dict[tuple[int, str], list[dict[str, Any]]] = {}
 """What an uninterrupted run of so many ranks in that mode ends with; made once."""
@@ -50,14 +50,15 @@ def left_together(launch: Launch) -> int:
 @pytest.mark.requirement("CKPT-13", "CKPT-02", "CKPT-03")
 @pytest.mark.parametrize("mode", ["ddp", pytest.param("alone", marks=pytest.mark.soak)])
 def test_ranks_killed_in_the_middle_of_epochs_end_with_the_same_numbers(tmp_path: Path, mode: str) -> None:
-    draw = random.Random(SEED)
+    seed = draw_seed()
+    draw = random.Random(seed)
     for _ in range(2):
         launch = Launch(tmp_path / "cut", mode=mode)
         launch.wait_for_step((launch.before[0] or [0])[-1] + draw.randrange(6, 12), draw.randrange(4))
         pause(draw.random() * 0.05)
         launch.kill_everything()
     last = Launch(tmp_path / "cut", mode=mode)
-    assert last.results() == whole(tmp_path, mode=mode), f"seed {SEED}"
+    assert last.results() == whole(tmp_path, mode=mode), f"seed {seed}"
 
 
 @pytest.mark.slow
@@ -157,7 +158,8 @@ def test_CKPT_13_another_number_of_ranks_continues_what_is_the_same_on_all_of_th
 @pytest.mark.parametrize("world", [1, 4])
 @pytest.mark.requirement("CKPT-13", "CKPT-02", "CKPT-03")
 def test_soak_fifty_kills_in_the_middle_of_epochs(tmp_path: Path, world: int) -> None:
-    draw = random.Random(SEED)
+    seed = draw_seed()
+    draw = random.Random(seed)
     expected = whole(tmp_path, world)
     kills = resumed = runs = 0
     while kills < KILLS:
@@ -173,6 +175,6 @@ def test_soak_fifty_kills_in_the_middle_of_epochs(tmp_path: Path, world: int) ->
             kills += 1
             resumed += "resuming after step" in launch.text
         last = Launch(cut, world)
-        assert last.results() == expected, f"seed {SEED}, run {runs}: {cut}"
+        assert last.results() == expected, f"seed {seed}, run {runs}: {cut}"
         shutil.rmtree(cut)
-    print(f"{world} ranks: {kills} kills in {runs} runs, {resumed} resumed in between; seed {SEED}", file=sys.stderr)
+    print(f"{world} ranks: {kills} kills in {runs} runs, {resumed} resumed in between; seed {seed}", file=sys.stderr)

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.training.ranks.agreement import Action, RankDecision, RankProposal
 from holdfast.training.ranks.board import Board
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.contract
 def test_CKPT_13_no_save_is_decided_once_a_rank_has_finished_and_a_stop_is(tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         made = [
-            pool.submit(Board, rank=rank, world=2, directory=str(tmp_path), key="k", timeout_s=60.0) for rank in (0, 1)
+            pool.submit(Board, rank=rank, world=2, directory=str(tmp_path), key="k", timeout_s=LIMIT_S)
+            for rank in (0, 1)
         ]
         one, two = (each.result() for each in made)
     try:

@@ -239,7 +239,7 @@ def test_LIB_21_quit_is_a_wish_for_stacks_and_the_process_goes_on(tmp_path: Path
         wait_for_line(process, "ready")
         process.send_signal(signal.SIGQUIT)
         wait_until(lambda: "most recent call first" in path.read_text(), what="a stack")
-        out, _ = process.communicate("\n", timeout=60)
+        out, _ = process.communicate("\n", timeout=LIMIT_S)
     assert out.strip() == "went on"
     assert process.returncode == 0
 
@@ -254,7 +254,7 @@ def test_LIB_21_without_a_supervisor_the_stacks_are_on_standard_error(tmp_path: 
         process.send_signal(signal.SIGQUIT)
         assert process.stderr is not None
         assert "most recent call first" in process.stderr.readline()
-        process.communicate("\n", timeout=60)
+        process.communicate("\n", timeout=LIMIT_S)
     assert process.returncode == 0
 
 
@@ -267,6 +267,6 @@ def test_LIB_21_a_quit_that_the_script_handles_itself_stays_its_own(tmp_path: Pa
         process.send_signal(signal.SIGQUIT)
         process.send_signal(read_record(path)["signal"])
         wait_until(path.read_text, what="the stacks that the other signal asks for")
-        out, _ = process.communicate("\n", timeout=60)
+        out, _ = process.communicate("\n", timeout=LIMIT_S)
     assert out.split() == ["mine", "went", "on"]
     assert path.read_text().count("most recent call first") == 1

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.budget import draw_seed
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ class Scene:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            env={**os.environ, "END_S": str(LIMIT_S)},
             start_new_session=True,
         )
 
@@ -161,7 +163,7 @@ def test_after_the_run_a_forked_child_dies_when_its_parent_ends_it(play: Callabl
 
 def test_a_pool_can_be_left(play: Callable[..., Scene]) -> None:
     scene = play("pool")
-    assert scene.process.wait(60) == 0
+    assert scene.process.wait(LIMIT_S) == 0
     assert scene.hear() == {"squares": [0, 1, 2, 3]}
 
 
@@ -180,7 +182,7 @@ def test_LIB_01_a_child_that_is_just_forked_lives_on_when_its_parent_was_told_to
 def test_a_pool_can_be_left_each_time(play: Callable[..., Scene]) -> None:
     """Three of a hundred waited for a worker that a TERM reached just before it blocked."""
     for _ in range(200):
-        assert play("pool").process.wait(60) == 0
+        assert play("pool").process.wait(LIMIT_S) == 0
 
 
 @pytest.mark.parametrize("blocked", ["same", "nested"])
@@ -225,7 +227,8 @@ def test_without_the_shield_a_term_to_the_group_ends_the_loader(play: Callable[.
 
 def bombard(scene: Scene, directory: Path, times: int) -> None:
     """TERM at random instants while files are committed; each that is looked at is whole."""
-    draw = random.Random()
+    seed = draw_seed()
+    draw = random.Random(seed)
     path = directory / "step.json"
     scene.hear()
     wait_until(path.exists, what="the first file is committed")
@@ -235,11 +238,11 @@ def bombard(scene: Scene, directory: Path, times: int) -> None:
         scene.process.send_signal(signal.SIGTERM)
         if path.exists():
             record = json.loads(path.read_bytes())
-            assert record["step"] == record["end"]
+            assert record["step"] == record["end"], f"seed {seed}"
     scene.tell(".")
     facts = scene.hear()
     assert facts["noted"] > 0
-    assert json.loads(path.read_bytes())["step"] == facts["commits"] - 1
+    assert json.loads(path.read_bytes())["step"] == facts["commits"] - 1, f"seed {seed}"
     assert scene.process.wait() == 0
     assert [entry.name for entry in directory.iterdir() if entry.suffix == ".tmp"] == []
 

@@ -18,6 +18,7 @@ from holdfast.training.storage import checkpoints, layout
 from holdfast.training.storage.write import files, writer
 from tests.training.faults import support
 from tests.training.faults.support import Faults
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,7 +218,7 @@ def test_a_writer_that_cannot_say_how_it_went_does_not_leave_its_trainer_waiting
     ) as process:
         theirs.close()
         ours.sendall(json.dumps(asdict(job)).encode() + b"\n")
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1
     assert b"its answer about step 1 could not be sent (Broken pipe)" in said
     assert checkpoints.verify(str(tmp_path / "c" / "step-1")).ok, "it is durable all the same"

@@ -19,7 +19,7 @@ from holdfast.transfer.answers import read_answer, read_error
 from holdfast.transfer.bundle import bootstrap
 from holdfast.transport.base import Done
 from tests.transfer.boxes import bundle_of, calls_of, is_used, list_pythons, make_box, remove_tree
-from tests.waiting import wait_until
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ def test_a_box_that_never_saw_us_is_met_in_two_calls_and_then_costs_one(new_box:
     assert [script for script, _ in calls_of(new_box)] == [bootstrap.CONTACT_SCRIPT] * 2
     assert facts.bundle == bundle_of(new_box).name
     assert new_box.ensure() is facts
-    assert new_box.run(("--version",), limit_s=100).out.startswith(b"holdfast ")
+    assert new_box.run(("--version",), limit_s=LONG_S).out.startswith(b"holdfast ")
     assert len(calls_of(new_box)) == 3
 
 
@@ -99,10 +99,10 @@ def test_every_python_bare_in_the_c_locale(box_root: Path, monkeypatch: pytest.M
     for python in found:
         box = make_box(box_root, python=python)
         assert box.ensure().python_version.startswith(python.rpartition("python")[2])
-        done = box.run(("show", odd, "--json"), limit_s=100)
+        done = box.run(("show", odd, "--json"), limit_s=LONG_S)
         assert done.code == 66, done.err
         assert odd.encode("utf-8", "backslashreplace")[:2].decode() in json.loads(done.out)["error"]["message"]
-        assert box.run(("gpus", "--json"), limit_s=100).code == 0
+        assert box.run(("gpus", "--json"), limit_s=LONG_S).code == 0
 
 
 @pytest.mark.slow
@@ -114,12 +114,12 @@ def test_a_bundle_that_was_removed_is_pushed_again_by_whatever_is_called(box: Bo
         remove_tree(box_root / AGENT)
 
     remove()
-    assert box.run(("--version",), limit_s=100).out.startswith(b"holdfast ")
+    assert box.run(("--version",), limit_s=LONG_S).out.startswith(b"holdfast ")
     remove()
     assert box.follow(("--version",), out=pieces.append, err=pieces.append) == 0
     assert b"".join(pieces).startswith(b"holdfast ")
     remove()
-    assert box.entry("probe", limit_s=100)["root"] == str(box_root)
+    assert box.entry("probe", limit_s=LONG_S)["root"] == str(box_root)
 
 
 def test_a_bundle_that_vanishes_while_a_desk_is_away(box: Box, box_root: Path) -> None:
@@ -127,8 +127,8 @@ def test_a_bundle_that_vanishes_while_a_desk_is_away(box: Box, box_root: Path) -
     facts = box.ensure()
     remove_tree(box_root / AGENT)
     again = make_box(box_root, facts=facts)
-    assert again.run(("--version",), limit_s=100).code == 0
-    assert again.run(("--version",), limit_s=100).code == 0
+    assert again.run(("--version",), limit_s=LONG_S).code == 0
+    assert again.run(("--version",), limit_s=LONG_S).code == 0
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_input_that_can_be_read_once_waits_for_the_bundle(box: Box, box_root: Pa
     def once() -> Iterator[bytes]:
         yield b"{}"
 
-    assert again.entry("probe", stdin=once(), limit_s=100)["schema"] == 1
+    assert again.entry("probe", stdin=once(), limit_s=LONG_S)["schema"] == 1
     scripts = [script for script, _ in calls_of(again)]
     look = bootstrap.LOOK_SCRIPT
     assert scripts == [look, *[bootstrap.CONTACT_SCRIPT] * 2, look, bootstrap.RUN_SCRIPT]
@@ -156,9 +156,9 @@ def test_a_damaged_bundle_is_said_and_replaced(box: Box) -> None:
     box.ensure()
     damage(bundle_of(box) / "lib/holdfast/agent/place/probe.py", b"")
     with pytest.raises(StorageError, match=r"damaged \(lib/holdfast/agent/place/probe.py was changed\)") as caught:
-        box.entry("probe", limit_s=100)
+        box.entry("probe", limit_s=LONG_S)
     assert "repeat" in caught.value.hint
-    assert box.entry("probe", limit_s=100)["schema"] == 1
+    assert box.entry("probe", limit_s=LONG_S)["schema"] == 1
 
 
 def test_a_command_that_ends_as_our_own_faults_do_costs_no_further_call(
@@ -175,7 +175,7 @@ def test_a_command_that_ends_as_our_own_faults_do_costs_no_further_call(
         done = Done(code, b"", said, cut=False)
         monkeypatch.setattr(box.transport, "run", lambda *_, done=done, **__: done)
         monkeypatch.setattr(box, "_meet", meet)
-        assert box.run(("attach",), limit_s=100).code == code
+        assert box.run(("attach",), limit_s=LONG_S).code == code
     assert made == ["met"]
 
 
@@ -184,7 +184,7 @@ def test_a_program_that_cannot_be_loaded_is_replaced(box: Box) -> None:
     box.ensure()
     damage(bundle_of(box) / "lib/holdfast/cli/main.py", b"(")
     with pytest.raises(StorageError, match=r"damaged \(lib/holdfast/cli/main.py was changed\)"):
-        box.run(("--version",), limit_s=100)
+        box.run(("--version",), limit_s=LONG_S)
 
 
 def test_a_probe_proves_every_file(box: Box) -> None:
@@ -200,7 +200,7 @@ def test_an_interpreter_that_has_gone_is_looked_for_again(box: Box, tmp_path: Pa
     facts = box.ensure()
     link = tmp_path / "python3"
     box.facts = replace(facts, python=str(link))
-    assert box.run(("--version",), limit_s=100).code == 0
+    assert box.run(("--version",), limit_s=LONG_S).code == 0
     assert box.facts is not None
     assert box.facts.python != str(link)
 
@@ -302,7 +302,7 @@ def test_a_home_with_a_space_and_an_umlaut(
     monkeypatch.delenv("XDG_DATA_HOME")
     box = make_box(None)
     assert box.ensure().root == f"{home}/.local/share/holdfast/runs"
-    assert box.run(("--version",), limit_s=100).code == 0
+    assert box.run(("--version",), limit_s=LONG_S).code == 0
 
 
 @pytest.mark.slow
@@ -325,7 +325,7 @@ def test_calls_from_several_threads_push_once(box: Box, box_root: Path) -> None:
     before = len(calls_of(box))
     codes: list[int] = []
     threads = [
-        threading.Thread(target=lambda: codes.append(box.run(("--version",), limit_s=100).code)) for _ in range(5)
+        threading.Thread(target=lambda: codes.append(box.run(("--version",), limit_s=LONG_S).code)) for _ in range(5)
     ]
     for thread in threads:
         thread.start()
@@ -352,7 +352,7 @@ def test_accounts_share_a_root_that_is_sticky_without_an_administrator(box_root:
     box_root.chmod(0o1777)
     (box_root / ".agent-12345").mkdir(mode=0o700)
     os.chown(box_root / ".agent-12345", 12345, 12345)
-    assert new_box.run(("--version",), limit_s=100).code == 0
+    assert new_box.run(("--version",), limit_s=LONG_S).code == 0
     found = bundle_of(new_box)
     assert (found.parent, stat.S_IMODE(found.parent.stat().st_mode)) == (box_root / AGENT, 0o700)
 
@@ -371,7 +371,7 @@ def test_nothing_of_another_account_is_run_that_took_the_place_of_our_directory(
     (box_root / AGENT / box.facts.bundle).symlink_to(tmp_path / "shared")
     os.chown(box_root / AGENT, 12345, 12345)
     with pytest.raises(NotPermitted, match="belongs to uid 12345"):
-        box.run(("--version",), limit_s=100)
+        box.run(("--version",), limit_s=LONG_S)
     assert not (tmp_path / "ran").exists()
 
 
@@ -379,11 +379,11 @@ def test_a_bundle_that_others_came_to_reach_is_not_run(box: Box, box_root: Path)
     """Looked at on every call, not only when it is pushed."""
     box.ensure()
     box_root.chmod(0o777)
-    done = box.run(("ls",), limit_s=100)
+    done = box.run(("ls",), limit_s=LONG_S)
     assert (done.code, done.out) == (77, b"")
     assert f"{box_root} can be written by others" in done.err.decode()
     with pytest.raises(NotPermitted, match="can be written by others"):
-        box.entry("probe", limit_s=100)
+        box.entry("probe", limit_s=LONG_S)
 
 
 def test_a_file_where_the_root_should_be(box_root: Path) -> None:
@@ -444,7 +444,7 @@ def test_a_stream_that_was_cut_leaves_nothing(new_box: Box, box_root: Path) -> N
 
 def test_the_error_of_an_entry_is_raised_here(box: Box) -> None:
     box.ensure()
-    done = box.run(("show", "nobody", "--json"), limit_s=100)
+    done = box.run(("show", "nobody", "--json"), limit_s=LONG_S)
     with pytest.raises(NoSuchRun, match="nobody") as caught:
         read_answer("gpu1", "show", done)
     assert caught.value.details["place"] == "gpu1"
@@ -489,6 +489,6 @@ def test_who_knows_the_box_does_not_wait_for_another_who_meets_it(box: Box) -> N
 
 def test_the_place_is_told_and_more_environment(box: Box) -> None:
     box.ensure()
-    done = box.run(("doctor", "--json"), env={"COLUMNS": "60"}, limit_s=100)
+    done = box.run(("doctor", "--json"), env={"COLUMNS": "60"}, limit_s=LONG_S)
     assert done.code in {0, 1, 78}, done.err
     assert json.loads(done.out)

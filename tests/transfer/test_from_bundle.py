@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.host.formats.own_bundle import build_own_command, find_own_bundle
 from tests.transfer.boxes import bundle_of
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,11 +38,11 @@ def test_a_job_gets_our_library_and_not_our_click(box: Box, tmp_path: Path) -> N
     script.write_text(JOB)
     assert box.facts is not None
     python = box.facts.python
-    done = box.run(("run", "--gpus", "0", "--", python, "-S", str(script)), limit_s=100)
+    done = box.run(("run", "--gpus", "0", "--", python, "-S", str(script)), limit_s=LONG_S)
     assert done.code == 0, done.err
     said = dict(line.split(" ", 1) for line in done.out.decode().splitlines() if line.startswith(("LIB", "CLICK")))
     assert said == {"LIB": f"{bundle_of(box)}/lib/holdfast", "CLICK": "None"}
-    listed = json.loads(box.run(("ls", "--json"), limit_s=100).out)
+    listed = json.loads(box.run(("ls", "--json"), limit_s=LONG_S).out)
     (run,) = listed["runs"]
     origin = json.loads((bundle_of(box).parents[1] / run["run_id"] / "run.json").read_text())
     assert (origin["bundle"], origin["code"]) == (box.facts.bundle, None)
@@ -53,7 +54,7 @@ def test_a_job_file_that_a_bundle_cannot_read_is_refused_with_what_to_do(box: Bo
     job = tmp_path / name
     job.write_text("command: [true]\n" if name == "job.yaml" else 'command = ["true"]\n')
     assert box.facts is not None
-    done = box.run(("run", "--dry-run", str(job)), limit_s=100)
+    done = box.run(("run", "--dry-run", str(job)), limit_s=LONG_S)
     if name == "job.toml" and not box.facts.python_version.startswith("3.10"):
         assert done.code == 0, done.err
         return
@@ -78,6 +79,6 @@ def test_it_can_be_called_by_a_clock(box: Box) -> None:
 @pytest.mark.slow
 def test_BSSH_01_readers_work_from_the_bundle(box: Box) -> None:
     for argv in (("ls",), ("queue", "ls"), ("patrol",), ("gpus", "--json"), ("show", "nobody")):
-        done = box.run(argv, limit_s=100, env={"HOLDFAST_QUEUE": f"{os.environ['HOME']}/queue"})
+        done = box.run(argv, limit_s=LONG_S, env={"HOLDFAST_QUEUE": f"{os.environ['HOME']}/queue"})
         assert done.code in {0, 66}, (argv, done.code, done.err)
         assert b"Traceback" not in done.err

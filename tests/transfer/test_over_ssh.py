@@ -11,7 +11,7 @@ import pytest
 from holdfast.model.place import Place
 from holdfast.transfer.box import Box
 from holdfast.transport.open import open_transport
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ def test_a_box_is_met_whatever_its_login_shell(ssh_desk: Sshd, user: str) -> Non
     facts = box.ensure()
     assert (facts.user, facts.uid) == (user, ssh_desk.users[user])
     assert facts.root == f"{ssh_desk.home(user)}/.local/share/holdfast/runs"
-    done = box.run(("show", ODD), limit_s=100)
+    done = box.run(("show", ODD), limit_s=LONG_S)
     assert done.code == 66
     assert "ü\\n'\"!$HOME `x`".replace("'", "\\'").encode() in done.err
     box.transport.close()
@@ -67,8 +67,8 @@ def test_two_accounts_share_a_sticky_root(ssh_desk: Sshd) -> None:
     for user in ("box", "other"):
         box = open_box(user, root)
         assert box.ensure().root == str(root)
-        assert box.run(("run", "--gpus", "0", "--name", user, "--", "true"), limit_s=100).code == 0
-        listed = json.loads(box.run(("ls", "--json"), limit_s=100).out)
+        assert box.run(("run", "--gpus", "0", "--name", user, "--", "true"), limit_s=LONG_S).code == 0
+        listed = json.loads(box.run(("ls", "--json"), limit_s=LONG_S).out)
         assert user in {run["name"] for run in listed["runs"]}
         box.transport.close()
     owners = {path.name.rpartition("-")[2]: path.stat().st_uid for path in root.glob(".agent-*")}
@@ -100,9 +100,9 @@ def test_who_follows_there_ends_with_the_connection_and_the_run_does_not(ssh_box
         wait_until(lambda: ours() and lives("sleep 987"), what="the job")
     finally:
         ssh_desk.cut()
-        follower.join(60)
+        follower.join(LIMIT_S)
     wait_until(lambda: not ours(), what="its end")
     assert heard
     assert lives("sleep 987")
-    assert ssh_box.run(("stop", "--now", "--wait", "20s", "sleep"), limit_s=100).code == 0
+    assert ssh_box.run(("stop", "--now", "--wait", "20s", "sleep"), limit_s=LONG_S).code == 0
     assert not lives("sleep 987")

@@ -15,7 +15,7 @@ from holdfast.model.errors import CutOff, TooLate
 from holdfast.model.place import Place
 from holdfast.transport.open import open_transport
 from tests.budget import examples
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-LIMIT_S = 60.0
 KILL_SELF = (
     'exec python3 -c "import os, signal, sys; n = int(sys.argv[1]); '
     'n == signal.SIGKILL or signal.signal(n, signal.SIG_DFL); os.kill(os.getpid(), n)" $1'

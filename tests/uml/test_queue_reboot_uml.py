@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.uml.machine import Guest, Machine
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,9 +54,9 @@ def go_through_a_power_cut(machine: Machine) -> None:
     made = machine.run(["sh", "-c", make, disk])
     assert made.code == 0, made.stderr
     boot = machine.start(["python", "queue_sweep.py", "before"], guest)
-    boot.wait_for_output("under way", timeout_s=500)
+    boot.wait_for_output("under way", timeout_s=500 * PATIENCE)
     boot.power_cut()
-    second = machine.run(["python", "queue_sweep.py", "after"], guest, timeout_s=550)
+    second = machine.run(["python", "queue_sweep.py", "after"], guest, timeout_s=550 * PATIENCE)
     assert second.code == 0, second.stderr
     found = json.loads(second.stdout)
     assert found["code"] == 0, found

@@ -10,6 +10,7 @@ import pytest
 from holdfast.faults.table import find_fault
 from holdfast.model.ids import name_of
 from tests.uml.machine import PACKAGE, REPOSITORY, Guest, Machine, find_kernel
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,9 +46,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         made = machine.run(["sh", "-c", make, disk])
         assert made.code == 0, made.stderr
         boot = machine.start(["python", "power_cut.py", "before"], guest)
-        boot.wait_for_output("under way", timeout_s=120)
+        boot.wait_for_output("under way", timeout_s=LONG_S)
         boot.power_cut()
-        second = machine.run(["python", "power_cut.py", "after"], guest, timeout_s=240)
+        second = machine.run(["python", "power_cut.py", "after"], guest)
         assert second.code == 0, second.stderr
         facts: dict[str, Any] = json.loads(second.stdout)
         return facts

@@ -24,14 +24,14 @@ from holdfast.model.gpu import GpuRequest
 from holdfast.model.job import GpuOptions, Limits, OrphanPolicy
 from holdfast.model.record import replace
 from holdfast.model.run import Outcome, Running
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from tests.agent.driving import Drive, Driven
     from tests.runtimes import Engine
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
-UP_S = 60.0
+UP_S = LIMIT_S
 
 INSIDE = """
 import json, os, sys

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast.agent.in_job
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.files
 REAL_ROOM = "/run/holdfast"
@@ -67,7 +67,7 @@ def test_whoever_waits_at_the_gate_leaves_when_nobody_outside_is_left(enter: Any
         try:
             wait_until(lambda: (tmp_path / "said").exists() and "ready" in said(tmp_path))
             os.close(held)
-            assert program.wait(60) == enter.EXIT_NO_GO
+            assert program.wait(LIMIT_S) == enter.EXIT_NO_GO
         finally:
             program.kill()
 

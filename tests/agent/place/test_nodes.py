@@ -16,7 +16,7 @@ from holdfast.agent.detached import build_command
 from holdfast.agent.place.nodes.link import Link
 from holdfast.model import wire
 from holdfast.model.job import JobSpec
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,7 +87,7 @@ class Nodes:
     def run(self, *command: str, cwd: str = "", **member: str) -> tuple[int, str]:
         """Run a command on both; exit code and what the first node has said."""
         with self.begun(*command, cwd=cwd, **member) as lead:
-            said, _ = lead.communicate(timeout=60)
+            said, _ = lead.communicate(timeout=LIMIT_S)
         return lead.returncode, said
 
     @property
@@ -149,7 +149,7 @@ def test_what_a_stop_brings_about_is_nobodys_failure(nodes: Nodes) -> None:
         # The first node's command hears it of the supervisor, as all of its tree.
         (command,) = [int(pid) for pid in _children(process.pid)]
         os.kill(command, signal.SIGTERM)
-        process.communicate(timeout=60)
+        process.communicate(timeout=LIMIT_S)
     assert process.returncode == 143
     assert nodes.record["first"] is None
     assert [node["code"] for node in nodes.record["nodes"]] == [143, 143]
@@ -184,7 +184,7 @@ def test_whoever_else_has_the_output_open_holds_up_no_end(nodes: Nodes) -> None:
         wait_until(lambda: begun.exists() and begun.read_text().endswith("\n"), what="the other node runs")
         held = os.open(f"/proc/{begun.read_text().strip()}/fd/1", os.O_WRONLY)
         (nodes.run_dir / "held").touch()
-        process.communicate(timeout=60)
+        process.communicate(timeout=LIMIT_S)
         os.close(held)
     assert process.returncode == 0
     assert [node["state"] for node in nodes.record["nodes"]] == ["ended", "ended"]

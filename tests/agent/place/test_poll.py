@@ -19,6 +19,7 @@ from holdfast.host.clock import utc_now
 from holdfast.host.process.processes import identify_self
 from holdfast.model.run import RequestKind, RunRequest
 from tests.rundirs import dead_process, ended, make_run, running
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.process
 MAIN = f"{os.path.dirname(os.path.abspath(holdfast.__file__))}/agent/__main__.py"
@@ -39,7 +40,7 @@ def poll(*words: str) -> tuple[int, list[dict[str, Any]]]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=False,
     )
     assert not done.stderr, done.stderr

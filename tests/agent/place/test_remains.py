@@ -15,6 +15,7 @@ import holdfast
 from holdfast.agent.place.remains import look
 from holdfast.model import wire
 from tests.rundirs import ended, make_run
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.process
 MAIN = f"{os.path.dirname(os.path.abspath(holdfast.__file__))}/agent/__main__.py"
@@ -27,7 +28,7 @@ def ask(*words: str) -> tuple[int, dict[str, Any]]:
         [sys.executable, "-I", "-S", MAIN, "remains", *words],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=False,
     )
     assert not done.stderr, done.stderr

@@ -21,7 +21,7 @@ from holdfast.core.job.secret_names import MOST_BYTES, SecretUse, read_use
 from holdfast.host.files import files, secret_files
 from holdfast.host.files.secret_files import SecretUnusableError, read_variables
 from holdfast.model.errors import HoldfastError, NotPermitted, PreflightFailed, StorageError, UsageError
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +42,7 @@ def push(name: str, value: bytes) -> dict[str, Any]:
 
 def start(asked: dict[str, Any], *before: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*before, *ENTRY], input=json.dumps(asked), capture_output=True, text=True, check=False, timeout=60
+        [*before, *ENTRY], input=json.dumps(asked), capture_output=True, text=True, check=False, timeout=LIMIT_S
     )
 
 
@@ -274,7 +274,7 @@ def test_a_lock_that_is_held_is_waited_for(kept: Path) -> None:
         lock = (kept / ".lock").stat().st_ino
         wait_until(lambda: _opens(writer.pid, lock), what="the writer is at the lock")
         assert (kept / "A").read_bytes() == b"old"
-    assert writer.wait(60) == 0
+    assert writer.wait(LIMIT_S) == 0
     assert writer.stdout is not None
     writer.stdout.close()
     assert (kept / "A").read_bytes() == b"new"

@@ -23,7 +23,7 @@ from holdfast.model.record import replace
 from holdfast.model.run import Outcome, RequestKind
 from tests.agent.driving import Drive, Driven, job
 from tests.host.lease_support import CARDS, Child, Line, record, take
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +67,7 @@ def sharing(area: LeaseArea, number: int) -> Child:
         outcome: object = None
         try:
             line.send("waiting")
-            line.receive(60)
+            line.receive()
             while not isinstance(outcome, leases.HeldLease):
                 if waiter.ready():
                     shared = look(area, number, box())
@@ -80,10 +80,10 @@ def sharing(area: LeaseArea, number: int) -> Child:
         finally:
             waiter.close()
         line.send("held")
-        line.receive(60)
+        line.receive()
         outcome.release()
         line.send("released")
-        line.receive(60)
+        line.receive()
 
     return Child(work)
 
@@ -92,7 +92,7 @@ def count_held(children: list[Child], wanted: int) -> list[Child]:
     """Those who have it, once `wanted` have said so; nobody else may."""
     held: list[Child] = []
     while len(held) < wanted:
-        ready, _, _ = select.select([child.line.reader for child in children if child not in held], [], [], 60.0)
+        ready, _, _ = select.select([child.line.reader for child in children if child not in held], [], [], LIMIT_S)
         assert ready, f"only {len(held)} of {wanted} got in"
         for child in children:
             if child.line.reader in ready:
@@ -129,11 +129,11 @@ def starting(area: LeaseArea, number: int) -> Child:
 
     def work(line: Line) -> None:
         line.send(look(area, number, box()).rooms[SHARED.uuid].fits)
-        line.receive(60)
+        line.receive()
         run = record(number, SHARED, share=True, memory_bytes=TEN)
         outcome = leases.acquire_lease(area, run, admit=lambda: look(area, number, box()).busy((SHARED,)))
         line.send("held" if isinstance(outcome, leases.HeldLease) else [reason.holder for reason in outcome])
-        line.receive(60)
+        line.receive()
 
     return Child(work)
 

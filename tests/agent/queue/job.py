@@ -1,6 +1,6 @@
 """What a job of a test does: ``job.py FILE CODE [SECONDS]`` appends a line, waits at most so long, leaves.
 
-With ``--until PATH`` instead of seconds it leaves when PATH is there, after a minute at the latest.
+With ``--until PATH`` instead of seconds it leaves when PATH is there, after five minutes at the latest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main() -> None:
     os.write(descriptor, line.encode())
     os.close(descriptor)
     if rest[:1] == ["--until"]:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while time.monotonic() < end and not os.path.exists(rest[1]):
             time.sleep(0.005)
     elif rest:

@@ -13,7 +13,7 @@ from holdfast.host.process import pidfd, processes
 from holdfast.model.job import OrphanPolicy
 from holdfast.model.queue import JobState
 from tests.agent.queue.working import Work, payload
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def share(boxes: tuple[Work, ...], directory: Path, shared: str, *, number: int)
     for box in boxes:
         wait_until(
             lambda box=box: set(box.states().values()) <= set(LEFT),  # type: ignore[misc]
-            60 + number,
+            LIMIT_S + number,
             what=f"every job has ended; {box.states()} {box.log()}",
         )
     for n in range(number):
@@ -93,10 +93,10 @@ def test_a_box_that_dies_loses_its_job_to_the_other(work: Work, other: Work, sha
     pidfd.send_signal(state.supervisor, signal.SIGKILL)
     wait_until(lambda: not processes.find_marked(run_id), what="nothing of its run lives")
     go.touch()
-    other.wait_state("c", JobState.DONE, timeout_s=60)
+    other.wait_state("c", JobState.DONE)
     assert count_lines(mark) == 2
     # When it is back it finds that the job is done, and does not run it again.
     work.ensure()
-    work.wait_state("c", *LEFT, JobState.HELD, timeout_s=60)
+    work.wait_state("c", *LEFT, JobState.HELD)
     work.wait_left()
     assert count_lines(mark) == 2

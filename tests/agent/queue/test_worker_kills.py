@@ -19,7 +19,8 @@ from holdfast.model.job import Retries
 from holdfast.model.queue import CLOSED_STATES, JobRef, JobState, OrderVerb, QueuedJob
 from holdfast.model.run import Ended, Outcome
 from tests.agent.queue.working import payload
-from tests.waiting import wait_until
+from tests.budget import draw_seed
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 KILLS = int(os.environ.get("HOLDFAST_SOAK_KILLS", "500"))
-SEED = int(os.environ.get("HOLDFAST_SOAK_SEED", str(int.from_bytes(os.urandom(4), "big"))))
 RUN_ID = "20261120-104501-t-3fa2"
 LONGEST_GAP_S = 0.25
 SLOTS = 2
@@ -40,8 +40,9 @@ def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def campaign(work: Work, directory: Path, *, jobs: int, kills: int, seed: int) -> None:
+def campaign(work: Work, directory: Path, *, jobs: int, kills: int) -> None:
     """Kill the worker at random moments until so many are dead; then let the queue end and hold it to account."""
+    seed = draw_seed()
     draw = random.Random(seed)
     codes = {f"c{n}": n % 7 for n in range(jobs)}
     longest_s = 3 * SLOTS * kills * LONGEST_GAP_S / jobs
@@ -60,7 +61,7 @@ def campaign(work: Work, directory: Path, *, jobs: int, kills: int, seed: int) -
         work.kill_worker()
     go.touch()
     work.ensure()
-    work.wait_left(timeout_s=60 + kills)
+    work.wait_left(timeout_s=LIMIT_S + kills)
     found = work.jobs()
     left = [job for job in found.values() if job.state not in CLOSED_STATES]
     assert not left, f"seed {seed}: {len(left)} are open: {left[0]}; {work.log()}"
@@ -78,14 +79,14 @@ def campaign(work: Work, directory: Path, *, jobs: int, kills: int, seed: int) -
 
 @pytest.mark.requirement("QUEUE-01")
 def test_QUEUE_01_each_job_runs_once_whenever_the_worker_is_killed(work: Work, tmp_path: Path) -> None:
-    campaign(work, tmp_path, jobs=6, kills=5, seed=SEED)
+    campaign(work, tmp_path, jobs=6, kills=5)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.requirement("QUEUE-01")
 def test_QUEUE_01_fifty_jobs_and_five_hundred_dead_workers(work: Work, tmp_path: Path) -> None:
-    campaign(work, tmp_path, jobs=50, kills=KILLS, seed=SEED)
+    campaign(work, tmp_path, jobs=50, kills=KILLS)
 
 
 def claim(work: Work, command: tuple[str, ...]) -> QueuedJob:
@@ -195,7 +196,7 @@ def test_a_run_that_was_killed_whole_is_begun_again(work: Work, tmp_path: Path) 
     wait_until(lambda: not any(map(processes.is_alive, victims)), what="all of it is dead")
     go.touch()
     work.ensure()
-    work.wait_left(timeout_s=60)
+    work.wait_left()
     first = observe.observe_run(str(view.run_dir), attempt=1)
     assert isinstance(first.end, Ended)
     assert first.end.outcome is Outcome.LOST

@@ -13,6 +13,7 @@ import pytest
 from holdfast.agent.supervise.container import client_watch
 from holdfast.agent.supervise.loop import LISTENED, Loop
 from holdfast.host.process.processes import identify, read_stat
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,8 +39,8 @@ def loop() -> Iterator[Loop]:
 
 
 def turn(loop: Loop, until: Callable[[], object]) -> None:
-    """Let the loop go on until something is so, a minute at most."""
-    end = time.monotonic() + 60
+    """Let the loop go on until something is so, for `LIMIT_S` at most."""
+    end = time.monotonic() + LIMIT_S
     while not until():
         assert time.monotonic() < end
         loop.timers.arm("turn", 0.05, lambda: None)
@@ -77,7 +78,7 @@ def test_a_child_that_raises_or_is_killed_fails_in_words(loop: Loop, no_leaks: N
     loop.run_child(lambda: dict[str, int]()["x"], pytest.fail, heard.append)
     turn(loop, lambda: heard)
     assert heard == ["KeyError: 'x'"]
-    loop.run_child(wait_for_ever, pytest.fail, heard.append, within_s=60)
+    loop.run_child(wait_for_ever, pytest.fail, heard.append, within_s=LIMIT_S)
     (pid,) = loop.helpers
     os.kill(pid, signal.SIGKILL)
     turn(loop, lambda: len(heard) == 2)

@@ -25,7 +25,7 @@ from holdfast.model.lease import BusyReason, Witness
 from holdfast.model.record import replace
 from holdfast.model.run import Outcome, Preflight, RequestKind, RunRequest, RunState, Waiting
 from tests.rundirs import dead_process, ended, finalizing, living_process, make_run, running, write, write_events
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -213,7 +213,7 @@ def test_a_look_from_another_pid_namespace_does_not_call_a_living_run_lost(
     code = "import sys; from holdfast.agent.view.observe import observe_run; v = observe_run(sys.argv[1]); "
     code += "print(v.reach.value, v.condition, v.job.value, v.vanished)"
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", code, run_dir]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT_S)
     assert done.stdout.split() == ["elsewhere", "running", "unknown", "False"]
     assert observe_run(run_dir).condition == "running"
 

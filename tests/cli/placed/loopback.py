@@ -19,6 +19,7 @@ from holdfast.model.runs_root import bundles_dir
 from tests.cli.conftest import ENTRY, Ended
 from tests.desk.route.loop import add_place
 from tests.sshd import TIME_ZONE
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 PLACE = "gpu1"
 ACCOUNT = "box"
-LIMIT_S = 120.0
 CARDS = "HOLDFAST_SIMULATED_GPUS=2x24GiB"
 
 AGES = (
@@ -135,7 +135,7 @@ def _end(command: Sequence[str], *, columns: int | None = None) -> Ended:
     if columns is not None:
         return _end_on_terminal(command, columns)
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONG_S, check=False
     )
     assert "Traceback (most recent call last)" not in done.stderr, done.stderr
     return Ended(done.returncode, done.stdout, done.stderr)

@@ -16,7 +16,7 @@ from tests.cli.conftest import ENTRY, Ended
 from tests.cli.placed.following import Follower
 from tests.desk.route.loop import add_place
 from tests.sshd import Sshd, end_masters, skip_without_rights
-from tests.waiting import wait_until
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cli, pytest.mark.slow, pytest.mark.timeout(600)]
 
-LIMIT_S = 120.0
 TICKS = "i=0; while ! [ -e {end} ]; do i=$((i+1)); echo tick $i; sleep 0.1; done; exit {code}"
 RUN = ("run", "--on", "gpu1", "--no-code", "--disk-min-free", "0")
 MACHINE = "HOLDFAST_MACHINE_ID=the-box-of-the-tests\n"
@@ -117,21 +116,21 @@ def test_a_disk_that_fills_up_ends_no_run_and_an_order_says_so_and_leaves_nothin
     with mounted(box, box.volume, size="40m"):
         followed = Follower(tmp_path, *RUN, "--name", "ticks", "--", "sh", "-c", TICKS.format(end=end, code=7))
         try:
-            wait_until(lambda: followed.out.count(b"\n") > 5, LIMIT_S, what=f"ticks {followed.err}")
+            wait_until(lambda: followed.out.count(b"\n") > 5, LONG_S, what=f"ticks {followed.err}")
             box.inside("sh", "-c", f"cat /dev/zero > {box.volume}/fill 2>/dev/null || :")
             before = set(box.inside("ls", "-A", box.volume).split())
             order = (*RUN, "-d", "--name", "second", "--", "true")
-            refused = holdfast(*order, timeout_s=LIMIT_S)
+            refused = holdfast(*order, timeout_s=LONG_S)
             assert (refused.code, "No space left on device" in refused.err, "see df" in refused.err) == (74, True, True)
             assert set(box.inside("ls", "-A", box.volume).split()) == before
-            listed = holdfast("ls", "--on", "gpu1", timeout_s=LIMIT_S)
+            listed = holdfast("ls", "--on", "gpu1", timeout_s=LONG_S)
             assert (listed.code, "-ticks-" in listed.out, " running " in listed.out) == (0, True, True), listed
-            assert holdfast("show", "gpu1:ticks", timeout_s=LIMIT_S).code == 0
+            assert holdfast("show", "gpu1:ticks", timeout_s=LONG_S).code == 0
             box.inside("rm", box.volume / "fill")
-            again = holdfast(*order, timeout_s=LIMIT_S)
+            again = holdfast(*order, timeout_s=LONG_S)
             assert (again.code, "going on with gpu1:" in again.err) == (0, True), again
             box.touch(end)
-            assert followed.end(LIMIT_S) == 7, followed.err
+            assert followed.end(LONG_S) == 7, followed.err
             (log,) = box.inside("sh", "-c", f"ls {box.volume}/*-ticks-*/attempts/1/output.log").split()
             assert followed.out == box.read(Path(log))
         finally:
@@ -141,10 +140,10 @@ def test_a_disk_that_fills_up_ends_no_run_and_an_order_says_so_and_leaves_nothin
 
 def test_inodes_that_are_used_up_are_not_called_a_full_disk(holdfast: Command, box: Box) -> None:
     with mounted(box, box.volume, size="60m", nr_inodes=4000):
-        assert holdfast("place", "probe", "gpu1", timeout_s=LIMIT_S).code == 0
+        assert holdfast("place", "probe", "gpu1", timeout_s=LONG_S).code == 0
         fill = 'i=0; while : > "$0/n$i"; do i=$((i+1)); done'
         box.inside("sh", "-c", f"mkdir {box.volume}/many; sh -c '{fill}' {box.volume}/many 2>/dev/null || :")
-        refused = holdfast(*RUN, "-d", "--", "true", timeout_s=LIMIT_S)
+        refused = holdfast(*RUN, "-d", "--", "true", timeout_s=LONG_S)
         assert (refused.code, "no inodes are left" in refused.err, "see df -i" in refused.err) == (74, True, True)
 
 
@@ -152,44 +151,44 @@ def test_a_runs_root_that_is_not_mounted_is_no_new_one(holdfast: Command, box: B
     end = box.sshd.home("box") / "end-vanished"
     job = ("sh", "-c", TICKS.format(end=end, code=3))
     box.mount(box.volume)
-    begun = holdfast(*RUN, "-d", "--name", "kept", "--json", "--", *job, timeout_s=LIMIT_S).json()
+    begun = holdfast(*RUN, "-d", "--name", "kept", "--json", "--", *job, timeout_s=LONG_S).json()
     run_id = str(begun["run_id"])
-    assert " running" in holdfast("ls", "--on", "gpu1", timeout_s=LIMIT_S).out
+    assert " running" in holdfast("ls", "--on", "gpu1", timeout_s=LONG_S).out
     supervisor = [pid for pid, line in box.sshd.processes("box").items() if "supervise" in line]
     # The processes of the run keep it: only its name is gone, as on a mount point that somebody else sees empty.
     box.inside("mount", "--bind", box.volume, "/mnt")
     box.unmount(box.volume)
     try:
         for words in (["show", "gpu1:kept"], ["stop", "gpu1:kept"], [*RUN, "-d", "--", "true"], ["wait", "gpu1:kept"]):
-            done = holdfast(*words, timeout_s=LIMIT_S)
+            done = holdfast(*words, timeout_s=LONG_S)
             assert (done.code, "is not mounted" in done.err, run_id in done.err) == (74, True, True), done
         assert "holdfast place probe gpu1" in done.err
         assert list(box.volume.iterdir()) == []
-        listed = holdfast("ls", "--on", "gpu1", timeout_s=LIMIT_S)
+        listed = holdfast("ls", "--on", "gpu1", timeout_s=LONG_S)
         assert listed.code == 69, listed
         assert f"{run_id} running" in " ".join(listed.out.split()), listed
     finally:
         box.inside("mount", "--bind", "/mnt", box.volume)
         box.unmount(Path("/mnt"))
     assert supervisor == [pid for pid, line in box.sshd.processes("box").items() if "supervise" in line]
-    assert holdfast("show", "gpu1:kept", timeout_s=LIMIT_S).code == 0
+    assert holdfast("show", "gpu1:kept", timeout_s=LONG_S).code == 0
     box.touch(end)
-    assert holdfast("wait", "gpu1:kept", timeout_s=LIMIT_S).code == 3
-    assert holdfast("ls", "--on", "gpu1", timeout_s=LIMIT_S).code == 0
+    assert holdfast("wait", "gpu1:kept", timeout_s=LONG_S).code == 3
+    assert holdfast("ls", "--on", "gpu1", timeout_s=LONG_S).code == 0
     box.inside("rm", end)
     box.unmount(box.volume)
     # All that was known has ended: nothing is lost by a new beginning.
-    assert holdfast("ls", "--on", "gpu1", timeout_s=LIMIT_S).code == 0
-    assert holdfast(*RUN, "-d", "--", "true", timeout_s=LIMIT_S).code == 0
+    assert holdfast("ls", "--on", "gpu1", timeout_s=LONG_S).code == 0
+    assert holdfast(*RUN, "-d", "--", "true", timeout_s=LONG_S).code == 0
 
 
 def test_a_runs_root_that_was_emptied_on_purpose_is_taken_after_a_probe(holdfast: Command, box: Box) -> None:
     box.mount(box.volume)
-    assert holdfast(*RUN, "-d", "--", "sleep", "1000", timeout_s=LIMIT_S).code == 0
+    assert holdfast(*RUN, "-d", "--", "sleep", "1000", timeout_s=LONG_S).code == 0
     box.unmount(box.volume)
-    assert holdfast(*RUN, "-d", "--", "true", timeout_s=LIMIT_S).code == 74
-    assert holdfast("place", "probe", "gpu1", timeout_s=LIMIT_S).code == 0
-    assert holdfast(*RUN, "-d", "--", "true", timeout_s=LIMIT_S).code == 0
+    assert holdfast(*RUN, "-d", "--", "true", timeout_s=LONG_S).code == 74
+    assert holdfast("place", "probe", "gpu1", timeout_s=LONG_S).code == 0
+    assert holdfast(*RUN, "-d", "--", "true", timeout_s=LONG_S).code == 0
 
 
 def test_a_home_that_is_read_only_or_missing_is_in_the_way_of_secrets_alone(holdfast: Command, box: Box) -> None:
@@ -198,9 +197,9 @@ def test_a_home_that_is_read_only_or_missing_is_in_the_way_of_secrets_alone(hold
     box.inside("mount", "-o", "remount,ro,bind", home)
     try:
         for name in ("readonly", "missing"):
-            done = holdfast(*RUN, "--", "sh", "-c", "echo here; exit 4", timeout_s=LIMIT_S)
+            done = holdfast(*RUN, "--", "sh", "-c", "echo here; exit 4", timeout_s=LONG_S)
             assert (done.code, done.out) == (4, "here\n"), (name, done)
-            pushed = holdfast("secret", "push", "gpu1", "TOKEN", stdin="s3cret", timeout_s=LIMIT_S)
+            pushed = holdfast("secret", "push", "gpu1", "TOKEN", stdin="s3cret", timeout_s=LONG_S)
             assert (pushed.code, "home directory made writable" in pushed.err) == (74, True), (name, pushed)
             if name == "readonly":
                 box.unmount(home)
@@ -222,22 +221,22 @@ def test_a_host_key_that_changes_while_a_run_is_followed_ends_the_following_and_
         monkeypatch.setenv("HOLDFAST_SSH", str(sshd.program))
         add_place("gpu1", root="~/runs", host=sshd.alias("box"))
         job = ("sh", "-c", TICKS.format(end="~/end", code=0))
-        assert holdfast(*RUN, "-d", "--name", "ticks", "--", *job, timeout_s=LIMIT_S).code == 0
+        assert holdfast(*RUN, "-d", "--name", "ticks", "--", *job, timeout_s=LONG_S).code == 0
         followers = [Follower(tmp_path, *words) for words in (("attach", "gpu1:ticks"), ("wait", "gpu1:ticks"))]
         try:
-            wait_until(lambda: followers[0].out.count(b"\n") > 5, LIMIT_S, what="ticks")
-            wait_until(lambda: {"attach", "wait"} <= {words[0] for words in sshd.calls("box")}, LIMIT_S, what="both")
+            wait_until(lambda: followers[0].out.count(b"\n") > 5, LONG_S, what="ticks")
+            wait_until(lambda: {"attach", "wait"} <= {words[0] for words in sshd.calls("box")}, LONG_S, what="both")
             sshd.new_host_key()
             sshd.cut()
-            assert [follower.end(LIMIT_S) for follower in followers] == [77, 77]
+            assert [follower.end(LONG_S) for follower in followers] == [77, 77]
             for follower in followers:
                 assert "host key" in follower.err
                 assert "holdfast place trust gpu1" in follower.err
                 assert "goes on" in follower.err
             assert [line for line in sshd.processes("box").values() if "supervise" in line]
-            trusted = holdfast("place", "trust", "gpu1", "--yes-fingerprint", sshd.fingerprint(), timeout_s=LIMIT_S)
+            trusted = holdfast("place", "trust", "gpu1", "--yes-fingerprint", sshd.fingerprint(), timeout_s=LONG_S)
             assert trusted.code == 0, trusted
-            assert " running" in holdfast("ls", "--on", "gpu1", timeout_s=LIMIT_S).out
+            assert " running" in holdfast("ls", "--on", "gpu1", timeout_s=LONG_S).out
         finally:
             for follower in followers:
                 follower.kill()
@@ -251,7 +250,7 @@ def test_two_desks_order_at_once_and_one_id_is_one_run(holdfast: Command, box: B
     run_id = "20261122-104501-same-3fa2"
 
     def order(number: int, *words: str) -> Ended:
-        return holdfast(*RUN, "-d", "--prove", "0", "--json", *words, env=desks[number % 2], timeout_s=LIMIT_S)
+        return holdfast(*RUN, "-d", "--prove", "0", "--json", *words, env=desks[number % 2], timeout_s=LONG_S)
 
     with ThreadPoolExecutor(4) as pool:  # neither has ever met the box: both bring the bundle
         begun = [done.json() for done in pool.map(lambda n: order(n, "--", "sleep", "1000"), range(2))]
@@ -264,8 +263,8 @@ def test_two_desks_order_at_once_and_one_id_is_one_run(holdfast: Command, box: B
     other = order(1, "--run-id", run_id, "--", "sleep", "999")
     assert (other.code, other.json()["error"]["code"]) == (73, "taken")
     for desk in desks:
-        assert holdfast("reconcile", "gpu1", env=desk, timeout_s=LIMIT_S).code == 0
-        runs = holdfast("ls", "--on", "gpu1", "--json", env=desk, timeout_s=LIMIT_S).json()["runs"]
+        assert holdfast("reconcile", "gpu1", env=desk, timeout_s=LONG_S).code == 0
+        runs = holdfast("ls", "--on", "gpu1", "--json", env=desk, timeout_s=LONG_S).json()["runs"]
         assert {run["run_id"] for run in runs} == {run_id, *(each["run_id"] for each in begun)}
     assert sum("sleep 1000" in line for line in box.sshd.processes("box").values()) == 3
 
@@ -277,23 +276,23 @@ def test_BSSH_05_a_box_that_is_started_anew_ends_a_wait_and_a_following_with_los
     """Every process of the box is killed, and its kernel has another boot id from then on; the files stay."""
     for name in ("waited", "followed"):
         job = (*RUN, "-d", "--name", name, "--", "sh", "-c", "echo up; exec sleep 1000")
-        assert holdfast(*job, timeout_s=LIMIT_S).code == 0
+        assert holdfast(*job, timeout_s=LONG_S).code == 0
     commands = (("wait", "gpu1:waited"), ("attach", "gpu1:followed"))
     followers = [Follower(tmp_path, *words) for words in commands]
     try:
-        wait_until(lambda: b"up" in followers[1].out, LIMIT_S, what="the output")
-        wait_until(lambda: {"attach", "wait"} <= {words[0] for words in box.sshd.calls("box")}, LIMIT_S, what="both")
+        wait_until(lambda: b"up" in followers[1].out, LONG_S, what="the output")
+        wait_until(lambda: {"attach", "wait"} <= {words[0] for words in box.sshd.calls("box")}, LONG_S, what="both")
         box.sshd.restart()
         boot = tmp_path / "boot_id"
         boot.write_text(OTHER_BOOT)
         box.inside("mount", "--bind", boot, "/proc/sys/kernel/random/boot_id")
-        assert [follower.end(LIMIT_S) for follower in followers] == [71, 71], [each.err for each in followers]
+        assert [follower.end(LONG_S) for follower in followers] == [71, 71], [each.err for each in followers]
     finally:
         for follower in followers:
             follower.kill()
-    listed = holdfast("ls", "--on", "gpu1", timeout_s=LIMIT_S)
+    listed = holdfast("ls", "--on", "gpu1", timeout_s=LONG_S)
     assert listed.out.count(" lost") == 2, listed
-    assert "boot" in holdfast("show", "gpu1:waited", timeout_s=LIMIT_S).out
+    assert "boot" in holdfast("show", "gpu1:waited", timeout_s=LONG_S).out
 
 
 SHIFTED_CLOCK = """
@@ -340,29 +339,29 @@ def test_a_clock_that_is_an_hour_off_is_said_and_bends_nothing(
     shifted = {"LD_PRELOAD": str(library), "SHIFTED_BY": str(-ahead_s)}
     end = box.sshd.home("box") / "end-clock"
     job = ("sh", "-c", TICKS.format(end=end, code=5))
-    probed = holdfast("place", "probe", "gpu1", env=shifted, timeout_s=LIMIT_S)
+    probed = holdfast("place", "probe", "gpu1", env=shifted, timeout_s=LONG_S)
     way = "ahead of" if ahead_s > 0 else "behind"
     assert f"its clock is 3600 s {way} this machine's" in probed.out + probed.err, probed
-    begun = holdfast(*RUN, "-d", "--name", "ticks", "--timeout", "10m", "--", *job, env=shifted, timeout_s=LIMIT_S)
+    begun = holdfast(*RUN, "-d", "--name", "ticks", "--timeout", "10m", "--", *job, env=shifted, timeout_s=LONG_S)
     assert begun.code == 0, begun
-    listed = holdfast("ls", "--on", "gpu1", "--json", env=shifted, timeout_s=LIMIT_S).json()
+    listed = holdfast("ls", "--on", "gpu1", "--json", env=shifted, timeout_s=LONG_S).json()
     (run,) = listed["runs"]
     assert (run["condition"], run["fresh"], 0 <= run["elapsed_s"] < 600) == ("running", True, True), run
-    seen = holdfast("ls", "--on", "gpu1", env=shifted, timeout_s=LIMIT_S)
+    seen = holdfast("ls", "--on", "gpu1", env=shifted, timeout_s=LONG_S)
     assert "59m" not in seen.out + seen.err
     assert "1h" not in seen.out + seen.err
-    waited = holdfast("wait", "--timeout", "1s", "gpu1:ticks", env=shifted, timeout_s=LIMIT_S)
+    waited = holdfast("wait", "--timeout", "1s", "gpu1:ticks", env=shifted, timeout_s=LONG_S)
     assert waited.code == 124, waited
     followed = Follower(tmp_path, "attach", "gpu1:ticks", env=shifted)
     try:
-        wait_until(lambda: followed.out.count(b"\n") > 5, LIMIT_S, what="ticks")
+        wait_until(lambda: followed.out.count(b"\n") > 5, LONG_S, what="ticks")
         box.touch(end)
-        assert followed.end(LIMIT_S) == 5, followed.err
+        assert followed.end(LONG_S) == 5, followed.err
     finally:
         followed.kill()
         box.inside("rm", "-f", end)
-    assert holdfast("wait", "gpu1:ticks", env=shifted, timeout_s=LIMIT_S).code == 5
-    ended = holdfast("ls", "--on", "gpu1", "--json", env=shifted, timeout_s=LIMIT_S).json()["runs"][0]
+    assert holdfast("wait", "gpu1:ticks", env=shifted, timeout_s=LONG_S).code == 5
+    ended = holdfast("ls", "--on", "gpu1", "--json", env=shifted, timeout_s=LONG_S).json()["runs"][0]
     assert ended["condition"].startswith("failed"), ended
 
 
@@ -396,7 +395,7 @@ def test_XPORT_11_a_canary_is_in_its_file_and_in_the_job_and_in_no_argument_log_
                     stdout=first,
                     stderr=second,
                     text=True,
-                    timeout=LIMIT_S,
+                    timeout=LONG_S,
                     check=False,
                     cwd=tmp_path,
                 )

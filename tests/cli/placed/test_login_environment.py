@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.waiting import LONG_S
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -41,29 +43,29 @@ def bash_box(ssh_desk: Sshd, isolated_environment: dict[str, str]) -> Iterator[P
 
 
 def test_a_job_finds_what_a_login_shell_finds(bash_box: Path, holdfast: Command) -> None:
-    done = holdfast("run", "--on", "gpu1", "--no-code", "--data", "$SCRATCH", "--", "mytrain", timeout_s=120)
+    done = holdfast("run", "--on", "gpu1", "--no-code", "--data", "$SCRATCH", "--", "mytrain", timeout_s=LONG_S)
     assert (done.code, done.out) == (0, f"trained with a token in {bash_box}/opt\n"), done.err
     # The next attempt has it too, though its command comes without a login.
     (run_dir,) = (bash_box / "login").glob("2*")
-    again = holdfast("restart", f"gpu1:{run_dir.name}", timeout_s=120)
+    again = holdfast("restart", f"gpu1:{run_dir.name}", timeout_s=LONG_S)
     assert again.code == 0, again.err
-    assert holdfast("wait", f"gpu1:{run_dir.name}", timeout_s=120).code == 0
+    assert holdfast("wait", f"gpu1:{run_dir.name}", timeout_s=LONG_S).code == 0
     assert "a token" in (run_dir / "attempts/2/output.log").read_text()
     # A secret of the login shell is in no file.
     for path in bash_box.rglob("*"):
         if path.is_file() and path.name != ".bash_profile":
             assert CANARY.encode() not in path.read_bytes(), path
-    measured = holdfast("place", "probe", "gpu1", "--json", timeout_s=120)
+    measured = holdfast("place", "probe", "gpu1", "--json", timeout_s=LONG_S)
     facts = json.loads(measured.out)["facts"]
     assert (facts["login_path"].startswith(f"{bash_box}/opt:"), CANARY in measured.out) == (True, False)
-    pushed = holdfast("push", "gpu1", __file__, "$SCRATCH/in", timeout_s=120)
+    pushed = holdfast("push", "gpu1", __file__, "$SCRATCH/in", timeout_s=LONG_S)
     assert f"gpu1:{bash_box}/opt/in: 1 file" in pushed.out, pushed.err
-    gone = holdfast("run", "--on", "gpu1", "--no-code", "-d", "--", "no-such-program", timeout_s=120)
+    gone = holdfast("run", "--on", "gpu1", "--no-code", "-d", "--", "no-such-program", timeout_s=LONG_S)
     assert (gone.code, f"PATH={bash_box}/opt:" in gone.err) == (78, True)
     assert "a login shell's, read 20" in gone.err
     # A login that comes to no environment is refused before there is a run, once it is read anew.
     (bash_box / ".bash_profile").write_text("echo 'the licence server is away' >&2; exit 3\n")
-    warned = holdfast("place", "probe", "gpu1", timeout_s=120)
+    warned = holdfast("place", "probe", "gpu1", timeout_s=LONG_S)
     assert "the login shell gives no environment: /bin/bash ended before its prompt" in warned.out + warned.err
-    refused = holdfast("run", "--on", "gpu1", "--no-code", "-d", "--", "true", timeout_s=120)
+    refused = holdfast("run", "--on", "gpu1", "--no-code", "-d", "--", "true", timeout_s=LONG_S)
     assert (refused.code, "the login shell gives no environment" in refused.err) == (78, True)

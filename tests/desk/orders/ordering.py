@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.agent.killing import is_busy
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,13 +35,13 @@ class Desk:
         self.places.chmod(0o600)
 
     def run(
-        self, *words: str, environ: Mapping[str, str] | None = None, limit_s: float = 60
+        self, *words: str, environ: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
     ) -> subprocess.CompletedProcess[str]:
         """``holdfast run --on box WORDS``."""
         return self.say("run", "--on", PLACE, *words, environ=environ, limit_s=limit_s)
 
     def say(
-        self, *words: str, environ: Mapping[str, str] | None = None, limit_s: float = 60
+        self, *words: str, environ: Mapping[str, str] | None = None, limit_s: float = LIMIT_S
     ) -> subprocess.CompletedProcess[str]:
         """``holdfast WORDS``, typed in the tree."""
         return subprocess.run(

@@ -10,12 +10,11 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.cli.conftest import ENTRY
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-MOST_S = 60.0
 
 
 def answer_at_terminal(
@@ -30,7 +29,7 @@ def answer_at_terminal(
     if child == 0:
         os.chdir(cwd)
         os.execv(ENTRY[0], [*ENTRY, *words])
-    text, asked, deadline = "", 0, time.monotonic() + MOST_S
+    text, asked, deadline = "", 0, time.monotonic() + LIMIT_S
     try:
         while time.monotonic() < deadline:
             if not select.select([terminal], [], [], 1.0)[0]:

@@ -145,9 +145,7 @@ def test_the_run_of_another_person_is_stopped_only_when_that_is_meant(
 
 @pytest.mark.slow
 def test_ones_own_run_is_stopped_without_a_question(holdfast: Command) -> None:
-    began = holdfast(
-        "run", "--on", "loop", "--no-code", "--name", "mine", "-d", "--prove", "0", "--", "sleep", "60", timeout_s=60
-    )
+    began = holdfast("run", "--on", "loop", "--no-code", "--name", "mine", "-d", "--prove", "0", "--", "sleep", "60")
     assert began.code == 0, began
     stopped = holdfast("stop", "--now", "loop:mine")
     assert stopped.code == 0, stopped

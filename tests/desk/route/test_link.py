@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import ENTRY
 from tests.desk.route.loop import add_place
 from tests.proxy import Proxy
-from tests.waiting import wait_until
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,7 +47,9 @@ def test_XPORT_06_every_byte_comes_once_though_the_link_is_cut(
     holdfast: Command, link: Proxy, tmp_path: Path, words: list[str]
 ) -> None:
     job = COUNT.format(lines=LINES, code=7)
-    started = holdfast("run", "--on", "gpu1", "--no-code", "-d", "--prove", "0", "--", "sh", "-c", job, timeout_s=120)
+    started = holdfast(
+        "run", "--on", "gpu1", "--no-code", "-d", "--prove", "0", "--", "sh", "-c", job, timeout_s=LONG_S
+    )
     assert started.code == 0, started
     run_id = started.out.split()[0].partition(":")[2]
     out = tmp_path / "out"
@@ -58,7 +60,7 @@ def test_XPORT_06_every_byte_comes_once_though_the_link_is_cut(
         for seen in (20, 90, 160):
             _wait_for_lines(out, seen)
             link.cut()
-        _, said = following.communicate(timeout=120)
+        _, said = following.communicate(timeout=LONG_S)
     assert out.read_bytes() == WHOLE
     assert following.returncode == (7 if words == ["attach"] else 0), said
     lost = said.count(b"link to gpu1 lost, trying again; the run goes on")
@@ -73,8 +75,8 @@ def test_a_host_that_is_down_is_told_at_once(holdfast: Command, ssh_desk: Sshd) 
         port = link.port
     add_place("gone", root="/nonexistent", host=ssh_desk.alias("box", via=port))
     for words in (["logs", "-f", "gone:x"], ["show", "gone:x"], ["attach", "gone:x"]):
-        done = holdfast(*words, timeout_s=60)
+        done = holdfast(*words)
         assert done.code == 69, done
         assert "gone" in done.err
-    error = holdfast("show", "gone:x", "--json", timeout_s=60).json()["error"]
+    error = holdfast("show", "gone:x", "--json").json()["error"]
     assert (error["code"], error["exit_code"], error["place"], bool(error["why"])) == ("unreachable", 69, "gone", True)

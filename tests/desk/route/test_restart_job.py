@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.desk.route.loop import WarmLoop, add_place
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,6 @@ TELL = (
     "import os, sys\nprint(os.path.basename(os.getcwd()), sys.argv[1:], os.environ.get('COLOUR'), os.environ['SET'])\n"
 )
 JOB = "name: far\ninputs: [data.txt]\ncommand: [python3, tell.py{more}]\n"
-LONG_S = 60.0
 
 
 @pytest.fixture

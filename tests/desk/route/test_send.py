@@ -17,7 +17,7 @@ import pytest
 from tests.cli.conftest import ENTRY
 from tests.cli.live import live_run
 from tests.desk.route.loop import WarmLoop
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,7 +150,7 @@ def test_a_job_is_rehearsed_at_a_place_and_leaves_nothing_there(
     shutil.copy(Path(__file__).parents[2] / "cli" / "payloads" / "rehearsed.py", code)
     (code / "job.yaml").write_text(f"command: ['{sys.executable}', rehearsed.py, good, '40']\n")
     before = sorted(os.listdir(loop.root))
-    done = holdfast("drill", "--on", "loop", "--kills", "1", "job.yaml", cwd=code, timeout_s=150)
+    done = holdfast("drill", "--on", "loop", "--kills", "1", "job.yaml", cwd=code, timeout_s=150 * PATIENCE)
     assert (done.code, "continues exactly" in done.out) == (0, True), done
     assert done.err.startswith("holdfast: first without an interruption\nholdfast: without an interruption: "), done
     left = [name for name in os.listdir(loop.root) if not name.startswith((".agent-", ".code-"))]
@@ -171,10 +171,10 @@ def test_a_command_that_is_killed_while_it_follows_attaches_when_it_is_typed_aga
         assert first.stdout.readline() == b"begun\n"
         first.kill()
     go.touch()
-    again = holdfast(*words, timeout_s=60)
+    again = holdfast(*words)
     assert (again.code, again.out) == (0, "begun\ndone\n"), again
     assert "going on with loop:" in again.err
-    fresh = holdfast(*words, timeout_s=60)
+    fresh = holdfast(*words)
     assert (fresh.code, fresh.out, "going on with" in fresh.err) == (0, "begun\ndone\n", False), fresh
     runs = holdfast("ls", "--all", "--json", "--here").json()["runs"]
     assert [run["name"] for run in runs].count("twice") == 2
@@ -191,7 +191,7 @@ def test_an_interrupt_asks_the_run_to_stop(holdfast: Command, tmp_path: Path) ->
         ):
             wait_until(lambda: b"ready" in out.read_bytes(), what="the output at the desk")
             attach.send_signal(signal.SIGINT)
-            _, said = attach.communicate(timeout=60)
+            _, said = attach.communicate(timeout=LIMIT_S)
         assert attach.returncode == 130
         assert f"asked loop:{run.run_id} to stop" in said.decode()
         assert run.look().over
@@ -209,7 +209,7 @@ def test_term_leaves_and_the_run_goes_on(holdfast: Command, tmp_path: Path) -> N
         ):
             wait_until(lambda: b"ready" in out.read_bytes(), what="the output at the desk")
             attach.send_signal(signal.SIGTERM)
-            _, said = attach.communicate(timeout=60)
+            _, said = attach.communicate(timeout=LIMIT_S)
         assert attach.returncode == 143
         assert f"detached by SIGTERM; loop:{run.run_id} goes on: holdfast attach loop:{run.run_id}" in said.decode()
         assert not run.look().over

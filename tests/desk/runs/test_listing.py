@@ -20,9 +20,10 @@ from holdfast.model.sighting import Poll
 from holdfast.transport.base import Transport
 from tests.desk.runs.sightings import answer, over, place, row, run_id
 from tests.rundirs import ended, make_run
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.files
-LONG_S = 60.0
+LONG_S = LIMIT_S
 """A deadline that no test waits for."""
 SHORT_S = 0.3
 
@@ -74,7 +75,7 @@ def boxes() -> Iterator[Callable[..., Boxes]]:
         each.released.set()
     for thread in threading.enumerate():
         if thread.name.startswith("poll "):
-            thread.join(60)
+            thread.join(LIMIT_S)
 
 
 def look(boxes: Boxes, *, deadline_s: float = LONG_S, here: Any = None, **wanted: Any) -> PlacedRuns:

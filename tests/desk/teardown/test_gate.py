@@ -23,6 +23,7 @@ from holdfast.model.profile import Fact, Profile, Tier
 from holdfast.model.receipt import Tried
 from holdfast.model.record import replace
 from tests.desk.teardown.gates import DESTROY, PLACE, RUN, STOP, TODAY, profile, receipt, seen
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.files
 
@@ -159,7 +160,7 @@ def test_of_two_who_approve_at_once_one_is_refused(isolated_environment: dict[st
     children = [context.Process(target=_approve_in_child, args=(gate, results)) for _ in range(2)]
     for child in children:
         child.start()
-    assert sorted(results.get(timeout=60) for _ in children) == ["approved", "refused"]
+    assert sorted(results.get(timeout=LIMIT_S) for _ in children) == ["approved", "refused"]
     for child in children:
         child.join()
     assert read_approvals("gpu1").number == 1

@@ -19,7 +19,7 @@ from holdfast.host.process.processes import identify, read_stat
 from holdfast.model import wire
 from holdfast.model.verdict import HANGS, Confidence, LiveClass
 from tests.diagnosis.live.bench import behaving, explain, look, stand_still
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -139,7 +139,7 @@ HEALTHY = [
 ]
 
 
-LOOKING_S = 30.0
+LOOKING_S = 30.0 * PATIENCE
 
 
 def get_cores_used(report: LiveReport) -> float:

@@ -15,6 +15,7 @@ from holdfast.host.contain.tree import find_cgroups
 from holdfast.model.job import IsolationLevel
 from tests.host.families import become
 from tests.kernel_calls import set_dumpable
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,10 +144,13 @@ def test_a_trial_reports_what_it_raised() -> None:
     def stumble() -> None:
         raise RuntimeError("words")
 
-    assert try_in_child(lambda: None, deadline_s=60) is None
-    assert try_in_child(refuse, deadline_s=60) == "not for you"
-    assert try_in_child(stumble, deadline_s=60) == "RuntimeError('words')"
-    assert try_in_child(lambda: os.kill(os.getpid(), signal.SIGKILL), deadline_s=60) == "the trial ended with status 9"
+    assert try_in_child(lambda: None, deadline_s=LIMIT_S) is None
+    assert try_in_child(refuse, deadline_s=LIMIT_S) == "not for you"
+    assert try_in_child(stumble, deadline_s=LIMIT_S) == "RuntimeError('words')"
+    assert (
+        try_in_child(lambda: os.kill(os.getpid(), signal.SIGKILL), deadline_s=LIMIT_S)
+        == "the trial ended with status 9"
+    )
 
 
 def test_a_trial_that_hangs_is_given_up_and_not_remembered(

@@ -14,7 +14,7 @@ from holdfast.host.contain.group import ControlGroup, is_populated, remove_tree
 from holdfast.host.contain.tree import Hierarchies, find_cgroups, read_effective
 from holdfast.model.job import IsolationLevel, Limits
 from tests.host.families import become, make_group
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -243,7 +243,7 @@ def test_the_end_is_an_event_of_the_v2_group() -> None:
     poll.register(events, select.POLLPRI)
     os.read(events, 4096)
     group.kill()
-    assert poll.poll(60_000)
+    assert poll.poll(LIMIT_S * 1000)
     os.close(events)
     os.waitpid(child, 0)
     wait_until(group.remove)

@@ -27,7 +27,7 @@ from holdfast.model.identity import ProcessId
 from holdfast.model.job import IsolationLevel
 from tests.host.families import FAMILY, RUN_ID, become, children_of, raised
 from tests.kernel_calls import set_dumpable
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +61,7 @@ def decoy(writer: int) -> Iterator[subprocess.Popen[bytes]]:
 def test_PROC_02_each_kind_is_ended_on_each_level(level: IsolationLevel, kind: str, tmp_path: Path) -> None:
     with raised(level, [kind], str(tmp_path)) as family:
         assert find_members(family.tree)
-        result = empty_tree(family.tree, deadline_s=60)
+        result = empty_tree(family.tree, deadline_s=LIMIT_S)
         assert result.empty, result
         assert family.is_gone()
         assert result.killed >= 2 or family.tree.group is not None
@@ -78,7 +78,7 @@ def test_PROC_02_a_crowd_of_all_kinds_ends_and_a_decoy_survives(level: Isolation
         found = find_members(family.tree)
         assert len(found) >= 200 + len(KINDS)
         assert stranger.pid not in {member.process.pid for member in found}
-        result = empty_tree(family.tree, deadline_s=60)
+        result = empty_tree(family.tree, deadline_s=LIMIT_S)
         assert result.empty, result
         assert family.is_gone()
         assert stranger.poll() is None
@@ -140,7 +140,7 @@ def test_PROC_02_without_keeper_the_marker_finds_escapees(tmp_path: Path) -> Non
         members = find_members(family.tree)
         assert {member.proof for member in members} == {MembershipProof.MARKER}
         assert len(members) == 3
-        result = empty_tree(family.tree, deadline_s=60)
+        result = empty_tree(family.tree, deadline_s=LIMIT_S)
         assert result.empty
         assert result.killed == 3
         assert family.is_gone()
@@ -192,7 +192,7 @@ def test_orphans_of_a_killed_keeper_are_found_below_the_adopter(tmp_path: Path) 
             members = find_members(tree)
             assert len(members) == 3
             assert bystander.pid not in {member.process.pid for member in members}
-            assert empty_tree(tree, deadline_s=60).empty
+            assert empty_tree(tree, deadline_s=LIMIT_S).empty
             assert bystander.poll() is None
             bystander.kill()
             bystander.wait()
@@ -208,7 +208,7 @@ def test_orphans_of_a_killed_keeper_are_found_below_the_adopter(tmp_path: Path) 
 @pytest.mark.parametrize("level", [IsolationLevel.CGROUP_V2, IsolationLevel.CGROUP_V1])
 def test_a_runaway_chain_of_forks_is_ended_by_its_group(level: IsolationLevel, tmp_path: Path) -> None:
     with raised(level, ["bomb"], str(tmp_path)) as family:
-        result = empty_tree(family.tree, deadline_s=60)
+        result = empty_tree(family.tree, deadline_s=LIMIT_S)
         assert result.empty, result
         assert family.is_gone()
 
@@ -216,7 +216,7 @@ def test_a_runaway_chain_of_forks_is_ended_by_its_group(level: IsolationLevel, t
 @root_only
 def test_a_runaway_chain_of_forks_ends_with_the_first_process_of_its_namespace(tmp_path: Path) -> None:
     with raised(IsolationLevel.PID_NAMESPACE, ["bomb"], str(tmp_path)) as family:
-        result = empty_tree(family.tree, deadline_s=60, end_keeper=True)
+        result = empty_tree(family.tree, deadline_s=LIMIT_S, end_keeper=True)
         assert result.empty, result
         assert family.is_gone()
 
@@ -224,7 +224,7 @@ def test_a_runaway_chain_of_forks_ends_with_the_first_process_of_its_namespace(t
 @pytest.mark.requirement("PROC-10")
 def test_PROC_10_orphans_are_reaped_by_the_subreaper_and_none_is_left_a_zombie(tmp_path: Path) -> None:
     with raised(IsolationLevel.SUBREAPER, ["double_fork"] * 5, str(tmp_path)) as family:
-        assert empty_tree(family.tree, deadline_s=60).empty
+        assert empty_tree(family.tree, deadline_s=LIMIT_S).empty
         assert family.is_gone()
         # A keeper leaves when it has no child left, dead or alive.
         ended = wait_until(lambda: os.waitid(os.P_PID, family.child, os.WEXITED | os.WNOWAIT | os.WNOHANG))
@@ -301,7 +301,7 @@ def test_a_vfork_parent_is_in_state_d_and_still_ends(tmp_path: Path) -> None:
         blocked = describe_blocked(waiting[0].process.pid)
         assert blocked is not None
         assert "(D)" in blocked.describe()
-        assert empty_tree(family.tree, deadline_s=60).empty
+        assert empty_tree(family.tree, deadline_s=LIMIT_S).empty
         assert family.is_gone()
 
 
@@ -309,7 +309,7 @@ def test_a_zombie_leader_with_a_living_thread_is_alive(tmp_path: Path) -> None:
     with raised(IsolationLevel.SUBREAPER, ["lost_leader"], str(tmp_path)) as family:
         zombies = wait_until(lambda: [m for m in find_members(family.tree) if m.state == "Z"])
         assert len(zombies) == 1
-        assert empty_tree(family.tree, deadline_s=60).empty
+        assert empty_tree(family.tree, deadline_s=LIMIT_S).empty
         assert family.is_gone()
 
 
@@ -350,7 +350,7 @@ def test_PROC_02_as_an_unprivileged_user(level: IsolationLevel, public_path: Pat
         set_dumpable()
         with raised(level, kinds, str(public_path), execute=False) as family:
             assert len(find_members(family.tree)) >= 1 + len(kinds)
-            result = empty_tree(family.tree, deadline_s=60)
+            result = empty_tree(family.tree, deadline_s=LIMIT_S)
             assert result.empty, result
             assert result.killed >= 1 + len(kinds)
             assert family.is_gone()

@@ -23,6 +23,7 @@ from holdfast.host.contain.namespaces import (
 from holdfast.host.process import libc
 from tests.host.families import become
 from tests.kernel_calls import set_dumpable
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -218,7 +219,7 @@ def test_a_container_that_masks_its_proc_is_told_from_other_refusals() -> None:
         os.setgid(65534)
         os.setuid(65534)
         set_dumpable()
-        os.write(writer, str(try_in_child(_try_namespace, deadline_s=60)).encode())
+        os.write(writer, str(try_in_child(_try_namespace, deadline_s=LIMIT_S)).encode())
 
     assert os.waitpid(become(live_in_a_container), 0)[1] == 0
     assert "as in a container that hides parts of its own" in os.read(reader, 4096).decode()
@@ -238,7 +239,7 @@ def test_switched_off_namespaces_are_named_with_their_setting() -> None:
                 file.write(content)
         with open("/proc/sys/user/max_pid_namespaces", "w") as file:
             file.write("0")
-        os.write(writer, str(try_in_child(_try_namespace, deadline_s=60)).encode())
+        os.write(writer, str(try_in_child(_try_namespace, deadline_s=LIMIT_S)).encode())
 
     assert os.waitpid(become(live_where_they_are_off), 0)[1] == 0
     assert "user.max_pid_namespaces = 0" in os.read(reader, 4096).decode()

@@ -181,7 +181,7 @@ def test_an_older_systemd_is_asked_again_without_the_oom_policy(
     # It says yes and moves nobody, and that is not waited for.
     monkeypatch.setattr(scopes, "wait_briefly", lambda holds, _: holds())
     with pytest.raises(ScopeUnavailable, match="did not move us"):
-        join_scope(MANAGER, UNIT, patience_s=60.0, program=stub)
+        join_scope(MANAGER, UNIT, patience_s=LIMIT_S, program=stub)
     first, second = (tmp_path / "calls").read_text().splitlines()
     assert "OOMPolicy" in first
     assert "OOMPolicy" not in second

@@ -18,7 +18,7 @@ from holdfast.host.job.spawn import JobLaunch, SpawnFailed, spawn_job
 from holdfast.host.process import libc, pidfd, processes
 from holdfast.model import wire
 from holdfast.model.identity import ABANDONED, WaitStatus
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +70,7 @@ def wait_gone(started: StartedJob) -> None:
     """Until the keeper has left, which it does last."""
     held = pidfd.hold_process(started.keeper)
     if held is not None:
-        assert held.wait(60), "the keeper does not leave"
+        assert held.wait(LIMIT_S), "the keeper does not leave"
         held.close()
 
 
@@ -201,7 +201,7 @@ def test_an_exec_error_comes_with_step_number_and_words(
         started.go()
         poller = select.poll()
         poller.register(started.error_fd, select.POLLIN)
-        assert poller.poll(60_000)
+        assert poller.poll(LIMIT_S * 1000)
         error = started.read_error()
         wait_gone(started)
     finally:

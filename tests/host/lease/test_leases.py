@@ -20,7 +20,7 @@ from holdfast.model.lease import LeasePhase, Witness
 from holdfast.model.record import replace
 from tests.host.lease_support import CARDS, Child, Line, hold, record, refused, slice_of, take
 from tests.other_kernels import has_pidfds
-from tests.waiting import wait_until
+from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,10 +120,10 @@ def compete(area: LeaseArea, number: int, rounds: int, *devices: LeasedDevice, s
 
     def work(line: Line) -> None:
         for _ in range(rounds):
-            line.receive(120)
+            line.receive(LONG_S)
             outcome = leases.acquire_lease(area, record(number, *devices, share=share))
             line.send("won" if isinstance(outcome, leases.HeldLease) else [reason.run_id for reason in outcome])
-            line.receive(120)
+            line.receive(LONG_S)
             if isinstance(outcome, leases.HeldLease):
                 outcome.release()
             line.send("done")

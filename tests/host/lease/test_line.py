@@ -19,7 +19,7 @@ from holdfast.host.lease.line import BLIND_POLL_S, SLOW_POLL_S, Waiter, wait_s
 from holdfast.host.lease.lock_files import LockFiles
 from holdfast.model.lease import BusyReason, LeasedDevice, Witness
 from tests.host.lease_support import CARDS, DEADLINE_S, Child, Line, hold, record, refused, take
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +57,7 @@ def wait_and_hold(area: LeaseArea, number: int, *candidates: LeasedDevice, count
     def work(line: Line) -> None:
         with waiting(area, number, *candidates, count=count) as waiter:
             line.send("waiting")
-            while poll_until_ready(waiter, clock.monotonic_s() + 60):
+            while poll_until_ready(waiter, clock.monotonic_s() + LIMIT_S):
                 outcome = waiter.acquire(record(number, *waiter.free[:count]))
                 if isinstance(outcome, leases.HeldLease):
                     break

@@ -28,6 +28,7 @@ from holdfast.model.errors import NotPermitted, ResourceBusy, UsageError
 from holdfast.model.lease import BusyReason, Ticket, Witness
 from holdfast.model.record import replace
 from tests.host.lease_support import CARDS, NOBODY, Child, Line, record
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +73,7 @@ def person(
     def work(line: Line) -> None:
         policy = SharePolicy(rules, hold_s=hold_s)
         waiter = Waiter(area, record(number, *devices), devices, count, policy)
-        end_s = clock.monotonic_s() + 60
+        end_s = clock.monotonic_s() + LIMIT_S
         waiter.ready()
         line.send("waiting")
         outcome: Any = ()
@@ -311,7 +312,7 @@ def test_a_reservation_ends_by_itself_and_by_its_owner(area: LeaseArea) -> None:
     # One whose time has passed is nothing any more, though its file lies there.
     keep_as(area, ANNA, CARDS[0], begin_s=-7200.0, length_s=7200.5)
     waiter = Waiter(area, record(1), (CARDS[0],), 1, SharePolicy(Rules()))
-    end_s = clock.monotonic_s() + 20
+    end_s = clock.monotonic_s() + LIMIT_S
     while not waiter.ready() and clock.monotonic_s() < end_s:
         select.select([waiter], [], [], 0.05)
     assert waiter.free == (CARDS[0],)

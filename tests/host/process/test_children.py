@@ -8,12 +8,12 @@ import pytest
 
 from holdfast.host.process import children
 from holdfast.host.process.children import BoundedChild, read_children
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.process
 
 
-def ask(words: str, within_s: float = 5.0) -> BoundedChild:
+def ask(words: str, within_s: float = LIMIT_S) -> BoundedChild:
     child = BoundedChild(("sh", "-c", words), os.environ, 1 << 20)
     read_children([child], within_s)
     return child

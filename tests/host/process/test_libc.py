@@ -17,6 +17,7 @@ from holdfast.host.process import libc
 from tests.host.families import become
 from tests.kernel_calls import get_io_priority
 from tests.other_kernels import has_pidfds
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -154,7 +155,7 @@ def test_pidfd_info_tells_the_status_after_somebody_else_has_reaped() -> None:
     pidfd = libc.pidfd_open(child)
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
-    assert poll.poll(60_000)
+    assert poll.poll(LIMIT_S * 1000)
     before = libc.read_pidfd_info(pidfd)
     os.waitpid(child, 0)
     after = libc.read_pidfd_info(pidfd)

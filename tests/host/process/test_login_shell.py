@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.host.process.login_shell import LoginShellSilent, read_login_environment
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,7 @@ FILES = {
 }
 
 
-def read(home: Path, shell: str, *, limit_s: float = 30) -> dict[str, str]:
+def read(home: Path, shell: str, *, limit_s: float = LIMIT_S) -> dict[str, str]:
     environ = {"HOME": str(home), "PATH": "/usr/bin:/bin", "SHELL": shell, "KEPT": "1"}
     return read_login_environment(environ, shell=shell, limit_s=limit_s)
 

@@ -30,6 +30,7 @@ class Round:
     directory: str = ""
     key: str = "key"
     seed: int = 0
+    limit_s: float = 60.0
     step_s: float = 0.0
     total: int = 10**9
     save_chance: float = 0.0
@@ -61,7 +62,7 @@ def meet(config: Round) -> Agreement:
         local_world=config.world,
         directory=config.directory,
         key=config.key,
-        timeout_s=60,
+        timeout_s=config.limit_s,
     )
 
 
@@ -97,7 +98,9 @@ def run(config: Round) -> None:
             say(running=done)
     met.finish(done)
     met.publish(f"end-{config.rank}", str(done).encode())
-    ends = [int(met.wait_for(f"end-{rank}", 60)) for rank in config.extra.get("living", range(config.world))]
+    ends = [
+        int(met.wait_for(f"end-{rank}", config.limit_s)) for rank in config.extra.get("living", range(config.world))
+    ]
     signals.restore()
     say(done=done, acted=acted, late=late, token=met.token, ends=ends, flag=signals.flag)
     met.close()

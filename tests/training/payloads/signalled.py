@@ -16,7 +16,8 @@ from typing import Any
 from holdfast.host.files import files
 from holdfast.training.stopping.budget import ShieldedInit, StopSignals
 
-END_S = 60.0
+END_S = float(os.environ["END_S"])
+"""What hangs ends after so long."""
 at_once = StopSignals(repeat_s={signal.SIGTERM: 0.0, signal.SIGINT: 0.0})
 signals = StopSignals()
 
@@ -90,13 +91,13 @@ def forked(kind: str) -> None:
     say(ready=os.getpid(), child=child.pid)
     wait_for_flag()
     ours.send(1)
-    answered = ours.poll(60) and ours.recv() == child.pid
+    answered = ours.poll(END_S) and ours.recv() == child.pid
     if kind == "stop":
         signals.restore()
         child.terminate()
     else:
         ours.send(None)
-    child.join(60)
+    child.join(END_S)
     say(answered=answered, exitcode=child.exitcode)
 
 
@@ -215,7 +216,7 @@ def loader(kind: str) -> None:
     seen = 0
     # More than was fetched ahead. A loader notices within 5 s that a worker has died. Source: torch,
     # multiprocessing.MP_STATUS_CHECK_INTERVAL.
-    most, end = 500 if shielded else 10**6, time.monotonic() + 60.0
+    most, end = 500 if shielded else 10**6, time.monotonic() + END_S
     try:
         while seen < most and time.monotonic() < end:
             next(batches)

@@ -11,6 +11,7 @@ from holdfast.desk.connect import open_box
 from holdfast.model.place import LOCAL, Place
 from holdfast.transfer.code.push import push_tree
 from holdfast.transfer.code.tree import read_tree
+from tests.waiting import LONG_S
 
 from .repositories import make_repository, write
 
@@ -38,10 +39,10 @@ def test_a_tree_goes_over_a_place_and_is_proven_there(
     push_tree(box, tree)
 
     root = box.ensure().root
-    assert box.entry("code", ("has", root, tree.ref.tree), limit_s=100)["present"] is True
+    assert box.entry("code", ("has", root, tree.ref.tree), limit_s=LONG_S)["present"] is True
     write(top, {"train.py": "print(2)\n"})
     changed = read_tree(str(top), os.environ)
-    assert box.entry("code", ("has", root, changed.ref.tree), limit_s=100)["present"] is False
+    assert box.entry("code", ("has", root, changed.ref.tree), limit_s=LONG_S)["present"] is False
     push_tree(box, changed)
     for ref in (tree.ref, changed.ref):
-        assert box.entry("code", ("has", root, ref.tree), limit_s=100)["present"] is True
+        assert box.entry("code", ("has", root, ref.tree), limit_s=LONG_S)["present"] is True

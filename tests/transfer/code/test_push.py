@@ -18,7 +18,7 @@ from holdfast.model.errors import CutOff, NotPermitted, StorageError, UsageError
 from holdfast.transfer.code.push import _make_frames, push_tree
 from holdfast.transfer.code.tree import CodeTree, read_tree
 from tests.host.small_disk import fill, mount_small_disk
-from tests.waiting import wait_until
+from tests.waiting import LONG_S, wait_until
 
 from .repositories import MAIN, EntryBox, list_tree, make_repository, write
 
@@ -281,21 +281,21 @@ def _hostile() -> Iterator[tuple[str, str, bytes]]:
 @pytest.mark.parametrize(("what", "tree", "data"), [pytest.param(*case, id=case[0]) for case in _hostile()])
 def test_a_hostile_stream_is_refused_and_leaves_nothing(box: EntryBox, what: str, tree: str, data: bytes) -> None:
     with pytest.raises(UsageError, match="refused as code"):
-        box.entry("code", ("receive", str(box.root), tree), stdin=data, limit_s=100)
+        box.entry("code", ("receive", str(box.root), tree), stdin=data, limit_s=LONG_S)
     assert os.listdir(box.root / CODE) == []
 
 
 def test_a_content_that_is_nowhere_is_named(box: EntryBox) -> None:
     tree, data = _stream([_entry("a", b"1"), _entry("b", b"2")], [b"1"])
     with pytest.raises(StorageError, match="b was not sent"):
-        box.entry("code", ("receive", str(box.root), tree), stdin=data, limit_s=100)
+        box.entry("code", ("receive", str(box.root), tree), stdin=data, limit_s=LONG_S)
     assert os.listdir(box.root / CODE) == []
 
 
 @pytest.mark.parametrize("words", [(), ("has",), ("has", "/x", "../../etc"), ("look", "/x", "0" * 16)])
 def test_words_that_mean_nothing_are_refused(box: EntryBox, words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError):
-        box.entry("code", words or ("",), limit_s=100)
+        box.entry("code", words or ("",), limit_s=LONG_S)
 
 
 @pytest.mark.parametrize("kind", ["bytes", "inodes"])
@@ -340,6 +340,6 @@ def test_a_directory_of_trees_that_others_can_write_is_not_used(box: EntryBox, t
 
 def _is_present(box: EntryBox, tree: CodeTree) -> Any:
     try:
-        return box.entry("code", ("has", str(box.root), tree.ref.tree), limit_s=100)["present"]
+        return box.entry("code", ("has", str(box.root), tree.ref.tree), limit_s=LONG_S)["present"]
     except NotPermitted:
         return False

@@ -20,6 +20,7 @@ from holdfast.transfer.data.push import Pushed, push_data
 from holdfast.transfer.data.roster import read_data
 from tests.host.small_disk import mount_small_disk
 from tests.transfer.code.repositories import EntryBox, list_tree, write
+from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
     from holdfast.transfer.box import Box
@@ -223,7 +224,7 @@ def test_a_stream_that_is_not_what_its_roster_says_is_refused(box: EntryBox, tmp
     def send(*frames: bytes) -> None:
         head = stream.head_manifest(len(roster.data)) + roster.data
         box.entry(
-            "data", ("receive", str(tmp_path / "t")), stdin=stream.pack([head, *frames], deflate=False), limit_s=100
+            "data", ("receive", str(tmp_path / "t")), stdin=stream.pack([head, *frames], deflate=False), limit_s=LONG_S
         )
 
     with pytest.raises(UsageError, match="not what its hash says"):
@@ -256,7 +257,7 @@ def test_data_with_a_name_that_a_push_needs_is_refused_on_either_side(box: Entry
     head = stream.head_manifest(len(roster.data)) + roster.data
     frames = [head, stream.head_file(sha256_hex(b"f"), 1), b"f", stream.END]
     with pytest.raises(UsageError, match="needs for itself"):
-        box.entry("data", ("receive", str(tmp_path / "t")), stdin=stream.pack(frames, deflate=False), limit_s=100)
+        box.entry("data", ("receive", str(tmp_path / "t")), stdin=stream.pack(frames, deflate=False), limit_s=LONG_S)
 
 
 def test_two_pushes_into_one_directory_are_not_mixed(box: EntryBox, here: Path, tmp_path: Path) -> None:

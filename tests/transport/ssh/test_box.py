@@ -12,7 +12,7 @@ import pytest
 from holdfast.model.place import Place
 from holdfast.transport.ssh.transport import SshTransport
 from tests.sshd import REPOSITORY, Sshd, end_masters, skip_without_rights
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     Connect = Callable[..., SshTransport]
 
 pytestmark = pytest.mark.process
-
-LIMIT_S = 60.0
 
 
 def test_an_account_has_nothing_of_the_desk(connect: Connect, sshd: Sshd) -> None:

@@ -18,6 +18,7 @@ from holdfast.transport.ssh.classify import explain
 from holdfast.transport.ssh.command import Timing
 from holdfast.transport.ssh.transport import SshTransport
 from tests.proxy import Proxy
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.process, pytest.mark.requirement("XPORT-09")]
 
-LIMIT_S = 60.0
 SOON = Timing(connect_s=1, alive_s=1, alive_count=1)
 
 

@@ -17,7 +17,7 @@ from holdfast.transport.ssh.control import LONGEST_SOCKET, TEMPORARY_SUFFIX, fin
 from holdfast.transport.ssh.transport import SshTransport
 from tests.proxy import Proxy
 from tests.sshd import SECOND_FACTOR, Sshd, end_masters, skip_without_rights
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     Connect = Callable[..., SshTransport]
 
 pytestmark = pytest.mark.process
-
-LIMIT_S = 60.0
 
 
 def find_control(transport: SshTransport) -> Path:

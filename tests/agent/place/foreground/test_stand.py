@@ -19,7 +19,7 @@ from holdfast.model.job import Retries
 from tests import other_kernels
 from tests.agent.driving import Driven, job, timeouts
 from tests.agent.standing import AS_INIT, SAVES, STEPD, Standing, Stands, hears, read_exit
-from tests.waiting import wait_until
+from tests.waiting import LONG_S, wait_until
 
 pytestmark = pytest.mark.process
 
@@ -199,7 +199,7 @@ def test_the_exit_record_is_there_before_the_place_kills(stands: Stands) -> None
     standing = stands(order, *TERM_PREEMPTS, "--grace-limit", "8")
     standing.ready()
     standing.signal(signal.SIGTERM)
-    assert standing.end(100.0) == 143, standing.said()
+    assert standing.end(LONG_S) == 143, standing.said()
     told = standing.run.events("foreground")[0]["data"]
     assert (told["grace_limit_s"], told["grace_max_s"]) == (8.0, 4.0)
     assert standing.run.events("stopping")[0]["data"]["grace_s"] == 4.0

@@ -18,6 +18,7 @@ from holdfast.model.errors import InternalError, StorageError
 from holdfast.model.identity import JobProcess, ProcessId
 from holdfast.model.lease import BusyReason, Witness
 from holdfast.model.run import Created, Ended, Outcome, Running, RunState, State, Waiting
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,7 +74,7 @@ def test_an_end_within_the_proof_is_no_start(directory: Path) -> None:
     ended = Ended("2026-11-20T10:45:03Z", Outcome.FAILED, 3, "exit code 3")
     writer = threading.Timer(0.05, commit, (directory, ended, us()))
     writer.start()
-    assert wait(directory, 20.0) == "ended"
+    assert wait(directory, LIMIT_S) == "ended"
     writer.join()
 
 

@@ -205,7 +205,7 @@ def test_a_rank_that_is_missing_from_a_real_collective_is_named(tmp_path: Path, 
     from holdfast.diagnosis.live.gather.run_files import RunFiles
     from holdfast.diagnosis.live.gather.target import LiveTarget
     from holdfast.host.process.processes import identify
-    from tests.waiting import wait_until
+    from tests.waiting import LONG_S, wait_until
 
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     ranks = PAYLOAD.with_name("ranks.py")
@@ -213,7 +213,7 @@ def test_a_rank_that_is_missing_from_a_real_collective_is_named(tmp_path: Path, 
     environment = {**os.environ, "TORCH_FR_BUFFER_SIZE": "2000", "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(argv, env=environment, stderr=subprocess.DEVNULL) as process:
         try:
-            wait_until(lambda: all((tmp_path / f"ready.{rank}").exists() for rank in (0, 1)), timeout_s=120)
+            wait_until(lambda: all((tmp_path / f"ready.{rank}").exists() for rank in (0, 1)), timeout_s=LONG_S)
             if mode == "missing":
                 stand_still(tmp_path)
                 identity = identify(process.pid)
