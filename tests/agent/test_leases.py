@@ -420,7 +420,9 @@ def test_LEASE_10_a_card_that_turns_busy_before_the_second_look_is_given_back(
     first.ask(RequestKind.STOP_NOW)
     first.ended()
     wait_until(lambda: any(str(os.getpid()) in json.dumps(event["data"]) for event in second.events("blocked")))
-    assert [record for record in records(drive) if record["run_id"] == second.run_id] == []
+    # It looks again and again, each time with the card in its hand.
+    wait_until(lambda: second.run_id not in [record["run_id"] for record in records(drive)], what="it is given back")
+    assert not second.events("running")
     fake_nvml.run_on(0)
     assert second.ended().outcome is Outcome.SUCCEEDED
 

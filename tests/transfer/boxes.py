@@ -70,6 +70,8 @@ class MetBox:
         # As everywhere in tests: the machine has no cards, and what this worker's first test set is not kept.
         facts = make_box(self.root, python=next(list_pythons())).ensure()
         self.facts = replace(facts, cards=())
+        # What follows a push compiles the bundle: a file that has its name for a moment only cannot be copied.
+        wait_until(lambda: not is_used(str(self.root)), what="all of it is compiled")
 
     def copy(self, root: Path) -> Box:
         """A box at another runs root, with the bundle there and all known."""
