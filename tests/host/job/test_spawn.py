@@ -18,6 +18,7 @@ from holdfast.host.job.spawn import JobLaunch, SpawnFailed, spawn_job
 from holdfast.host.process import libc, pidfd, processes
 from holdfast.model import wire
 from holdfast.model.identity import ABANDONED, WaitStatus
+from tests.leaks import list_children
 from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
@@ -31,19 +32,18 @@ pytestmark = pytest.mark.process
 @pytest.fixture
 def subreaper() -> Iterator[None]:
     """This process takes a supervisor's place: it inherits what its keepers leave, and reaps it."""
+    before = list_children()
     libc.set_child_subreaper()
     yield
     libc.set_child_subreaper(enabled=False)
-    wait_until(_reap_all, what="no child is left")
+    wait_until(lambda: _reap_all(before), what="no child is left")
 
 
-def _reap_all() -> bool:
-    while True:
-        try:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                return False
-        except ChildProcessError:
-            return True
+def _reap_all(but: frozenset[int]) -> bool:
+    """Reap the children that have ended, and answer whether none is left; `but` are those of other fixtures."""
+    for pid in list_children() - but:
+        os.waitpid(pid, os.WNOHANG)
+    return list_children() <= but
 
 
 def build(tmp_path: Path, *argv: str, **changes: object) -> JobLaunch:
@@ -216,9 +216,10 @@ def test_a_step_that_fails_is_named_and_leaves_nothing(tmp_path: Path, subreaper
         raise OSError(errno.EPERM, "not here")
 
     changes: dict[str, object] = {"workdir": "/no/such/dir"} if where == "workdir" else {where: fail}
+    before = list_children()
     with pytest.raises(SpawnFailed, match=r"not here|/no/such/dir"):
         spawn_job(build(tmp_path, "/bin/true", **changes))
-    wait_until(_reap_all)
+    wait_until(lambda: _reap_all(before), what="no child is left")
 
 
 def test_only_the_leases_descriptors_are_inherited(tmp_path: Path, subreaper: None) -> None:

@@ -200,8 +200,10 @@ class JobControl:
                 self._await_exec()
         keeper_alive = self._keeper is not None and is_alive(self._keeper)
         wait_briefly(lambda: not self._awaits_reaping(), WITNESS_PATIENCE_S)
+        # Its life first, then the records: a job that ends in between has left one, or is watched as one that lives.
+        lived = self._job_lives()
         status = self.read_status() or self._read_kernel_record()
-        job_alive = self._job_lives() and status is None
+        job_alive = lived and status is None
         members_alive = keeper_alive or bool(self._job is not None and members.find_members(self._tree()))
         return Resumed(job_alive=job_alive, members_alive=members_alive, status=status)
 
