@@ -7,18 +7,21 @@ import json
 import os
 import select
 import signal
-from typing import TYPE_CHECKING
+import subprocess
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from holdfast.agent.control.adopt import adopt
 from holdfast.agent.queue.wait.run import code_of_gone
+from holdfast.agent.supervise.job import JobControl
 from holdfast.agent.supervise.recorder import Recorder
 from holdfast.agent.view import observe
-from holdfast.host.clock import format_utc, parse_utc
+from holdfast.host.clock import format_utc, monotonic_s, parse_utc
 from holdfast.host.files import files
 from holdfast.host.files.inotify import MOVED_TO, Inotify
-from holdfast.host.process import pidfd, processes
+from holdfast.host.process import pidfd, processes, witness
 from holdfast.model import wire
 from holdfast.model.job import IsolationLevel, OrphanPolicy
 from holdfast.model.run import Ended, Outcome, RequestKind, Running
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.process
+
+KERNEL = tuple(map(int, os.uname().release.split(".")[:2]))
 
 
 def tell(path: str) -> None:
@@ -162,11 +167,43 @@ def test_PROC_14_supervisor_and_keeper_may_both_be_killed(drive: Drive, level: I
     tell(f"{drive.workdir}/go")
     end = run.ended()
     # The kernel keeps the status on a pidfd since Linux 6.15; an older one leaves nobody who could know it.
-    if has_pidfds() and tuple(map(int, os.uname().release.split(".")[:2])) >= (6, 15):
+    if has_pidfds() and KERNEL >= (6, 15):
         assert end.exit_code == 31
     else:
         assert end.outcome is Outcome.LOST
     run.assert_gone()
+
+
+@pytest.mark.requirement("PROC-14")
+@pytest.mark.skipif(KERNEL < (6, 15), reason="the kernel keeps the status on a pidfd since Linux 6.15")
+def test_PROC_14_a_job_that_is_reaped_between_two_looks_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what these lines ask for is there of the supervisor; the job is a real one, and its parent this test."""
+    child = subprocess.Popen(["sh", "-c", "exit 31"])
+    process = processes.identify(child.pid)
+    assert process is not None
+    held = pidfd.hold_process(process)
+    assert held is not None
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    job, said, timers = JobControl.__new__(JobControl), list[Any](), list[Any]()
+    context = SimpleNamespace(
+        loop=SimpleNamespace(timers=SimpleNamespace(arm=lambda *words: timers.append(words))), emit=said.append
+    )
+    for name, value in {
+        "_told_status": False, "_held_job": held, "_job": SimpleNamespace(process=process), "_containment": None,
+        "_witness_until": monotonic_s() + 60, "_context": context,
+    }.items():  # fmt: skip
+        setattr(job, name, value)
+    read = witness.read_kernel_record
+
+    def read_and_reap(one: pidfd.HeldProcess) -> object:
+        found = read(one)
+        child.wait()
+        return found
+
+    monkeypatch.setattr(witness, "read_kernel_record", read_and_reap)
+    job._settle_unwitnessed()
+    held.close()
+    assert (said, [words[0] for words in timers]) == ([], ["witness"]), "it is asked for once more"
 
 
 @pytest.mark.requirement("PROC-15")

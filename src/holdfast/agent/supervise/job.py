@@ -381,8 +381,10 @@ class JobControl:
         """The leader is gone and nobody wrote its status: ask the kernel, else say so."""
         if self._told_status:
             return
+        # In this order: whoever reaps it in between leaves the record.
+        unreaped = self._awaits_reaping()
         status = self._read_kernel_record()
-        if status is None and self._awaits_reaping() and monotonic_s() < self._witness_until:
+        if status is None and unreaped and monotonic_s() < self._witness_until:
             self._context.loop.timers.arm("witness", WITNESS_EVERY_S, self._settle_unwitnessed)
             return
         if (
