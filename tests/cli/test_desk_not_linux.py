@@ -57,4 +57,4 @@ def test_the_verbs_of_a_desk_work_without_linux(far_run: FarRun) -> None:
     said = dict(re.sub(r" +", " ", part).split("\n", 1) for part in done.stdout.split("$ ")[1:])
     assert [words for words, shown in verbs.items() if shown not in said[words]] == [], done.stdout
     codes = {words: text.rpartition("exit code ")[2].strip() for words, text in said.items()}
-    assert {words: code for words, code in codes.items() if code != "0"} == {f"wait {far_run.name}": "130"}, said
+    assert {words: code for words, code in codes.items() if code != "0"} == {f"wait {far_run.name}": "130"}, done.stdout

@@ -160,9 +160,18 @@ def test_a_frozen_file_system_holds_its_writer_through_sigkill_until_it_is_thawe
     def work(staging: Staging) -> object:
         with ExitStack() as thaw:
             staging._undo = thaw
+            # Not a fork alone: that would hold the watchdog's pipe open. It is up before the disk freezes: a program
+            # that is loaded waits for a disk, too.
+            writer = subprocess.Popen(
+                ["sh", "-c", "echo up; read -r _; echo x > file"],
+                cwd=staging.disk, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+            assert writer.stdin is not None
+            assert writer.stdout is not None
+            writer.stdout.readline()
             staging.freeze()
-            # Not a fork alone: that would hold the watchdog's pipe open.
-            writer = subprocess.Popen(["sh", "-c", "echo x > file"], cwd=staging.disk)
+            writer.stdin.write(b"go\n")
+            writer.stdin.flush()
             held = wait_for(lambda: read_state(writer.pid) == "D")
             writer.kill()
             still = writer.poll() is None and read_state(writer.pid) == "D"

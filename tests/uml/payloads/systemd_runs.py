@@ -179,6 +179,10 @@ def rescued() -> dict[str, Any]:
     wait_ready(run)
     wait_until(lambda: not sessions())
     found = {**run, **describe(run), "alive_after_logout": not has_ended(run)}
+    # No limit rests on its group, so the job joins after it has begun, and perhaps after it told its place.
+    job = read(run, "state.json")["state"]["job"]["process"]["pid"]
+    wait_until(lambda: "/holdfast/" in read_place(job), what="it joins")
+    found["place"] = read_place(job).replace(run["id"], "ID")
     open_gate()
     return {**found, **finish(run)}
 
