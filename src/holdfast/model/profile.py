@@ -15,6 +15,8 @@ VARIABLES = ("DATA_DIR", "DURABLE_DIR", "SCRATCH", "HF_HOME", "PROXY_HOOK", "CRE
 """What jobs and hooks get."""
 HOOK = "PROXY_HOOK"
 """A line of sh, and so of the user's own files alone."""
+PLAIN_VARIABLES = (HOOK, "DETACH")
+"""Those that are no path."""
 YES, NO, DEPENDS = "yes", "no", "depends"
 """Whether a tier survives a verb. ``depends`` is treated as no until it was measured, and said so."""
 STALE_DAYS = 183
@@ -87,7 +89,8 @@ class Profile:
     of an interruption and the kill (0: no notice; None: not known), `notice` the signal or endpoint that tells, and
     `interruptions_s` the mean time between interruptions. `variables` are what jobs and hooks get (DATA_DIR,
     DURABLE_DIR, SCRATCH, HF_HOME, PROXY_HOOK, CRED_FILE, DETACH). `runtime_cap_s` is the longest time that one start
-    lasts. `sections` holds the eight sections' text for people, by name.
+    lasts. `home` is the home directory of the login there (empty: not known); where it is known, ~ at the beginning of
+    tiers and variables is filled in. `sections` holds the eight sections' text for people, by name.
     """
 
     name: str
@@ -106,6 +109,7 @@ class Profile:
     mirror_needed: bool | None = None
     max_cuda: str = ""
     local_nvme: bool | None = None
+    home: str = ""
     currency: str = ""
     tiers: tuple[Tier, ...] = ()
     verbs: tuple[EndVerb, ...] = ()

@@ -67,6 +67,7 @@ def test_a_file_is_read_into_a_profile_with_units_made_plain() -> None:
         ({"tiers": {"disk": {"survive": {}}}}, ("tiers", "disk", "survive"), "did you mean survives?"),
         ({"verbs": {"x": {"irreversibel": True}}}, ("verbs", "x", "irreversibel"), "did you mean irreversible?"),
         ({"variables": {"DATADIR": "/x"}}, ("variables", "DATADIR"), "did you mean DATA_DIR?"),
+        ({"home": "login", **STAMP}, ("home",), "no absolute path"),
         ({"metered": "monney"}, ("metered",), "money?"),
         ({"grace": "soon"}, ("grace",), "not a duration"),
         ({"grace": 5}, ("grace",), "without verified_on and source; write them in [facts.grace]"),
@@ -166,6 +167,19 @@ def test_the_longest_beginning_of_a_path_answers(path: str, answer: str, tier: s
     found = survives(make(), path, "destroy")
     assert (found.answer, found.tier) == (answer, tier)
     assert found.proven == (answer == "yes")
+
+
+@pytest.mark.requirement("PROF-03")
+@pytest.mark.parametrize("path", ["~/volume/x", "/login/volume/x"])
+def test_a_home_that_is_known_is_the_same_by_both_names(path: str) -> None:
+    volume = {"paths": ["~/volume"], "survives": {"destroy": "yes"}}
+    variables = {"DATA_DIR": "~/volume", "PROXY_HOOK": "~/proxy.sh"}
+    known = make({"home": "/login/", "tiers": {"mine": volume}, "variables": variables, **STAMP})
+    assert survives(known, path, "destroy").tier == "mine"
+    assert survives(known, "~", "destroy").tier == "disk"
+    assert known.variables == {"DATA_DIR": "/login/volume", "PROXY_HOOK": "~/proxy.sh"}
+    unknown = make({"tiers": {"mine": volume}, **STAMP})
+    assert survives(unknown, path, "destroy").tier == ("mine" if path.startswith("~") else "disk")
 
 
 def test_links_are_followed_where_they_can_be_measured() -> None:

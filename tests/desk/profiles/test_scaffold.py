@@ -28,7 +28,7 @@ def _config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_PROF_14_measured_disks_become_tiers_that_nobody_has_judged_yet() -> None:
     disks = (
         *FACTS_OF_A_BOX.disks,
-        DiskFacts("/root/autodl-fs", "nfs4", 1, 300_000, 150_000),
+        DiskFacts(f"{load_profile('autodl').home}/autodl-fs", "nfs4", 1, 300_000, 150_000),
         DiskFacts('/odd "name\\', "ext4"),
         DiskFacts("/odd-name", "ext4"),
     )

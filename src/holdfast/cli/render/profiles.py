@@ -80,6 +80,8 @@ def _summarise(profile: Profile, own: str) -> Iterator[tuple[str, object]]:
         yield "one start lasts", f"{format_duration(profile.runtime_cap_s)} at most"
     if profile.egress_per_gb is not None:
         yield "a GB sent away", f"{profile.egress_per_gb:g} {profile.currency}".rstrip()
+    if profile.home:
+        yield "home", profile.home
     for name, value in profile.variables.items():
         yield name, value or "(empty: from the environment)"
     for words in list_dangers(profile):

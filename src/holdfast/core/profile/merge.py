@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.model.profile import VARIABLES, Clock, EndVerb, Fact, Profile, Tier
+from holdfast.model.profile import PLAIN_VARIABLES, VARIABLES, Clock, EndVerb, Fact, Profile, Tier
 from holdfast.model.record import record
 
 from .schema import NEEDED, PLAIN, SECTIONS, STAMP, TABLES, Problem, list_facts
+from .survive import fill_in_home
 
 _FIELDS = {"grace": "grace_s", "interruptions": "interruptions_s", "runtime_cap": "runtime_cap_s"}
 _OF_LAYER = ("leaves_out", "inherits", *STAMP)
@@ -137,12 +138,18 @@ def build_profile(name: str, inherits: str, merged: Merged) -> Profile:
     tables = merged.values
     known = {key: value for key, value in values.items() if value is not None}
     variables = tables.get("variables", {})
+    home = values.get("home", "")
     return Profile(
         name=name,
         inherits=inherits,
         **{find_field(key): value for key, value in known.items()},
         tiers=tuple(
-            Tier(tier, cap_bytes=inner.get("cap"), **_without(inner, "cap"))
+            Tier(
+                tier,
+                paths=tuple(fill_in_home(path, home) for path in inner["paths"]),
+                cap_bytes=inner.get("cap"),
+                **_without(inner, "paths", "cap"),
+            )
             for tier, inner in tables.get("tiers", {}).items()
         ),
         verbs=tuple(
@@ -153,12 +160,16 @@ def build_profile(name: str, inherits: str, merged: Merged) -> Profile:
             Clock(clock, after_s=inner["after"], **_without(inner, "after"))
             for clock, inner in tables.get("clocks", {}).items()
         ),
-        variables={key: variables[key] for key in VARIABLES if key in variables},
+        variables={
+            key: variables[key] if key in PLAIN_VARIABLES else fill_in_home(variables[key], home)
+            for key in VARIABLES
+            if key in variables
+        },
         sections={key: tables["sections"][key] for key in SECTIONS},
         facts=dict(merged.facts),
         origins=dict(merged.origins),
     )
 
 
-def _without(table: Mapping[str, Any], key: str) -> dict[str, Any]:
-    return {name: value for name, value in table.items() if name != key}
+def _without(table: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name not in keys}

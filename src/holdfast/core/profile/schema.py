@@ -111,6 +111,13 @@ def _beginnings(value: object) -> tuple[str, ...]:
     return tuple(path.rstrip("/") or "/" for path in paths)
 
 
+def _directory(value: object) -> str:
+    text = _text(value)
+    if not text.startswith("/") or ".." in text.split("/"):
+        raise _WrongError(f"{text[:80]!r} is no absolute path")
+    return text.rstrip("/") or "/"
+
+
 def _survival(value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise _WrongError(f"expected a table of verbs, found {_show(value)}")
@@ -149,6 +156,7 @@ FACTS: dict[str, Reader] = {
     "mirror_needed": _measured(_flag),
     "max_cuda": _text,
     "local_nvme": _measured(_flag),
+    "home": _directory,
 }
 """Statements of one value about someone else's system."""
 STAMP: dict[str, Reader] = {"verified_on": _date, "source": _said}

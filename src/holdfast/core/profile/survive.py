@@ -47,7 +47,7 @@ def survives(profile: Profile, path: str, verb: str, resolve: Callable[[str], st
     """Whether what lies at `path` is there after `verb`.
 
     `resolve` makes the real absolute path of one as it is written, with links followed, on the box; without it paths
-    are compared as they are written, so ``~/x`` is below a tier's ``~`` only.
+    are compared as they are written, so ``~/x`` is below a tier's ``~`` only, unless the profile knows the home.
 
     Raises:
         NoSuchName: the profile has no such verb.
@@ -63,7 +63,7 @@ def survives(profile: Profile, path: str, verb: str, resolve: Callable[[str], st
 
 def find_tier(profile: Profile, path: str, resolve: Callable[[str], str] | None = None) -> Tier | None:
     """The tier with the longest beginning of `path`; None where no tier has it."""
-    wanted = _normalize(path if resolve is None else resolve(path))
+    wanted = _normalize(fill_in_home(path, profile.home) if resolve is None else resolve(path))
     best: tuple[int, Tier] | None = None
     for tier in profile.tiers:
         for beginning in tier.paths:
@@ -76,6 +76,11 @@ def find_tier(profile: Profile, path: str, resolve: Callable[[str], str] | None 
 def list_lasting(profile: Profile, verb: str) -> tuple[Tier, ...]:
     """The tiers that outlive `verb` for certain."""
     return tuple(tier for tier in profile.tiers if tier.survives.get(verb) == YES)
+
+
+def fill_in_home(path: str, home: str) -> str:
+    """The path with ~ at its beginning filled in; as it is where the home is not known (empty)."""
+    return home + path[1:] if home and (path == "~" or path.startswith("~/")) else path
 
 
 def is_below(path: str, there: str) -> bool:

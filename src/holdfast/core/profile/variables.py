@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.core.job.job_paths import UnknownVariableError, resolve_path
-from holdfast.model.profile import HOOK, VARIABLES
+from holdfast.model.profile import HOOK, PLAIN_VARIABLES, VARIABLES
 from holdfast.model.record import replace
 
 if TYPE_CHECKING:
     from holdfast.model.job import JobSpec
     from holdfast.model.profile import Profile
 
-PLAIN = (HOOK, "DETACH")
-"""Those that are no path."""
 MUST_BE_THERE = ("DATA_DIR", "DURABLE_DIR", "SCRATCH", "HF_HOME")
 """Directories: a constant that is not there on the box is not handed on. Of HF_HOME, which is made, the one above."""
 
@@ -44,7 +42,7 @@ def choose_variables(
         if value is None or name in environ or name in job.env or (name == "HF_HOME" and job.caches is not None):
             continue
         try:
-            plain = not value or name in PLAIN
+            plain = not value or name in PLAIN_VARIABLES
             chosen[name] = value if plain else resolve_path(value, "/", environ, expand_user)
         except UnknownVariableError:
             continue

@@ -29,7 +29,7 @@ def command(*, name: str, path: str, act: str, as_json: bool) -> int:
     """Say whether what lies at PATH is there after VERB, an act of PROFILE: yes, no or depends.
 
     Exit code 0 for yes alone, else 1: what depends on the machine is no until somebody has looked. PATH is as it is
-    there; ~ and $NAME may stand in it, and are not expanded here. The longest beginning of a tier counts.
+    there; ~ and $NAME may stand in it, and are not those of this machine. The longest beginning of a tier counts.
     """
     profile = load_profile(name)
     found = survives(profile, path, act)
