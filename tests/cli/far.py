@@ -41,7 +41,12 @@ class FarRun:
 
 @pytest.fixture
 def far_run(ssh_desk: Sshd, holdfast: Command, isolated_environment: dict[str, str]) -> Iterator[FarRun]:
-    """A run that lives behind the sshd until the test is over, alone in a root of its own: others share the account."""
+    """A run that lives behind the sshd until the test is over, alone in a root of its own: others share the account.
+
+    The account's index is forgotten: it names the roots of tests before, whose runs may need a person (`patrol`: 1).
+    """
+    for path in (ssh_desk.home("box") / ".local/state/holdfast").glob("index.db*"):
+        path.unlink()
     root = f"beside-{uuid.uuid4().hex[:8]}"
     config = Path(isolated_environment["XDG_CONFIG_HOME"]) / "holdfast"
     config.mkdir(mode=0o700, exist_ok=True)
