@@ -62,7 +62,11 @@ FOREIGN_PREFIXES = (
     *("OMP_", "MKL_", "OPENBLAS_", "NCCL_", "TORCH_", "PYTORCH_", "WANDB_"),
 )
 FOREIGN_NAMES = frozenset(
-    {"TMUX", "STY", "NOTIFY_SOCKET", "INVOCATION_ID", "PYTHONUNBUFFERED", "COLUMNS", "NO_COLOR", "FORCE_COLOR"}
+    {
+        *("TMUX", "STY", "NOTIFY_SOCKET", "INVOCATION_ID", "PYTHONUNBUFFERED", "COLUMNS", "NO_COLOR", "FORCE_COLOR"),
+        # What the examples read; make hands on what stands on its command line (`make test-all SEED=7`).
+        *("SEED", "STEPS", "EPOCHS"),
+    }
 )
 
 

@@ -72,7 +72,8 @@ def test_a_restart_that_is_refused_or_cut_off_leaves_one_attempt_and_one_job(lab
 
     lab("restart", run.name, "--env", "MORE=1")
     second = run.job
-    assert run.state == "pending (Resources)"
+    # Slurm says why only after it has looked at the job.
+    wait_until(lambda: run.state == "pending (Resources)", what="Slurm says what it waits for")
     # Said twice it is the same job; said otherwise it is refused.
     assert f"is job {second} now, which begins it as attempt 2" in lab("restart", run.name).stderr
     assert "is not over" in lab("restart", run.name, "--env", "MORE=2", code=64).stderr

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TextIO, cast
 
-from holdfast.agent.place.carried.files import receive_file, send_file, stage_files
+from holdfast.agent.place.carried.files import receive_file, run_with_stage, send_file
 from holdfast.cli.errors import wants_json
 from holdfast.desk.caller import CALLER
 from holdfast.desk.route.carry import MARK, CarriedFile
@@ -24,24 +24,27 @@ def run_with_files(words: Sequence[str], carried: Sequence[CarriedFile], dispatc
     Raises:
         StorageError: the files did not come whole, or cannot be kept here.
     """
-    with stage_files() as stage:
-        argv, target = list(words), None
-        for number, one in enumerate(carried):
-            place = f"{stage}/{number}/{one.name}"
-            os.mkdir(f"{stage}/{number}", 0o700)
-            argv[one.index] = argv[one.index][: one.begin] + place
-            if one.size is None:
-                target = (one, place)
-            else:
-                receive_file(place, one.size)
-            if one.is_order:
-                CALLER.order = place
-        _rename_in_output(stage, carried, as_json=wants_json(words))
-        code = dispatch(argv)
-        if code == 0 and target is not None and os.path.lexists(target[1]):
-            sys.stdout.flush()
-            return send_file(MARK, target[1], target[0].name)
-        return code
+    return run_with_stage(lambda stage: _run(stage, words, carried, dispatch))
+
+
+def _run(stage: str, words: Sequence[str], carried: Sequence[CarriedFile], dispatch: Callable[[list[str]], int]) -> int:
+    argv, target = list(words), None
+    for number, one in enumerate(carried):
+        place = f"{stage}/{number}/{one.name}"
+        os.mkdir(f"{stage}/{number}", 0o700)
+        argv[one.index] = argv[one.index][: one.begin] + place
+        if one.size is None:
+            target = (one, place)
+        else:
+            receive_file(place, one.size)
+        if one.is_order:
+            CALLER.order = place
+    _rename_in_output(stage, carried, as_json=wants_json(words))
+    code = dispatch(argv)
+    if code == 0 and target is not None and os.path.lexists(target[1]):
+        sys.stdout.flush()
+        return send_file(MARK, target[1], target[0].name)
+    return code
 
 
 def _rename_in_output(stage: str, carried: Sequence[CarriedFile], *, as_json: bool) -> None:

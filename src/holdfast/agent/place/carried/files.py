@@ -6,8 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from holdfast.agent.place.answer import print_error
 from holdfast.agent.place.sweep import CALL
@@ -19,24 +18,35 @@ from holdfast.model.errors import HoldfastError, StorageError
 LEAVE = (signal.SIGHUP, signal.SIGTERM)
 
 
-@contextmanager
-def stage_files() -> Iterator[str]:
-    """A directory beside the bundle, where there is room for what a run makes; it is removed when the desk is gone."""
+def run_with_stage(work: Callable[[str], int]) -> int:
+    """Call `work` with a directory beside the bundle, where there is room for what a run makes; what it answers.
+
+    The directory is removed however `work` ends. That the desk is gone is told twice, by a pipe that breaks and by a
+    signal, and the signal may come at any point of the way out: the first one leads out of here, and from then on none
+    is heard. The outer `finally` holds where it comes inside the inner one.
+    """
+    beside = os.path.dirname(os.path.dirname(os.path.dirname(PACKAGE))) if find_own_bundle() else tempfile.gettempdir()
+    stage = f"{beside}/{CALL}{os.urandom(8).hex()}"
     for number in LEAVE:
         signal.signal(number, _leave)
-    beside = os.path.dirname(os.path.dirname(os.path.dirname(PACKAGE))) if find_own_bundle() else None
-    stage = tempfile.mkdtemp(prefix=CALL, dir=beside)
     try:
-        yield stage
+        try:
+            os.mkdir(stage, 0o700)
+            return work(stage)
+        finally:
+            _ignore()
     finally:
-        # The end of the connection is told twice: by a pipe that breaks, and by a signal, which may come later.
-        for number in LEAVE:
-            signal.signal(number, signal.SIG_IGN)
         shutil.rmtree(stage, ignore_errors=True)
 
 
 def _leave(number: int, _frame: object) -> None:
+    _ignore()
     raise SystemExit(128 + number)
+
+
+def _ignore() -> None:
+    for number in LEAVE:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def receive_file(place: str, size: int) -> None:
