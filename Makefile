@@ -114,7 +114,7 @@ other-kernels: $(VENV)/.frameworks $(VENV)/.system ## tests of host and agent wi
 	$(BIN)/python tests/other_kernels.py old-headers -m pytest -q -m "process and not (slow or soak or cluster)" $(OTHER) $(K) </dev/null || failed=$$?; exit $$failed
 
 soak: $(VENV)/.frameworks $(VENV)/.system ## the long tests
-	$(BIN)/python -m pytest -m soak $(K) </dev/null
+	$(RUN_TESTS) --hang=8000 -m soak $(K)
 
 fix: $(VENV)/.dev ## let ruff repair and format
 	$(BIN)/ruff check --fix .

@@ -10,11 +10,14 @@ was started; which worker takes which test is not fixed. With --seed the order a
 from this seed, and without a number from one that is printed. No process that the tests started outlives the run: one
 that is still there when all tests have ended fails it, by its command line.
 
+That nothing failed is no success: pytest must have ended by itself, and a worker must have found the tests. Where none
+could, the files are read once more, in one process, for the name of the one at which the reading ends.
+
 Tests that import large libraries run after the others, in processes of their own (--apart): each fork of the others
 would copy the map of half a gigabyte.
 
 A worker is killed when one test has held it for --hang seconds, which is above all limits of tests, and the run when
-nothing was heard of any test for somewhat longer.
+nothing was heard of any test for somewhat longer. The second pass may take SECOND_PASS times as long.
 
 Usage: run_tests.py [--seed[=N]] [--hang=SECONDS] [--apart=FOLDER]... [arguments of pytest]
 Exit: 0 all passed, 1 tests failed, 124 out of time, 128 + N ended by signal N, else pytest's own.
@@ -24,6 +27,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import json
 import os
 import random
@@ -42,12 +46,17 @@ if TYPE_CHECKING:
 
 MOST = 15
 PATIENCE = 4
-SECOND_PASS_S = 1800.0
+SECOND_PASS = 3
 HANG_S = 1500
 SILENCE = 1.2
 """The run ends when nothing was heard for so many times --hang: no worker is left that could be killed for it."""
+READING_S = 60.0
+"""So long may one file be read, where it is to be named."""
 SETTLE_S = 10.0
 ENDING_S = 30.0
+OUT_OF_TIME = 124
+OWN_END = 64
+"""Is added to pytest's status, so that a file which ends the process is not taken for pytest."""
 LOGIN_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 REPEATABLE = ("--randomly-seed=1", "--randomly-dont-reorganize", "--hypothesis-profile=repeatable")
 # Half of a test's time is waiting. A worker that crashes is replaced as often as tests may fail.
@@ -63,12 +72,14 @@ class Outcomes:
     """A plugin of pytest: notes how each test ends, as it happens, and ends a run for which there is no second chance.
 
     A line of the notes maps names of tests to how they stand: "" not reached, "under way", "passed", "skipped",
-    "failed"; a file of tests can be "unreadable". The last word on a name counts, also when pytest itself is killed.
+    "failed"; a file of tests is "being read", then "read" or "unreadable" (workers tell the last one only). The last
+    word on a name counts, also when pytest itself is killed.
     """
 
     def __init__(self, notes: TextIO) -> None:
         self.notes = notes
         self.ends: dict[str, str] = {}
+        self.collected = False
 
     def _note(self, news: Mapping[str, str]) -> None:
         self.ends |= news
@@ -77,13 +88,21 @@ class Outcomes:
     def _names(self, end: str) -> list[str]:
         return [name for name, ended in self.ends.items() if ended == end]
 
+    def pytest_collectstart(self, collector: pytest.Collector) -> None:
+        """Note which file is read."""
+        if isinstance(collector, pytest.Module):
+            self._note({collector.nodeid: "being read"})
+
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Note a file whose tests nobody knows; with workers, pytest would go on without it."""
         if report.failed:
             self._note({report.nodeid: "unreadable"})
+        elif report.nodeid in self.ends:
+            self._note({report.nodeid: "read"})
 
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         """Note what there is to run; all files that cannot be read were told before."""
+        self.collected = True
         self._note({name: "" for name in ids if name not in self.ends})
         if self._names("unreadable"):
             pytest.exit("not all files of tests can be read", pytest.ExitCode.INTERRUPTED)
@@ -104,6 +123,11 @@ class Outcomes:
         elif report.when == "teardown" and before == "under way":
             self._note({report.nodeid: "passed"})
 
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Do not take workers that ended while they read the files for a run that has nothing to do."""
+        if not self.collected and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
 
 def take_option(name: str, arguments: list[str]) -> list[str]:
     """Take an option of ours out of the arguments; answer the values it had."""
@@ -113,12 +137,17 @@ def take_option(name: str, arguments: list[str]) -> list[str]:
 
 
 def choose_order(seeds: Sequence[str]) -> tuple[str, ...]:
-    """What makes a run repeat. The second pass has the seed of the first one: it meets the same examples again."""
+    """What makes a run repeat. The second pass has the seed of the first one: it meets the same examples again.
+
+    The order of sets (PYTHONHASHSEED) is set for all that is started from here.
+    """
+    os.environ["PYTHONHASHSEED"] = "0"
     if not seeds:
         return REPEATABLE
     seed = seeds[-1] or str(random.randrange(10**6))
     if not seed.isdecimal():
         sys.exit(f"--seed={seed} is not a number; for a seed that is drawn: --seed")
+    os.environ["PYTHONHASHSEED"] = str(int(seed) % 2**32)
     print(f"order and examples of seed {seed}; once more: --seed={seed}", flush=True)
     return f"--randomly-seed={seed}", f"--hypothesis-seed={seed}"
 
@@ -131,18 +160,53 @@ def choose_hang(values: Sequence[str]) -> int:
     return int(value)
 
 
+def split(arguments: Sequence[str], apart: Sequence[str]) -> list[list[str]]:
+    """The arguments of each run of the first pass: what is not in the folders `apart`, then what is.
+
+    Paths on the command line say what to run: no run gets those of the other, and without any of its own there is none.
+    """
+    paths = [word for word in arguments if word[:1] != "-" and os.path.exists(word.partition("::")[0])]
+    inside = [path for path in paths if any(contains(folder, path) for folder in apart)]
+    below = [folder for folder in apart if not paths or any(contains(path, folder) for path in paths)]
+    runs = []
+    if not paths or len(inside) < len(paths):
+        rest = [word for word in arguments if word not in inside]
+        runs.append([*rest, *(f"--ignore={folder}" for folder in apart)])
+    if inside or below:
+        others = [word for word in arguments if word not in paths]
+        runs.append([*others, *inside, *(folder for folder in below if folder not in inside)])
+    return runs
+
+
+def contains(folder: str, path: str) -> bool:
+    """Whether a path, or the file of a test's name, is in a folder or is it."""
+    whole = os.path.realpath(folder)
+    return os.path.commonpath((whole, os.path.realpath(path.partition("::")[0]))) == whole
+
+
 def run_side_by_side(arguments: Sequence[str], apart: Sequence[str], hang_s: int) -> tuple[int, dict[str, str]]:
     """The first pass: all tests but those in the folders `apart`, then those."""
-    watched = ("-o", f"faulthandler_timeout={hang_s}", "-o", "faulthandler_exit_on_timeout=true")
-    first = (*SIDE_BY_SIDE, *watched, *arguments)
-    status, ends = run_pytest([*first, *(f"--ignore={folder}" for folder in apart)], silent_s=hang_s * SILENCE)
-    none = status == pytest.ExitCode.NO_TESTS_COLLECTED
-    if apart and (none or status in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)):
-        then, more = run_pytest([*first, *apart], silent_s=hang_s * SILENCE)
+    statuses: list[int] = []
+    ends: dict[str, str] = {}
+    for run in split(arguments, apart):
+        status, more = run_pytest([*SIDE_BY_SIDE, *watch(hang_s), *run], silent_s=hang_s * SILENCE)
+        if status in (pytest.ExitCode.INTERNAL_ERROR, OUT_OF_TIME) and not any(more.values()):
+            print("\nno worker has read all files; once more, in one process:", flush=True)
+            reading_s = min(hang_s * SILENCE, READING_S)
+            _, more = run_pytest([*run, "--collect-only", "-qq"], silent_s=reading_s)
+            more = {name: end for name, end in more.items() if end != "read"}
+        statuses.append(status)
         ends |= more
-        if none or then not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            status = then
-    return status, ends
+        if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
+            break
+    # Nothing in one of the runs is no failure as long as there was something in the other.
+    something = [status for status in statuses if status != pytest.ExitCode.NO_TESTS_COLLECTED]
+    return max(something, default=int(pytest.ExitCode.NO_TESTS_COLLECTED)), ends
+
+
+def watch(hang_s: int) -> tuple[str, ...]:
+    """What makes pytest kill a worker that one test holds."""
+    return "-o", f"faulthandler_timeout={hang_s}", "-o", "faulthandler_exit_on_timeout=true"
 
 
 def run_pytest(
@@ -191,9 +255,11 @@ def _be_pytest(arguments: Sequence[str], patience: int, notes: TextIO) -> NoRetu
         os.environ["HOLDFAST_TEST_PATIENCE"] = str(patience)
     # Without it every program that a test starts would be compiled anew.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    # Whoever runs the tests may have options of pytest of his own (--collect-only): they are for other runs.
+    os.environ.pop("PYTEST_ADDOPTS", None)
     # As `python -m pytest` has it, instead of the folder of this script.
     sys.path[0] = ""
-    sys.exit(pytest.main([*arguments], plugins=[Outcomes(notes)]))
+    sys.exit(OWN_END + pytest.main([*arguments], plugins=[Outcomes(notes)]))
 
 
 def _wait(child: int, notes: int, limit_s: float, silent_s: float) -> int:
@@ -218,10 +284,15 @@ def _wait(child: int, notes: int, limit_s: float, silent_s: float) -> int:
             pid, status = os.waitpid(-1, 0)
             if pid == child:
                 code = os.waitstatus_to_exitcode(status)
-                return code if code >= 0 else 128 - code
+                if code >= OWN_END:
+                    return code - OWN_END
+                if code < 0:
+                    return 128 - code
+                print(f"\npytest did not come to its end: a file or a plugin left with status {code}", flush=True)
+                return int(pytest.ExitCode.INTERNAL_ERROR)
     except TimeoutError as error:
         print(f"\n{error}", flush=True)
-        return 124
+        return OUT_OF_TIME
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -287,6 +358,9 @@ def prepare() -> None:
         print(f"\nended by {signal.Signals(number).name}", flush=True)
         sys.exit(128 + number)
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     for number in LOGIN_SIGNALS:
         # What whoever started this ignores (nohup) stays ignored, here.
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -299,6 +373,9 @@ def main(arguments: Sequence[str]) -> int:
     order = choose_order(take_option("--seed", arguments))
     hang_s = choose_hang(take_option("--hang", arguments))
     apart = take_option("--apart", arguments)
+    for folder in apart:
+        if not os.path.isdir(folder):
+            sys.exit(f"--apart={folder} is not a folder")
     runner = os.getpid()
     prepare()
     try:
@@ -316,7 +393,8 @@ def run_twice(arguments: Sequence[str], order: Sequence[str], apart: Sequence[st
     alone: list[str] = []
     if status == pytest.ExitCode.TESTS_FAILED and 0 < len(failed) <= MOST and not lost:
         print(f"\n{len(failed)} failed side by side; once more, alone:", flush=True)
-        status, again = run_pytest([*order, *failed, *ALONE], patience=PATIENCE, limit_s=SECOND_PASS_S)
+        second = (*ALONE, *watch(hang_s), *order, *failed)
+        status, again = run_pytest(second, patience=PATIENCE, limit_s=hang_s * SECOND_PASS)
         alone = [name for name in failed if again.get(name) == "passed"]
         # Only an explicit "passed" counts: a test that was skipped, or not reached, has failed.
         failed = [name for name in failed if name not in alone]
@@ -324,7 +402,7 @@ def run_twice(arguments: Sequence[str], order: Sequence[str], apart: Sequence[st
     if status == pytest.ExitCode.OK and (failed or lost):
         status = pytest.ExitCode.TESTS_FAILED
     say_names("did not pass", failed)
-    for end in ("left behind", "unreadable", "under way", "not reached"):
+    for end in ("left behind", "unreadable", "being read", "under way", "not reached"):
         say_names(end, [name for name in lost if lost[name] == end])
     say_names("passed only alone", alone)
     passed = sum(end == "passed" for end in ends.values()) + len(alone)

@@ -100,6 +100,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def find_working_directory() -> str:
+    """Where this process is, in words also when that was removed: no test after it could begin there."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return "that is gone"
+
+
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fail a test that leaves descriptors, threads, children or detached processes behind."""
@@ -110,8 +118,9 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     before, place = read_held(), os.getcwd()
     yield
     leaks = find_leaks(before, mark, detached=request.node.get_closest_marker("files") is None)
-    if os.getcwd() != place:
-        leaks.append(f"working directory {os.getcwd()}")
+    here = find_working_directory()
+    if here != place:
+        leaks.append(f"working directory {here}")
         os.chdir(place)
     if leaks:
         pytest.fail("left behind:\n  " + "\n  ".join(leaks), pytrace=False)

@@ -7,19 +7,27 @@ more (scripts/run_tests.py), all limits are longer.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 
 import pytest
 
 from tests.waiting import PATIENCE
 
+# Source: linux/prctl.h.
+PR_SET_PDEATHSIG = 1
 SETTINGS = pytest.StashKey[object]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Leave the process group of the others, so that a signal to this one's ends one worker, not the run."""
+    """Leave the process group of the others, so that a signal to this one's ends one worker, not the run.
+
+    A worker that hangs does not read that pytest is gone, so it ends with it.
+    """
     if hasattr(config, "workerinput"):
         os.setpgid(0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

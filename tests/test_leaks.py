@@ -97,6 +97,23 @@ def test_each_kind_of_leak_fails_the_test_that_left_it(kind: str, tmp_path: Path
 
 
 @pytest.mark.slow
+def test_a_working_directory_that_is_gone_is_a_leak_of_the_test_that_was_there_and_of_no_other(tmp_path: Path) -> None:
+    body = """
+import os, pytest
+pytestmark = pytest.mark.process
+def test_it(tmp_path):
+    (tmp_path / "gone").mkdir()
+    os.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+def test_next(): os.getcwd()
+"""
+    done = run_suite(tmp_path, body, {})
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "working directory that is gone" in done.stdout
+    assert "2 passed, 1 error" in done.stdout
+
+
+@pytest.mark.slow
 def test_a_clean_test_passes(tmp_path: Path) -> None:
     body = "import pytest, subprocess\n@pytest.mark.process\ndef test_it(): subprocess.run(['true'], check=True)\n"
     done = run_suite(tmp_path, body, {})

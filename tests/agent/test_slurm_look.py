@@ -75,11 +75,11 @@ def test_a_job_that_has_the_id_and_not_the_script_is_another_and_is_not_cancelle
     # As after a Slurm was set up anew, which gives its ids again; or in a copy of another run's slurm.json.
     one = programs.add_run("7", "mine")
     programs.write("scancel", "")
-    programs.answer("squeue", "7|RUNNING|N/A|0:00|1:00|None|n1|/other/root/mine-2/batch.sh\n")
+    programs.answer("squeue", "7|RUNNING|N/A|0:00|1:00|None|n1|/other/runs/mine-2/batch.sh\n")
     assert SlurmScheduler().look([one])[one].phase is Phase.OVER
     SlurmScheduler().cancel([one])
     assert "scancel" not in programs.list_calls()
-    programs.answer("squeue", "7|RUNNING|N/A|0:00|1:00|None|n1|/other/root/mine/batch.sh\n")
+    programs.answer("squeue", "7|RUNNING|N/A|0:00|1:00|None|n1|/other/runs/mine/batch.sh\n")
     assert SlurmScheduler().look([one])[one].phase is Phase.RUNNING
     SlurmScheduler().cancel([one])
     assert "scancel" in programs.list_calls()
@@ -88,7 +88,7 @@ def test_a_job_that_has_the_id_and_not_the_script_is_another_and_is_not_cancelle
 def test_a_task_that_slurm_forgot_and_that_never_began_was_cancelled_as_long_as_its_array_is_known(
     programs: Programs,
 ) -> None:
-    array, script = programs.runs / ".sweeps-0/rates/1", "/other/root/.sweeps-0/rates/1/batch.sh"
+    array, script = programs.runs / ".sweeps-0/rates/1", "/other/runs/.sweeps-0/rates/1/batch.sh"
     array.mkdir(parents=True)
     (array / "slurm.json").write_text(json.dumps({"name": "x", "comment": "y", "job_id": "9"}))
     waiting, begun = programs.add_run(None, "waiting"), programs.add_run(None, "begun")

@@ -36,6 +36,15 @@ def test_a_file_may_skip_itself_only_where_torch_was_left_out_on_purpose(tmp_pat
     assert "test_well.py" not in done.stdout
 
 
+@pytest.mark.slow
+def test_a_file_that_ends_the_process_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
+    (tmp_path / "conftest.py").write_text("raise SystemExit(0)\n")
+    done = subprocess.run([sys.executable, SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stdout
+    assert "not all tests can be collected: a file ended the process" in done.stdout
+
+
 def test_more_and_fewer_are_told_apart() -> None:
     assert compare({"gate": 3, "slow": 1}, {"gate": 3, "slow": 1}) == []
     (fewer,) = compare({"gate": 2, "slow": 1}, {"gate": 3, "slow": 1})

@@ -8,11 +8,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from scripts.run_tests import split
 from tests.leaks import find_processes
 from tests.waiting import LIMIT_S, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 pytestmark = pytest.mark.process
 
@@ -96,12 +101,13 @@ def write(place: Path, **files: str) -> None:
         (place / f"{name}.py").write_text(text)
 
 
-def run(place: Path, *options: str, **files: str) -> tuple[int, str]:
+def run(place: Path, *options: str, variables: Mapping[str, str] | None = None, **files: str) -> tuple[int, str]:
     """Run the runner on some files of tests; answer its status and all that was said."""
     write(place, **files)
     done = subprocess.run(
         [sys.executable, str(RUNNER), *options],
-        cwd=place, capture_output=True, text=True, timeout=2 * LIMIT_S, check=False,
+        cwd=place, env={**os.environ, **(variables or {})}, capture_output=True, text=True, timeout=4 * LIMIT_S,
+        check=False,
     )  # fmt: skip
     return done.returncode, done.stdout + done.stderr
 
@@ -164,7 +170,7 @@ def test_a_process_that_outlives_the_tests_fails_the_run(tmp_path: Path) -> None
     ("blocks", "told"),
     [
         ("def test_x():\n    os.kill(os.getpid(), signal.SIGSTOP)\n", "under way: test_blocks.py::test_x"),
-        ("signal.pause()\n", "\n0 passed, 0 failed, 0 skipped, 0 not reached;"),
+        ("signal.pause()\n", "being read: test_blocks.py\n0 passed, 0 failed, 0 skipped, 1 not reached;"),
     ],
     ids=["stopped", "at-import"],
 )
@@ -211,6 +217,64 @@ def test_files_that_cannot_be_read_have_no_second_chance(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("leave", ["import os; os._exit(0)", "raise SystemExit(0)", "import os; os.abort()"])
+@pytest.mark.parametrize("folder", ["", "heavy"])
+def test_a_file_that_ends_its_process_while_it_is_read_is_told_and_no_success(
+    tmp_path: Path, leave: str, folder: str
+) -> None:
+    (tmp_path / "heavy").mkdir()
+    (tmp_path / "heavy/test_heavy.py").write_text("def test_alone(): pass\n")
+    name = f"{folder}/test_leaves.py".lstrip("/")
+    (tmp_path / name).write_text(leave)
+    code, said = run(tmp_path, "--apart=heavy", test_well="def test_y(): pass")
+    assert code == pytest.ExitCode.INTERNAL_ERROR, said
+    assert f"being read: {name}\n" in said
+
+
+@pytest.mark.slow
+def test_a_start_that_ends_its_process_is_no_success(tmp_path: Path) -> None:
+    code, said = run(tmp_path, conftest=f"{CONFTEST}\nraise SystemExit(0)\n", test_well="def test_y(): pass")
+    assert code == pytest.ExitCode.INTERNAL_ERROR, said
+    assert "left with status 0" in said
+
+
+@pytest.mark.slow
+def test_a_run_that_only_looks_is_no_success_and_the_options_of_other_runs_do_not_count(tmp_path: Path) -> None:
+    assert run(tmp_path, "--collect-only", test_well="def test_y(): pass")[0] == pytest.ExitCode.INTERNAL_ERROR
+    code, said = run(tmp_path, variables={"PYTEST_ADDOPTS": "--collect-only"}, test_well="def test_y(): pass")
+    assert code == 0, said
+    assert "1 passed" in said
+
+
+def test_paths_are_run_once_where_they_belong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("light", "heavy", "heavier"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "test_x.py").touch()
+    light, heavy, apart = "light/test_x.py::test_y", "./heavy/test_x.py", ["heavy"]
+    assert split(["-q"], []) == [["-q"]]
+    assert split(["-q"], apart) == [["-q", "--ignore=heavy"], ["-q", "heavy"]]
+    assert split(["-q", light, heavy], apart) == [["-q", light, "--ignore=heavy"], ["-q", heavy]]
+    assert split(["-q", light], apart) == [["-q", light, "--ignore=heavy"]]
+    assert split(["-q", "heavier"], apart) == [["-q", "heavier", "--ignore=heavy"]]
+    assert split(["-q", heavy], apart) == [["-q", heavy]]
+    assert split(["-q", "."], apart) == [["-q", ".", "--ignore=heavy"], ["-q", "heavy"]]
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    code, said = run(tmp_path, "--apart=heavy")
+    assert code == 1
+    assert said == "--apart=heavy is not a folder\n"
+
+
+def test_the_order_of_sets_is_that_of_the_seed(tmp_path: Path) -> None:
+    one = "import os\ndef test_x():\n    assert os.environ['PYTHONHASHSEED'] == '%s'\n"
+    assert run(tmp_path, test_one=one % 0)[0] == 0
+    code, said = run(tmp_path, "--seed=7", test_one=one % 7)
+    assert code == 0, said
+
+
+@pytest.mark.slow
 def test_no_tests_at_all_is_no_success(tmp_path: Path) -> None:
     assert run(tmp_path, "-k", "nothing_of_that_name", test_noise=NOISE)[0] == pytest.ExitCode.NO_TESTS_COLLECTED
 
@@ -233,10 +297,11 @@ def test_an_interruption_leaves_no_process(tmp_path: Path, number: signal.Signal
 
 
 @pytest.mark.slow
-def test_pytest_and_its_workers_end_with_a_runner_that_was_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hangs", ["time.sleep(1000)", "os.kill(os.getpid(), signal.SIGSTOP)"])
+def test_pytest_and_its_workers_end_with_a_runner_that_was_killed(tmp_path: Path, hangs: str) -> None:
     write(
         tmp_path,
-        test_slow="import pathlib, time\ndef test_x():\n    pathlib.Path('on').touch()\n    time.sleep(1000)\n",
+        test_slow=f"import os, pathlib, signal, time\ndef test_x():\n    pathlib.Path('on').touch()\n    {hangs}\n",
     )
     runner = subprocess.Popen([sys.executable, str(RUNNER), "--timeout=0"], cwd=tmp_path, stdout=subprocess.DEVNULL)
     try:
