@@ -125,7 +125,9 @@ VERBS: dict[str, tuple[str, ...]] = {
     "notify test": ("holdfast.cli.verbs.notify.test:NotifyTrial",),
     "completion": ("holdfast.cli.completion:CompletionScript",),
     "rules": (f"{AGENT}.view.page.conduct:Conduct",),
-    "explain": tuple(f"holdfast.diagnosis.explain:{name}" for name in ("Gotchas", "Gotcha", "ClassPage", "XidPage")),
+    "explain": tuple(
+        f"holdfast.diagnosis.explain:{name}" for name in ("Gotchas", "Gotcha", "ClassPage", "XidPage", "ExitCodePage")
+    ),
     "fault list": (f"{AGENT}.doctor.faults:FaultList",),
     "fault run": (f"{AGENT}.doctor.faults:FaultExercise",),
 }

@@ -102,6 +102,14 @@ class Outcomes:
 
     def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
         """Note what there is to run; all files that cannot be read were told before."""
+        self._take(ids)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """The same where there are no workers (-n 0)."""
+        if not session.config.option.collectonly:
+            self._take([item.nodeid for item in session.items])
+
+    def _take(self, ids: Sequence[str]) -> None:
         self.collected = True
         self._note({name: "" for name in ids if name not in self.ends})
         if self._names("unreadable"):
@@ -194,7 +202,6 @@ def run_side_by_side(arguments: Sequence[str], apart: Sequence[str], hang_s: int
             print("\nno worker has read all files; once more, in one process:", flush=True)
             reading_s = min(hang_s * SILENCE, READING_S)
             _, more = run_pytest([*run, "--collect-only", "-qq"], silent_s=reading_s)
-            more = {name: end for name, end in more.items() if end != "read"}
         statuses.append(status)
         ends |= more
         if status not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -229,7 +236,7 @@ def run_pytest(
         except SystemExit:
             say_names("under way", [name for name, end in read_notes(notes).items() if end == "under way"])
             raise
-        ends = read_notes(notes)
+        ends = {name: end for name, end in read_notes(notes).items() if end != "read"}
         ends |= {process: "left behind" for process, test in left.items() if ends.get(test) != "failed"}
         return status, ends
 

@@ -51,6 +51,15 @@ def test_a_job_that_does_not_look_for_it_is_named_after_the_wait(holdfast: Comma
 
 
 @pytest.mark.slow
+def test_who_waits_in_vain_hears_long_before_the_end_what_may_be_the_reason(holdfast: Command) -> None:
+    with live_run(holdfast, job=SLEEPER) as run, started("checkpoint", run.run_id) as waiting:
+        assert waiting.stderr is not None
+        lines = iter(waiting.stderr.readline, "")
+        assert any("not taken up yet; only a script that uses holdfast.training does" in line for line in lines)
+        assert waiting.poll() is None
+
+
+@pytest.mark.slow
 def test_a_job_that_takes_it_up_and_saves_nothing_is_told_apart(holdfast: Command) -> None:
     with live_run(holdfast, job=library("train", "drops")) as run:
         done = holdfast("checkpoint", "--wait", "1s", run.run_id)

@@ -102,10 +102,17 @@ def test_the_shell_itself_accepts_its_script(shell: str, holdfast: Command, tmp_
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_completion_as_json_says_how_to_install_it(holdfast: Command) -> None:
-    value = holdfast("completion", "fish", "--json").json()
-    assert value["script"] == build_script("fish").script
-    assert value["install"].startswith("holdfast completion fish > ")
+@pytest.mark.parametrize("shell", ["bash", pytest.param("fish", marks=pytest.mark.slow)])
+def test_completion_as_json_says_how_to_install_it_also_where_there_is_no_such_directory(
+    holdfast: Command, shell: str, isolated_environment: dict[str, str]
+) -> None:
+    value = holdfast("completion", shell, "--json").json()
+    assert value["script"] == build_script(shell).script
+    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
+    subprocess.run(["sh", "-c", value["install"]], env={**os.environ, "PATH": path}, check=True)
+    home = Path(isolated_environment["HOME"])
+    (installed,) = (file for file in home.rglob("holdfast*") if file.is_file())
+    assert installed.read_text().strip() == value["script"].strip()
 
 
 def test_an_unknown_shell_is_a_usage_error(holdfast: Command) -> None:

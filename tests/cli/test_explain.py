@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.cli.verbs import explain
 from holdfast.model.verdict import FailureClass, LiveClass
+from tests.cli.queues import say
 from tests.each import each
 
 if TYPE_CHECKING:
@@ -85,11 +86,35 @@ def test_a_class_is_not_found_within_another_word(holdfast: Command) -> None:
     assert "U9" in json.loads(holdfast("explain", "out_of_memory", "--json").out)["gotchas"]
 
 
-@pytest.mark.parametrize("words", [("79",), ("xid", "=", "79"), ("xid",)], ids=" ".join)
+@pytest.mark.parametrize("words", [("31",), ("xid", "=", "31"), ("xid",)], ids=" ".join)
 def test_a_bare_number_is_told_how_to_ask_for_a_xid(holdfast: Command, words: tuple[str, ...]) -> None:
     done = holdfast("explain", *words)
     assert done.code == 66
-    assert "holdfast explain xid 79" in done.err
+    assert f"holdfast explain xid {31 if '31' in words else 79}" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("78",), "a check before the start said no"),
+        (("exit", "code", "71"), "nobody witnessed the job's end"),
+        (("137",), "SIGKILL: killed without a chance to react"),
+        (("exit 3",), "the job's own"),
+    ],
+    ids=str,
+)
+def test_an_exit_code_is_explained(words: tuple[str, ...], said: str) -> None:
+    done = say("explain", *words)
+    assert done.code == 0
+    assert said in done.out
+    number = "".join(filter(str.isdigit, " ".join(words)))
+    assert done.out.startswith(f"exit code {number}\n")
+    assert f"holdfast explain xid {number}" in done.err
+    assert say("explain", *words, "--json").json()["exit_code"]["code"] == int(number)
+
+
+def test_what_is_no_exit_code_is_not_explained_as_one() -> None:
+    assert say("explain", "exit 999").code == 66
 
 
 def test_several_words_to_search_for_are_told_to_be_quoted(holdfast: Command) -> None:

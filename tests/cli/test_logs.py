@@ -11,6 +11,7 @@ import pytest
 from holdfast.model import wire
 from holdfast.model.run import Created, Outcome
 from tests.cli.live import live_run, started
+from tests.cli.queues import no_worker, say
 from tests.rundirs import ended, living_process, make_run, running, write, write_events
 from tests.waiting import LIMIT_S
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.cli
+
+__all__ = ["no_worker"]
 
 
 @pytest.fixture
@@ -183,3 +186,41 @@ def test_capped_output_is_printed_with_its_cut(holdfast: Command) -> None:
     assert printed.startswith("first\n")
     assert printed.endswith("last\n")
     assert "bytes were cut here" in printed
+
+
+class TestAGroup:
+    """``logs GROUP/``: of the jobs of a group that have a run, and with -f of those too that get one."""
+
+    def test_following_a_group_shows_each_job_as_it_begins_until_the_last_one_has_ended(
+        self, holdfast: Command, tmp_path: Path
+    ) -> None:
+        gate = tmp_path / "gate"
+        os.mkfifo(gate)
+        assert holdfast("queue", "pause").code == 0
+        for name, script in (("one", f"echo first; cat {gate}"), ("two", "echo second")):
+            assert holdfast("submit", "--group", "g", "--name", name, "--", "sh", "-c", script).code == 0
+        assert holdfast("queue", "set", "--cpu-slots", "1").code == 0
+        said = holdfast("logs", "g/")
+        assert (said.code, "no job of g/ has a run" in said.err) == (66, True)
+        assert holdfast("queue", "resume").code == 0
+        with started("logs", "-f", "g/") as follower:
+            assert follower.stdout is not None
+            assert follower.stdout.readline() == "one | first\n"
+            gate.write_text("go on\n")
+            out, err = follower.communicate(timeout=LIMIT_S)
+        assert (follower.returncode, out) == (0, "one | go on\ntwo | second\n"), err
+        assert err.count(" succeeded") == 2
+        assert holdfast("logs", "g/", "-n", "1").out == "one | go on\ntwo | second\n"
+
+    @pytest.mark.usefixtures("no_worker")
+    def test_a_group_of_which_nothing_goes_on_is_not_followed_for_ever(self) -> None:
+        for name in ("a", "b"):
+            say("submit", "--group", "g", "--name", name, "--", "true")
+        say("queue", "pause", "g")
+        said = say("logs", "g/", "-f")
+        assert (said.code, said.out) == (0, "")
+        assert "nothing more comes by itself: group g is paused (holdfast queue resume g)" in said.err
+
+    @pytest.mark.usefixtures("no_worker")
+    def test_a_group_that_is_not_there_is_named(self) -> None:
+        assert "there is no group g/" in say("logs", "g/").err

@@ -58,7 +58,7 @@ def test_as_text_each_value_has_a_row_and_its_curve(run_dir: str) -> None:
     (line,) = [line for line in done.out.splitlines() if line.startswith("loss")]
     assert line.split()[1:6] == ["9", "0.2", "0.2", "9", "5"]
     assert len(line.split()[6]) == 6
-    assert "1 of 3 values are no finite numbers" in done.err
+    assert "1 of 3 values is no finite number" in done.err
     assert say("metrics", "digits", "loss", "-n", "2").out.splitlines()[1:] == ["   4  0.25", "   5   0.2"]
     assert "loss" in say("show", "digits").out.partition("progress")[2]
 
@@ -83,7 +83,7 @@ def test_numbers_that_no_float_holds_break_nothing(isolated_environment: dict[st
     made = make_run(isolated_environment["HOLDFAST_RUNS"], state=ended())
     log(made, 1, [{"step": 1, "loss": 10**400}, {"step": 2, "loss": 1.7e308}, {"step": 3, "loss": -1.7e308}])
     done = say("metrics", "digits")
-    assert (done.code, "1 of 3 values are no finite numbers" in done.err) == (0, True)
+    assert (done.code, "1 of 3 values is no finite number" in done.err) == (0, True)
     assert say("show", "digits").code == 0
     assert thin_out([1.7e308] * 4, 2) == (1.7e308, 1.7e308)
 

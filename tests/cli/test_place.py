@@ -166,6 +166,27 @@ def test_a_place_with_unfinished_runs_is_not_forgotten_unasked(holdfast: Command
     assert holdfast("place", "rm", "gpu1").code == 66
 
 
+@pytest.mark.slow
+def test_a_removed_place_is_not_asked_any_more_though_its_receipts_stay(holdfast: Command) -> None:
+    holdfast("place", "add", "gpu1", "me@127.0.0.1", "--port", "1", "--no-probe")
+    receipts = Path(place_directory("gpu1")) / "receipts"
+    receipts.mkdir(parents=True)
+    assert "gpu1 does not answer" in holdfast("ls").err
+    assert holdfast("place", "rm", "gpu1").code == 0
+    for words in (("ls",), ("ls", "--all"), ("patrol",)):
+        assert "gpu1" not in holdfast(*words).err
+        assert holdfast(*words, "--json").json()["places"] == []
+    # Of a look that went on meanwhile, or a table that was taken out by hand, something may be left.
+    (receipts.parent / "reach.json").write_text("{}")
+    assert [place["place"] for place in holdfast("ls", "--json").json()["places"]] == ["gpu1"]
+    again = holdfast("place", "rm", "gpu1")
+    assert (again.code, f"kept, as proof: {receipts}" in again.err) == (0, True)
+    assert "gpu1: forgotten; it was not configured any more" in again.err
+    assert holdfast("ls", "--json").json()["places"] == []
+    assert receipts.is_dir()
+    assert holdfast("place", "rm", "gpu1").code == 66
+
+
 @pytest.mark.gotcha("GEN1")
 def test_a_place_that_bills_is_not_forgotten_without_a_word(holdfast: Command) -> None:
     holdfast("place", "add", "gpu1", "me@a", "--no-probe")

@@ -72,6 +72,24 @@ def test_MON_19_one_list_of_all_places_with_the_age_of_what_could_not_be_seen(
 
 
 @pytest.mark.slow
+def test_what_a_list_does_not_show_is_counted_here_and_at_places(
+    places: Callable[..., Path], holdfast: Command, isolated_environment: dict[str, str]
+) -> None:
+    top = places()
+    for number in range(4):
+        make_run(str(top / "gpu1"), run_id(number), ended())
+        make_run(isolated_environment["HOLDFAST_RUNS"], run_id(number + 10), ended())
+    holdfast("reconcile", "gpu1", timeout_s=LONG_S)
+    for shown in (1, 3, 6, 8, 9):
+        found = holdfast("ls", "-n", str(shown), "--json").json()
+        assert (len(found["runs"]), found["total"], found["known"]) == (min(8, shown), 8, 8)
+        hidden = f"{8 - shown} older runs are not shown; --all shows them"
+        assert (hidden in holdfast("ls", "-n", str(shown)).err) is (shown < 8)
+    found = holdfast("ls", "--on", "gpu1", "-n", "1", "--json", timeout_s=LONG_S).json()
+    assert (len(found["runs"]), found["total"], found["known"]) == (1, 4, 4)
+
+
+@pytest.mark.slow
 def test_a_named_place_that_does_not_answer_is_no_empty_list(
     places: Callable[..., Path], holdfast: Command, black_hole: str
 ) -> None:

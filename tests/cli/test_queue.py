@@ -59,6 +59,15 @@ def test_an_empty_queue_says_how_to_begin() -> None:
     assert "holdfast submit" in said.err
 
 
+@pytest.mark.parametrize("verb", ["stop", "logs", "show", "restart", "attach", "rm", "stop/"])
+def test_a_group_in_place_of_a_run_gets_the_commands_of_all_its_jobs(verb: str) -> None:
+    submit("rates/a")
+    said = say(verb.rstrip("/"), "rates/" if verb.endswith("/") else "rates")
+    assert said.code == 66
+    for way in ("sweep show rates", "logs rates/", "queue cancel rates/ --running"):
+        assert f"holdfast {way}" in said.err
+
+
 def test_the_list_has_counts_and_the_first_reason() -> None:
     submit("a", "b")
     submit("night/c", options=("--after", "default/a"))
@@ -297,7 +306,7 @@ def test_show_says_every_reason_and_what_takes_it_away() -> None:
     assert said.code == 0
     for words in ("needs a, which is failed", "not before", "group g is paused", "the whole queue is paused"):
         assert words in said.out
-    assert "does not pass by itself" in said.out
+    assert "pass by itself: holdfast queue retry a; holdfast queue resume; holdfast queue resume g" in said.out
     value = say("queue", "show", "g/b", "--json").json()
     assert value["needs_a_person"] is True
     assert {reason["why"] for reason in value["reasons"]} >= {
@@ -351,7 +360,9 @@ def test_jobs_and_groups_complete() -> None:
 @pytest.mark.slow
 def test_selected_jobs_that_do_not_fit_the_list_are_counted() -> None:
     submit(*(f"c{number}" for number in range(22)))
-    assert "2 more wait" in say("queue", "ls", "--state", "waiting").err
+    assert "2 more wait;" in say("queue", "ls", "--state", "waiting").err
+    assert say("queue", "cancel", "c0").code == 0
+    assert "1 more waits;" in say("queue", "ls", "--state", "waiting").err
 
 
 def test_a_list_says_why_in_few_words_and_show_has_them_all() -> None:
@@ -365,6 +376,18 @@ def test_a_list_says_why_in_few_words_and_show_has_them_all() -> None:
     )
     assert "1 of 1 at work (night/a)" in say("queue", "show", "night/b").out
     assert "needs night/b, which is queued" in say("queue", "show", "after").out
+
+
+def test_a_job_that_needs_a_failed_one_is_told_with_the_whole_command() -> None:
+    submit("night/a")
+    fail("night/a")
+    taken = say("submit", "--name", "b", "--group", "night", "--after", "night/a", "--", "true")
+    why = "needs night/a, which is failed; go on: holdfast queue retry night/a"
+    assert f"blocked: {why}" in taken.err
+    seen = say("queue")
+    assert next(line for line in seen.out.splitlines() if line.startswith("night/b")).endswith(why)
+    assert "`holdfast queue show night/b` says what it takes" in seen.err
+    assert "night/b needs night/a (failed): holdfast queue retry night/a" in say("wait", "night/b").err
 
 
 def test_failures_are_pointed_at_and_their_job_says_how_to_find_out_why() -> None:

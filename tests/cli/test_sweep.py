@@ -584,8 +584,30 @@ def test_a_table_is_exported_whole_and_not_over_another() -> None:
 def test_a_number_that_no_job_has_gets_a_near_one() -> None:
     said = say("sweep", "show", "s", "--sort", "accurate")
     assert said.code == 66
-    assert "did you mean accuracy?" in said.err
+    assert "did you mean accuracy? there are " in said.err
+    assert "loss" in said.err
     assert "min nor max" in say("sweep", "show", "s", "--sort", "accuracy:best").err
+
+
+@pytest.mark.parametrize("form", [(), ("--csv",), ("--json",)], ids=" ".join)
+def test_a_number_that_no_job_has_is_refused_in_every_form(
+    form: tuple[str, ...], isolated_environment: dict[str, str]
+) -> None:
+    sweep("job.yaml", "--name", "s", "--grid", "lr=1,2")
+    early = say("sweep", "show", "s", "--sort", "nocolumn", *form)
+    assert early.code == 0
+    assert "no job has logged a number yet: nothing to sort by 'nocolumn'" in early.err
+    make_results("s", {"lr=1": {"accuracy": 0.8}}, Path(isolated_environment["HOLDFAST_RUNS"]))
+    said = say("sweep", "show", "s", "--sort", "nocolumn", *form)
+    assert said.code == 66
+    assert "no job has a number 'nocolumn'" in said.err + said.out
+    assert "there are step, loss, accuracy" in said.err + said.out
+
+
+@pytest.mark.usefixtures("shown")
+def test_csv_is_sorted_as_the_table_is() -> None:
+    lines = say("sweep", "show", "s", "--csv", "--sort", "accuracy").out.splitlines()
+    assert [line.partition(",")[0] for line in lines[1:]] == ["lr=2", "lr=1", "lr=3", "lr=4"]
 
 
 def test_results_that_cannot_be_read_are_named_and_no_number(isolated_environment: dict[str, str]) -> None:

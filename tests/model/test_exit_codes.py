@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.run import outcome
+from holdfast.diagnosis.exit_codes import EXIT_CODES
 from holdfast.host.job import spawn
 from holdfast.model import errors
 from holdfast.model.errors import HoldfastError
@@ -33,6 +34,18 @@ def test_every_code_of_holdfast_is_on_the_page() -> None:
         outcome.EXIT_LOST,
     }
     assert codes | {spawn.EXIT_NOT_FOUND, spawn.EXIT_NOT_EXECUTABLE, 0, 1, 69, 143} == set(read_rows())
+
+
+@pytest.mark.requirement("DOC-06")
+def test_what_is_explained_is_what_the_page_says() -> None:
+    page = {
+        code: (outcomes, re.sub(r"\[(.+?)\]\(.+?\)", r"\1", words)) for code, (outcomes, words) in read_rows().items()
+    }
+    told = {
+        row.code: (", ".join(kind.value.replace("_", " ") for kind in row.outcomes) or "-", row.when)
+        for row in EXIT_CODES
+    }
+    assert told == page
 
 
 @pytest.mark.requirement("DOC-06")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.units import format_bytes, format_duration, parse_bytes, parse_duration
+from holdfast.model.units import format_bytes, format_count, format_duration, parse_bytes, parse_duration
 from tests.each import each
 
 pytestmark = pytest.mark.pure
@@ -158,3 +158,17 @@ def test_any_text_is_a_size_or_a_value_error(text: str) -> None:
 )
 def test_formatted_sizes(count: int, text: str) -> None:
     assert format_bytes(count) == text
+
+
+@each(
+    ("count", "words", "text"),
+    [
+        (0, ("card",), "0 cards"),
+        (1, ("card",), "1 card"),
+        (2, ("card",), "2 cards"),
+        (1, ("entry", "entries"), "1 entry"),
+        (2, ("card is", "cards are"), "2 cards are"),
+    ],
+)
+def test_a_number_has_its_noun(count: int, words: tuple[str, ...], text: str) -> None:
+    assert format_count(count, *words) == text

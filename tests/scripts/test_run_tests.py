@@ -246,6 +246,13 @@ def test_a_run_that_only_looks_is_no_success_and_the_options_of_other_runs_do_no
     assert "1 passed" in said
 
 
+@pytest.mark.slow
+def test_without_workers_it_is_the_same(tmp_path: Path) -> None:
+    code, said = run(tmp_path, "-n", "0", test_well="def test_y(): pass", test_bad="def test_z(): assert False")
+    assert code == 1, said
+    assert said.endswith("1 passed, 1 failed, 0 skipped, 0 not reached; 0 of them passed only alone\n")
+
+
 def test_paths_are_run_once_where_they_belong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("light", "heavy", "heavier"):

@@ -315,7 +315,7 @@ def test_a_living_launch_of_the_same_key_is_not_pushed_aside(
     with pytest.raises(TrainingError, match="in use by another launch"):
         make_board(tmp_path, 0, timeout_s=0.05)
     end(process)
-    with pytest.raises(AgreementLost, match="in vain for 1 ranks: 1"):
+    with pytest.raises(AgreementLost, match="in vain for 1 rank: 1"):
         make_board(tmp_path, 0, timeout_s=0.05)
 
 
@@ -423,7 +423,7 @@ def test_no_save_is_decided_without_a_rank_that_has_finished_but_a_stop_is(
 
 def test_no_verdict_in_time_is_an_error_and_no_decision(ranks: Callable[..., list[StoreAgreement]]) -> None:
     two = ranks(Memory(), 2, answer_timeout_s=0.1)
-    with pytest.raises(AgreementLost, match="rank 0 cannot agree with the other 1 ranks: no verdict within 0 s"):
+    with pytest.raises(AgreementLost, match="rank 0 cannot agree with the other rank: no verdict within 0 s"):
         walk(two[0], 0, STOP)
 
 

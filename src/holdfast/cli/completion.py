@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 SHELLS = ("bash", "zsh", "fish")
 
+BASH = "~/.local/share/bash-completion/completions"
+FISH = "~/.config/fish/completions"
 INSTALL = {
-    "bash": "holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast",
+    "bash": f"mkdir -p {BASH} && holdfast completion bash > {BASH}/holdfast",
     "zsh": 'holdfast completion zsh > "${fpath[1]}/_holdfast"',
-    "fish": "holdfast completion fish > ~/.config/fish/completions/holdfast.fish",
+    "fish": f"mkdir -p {FISH} && holdfast completion fish > {FISH}/holdfast.fish",
 }
 """One command per shell that installs its script for this user."""
 

@@ -18,7 +18,7 @@ from holdfast.model.errors import StorageError
 from holdfast.model.place import LOCAL, Place
 from holdfast.model.profile import Profile
 from holdfast.model.record import record
-from holdfast.model.units import format_duration
+from holdfast.model.units import format_count, format_duration
 
 TITLES = {
     -1: "plan",
@@ -126,9 +126,8 @@ def _check_prepare(place: Place, profile: Profile | None) -> list[Condition]:
         words = stored.problem or "it was never measured"
         return [Condition("measured", NO, words, f"holdfast place probe {place.name}")]
     facts = stored.facts
-    found = [
-        Condition("measured", YES, f"at {facts.measured_at}: Python {facts.python_version}, {len(facts.cards)} cards")
-    ]
+    cards = format_count(len(facts.cards), "card")
+    found = [Condition("measured", YES, f"at {facts.measured_at}: Python {facts.python_version}, {cards}")]
     full = [disk.path for disk in facts.disks if disk.writable is False]
     if full:
         words = f"not writable: {', '.join(full)}"
@@ -151,7 +150,9 @@ def _check_push(place: Place, seen: Seen) -> list[Condition]:
         return [Condition("sent", UNKNOWN, str(error), error.hint)]
     taken = [entry for entry in orders if entry.step.was_taken]
     if taken or seen.runs:
-        return [Condition("sent", YES, f"{len(taken)} orders of this desk were taken, {len(seen.runs)} runs are there")]
+        sent = format_count(len(taken), "order of this desk was", "orders of this desk were")
+        there = format_count(len(seen.runs), "run is", "runs are")
+        return [Condition("sent", YES, f"{sent} taken, {there} there")]
     if seen.unseen:
         return [Condition("sent", UNKNOWN, seen.unseen, f"holdfast place probe {place.name}")]
     words = "nothing was handed in yet"

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 
 from holdfast.model.errors import HoldfastError, TooLate
-from holdfast.model.place import PLACE_NAME, BoxFacts, Place
+from holdfast.model.place import BoxFacts, Place
 from holdfast.model.record import record, replace
-from holdfast.store.paths import state_directory
 
 from .connect import find_place, open_box
 from .places.config import places_path, read_places
 from .places.facts import read_facts
 from .runs.at_once import Asking
+from .runs.registry import list_seen_places
 
 REACH_LIMIT_S = 10.0
 REACHED = "here"
@@ -121,7 +120,7 @@ def list_places() -> list[PlaceView]:
     """
     configured = read_places()
     found = [view_place(place) for place in configured.values()]
-    for name in _list_kept():
+    for name in list_seen_places():
         if name not in configured:
             try:
                 found.append(view_place(find_place(name)))
@@ -148,10 +147,3 @@ def _ask(view: PlaceView) -> PlaceView:
 
 def _is_late(view: PlaceView, code: str) -> PlaceView:
     return replace(view, reach=code, reason=f"{view.place.name}: no answer within {REACH_LIMIT_S:g} s")
-
-
-def _list_kept() -> list[str]:
-    try:
-        return sorted(name for name in os.listdir(f"{state_directory()}/places") if PLACE_NAME.match(name))
-    except OSError:
-        return []

@@ -20,7 +20,7 @@ from holdfast.model.ids import is_run_id
 from holdfast.model.place import LOCAL
 from holdfast.model.receipt import NOT_WANTED, LeftOut, Receipt
 from holdfast.model.record import record
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 from holdfast.transfer.pull.copy import Copy, explain
 from holdfast.transfer.pull.pull import Taken, ask_roster, take_run
 from holdfast.transfer.pull.trial import Trial, reread, try_copy
@@ -248,7 +248,7 @@ def _list_left_out(about: About, growing: tuple[str, ...]) -> tuple[LeftOut, ...
     found = [LeftOut(clean(one.path), clean(one.why)) for one in about.left_out]
     found += [LeftOut("...", f"{clean(why)}: {count} more") for why, count in about.left_out_more.items()]
     for option, (count, size) in about.not_wanted.items():
-        found.append(LeftOut(clean(option), f"{count} files, {format_bytes(size)}, {NOT_WANTED}"))
+        found.append(LeftOut(clean(option), f"{format_count(count, 'file')}, {format_bytes(size)}, {NOT_WANTED}"))
     words = "was written while it was pulled: the copy has what was there before"
     return (*found, *(LeftOut(clean(path), words) for path in growing[:1000]))
 

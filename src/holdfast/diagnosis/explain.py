@@ -1,4 +1,4 @@
-"""What is known of a topic: a gotcha, a class of a verdict, an error number of the driver; our own tables only."""
+"""What is known of a topic: a gotcha, a class, an exit code, an error number of the driver; our own tables only."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from holdfast.model.record import record
 from holdfast.model.verdict import HANGS, FailureClass, LiveClass
 
 from .catalogue import Gotcha, all_gotchas, find_gotcha, search_gotchas
+from .exit_codes import EXIT_CODES, ExitCode, explain_exit_code, find_exit_code
 from .kernel.xids import Xid, find_xid
 from .live.remedies import ACTIONS
 from .logs.patterns import PATTERNS
 from .remedies import REMEDIES
 
 XID = compile_later(r"xid[ -]?(\d{1,4})", re.IGNORECASE)
+EXIT = compile_later(r"(exit(?:[ _-]?code)?[ :=#-]*)?(\d{1,3})", re.IGNORECASE)
 CLASSES: tuple[FailureClass | LiveClass, ...] = (*FailureClass, *LiveClass)
 
 
@@ -40,10 +42,18 @@ class XidPage:
     xid: Xid
 
 
+@record
+class ExitCodePage:
+    """One exit code: of holdfast, of a signal, or a job's own."""
+
+    exit_code: ExitCode
+
+
 def list_topics() -> list[tuple[str, str]]:
     """Every topic but the Xids, with a title."""
     rows = [(row.id, row.title) for row in all_gotchas()]
-    return rows + [(kind.value, "a class of a verdict") for kind in CLASSES]
+    rows += [(kind.value, "a class of a verdict") for kind in CLASSES]
+    return rows + [(str(row.code), "an exit code") for row in EXIT_CODES]
 
 
 SHORT = {"oom": "out_of_memory", "gpu_oom": "gpu_out_of_memory", "cuda_oom": "gpu_out_of_memory"}
@@ -62,8 +72,8 @@ def list_gotchas(words: str | None) -> Gotchas:
     return Gotchas(tuple(all_gotchas() if words is None else search_gotchas(words)))
 
 
-def find_topic(topic: str) -> Gotcha | ClassPage | XidPage:
-    """One gotcha, class or Xid.
+def find_topic(topic: str) -> Gotcha | ClassPage | XidPage | ExitCodePage:
+    """One gotcha, class, Xid or exit code; a bare number is an exit code.
 
     Raises:
         NoSuchName: there is no such topic.
@@ -74,6 +84,11 @@ def find_topic(topic: str) -> Gotcha | ClassPage | XidPage:
     number = XID.fullmatch(topic.strip())
     if number is not None:
         return XidPage(find_xid(int(number[1])))
+    exited = EXIT.fullmatch(topic.strip())
+    if exited is not None:
+        code = (explain_exit_code if exited[1] else find_exit_code)(int(exited[2]))
+        if code is not None:
+            return ExitCodePage(code)
     name = topic.strip().lower().replace("-", "_").replace(" ", "_")
     name = SHORT.get(name, name)
     for kind in CLASSES:

@@ -159,7 +159,8 @@ REMEDIES: dict[FailureClass, Remedy] = {
     ),
     FailureClass.REFUSED: Remedy("do what the refusal says; holdfast preflight repeats the checks"),
     FailureClass.UNKNOWN: Remedy(
-        "investigate before anything is run again: read its last lines, supervisor.log and what could not be read"
+        "investigate before anything is run again: read its last lines (holdfast logs{run}), supervisor.log "
+        "(holdfast logs --supervisor{run}) and what could not be read (holdfast diagnose{run})"
     ),
 }
 """Class to remedy, complete."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .receipt import LeftOut
 from .record import record
 from .run import CopyState
-from .units import format_bytes
+from .units import format_bytes, format_count
 
 ROSTER = "holdfast-results.json"
 """Beside a copy, and written last: the `ResultsRecord` of what lies there. Without it there is no whole copy."""
@@ -71,4 +71,4 @@ class ResultsRecord:
 
 def count_files(number: int) -> str:
     """So many files, in words."""
-    return f"{number} file{'' if number == 1 else 's'}"
+    return format_count(number, "file")

@@ -46,7 +46,7 @@ class Poll:
     runs that could not be read there: nothing follows for what was in them. `complete`: the place has no other runs.
     `unreachable` says why nothing could be seen; then nothing is known of any run, and `why` is the class of the
     failure (``dns``, ``timed out`` ..., else the error's code). `notice` is a sentence for people about what was left
-    out.
+    out. `known` is how many runs the place has, by its own words; None where single ones were asked for.
     """
 
     place: str
@@ -58,3 +58,4 @@ class Poll:
     unreachable: str | None = None
     why: str = ""
     notice: str = ""
+    known: int | None = None

@@ -74,6 +74,11 @@ def _checked_bytes(count: float, text: str | int) -> int:
     return int(count)
 
 
+def format_count(count: int, one: str, many: str = "") -> str:
+    """``1 card``, ``2 cards``; `many` where that is not `one` with an s: ``2 entries``, ``2 cards are``."""
+    return f"{count} {one}" if count == 1 else f"{count} {many or f'{one}s'}"
+
+
 def format_duration(seconds: float) -> str:
     """Two units at most: ``0.8 s``, ``42 s``, ``3m12s``, ``4h05m``, ``2d03h``; ``?`` for what is no finite number."""
     if not math.isfinite(seconds):

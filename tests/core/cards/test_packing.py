@@ -270,6 +270,7 @@ def test_a_slice_has_its_own_memory() -> None:
         (GpuRequest(count=1), {"min_free_bytes": 100 * GIB}, "gpu.min_free"),
         (GpuRequest(devices=("MIG-3x",)), {"memory_bytes": 20 * GIB}, "the largest 10 GiB"),
         (GpuRequest(count=3), {"memory_bytes": 81 * GIB}, "0 of 3 cards have that much"),
+        (GpuRequest(devices=("0",)), {"memory_bytes": 200 * GIB}, "0 of 1 card has that much"),
     ],
 )
 def test_what_no_card_of_the_box_can_give_is_said(gpus: GpuRequest, gpu: dict[str, object], words: str) -> None:

@@ -22,6 +22,7 @@ from holdfast.core.queue.choose import (
 from holdfast.model.queue import ACTIVE_STATES, GroupKind, JobGroup, JobState, QueuedJob, QueueSettings
 from holdfast.model.record import replace
 from tests.budget import examples
+from tests.each import each
 
 pytestmark = pytest.mark.pure
 
@@ -235,7 +236,25 @@ def test_needs_are_named_and_a_failed_one_is_told_apart() -> None:
     reasons = explain_wait(blocked, situation(), needs=[open_need, failed])
     assert [reason.why for reason in reasons] == [WaitKind.NEEDS_FAILED, WaitKind.NEEDS]
     assert reasons[0].words == "needs up, which is failed (exit code 3)"
+    assert [reason.way for reason in reasons] == ["holdfast queue retry up", ""]
     assert explain_wait(blocked, situation())[0].words == "needs 2 jobs proven done first"
+
+
+@each(
+    ("facts", "way"),
+    [
+        ({"state": JobState.CANCELLED}, "holdfast queue retry up"),
+        ({"state": JobState.HELD, "note": "train.py changed"}, "holdfast queue resume up"),
+        ({"state": JobState.HELD, "note": "it may be at work: `holdfast queue retry up --force`"}, ""),
+        (
+            {"state": JobState.FAILED, "outcome": "succeeded", "failure": "suspicious_finish"},
+            "holdfast queue retry up (or, as it is: holdfast queue accept up)",
+        ),
+    ],
+)
+def test_the_command_for_what_is_needed_is_whole(facts: dict[str, object], way: str) -> None:
+    blocked = job(state=JobState.BLOCKED, open_needs=1)
+    assert explain_wait(blocked, situation(), needs=[job("up", **facts)])[0].way == way
 
 
 def test_a_held_job_says_why_and_an_active_one_does_not_wait() -> None:

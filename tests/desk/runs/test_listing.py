@@ -13,9 +13,11 @@ from holdfast.desk.runs import listing, registry
 from holdfast.desk.runs.answer import read_answer
 from holdfast.desk.runs.listing import NOT_ASKED, PlacedRuns, Wanted
 from holdfast.desk.runs.poll import poll_places
+from holdfast.desk.runs.registry import ABSENT
 from holdfast.host.clock import epoch_s, format_utc
 from holdfast.model.errors import CutOff, InternalError, Refused, Unreachable
 from holdfast.model.place import Place
+from holdfast.model.run import Outcome
 from holdfast.model.sighting import Poll
 from holdfast.transport.base import Transport
 from tests.desk.runs.sightings import answer, over, place, row, run_id
@@ -186,6 +188,61 @@ def test_of_the_ended_the_newest_of_all_places(boxes: Callable[..., Boxes]) -> N
     assert [run.run_id for run in found.runs] == [run_id(6), run_id(5), run_id(0)]
     assert (found.total, found.known) == (7, 7)
     assert [run.run_id for run in look(made, limit=None).runs[-1:]] == [run_id(0)]
+
+
+OLDEST = ended(Outcome.FAILED, 3)
+
+
+def make_box(made: Boxes, name: str, *rows: Any) -> None:
+    """Have a place answer as a box does: all that have not ended, of the ended the newest, and how many there are."""
+
+    def say() -> dict[str, Any]:
+        newest = sorted(rows, key=lambda item: str(item["run_id"]), reverse=True)
+        ended_ones = [item for item in newest if item["ended"]][: int(made.asked[name][-1][1])]
+        told = [item for item in newest if not item["ended"] or item in ended_ones]
+        return answer(*told, total=len(rows), known=len(rows), complete=len(told) == len(rows))
+
+    made.answers[name] = say
+
+
+@pytest.mark.parametrize(("limits", "times"), [((1, 2, 5, 30), 3), ((30, 5, 2, 1), 1)])
+def test_shown_hidden_and_known_add_up_whatever_the_limit(
+    limits: tuple[int, ...], times: int, boxes: Callable[..., Boxes], isolated_environment: dict[str, str]
+) -> None:
+    for number in range(20, 24):
+        make_run(isolated_environment["HOLDFAST_RUNS"], run_id(number), OLDEST if number == 20 else ended())
+    made = boxes(busy=None, idle=None)
+    make_box(made, "busy", row(1), *(over(n) for n in range(2, 8)))
+    make_box(made, "idle", over(30), *(over(n, condition="failed", exit_code=1) for n in range(31, 35)))
+
+    def count(limit: int, **wanted: Any) -> tuple[int, int, int]:
+        here = None if wanted.get("named") else lambda most: answer_question(Question((), most))
+        found = look(made, here=here, limit=limit, **wanted)
+        return len(found.runs), found.total, found.known
+
+    # The place whose runs have all ended is asked again only where a longer list may show more of it.
+    assert [count(limit) for limit in limits] == [(1 + min(15, limit), 16, 16) for limit in limits]
+    assert len(made.asked["idle"]) == times
+    assert count(2, named=True) == (3, 12, 12)
+    assert count(1, everything=True) == (2, 16, 16)
+    assert count(1, everything=True, keep=lambda condition, **_: condition == "failed") == (1, 5, 16)
+    made.answers["busy"] = Unreachable("no route")
+    assert count(2) == (3, 16, 16)
+    registry.forget("idle", [run_id(34)])
+    assert count(2) == (3, 15, 15)
+    make_box(made, "idle", *(over(n) for n in range(30, 34)))
+    assert count(2, everything=True) == (3, 15, 15)
+
+
+def test_a_run_that_is_not_there_any_more_hides_none_that_is(boxes: Callable[..., Boxes]) -> None:
+    made = boxes(gpu1=None)
+    make_box(made, "gpu1", *(over(n) for n in range(6)))
+    look(made, named=True, limit=30)
+    make_box(made, "gpu1", *(over(n) for n in range(1, 6)))
+    assert [run.condition for run in look(made, named=True, limit=30).runs] == ["succeeded"] * 5 + [ABSENT]
+    make_box(made, "gpu1", *(over(n) for n in range(1, 9)))
+    found = look(made, named=True, limit=2)
+    assert (len(found.runs), found.total, found.known) == (2, 9, 9)
 
 
 def test_states_select_among_fresh_and_old(boxes: Callable[..., Boxes]) -> None:

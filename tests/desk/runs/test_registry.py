@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.desk.places.facts import PROOFS, forget_place
 from holdfast.desk.runs import registry
 from holdfast.desk.runs.answer import read_answer
+from holdfast.desk.runs.listing import list_places
 from holdfast.desk.runs.registry import (
     ABSENT,
     Contact,
@@ -173,6 +175,17 @@ def test_without_a_state_directory_it_is_done_without(monkeypatch: pytest.Monkey
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     see(1, row(1))
     assert (known("digits"), registry.list_seen_places(), read_contact("gpu1")) == ([], [], Contact())
+
+
+def test_a_place_of_which_only_proofs_are_left_is_no_place_any_more() -> None:
+    see(1, over(1))
+    see(1, over(2), place="gpu2")
+    for proof in PROOFS:
+        (Path(registry.places_directory()) / "gpu1" / proof).mkdir()
+    assert registry.list_seen_places() == ["gpu1", "gpu2"]
+    assert len(forget_place("gpu1")) == len(PROOFS)
+    assert registry.list_seen_places() == ["gpu2"]
+    assert [place.name for place in list_places()] == ["gpu2"]
 
 
 def test_what_is_rebuilt_is_what_the_box_has_and_what_it_had() -> None:

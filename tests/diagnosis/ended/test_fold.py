@@ -64,6 +64,12 @@ def test_FAIL_01_what_nothing_explains_is_unknown_and_never_retried() -> None:
     assert "investigate" in verdict.action
 
 
+def test_what_nothing_explains_gets_the_commands_that_tell_more() -> None:
+    verdict = fold_verdict((say(F.BUG, Answer.NO, run=" digits"),))
+    for way in ("logs digits", "logs --supervisor digits", "diagnose digits"):
+        assert f"(holdfast {way})" in verdict.action
+
+
 @pytest.mark.requirement("FAIL-01", "FAIL-02")
 @each("kind", list(FailureClass))
 def test_FAIL_01_every_class_has_one_action_that_needs_no_facts(kind: FailureClass) -> None:

@@ -300,6 +300,7 @@ def test_an_examination_that_hangs_is_given_up_and_says_so(tmp_path: Path, monke
     assert verdict is not None
     assert verdict.kind is F.UNKNOWN
     assert "did not finish" in verdict.unknown[0].text
+    assert f"holdfast diagnose {os.path.basename(run_dir)}" in verdict.action
 
 
 def test_the_log_may_be_a_fifo_or_a_link_and_nobody_waits_for_it(tmp_path: Path) -> None:

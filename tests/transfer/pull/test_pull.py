@@ -250,7 +250,7 @@ def test_a_file_that_is_written_while_it_is_pulled_is_pulled_again(box: PullBox,
     times = [1]
     said: list[str] = []
     pull(box, tmp_path / "copy", say=said.append)
-    assert said == ["1 files were written while they were pulled: once more"]
+    assert said == ["1 file was written while it was pulled: once more"]
     assert here_of(tmp_path / "copy") == list_tree(run_dir)
     times = [100]
     (run_dir / "artifacts" / "more.bin").write_bytes(os.urandom(3 * MIB))
@@ -318,7 +318,7 @@ def test_targets_that_cannot_be_are_refused_with_everything_kept(box: PullBox, r
         pull(box, run_dir)
     (tmp_path / "full of it").mkdir()
     (tmp_path / "full of it" / "thesis.tex").write_text("x")
-    with pytest.raises(UsageError, match="entries of something else"):
+    with pytest.raises(UsageError, match="holds 1 entry of something else"):
         pull(box, tmp_path / "full of it")
     with pytest.raises(UsageError, match="is a file"):
         pull(box, tmp_path / "full of it" / "thesis.tex")

@@ -13,6 +13,7 @@ from holdfast.host.lease import reservations
 from holdfast.host.lease.area import open_existing_area
 from holdfast.model.errors import NoSuchName, NoSuchRun, ResourceBusy, StorageError, UsageError
 from holdfast.model.gpu import GpuRequest
+from holdfast.model.units import format_count
 
 READING_S = 10.0
 
@@ -58,7 +59,8 @@ def _build_choice(request: GpuRequest) -> Callable[[dict[str, str]], tuple[str, 
 
     def choose(taken: dict[str, str]) -> tuple[str, ...]:
         if request.count > len(known):
-            raise UsageError(f"{request.count} cards are asked for; this box has {len(known)}", hint="ask for fewer")
+            wanted = format_count(request.count, "card is", "cards are")
+            raise UsageError(f"{wanted} asked for; this box has {len(known)}", hint="ask for fewer")
         chosen, why = choose_reserved(request, known, taken)
         if not chosen:
             error = NoSuchName if why.startswith("there is no card") else ResourceBusy

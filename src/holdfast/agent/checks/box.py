@@ -82,7 +82,8 @@ def check_share(situation: CheckContext) -> Iterator[Finding]:
     for text in warnings:
         yield warned("share", "fair share", text, "ask for less: other people's jobs run here too")
     if not warnings:
-        yield passed("share", "fair share", f"{cpus:g} cores here; the job asks for no more than its share")
+        cores = "1 core" if cpus == 1 else f"{cpus:g} cores"
+        yield passed("share", "fair share", f"{cores} here; the job asks for no more than its share")
 
 
 def check_limits(situation: CheckContext) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from holdfast.host.files.code import store
 from holdfast.model import wire
 from holdfast.model.finding import Finding
 from holdfast.model.order import CodeRef
+from holdfast.model.units import format_count
 
 from .context import CheckContext, failed, passed, warned
 
@@ -44,7 +45,8 @@ def check_code(situation: CheckContext) -> Iterator[Finding]:
     later = is_own and max(list_attempts(situation.run_dir), default=1) > 1
     yield from _judge(place, f"{directory}/{store.FILES}", found, later=later)
     if not found:
-        yield passed("code", place, f"{len(manifest.entries)} files are those of tree {code.tree}")
+        count = format_count(len(manifest.entries), "file is that", "files are those")
+        yield passed("code", place, f"{count} of tree {code.tree}")
 
 
 def _judge(place: str, whole: str, found: list[store.Difference], *, later: bool) -> Iterator[Finding]:
@@ -57,11 +59,12 @@ def _judge(place: str, whole: str, found: list[store.Difference], *, later: bool
         remedy = f"cp {whole}/{one.path} {place}/{one.path}; or {ANEW}" if place != whole else ANEW
         yield failed("code", clean(f"{place}/{one.path}"), f"is not what was sent: {one.words}", clean(remedy))
     if len(wrong) > MOST_NAMED:
-        yield failed("code", place, f"{len(wrong) - MOST_NAMED} more files are not what was sent", ANEW)
+        count = format_count(len(wrong) - MOST_NAMED, "more file is", "more files are")
+        yield failed("code", place, f"{count} not what was sent", ANEW)
     for one in written[:MOST_NAMED]:
         seen = f"is not what was sent ({one.words}); an earlier attempt may have written it"
         yield warned("code.written", clean(f"{place}/{one.path}"), seen, "see whether it was the job")
     if extra and not later:
         names = ", ".join(clean(one.path) for one in extra[:MOST_NAMED])
-        seen = f"{len(extra)} files are there that were not sent: {names}"
+        seen = f"{format_count(len(extra), 'file is there that was', 'files are there that were')} not sent: {names}"
         yield warned("code.extra", place, seen, "see whether a program would load one of them")

@@ -14,6 +14,7 @@ from holdfast.host.clock import monotonic_s
 from holdfast.host.files.code.roster import look_at, open_memory, read_roster
 from holdfast.host.files.snapshot import LOCK_NAMES, find_repository, find_upwards
 from holdfast.model.finding import Finding
+from holdfast.model.units import format_count
 
 from .context import CheckContext, failed, passed, unknown, warned
 
@@ -71,14 +72,17 @@ def _check_roster(path: str, environ: Mapping[str, str]) -> Iterator[Finding]:
     subject = f"{directory}/{ROSTER}"
     if wrong:
         more = f", and {len(wrong) - MOST_NAMED} more" if len(wrong) > MOST_NAMED else ""
-        seen = f"{len(wrong)} of {len(wanted)} files are not what was pushed: {', '.join(wrong[:MOST_NAMED])}{more}"
+        count = f"{len(wrong)} of {format_count(len(wanted), 'file')} {'is' if len(wrong) == 1 else 'are'}"
+        seen = f"{count} not what was pushed: {', '.join(wrong[:MOST_NAMED])}{more}"
         remedy = f"push it again, which sends what is missing: holdfast push local ... {clean(directory)}"
         yield failed("data.roster", subject, seen, remedy)
     elif unread:
-        seen = f"{unread} of {len(wanted)} files were touched since, and not read again within {READ_WITHIN_S:.0f} s"
+        count = f"{unread} of {format_count(len(wanted), 'file')} {'was' if unread == 1 else 'were'}"
+        seen = f"{count} touched since, and not read again within {READ_WITHIN_S:.0f} s"
         yield warned("data.roster", subject, f"{seen}; all sizes are right", "push it again, which reads all of them")
     else:
-        yield passed("data.roster", subject, f"{len(wanted)} files are what was pushed, by SHA-256")
+        count = format_count(len(wanted), "file is", "files are")
+        yield passed("data.roster", subject, f"{count} what was pushed, by SHA-256")
 
 
 def _find_roster(path: str) -> tuple[str, Manifest] | None:

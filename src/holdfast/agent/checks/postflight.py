@@ -21,7 +21,7 @@ from holdfast.model import wire
 from holdfast.model.finding import Finding, Level
 from holdfast.model.identity import WaitStatus
 from holdfast.model.nodes import NODES, NodesRecord
-from holdfast.model.units import format_bytes, format_duration
+from holdfast.model.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from holdfast.model.job import JobSpec
@@ -138,9 +138,9 @@ def _check_directory(name: str, path: str, started_epoch_s: float) -> Finding:
     if not count:
         return Finding("artifact", Level.FAIL, name, "is a directory without content", "see the job's output")
     if not fresh:
-        seen = f"holds {count} files, all older than the start of the job"
+        seen = f"holds {format_count(count, 'file')}, all older than the start of the job"
         return Finding("artifact", Level.FAIL, name, seen, "have the job write it, or remove the old one first")
-    return Finding("artifact", Level.PASS, name, f"{fresh} of {count} files written by this attempt")
+    return Finding("artifact", Level.PASS, name, f"{fresh} of {format_count(count, 'file')} written by this attempt")
 
 
 def _check_duration(spec: JobSpec, started_epoch_s: float, status: WaitStatus) -> Iterator[Finding]:
@@ -186,7 +186,7 @@ def _check_data(spec: JobSpec, run_dir: str, attempt: int) -> Iterator[Finding]:
         remedy = "have the job write to HOLDFAST_ARTIFACT_DIR; restore the data before the next run"
         yield Finding("data", Level.WARN, ", ".join(spec.data), f"changed while the job ran: {named}", remedy)
     else:
-        extent = f"{len(before.entries)} entries" + ("" if before.complete else ", a sample")
+        extent = format_count(len(before.entries), "entry", "entries") + ("" if before.complete else ", a sample")
         yield Finding("data", Level.PASS, ", ".join(spec.data), f"unchanged ({extent})")
 
 

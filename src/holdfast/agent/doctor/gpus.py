@@ -27,7 +27,7 @@ from holdfast.host.process.offload import Offload, OffloadFailed
 from holdfast.model import wire
 from holdfast.model.finding import Finding, Level
 from holdfast.model.gpu import Card, GpuProcess, HolderKind, InventorySource
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from .host import HostFacts
@@ -55,7 +55,7 @@ def check_cards(host: HostFacts) -> Iterator[Finding]:
     marked = " (simulated)" if inventory.source is InventorySource.SIMULATED else ""
     cuda = f", takes CUDA up to {inventory.cuda_version}" if inventory.cuda_version else ""
     versions = f"driver {inventory.driver_version or 'of unknown version'}{cuda}"
-    seen = f"{len(inventory.cards)} cards{marked}, {versions}"
+    seen = f"{format_count(len(inventory.cards), 'card')}{marked}, {versions}"
     report = passed("doctor.driver", "NVIDIA driver", seen)
     if not inventory.complete:
         report = unknown("doctor.driver", "NVIDIA driver", f"{seen}; {inventory.reason}", "run nvidia-smi")

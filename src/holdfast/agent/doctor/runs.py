@@ -14,7 +14,7 @@ from holdfast.diagnosis.storage.consumers import Consumer, MeasuredPath, find_co
 from holdfast.host.files.disks import DiskSpace, DiskUnreadable, measure_space
 from holdfast.host.files.filesystems import read_mounts
 from holdfast.model.finding import Finding
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from .host import HostFacts
@@ -43,7 +43,8 @@ def check_records(host: HostFacts) -> Iterator[Finding]:
     for text in seen.unread[:MOST_DEEDS]:
         yield unknown("doctor.records", "records", text, "holdfast reconcile --dry-run")
     if not seen.repairs and not seen.unread:
-        yield passed("doctor.records", "records", f"{seen.runs} runs, and every sentinel, are in line with what is so")
+        count = format_count(seen.runs, "run")
+        yield passed("doctor.records", "records", f"{count}, and every sentinel, are in line with what is so")
 
 
 def check_disks(host: HostFacts) -> Iterator[Finding]:
@@ -114,7 +115,7 @@ def check_consumers(host: HostFacts) -> Iterator[Finding]:
 
 
 def _describe(one: Consumer) -> Finding:
-    size = f"{'' if one.whole else 'at least '}{format_bytes(one.size_bytes)} in {one.files} files"
+    size = f"{'' if one.whole else 'at least '}{format_bytes(one.size_bytes)} in {format_count(one.files, 'file')}"
     place = (
         f"{one.path} lies in {one.real_path}, on {one.mount_point}"
         if one.linked

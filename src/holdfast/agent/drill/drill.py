@@ -29,6 +29,7 @@ from holdfast.model.errors import PreflightFailed, StillAlive, UsageError
 from holdfast.model.job import Channels, JobSpec, Notify, Results, TrackerMode
 from holdfast.model.record import record, replace
 from holdfast.model.run import Outcome, RequestKind, Running
+from holdfast.model.units import format_count
 
 from .report import DrillRequest
 from .watch import AttemptWatch
@@ -117,9 +118,9 @@ class Drill:
         cut = asked is not None and trail.end is not AttemptEnd.FINISHED
         if cut:
             trail = replace(trail, end=AttemptEnd.FINISHED)
-        far = f"{trail.last} steps" if trail.last is not None else "no step was told"
+        far = format_count(trail.last, "step") if trail.last is not None else "no step was told"
         self._tell(
-            f"without an interruption: {far} in {trail.seconds:.1f} s, {len(watch.saved)} checkpoints"
+            f"without an interruption: {far} in {trail.seconds:.1f} s, {format_count(len(watch.saved), 'checkpoint')}"
             + (", then stopped" if cut else "")
         )
         self._live = None

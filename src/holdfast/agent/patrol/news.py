@@ -14,6 +14,7 @@ from holdfast.core.job.redact import redact_text
 from holdfast.host import clock
 from holdfast.model.errors import HoldfastError
 from holdfast.model.record import field, record
+from holdfast.model.units import format_count
 
 from . import memory, patrol
 from .memory import PatrolMemory
@@ -121,6 +122,7 @@ def _tell(looks: Sequence[Recalled], whole: PatrolResult, ways: Ways) -> tuple[s
     besides = sorted((name in look.before.besides, text) for look in looks for name, text in look.besides.items())
     needing = sorted(whole.escalations, key=lambda seen: not seen.news)
     left_out = len(needing) - MOST
+    more = format_count(left_out, "more run needs a person", "more runs need a person")
     message = {
         "event": "patrol",
         "state": "patrol",
@@ -131,7 +133,7 @@ def _tell(looks: Sequence[Recalled], whole: PatrolResult, ways: Ways) -> tuple[s
         "blind": [redact_text(text)[:LONGEST] for text in whole.blind[:MOST_BESIDES]],
         "besides": [redact_text(text)[:LONGEST] for _, text in besides[:MOST_BESIDES]],
         "runs": [_brief(seen) for seen in needing[:MOST]],
-        **({"suppressed": f"{left_out} more runs need a person"} if left_out > 0 else {}),
+        **({"suppressed": more} if left_out > 0 else {}),
     }
     done = tell(ways, message)
     return done.problem, done.taken

@@ -40,6 +40,7 @@ from holdfast.model.errors import HoldfastError, StorageError
 from holdfast.model.ids import is_run_id
 from holdfast.model.record import record
 from holdfast.model.scheduler import Phase
+from holdfast.model.units import format_count
 
 from . import patrol
 from .containers import clear_containers
@@ -266,7 +267,7 @@ def _sweep(root: str, *, dry_run: bool, left_s: float) -> list[Repair]:
         found = Offload(lambda: _sweep_here(root, dry_run)).wait(max(0.0, min(left_s, SWEEP_S)))
     except (OffloadFailed, OSError) as error:
         return [Repair(RepairKind.REST, root, why, repair, problem=str(error))]
-    count = f"{found} {'thing' if found == 1 else 'things'}"
+    count = format_count(found, "thing")
     return [Repair(RepairKind.REST, root, why, f"{count} {repair}", done=not dry_run)] if found else []
 
 

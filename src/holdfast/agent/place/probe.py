@@ -32,6 +32,7 @@ from holdfast.model.gpu import Inventory, InventorySource
 from holdfast.model.place import BoxFacts, CardFacts, DiskFacts
 from holdfast.model.record import replace
 from holdfast.model.runs_root import bundles_dir
+from holdfast.model.units import format_count
 from holdfast.store.paths import default_root
 
 from .answer import answer
@@ -204,7 +205,7 @@ def _with_warnings(facts: BoxFacts, inventory: Inventory, warnings: list[str]) -
         if disk.free_bytes is not None and disk.free_bytes < LITTLE_BYTES and disk.path != "/dev/shm":  # noqa: S108
             warnings.append(f"{disk.path}: {disk.free_bytes >> 20} MiB are free")
         if disk.free_inodes is not None and disk.free_inodes < FEW_INODES:
-            warnings.append(f"{disk.path}: {disk.free_inodes} inodes are free")
+            warnings.append(f"{disk.path}: {format_count(disk.free_inodes, 'inode is', 'inodes are')} free")
     most = facts.limits["open files"]
     if most is not None and most < FEW_FILES:
         warnings.append(f"only {most} open files are allowed")

@@ -9,6 +9,7 @@ from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.queue import JobState
 from holdfast.model.run import Outcome
+from holdfast.model.units import format_count
 
 from .proof import judge_ended
 from .requeue import decide_requeue
@@ -83,7 +84,7 @@ class JobEndings:
         row = self._failed_in_row[job.group] = self._failed_in_row.get(job.group, 0) + 1
         if group is not None and 0 < group.hold_after <= row and not group.held:
             self._failed_in_row[job.group] = 0
-            self._queue.hold_group(job.group, f"{row} jobs in a row failed, the last was {job.label}")
+            self._queue.hold_group(job.group, f"{format_count(row, 'job')} in a row failed, the last was {job.label}")
 
 
 def _facts_of(run: WatchedRun, ended: Ended) -> dict[str, object]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from holdfast.host.formats.copy_mark import describe_mark, read_mark
 from holdfast.host.process.processes import user_name
 from holdfast.model.errors import HoldfastError, NoSuchRun, NotPermitted, UsageError
-from holdfast.model.ids import is_run_id, name_of
+from holdfast.model.ids import is_name, is_run_id, name_of
 from holdfast.model.record import record
 from holdfast.store.index import Index
 from holdfast.store.paths import HOME_RUNS, default_root
@@ -173,7 +173,7 @@ def _find_path(text: str) -> FoundRun:
             return job
         raise NoSuchRun(
             f"{text} is neither a run's directory (its name is no run id) nor a job of the queue",
-            hint="holdfast ls lists the runs, holdfast queue ls the jobs",
+            hint=_point_at_group(text, list_roots()) or "holdfast ls lists the runs, holdfast queue ls the jobs",
         )
     try:
         os.lstat(path)
@@ -198,6 +198,18 @@ def _find_job(label: str) -> FoundRun | None:
 
     found = find_labelled(label, list_roots())
     return None if found is None else FoundRun(f"{found[0]}/{found[1]}", found[1], found[0], found[2])
+
+
+def _point_at_group(text: str, roots: Iterable[str]) -> str:
+    """The commands for all jobs of a group, where a group is called so, with or without a slash at the end."""
+    group = text.rstrip("/")
+    # For a run that is not found.
+    if not is_name(group) or not import_module("holdfast.agent.view.runs.by_label").is_group(group, roots):
+        return ""
+    return (
+        f"{group} is a group of jobs: holdfast sweep show {group}; their output: holdfast logs {group}/; to stop them "
+        f"all: holdfast queue cancel {group}/ --running"
+    )
 
 
 def _list_runs(roots: Iterable[str]) -> list[tuple[str, str]]:
@@ -266,6 +278,7 @@ def _missing(text: str, roots: list[str], runs: list[tuple[str, str]]) -> FoundR
     hint = f"did you mean {near[0]}?" if near else "holdfast ls lists the runs; --runs DIR looks elsewhere"
     if text and read_mark(text) is not None:
         hint = f"the copy that is here is named with its path: ./{text}"
+    hint = _point_at_group(text, roots) or hint
     where = "; ".join([", ".join(roots), *_list_closed(roots)])
     return NoSuchRun(f"no run answers to {text!r} under {where}", hint=hint)
 

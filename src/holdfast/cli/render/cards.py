@@ -9,7 +9,7 @@ from holdfast.core.cards.holder_words import NEEDS_ADVICE, advise_on_process, de
 from holdfast.core.cards.packing import describe_sharer
 from holdfast.core.moments import at_zone
 from holdfast.model.finding import Finding, Level
-from holdfast.model.units import format_bytes, format_duration
+from holdfast.model.units import format_bytes, format_count, format_duration
 
 from . import clean, fits, note, pairs, table
 from .findings import print_levels
@@ -56,7 +56,7 @@ def print_cards(box: CardList) -> None:
             print(f"card {_title(place)}:")
             pairs(details, indent=2)
     for position, ticket in enumerate(box.waiting[:MOST_WAITING], start=1):
-        wanted = f"{ticket.count} of {len(ticket.candidates)} cards"
+        wanted = f"{ticket.count} of {format_count(len(ticket.candidates), 'card')}"
         print(clean(f"in line {position}: {ticket.user}, run {ticket.run_id}, {wanted}"))
     if len(box.waiting) > MOST_WAITING:
         note(f"{len(box.waiting) - MOST_WAITING} more wait; --json lists them all")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from holdfast.model.units import format_bytes, format_duration
+from holdfast.model.units import format_bytes, format_count, format_duration
 
 from . import clean, heading, is_terminal, note, pairs, table
 
@@ -142,7 +142,7 @@ def print_page(page: CheckpointPage, *, everything: bool) -> None:
         note(f"{item.name}: {item.problem}")
     age = format_duration(max(time.time() - (item.created or 0.0), 0.0))
     metrics = ", ".join(f"{name} {_number(value)}" for name, value in (item.metrics or {}).items())
-    files = "1 file" if len(page.files) == 1 else f"{len(page.files)} files"
+    files = format_count(len(page.files), "file")
     pairs(
         [
             ("checkpoint", item.path),
@@ -173,7 +173,8 @@ def _print_name(name: str, page: CheckpointPage, *, everything: bool) -> None:
     kind = "kept by holdfast" if name == OWN else str(what.get("kind", "not in the record"))
     shared = ", the same on all ranks" if what.get("replicated") else ""
     found = page.arrays.get(name, ())
-    total = f"; {len(found)} arrays, {format_bytes(sum(array.bytes for array in found))}" if found else ""
+    size = format_bytes(sum(array.bytes for array in found))
+    total = f"; {format_count(len(found), 'array')}, {size}" if found else ""
     heading(f"{_clean(name)} ({_clean(kind)}{shared}{total})")
     limit = len(found) if everything else SHORT_KEYS
     if found:
@@ -219,7 +220,7 @@ def walk_values(document: Any, path: str = "", depth: int = 0) -> Iterator[tuple
 
 def _describe(value: Any) -> str:  # noqa: ANN401
     if isinstance(value, list) and len(value) > LONGEST_LIST:
-        return f"list of {len(value)} values"
+        return f"list of {format_count(len(value), 'value')}"
     if isinstance(value, dict):
         kind = str(value.get(KIND))
         inner = value.get("value")
@@ -256,4 +257,5 @@ def print_pruning(found: CheckpointPruning, *, planned: bool) -> None:
 def print_exported(made: ExportedCheckpoint) -> None:
     """The file's path, and in a note what is in it."""
     print(made.path)
-    note(f"step {made.step}: {', '.join(made.names)} ({made.arrays} arrays), {format_bytes(made.bytes)}, {made.format}")
+    extent = f"({format_count(made.arrays, 'array')}), {format_bytes(made.bytes)}, {made.format}"
+    note(f"step {made.step}: {', '.join(made.names)} {extent}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.queue.words import count_jobs
 from holdfast.model.queue import WAITING_STATES, GroupKind, JobState
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 
 from . import clean, heading, note, pairs, table
 from .dry_run import list_job
@@ -61,7 +61,7 @@ def print_jobs_plan(plan: JobsPlan) -> None:
     if plan.code is None:
         print("  none is sent: the working directory is the box's own")
     else:
-        print(f"  {plan.code.files} files, {format_bytes(plan.code.bytes)}, tree {plan.code.tree[:16]}")
+        print(f"  {format_count(plan.code.files, 'file')}, {format_bytes(plan.code.bytes)}, tree {plan.code.tree[:16]}")
         print(f"  {_say_copies(plan)}; what is there already is not sent again")
     heading("job")
     pairs(list_job(plan.base), indent=2)

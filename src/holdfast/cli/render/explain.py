@@ -11,7 +11,7 @@ from . import heading, is_terminal, table, terminal_width
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.catalogue import Gotcha
-    from holdfast.diagnosis.explain import ClassPage, XidPage
+    from holdfast.diagnosis.explain import ClassPage, ExitCodePage, XidPage
 
 WIDTH = 100
 RETRIES = {
@@ -72,6 +72,14 @@ def print_xid(page: XidPage) -> None:
             ("source", xid.source),
         ]
     )
+
+
+def print_exit_code(page: ExitCodePage) -> None:
+    """One exit code."""
+    row = page.exit_code
+    heading(f"exit code {row.code}")
+    outcomes = ", ".join(outcome.value.replace("_", " ") for outcome in row.outcomes)
+    _print_fields([("outcome of a run", outcomes), ("when", row.when)])
 
 
 def _print_fields(fields: list[tuple[str, str]]) -> None:

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.job.redact import redact_argv
 from holdfast.core.moments import format_moment
-from holdfast.core.queue.choose import WaitKind
 from holdfast.model.queue import ACTIVE_STATES, WAITING_STATES, JobState
 from holdfast.model.run import Outcome
-from holdfast.model.units import format_duration
+from holdfast.model.units import format_count, format_duration
 
 from . import clean, heading, note, pairs
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.agent.queue.view.job import JobView
-    from holdfast.model.queue import QueuedJob
 
 NO_BASIS = ("no job like it", "it ", "what it needs")
 HASH_DIGITS = 16
@@ -84,7 +82,7 @@ def _list_facts(seen: JobView) -> Iterator[tuple[str, object]]:
         if job.outcome == Outcome.SUCCEEDED.value and job.failure:
             yield "take it as done", f"holdfast queue accept {job.label}"
     if job.requeued:
-        yield "begun again", f"{job.requeued} times after it was lost, preempted or out of memory"
+        yield "begun again", f"{format_count(job.requeued, 'time')} after it was lost, preempted or out of memory"
     if handed_in.source is not None:
         yield "from", handed_in.source
 
@@ -96,32 +94,12 @@ def _command_of(seen: JobView) -> str:
 
 
 def _print_advice(seen: JobView) -> None:
-    job = seen.job
     if not seen.needs_a_person:
         if seen.worker_problem:
             print(f"  {clean(seen.worker_problem)}")
         return
-    if job.state is not JobState.HELD:
-        ways = (_find_way_on(job, reason.why) for reason in seen.reasons)
-        what = "; ".join(dict.fromkeys(way for way in ways if way))
-    elif "`holdfast queue " in job.note:
-        # The note has the command, with what it takes for this job.
-        what = ""
-    else:
-        what = f"holdfast queue resume {job.label}"
+    what = "; ".join(dict.fromkeys(reason.way for reason in seen.reasons if reason.way))
     print(f"  this does not pass by itself{': ' + clean(what) if what else ''}")
-
-
-def _find_way_on(job: QueuedJob, why: WaitKind) -> str:
-    ways = {
-        WaitKind.QUEUE_PAUSED: "holdfast queue resume",
-        WaitKind.DRAINING: "holdfast queue resume",
-        WaitKind.GROUP_PAUSED: f"holdfast queue resume {job.group}",
-        WaitKind.GROUP_HELD: f"holdfast queue resume {job.group}",
-        WaitKind.NEEDS_FAILED: "holdfast queue retry for what it needs (or queue accept: an exit code 0 in doubt)",
-        WaitKind.NO_SLOTS: "holdfast queue set --cpu-slots auto",
-    }
-    return ways.get(why, "")
 
 
 def _say_estimate(seen: JobView) -> str:

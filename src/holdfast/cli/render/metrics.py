@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.core.run.progress import OWN_NAMES, thin_out
-from holdfast.model.units import format_duration
+from holdfast.model.units import format_count, format_duration
 
 from . import clean, note, pairs, table
 
@@ -38,9 +38,10 @@ def print_metrics(found: Metrics) -> None:
     table(("name", "first", "last", "lowest", "highest", "step", "curve"), rows, right=(1, 2, 3, 4, 5))
     for one in found.series:
         if one.nonfinite:
-            note(f"{one.name}: {one.nonfinite} of {one.count} values are no finite numbers")
+            what = "is no finite number" if one.nonfinite == 1 else "are no finite numbers"
+            note(f"{one.name}: {one.nonfinite} of {format_count(one.count, 'value')} {what}")
     if found.unread:
-        note(f"{found.unread} lines could not be read")
+        note(f"{format_count(found.unread, 'line')} could not be read")
 
 
 def print_last_rows(found: Metrics, lines: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 
 from . import heading, pairs
 from .dry_run import list_job
@@ -25,7 +25,7 @@ def print_order_plan(plan: OrderPlan) -> None:
     if plan.code is None:
         print("  none is sent: the working directory is the box's own")
     else:
-        files = f"{plan.code.files} file{'' if plan.code.files == 1 else 's'}"
+        files = format_count(plan.code.files, "file")
         print(f"  {files}, {format_bytes(plan.code.bytes)}, tree {plan.code.tree[:16]}")
         print("  what is there already is not sent again")
     heading("job")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.patrol.patrol import say_unseen
 from holdfast.model.place import LOCAL
 from holdfast.model.record import replace
-from holdfast.model.units import format_duration
+from holdfast.model.units import format_count, format_duration
 
 from . import clean, note, paint
 from .placed_runs import print_silent
@@ -30,7 +30,8 @@ def print_report(report: PatrolReport, *, everything: bool, news_only: bool) -> 
         note(f"could not be looked at: {problem}")
     _print_runs(report.runs, everything=everything, news_only=news_only)
     if report.other_accounts and everything:
-        note(f"{report.other_accounts} runs of other accounts were not looked at")
+        others = format_count(report.other_accounts, "run of another account was", "runs of other accounts were")
+        note(f"{others} not looked at")
     for problem in report.notes:
         note(problem)
 

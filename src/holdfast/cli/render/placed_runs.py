@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.desk.runs.pending import REFUSED
 from holdfast.host.clock import find_age
 from holdfast.model.sighting import Reach
-from holdfast.model.units import format_duration
+from holdfast.model.units import format_count, format_duration
 
 from . import note
 from .runs import describe_step, print_columns
@@ -33,7 +33,7 @@ def print_placed_runs(found: PlacedRuns, states: Sequence[str]) -> None:
     if len(found.runs) < found.total:
         note(f"{found.total - len(found.runs)} older runs are not shown; --all shows them")
     elif not found.runs:
-        none = f"none of {found.known} runs is {' or '.join(states)}"
+        none = f"none of {format_count(found.known, 'run')} is {' or '.join(states)}"
         note(none if found.known else "no runs are known here or elsewhere; holdfast run starts one")
     for run in [run for run in found.runs if run.condition == REFUSED][:MOST_TOLD]:
         note(f"{run.place}:{run.run_id} was refused there and is no run: {run.reason}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.desk.place_list import MOST_PARTITIONS, REACHED, list_warnings
 from holdfast.host.clock import find_age
-from holdfast.model.units import format_bytes, format_duration
+from holdfast.model.units import format_bytes, format_count, format_duration
 
 from . import fits, note, pairs, table
 
@@ -164,12 +164,13 @@ def _describe_slurm(slurm: SlurmFacts) -> Iterator[tuple[str, object]]:
 
 def _describe_nodes(slurm: SlurmFacts) -> str:
     cards = ", ".join(f"{count} {kind or 'cards'}".strip() for kind, count in slurm.cards.items())
-    return f"{slurm.nodes} nodes, {f'at most {cards} on one' if cards else 'no cards'}"
+    return f"{format_count(slurm.nodes, 'node')}, {f'at most {cards} on one' if cards else 'no cards'}"
 
 
 def _describe_partition(partition: PartitionFacts) -> str:
     longest = "no time limit" if partition.max_time_s is None else f"at most {format_duration(partition.max_time_s)}"
-    words = [longest, f"{partition.nodes} nodes", f"preempted jobs: {partition.preempt_mode.lower() or 'unknown'}"]
+    nodes = "? nodes" if partition.nodes is None else format_count(partition.nodes, "node")
+    words = [longest, nodes, f"preempted jobs: {partition.preempt_mode.lower() or 'unknown'}"]
     if partition.grace_s:
         # Source: docs/slurm.md, measured with 22.05.8: the batch process hears of it at its end only.
         words.append(f"GraceTime {format_duration(partition.grace_s)}, of which only steps are told")
@@ -234,7 +235,7 @@ def print_next(place: Place, facts: BoxFacts | None, problem: HoldfastError | No
     if facts is not None:
         for words in list_warnings(facts, place)[:MOST_WARNINGS]:
             note(f"warning: {words}")
-        found = f"{len(facts.cards)} card{'' if len(facts.cards) == 1 else 's'}"
+        found = format_count(len(facts.cards), "card")
         if facts.slurm is not None:
             found = f"Slurm {facts.slurm.version} with {_describe_nodes(facts.slurm)}"
         print(f"measured: Python {facts.python_version}, {found}, runs in {facts.root}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.profile.lint import list_dangers
 from holdfast.core.profile.stale import describe_age
 from holdfast.host.clock import utc_now
-from holdfast.model.units import format_bytes, format_duration
+from holdfast.model.units import format_bytes, format_count, format_duration
 
 from . import heading, note, pairs, table
 
@@ -92,7 +92,7 @@ def _summarise(profile: Profile, own: str) -> Iterator[tuple[str, object]]:
 
 def _row(profile: Profile, tier: Tier) -> list[object]:
     limits = [] if tier.cap_bytes is None else [format_bytes(tier.cap_bytes)]
-    limits += [] if tier.cap_inodes is None else [f"{tier.cap_inodes} inodes"]
+    limits += [] if tier.cap_inodes is None else [format_count(tier.cap_inodes, "inode")]
     limits += [f"shared in its {tier.shared_with}"] if tier.shared_with else []
     answers = [tier.survives.get(verb.name, "not said") for verb in profile.verbs]
     return [tier.name, " ".join(tier.paths) or None, *answers, ", ".join(limits) or None]

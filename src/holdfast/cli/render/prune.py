@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 
 from . import note, table
 
@@ -37,17 +37,17 @@ def print_pruning(found: ScratchPruning) -> None:
     """How it ended."""
     if found.done is None:
         note(
-            f"would remove {found.files} files, {format_bytes(found.size_bytes)}; --yes removes them"
+            f"would remove {format_count(found.files, 'file')}, {format_bytes(found.size_bytes)}; --yes removes them"
             if found.plan.victims
             else "nothing to remove"
         )
         return
-    note(f"removed {found.done.files} files, {format_bytes(found.done.freed_bytes)}")
+    note(f"removed {format_count(found.done.files, 'file')}, {format_bytes(found.done.freed_bytes)}")
     for text in found.done.failed:
         note(f"not removed: {text}")
 
 
 def word_question(found: ScratchPruning, beyond: int) -> str:
     """What a person is asked; `beyond` patterns were named that the job does not declare."""
-    more = f", {beyond} pattern{'' if beyond == 1 else 's'} of them beyond what the job declares" if beyond else ""
-    return f"Remove {found.files} files, {format_bytes(found.size_bytes)}{more}?"
+    more = f", {format_count(beyond, 'pattern')} of them beyond what the job declares" if beyond else ""
+    return f"Remove {format_count(found.files, 'file')}, {format_bytes(found.size_bytes)}{more}?"

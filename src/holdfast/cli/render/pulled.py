@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.control_characters import clean
 from holdfast.model.receipt import LOADED, READ, UNTESTED
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -89,4 +89,4 @@ def _print_more(count: int) -> None:
 
 
 def _count(files: int) -> str:
-    return "1 file" if files == 1 else f"{files} files"
+    return format_count(files, "file")

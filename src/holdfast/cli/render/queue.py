@@ -8,7 +8,7 @@ from holdfast.core.queue.completion import ProofStatus
 from holdfast.core.queue.words import count_jobs, name_labels
 from holdfast.desk.caller import CALLER
 from holdfast.model.queue import ACTIVE_STATES, WAITING_STATES, JobState
-from holdfast.model.units import format_duration
+from holdfast.model.units import format_count, format_duration
 
 from . import clean, fits, heading, note, paint, table
 
@@ -42,7 +42,7 @@ def print_queue(seen: QueueList) -> None:
         ]
         table(("#", "user", "cards", "for", "job", "run"), rows, right=(0, 2, 3))
         if len(seen.line) > SHOWN_LINE:
-            note(f"{len(seen.line) - SHOWN_LINE} more stand in line; --json lists them")
+            note(f"{format_count(len(seen.line) - SHOWN_LINE, 'more stands', 'more stand')} in line; --json lists them")
     if seen.line_unread:
         note(f"the line for cards cannot be read: {seen.line_unread}")
     for text in seen.warnings:
@@ -62,8 +62,9 @@ def _print_jobs(seen: QueueList) -> None:
     ]
     table(("job", "state", "prio", "cards", "why"), lines, right=(2, 3))
     if seen.more:
-        verb = "wait" if all(state in WAITING_STATES | ACTIVE_STATES for state in seen.states) else "of these"
-        note(f"{seen.more} more {verb}; --all shows every job")
+        wait = all(state in WAITING_STATES | ACTIVE_STATES for state in seen.states)
+        more = format_count(seen.more, "more waits", "more wait") if wait else f"{seen.more} more of these"
+        note(f"{more}; --all shows every job")
 
 
 def _print_groups(groups: tuple[GroupLine, ...]) -> None:
@@ -77,7 +78,7 @@ def _print_groups(groups: tuple[GroupLine, ...]) -> None:
     headers = ("group", "active", *(state.value for state in COLUMNS), "other", "left")
     table(headers, [tuple(cell or None for cell in row) for row in rows], right=tuple(range(1, len(headers) - 1)))
     if len(groups) > SHOWN_GROUPS:
-        note(f"{len(groups) - SHOWN_GROUPS} more groups; --json lists them")
+        note(f"{format_count(len(groups) - SHOWN_GROUPS, 'more group')}; --json lists them")
 
 
 def _list_active(job: ActiveJob) -> tuple[object, ...]:

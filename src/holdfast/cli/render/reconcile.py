@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.model.units import format_count
+
 from . import clean, note
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ def print_reconciled(found: ReconcileReport) -> None:
         note(words)
     for problem in found.unread:
         note(f"could not be looked at: {problem}")
-    counts = f"{_plural(found.runs, 'run')} and {_plural(found.sentinels, 'sentinel')} looked at"
+    counts = f"{format_count(found.runs, 'run')} and {format_count(found.sentinels, 'sentinel')} looked at"
     if found.unread:
         counts += f", {len(found.unread)} could not be"
     note(counts if found.repairs or found.unread else f"{counts}; nothing was out of line")
@@ -33,10 +35,6 @@ def _print(repair: Repair, *, dry_run: bool) -> None:
         print(f"  {'would be: ' if dry_run else ''}{clean(repair.repair)}")
 
 
-def _plural(count: int, word: str) -> str:
-    return f"{count} {word}{'' if count == 1 else 's'}"
-
-
 def print_reconciled_place(found: ReconciledPlace) -> None:
     """Print what became of each order without an answer; how much is known now is said beside it."""
     for order in found.orders:
@@ -47,4 +45,4 @@ def print_reconciled_place(found: ReconciledPlace) -> None:
         note(f"{found.place}: {root} cannot be read there; what was known of its runs is kept")
     if found.notice:
         note(f"{found.place}: {found.notice}")
-    note(f"{_plural(found.runs, 'run')} of {found.place} known, {found.live} of them not ended")
+    note(f"{format_count(found.runs, 'run')} of {found.place} known, {found.live} of them not ended")

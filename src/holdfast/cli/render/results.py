@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.results import count_files
 from holdfast.model.run import CopyState
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 
 from . import clean, note, table
 from .redrawn_line import RedrawnLine
@@ -34,7 +34,7 @@ class CopyMeter:
         """One of many."""
         if at.files_total:
             size = f"{format_bytes(at.bytes_done)} of {format_bytes(at.bytes_total)}"
-            self._line.draw(f"{name}: {at.files_done} of {at.files_total} files, {size}")
+            self._line.draw(f"{name}: {at.files_done} of {format_count(at.files_total, 'file')}, {size}")
 
     def close(self) -> None:
         """End the line."""

@@ -15,7 +15,7 @@ from holdfast.host.clock import epoch_s
 from holdfast.model.origin import KeyChange
 from holdfast.model.queue import DEFAULT_GROUP
 from holdfast.model.run import Ended
-from holdfast.model.units import format_bytes, format_duration
+from holdfast.model.units import format_bytes, format_count, format_duration
 
 from . import clean, heading, pairs, table
 from .job_change import describe_changes, describe_limit
@@ -273,8 +273,8 @@ def _place_lines(dossier: Dossier, *, environment: bool) -> list[tuple[str, obje
         lines.append(("limits", "none asked for"))
     added = manifest.get("environment_added")
     if isinstance(added, (dict, list)) and added:
-        names = ", ".join(map(str, added)) if environment else f"{len(added)} variables (--env names them)"
-        lines.append(("env added", names))
+        count = format_count(len(added), "variable")
+        lines.append(("env added", ", ".join(map(str, added)) if environment else f"{count} (--env names them)"))
     return lines
 
 

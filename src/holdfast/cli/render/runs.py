@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from holdfast.model.units import format_duration
+from holdfast.model.units import format_count, format_duration
 
 from . import is_terminal, note, table, terminal_width
 from .layout import measure
@@ -34,7 +34,7 @@ def print_runs(found: RunList, states: Sequence[str]) -> None:
     if len(found.runs) < found.total:
         note(f"{found.total - len(found.runs)} older runs are not shown; --all shows them")
     elif not found.runs:
-        none = f"none of {found.known} runs is {' or '.join(states)}"
+        none = f"none of {format_count(found.known, 'run')} is {' or '.join(states)}"
         note(none if found.known else "no runs yet; holdfast run starts one")
 
 

@@ -15,6 +15,7 @@ from holdfast.core.queue.results import (
     results_differ,
     sort_rows,
 )
+from holdfast.core.queue.words import count_jobs
 from holdfast.model.queue import JobState
 from holdfast.model.units import format_duration
 
@@ -43,7 +44,7 @@ def print_contradictions(built: BuiltSweep) -> None:
 
 def print_preview(found: SweepPreview, said: Collection[str]) -> None:
     """Print every job; `said` are notes that were said before."""
-    print(f"{_count_jobs(len(found.jobs))} for group {found.group}")
+    print(f"{count_jobs(len(found.jobs))} for group {found.group}")
     rows = [
         (
             job.job,
@@ -65,7 +66,7 @@ def print_taken(taken: TakenSweep, said: Collection[str]) -> None:
     """Say how many jobs were taken, and how to go on; `said` are notes that were said before."""
     known = f" ({taken.known} of them handed in before)" if taken.known else ""
     total = f", which has {taken.total} now" if taken.total > len(taken.jobs) else ""
-    print(f"{_count_jobs(len(taken.jobs))} in sweep {taken.group}{known}{total}")
+    print(f"{count_jobs(len(taken.jobs))} in sweep {taken.group}{known}{total}")
     _say_rest(taken.notes, said)
     if taken.stopped is not None:
         note(f"nothing of it starts: it {taken.stopped}; holdfast queue resume {taken.group}")
@@ -76,10 +77,6 @@ def _say_rest(notes: Sequence[str], said: Collection[str]) -> None:
     for text in notes:
         if text not in said:
             note(text)
-
-
-def _count_jobs(number: int) -> str:
-    return f"{number} job{'' if number == 1 else 's'}"
 
 
 def print_rows(

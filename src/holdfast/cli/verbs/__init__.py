@@ -66,7 +66,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Help": {
         "rules": "Print the rules, each with how it is enforced here.",
-        "explain": "Explain a known failure, a class of a verdict, or a Xid.",
+        "explain": "Explain a known failure, a class, an exit code, or a Xid.",
         "fault": "Let a training fail on purpose, and check the verdict.",
         "schema": "Print the JSON Schema of job files, for editors.",
         "completion": "Print the completion script for bash, zsh or fish.",

@@ -17,9 +17,11 @@ def command(shell: str, as_json: bool) -> int:  # noqa: FBT001 - a flag of the c
     """Print the completion script for SHELL.
 
     \b
-    bash  holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast
+    bash  mkdir -p ~/.local/share/bash-completion/completions
+          holdfast completion bash > ~/.local/share/bash-completion/completions/holdfast
     zsh   holdfast completion zsh > "${fpath[1]}/_holdfast"
-    fish  holdfast completion fish > ~/.config/fish/completions/holdfast.fish
+    fish  mkdir -p ~/.config/fish/completions
+          holdfast completion fish > ~/.config/fish/completions/holdfast.fish
     """  # noqa: D301 - \b is click's mark for lines that are not to be joined
     made = build_script(shell)
     print_record(made) if as_json else print(made.script)

@@ -9,7 +9,7 @@ from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.copying import CopyProgress
 from holdfast.desk.fetch import Interrupted, fetch, parse_source
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 
 from . import SUMMARIES
 
@@ -47,6 +47,6 @@ def command(*, source: str, target: str, force: bool, as_json: bool) -> int:
         note(f"left out: {text}")
     if done.left_out_count > len(done.left_out):
         note(f"and {done.left_out_count - len(done.left_out)} more")
-    count = "1 file" if done.files == 1 else f"{done.files} files"
+    count = format_count(done.files, "file")
     print(f"{done.target}: {count}, {format_bytes(done.bytes)}, proven")
     return 0

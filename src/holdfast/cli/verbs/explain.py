@@ -1,4 +1,4 @@
-"""``holdfast explain``: the catalogue of gotchas, the failure classes and the Xid numbers, in words."""
+"""``holdfast explain``: the catalogue of gotchas, the failure classes, exit codes and Xid numbers, in words."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import click
 
 from holdfast.cli.completion import build_completer
 from holdfast.cli.render import note, print_record
-from holdfast.cli.render.explain import print_class, print_gotcha, print_gotchas, print_xid
-from holdfast.diagnosis.explain import ClassPage, XidPage, find_topic, list_gotchas, list_topics
+from holdfast.cli.render.explain import print_class, print_exit_code, print_gotcha, print_gotchas, print_xid
+from holdfast.diagnosis.explain import ClassPage, ExitCodePage, XidPage, find_topic, list_gotchas, list_topics
 from holdfast.model.errors import UsageError
 
 from . import SUMMARIES
@@ -27,6 +27,7 @@ EPILOG = """\b
 holdfast explain U11                   memory on a card that belongs to nobody
 holdfast explain out_of_memory         a class, its action, and the gotchas that lead to it
 holdfast explain xid 79                an error number of the driver
+holdfast explain 78                    an exit code of holdfast
 holdfast explain --search 'full disk'  the gotchas in which both words stand
 
 \b
@@ -38,7 +39,7 @@ Exit codes: 0 it was found; 1 nothing has these words; 66 there is no such topic
 @click.option("--search", "words", metavar="WORDS", help="List the gotchas in which all of these words stand.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(*, topic: tuple[str, ...], words: str | None, as_json: bool) -> int:
-    """Explain TOPIC: a gotcha (U11, SLURM2), a class of a verdict (out_of_memory, deadlock) or a Xid (xid 79).
+    """Explain TOPIC: a gotcha (U11), a class of a verdict (out_of_memory), an exit code (78) or a Xid (xid 79).
 
     Without a topic every gotcha is listed with its title and what holdfast does about it (later: nothing yet).
     """
@@ -62,9 +63,12 @@ def command(*, topic: tuple[str, ...], words: str | None, as_json: bool) -> int:
     return 0 if listed.gotchas else 1
 
 
-def _print_topic(found: Gotcha | ClassPage | XidPage) -> None:
+def _print_topic(found: Gotcha | ClassPage | XidPage | ExitCodePage) -> None:
     if isinstance(found, ClassPage):
         print_class(found)
+    elif isinstance(found, ExitCodePage):
+        print_exit_code(found)
+        note(f"for an error number of the driver: holdfast explain xid {found.exit_code.code}")
     elif isinstance(found, XidPage):
         print_xid(found)
     else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
@@ -23,7 +22,7 @@ from holdfast.cli.render import note, print_record
 from holdfast.desk.caller import CALLER
 from holdfast.desk.terminal import write_fully
 from holdfast.model import wire
-from holdfast.model.errors import UsageError
+from holdfast.model.errors import NoSuchRun, UsageError
 from holdfast.model.record import record, replace
 
 from . import SUMMARIES
@@ -31,7 +30,10 @@ from . import SUMMARIES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.agent.queue.view.group_runs import GroupRuns
     from holdfast.desk.route.frames import Position
+
+    Chosen = Sequence[tuple[str, Sequence[int]]]
 
 HEADED = 2
 """From this many attempts on each one shown gets a heading."""
@@ -76,7 +78,8 @@ def command(  # noqa: PLR0913 - one for each option
 ) -> int:
     """Print or follow the output of each RUN (its id, the beginning of it, or its name), live or ended.
 
-    Of several runs, or GROUP/ for the jobs of a group or sweep, each line begins with the name of its run.
+    Of several runs, or GROUP/ for the jobs of a group or sweep, each line begins with the name of its run. A group is
+    followed until none of its jobs goes on: those that begin meanwhile are shown, too.
 
     The job's bytes are printed as they are. Where the middle was cut because the output is capped, a line in it says
     how much went. With --json at most the last 16 MiB and 200,000 lines, and how many bytes before them were left out.
@@ -88,6 +91,7 @@ def command(  # noqa: PLR0913 - one for each option
     if follow and as_json:
         raise UsageError("--follow prints as it comes; --json is one object", hint="leave one out, or follow --events")
     name = wire.SUPERVISOR_LOG if supervisor else wire.EVENTS if events else name_output(node or 0)
+    groups = [name for name in names if _means_group(name)]
     run_dirs = _find_runs(names, runs, follow=follow)
     pattern = None if grep is None else _read_pattern(grep)
     chosen = [(run_dir, choose_attempts(run_dir, attempt)) for run_dir in run_dirs]
@@ -97,8 +101,9 @@ def command(  # noqa: PLR0913 - one for each option
     if node:
         for run_dir, numbers in chosen:
             _require_node(run_dir, numbers[-1], node)
-    if len(run_dirs) > 1 or pattern is not None:
-        _print_lines(chosen, name, pattern, lines=lines, follow=follow)
+    if groups or len(run_dirs) > 1 or pattern is not None:
+        output = _Lines(name, pattern, lines, named=bool(groups) or len(run_dirs) > 1)
+        output.follow(chosen, groups, runs) if follow else output.print(chosen)
         return 0
     _print_one(*chosen[0], name, lines=lines, follow=follow, nodes=node is None)
     return 0
@@ -122,16 +127,29 @@ def _print_one(
             note(f"this is node 0 of {len(found.nodes)}; {others}")
 
 
+def _means_group(name: str) -> bool:
+    """Whether it is ``GROUP/``."""
+    return name.endswith("/") and name.count("/") == 1
+
+
 def _find_runs(names: Sequence[str], runs: str | None, *, follow: bool) -> list[str]:
     """The directories of the runs that are meant, each once."""
     found: list[str] = []
     for name in names:
-        if name.endswith("/") and name.count("/") == 1:
-            # It knows the queue, which a run's own name does not need.
-            found += import_module("holdfast.agent.view.runs.by_label").find_runs_of_group(name, list_roots(runs))
+        if _means_group(name):
+            group = _look_at_group(name, runs)
+            if not (group.run_dirs or (follow and group.open)):
+                raise NoSuchRun(f"no job of {name} has a run", hint=f"holdfast queue ls {name.rstrip('/')}")
+            found += group.run_dirs
         else:
             found.append((find_ending if follow else find_readable)(name, runs).run_dir)
     return list(dict.fromkeys(found))
+
+
+def _look_at_group(name: str, runs: str | None) -> GroupRuns:
+    from holdfast.agent.queue.view.group_runs import find_group_runs  # lazy: the queue, which a run does not need
+
+    return find_group_runs(name, list_roots(runs))
 
 
 def _read_pattern(text: str) -> re.Pattern[bytes]:
@@ -160,34 +178,58 @@ def _filter(logs: Logs, pattern: re.Pattern[bytes], lines: int | None) -> Logs:
     return replace(logs, attempts=tuple(attempts))
 
 
-def _print_lines(
-    chosen: Sequence[tuple[str, Sequence[int]]],
-    name: str,
-    pattern: re.Pattern[bytes] | None,
-    *,
-    lines: int | None,
-    follow: bool,
-) -> None:
-    """The lines of several runs, or the matching ones of one."""
-    labels = label_runs([run_dir for run_dir, _ in chosen]) if len(chosen) > 1 else [""]
-    files = [
-        LogFile(run_dir, number, name, label)
-        for (run_dir, numbers), label in zip(chosen, labels, strict=True)
-        for number in (numbers[-1:] if follow else numbers)
-    ]
-    logs = [FilteredLog(file, pattern) for file in files]
-    out = sys.stdout.buffer
-    sys.stdout.flush()
-    try:
-        if follow:
-            for view in follow_all(logs, lines, lambda line: write_fully(out, line)):
+class _Lines:
+    """The lines of several runs, or the matching ones of one: the last `lines` of them (None: all)."""
+
+    def __init__(self, name: str, pattern: re.Pattern[bytes] | None, lines: int | None, *, named: bool) -> None:
+        self._name, self._pattern, self._lines, self._named = name, pattern, lines, named
+        self._logs: list[FilteredLog] = []
+        self._stuck = ""
+
+    def print(self, chosen: Chosen) -> None:
+        """Print what is there."""
+        try:
+            self._logs += self._open([(run_dir, number) for run_dir, numbers in chosen for number in numbers])
+            for log in self._logs:
+                for line in read_all(log, self._lines):
+                    self._write(line)
+        finally:
+            self._close()
+
+    def follow(self, chosen: Chosen, groups: Sequence[str], runs: str | None) -> None:
+        """Print what is there and what comes, also of runs and attempts that a group gets meanwhile."""
+        try:
+            self._logs += self._open([(run_dir, numbers[-1]) for run_dir, numbers in chosen])
+            sys.stdout.flush()
+            find_more = (lambda: self._find_more(groups, runs)) if groups else None
+            for view in follow_all(self._logs, self._lines, self._write, find_more):
                 note(f"{view.run_id} {view.condition}: {view.note}")
-            return
-        for log in logs:
-            for line in read_all(log, lines):
-                write_fully(out, line)
-    finally:
-        for log in logs:
+            if self._stuck:
+                note(f"nothing more comes by itself: {self._stuck}")
+        finally:
+            self._close()
+
+    def _find_more(self, groups: Sequence[str], runs: str | None) -> tuple[Sequence[FilteredLog], bool]:
+        found = [_look_at_group(group, runs) for group in groups]
+        run_dirs = [run_dir for group in found for run_dir in group.run_dirs]
+        logs = self._open([(run_dir, choose_attempts(run_dir, None)[-1]) for run_dir in run_dirs])
+        known = {log.file.path for log in self._logs}
+        before, self._stuck = self._stuck, "; ".join(filter(None, (group.stuck for group in found)))
+        # Between two jobs it may look for a moment as if nothing went on.
+        goes_on = any(group.open and not group.stuck for group in found) or before != self._stuck
+        return [log for log in logs if log.file.path not in known], goes_on
+
+    def _open(self, attempts: Sequence[tuple[str, int]]) -> list[FilteredLog]:
+        run_dirs = list(dict.fromkeys(run_dir for run_dir, _ in attempts))
+        labels = dict(zip(run_dirs, label_runs(run_dirs), strict=True)) if self._named else {}
+        files = [LogFile(run_dir, number, self._name, labels.get(run_dir, "")) for run_dir, number in attempts]
+        return [FilteredLog(file, self._pattern) for file in files]
+
+    def _write(self, line: bytes) -> None:
+        write_fully(sys.stdout.buffer, line)
+
+    def _close(self) -> None:
+        for log in self._logs:
             log.close()
 
 

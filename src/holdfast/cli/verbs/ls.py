@@ -52,7 +52,7 @@ def command(  # noqa: PLR0913 - one for each option
 
     Runs that have not ended are always shown; of the ended ones the newest --limit. A STATE is a lifecycle state or an
     outcome as shown, the class of a failure (`refused`, `bug`), or `live` for every run that has not ended; give the
-    option several times for several.
+    option several times for several. LEFT is how long a run still takes, by the steps that it reports.
 
     On a desk these are the runs of this machine and of all places. Asked are the places with runs that had not ended,
     with --all every one; the others are shown as they were seen last, with the age of that. A place that does not

@@ -16,7 +16,7 @@ from holdfast.core.control_characters import clean
 from holdfast.core.job.job_paths import is_own
 from holdfast.desk.connect import find_place, open_box
 from holdfast.model.errors import EXIT_STOPPED, StorageError, UsageError
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 from holdfast.transfer.data.push import GOES_ON, Pushed, push_data
 from holdfast.transfer.data.roster import read_data
 
@@ -97,4 +97,4 @@ def _describe(done: Pushed) -> str:
 
 
 def _count(files: int) -> str:
-    return "1 file" if files == 1 else f"{files} files"
+    return format_count(files, "file")

@@ -11,7 +11,7 @@ from holdfast.cli.consent import confirm, is_of_others
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import clean, note, print_record, table
 from holdfast.model.errors import UsageError
-from holdfast.model.units import format_bytes, parse_duration
+from holdfast.model.units import format_bytes, format_count, parse_duration
 
 from . import SUMMARIES
 
@@ -84,7 +84,7 @@ def _read_age(text: str | None) -> float | None:
 
 def _print(found: Removal) -> None:
     size = format_bytes(sum(candidate.size_bytes for candidate in found.runs))
-    count = f"{len(found.runs)} run{'' if len(found.runs) == 1 else 's'}"
+    count = format_count(len(found.runs), "run")
     note(f"{'removed' if found.removed else 'would remove'} {count}, {size}")
     for text in found.refused:
         note(text)

@@ -24,7 +24,7 @@ from holdfast.model.gpu import (
     InventorySource,
     MigSlice,
 )
-from holdfast.model.units import format_bytes, format_duration
+from holdfast.model.units import format_bytes, format_count, format_duration
 
 if TYPE_CHECKING:
     from holdfast.model.packing import SharingRoom
@@ -399,7 +399,7 @@ def _choose_any(
         else:
             fit.append(uuid)
     if len(fit) < count:
-        problem = f"{count} GPUs are asked for and {len(fit)} of {len(nodes)} can be had"
+        problem = f"{format_count(count, 'GPU is', 'GPUs are')} asked for and {len(fit)} of {len(nodes)} can be had"
         partial = "" if inventory.complete else f" (the reading is not complete: {inventory.reason})"
         said = f": {_say_rejected(rejected)}" if rejected else ""
         return CardChoice(rejected=tuple(rejected), problem=problem + partial + said)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.gpu import Card, CardRules, GpuProcess, GpuRequest, HolderKind, Inventory, InventorySource, MigSlice
 from holdfast.model.packing import DeviceMemory, PackingRules, Sharer, SharingRoom
 from holdfast.model.record import replace
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 
 from .choose import find_device
 
@@ -209,7 +209,7 @@ def find_impossible(spec: JobSpec, inventory: Inventory, rules: Rules) -> tuple[
     found = []
     for most, what in ((rules.max_cards, "one run"), (rules.max_cards_per_user, "one account")):
         if most is not None and request.wanted > most:
-            found.append(f"{request.wanted} cards are asked for; this box's rules allow {most} for {what}")
+            found.append(f"{_count(request.wanted)} asked for; this box's rules allow {most} for {what}")
     if inventory.complete:
         found += _find_missing(request, inventory)
     if inventory.cards:
@@ -218,7 +218,7 @@ def find_impossible(spec: JobSpec, inventory: Inventory, rules: Rules) -> tuple[
 
 
 def _count(cards: int) -> str:
-    return "1 card is" if cards == 1 else f"{cards} cards are"
+    return format_count(cards, "card is", "cards are")
 
 
 def _find_missing(request: GpuRequest, inventory: Inventory) -> list[str]:
@@ -261,9 +261,11 @@ def _find_too_large(spec: JobSpec, inventory: Inventory) -> list[str]:
         if known and len(enough) < min(spec.gpus.wanted, len(sizes)):
             most = format_bytes(max(known) - floor)
             kept = f" ({format_bytes(floor)} of a shared card are kept free)" if floor else ""
+            have = "has" if 1 in (len(enough), len(sizes)) else "have"
+            cards = f"{len(enough)} of {format_count(len(sizes), 'card')} {have}"
             found.append(
-                f"{format_bytes(wanted)} of each card are asked for ({key}); {len(enough)} of {len(sizes)} cards have"
-                f" that much, the largest {most}{kept}"
+                f"{format_bytes(wanted)} of each card are asked for ({key}); {cards} that much, "
+                f"the largest {most}{kept}"
             )
     return found
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.model.record import record
-from holdfast.model.units import format_duration
+from holdfast.model.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from holdfast.core.rules.rules import Rules
@@ -64,7 +64,8 @@ def find_excess(found: Reservation, rules: Rules) -> str:
     if found.begin_s - found.made_s > FARTHEST_S:
         return f"it begins {format_duration(found.begin_s - found.made_s)} ahead; a week is the most"
     if len(found.cards) > most:
-        return f"{len(found.cards)} cards are asked for; {source} allows {most} (reserve_cards_max)"
+        wanted = format_count(len(found.cards), "card is", "cards are")
+        return f"{wanted} asked for; {source} allows {most} (reserve_cards_max)"
     return ""
 
 
@@ -94,9 +95,8 @@ def _find_clash(found: Reservation, earlier: Sequence[Reservation], rules: Rules
     most = rules.reserve_cards_max
     own = {card for other in meeting if other.uid == found.uid for card in other.cards}
     if most is not None and len(own | set(found.cards)) > most:
-        return (
-            f"with its others {len(own | set(found.cards))} cards at once; the rules allow {most} (reserve_cards_max)"
-        )
+        count = format_count(len(own | set(found.cards)), "card")
+        return f"with its others {count} at once; the rules allow {most} (reserve_cards_max)"
     return ""
 
 
@@ -129,7 +129,8 @@ def choose_reserved(
         if len(free) >= request.count > 0:
             return tuple(free[: request.count]), ""
         reasons = "; ".join(f"card {index}: {taken[uuid]}" for index, uuid in cards if uuid in taken)
-        return (), f"{request.count} cards are asked for, {len(free)} of {len(cards)} can be had then: {reasons}"
+        wanted = format_count(request.count, "card is", "cards are")
+        return (), f"{wanted} asked for, {len(free)} of {len(cards)} can be had then: {reasons}"
     chosen = []
     for name in request.devices:
         found = [(index, uuid) for index, uuid in cards if name == str(index) or uuid == name]

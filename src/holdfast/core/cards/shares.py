@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from holdfast.model.record import record
+from holdfast.model.units import format_count
 
 if TYPE_CHECKING:
     from holdfast.core.rules.rules import Rules
@@ -82,7 +83,8 @@ def explain_borrowing(count: int, account: AccountShare, rules: Rules) -> str:
     """Why `count` more cards would be beyond an account's share; empty when they are within."""
     cards, hours = rules.cards_per_user, rules.hours_per_week
     if cards is not None and account.cards + count > cards:
-        return f"with the {account.cards} held that is {account.cards + count} cards; the share is {cards}"
+        total = format_count(account.cards + count, "card")
+        return f"with the {account.cards} held that is {total}; the share is {cards}"
     if hours is not None and account.hours >= hours:
         return f"{account.hours:.1f} GPU-hours were used this week; the share is {hours:g}"
     return ""
@@ -94,7 +96,7 @@ def find_bars(count: int, account: AccountShare, rules: Rules) -> tuple[str, ...
     found = []
     most = rules.max_cards_per_user
     if most is not None and account.cards + count > most:
-        held = f"this account holds {account.cards} card{'' if account.cards == 1 else 's'}{_name(account.runs)}"
+        held = f"this account holds {format_count(account.cards, 'card')}{_name(account.runs)}"
         then = "possible when one of them is given back" if account.cards else "ask for fewer"
         found.append(f"{held} and asks for {count} more; {source} allows {most} (share.max_cards_per_user); {then}")
     hours = rules.hours_per_week_max

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from holdfast.model.record import field, record
+from holdfast.model.units import format_count
 
 from .compare import Comparison, Rows, compare_runs, describe_difference
 
@@ -275,9 +276,8 @@ def _line_of_rows(rows: Comparison, source: str) -> DrillLine:
     if not rows.steps:
         return DrillLine("values", None, f"nothing that could be judged was logged after a resume in both runs{beside}")
     told = "" if source == "metrics" else " (from heartbeats: nothing was logged with the library)"
-    return DrillLine(
-        "values", None if noise else True, f"equal bit for bit in {rows.steps} steps after a resume{told}{beside}"
-    )
+    steps = format_count(rows.steps, "step")
+    return DrillLine("values", None if noise else True, f"equal bit for bit in {steps} after a resume{told}{beside}")
 
 
 def _lines_of_prints(prints: Comparison) -> list[DrillLine]:
@@ -293,7 +293,8 @@ def _lines_of_prints(prints: Comparison) -> list[DrillLine]:
         noise = ", ".join(one.name for one in prints.noisy)
         lines.append(DrillLine("states", None, f"not judged, because it differs without an interruption too: {noise}"))
     if not lines:
-        lines.append(DrillLine("states", True, f"equal bit for bit in {prints.steps} checkpoints after a resume"))
+        count = format_count(prints.steps, "checkpoint")
+        lines.append(DrillLine("states", True, f"equal bit for bit in {count} after a resume"))
     return lines
 
 

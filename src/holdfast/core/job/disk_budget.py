@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.finding import Finding, Level
 from holdfast.model.record import record
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from holdfast.model.job import DiskNeeds
@@ -70,7 +70,7 @@ def judge_disk(use: DiskUse, needs: DiskNeeds) -> tuple[Finding, ...]:
         findings.append(Finding("disk.bytes", Level.PASS, subject, f"{seen}; {asked}"))
     files = needs.expected_files if use.takes_checkpoints else 0
     if use.free_inodes is not None and use.free_inodes < needs.min_free_inodes + files:
-        made = f"the job will make {files} files and " if files else ""
+        made = f"the job will make {format_count(files, 'file')} and " if files else ""
         kept = f"{needs.min_free_inodes} are to stay free"
         evidence = f"{use.free_inodes} inodes (files) free, {made}{kept}; used for {used_for}"
         remedy = "remove many small files there, or lower disk.min_free_inodes"

@@ -14,6 +14,7 @@ from enum import Enum
 
 from holdfast.model.finding import Finding, Level
 from holdfast.model.record import record
+from holdfast.model.units import format_count
 
 # The first toolkit that compiles for an architecture. Source: NVIDIA, CUDA Toolkit release notes.
 _FIRST_TOOLKIT = {
@@ -165,5 +166,5 @@ def judge_initialised(facts: FrameworkFacts, *, subject: str = "torch") -> Findi
         seen = f"torch {facts.version} finds no card" + (f" ({said})" if said else "")
         remedy = "mend the driver, or start the container with its devices (--gpus all); nothing may fall to the CPU"
         return Finding("framework.cuda", Level.FAIL, subject, f"{seen}: the job would train on the CPU", remedy)
-    number = "cards" if facts.devices is None else f"{facts.devices} card{'' if facts.devices == 1 else 's'}"
+    number = "cards" if facts.devices is None else format_count(facts.devices, "card")
     return Finding("framework.cuda", Level.PASS, subject, f"torch {facts.version} sees {number}")

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from holdfast.model.record import record
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -122,11 +122,12 @@ def judge_share(
     `threads` is the sum over the job's processes, `cpus` and `memory_bytes` the limits asked for; None is "not asked".
     """
     fair_cpus, warnings = share.cpus * share.part, []
-    of_cards = f" for {share.cards_asked} of {share.cards} cards" if share.part < 1 else ""
+    of_cards = f" for {share.cards_asked} of {format_count(share.cards, 'card')}" if share.part < 1 else ""
     for what, asked in (("threads", threads), ("cores", cpus)):
         if asked is not None and asked > fair_cpus:
+            cores = "1 core" if share.cpus == 1 else f"{share.cpus:g} cores"
             warnings.append(
-                f"{asked:g} {what} asked for, the fair share is {fair_cpus:.3g} of {share.cpus:g} cores{of_cards}: "
+                f"{asked:g} {what} asked for, the fair share is {fair_cpus:.3g} of {cores}{of_cards}: "
                 "they would slow down each other and everybody else"
             )
     if memory_bytes is None:

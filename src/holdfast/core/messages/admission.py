@@ -7,6 +7,7 @@ it is one, and the first one afterwards how many were left out.
 from __future__ import annotations
 
 from holdfast.model.record import record
+from holdfast.model.units import format_count
 
 AN_HOUR_S = 3600.0
 MOST_AN_HOUR = 30
@@ -40,7 +41,7 @@ def admit(before: SentMessages, key: str, now: float, *, urgent: bool = False) -
         return kept, Admission(send=False, words=SAME)
     most = MOST_URGENT if urgent else MOST_AN_HOUR
     if len(recent) >= most:
-        words = f"{most} messages were sent within the hour"
+        words = f"{format_count(most, 'message was', 'messages were')} sent within the hour"
         return SentMessages(recent, before.suppressed + 1), Admission(send=False, words=words)
     words = f"{before.suppressed} more suppressed since the last message" if before.suppressed else ""
     if len(recent) + 1 == most:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from holdfast.core.run.stall import STEPPING
 from holdfast.model.record import record
 from holdfast.model.scheduler import Phase
-from holdfast.model.units import format_bytes, format_duration
+from holdfast.model.units import format_bytes, format_count, format_duration
 
 from .evidence import LIMITS, AlarmEvidence, CompletionEvidence, RunStatus, StallLimits
 
@@ -401,7 +401,7 @@ def judge_run(
 
 def say_unseen(place: str, number: int) -> str:
     """What is to be known of a place that does not answer, where so many runs had not ended."""
-    runs = "1 run" if number == 1 else f"{number} runs"
+    runs = format_count(number, "run")
     return f"{runs} of {place} had not ended when last seen; whether they need a person cannot be told"
 
 
@@ -412,4 +412,4 @@ def summarise_runs(standings: Iterable[RunStatus]) -> str:
         counts[standing] += 1
     total = sum(counts.values())
     parts = [f"{count} {standing.value}" for standing, count in counts.items() if count]
-    return f"{total} run{'' if total == 1 else 's'}" + (f": {', '.join(parts)}" if parts else "")
+    return format_count(total, "run") + (f": {', '.join(parts)}" if parts else "")

@@ -20,7 +20,11 @@ from enum import Enum
 
 from holdfast.model.queue import GroupKind, JobGroup, JobState, QueuedJob, QueueSettings
 from holdfast.model.record import record
+from holdfast.model.units import format_count
 
+from .words import find_way_on
+
+RESUME = "holdfast queue resume"
 AHEAD = 2
 """How many jobs for cards may be between their claim and their cards while none of them is blocked there."""
 AHEAD_BLOCKED = 1
@@ -206,12 +210,16 @@ NEEDS_A_PERSON = frozenset(
 
 @record
 class WaitReason:
-    """One reason: its kind, words for people, the labels of the jobs it is about, when it passes (epoch seconds)."""
+    """One reason: its kind, words for people, the labels of the jobs it is about, when it passes (epoch seconds).
+
+    `way` is the command that takes it away; empty where it passes by itself, or where the words have the command.
+    """
 
     why: WaitKind
     words: str
     jobs: tuple[str, ...] = ()
     until: float | None = None
+    way: str = ""
 
 
 def explain_wait(
@@ -232,7 +240,7 @@ def explain_wait(
     if not job.open_needs and job.state is JobState.QUEUED:
         reasons += _explain_room(job, situation)
         if behind:
-            reasons.append(WaitReason(WaitKind.BEHIND, f"stands behind {_count(behind, 'job')}"))
+            reasons.append(WaitReason(WaitKind.BEHIND, f"stands behind {format_count(behind, 'job')}"))
     if not reasons:
         reasons.append(WaitReason(WaitKind.NEXT, "it is next; the worker starts it as soon as it looks"))
     order = list(WaitKind)
@@ -244,15 +252,18 @@ def _explain_job(
 ) -> list[WaitReason]:
     reasons = []
     if job.state is JobState.HELD:
-        reasons.append(WaitReason(WaitKind.HELD, f"held: {job.note or 'by a person'}", (job.label,)))
+        reasons.append(
+            WaitReason(WaitKind.HELD, f"held: {job.note or 'by a person'}", (job.label,), way=find_way_on(job))
+        )
     for need in needs:
         ended = need.state in (JobState.FAILED, JobState.CANCELLED, JobState.HELD)
         words = f"needs {need.label}, which is {need.state.value}"
         if ended and need.note:
             words += f" ({need.note})"
-        reasons.append(WaitReason(WaitKind.NEEDS_FAILED if ended else WaitKind.NEEDS, words, (need.label,)))
+        kind = WaitKind.NEEDS_FAILED if ended else WaitKind.NEEDS
+        reasons.append(WaitReason(kind, words, (need.label,), way=find_way_on(need)))
     if job.open_needs and not needs:
-        reasons.append(WaitReason(WaitKind.NEEDS, f"needs {_count(job.open_needs, 'job')} proven done first"))
+        reasons.append(WaitReason(WaitKind.NEEDS, f"needs {format_count(job.open_needs, 'job')} proven done first"))
     if job.not_before is not None and job.not_before > situation.now:
         reasons.append(WaitReason(WaitKind.NOT_BEFORE, f"not before {say_time(job.not_before)}", until=job.not_before))
     if situation.stopped:
@@ -263,16 +274,18 @@ def _explain_job(
 def _explain_group(job: QueuedJob, situation: QueueState) -> list[WaitReason]:
     reasons = []
     if situation.settings.paused:
-        reasons.append(WaitReason(WaitKind.QUEUE_PAUSED, "the whole queue is paused"))
+        reasons.append(WaitReason(WaitKind.QUEUE_PAUSED, "the whole queue is paused", way=RESUME))
     if situation.settings.draining:
-        reasons.append(WaitReason(WaitKind.DRAINING, "the queue is being drained: nothing new starts"))
+        words = "the queue is being drained: nothing new starts"
+        reasons.append(WaitReason(WaitKind.DRAINING, words, way=RESUME))
     group = situation.groups.get(job.group)
     if group is None:
         return reasons
     if group.paused:
-        reasons.append(WaitReason(WaitKind.GROUP_PAUSED, f"group {group.name} is paused"))
+        reasons.append(WaitReason(WaitKind.GROUP_PAUSED, f"group {group.name} is paused", way=f"{RESUME} {group.name}"))
     if group.held:
-        reasons.append(WaitReason(WaitKind.GROUP_HELD, f"group {group.name} stopped by itself: {group.held}"))
+        words = f"group {group.name} stopped by itself: {group.held}"
+        reasons.append(WaitReason(WaitKind.GROUP_HELD, words, way=f"{RESUME} {group.name}"))
     active = [item.job.label for item in situation.active if item.job.group == group.name]
     if group.max_parallel is not None and len(active) >= group.max_parallel:
         words = f"group {group.name} is full: {len(active)} of {group.max_parallel} at work ({_names(active)})"
@@ -292,19 +305,16 @@ def _explain_room(job: QueuedJob, situation: QueueState) -> list[WaitReason]:
         words = f"{_names(waiting)} {'stands' if len(waiting) == 1 else 'stand'} in the box's line for cards first"
         return [WaitReason(WaitKind.CARD_LINE, words, tuple(waiting))]
     if not situation.cpu_slots:
-        return [WaitReason(WaitKind.NO_SLOTS, "there are no CPU slots for jobs without cards")]
+        words = "there are no CPU slots for jobs without cards"
+        return [WaitReason(WaitKind.NO_SLOTS, words, way="holdfast queue set --cpu-slots auto")]
     wanted = _slots_of(job, situation.cpu_slots)
     if wanted <= situation.free_slots:
         return []
     users = [item.job.label for item in situation.active if not item.job.cards]
     used, total = situation.used_slots, situation.cpu_slots
     by = f" by {_names(users)}" if users else ""
-    words = f"wants {_count(wanted, 'CPU slot')}; {used} of {total} in use{by}"
+    words = f"wants {format_count(wanted, 'CPU slot')}; {used} of {total} in use{by}"
     return [WaitReason(WaitKind.SLOTS, words, tuple(users))]
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def _names(labels: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from enum import Enum
 
 from holdfast.model.record import record
 from holdfast.model.run import Outcome
+from holdfast.model.units import format_count
 
 NO_ARTIFACTS = "no artifacts declared: rests on the exit record"
 
@@ -141,4 +142,4 @@ def _judge_results(evidence: JobEvidence) -> JobProof:
     if not evidence.artifacts:
         return JobProof(ProofStatus.DONE, NO_ARTIFACTS)
     whole = len(evidence.artifacts)
-    return JobProof(ProofStatus.DONE, f"exit record, configuration, {whole} result{'' if whole == 1 else 's'} in place")
+    return JobProof(ProofStatus.DONE, f"exit record, configuration, {format_count(whole, 'result')} in place")

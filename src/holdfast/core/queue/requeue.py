@@ -14,7 +14,7 @@ from holdfast.core.run.retry import LONGEST_WAIT_S, spread_pause
 from holdfast.model.job import OutOfMemory
 from holdfast.model.record import record
 from holdfast.model.run import Outcome
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 from holdfast.model.verdict import Confidence, FailureClass
 
 MOST_IN_A_ROW = 3
@@ -199,7 +199,7 @@ def _find_objection(facts: RequeueFacts) -> str:
     if facts.started and not facts.allowed:
         return "the job allows no automatic attempt (retries: {max: 0})"
     if not facts.busy and facts.in_row >= MOST_IN_A_ROW:
-        return f"{facts.in_row} attempts in a row got no further than the one before"
+        return f"{format_count(facts.in_row, 'attempt')} in a row got no further than the one before"
     return ""
 
 

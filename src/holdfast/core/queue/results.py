@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS = 5
 """Numbers side by side unless they were named; the others are named below the table."""
+MOST_OFFERED = 20
+"""Numbers that are named to who asked for one that is not there."""
 BEAT_FACTS = frozenset({"step", "epoch"})
 """Of a heartbeat's numbers those that say how far it is; times and sizes of saves are not the training's."""
 _HIGHER = re.compile(
@@ -78,11 +80,8 @@ def tabulate(group: str, rows: Sequence[ResultRow], name: str | None = None, mod
     Raises:
         NoSuchName: no job has a number of this name.
     """
-    best = None
-    if name is not None:
-        choose_metrics(rows, None, name)
-        rows = sort_rows(rows, name, mode)
-        best = find_best(rows, name, mode)
+    rows = rank_rows(rows, name, mode)
+    best = None if name is None else find_best(rows, name, mode)
     counts = {state.value: number for state, number in count_states(rows).items()}
     return SweepTable(group, counts, None if best is None else best.job.name, tuple(map(describe_row, rows)))
 
@@ -153,6 +152,18 @@ def results_differ(rows: Sequence[ResultRow], name: str) -> bool:
     return len({row.metrics[name] for row in rows if row.final and _is_finite(row.metrics.get(name))}) > 1
 
 
+def rank_rows(rows: Sequence[ResultRow], name: str | None, mode: str | None = None) -> Sequence[ResultRow]:
+    """Best first by the number that was named; as they are without one.
+
+    Raises:
+        NoSuchName: no job has a number of this name.
+    """
+    if name is None:
+        return rows
+    choose_metrics(rows, None, name)
+    return sort_rows(rows, name, mode)
+
+
 def sort_rows(rows: Sequence[ResultRow], name: str, mode: str | None = None) -> list[ResultRow]:
     """Best first; jobs without a proven number behind those with one."""
     sign = -1.0 if is_higher_better(name, mode) else 1.0
@@ -191,7 +202,8 @@ def choose_metrics(rows: Sequence[ResultRow], wanted: str | None, sort: str | No
     for name in [*named, *([sort] if sort is not None else [])]:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known[:20]) or 'none yet'}"
+            there = f"there are {', '.join(known[:MOST_OFFERED])}"
+            hint = f"did you mean {near[0]}? {there}" if near else there
             raise NoSuchName(f"no job has a number {name!r}", hint=hint)
     if named:
         return named, []

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.model.queue import JobState
+from holdfast.model.run import Outcome
+from holdfast.model.units import format_count
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -25,4 +29,17 @@ def name_labels(labels: Sequence[str]) -> str:
 
 def count_jobs(number: int) -> str:
     """``1 job``, ``2 jobs``."""
-    return f"{number} job{'' if number == 1 else 's'}"
+    return format_count(number, "job")
+
+
+def find_way_on(job: QueuedJob) -> str:
+    """The command for a job that does not go on by itself; empty for others, and where its note has the command."""
+    if "`holdfast queue " in job.note:
+        return ""
+    if job.state is JobState.HELD:
+        return f"holdfast queue resume {job.label}"
+    if job.state not in (JobState.FAILED, JobState.CANCELLED):
+        return ""
+    in_doubt = job.outcome == Outcome.SUCCEEDED.value and bool(job.failure)
+    accept = f" (or, as it is: holdfast queue accept {job.label})" if in_doubt else ""
+    return f"holdfast queue retry {job.label}{accept}"

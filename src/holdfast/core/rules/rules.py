@@ -17,7 +17,7 @@ from holdfast.model.finding import Finding, Level
 from holdfast.model.gpu import CardRules
 from holdfast.model.job import JobSpec, Priority
 from holdfast.model.record import field, record, replace
-from holdfast.model.units import format_bytes, format_duration, parse_bytes, parse_duration
+from holdfast.model.units import format_bytes, format_count, format_duration, parse_bytes, parse_duration
 
 from .text import RulesError, parse_pairs
 
@@ -241,14 +241,13 @@ def apply_rules(spec: JobSpec, rules: Rules) -> tuple[JobSpec, tuple[Finding, ..
     source = ", ".join(rules.sources) or "the rules"
     # What is asked for next is not to be refused by the other one.
     least = min((most for most in (rules.max_cards, rules.max_cards_per_user) if most is not None), default=0)
+    wanted = format_count(spec.gpus.wanted, "card")
     if rules.max_cards is not None and spec.gpus.wanted > rules.max_cards:
-        evidence = f"asks for {spec.gpus.wanted} cards; {source} allows {rules.max_cards} for one run (max_cards)"
+        evidence = f"asks for {wanted}; {source} allows {rules.max_cards} for one run (max_cards)"
         findings.append(Finding("rules.max_cards", Level.FAIL, "gpus", evidence, f"ask for {least} at most"))
     most = rules.max_cards_per_user
     if most is not None and spec.gpus.wanted > most:
-        evidence = (
-            f"asks for {spec.gpus.wanted} cards; {source} allows {most} for one account (share.max_cards_per_user)"
-        )
+        evidence = f"asks for {wanted}; {source} allows {most} for one account (share.max_cards_per_user)"
         findings.append(Finding("rules.max_cards_per_user", Level.FAIL, "gpus", evidence, f"ask for {least} at most"))
     if spec.gpus.wanted and rules.max_hold_s is not None:
         hold = _clamp("max_hold", gpu.max_hold_s, rules.max_hold_s, source, findings)

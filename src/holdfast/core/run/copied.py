@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.model import wire
 from holdfast.model.record import replace
 from holdfast.model.run import CopyState, Finalizing, Outcome
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 from holdfast.model.verdict import FailureClass
 
 if TYPE_CHECKING:
@@ -55,5 +55,6 @@ def describe_copy(state: State, results: Facts) -> str:
     done, total, done_bytes, size = (
         wire.as_whole(results.get(name)) or 0 for name in ("files_done", "files_total", "bytes_done", "bytes_total")
     )
-    far = f"{done} of {total} files, {format_bytes(done_bytes)} of {format_bytes(size)}" if total else "begun"
+    files = f"{done} of {format_count(total, 'file')}"
+    far = f"{files}, {format_bytes(done_bytes)} of {format_bytes(size)}" if total else "begun"
     return f"the training succeeded; its results are copied to {results.get('to') or 'where they last'}: {far}"

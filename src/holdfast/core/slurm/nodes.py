@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.model.nodes import NodeFacts
+from holdfast.model.units import format_count
 
 LINK = "HOLDFAST_NODES_LINK"
 """Where a member finds its leader, and what it says to be let in; no command sees it."""
@@ -89,7 +90,7 @@ def compare(leader: NodeFacts, member: NodeFacts) -> tuple[list[str], list[str]]
     if member.cards != leader.cards:
         wrong.append(f"it has {_count(member.cards)}, the first node {_count(leader.cards)}")
     if member.cpus != leader.cpus:
-        odd.append(f"it has {member.cpus} cores, the first node {leader.cpus}")
+        odd.append(f"it has {format_count(member.cpus, 'core')}, the first node {leader.cpus}")
     if member.driver != leader.driver:
         odd.append(f"its NVIDIA driver is {member.driver or 'absent'}, on the first node {leader.driver or 'absent'}")
     for name in sorted({*member.environment, *leader.environment}):
@@ -100,7 +101,7 @@ def compare(leader: NodeFacts, member: NodeFacts) -> tuple[list[str], list[str]]
 
 
 def _count(cards: int | None) -> str:
-    return "no cards named by Slurm" if cards is None else f"{cards} card{'' if cards == 1 else 's'}"
+    return "no cards named by Slurm" if cards is None else format_count(cards, "card")
 
 
 def _quote(value: str | None) -> str:

@@ -18,6 +18,7 @@ from holdfast.host.files.filesystems import NETWORK_FILESYSTEMS
 from holdfast.host.files.ownership import make_own_directory
 from holdfast.model.errors import StorageError, UsageError
 from holdfast.model.profile import DEPENDS, PROFILE_NAME
+from holdfast.model.units import format_count
 
 from .read import SUFFIX, load_profile, today, user_directory
 
@@ -75,7 +76,7 @@ def _write_tier(disk: DiskFacts, name: str, parent: Profile, *, known: bool) -> 
         yield f"survives = {{ {verbs} }}" if verbs else "survives = {}"
     yield f"cap = {_quote(MEASURE) if disk.total_bytes is None else disk.total_bytes}"
     network = ", a network file system" if disk.type in NETWORK_FILESYSTEMS else ""
-    inodes = "" if disk.free_inodes is None else f", {disk.free_inodes} inodes were free"
+    inodes = "" if disk.free_inodes is None else f", {format_count(disk.free_inodes, 'inode was', 'inodes were')} free"
     yield f"note = {_quote(f'{disk.type}{network}{inodes}')}"
 
 

@@ -46,7 +46,8 @@ def read_answer(place: str, answer: object, *, at: str, asked: Iterable[str] = (
     absent = [text for text in _texts(answer.get("absent")) if text in wanted and text not in sightings]
     missing = tuple(text[:LONGEST_PATH] for text in _texts(answer.get("missing_roots"))[:100])
     complete = answer.get("complete") is True and not (only or missing or refused)
-    return Poll(place, at, sightings, tuple(absent), missing, complete, notice="; ".join(notices))
+    known = None if only else _read_count(answer.get("known"))
+    return Poll(place, at, sightings, tuple(absent), missing, complete, notice="; ".join(notices), known=known)
 
 
 def read_row(value: object) -> Row | None:
@@ -95,6 +96,13 @@ def _find_problem(answer: object) -> str:
     if answer.get("schema") != SCHEMA:
         return f"its schema is {clean_text(str(answer.get('schema')), 20)}, not {SCHEMA}"
     return "" if isinstance(answer.get("runs"), list) else "it has no list of runs"
+
+
+def _read_count(value: object) -> int | None:
+    try:
+        return max(0, _number(value))
+    except ValueError:
+        return None
 
 
 def _texts(value: object) -> list[str]:

@@ -21,7 +21,17 @@ from holdfast.model.sighting import Poll, Reach, Sighting
 from .answer import clean_text, read_answer
 from .pending import REFUSED, has_queued_jobs, list_pending
 from .poll import DEADLINE_S, PATIENT_S, OpenBox, begin_polls, list_open
-from .registry import Contact, SeenLine, decode_line, find_damage, list_seen_places, read_contact, read_lines
+from .registry import (
+    MOST_ENDED,
+    Contact,
+    SeenLine,
+    count_unkept,
+    decode_line,
+    find_damage,
+    list_seen_places,
+    read_contact,
+    read_lines,
+)
 
 LONGEST_REASON = 300
 NOT_ASKED = "not asked"
@@ -109,8 +119,8 @@ class Keep(Protocol):
 class Wanted:
     """What is asked for: `named` places are asked in any case and waited for longer; `everything`: all of them.
 
-    `limit` bounds the ended runs that are shown, None: all that are known. `keep` says by condition and `ended` which
-    runs are wanted (None: all).
+    `limit` bounds the ended runs that are shown, None: all that are known; `most` those that are looked at. `keep` says
+    by condition and `ended` which runs are wanted (None: all).
     """
 
     named: bool = False
@@ -146,19 +156,25 @@ def list_runs(
 
     A run that this machine has shown is not shown again by a place that is this machine; one below the configured root
     of such a place is shown as the place's.
-    Asked is who is named, who has runs that had not ended, and whoever has never answered; a place that failed a moment
-    ago is not asked again before its time, unless it is named.
+    Asked is who is named, who has runs that had not ended, whoever has never answered, and who has more ended runs than
+    are kept of it, where they may belong to the list; a place that failed a moment ago is not asked again before its
+    time, unless it is named.
     """
     now_s = clock.epoch_s()
     contacts = {place.name: read_contact(place.name) for place in places}
     damage = {place.name: find_damage(place.name) for place in places}  # a look makes the file anew
-    asked = [place for place in places if _is_asked(place, contacts[place.name], wanted, now_s)]
+    beside = {place.name for place in places if place.host is None}
     limit = wanted.most if wanted.limit is None else wanted.limit
+    if wanted.keep is not None:
+        limit = max(limit, MOST_ENDED)  # the newest may not be of these states
+    asked = [place for place in places if _is_asked(place, contacts[place.name], wanted, limit, now_s)]
     limit_s = deadline_s or (PATIENT_S if wanted.named else DEADLINE_S)
-    polling = begin_polls(asked, deadline_s=limit_s, open_box=open_box, limit=limit)
+    # What this machine has is shown, and counted, once: for that all of it is looked at.
+    every = dict.fromkeys(beside, wanted.most)
+    polling = begin_polls(asked, deadline_s=limit_s, open_box=open_box, limit=limit, limits=every)
     polls = {}
     if look_here is not None:
-        polls[LOCAL] = read_answer(LOCAL, {"schema": SCHEMA, **look_here(limit)}, at=clock.utc_now())
+        polls[LOCAL] = read_answer(LOCAL, {"schema": SCHEMA, **look_here(wanted.most)}, at=clock.utc_now())
         assert polls[LOCAL].unreachable is None, polls[LOCAL].unreachable
     polls |= {poll.place: poll for poll in polling.collect(tell)}
     states = tuple(
@@ -168,15 +184,20 @@ def list_runs(
     reach = {state.place: state.reach for state in states}
     names = [*([LOCAL] if look_here is not None else []), *reach]
     here = set(polls[LOCAL].sightings) if LOCAL in polls else set()
-    beside = {place.name for place in places if place.host is None}
-    found = [item for name in names for item in _gather(name, polls.get(name))]
+    gathered = {name: _gather(name, polls.get(name)) for name in names}
+    found = [item for items in gathered.values() for item in items]
     lines = [item for item in found if item[1] not in beside or item[0].run_id not in here]
     owners = find_owners(places)
     lines = [(line, _find_owner(owners, seen) if name == LOCAL else name, seen) for line, name, seen in lines]
     lines.sort(key=lambda item: item[0].run_id, reverse=True)
     shown, total = _choose(lines, wanted, reach)
+    unkept = sum(
+        count_unkept(polls.get(name), [line for line, _, _ in items], contacts.get(name, Contact()))
+        for name, items in gathered.items()
+        if name not in beside or not here
+    )
     notice = polls[LOCAL].notice or None if LOCAL in polls else None
-    return PlacedRuns(tuple(shown), total, len(lines), notice, states)
+    return PlacedRuns(tuple(shown), total + (unkept if wanted.keep is None else 0), len(lines) + unkept, notice, states)
 
 
 def find_owners(places: Sequence[Place]) -> dict[str, str]:
@@ -189,12 +210,14 @@ def _find_owner(owners: Mapping[str, str], seen: Sighting | None) -> str:
     return owners.get(str(row.get("root")), LOCAL)
 
 
-def _is_asked(place: Place, contact: Contact, wanted: Wanted, now_s: float) -> bool:
+def _is_asked(place: Place, contact: Contact, wanted: Wanted, limit: int, now_s: float) -> bool:
     if wanted.named or wanted.everything:
         return True
     if not contact.is_due(now_s):
         return False
-    return contact.last_contact is None or bool(list_open(place.name)) or has_queued_jobs(place.name)
+    if contact.last_contact is None or list_open(place.name) or has_queued_jobs(place.name):
+        return True
+    return contact.unkept > 0 and sum(line.ended for line in read_lines(place.name)) < min(limit, MOST_ENDED)
 
 
 def _describe_place(name: str, before: Contact, poll: Poll | None) -> PlaceState:
@@ -229,7 +252,8 @@ def _gather(place: str, poll: Poll | None) -> list[tuple[SeenLine, str, Sighting
     ]
     if place == LOCAL:
         return found
-    found += [(line, place, None) for line in read_lines(place) if line.run_id not in fresh]
+    whole = (line for line in read_lines(place) if line.text.endswith("}"))  # the others are said to be damaged
+    found += [(line, place, None) for line in whole if line.run_id not in fresh]
     have = {line.run_id for line, _, _ in found}
     for entry, condition in list_pending(place, clock.epoch_s()):
         if entry.run_id not in have:

@@ -82,6 +82,7 @@ def begin_polls(
     deadline_s: float,
     open_box: OpenBox,
     limit: int | None = 30,
+    limits: Mapping[str, int] | None = None,
     ids: Mapping[str, Sequence[str]] | None = None,
 ) -> Polling:
     """Ask places, all at the same time; `Polling.collect` answers what they say, in their order.
@@ -91,14 +92,16 @@ def begin_polls(
         deadline_s: After this every answer counts as none.
         open_box: How a place is reached.
         limit: Ended runs of each; None: only the runs of `ids`.
+        limits: Another limit for some, by the name of the place.
         ids: Runs to ask for, by the name of the place; None: `list_open`.
     """
     at, end = clock.utc_now(), time.monotonic() + deadline_s
     looks = [_Look(p, tuple(list_open(p.name) if ids is None else ids.get(p.name, ()))[:MOST_ASKED]) for p in places]
+    limits = limits or {}
 
     def ask(look: _Look) -> Poll:
         try:
-            return poll_place(look, limit=limit, at=at, end=end, open_box=open_box)
+            return poll_place(look, limit=limits.get(look.place.name, limit), at=at, end=end, open_box=open_box)
         except TooLate:
             return _too_late(look.place, at, deadline_s)
 

@@ -23,6 +23,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from holdfast.desk.places.facts import PROOFS
 from holdfast.host import clock
 from holdfast.host.files import files
 from holdfast.model import wire
@@ -72,7 +73,8 @@ class Contact:
     """How a place answered last.
 
     `last_contact` is when it did (ISO UTC, None: never), `failures` how often in a row it has not since, `failed_at`
-    the last time, with the class of the failure (`why`) and the words (`reason`).
+    the last time, with the class of the failure (`why`) and the words (`reason`). `unkept` is how many runs it had, by
+    its last list, besides those that are kept here.
     """
 
     last_contact: str | None = None
@@ -80,6 +82,7 @@ class Contact:
     failed_at: str | None = None
     why: str = ""
     reason: str = ""
+    unkept: int = 0
 
     def is_due(self, now_s: float) -> bool:
         """Whether it may be asked again without being named: 15 s after the first failure, then 30 s ... 5 minutes."""
@@ -100,11 +103,20 @@ def places_directory() -> str:
 
 
 def list_seen_places() -> list[str]:
-    """The names of the places of which something is kept, sorted."""
+    """The names of the places of which something is kept, sorted; one with proofs alone was removed."""
     try:
-        return sorted(name for name in os.listdir(places_directory()) if PLACE_NAME.match(name))
+        names = sorted(name for name in os.listdir(places_directory()) if PLACE_NAME.match(name))
     except OSError:
         return []
+    return [name for name in names if not _is_removed(name)]
+
+
+def _is_removed(place: str) -> bool:
+    try:
+        found = os.listdir(f"{places_directory()}/{place}")
+    except OSError:
+        return False
+    return not set(found).difference(PROOFS)
 
 
 def find(text: str) -> list[Known]:
@@ -206,9 +218,11 @@ def record_poll(poll: Poll) -> None:
     try:
         directory = make_state_directory(f"places/{poll.place}")
         with _locked(directory):
+            before = read_contact(poll.place)
             if poll.unreachable is None:
-                _write_lines(directory, _merge(read_lines(poll.place), poll))
-            _write_contact(directory, _follow(read_contact(poll.place), poll))
+                kept = _write_lines(directory, _merge(read_lines(poll.place), poll))
+                before = replace(before, unkept=count_unkept(poll, kept, before))
+            _write_contact(directory, _follow(before, poll))
     except (OSError, HoldfastError):
         return
 
@@ -241,11 +255,26 @@ def rebuild(poll: Poll) -> None:
     with _locked(directory):
         lines = [line for line in read_lines(poll.place) if line.run_id not in poll.sightings]
         whole = [line for line in lines if decode_line(poll.place, line) is not None]
-        _write_lines(directory, _merge(whole, poll))
-        _write_contact(directory, _follow(Contact(), poll))
+        kept = _write_lines(directory, _merge(whole, poll))
+        _write_contact(directory, _follow(Contact(unkept=count_unkept(poll, kept, Contact())), poll))
         for name in os.listdir(directory):
             if files.is_temporary(name) and name.startswith((f".{RUNS}.", f".{REACH}.")):
                 files.remove_quietly(f"{directory}/{name}")
+
+
+def count_unkept(poll: Poll | None, lines: Iterable[SeenLine], before: Contact) -> int:
+    """How many runs a place has, by its answer, that are not among `lines`; as `before` where it does not say."""
+    if poll is None or poll.known is None:
+        return before.unkept
+    return max(0, poll.known - sum(line.run_id in poll.sightings or _is_counted(line, poll) for line in lines))
+
+
+def _is_counted(line: SeenLine, poll: Poll) -> bool:
+    """Whether a run that the answer does not show is one that it counts: it was there, below a root that is there."""
+    if line.text and not poll.missing_roots and f'"{ABSENT}"' not in line.text:
+        return True
+    sighting = decode_line(poll.place, line)
+    return sighting is not None and sighting.condition != ABSENT and _root_of(sighting) not in poll.missing_roots
 
 
 def _merge(known: Iterable[SeenLine], poll: Poll) -> list[SeenLine]:
@@ -274,7 +303,7 @@ def _root_of(sighting: Sighting) -> object:
 
 def _follow(before: Contact, poll: Poll) -> Contact:
     if poll.unreachable is None:
-        return Contact(last_contact=max(before.last_contact or "", poll.at))
+        return Contact(last_contact=max(before.last_contact or "", poll.at), unkept=before.unkept)
     return replace(
         before, failures=before.failures + 1, failed_at=poll.at, why=poll.why, reason=poll.unreachable[:1000]
     )
@@ -284,15 +313,17 @@ def _encode(sighting: Sighting) -> SeenLine:
     return SeenLine(sighting.run_id, sighting.ended, sighting.seen_at, json.dumps(wire.encode(sighting)))
 
 
-def _write_lines(directory: str, lines: Iterable[SeenLine]) -> None:
+def _write_lines(directory: str, lines: Iterable[SeenLine]) -> list[SeenLine]:
+    """Write those that there is room for; these."""
     newest = sorted(lines, reverse=True)
     live = [line for line in newest if not line.ended]
     ended = [line for line in newest if line.ended][:MOST_ENDED]
+    kept = (live + ended)[:MOST_RUNS]
     text = "".join(
-        f"{line.run_id}\t{'ended' if line.ended else 'live'}\t{line.seen_at}\t{line.text}\n"
-        for line in (live + ended)[:MOST_RUNS]
+        f"{line.run_id}\t{'ended' if line.ended else 'live'}\t{line.seen_at}\t{line.text}\n" for line in kept
     )
     _replace_file(f"{directory}/{RUNS}", text.encode())
+    return kept
 
 
 def _write_contact(directory: str, contact: Contact) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from holdfast.diagnosis.evidence import Reading
 from holdfast.host.process.processes import list_pids, read_command, read_environ, read_stat, read_uid
 from holdfast.model.record import record
+from holdfast.model.units import format_count
 
 if TYPE_CHECKING:
     from holdfast.model.gpu import Card
@@ -214,7 +215,8 @@ def judge_holders(
                 HiddenHolder(holder.pid, holder.start_ticks, holder.command, holder.age_s, holder.run_id, tuple(why))
             )
     if not found and second.unread:
-        return Reading(unread=f"{len(second.unread)} processes of this account cannot be looked at")
+        count = format_count(len(second.unread), "process", "processes")
+        return Reading(unread=f"{count} of this account cannot be looked at")
     return Reading(tuple(found))
 
 

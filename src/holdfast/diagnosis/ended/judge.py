@@ -6,6 +6,7 @@ and leaves a verdict that says what could not be read, never the caller.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ def examine_attempt(
         ).wait(deadline_s)
         return wire.decode(EndedJudgement, answer)
     except (OffloadFailed, OSError, wire.WireError) as error:
-        return _give_up(ended, str(error))
+        return _give_up(os.path.basename(run_dir), ended, str(error))
 
 
 def examine_here(
@@ -127,8 +128,8 @@ def _complete(verdict: Verdict, evidence: EndedEvidence) -> Verdict:
     return replace(verdict, evidence_for=said, unknown=(*verdict.unknown, *unread))
 
 
-def _give_up(ended: Ended, why: str) -> EndedJudgement:
-    remedy = REMEDIES[FailureClass.UNKNOWN].render({})
+def _give_up(run_id: str, ended: Ended, why: str) -> EndedJudgement:
+    remedy = REMEDIES[FailureClass.UNKNOWN].render({"run": f" {run_id}"})
     unknown = (Clue(f"nearly everything: the examination did not finish ({why})"),)
     verdict = Verdict(
         FailureClass.UNKNOWN, Confidence.POSSIBLE, remedy, (Clue(ended.evidence, "state.json", ended.at),), (), unknown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.diagnosis.evidence import Reading
 from holdfast.model.record import field, record
+from holdfast.model.units import format_count
 from holdfast.model.verdict import Clue, Verdict
 
 from .case import Case
@@ -107,7 +108,7 @@ def _states(case: Case, after: TreeSnapshot) -> Section:
     if case.change.ended:
         lines.append(f"ended between the looks: {', '.join(map(str, case.change.ended[:10]))}")
     if after.left_out:
-        unread.append(f"{after.left_out} more processes were not looked at")
+        unread.append(f"{format_count(after.left_out, 'more process was', 'more processes were')} not looked at")
     unread += [f"pid {pid} vanished while it was looked at" for pid in after.gone[:5]]
     return Section("states", "state and wait channels", _cut(lines), _cut(unread))
 
@@ -121,13 +122,13 @@ def _cpu(case: Case) -> Section:
     else:
         lines[0] += f", and its threads waited {change.queued_s / change.window_s:.2f} s in each second for one"
     for process in _processes(case):
-        switches = "?" if process.switches is None else str(process.switches)
-        lines.append(f"pid {process.pid} ({process.after.name}): {process.share:.2f} CPUs, {switches} switches")
+        switches = "? switches" if process.switches is None else format_count(process.switches, "switch", "switches")
+        lines.append(f"pid {process.pid} ({process.after.name}): {process.share:.2f} CPUs, {switches}")
         tops = sorted(process.threads, key=lambda thread: -thread.ran_s)[:3]
         lines += [f"  thread {thread.after.tid} ({thread.after.name}): {thread.share:.0%}"
                   for thread in tops if thread.share > OVERSHOWN_SHARE and len(process.threads) > 1]  # fmt: skip
     if box.allowed_cpus is not None:
-        lines.append(f"it may use {box.allowed_cpus:g} of {box.cpus} CPUs")
+        lines.append(f"it may use {box.allowed_cpus:g} of {format_count(box.cpus, 'CPU')}")
     if box.throttled_share is not None:
         lines.append(f"its quota held it back in {box.throttled_share:.0%} of the periods")
     if box.others_cores is not None:

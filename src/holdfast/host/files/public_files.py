@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from holdfast.core.control_characters import one_line
 from holdfast.host.process.processes import find_account, user_name
 from holdfast.model.record import record
+from holdfast.model.units import format_count
 
 from .files import remove_quietly, write_all
 
@@ -144,7 +145,9 @@ def tell(wrong: Iterable[Complaint]) -> tuple[str, ...]:
     for uid, items in by_account.items():
         told += [_describe(item) for item in items[:MOST_TOLD]]
         if len(items) > MOST_TOLD:
-            told.append(f"{len(items) - MOST_TOLD} more files of {user_name(uid)} there are not what holdfast writes")
+            more = len(items) - MOST_TOLD
+            files = f"{format_count(more, 'more file')} of {user_name(uid)} there {'is' if more == 1 else 'are'}"
+            told.append(f"{files} not what holdfast writes")
     return tuple(told)
 
 

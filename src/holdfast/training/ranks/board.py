@@ -269,10 +269,10 @@ class Board:
             if self.rank and (not board.is_current() or board.creator().is_gone()):
                 return False
             if time.monotonic() >= end:
-                names = ", ".join(map(str, missing[:8]))
+                names = f"rank{'s' if len(missing) > 1 else ''}: {', '.join(map(str, missing[:8]))}"
                 self._give_up()
                 raise AgreementLost(
-                    f"rank {self.rank} waited {self._timeout_s:.0f} s in vain for {len(missing)} ranks: {names}",
+                    f"rank {self.rank} waited {self._timeout_s:.0f} s in vain for {len(missing)} {names}",
                     "look at their output; all ranks must make the same calls in the same order",
                 )
             time.sleep(pause_s)

@@ -139,8 +139,9 @@ class StoreAgreement:
             # In slices: a handler of the main thread runs between them at the latest.
             self._changed.wait(min(left_s, 0.5))
         if self._broken and (self._proposal is not None or done >= self._limit):
+            others = "rank" if self.world == 2 else f"{self.world - 1} ranks"
             raise AgreementLost(
-                f"rank {self.rank} cannot agree with the other {self.world - 1} ranks: {self._broken}",
+                f"rank {self.rank} cannot agree with the other {others}: {self._broken}",
                 "look at their output: one of them ended or hangs, or the store's host is gone",
             )
 
@@ -275,8 +276,9 @@ class StoreAgreement:
             if self._poll(lambda: self._have(names), timeout_s):
                 return self._store.get(names[0]).decode()
             missing = [name.rpartition("/")[2] for name in names[1:] if not self._has(name)]
+        noun = "rank" if len(missing) == 1 else "ranks"
         raise AgreementLost(
-            f"rank {self.rank} waited {timeout_s:.0f} s in vain for {len(missing)} ranks: {', '.join(missing[:8])}",
+            f"rank {self.rank} waited {timeout_s:.0f} s in vain for {len(missing)} {noun}: {', '.join(missing[:8])}",
             "look at their output; all ranks must make the same calls in the same order",
         )
 

@@ -31,7 +31,7 @@ from holdfast.model import wire
 from holdfast.model.errors import NotPermitted, ResourceBusy, StorageError, UsageError
 from holdfast.model.receipt import COPY, CopyMark
 from holdfast.model.record import record
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_count
 
 CHUNK = 1 << 20
 SMALL = "new"
@@ -94,7 +94,7 @@ class Copy:
             whose = f"{clean(mark.place)}:{clean(mark.run_id)}"
             raise UsageError(f"{self.directory} holds a copy of {whose}, another run", hint=instead)
         if mark is None and names:
-            what = "a run" if wire.RUN in names else f"{len(names)} entries of something else"
+            what = "a run" if wire.RUN in names else f"{format_count(len(names), 'entry', 'entries')} of something else"
             raise UsageError(f"{self.directory} holds {what}, and no copy of {self.run_id}", hint=instead)
 
     @contextmanager
@@ -177,7 +177,7 @@ class Copy:
             )
         if space.f_files and new_files > space.f_favail:
             raise StorageError(
-                f"{where} {space.f_favail} inodes free, for {new_files} files",
+                f"{where} {format_count(space.f_favail, 'inode')} free, for {format_count(new_files, 'file')}",
                 hint=f"make room there (df -i), or pull into another directory; {GOES_ON}",
             )
 

@@ -24,6 +24,7 @@ from holdfast.core.pull.stream import About, Have, Wish
 from holdfast.model import wire
 from holdfast.model.errors import CutOff, HoldfastError, PlaceError, StorageError, TooLate, Unreachable, UsageError
 from holdfast.model.record import record
+from holdfast.model.units import format_count
 from holdfast.transfer.answers import read_answer
 from holdfast.transfer.contact import ENTRY
 from holdfast.transport.base import Done
@@ -117,7 +118,8 @@ def take_run(
                 f"{len(others) - 1} more changed while they were pulled, {MOST_ROUNDS} times",
                 hint="see what writes there (`holdfast exec`, lsof), then run the same command again",
             )
-        say(f"{len(others)} files were written while they were pulled: once more")
+        what = format_count(len(others), "file was written while it was", "files were written while they were")
+        say(f"{what} pulled: once more")
     _require_any(wanted, wish)
     here = tuple(entry for entry in wanted if _is_here(copy, entry))
     partly = tuple(_describe_here(copy, entry) for entry in others if entry.path in copy.placed)

@@ -189,7 +189,9 @@ def test_a_step_that_is_only_late_is_unclear_and_says_what_it_may_be() -> None:
     assert any("late" in clue.text for clue in verdict.unknown)
     # Where nobody is left who could wake another, there is no pause to wait for.
     closed = resting(10, "futex_do_wait", FUTEX)
-    assert judge(case(tree(closed), late)).kind is LiveClass.DEADLOCK
+    alone = judge(case(tree(closed), late))
+    assert alone.kind is LiveClass.DEADLOCK
+    assert any(clue.text.startswith("the one thread of it and its children sleeps on") for clue in alone.evidence_for)
 
 
 def test_an_interpreter_in_its_shutdown_hangs_at_exit() -> None:

@@ -232,17 +232,17 @@ def test_VRFY_03_arrays(tmp_path: Path) -> None:
     assert "promises" in judge(make(tmp_path / "short.npy", numpy_file("<f8", (2,), doubles[:-1])))
     assert "promises" in judge(make(tmp_path / "long.npy", numpy_file("<f8", (2,), doubles + b"x")))
     bad = array.array("d", [1.0, INF]).tobytes()
-    assert "1 values" in judge(make(tmp_path / "inf.npy", numpy_file("<f8", (2,), bad)))
+    assert "1 value is" in judge(make(tmp_path / "inf.npy", numpy_file("<f8", (2,), bad)))
     swapped = array.array("d", [1.0, NAN])
     swapped.byteswap()
-    assert "1 values" in judge(make(tmp_path / "big.npy", numpy_file(">f8", (2,), swapped.tobytes())))
+    assert "1 value is" in judge(make(tmp_path / "big.npy", numpy_file(">f8", (2,), swapped.tobytes())))
     assert judge(make(tmp_path / "ints.npy", numpy_file("<i4", (2,), bytes(8)))) == "loaded"
     assert judge(make(tmp_path / "text.npy", numpy_file("<U3", (2,), bytes(24)))) == "loaded"
     assert judge(make(tmp_path / "rows.npy", numpy_file("[('a', '<f4')]", (2,), bytes(8)))).startswith("untested")
     assert "would run" in judge(make(tmp_path / "o.npy", numpy_file("|O", (1,), pickle.dumps([Bomb()]))))
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("a.npy", numpy_file("<f8", (2,), bad))
-    assert "a.npy: 1 values" in judge(tmp_path / "a.npz")
+    assert "a.npy: 1 value is" in judge(tmp_path / "a.npz")
 
 
 @pytest.mark.requirement("VRFY-03")
@@ -260,7 +260,7 @@ def test_VRFY_03_safetensors(tmp_path: Path) -> None:
     twice = struct.pack("<Q", len(head)) + head + floats
     assert "there twice" in judge(make(tmp_path / "d.safetensors", twice))
     bad = array.array("f", [NAN, 2.0]).tobytes()
-    assert judge(make(tmp_path / "e.safetensors", tensors(one, bad))) == "damaged: 1 values are NaN or infinite, in a"
+    assert judge(make(tmp_path / "e.safetensors", tensors(one, bad))) == "damaged: 1 value is NaN or infinite, in a"
     assert judge(make(tmp_path / "f.safetensors", b"\xff" * 20)).startswith("damaged: its header")
 
 
@@ -328,7 +328,7 @@ def test_what_torch_and_numpy_write_is_read_as_they_read_it(tmp_path: Path) -> N
         "brain": torch.ones(3, dtype=torch.bfloat16),
     }
     bad = {"x": torch.tensor([1.0, NAN])}
-    for name, value, expected in (("good", state, "loaded"), ("bad", bad, "damaged: 1 values are NaN or infinite")):
+    for name, value, expected in (("good", state, "loaded"), ("bad", bad, "damaged: 1 value is NaN or infinite")):
         torch.save(value, tmp_path / f"{name}.pt")
         torch.save(value, tmp_path / f"{name}-old.pt", _use_new_zipfile_serialization=False)
         assert judge(tmp_path / f"{name}.pt") == judge(tmp_path / f"{name}-old.pt") == expected

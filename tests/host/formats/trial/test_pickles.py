@@ -98,7 +98,7 @@ def test_storages_that_are_pickled_by_themselves_are_looked_into(tmp_path: Path)
     whole = old_torch()
     assert judge(make(tmp_path / "a.pkl", call("torch.storage", "_load_from_bytes", whole))) == "loaded"
     bad = whole[:-4] + struct.pack("<f", float("nan"))
-    assert "1 values are NaN" in judge(make(tmp_path / "b.pkl", call("torch.storage", "_load_from_bytes", bad)))
+    assert "1 value is NaN" in judge(make(tmp_path / "b.pkl", call("torch.storage", "_load_from_bytes", bad)))
     cut = judge(make(tmp_path / "c.pkl", call("torch.storage", "_load_from_bytes", whole[:-1])))
     assert cut.startswith("damaged: 1 bytes are missing")
 

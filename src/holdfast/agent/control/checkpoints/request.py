@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 EXIT_NOT_SAVED = ResourceBusy.exit_code
 """As EX_TEMPFAIL of sysexits.h: try again later."""
+UNTAKEN_S = 10.0
+"""After so long without the job it is said who does not take a request up: that may be the reason."""
 
 
 @record
@@ -79,12 +82,17 @@ def request_checkpoint(
 
 
 class _ProgressNotice:
-    """Says once that the job has taken the request up."""
+    """Says once that the job has taken the request up, and once who does not, where nobody has for a while."""
 
     def __init__(self, name: str, tell: Callable[[str], None]) -> None:
         self._name, self._tell, self._told = name, tell, False
+        self._doubt_s = clock.monotonic_s() + UNTAKEN_S
 
     def __call__(self, saving: CheckpointProgress) -> None:
         if not self._told and saving.phase is RequestPhase.TAKEN_UP:
-            self._told = True
+            self._told, self._doubt_s = True, math.inf
             self._tell(f"{self._name}: the job has taken it up")
+        elif saving.phase in (RequestPhase.ASKED, RequestPhase.PASSED_ON) and clock.monotonic_s() >= self._doubt_s:
+            self._doubt_s = math.inf
+            who = "only a script that uses holdfast.training does, at its next step"
+            self._tell(f"{self._name}: not taken up yet; {who}")

@@ -20,6 +20,7 @@ from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.errors import StorageError, UsageError
 from holdfast.model.queue import JobState, OrderVerb
+from holdfast.model.units import format_count
 from holdfast.model.verdict import FailureClass
 
 from .change import QueueChange, describe_jobs
@@ -110,7 +111,8 @@ def _find_from(queue: Queue, word: str) -> list[QueuedJob]:
     """A job and those of its group that were handed in after it."""
     named = queue.find([word])
     if len(named) != 1:
-        raise UsageError(f"--from {word} names {len(named)} jobs; one is wanted", hint="write it as GROUP/NAME")
+        count = format_count(len(named), "job")
+        raise UsageError(f"--from {word} names {count}; one is wanted", hint="write it as GROUP/NAME")
     return [job for job in queue.jobs(group=named[0].group) if job.id >= named[0].id]
 
 

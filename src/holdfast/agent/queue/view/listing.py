@@ -165,7 +165,7 @@ def _look(queue: Queue, group: str | None, states: tuple[JobState, ...], *, limi
             *_point_at_failures(lines, rows, group, states),
             *_describe_stops(settings, lines, problem),
             *_describe_absence(queue, lines, settings, active, there=worker is not None or bool(problem)),
-            *_describe_standstill(lines, active),
+            *_describe_standstill(lines, rows, active),
         ),
         line=line,
         line_unread=unread,
@@ -293,13 +293,17 @@ def _describe_absence(
     return [describe_absence(queue)] if missed and not there else []
 
 
-def _describe_standstill(lines: Sequence[GroupLine], active: Sequence[QueuedJob]) -> list[str]:
+def _describe_standstill(
+    lines: Sequence[GroupLine], rows: Sequence[ListedJob], active: Sequence[QueuedJob]
+) -> list[str]:
     def count(state: JobState) -> int:
         return sum(line.count(state) for line in lines)
 
     if active or count(JobState.QUEUED):
         return []
-    parts = [f"{number} {state.value}" for state in (JobState.HELD, JobState.BLOCKED) if (number := count(state))]
+    states = (JobState.HELD, JobState.BLOCKED)
+    parts = [f"{number} {state.value}" for state in states if (number := count(state))]
     if not parts:
         return []
-    return [f"nothing goes on by itself: {', '.join(parts)}; `holdfast queue show JOB` says what it takes"]
+    job = next((row.label for row in rows if row.job.state in states), "JOB")
+    return [f"nothing goes on by itself: {', '.join(parts)}; `holdfast queue show {job}` says what it takes"]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from holdfast.store.queue.queue import Queue
 
 MOST_LOOKED_AT = 200
+OWN_WAY = frozenset({WaitKind.HELD, WaitKind.NEEDS_FAILED})
+"""What one job waits for; a pause, or a box without slots, is said once, with its command, beside all jobs."""
 MANY = 100_000
 """Jobs that may be counted in front of one."""
 
@@ -59,7 +61,7 @@ def explain_job(queue: Queue, job: QueuedJob, situation: QueueState, *, behind: 
 
 
 def explain_briefly(queue: Queue, job: QueuedJob) -> str:
-    """The first reason in words; for a job that is next, that it starts."""
+    """The first reason in words, and the command that takes it away; for a job that is next, that it starts."""
     situation = read_situation(queue, queue.active())
     behind = count_before(queue, job)
     reasons = explain_job(queue, job, situation, behind=behind)
@@ -75,11 +77,9 @@ def summarise_reasons(reasons: Sequence[WaitReason]) -> str:
         # Who they are stands right above, and would be said again on every line.
         return first.words.partition(" (")[0]
     alike = sum(reason.why is first.why for reason in reasons) - 1
-    return (
-        f"{first.words}; and {alike} more"
-        if first.why in {WaitKind.NEEDS, WaitKind.NEEDS_FAILED} and alike
-        else first.words
-    )
+    several = first.why in {WaitKind.NEEDS, WaitKind.NEEDS_FAILED} and alike
+    way = first.way if first.why in OWN_WAY else ""
+    return f"{first.words}{f'; and {alike} more' if several else ''}{f'; go on: {way}' if way else ''}"
 
 
 def count_before(queue: Queue, job: QueuedJob) -> int:

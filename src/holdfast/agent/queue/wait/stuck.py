@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.core.queue.words import find_way_on
 from holdfast.model.queue import CLOSED_STATES, JobState
 
 if TYPE_CHECKING:
@@ -85,8 +86,10 @@ def _list_reasons(queue: Queue, roster: AwaitedJobs, closed: dict[str, str]) -> 
         reasons.append(f"{_count(held)} held, {first.label}{why}{way}")
     blocked = [job for job in queue.jobs(states=(JobState.BLOCKED,)) if roster.holds(job)]
     if blocked:
-        needs = ", ".join(f"{need.label} ({need.state.value})" for need in _find_roots(queue, blocked[0])[:3])
-        reasons.append(f"{_count(blocked)} blocked, {blocked[0].label} needs {needs or 'what is not done'}")
+        roots = _find_roots(queue, blocked[0])[:3]
+        needs = ", ".join(f"{need.label} ({need.state.value})" for need in roots) or "what is not done"
+        ways = "; ".join(filter(None, map(find_way_on, roots)))
+        reasons.append(f"{_count(blocked)} blocked, {blocked[0].label} needs {needs}{ways and f': {ways}'}")
     return reasons
 
 

@@ -17,6 +17,7 @@ from holdfast.model.container import ANSWER, QUESTION
 from holdfast.model.finding import Finding, Level
 from holdfast.model.record import record
 from holdfast.model.run import Refusal
+from holdfast.model.units import format_count
 
 from .plan import CARDS
 
@@ -76,6 +77,7 @@ def _count(lines: list[str], leased: str) -> Finding | None:
     if facts.devices is None or any(name.startswith(SLICE) for name in wanted) or facts.devices == len(wanted):
         return None
     seen = (
-        f"lease mismatch: torch {facts.version} sees {facts.devices} cards in the container, {len(wanted)} are leased"
+        f"lease mismatch: torch {facts.version} sees {format_count(facts.devices, 'card')} in the container, "
+        f"{format_count(len(wanted), 'is', 'are')} leased"
     )
     return Finding("framework.cuda", Level.FAIL, "torch", seen, "see how the runtime gives cards: docs/containers.md")

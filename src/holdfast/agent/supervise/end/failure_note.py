@@ -20,6 +20,7 @@ from holdfast.host.files import fallback, files
 from holdfast.model import wire
 from holdfast.model.finding import Finding, Level
 from holdfast.model.record import replace
+from holdfast.model.units import format_count
 from holdfast.model.verdict import FailureClass
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _render(title: str, ended: Ended, judgement: EndedJudgement, findings: tuple
         lines += ["## What the checks found", "", *map(_render_finding, told), ""]
     if tail:
         count = tail.count("\n") + 1
-        lines += [f"## The last {count} lines of its output", "", *_fence(tail), ""]
+        lines += [f"## The last {format_count(count, 'line')} of its output", "", *_fence(tail), ""]
     else:
         lines += ["## Its output", "", "The job wrote nothing, or its log cannot be read.", ""]
     return "\n".join(lines)

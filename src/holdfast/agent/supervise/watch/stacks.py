@@ -17,6 +17,7 @@ from holdfast.host.contain import stack_signal
 from holdfast.host.files import files
 from holdfast.host.process.processes import read_stat
 from holdfast.model import wire
+from holdfast.model.units import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -86,7 +87,8 @@ def note_threads(path: str, processes: list[ProcessId], why: str) -> tuple[int, 
         if stat is None or stat.start_ticks != process.start_ticks:
             continue
         seen += 1
-        lines.append(f"process {process.pid} {_clean(stat.comm)}: state {stat.state}, {stat.threads} threads")
+        count = format_count(stat.threads, "thread")
+        lines.append(f"process {process.pid} {_clean(stat.comm)}: state {stat.state}, {count}")
         for line in _describe_threads(process.pid):
             lines.append(line)
             threads += 1

@@ -90,27 +90,38 @@ def read_all(log: FilteredLog, lines: int | None) -> Iterator[bytes]:
     yield from found if lines is None else deque(found, lines)
 
 
-def follow_all(logs: Sequence[FilteredLog], lines: int | None, write: Callable[[bytes], None]) -> list[RunView]:
-    """Write the last `lines` of each, then what comes, until every run is over; their last looks."""
+def follow_all(
+    logs: list[FilteredLog],
+    lines: int | None,
+    write: Callable[[bytes], None],
+    find_more: Callable[[], tuple[Sequence[FilteredLog], bool]] | None = None,
+) -> list[RunView]:
+    """Write the last `lines` of each, then what comes, until every run is over; their last looks.
+
+    `find_more` is asked now and then for the files of runs that have begun meanwhile, which are added to `logs`, and
+    whether others may follow.
+    """
     for log in logs:
         found = log.read()
         for line in found if lines is None else deque(found, lines):
             write(line)
     views: dict[str, RunView] = {}
     untaken_since: dict[str, float] = {}
-    looked_s = 0.0
-    while len(views) < len(logs):
-        left = [log for log in logs if log.file.path not in views]
+    looked_s, goes_on = 0.0, find_more is not None
+    while len(views) < len(logs) or goes_on:
         looks = monotonic_s() - looked_s >= LOOK_EVERY_S
         looked_s = monotonic_s() if looks else looked_s
-        for log in left:
+        if looks and goes_on and find_more is not None:
+            more, goes_on = find_more()
+            logs += more
+        for log in [log for log in logs if log.file.path not in views]:
             view = observe_run(log.file.run_dir, attempt=log.file.attempt) if looks else None
             over = view is not None and _is_over(view, untaken_since)
             for line in log.read(last=over):
                 write(line)
             if view is not None and over:
                 views[log.file.path] = view
-        if len(views) < len(logs):
+        if len(views) < len(logs) or goes_on:
             time.sleep(READ_EVERY_S)
     return list(views.values())
 

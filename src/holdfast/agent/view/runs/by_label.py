@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 
-from holdfast.model.errors import NoSuchRun, UsageError
+from holdfast.model.errors import HoldfastError, NoSuchRun, UsageError
 from holdfast.store.paths import queue_directory
 
 from .of_queue import open_queue
@@ -20,6 +21,16 @@ def find_labelled(label: str, roots: Iterable[str]) -> tuple[str, str, str | Non
         HoldfastError: the queue, or the sweep, cannot be read.
     """
     return _find_queued(label) or _find_cell(label, roots)
+
+
+def is_group(name: str, roots: Iterable[str]) -> bool:
+    """Whether a group of the queue, or a sweep, is called so; what cannot be read has none."""
+    if os.path.isdir(queue_directory()):
+        # It only makes a refusal more precise; the plain one stands without it.
+        with contextlib.suppress(HoldfastError, OSError), open_queue() as queue:
+            if name in queue.groups():
+                return True
+    return find_sweep(name, roots) is not None
 
 
 def _find_queued(label: str) -> tuple[str, str, str | None] | None:
@@ -43,26 +54,3 @@ def _find_cell(label: str, roots: Iterable[str]) -> tuple[str, str, None] | None
         return None
     cell = next((cell for cell in sweep.cells if cell.job.name == name), None)
     return None if cell is None else (found.root, cell.run_id, None)
-
-
-def find_runs_of_group(word: str, roots: Iterable[str]) -> list[str]:
-    """The directories of the runs that jobs of ``GROUP/`` have, in the order of the jobs: of the queue, or of a sweep.
-
-    Raises:
-        NoSuchRun: there is no such group, or no job of it was started.
-        HoldfastError: the queue, or the sweep, cannot be read.
-    """
-    found: list[str] = []
-    if os.path.isdir(queue_directory()):
-        try:
-            with open_queue() as queue:
-                found = [job.run_dir for job in queue.find([word]) if job.run_dir is not None]
-        except UsageError:
-            found = []
-    if not found and (sweep := find_sweep(word.rstrip("/"), roots)) is not None:
-        record = read_sweep(sweep.directory)
-        names = () if record is None else (f"{sweep.root}/{cell.run_id}" for cell in record.cells)
-        found = [path for path in names if os.path.isdir(path)]
-    if not found:
-        raise NoSuchRun(f"no job of {word} has a run", hint="holdfast queue, or holdfast sweep show, has the groups")
-    return found

@@ -7,6 +7,7 @@ import click
 from holdfast.agent.cards.release import release_lease
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.render import clean, note, print_record
+from holdfast.model.units import format_count
 
 from . import VERBS
 
@@ -26,7 +27,7 @@ def command(*, run: str, force: bool, reason: str, as_json: bool) -> int:
     if as_json:
         print_record(broken)
         return 0
-    print(clean(f"the lease of {broken.run_id} was ended; removed {len(broken.removed)} files"))
+    print(clean(f"the lease of {broken.run_id} was ended; removed {format_count(len(broken.removed), 'file')}"))
     if broken.still_running:
         pids = ", ".join(map(str, broken.still_running))
         note(f"processes of that run are still there and may use the card: {pids}")

@@ -8,9 +8,10 @@ from holdfast.cli.render import note, print_record
 from holdfast.desk.connect import find_place
 from holdfast.desk.cost.every import list_costs
 from holdfast.desk.cost.reminder import describe_sum, remind
+from holdfast.desk.places.aliases import is_alias
 from holdfast.desk.places.config import has_place, remove_place
 from holdfast.desk.places.facts import forget_place
-from holdfast.desk.runs.registry import list_unfinished
+from holdfast.desk.runs.registry import list_seen_places, list_unfinished
 from holdfast.model.errors import HoldfastError, ResourceBusy, UsageError
 from holdfast.model.place import LOCAL
 from holdfast.model.record import record
@@ -23,7 +24,7 @@ MOST_NAMED = 10
 
 @record
 class RemovedPlace:
-    """A place that was forgotten. `path` is the file that it stood in (null: it was an alias of ssh alone).
+    """A place that was forgotten. `path` is the file that it stood in (null: in none, as an alias of ssh).
 
     `forgotten_runs` had not ended, as far as was known here; `kept` are the files that stay as proof.
     """
@@ -48,7 +49,7 @@ def command(*, name: str, forget_runs: bool, as_json: bool) -> int:
     if name == LOCAL:
         raise UsageError(f"{LOCAL} is this machine, always")
     is_configured = has_place(name)
-    if not is_configured:
+    if not is_configured and name not in list_seen_places():
         find_place(name)
     unfinished = list_unfinished(name)
     if unfinished and not forget_runs:
@@ -64,13 +65,20 @@ def command(*, name: str, forget_runs: bool, as_json: bool) -> int:
     if as_json:
         print_record(RemovedPlace(name, path, tuple(unfinished), tuple(kept)))
         return 0
-    where = f"taken out of {path}" if path else f"forgotten; the Host {name} of ssh's configuration is still a place"
-    note(f"{name}: {where}")
+    note(f"{name}: {_say_where(name, path)}")
     if kept:
         note(f"kept, as proof: {', '.join(kept)}")
     if bill:
         note(bill)
     return 0
+
+
+def _say_where(name: str, path: str | None) -> str:
+    if path:
+        return f"taken out of {path}"
+    if is_alias(name):
+        return f"forgotten; the Host {name} of ssh's configuration is still a place"
+    return "forgotten; it was not configured any more"
 
 
 def _tell_bill(name: str) -> str:

@@ -9,10 +9,10 @@ import click
 from holdfast.agent.queue.sweep.export import format_csv
 from holdfast.agent.queue.sweep.take import read_rows
 from holdfast.cli.completion import complete_groups
-from holdfast.cli.render import print_record
+from holdfast.cli.render import note, print_record
 from holdfast.cli.render.sweep import print_rows
 from holdfast.cli.sweep.sort_option import parse_sort
-from holdfast.core.queue.results import tabulate
+from holdfast.core.queue.results import list_metrics, rank_rows, tabulate
 
 from . import VERBS
 
@@ -37,8 +37,10 @@ def command(*, name: str, sort: str | None, metrics: str | None, as_csv: bool, a
     """
     by, mode = parse_sort(sort)
     found = read_rows(name)
+    if by is not None and not list_metrics(found.rows):
+        note(f"no job has logged a number yet: nothing to sort by {by!r}")
     if as_csv:
-        sys.stdout.write(format_csv(found.rows))
+        sys.stdout.write(format_csv(rank_rows(found.rows, by, mode)))
     elif as_json:
         print_record(tabulate(found.group, found.rows, by, mode))
     else:

@@ -8,7 +8,7 @@ from holdfast.diagnosis.ended.doubts import LAST_LINES, find_farewell, find_last
 from holdfast.diagnosis.evidence import Answer, Detection, LineRole
 from holdfast.model.finding import Level
 from holdfast.model.run import Outcome
-from holdfast.model.units import format_duration
+from holdfast.model.units import format_count, format_duration
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
 from .answers import find_words, no, skipped, unread, unread_log, yes
@@ -107,7 +107,7 @@ def judge_divergence(evidence: EndedEvidence) -> Detection:
     words = find_words(evidence, FailureClass.DIVERGED)
     clues = list(words.evidence_for) if words is not None else []
     if isinstance(count, int) and count >= NONFINITE_LEAST:
-        clues.insert(0, Clue(f"{count} values were not finite", "heartbeat.json"))
+        clues.insert(0, Clue(f"{format_count(count, 'value was', 'values were')} not finite", "heartbeat.json"))
         return yes("C1", FailureClass.DIVERGED, Confidence.LIKELY, *clues)
     log = evidence.log.value
     if log is not None and (lost := find_lost_losses(log)):

@@ -11,6 +11,7 @@ from holdfast.diagnosis.evidence import Answer, Detection
 from holdfast.diagnosis.live.case import Case
 from holdfast.diagnosis.live.change import ProcessChange, ThreadChange
 from holdfast.model.pattern import compile_later
+from holdfast.model.units import format_count
 from holdfast.model.verdict import Clue, Confidence, LiveClass
 
 from .progress import MANY_INTERVALS, Pace
@@ -251,10 +252,15 @@ def _judge_lock(case: Case, process: ProcessChange, main: ThreadChange) -> Detec
     if not quiet or not (closed or case.overdue):
         return None
     clue = Clue(describe_thread(process, main), f"/proc/{process.pid}/task/{main.after.tid}")
+    whole = (
+        "the one thread of it and its children sleeps on a lock"
+        if len(threads) == 1
+        else f"all {len(threads)} threads of it and its children sleep on locks"
+    )
     text = (
-        f"all {len(threads)} threads of it and its children sleep on locks without a timeout: none can wake another"
+        f"{whole} without a timeout: none can wake another"
         if closed
-        else f"none of {len(threads)} threads of it and its children does any work"
+        else f"none of {format_count(len(threads), 'thread')} of it and its children does any work"
     )
     tops = tuple(Clue(f"pid {process.pid} is in {dump.top}", "stacks") for dump in case.dumps.get(process.pid, ())[-1:])
     sure = Confidence.CERTAIN if closed and case.overdue else Confidence.LIKELY
@@ -311,7 +317,7 @@ def _may_only_be_slow(case: Case, thread: ThreadChange) -> bool:
 
 def _busy_clue(process: ProcessChange, thread: ThreadChange) -> Clue:
     calls = "" if process.io is None else f", {process.io.calls} reads and writes"
-    slept = "" if thread.voluntary is None else f", it went to sleep {thread.voluntary} times"
+    slept = "" if thread.voluntary is None else f", it went to sleep {format_count(thread.voluntary, 'time')}"
     waited = "" if not thread.queued_s else f" and waited {thread.queued_s:.1f} s for one"
     text = f"pid {process.pid} ({process.after.name}) thread {thread.after.tid} ran {thread.ran_s:.1f} s"
     return Clue(f"{text} of {thread.window_s:.1f} s on a CPU{waited}{slept}{calls}", f"/proc/{process.pid}/task")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from holdfast.diagnosis.evidence import Answer, Detection
 from holdfast.diagnosis.live.case import IDLE_CARD_PCT, Case
 from holdfast.diagnosis.live.change import ProcessChange
+from holdfast.model.units import format_count
 from holdfast.model.verdict import Clue, Confidence, LiveClass
 
 from .hangs import HIGH_UTILISATION_PCT, LOW_POWER_SHARE
@@ -74,7 +75,7 @@ def detect_buffered(case: Case) -> Detection:
         return _no("H9", LiveClass.BUFFERED)
     clues = [
         _clue(f"the log has not grown for {progress.log_silent_s:.0f} s", "log"),
-        _clue(f"its main thread went to sleep and woke {wakes} times meanwhile"),
+        _clue(f"its main thread went to sleep and woke {format_count(wakes, 'time')} meanwhile"),
         _clue("PYTHONUNBUFFERED is not set: Python keeps up to 8 KiB of output back", "environ"),
     ]
     if progress.pace is Pace.MOVING:
@@ -197,7 +198,8 @@ def detect_neighbour(case: Case) -> Detection:
         return _no("S3", LiveClass.NOISY_NEIGHBOUR)
     clues = [_clue(f"its threads waited {waiting:.2f} s for a CPU in each second, ran {case.change.cores:.2f} s")]
     if box.others_cores is not None:
-        clues.append(_clue(f"others used {box.others_cores:.1f} of the box's {box.cpus} CPUs", "/proc/stat"))
+        cpus = format_count(box.cpus, "CPU")
+        clues.append(_clue(f"others used {box.others_cores:.1f} of the box's {cpus}", "/proc/stat"))
     if box.load is not None:
         clues.append(_clue(f"the host's load is {box.load:.0f} (context only)", "/proc/loadavg"))
     if stolen:

@@ -14,6 +14,7 @@ from holdfast.diagnosis.evidence import Answer, Detection
 from holdfast.diagnosis.live.case import Case
 from holdfast.diagnosis.live.remedies import action_for
 from holdfast.model.record import record, replace
+from holdfast.model.units import format_count
 from holdfast.model.verdict import HANGS, Clue, Confidence, LiveClass, Verdict
 
 from . import blocked, hangs, slow
@@ -141,7 +142,7 @@ def _without_yes(case: Case, detections: tuple[Detection, ...]) -> Detection:
         return Detection("P2", kind, Answer.YES, Confidence.LIKELY, clues)
     works = f"its processes used {case.change.cores:.2f} CPUs"
     if case.change.voluntary is not None:
-        works += f" and went to sleep {case.change.voluntary} times"
+        works += f" and went to sleep {format_count(case.change.voluntary, 'time')}"
     hints = tuple(
         clue
         for found in detections

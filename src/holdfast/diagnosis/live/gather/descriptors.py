@@ -17,6 +17,7 @@ from holdfast.diagnosis.live.detect.waits import Wait, epoll_descriptor, first_d
 from holdfast.host.files.filesystems import find_mount, read_mounts
 from holdfast.model.pattern import compile_later
 from holdfast.model.record import record
+from holdfast.model.units import format_count
 
 from .snapshot import ProcessFacts, ThreadFacts
 
@@ -178,7 +179,8 @@ def _describe_silence(words: list[str]) -> str:
         unsent, again = int(words[4].partition(":")[0], 16), int(words[6], 16)
     except ValueError:
         return ""
-    return f", which has not acknowledged {unsent} bytes (sent again {again} times)" if unsent and again else ""
+    times = format_count(again, "time")
+    return f", which has not acknowledged {unsent} bytes (sent again {times})" if unsent and again else ""
 
 
 def _address(text: str) -> str:

@@ -13,6 +13,8 @@ import struct
 from math import prod
 from typing import IO, Any
 
+from holdfast.model.units import format_count
+
 from . import finite
 from .pickled import FLOATS, judge, walk_or_refuse
 from .pickles import Steps
@@ -81,7 +83,7 @@ def _check_elements(file: IO[bytes], kind: object, begin: int, size: int, expect
     for _ in pieces:
         pass
     if wrong:
-        raise Damage(f"{wrong} values are NaN or infinite")
+        raise Damage(f"{format_count(wrong, 'value is', 'values are')} NaN or infinite")
     if match is None:
         raise Untested("as long as its header says; rows of several fields are not looked into")
     return Checked(whole=True)
@@ -133,7 +135,7 @@ def check_safetensors(path: str) -> Checked:
     if 8 + length + at != size:
         raise Damage(f"it has {size} bytes, its header promises {8 + length + at}")
     if bad:
-        raise Damage(f"{bad} values are NaN or infinite, in {', '.join(names[:3])}")
+        raise Damage(f"{format_count(bad, 'value is', 'values are')} NaN or infinite, in {', '.join(names[:3])}")
     return Checked(whole=True)
 
 

@@ -11,6 +11,7 @@ import struct
 from typing import IO
 
 from holdfast.model.record import replace
+from holdfast.model.units import format_count
 
 from . import finite, pickles
 from .pickles import Pickle, Steps
@@ -108,7 +109,7 @@ def judge(found: Pickle) -> Checked:
         Untested: it would run code to be loaded.
     """
     if found.not_finite:
-        raise Damage(f"{found.not_finite} values are NaN or infinite")
+        raise Damage(f"{format_count(found.not_finite, 'value is', 'values are')} NaN or infinite")
     if found.unknown:
         more = f" and {len(found.unknown) - 3} more" if len(found.unknown) > 3 else ""
         raise Untested(f"holds code of {', '.join(found.unknown[:3])}{more}: not loaded")
