@@ -63,7 +63,8 @@ FOREIGN_PREFIXES = (
 )
 FOREIGN_NAMES = frozenset(
     {
-        *("TMUX", "STY", "NOTIFY_SOCKET", "INVOCATION_ID", "PYTHONUNBUFFERED", "COLUMNS", "NO_COLOR", "FORCE_COLOR"),
+        *("TMUX", "STY", "NOTIFY_SOCKET", "INVOCATION_ID", "COLUMNS", "NO_COLOR", "FORCE_COLOR"),
+        *("PYTHONUNBUFFERED", "PYTHONHASHSEED"),
         # What the examples read; make hands on what stands on its command line (`make test-all SEED=7`).
         *("SEED", "STEPS", "EPOCHS"),
     }

@@ -123,7 +123,12 @@ class Killer:
 
 
 def is_busy(run_dir: str, library: str = "/") -> bool:
-    """Whether any process names the run in its command line, carries its marker, or was started with the library."""
+    """Whether any process names the run in its command line, carries its marker, or was started with the library.
+
+    One that was killed gives its memory back before its files: its words are gone while it holds the run's lock still.
+    """
+    if files.is_locked(f"{run_dir}/{wire.SUPERVISOR_LOCK}"):
+        return True
     name = os.path.basename(run_dir).encode()
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():

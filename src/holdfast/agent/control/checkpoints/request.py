@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EXIT_NOT_SAVED = ResourceBusy.exit_code
 """As EX_TEMPFAIL of sysexits.h: try again later."""
-UNTAKEN_S = 10.0
+UNANSWERED_S = 10.0
 """After so long without the job it is said who does not take a request up: that may be the reason."""
 
 
@@ -86,7 +86,7 @@ class _ProgressNotice:
 
     def __init__(self, name: str, tell: Callable[[str], None]) -> None:
         self._name, self._tell, self._told = name, tell, False
-        self._doubt_s = clock.monotonic_s() + UNTAKEN_S
+        self._doubt_s = clock.monotonic_s() + UNANSWERED_S
 
     def __call__(self, saving: CheckpointProgress) -> None:
         if not self._told and saving.phase is RequestPhase.TAKEN_UP:
