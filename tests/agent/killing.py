@@ -127,8 +127,6 @@ def is_busy(run_dir: str, library: str = "/") -> bool:
 
     One that was killed gives its memory back before its files: its words are gone while it holds the run's lock still.
     """
-    if files.is_locked(f"{run_dir}/{wire.SUPERVISOR_LOCK}"):
-        return True
     name = os.path.basename(run_dir).encode()
     for entry in os.listdir("/proc"):
         if not entry.isdigit() or int(entry) == os.getpid():
@@ -141,7 +139,7 @@ def is_busy(run_dir: str, library: str = "/") -> bool:
                 return True
         except OSError:
             continue
-    return False
+    return files.is_locked(f"{run_dir}/{wire.SUPERVISOR_LOCK}") is True
 
 
 def settle(run: Driven) -> list[ReconcileReport]:
