@@ -6,7 +6,6 @@ Nothing else is loaded before `main` is called, so that a Ctrl-C while the progr
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 
 EXIT_INTERRUPTED = 130
 """`holdfast.model.errors.EXIT_STOPPED`, which is not loaded yet."""
@@ -15,9 +14,9 @@ EXIT_INTERRUPTED = 130
 def main() -> int:
     """Load the command line, and run that of this process; answers its exit code."""
     try:
-        # Loaded here, where a Ctrl-C meanwhile is answered.
-        code: int = import_module("holdfast.cli.main").main()
-        return code
+        from holdfast.cli.main import main as run  # lazy: loaded here, where a Ctrl-C meanwhile is answered
+
+        return run()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.view.find import complete_run, find_run, list_roots
+from holdfast.agent.view.find import complete_run, find_run
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.model.errors import NoSuchRun, UsageError
 from holdfast.model.record import replace
 from holdfast.model.run import Outcome, Refusal

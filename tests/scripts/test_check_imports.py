@@ -49,6 +49,8 @@ def test_a_package_without_circles_has_no_faults(package: Path, capsys: pytest.C
         ("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import x", []),
         ("import typing\nif typing.TYPE_CHECKING:\n    from .b import x\nelse:\n    from .q import c", ["p.q.c"]),
         ("class A:\n    async def f(self):\n        from .b import x", ["p.b"]),
+        ("import importlib\nx = importlib.import_module('p.b').x", ["p.b"]),
+        ("from importlib import import_module\ndef f(name):\n    return import_module(name)", []),
     ],
 )
 def test_every_form_of_import_is_seen(text: str, targets: list[str], package: Path) -> None:
@@ -102,6 +104,12 @@ def test_two_circles_that_share_no_file_are_two() -> None:
 def test_a_package_that_is_not_there_is_no_good_package(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["--check", str(tmp_path / "gone")])
+
+
+def test_a_call_of_import_module_is_an_import_without_a_word_why(package: Path) -> None:
+    (package / "a.py").write_text("from importlib import import_module\ndef f():\n    import_module('p.b').x()\n")
+    (fault,) = find_faults(survey(package), LIMITS)
+    assert fault.startswith(f"{package}/a.py:3: ")
 
 
 @pytest.mark.slow

@@ -102,8 +102,9 @@ def _load(entry: str) -> Callable[[list[str]], int] | None:
 
         return lambda words: worker.main(words[0], start_supervisor=fork_supervisor)
     if entry == AFTER_PUSH:
-        after_push = import_module("holdfast.agent.place.after_push")
-        return lambda _words: int(after_push.main(LOADED_BY_A_START))
+        from holdfast.agent.place import after_push  # lazy: as above
+
+        return lambda _words: after_push.main(LOADED_BY_A_START)
     if entry in ENTRIES:
         entry_main: Callable[[list[str]], int] = import_module(f"holdfast.agent.{ENTRIES[entry]}").main
         return entry_main

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.job.setup import put_setup_first
@@ -207,9 +206,10 @@ def _take_profile(stated: object, spec: JobSpec) -> Profile:
 
     Loaded for runs that have one alone: a supervisor holds what it loads for as long as its job runs.
     """
-    plan = import_module("holdfast.agent.plan.profile")
-    profile: Profile = plan.read_profile(stated)
-    os.environ.update(plan.find_variables(profile, spec, os.environ))
+    from holdfast.agent.plan.profile import find_variables, read_profile  # lazy: for runs that have one alone
+
+    profile = read_profile(stated)
+    os.environ.update(find_variables(profile, spec, os.environ))
     return profile
 
 

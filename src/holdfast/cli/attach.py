@@ -12,7 +12,6 @@ import select
 import signal
 import sys
 from contextlib import nullcontext
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.agent.cards.line import find_place_in_line
@@ -83,7 +82,9 @@ def _tell_end(run_dir: str) -> None:
     """Let a desk that follows know what its list is to say of the run."""
     view = observe_run(run_dir)
     if view.over:
-        row = import_module("holdfast.agent.place.poll").describe_view(view)
+        from holdfast.agent.place.poll import describe_view  # lazy: for a desk that follows alone
+
+        row = describe_view(view)
         sys.stdout.flush()
         write_fully(sys.stdout.buffer, build_end(row))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.agent.view.find import complete_run
@@ -100,8 +99,12 @@ def build_completer(
 def _list_runs(incomplete: str) -> list[tuple[str, str | None]]:
     """Runs of this machine, and those of places as this desk has seen them: no place is asked at a TAB."""
     words: list[tuple[str, str | None]] = [*complete_run(incomplete)]
-    if import_module("holdfast.desk.runs.presence").has_places():
-        words += import_module("holdfast.desk.runs.registry").complete(incomplete)
+    from holdfast.desk.runs.presence import has_places  # lazy: at a TAB alone
+
+    if has_places():
+        from holdfast.desk.runs.registry import complete  # lazy: who has no places does not pay for them
+
+        words += complete(incomplete)
     return words
 
 

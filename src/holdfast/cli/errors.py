@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from importlib import import_module
 
 from holdfast import __version__
 from holdfast.core.job import redact
@@ -92,10 +91,9 @@ def name_hint(error: HoldfastError, *, as_json: bool) -> str:
     place = error.details.get("place") if CALLER.place is None else CALLER.place if as_json else None
     if not isinstance(place, str) or "holdfast " not in error.hint:
         return error.hint
-    # Only where a place is concerned.
-    hints = import_module("holdfast.desk.route.hints")
-    hint: str = hints.name_place(error.hint, place, hints.find_own_run(CALLER.words))
-    return hint
+    from holdfast.desk.route.hints import find_own_run, name_place  # lazy: only where a place is concerned
+
+    return name_place(error.hint, place, find_own_run(CALLER.words))
 
 
 def _report_safely(error: HoldfastError, *, as_json: bool) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.agent.queue.wait.names import wait_for_names
@@ -45,7 +44,8 @@ def _name_place(waited: Waited) -> Waited:
     """For a program at a desk: commands are those that can be typed there."""
     if CALLER.place is None:
         return waited
-    name_place = import_module("holdfast.desk.route.hints").name_place
+    from holdfast.desk.route.hints import name_place  # lazy: for a program at a desk alone
+
     runs = tuple(replace(run, gone=name_place(run.gone, CALLER.place)) for run in waited.runs)
     return replace(waited, rerun=name_place(waited.rerun, CALLER.place), runs=runs)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself is too slow to import for ``--version``
@@ -64,7 +63,8 @@ class Caller:
         self.env_from, self.zone = environ.pop(ENV_FROM, "none"), environ.pop(ZONE, "")
         stated = environ.pop(FOLLOW, None)
         if stated is not None:
-            read_position = import_module("holdfast.desk.route.frames").read_position
+            from .route.frames import read_position  # lazy: where a desk follows alone
+
             self.follows, self.position = True, read_position(stated)
 
 

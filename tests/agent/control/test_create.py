@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.control.create import choose_runs_root, create_run, next_attempt
-from holdfast.agent.view.find import list_roots
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.core.job.job_hash import hash_job
 from holdfast.host.files import files
 from holdfast.host.files.snapshot import parse_status

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.core.code.manifest import ROSTER
@@ -185,7 +184,9 @@ def _find_toml_problem(text: str) -> str | None:
 def check_image(situation: CheckContext) -> Iterator[Finding]:
     """The job's image is here, pinned, and can be started with what goes into it (`container`, loaded for images)."""
     if situation.spec.container.image is not None:
-        yield from import_module("holdfast.agent.checks.container.check").check_container(situation)
+        from .container.check import check_container  # lazy: for jobs in containers alone
+
+        yield from check_container(situation)
 
 
 def check_pins(situation: CheckContext) -> Iterator[Finding]:

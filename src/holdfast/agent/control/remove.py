@@ -15,8 +15,9 @@ import stat
 from typing import TYPE_CHECKING
 
 from holdfast.agent.view import observe
-from holdfast.agent.view.find import find_run, list_roots
+from holdfast.agent.view.find import find_run
 from holdfast.agent.view.runs.listing import read_runs
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.host import clock
 from holdfast.host.contain.create import find_group
 from holdfast.host.files import trees

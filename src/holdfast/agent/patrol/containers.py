@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import glob
 import os
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.agent.view import observe
@@ -50,11 +49,13 @@ def list_records(root: str) -> Iterator[ContainerRecord]:
 def _clear_of(
     root: str, name: RuntimeName, program: str, environ: dict[str, str], *, dry_run: bool
 ) -> Iterator[tuple[str, str, str]]:
-    problem = import_module("holdfast.host.container.runtime").RuntimeProblem
-    runtime = import_module("holdfast.host.container.choose").open_runtime(name, program, environ)
+    from holdfast.host.container.choose import open_runtime  # lazy: for runs in containers alone
+    from holdfast.host.container.runtime import RuntimeProblem  # lazy: as above
+
+    runtime = open_runtime(name, program, environ)
     try:
         listed = runtime.list_ours()
-    except problem as error:
+    except RuntimeProblem as error:
         yield "", name.value, f"its containers cannot be listed: {error.why}; {error.remedy}"
         return
     for one in listed:
@@ -64,7 +65,7 @@ def _clear_of(
         if not dry_run:
             try:
                 runtime.remove(one.id)
-            except problem as error:
+            except RuntimeProblem as error:
                 why = f"{error.why}; {error.remedy}"
         yield one.run_id, f"{name.value} container {one.id[:12]}", why
 

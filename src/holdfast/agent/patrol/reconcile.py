@@ -24,9 +24,9 @@ from holdfast.agent.control.scheduled.stop import settle_over
 from holdfast.agent.control.settle import SETTLE_WAIT_S, find_due, settle_run
 from holdfast.agent.messages.tries import is_due
 from holdfast.agent.view import observe
-from holdfast.agent.view.find import list_roots
 from holdfast.agent.view.retries import is_followed
 from holdfast.agent.view.run_view import Presence, Reach, RunView, is_unstarted
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.agent.view.scheduled import ask, names_scheduler
 from holdfast.core.job.redact import REDACTED
 from holdfast.core.patrol.evidence import RunStatus

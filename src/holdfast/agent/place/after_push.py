@@ -17,5 +17,7 @@ def main(loaded: Sequence[str]) -> int:
     """Load these modules, in the order in which the desk will need them, and sweep the runs root."""
     for name in loaded:
         import_module(name)
-    import_module("holdfast.agent.place.sweep").sweep()  # after what somebody waits for
+    from holdfast.agent.place.sweep import sweep  # lazy: after what somebody waits for
+
+    sweep()
     return 0

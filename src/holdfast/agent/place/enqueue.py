@@ -22,7 +22,7 @@ from holdfast.agent.queue.open import look_at_queue, open_queue, start_worker
 from holdfast.agent.queue.submit.hand_in import commit_jobs, describe_taken, find_taken
 from holdfast.agent.queue.submit.refuse import check_jobs, hash_files, merge_job
 from holdfast.agent.queue.sweep.configs import find_configs, store_configs
-from holdfast.agent.view.find import choose_root
+from holdfast.agent.view.runs.roots import choose_root
 from holdfast.core.job.secret_names import read_uses
 from holdfast.core.queue.job_hasher import JobHasher
 from holdfast.core.queue.submit_options import SubmitOptions

@@ -22,7 +22,7 @@ from holdfast.agent.scheduler.slurm.check import examine
 from holdfast.agent.scheduler.slurm.facts import read_facts
 from holdfast.agent.scheduler.slurm.files import read_record
 from holdfast.agent.scheduler.slurm.submit import prepare, submit
-from holdfast.agent.view.find import choose_root
+from holdfast.agent.view.runs.roots import choose_root
 from holdfast.agent.view.source_change import read_origin
 from holdfast.core.slurm.contradictions import refuse_contradictions
 from holdfast.core.slurm.options import check_options

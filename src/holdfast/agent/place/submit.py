@@ -20,9 +20,9 @@ from holdfast.agent.launch import start_supervisor
 from holdfast.agent.login_environment import choose_environ
 from holdfast.agent.plan.profile import find_variables
 from holdfast.agent.prestart import PRESTARTED
-from holdfast.agent.view.find import choose_root
 from holdfast.agent.view.live.start import FIRST_ATTEMPT, Started, prove_start, read_progress
 from holdfast.agent.view.observe import list_attempts
+from holdfast.agent.view.runs.roots import choose_root
 from holdfast.core.job.job_hash import hash_job
 from holdfast.host.files import files
 from holdfast.host.files.code.store import is_whole

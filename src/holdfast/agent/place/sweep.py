@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.agent.patrol import schedule
-from holdfast.agent.view.find import list_roots
 from holdfast.agent.view.observe import observe_run
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.host.files import files
 from holdfast.host.files.code import store
 from holdfast.host.files.filesystems import is_local

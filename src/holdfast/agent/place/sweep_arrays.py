@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.login_environment import choose_environ
 from holdfast.agent.queue.arrays.sweep import find_last_array, hold_sweep
 from holdfast.agent.queue.arrays.take import add_cells, hand_over, release_untaken
-from holdfast.agent.view.find import choose_root
+from holdfast.agent.view.runs.roots import choose_root
 from holdfast.agent.view.runs.sweeps import ArraySweep, HandIn, read_sweep
 from holdfast.core.queue.submit_options import SubmitOptions
 from holdfast.core.slurm.options import check_options

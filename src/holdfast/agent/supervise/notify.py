@@ -7,7 +7,6 @@ what is still under way. What was not delivered is an event, which `show` and th
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.host.clock import parse_utc, utc_now
@@ -61,8 +60,8 @@ class Notifier:
         message, key = self._describe(event, facts), self._build_key(event, facts)
 
         def work() -> object:
-            # Loaded by the child alone: most runs tell nobody.
-            deliver = import_module("holdfast.agent.messages.deliver").deliver
+            from holdfast.agent.messages.deliver import deliver  # lazy: by this child alone: most runs tell nobody
+
             hidden = read_known_values(self._spec.secrets)
             return wire.encode(deliver(notify, channels, message, key, hidden=hidden))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import stat
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.host.formats.copy_mark import describe_mark, read_mark
@@ -18,8 +17,8 @@ from holdfast.host.process.processes import user_name
 from holdfast.model.errors import HoldfastError, NoSuchRun, NotPermitted, UsageError
 from holdfast.model.ids import is_name, is_run_id, name_of
 from holdfast.model.record import record
-from holdfast.store.index import Index
-from holdfast.store.paths import HOME_RUNS, default_root
+
+from .runs.roots import list_roots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,33 +38,6 @@ class FoundRun:
     root: str
     notice: str | None = None
     unique: bool = True
-
-
-def choose_root(runs: str | None, *, remember: bool = True) -> str:
-    """The runs root of a new run; one that was named is remembered, so that the other verbs find its runs."""
-    if runs is None:
-        return default_root()
-    root = os.path.abspath(os.path.expanduser(runs))
-    if remember:
-        with Index() as index:
-            index.remember_root(root)
-    return root
-
-
-def list_roots(chosen: str | None = None) -> list[str]:
-    """Where runs may be: `chosen` alone when given, else the default root and every remembered one."""
-    if chosen is not None:
-        return [os.path.abspath(chosen)]
-
-    with Index() as index:
-        return list(dict.fromkeys([default_root(), *_find_other_default(), *index.roots()]))
-
-
-def _find_other_default() -> list[str]:
-    """The runs of before ``XDG_DATA_HOME`` counted, or of a shell without it, where there are some."""
-    home = os.path.expanduser(HOME_RUNS)
-    wanted = not os.environ.get("HOLDFAST_RUNS") and default_root() != home
-    return [home] if wanted and os.path.isdir(home) else []
 
 
 def find_run(text: str, *, root: str | None = None) -> FoundRun:
@@ -202,9 +174,10 @@ def _find_job(label: str) -> FoundRun | None:
 
 def _point_at_group(text: str, roots: Iterable[str]) -> str:
     """The commands for all jobs of a group, where a group is called so, with or without a slash at the end."""
+    from .runs.by_label import is_group  # lazy: for a run that is not found
+
     group = text.rstrip("/")
-    # For a run that is not found.
-    if not is_name(group) or not import_module("holdfast.agent.view.runs.by_label").is_group(group, roots):
+    if not is_name(group) or not is_group(group, roots):
         return ""
     return (
         f"{group} is a group of jobs: holdfast sweep show {group}; their output: holdfast logs {group}/; to stop them "
@@ -262,7 +235,9 @@ def _missing(text: str, roots: list[str], runs: list[tuple[str, str]]) -> FoundR
     if leased is not None and leased.uid != os.geteuid():
         return _find_foreign(leased) or _foreign(leased.run_id, leased.uid)
     if leased is None and os.geteuid() == 0 and is_run_id(text):
-        found = import_module("holdfast.agent.view.runs.accounts").find_of_account(text)
+        from .runs.accounts import find_of_account  # lazy: for root alone
+
+        found = find_of_account(text)
         if found is not None:
             return FoundRun(found, text, os.path.dirname(found))
     if leased is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from typing import TextIO, cast
 
 from holdfast.cli.errors import wants_json
@@ -33,8 +32,10 @@ def begin(arguments: Sequence[str]) -> None:
 
 def _become_login() -> None:
     """Go on in the environment of a login shell; without one the command goes on in its own, and says so."""
+    from holdfast.agent.login_environment import take_login_environment  # lazy: where a desk asks for it alone
+
     try:
-        found = import_module("holdfast.agent.login_environment").take_login_environment(os.environ)
+        found = take_login_environment(os.environ)
     except HoldfastError as error:
         sys.stderr.write(f"holdfast: {error}\n")
         return
@@ -50,10 +51,10 @@ def carry_out(words: list[str], dispatch: Callable[[list[str]], int]) -> int:
     """
     if not CALLER.files:
         return dispatch(words)
-    # lazy: few commands have any
-    carried = import_module("holdfast.desk.route.carry").parse_files(CALLER.files)
-    code: int = import_module("holdfast.cli.placed.desk_files").run_with_files(words, carried, dispatch)
-    return code
+    from holdfast.cli.placed.desk_files import run_with_files  # lazy: few commands have any
+    from holdfast.desk.route.carry import parse_files  # lazy: as above
+
+    return run_with_files(words, parse_files(CALLER.files), dispatch)
 
 
 class NamingStream:

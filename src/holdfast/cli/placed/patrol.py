@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 
 from holdfast.agent.patrol.news import remember
 from holdfast.agent.patrol.patrol import run_patrol
 from holdfast.agent.patrol.tell import Ways
 from holdfast.agent.patrol.tick import PatrolResult
-from holdfast.agent.view.find import list_roots
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.patrol import print_placed
 from holdfast.desk.connect import find_place, open_box
@@ -21,7 +20,6 @@ from holdfast.model.record import replace
 
 from .ls import read_places
 
-UNTOLD = "holdfast.agent.queue.view.untold"
 """A desk without Linux cannot load it, and has no queue."""
 
 
@@ -37,7 +35,11 @@ def patrol_placed(on: str | None, *, since_last: bool, everything: bool, ways: W
     # Where Linux is not there are no runs of this machine.
     has_runs = on is None and sys.platform == "linux"
     reminders: list[Reminder] = []
-    untold: dict[str, str] = import_module(UNTOLD).list_untold() if has_runs else {}
+    untold: dict[str, str] = {}
+    if has_runs:
+        from holdfast.agent.queue.view.untold import list_untold  # lazy: a desk without Linux cannot load it
+
+        untold = list_untold()
 
     def remind() -> dict[str, dict[str, str]]:
         reminders.extend(list_reminders(places))

@@ -6,9 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.agent.view.find import choose_root
 from holdfast.agent.view.live.attempt import read_followed
 from holdfast.agent.view.live.start import FIRST_ATTEMPT, prove_start
+from holdfast.agent.view.runs.roots import choose_root
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.start import print_started
 from holdfast.desk.terminal import listening

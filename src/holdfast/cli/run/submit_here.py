@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.queue.submit.hand_in import build_submission, submit
 from holdfast.agent.queue.submit.preview import preview
-from holdfast.agent.view.find import choose_root
+from holdfast.agent.view.runs.roots import choose_root
 from holdfast.cli.job.config_syntax import refuse_bad_configs
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.submit import print_preview, print_submitted

@@ -9,7 +9,7 @@ import click
 
 from holdfast.agent.doctor.examine import examine_host
 from holdfast.agent.doctor.reap import end_leftovers, find_leftovers
-from holdfast.agent.view.find import list_roots
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.cli.consent import confirm
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import is_terminal, note, print_record

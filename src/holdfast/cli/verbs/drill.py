@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from importlib import import_module
 
 import click
 
@@ -94,16 +93,14 @@ def command(  # noqa: PLR0913 - its options
     refuse_bad_configs((spec.config,) if place is None or isinstance(spec.config, DeskPath) else ())
     wanted = DrillRequest(kills=kills, stop=stop, seed=drill_seed, time_s=_read_time(time), until=until)
     if place is not None:
-        # One of them is loaded: who rehearses here needs nothing of places, and a desk may lack what that needs here.
-        there = import_module("holdfast.cli.placed.ordered.drill")
-        code: int = there.rehearse_there(
-            spec, wanted, place, inexact=inexact, keep=keep, send_code=not no_code, as_json=as_json
-        )
-        return code
+        from holdfast.cli.placed.ordered.drill import rehearse_there  # lazy: who has no places does not pay for them
+
+        return rehearse_there(spec, wanted, place, inexact=inexact, keep=keep, send_code=not no_code, as_json=as_json)
     tell = _tell_nothing if as_json else note
-    here = import_module("holdfast.agent.drill.rehearsal")
+    from holdfast.agent.drill.rehearsal import rehearse_job  # lazy: a desk may lack what that needs here
+
     with interruptible(signal.SIGTERM, signal.SIGHUP) as interrupted:
-        report = here.rehearse_job(spec, wanted, inexact=inexact, keep=keep, tell=tell, interrupted=interrupted)
+        report = rehearse_job(spec, wanted, inexact=inexact, keep=keep, tell=tell, interrupted=interrupted)
     print_record(report) if as_json else print_rehearsal(report)
     exit_code: int = report.exit_code
     return exit_code

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.agent.view.find import list_roots
 from holdfast.agent.view.live.lines import FilteredLog, LogFile, follow_all, label_runs, read_all
 from holdfast.agent.view.live.logs import Logs, choose_attempts, find_missing, open_log, read_logs, stream
 from holdfast.agent.view.live.logs import follow as follow_log
 from holdfast.agent.view.nodes import name_output, read_nodes
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.job_output import JobOutput
 from holdfast.cli.named_run import find_ending, find_readable

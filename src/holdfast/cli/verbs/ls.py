@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
-from holdfast.agent.view.find import choose_root
 from holdfast.agent.view.runs.listing import find_runs_using, read_runs
+from holdfast.agent.view.runs.roots import choose_root
 from holdfast.cli.lazy_group import complete_places
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note, print_record
@@ -81,7 +79,9 @@ def command(  # noqa: PLR0913 - one for each option
         return users.exit_code
     most = None if everything else limit
     if all_users:
-        found = import_module("holdfast.agent.view.runs.accounts").read_all_accounts(states, most)
+        from holdfast.agent.view.runs.accounts import read_all_accounts  # lazy: for --all-users alone
+
+        found = read_all_accounts(states, most)
     else:
         found = read_runs(runs, choose_root(None), states, most)
     if found.notice:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 
 import click
 
@@ -49,12 +48,11 @@ def command(
     refuse_slurm(options, place)
     spec = resolve_job(job, command, options, elsewhere=place is not None)
     if place is not None:
-        # One of them is loaded: who checks here needs nothing of places, and a desk may lack what checks here need.
-        there = import_module("holdfast.cli.placed.ordered.preflight")
-        code: int = there.check_there(spec, place, send_code=not no_code, strict=strict, as_json=as_json)
-        return code
-    here = import_module("holdfast.agent.checks.preflight")
-    found = here.examine_job(spec, os.environ, strict=strict, known=check_config(spec.config))
+        from holdfast.cli.placed.ordered.preflight import check_there  # lazy: who has no places does not pay for them
+
+        return check_there(spec, place, send_code=not no_code, strict=strict, as_json=as_json)
+    from holdfast.agent.checks.preflight import examine_job  # lazy: a desk may lack what checks here need
+
+    found = examine_job(spec, os.environ, strict=strict, known=check_config(spec.config))
     print_record(found) if as_json else print_findings(found.findings, strict=strict)
-    exit_code: int = found.exit_code
-    return exit_code
+    return found.exit_code

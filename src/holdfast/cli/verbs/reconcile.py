@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
 from holdfast.cli.lazy_group import complete_places
@@ -47,13 +45,14 @@ def command(*, place: str | None, dry_run: bool, runs: str | None, as_json: bool
         if dry_run or runs is not None:
             raise UsageError("--dry-run and --runs are about runs of one machine", hint=f"say them with --on {place}")
         return _reconcile_place(place, as_json=as_json)
-    # A desk without Linux has no runs of its own, and cannot load what puts those of a box in line.
-    found = import_module("holdfast.agent.patrol.reconcile").reconcile_runs(runs, dry_run=dry_run)
+    from holdfast.agent.patrol.reconcile import reconcile_runs  # lazy: a desk without Linux cannot load it
+    from holdfast.agent.queue.change.work import add_queue  # lazy: as above
+
+    found = reconcile_runs(runs, dry_run=dry_run)
     if runs is None:
-        found = import_module("holdfast.agent.queue.change.work").add_queue(found, dry_run=dry_run)
+        found = add_queue(found, dry_run=dry_run)
     print_record(found) if as_json else print_reconciled(found)
-    code: int = found.exit_code
-    return code
+    return found.exit_code
 
 
 def _reconcile_place(name: str, *, as_json: bool) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import click
@@ -34,9 +33,9 @@ holdfast run --on gpu1 --gpus 2 -- torchrun train.py       on another machine"""
 
 
 def _complete_runs(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    # A start needs nothing of it.
-    found: list[CompletionItem] = import_module("holdfast.cli.completion").complete_runs(context, param, incomplete)
-    return found
+    from holdfast.cli.completion import complete_runs  # lazy: at a TAB alone
+
+    return complete_runs(context, param, incomplete)
 
 
 @click.command(cls=JobCommand, short_help=SUMMARIES["run"], epilog=EPILOG)
@@ -106,10 +105,13 @@ def command(  # noqa: PLR0913 - one for each option
     refuse_bad_configs((spec.config,) if place is None or isinstance(spec.config, DeskPath) else ())
     wish = RunWish(job, detach, _read_prove(prove), runs, dry_run, as_json, place, run_id, not no_code)
     wish = replace(wish, asks_slurm=asks_slurm(options), code=code)
-    # One of them is loaded: a start here needs nothing of places, and a desk may lack what a start needs.
-    way = import_module(f"holdfast.cli.run.{'here' if place is None else 'there'}")
-    ended: int = way.run(spec, wish)
-    return ended
+    if place is None:
+        from holdfast.cli.run.here import run as run_here  # lazy: a desk may lack what a start needs
+
+        return run_here(spec, wish)
+    from holdfast.cli.run.there import run as run_there  # lazy: who has no places does not pay for them
+
+    return run_there(spec, wish)
 
 
 def _resolve_like(
@@ -129,11 +131,15 @@ def _resolve_like(
     if job is not None:
         raise UsageError("--like and a job file do not go together", hint="leave one out; options change either")
     if place is not None or ":" in like.partition("/")[0]:
-        resolve = import_module("holdfast.cli.run.like").resolve_elsewhere
-        found = resolve(like, place or LOCAL, command, options, send_code=send_code)
+        from holdfast.cli.run.like import resolve_elsewhere  # lazy: for a run of another place alone
+
+        found = resolve_elsewhere(like, place or LOCAL, command, options, send_code=send_code)
         return found.job, found.code
-    run = import_module("holdfast.cli.named_run").find_readable(like, None)
-    before = import_module("holdfast.agent.control.job.change").read_recorded_job(run.run_dir)
+    from holdfast.agent.control.job.change import read_recorded_job  # lazy: for --like alone
+    from holdfast.cli.named_run import find_readable  # lazy: as above
+
+    run = find_readable(like, None)
+    before = read_recorded_job(run.run_dir)
     return resolve_like(before.spec, command, options), None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from importlib import import_module
 
 import click
 
@@ -145,24 +144,21 @@ def command(  # noqa: PLR0913 - one for each option
         wish = JobsWish(place, runs, not no_code, wait, dry_run, as_json, moment)
         return _submit_there(spec, lines, wishes, wish)
     jobs = (make_job(spec, wishes, spec.name),) if lines is None else _read_commands(lines, spec, wishes)
-    # A desk may lack what a queue of this machine needs.
-    here = import_module("holdfast.cli.run.submit_here")
-    code: int = here.submit_here(
-        spec, jobs, wishes, lines=lines, runs=runs, wait=wait, dry_run=dry_run, as_json=as_json
-    )
-    return code
+    from holdfast.cli.run.submit_here import submit_here  # lazy: a desk may lack what a queue of this machine needs
+
+    return submit_here(spec, jobs, wishes, lines=lines, runs=runs, wait=wait, dry_run=dry_run, as_json=as_json)
 
 
 def _submit_there(spec: JobSpec, lines: str | None, wishes: SubmitOptions, wish: JobsWish) -> int:
     """Hand the job, or the jobs of a file of commands, in at a place; the exit code."""
-    # Loaded where a place is named: what is handed in here needs nothing of places.
-    there = import_module("holdfast.cli.placed.enqueue")
+    from holdfast.cli.placed import enqueue as there  # lazy: who has no places does not pay for them
+
     place = there.choose_place(wish, wishes.claims)
     refuse_bad_configs((spec.config,) if isinstance(spec.config, DeskPath) else ())
     if place.kind == SLURM and lines is None:
-        ordered = import_module("holdfast.cli.placed.ordered.submit")
-        done: int = ordered.hand_in(spec, place, wishes, wish)
-        return done
+        from holdfast.cli.placed.ordered.submit import hand_in  # lazy: for places of Slurm alone
+
+        return hand_in(spec, place, wishes, wish)
     draft = there.draft_base(spec, wish)
     base = draft.job
     jobs = (make_job(base, wishes, base.name),) if lines is None else _read_commands(lines, base, wishes)

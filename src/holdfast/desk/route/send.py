@@ -10,7 +10,6 @@ import contextlib
 import os
 import signal
 import stat
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.desk.author import name_author
@@ -78,9 +77,9 @@ def send(
 def _gather_files(line: Line, order: bytes | None) -> Carried | None:
     if not any(given.side in (Side.DESK_IN, Side.DESK_OUT) for given in line.given):
         return None
-    # Few commands have any, and what they need takes a while to load.
-    carried: Carried | None = import_module("holdfast.desk.route.carry").gather_files(line, order)
-    return carried
+    from .carry import gather_files  # lazy: few commands have any
+
+    return gather_files(line, order)
 
 
 class _Call:

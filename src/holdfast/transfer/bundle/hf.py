@@ -15,7 +15,6 @@ import base64
 import json
 import os
 import sys
-from importlib import import_module
 
 ENTRY = "agent-entry"
 SUPERVISORS = ("stand", "supervise", "queue-worker", "sentinel", "after-push")
@@ -34,7 +33,9 @@ def main(text: str | bytes, *, plain: bool = False) -> int:
         version = ".".join(map(str, sys.version_info[:3]))
         what = f"{sys.executable} is Python {version}, and holdfast needs 3.10"
         return refuse("NoInterpreter", what, "name another in places.toml: python", internal)
-    weakness = import_module("holdfast.host.files.ownership").describe_weakness(here)
+    from holdfast.host.files.ownership import describe_weakness  # lazy: it is found from here on
+
+    weakness = describe_weakness(here)
     if weakness:
         what = f"{here} is not used: another account could change what is run from it: {weakness}"
         hint = "name a directory of your own as `root` of the place in places.toml"
@@ -42,21 +43,26 @@ def main(text: str | bytes, *, plain: bool = False) -> int:
     # The runs root that the bundle lies in is the one that is meant.
     os.environ["HOLDFAST_RUNS"] = os.path.dirname(os.path.dirname(here))
     os.environ.update(call["env"])
-    import_module("holdfast.host.formats.own_bundle").note_use(here)
+    from holdfast.host.formats.own_bundle import note_use  # lazy: nothing else of ours is run before
+
+    note_use(here)
     if not plain and not (internal and argv[1:2] and argv[1] in SUPERVISORS):
         end_with_connection()
     if internal:
-        code = import_module("holdfast.agent.__main__").main(argv[1:])
-    else:
-        sys.path.append(f"{here}/vendor")
-        sys.argv = ["holdfast", *argv]
-        code = import_module("holdfast.cli.main").main()
-    return int(code)
+        from holdfast.agent.__main__ import main as run_entry  # lazy: one of the two ways
+
+        return run_entry(argv[1:])
+    sys.path.append(f"{here}/vendor")
+    sys.argv = ["holdfast", *argv]
+    from holdfast.cli.main import main as run_command  # lazy: one of the two ways
+
+    return run_command()
 
 
 def refuse(name: str, message: str, hint: str, internal: bool) -> int:  # noqa: FBT001 - one caller
     """Say why not: as an entry's error, or as the command line says it."""
-    errors = import_module("holdfast.model.errors")
+    from holdfast.model import errors  # lazy: it may be that this Python cannot load anything else
+
     error = getattr(errors, name)(message, hint=hint)
     if internal:
         sys.stdout.write(json.dumps({"error": errors.describe(error)}) + "\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.agent.queue.open import find_group, look_at_queue
-from holdfast.agent.view.find import list_roots
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.agent.view.runs.sweeps import FoundSweep, find_sweep
 
 

@@ -12,8 +12,8 @@ from holdfast.agent.queue.arrays.sweep import open_arrays
 from holdfast.agent.queue.open import build_order, list_notices, open_queue
 from holdfast.agent.requests import write_request
 from holdfast.agent.view import observe
-from holdfast.agent.view.find import list_roots
 from holdfast.agent.view.retries import is_followed
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.agent.view.runs.sweeps import find_sweep
 from holdfast.core.queue.words import SHOWN_LABELS, count_jobs, name_jobs
 from holdfast.core.slurm.arrays import name_rerun

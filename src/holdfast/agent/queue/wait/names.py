@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.agent.queue.open import list_notices, look_at_queue
 from holdfast.agent.queue.view.estimate import estimate_jobs
-from holdfast.agent.view.find import list_roots
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.agent.view.runs.sweeps import FoundSweep, find_sweep
 from holdfast.model.errors import EXIT_TIMED_OUT, HoldfastError, NoSuchRun, UsageError
 from holdfast.model.ids import is_run_id
@@ -123,8 +122,9 @@ def wait_for_names(
         again = [rerun_command(missing)]
         for sweep in wanted.sweeps:
             # What they need a desk that is no Linux has not, and it has none of them.
-            wait_for_sweep = import_module("holdfast.agent.queue.arrays.wait").wait_for_sweep
-            find_rerun = import_module("holdfast.agent.queue.arrays.look").find_rerun
+            from holdfast.agent.queue.arrays.look import find_rerun  # lazy: for sweeps of a scheduler alone
+            from holdfast.agent.queue.arrays.wait import wait_for_sweep  # lazy: as above
+
             one, looks, was_late = wait_for_sweep(sweep, deadline=deadline, tell=lambda look: tell(look, str))
             late = late or was_late
             left = [look.job for look in looks if look.job.state is not JobState.DONE]

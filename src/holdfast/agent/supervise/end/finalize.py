@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.agent.in_job.device_check import MISMATCH
@@ -62,8 +61,12 @@ class Finalizer:
         self._waited_s = 0.0
         self._exited_well = False
         self._copying: ResultsCopy | None = None
-        # Loaded at once, and by a run that copies alone: what is loaded late may be of another version.
-        self._results = None if context.spec.results.to is None else import_module(f"{__package__}.results")
+        self._results = None
+        if context.spec.results.to is not None:
+            # At once: what is loaded late may be of another version.
+            from . import results  # lazy: for a run that copies alone
+
+            self._results = results
 
     def check(self, state: State) -> None:
         """Check the results in a disposable child; a job that never ran has none."""

@@ -7,7 +7,6 @@ says that it is copied only after it is proven there, and scratch goes only afte
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.agent.control.results.order import STALLED_S, Watch, build_order, describe_progress
@@ -60,8 +59,11 @@ class ResultsCopy:
         order, progress, parent = self._order, self._progress, os.getpid()
 
         def work() -> object:
-            # Loaded by this child alone, as hashing is.
-            return import_module("holdfast.agent.control.results.child").copy_results(order, progress, parent)
+            from holdfast.agent.control.results.child import (
+                copy_results,
+            )  # lazy: loaded by this child alone
+
+            return copy_results(order, progress, parent)
 
         self._record(order.begun)
         self._context.recorder.event("results_copying", to=order.begun.to)
@@ -121,7 +123,9 @@ class ResultsCopy:
         run_dir, spec = self._context.run_dir, self._context.spec
 
         def work() -> object:
-            return import_module("holdfast.agent.control.results.child").prune(run_dir, spec)
+            from holdfast.agent.control.results.child import prune  # lazy: as above
+
+            return prune(run_dir, spec)
 
         def say(words: object) -> None:
             self._finish(replace(done, pruned=str(words)))

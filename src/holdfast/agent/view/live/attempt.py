@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from enum import Enum
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.agent.view import observe, run_view
@@ -205,9 +204,12 @@ def read_followed(run_dir: str, exit_code: int) -> Followed:
     """How a run that was followed stands now."""
     view = observe.observe_run(run_dir)
     failure = view.exit.get("failure_class")
-    judged = None
+    verdict = None
     if failure:
-        judged = import_module("holdfast.diagnosis.ended.judgement").read_judgement(run_dir, view.attempt)
+        from holdfast.diagnosis.ended.judgement import read_judgement  # lazy: most runs end well
+
+        judged = read_judgement(run_dir, view.attempt)
+        verdict = None if judged is None else judged.verdict
     return Followed(
         run_id=view.run_id,
         run_dir=run_dir,
@@ -217,6 +219,6 @@ def read_followed(run_dir: str, exit_code: int) -> Followed:
         note=view.note,
         doubt=describe_doubt(view),
         failure=failure if isinstance(failure, str) else "",
-        cause="" if judged is None else judged.verdict.cause,
-        action="" if judged is None else judged.verdict.action,
+        cause="" if verdict is None else verdict.cause,
+        action="" if verdict is None else verdict.action,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.host.files import files
@@ -51,8 +50,9 @@ def read_container(attempt_dir: str) -> ContainerView | None:
     if found is None:
         return None
     processes = tuple(_list_processes(found))
-    # Loaded for runs in containers alone.
-    paused = bool(processes) and import_module("holdfast.host.container.members").is_paused(found)
+    from holdfast.host.container.members import is_paused  # lazy: for runs in containers alone
+
+    paused = bool(processes) and is_paused(found)
     return ContainerView(found.runtime.value, found.id, found.name, found.image, found.digest, processes, paused)
 
 
@@ -80,7 +80,8 @@ def find_inside(attempt_dir: str) -> tuple[tuple[ProcessId, ...], tuple[str, ...
 
 
 def _list_processes(container: ContainerRecord) -> Iterable[InnerProcess]:
-    select_inside = import_module("holdfast.host.container.members").select_inside
+    from holdfast.host.container.members import select_inside  # lazy: as above
+
     if container.init is None or not is_alive(container.init):
         return
     for pid in sorted(select_inside(container, list_pids()))[:MOST_PROCESSES]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agent.view.find import list_roots
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.host.clock import monotonic_s
 from holdfast.host.lease import records
 from holdfast.host.lease.area import open_existing_area

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import click
 
 from holdfast.cli.job.jobfile import read_job
@@ -48,10 +46,13 @@ def command(*, job: str | None, on: str | None, as_json: bool, **options: object
     if not list_targets(spec.notify, spec.channels):
         raise UsageError("nobody is named who could be told", hint="holdfast config set notify.email ADDRESS")
     if place is None:
-        send = import_module("holdfast.agent.messages.trial").send_trial
-        problems: dict[str, str | None] = send(spec.notify, spec.channels)
+        from holdfast.agent.messages.trial import send_trial  # lazy: one of the two ways
+
+        problems = send_trial(spec.notify, spec.channels)
     else:
-        problems = import_module("holdfast.desk.runs.notify").send_trial(place, spec.notify, spec.channels)
+        from holdfast.desk.runs.notify import send_trial as send_there  # lazy: who has no places does not pay for them
+
+        problems = send_there(place, spec.notify, spec.channels)
     if as_json:
         print_record(NotifyTrial(on, problems))
     else:

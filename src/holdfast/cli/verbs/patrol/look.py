@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 
 import click
 
 from holdfast.agent.patrol.news import remember
 from holdfast.agent.patrol.report import patrol_runs
-from holdfast.agent.view.find import list_roots
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.cli.job.notify_option import choose_ways
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.patrol import print_report
@@ -40,8 +39,11 @@ def command(
         from holdfast.cli.placed.patrol import patrol_placed  # lazy: who has no places does not pay for them
 
         return patrol_placed(on, since_last=since_last, everything=everything, ways=ways, as_json=as_json)
-    # Not before it is known that this machine has runs: a desk without Linux cannot load it.
-    besides = import_module("holdfast.agent.queue.view.untold").list_untold() if runs is None else {}
+    besides: dict[str, str] = {}
+    if runs is None:
+        from holdfast.agent.queue.view.untold import list_untold  # lazy: a desk without Linux cannot load it
+
+        besides = list_untold()
     report, look = patrol_runs(list_roots(runs), runs=runs, since_last=since_last, ways=ways, besides=besides)
     if as_json:
         for problem in report.notes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.agent.queue.view.listing import list_queue
-from holdfast.agent.view.find import list_roots
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.agent.view.runs.sweeps import list_sweeps
 from holdfast.cli.completion import complete_groups
 from holdfast.cli.render import note, print_record

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.agent.queue.sweep.take import preview, submit_sweep
-from holdfast.agent.view.find import choose_root
+from holdfast.agent.view.runs.roots import choose_root
 from holdfast.cli.render import print_record
 from holdfast.cli.render.sweep import print_contradictions, print_preview, print_taken
 

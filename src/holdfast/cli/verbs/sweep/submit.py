@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from importlib import import_module
 from typing import Any
 
 import click
@@ -104,14 +103,14 @@ def command(  # noqa: PLR0913 - one for each option
     asked = _read_asked(source, command, options, elsewhere=place is not None)
     if place is not None:
         wish = JobsWish(place, runs, not no_code, wait, dry_run, as_json, options["not_before"])
-        # Loaded where a place is named: what is handed in here needs nothing of places.
-        code: int = import_module("holdfast.cli.placed.enqueue").hand_in_sweep(asked, wish, strict=strict)
-        return code
+        from holdfast.cli.placed.enqueue import hand_in_sweep  # lazy: who has no places does not pay for them
+
+        return hand_in_sweep(asked, wish, strict=strict)
     made = plan_sweep(asked)
     if strict:
         refuse_contradictions(made.built)
-    # A desk may lack what a queue of this machine needs.
-    here = import_module(f"{__package__}.hand_in")
+    from . import hand_in as here  # lazy: a desk may lack what a queue of this machine needs
+
     if dry_run:
         here.show_preview(made, as_json=as_json)
         return 0
