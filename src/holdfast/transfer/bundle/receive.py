@@ -113,7 +113,7 @@ def _check(target: str) -> None:
 
 
 def find_root(stated: str | None) -> str:
-    """The runs root as `holdfast.agent.view.find.default_root` chooses it, or as the place says.
+    """The runs root as `holdfast.store.paths.default_root` chooses it, or as the place says.
 
     Raises:
         UsageError: it depends on a home directory, and there is none.
