@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.desk.connect import open_box
+from holdfast.host.files.code import store
 from holdfast.model.place import LOCAL, Place
 from holdfast.transfer.code.push import push_tree
 from holdfast.transfer.code.tree import read_tree
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 
 pytestmark = pytest.mark.process
+
+
+def list_differences(root: str, tree: str) -> list[store.Difference]:
+    """What is wrong with a tree that lies on this machine."""
+    directory = store.tree_dir(root, tree)
+    manifest = store.read_manifest(directory, tree)
+    return list(store.compare_tree(f"{directory}/{store.FILES}", manifest, extras=False))
 
 
 @pytest.mark.slow
@@ -39,7 +47,8 @@ def test_a_tree_goes_over_a_place_and_is_proven_there(
     push_tree(box, tree)
 
     root = box.ensure().root
-    assert box.entry("code", ("has", root, tree.ref.tree), limit_s=LONG_S)["present"] is True
+    said = box.entry("code", ("has", root, tree.ref.tree), limit_s=LONG_S)
+    assert said["present"] is True, list_differences(root, tree.ref.tree)
     write(top, {"train.py": "print(2)\n"})
     changed = read_tree(str(top), os.environ)
     assert box.entry("code", ("has", root, changed.ref.tree), limit_s=LONG_S)["present"] is False
