@@ -73,7 +73,8 @@ ROOMS = (
         *("agent.patrol.report", "agent.patrol.tell", "agent.patrol.tick"),
         "agent.patrol.reconcile",
         *("agent.queue.submit", "agent.queue.view", "agent.queue.change", "agent.queue.wait", "agent.queue.sweep"),
-        "agent.drill.report",
+        *("agent.drill.rehearsal", "agent.drill.report"),
+        "agent.messages.trial",
         "diagnosis.explain",
     ),
 )
@@ -130,6 +131,8 @@ def test_the_rest_of_the_desk_calls_rooms_too() -> None:
     assert found.pop("placed/route.py") == ["agent.prestart"]
     # A notebook interrupts every process that it started: Ctrl-C there is not meant for us.
     assert found.pop("attach.py") == ["host.process.surroundings"]
+    # Who comes from a desk goes on in the environment of a login there, before anything else is done.
+    assert found.pop("placed/from_desk.py") == ["agent.login_environment"]
     # What is added to a sweep is compared with its recipe while the queue stands still.
     assert found.pop("sweep/add.py") == ["agent.queue.open"]
     assert {name for name in found if not name.startswith("render/")} == set()
