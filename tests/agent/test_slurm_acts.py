@@ -139,7 +139,7 @@ def test_a_damaged_slurm_json_hides_no_job_and_ends_a_wait_once_there_is_none(pr
     view, code = wait_for_run(run_dir, deadline=monotonic_s() + LONG_S)
     assert (view.condition, code) == ("lost", 71)
     assert "slurm.json" in view.note
-    # A cell of a sweep has no script of its own: while there are arrays it may be a task of one.
+    # A job of a sweep has no script of its own: while there are arrays it may be a task of one.
     Path(run_dir, "batch.sh").unlink()
     programs.answer("squeue", f"9_[0-3]|PENDING|N/A|0:00|1:00|None|()|{programs.runs}/.sweeps-0/rates/1/batch.sh\n")
     assert hear(observe_run(run_dir)).condition == "unknown (damaged slurm.json)"

@@ -77,20 +77,20 @@ def test_what_is_half_is_listed_and_what_is_gone_still_counts(holdfast: Command,
     to = tmp_path / "all"
     found = holdfast("results", "collect", "good", "half", "--to", str(to), "--json")
     assert found.code == 1
-    cells = {cell["name"].split("-")[2]: cell for cell in found.json()["cells"]}
-    assert (cells["good"]["status"], cells["good"]["landed"]) == ("complete", 1)
-    half = cells["half"]
+    runs = {one["name"].split("-")[2]: one for one in found.json()["runs"]}
+    assert (runs["good"]["status"], runs["good"]["landed"]) == ("complete", 1)
+    half = runs["half"]
     assert (half["status"], half["landed"], half["expected"]) == ("incomplete", 0, 1)
     assert half["why"].startswith("failed: ")
     table = holdfast("results", "collect", "half", "--to", str(tmp_path / "half"))
     assert (table.code, "nothing landed" in table.out) == (73, True), table
-    answer = to / cells["good"]["name"] / "artifacts" / "answer"
+    answer = to / runs["good"]["name"] / "artifacts" / "answer"
     answer.write_text("other\n")
     assert holdfast("results", "collect", "good", "--to", str(to)).code == 0
-    assert answer.read_text().strip() == cells["good"]["run_id"], "a copy that went bad is mended"
+    assert answer.read_text().strip() == runs["good"]["run_id"], "a copy that went bad is mended"
     with hold_run_lock(find_run("good").run_dir, what="test"):
-        [cell] = holdfast("results", "collect", "good", "--to", str(to), "--json").json()["cells"]
-    assert (cell["status"], "restarting" in cell["why"]) == ("incomplete", True), "another may begin it again"
+        [one] = holdfast("results", "collect", "good", "--to", str(to), "--json").json()["runs"]
+    assert (one["status"], "restarting" in one["why"]) == ("incomplete", True), "another may begin it again"
 
 
 @pytest.mark.cli

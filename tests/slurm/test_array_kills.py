@@ -1,4 +1,4 @@
-"""A sweep on its way to Slurm is killed at every point, on the login node; handed in again no cell is lost, none twice.
+"""A sweep on its way to Slurm is killed at every point, on the login node; handed in again no job is lost, none twice.
 
 The entry dies before each of its calls that changes something (`tests.agent.killing`); every step is taken by
 ``make soak``.
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 FEW = 3
-CELLS = ("a", "b")
+JOBS = ("a", "b")
 
 
 def _order(name: str, tmp_path: Path) -> QueueOrder:
-    base = wire.encode(JobSpec("cell", ("true",), str(tmp_path)))
+    base = wire.encode(JobSpec("job", ("true",), str(tmp_path)))
     hasher = JobHasher(base)
-    changes = {cell: {"command": ["sh", "-c", f': {cell}; echo x >> "$HOLDFAST_RUN_DIR/ran"']} for cell in CELLS}
-    jobs = tuple(NewJob(cell, dict(change), sha256=hasher.hash(change)) for cell, change in changes.items())
+    changes = {name: {"command": ["sh", "-c", f': {name}; echo x >> "$HOLDFAST_RUN_DIR/ran"']} for name in JOBS}
+    jobs = tuple(NewJob(name, dict(change), sha256=hasher.hash(change)) for name, change in changes.items())
     ordered = OrderedJobs(f"20261123-101500-{name}-0000", "0" * 64)
     submission = Submission(
         name, base, jobs, "", "", (), "", "2026-11-23T10:15:00.000Z", kind=GroupKind.SWEEP, ordered=ordered
@@ -47,14 +47,14 @@ def _order(name: str, tmp_path: Path) -> QueueOrder:
 
 
 def _judge(root: Path, names: list[str]) -> list[str]:
-    """What is wrong with some sweeps, once all of their cells have ended."""
+    """What is wrong with some sweeps, once all of their jobs have ended."""
     wrong: list[str] = []
     known: set[str] = set()
     for name in names:
         content = json.loads((root / f".sweeps-{os.geteuid()}" / name / "sweep.json").read_text())
-        runs = {cell["job"]["name"]: cell["run_id"] for cell in content["cells"]}
+        runs = {job["given"]["name"]: job["run_id"] for job in content["jobs"]}
         known.update(runs.values())
-        wrong += [] if tuple(runs) == CELLS else [f"{name}: {runs}"]
+        wrong += [] if tuple(runs) == JOBS else [f"{name}: {runs}"]
         for run_id in runs.values():
             run_dir = root / run_id
             wait_until((run_dir / "attempts/1/exit.json").exists, 300 * PATIENCE, what=f"{run_id} has ended")
@@ -95,7 +95,7 @@ def _check(tmp_path: Path, most: int) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.requirement("QUEUE-14")
 @pytest.mark.usefixtures("slurm")
-def test_a_hand_in_that_is_killed_has_every_cell_once_when_it_is_said_again(tmp_path: Path) -> None:
+def test_a_hand_in_that_is_killed_has_every_job_once_when_it_is_said_again(tmp_path: Path) -> None:
     _check(tmp_path, examples(FEW))
 
 

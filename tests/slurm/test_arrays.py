@@ -1,4 +1,4 @@
-"""Sweeps as arrays of a real Slurm: each cell a run, whatever ends it, and the sweep's roster over them."""
+"""Sweeps as arrays of a real Slurm: each job a run, whatever ends it, and the sweep's roster over them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cluster
 
 
-def _cells(lab: Lab) -> dict[str, str]:
-    """The run of each cell by its name, as the record of the sweep has it."""
+def _runs(lab: Lab) -> dict[str, str]:
+    """The run of each job by its name, as the record of the sweep has it."""
     content = json.loads(next(lab.root.glob(".sweeps-*/rates/sweep.json")).read_text())
-    return {cell["job"]["name"]: cell["run_id"] for cell in content["cells"]}
+    return {job["given"]["name"]: job["run_id"] for job in content["jobs"]}
 
 
 @pytest.mark.requirement("QUEUE-14", "SLM-13")
@@ -35,7 +35,7 @@ def test_QUEUE_14_a_sweep_is_one_array_whose_tasks_are_runs(lab: Lab) -> None:
     assert "3 jobs in group rates of lab" in told.stdout
     assert "3 jobs, at most 2 at once" in told.stderr
     (job,) = lab.list_jobs_whole()
-    runs = _cells(lab)
+    runs = _runs(lab)
     assert "in Slurm's own queue, and not in this one: rates" in lab("queue", "--on", "lab").stderr
     assert set(lab.list_states()) == set(runs.values())
     for run_id in runs.values():
@@ -70,7 +70,7 @@ def test_one_job_of_a_sweep_is_held_and_the_others_run(lab: Lab) -> None:
     blocker = lab.slurm.sbatch("--nodes=2", "--exclusive", "--wrap", "sleep 600")
     lab.slurm.wait_for(blocker, "RUNNING")
     lab("sweep", "submit", "--on", "lab", "--name", "rates", "--grid", "x=1,2", "--", "true", "{x}")
-    runs, (job,) = _cells(lab), lab.list_jobs_whole()
+    runs, (job,) = _runs(lab), lab.list_jobs_whole()
     lab("queue", "pause", "--on", "lab", runs["x=1"])
     lab.slurm.call("scancel", blocker)
     assert lab("wait", f"lab:{runs['x=2']}").returncode == 0
@@ -83,7 +83,7 @@ ONCE = (
     *("sh", "-c"),
     """echo '{"loss": {x}}' > $HOLDFAST_ARTIFACT_DIR/metrics.json; test {x} != 2 || test $HOLDFAST_ATTEMPT = 2""",
 )
-"""A cell that fails the first time."""
+"""A job that fails the first time."""
 
 
 @pytest.mark.timeout(240)
@@ -92,7 +92,7 @@ def test_the_roster_of_an_array_names_what_is_open_and_retry_is_a_new_array_of_j
     lab: Lab, tmp_path: Path
 ) -> None:
     lab("sweep", "submit", "--on", "lab", "--name", "rates", "--grid", "x=1,2,3", "--", *ONCE)
-    runs = _cells(lab)
+    runs = _runs(lab)
     waited = lab("wait", "lab:rates/", code=1)
     assert "2 of 3 done, 1 failed" in waited.stdout
     assert "holdfast sweep retry --on lab rates" in waited.stderr
@@ -104,7 +104,7 @@ def test_the_roster_of_an_array_names_what_is_open_and_retry_is_a_new_array_of_j
 
     told = lab("sweep", "retry", "rates", "--on", "lab")
     assert "1 job" in told.stderr
-    assert _cells(lab) == runs, "the run goes on"
+    assert _runs(lab) == runs, "the run goes on"
     assert "3 of 3 done" in lab("wait", "lab:rates/").stdout
     checked = json.loads(lab("sweep", "check", "rates", "--on", "lab", "--json").stdout)
     assert (checked["counts"], checked["command"]) == ({"done": 3}, None)
@@ -147,17 +147,17 @@ def _forget_job(lab: Lab, number: int) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.requirement("QUEUE-14")
-def test_a_sweep_that_is_handed_in_again_after_a_kill_has_every_cell_once(lab: Lab) -> None:
+def test_a_sweep_that_is_handed_in_again_after_a_kill_has_every_job_once(lab: Lab) -> None:
     blockers = _block(lab)
     words = ("--gpus", "1", "--grid", "steps=1,2,3")
     _submit(lab, *words)
-    runs, (job,) = _cells(lab), lab.list_jobs_whole()
+    runs, (job,) = _runs(lab), lab.list_jobs_whole()
     assert set(lab.list_states().values()) <= {"pending (Resources)", "pending (Priority)", "pending"}
 
     # After sbatch, before its answer was recorded: found by its script.
     _forget_job(lab, 1)
     _submit(lab, *words)
-    assert (lab.list_jobs_whole(), _cells(lab)) == ([job], runs)
+    assert (lab.list_jobs_whole(), _runs(lab)) == ([job], runs)
 
     # Before sbatch, with nothing made but the sweep's record: an array that somebody cancelled stands for it.
     _forget_job(lab, 1)
@@ -166,27 +166,27 @@ def test_a_sweep_that_is_handed_in_again_after_a_kill_has_every_cell_once(lab: L
         shutil.rmtree(lab.root / run_id)
     _submit(lab, *words)
     (second,) = (one for one in lab.list_jobs_whole() if one != job)
-    assert _cells(lab) == runs
+    assert _runs(lab) == runs
     assert set(lab.list_states()) == set(runs.values())
 
     # An edited sweep adds what is new; another configuration under a name is refused.
     told = _submit(lab, "--gpus", "1", "--grid", "steps=1,2,3,4")
     assert "3 of them handed in before" in told
-    assert {name: _cells(lab)[name] for name in runs} == runs
+    assert {name: _runs(lab)[name] for name in runs} == runs
     assert "with another configuration" in _submit(lab, "--gpus", "2", "--grid", "steps=1", code=64)
 
     # A power cut has taken a run that waits, and what is recorded of the array: its task makes and records both.
     shutil.rmtree(lab.root / runs["steps=2"])
     _forget_job(lab, 2)
     lab.slurm.call("scancel", *blockers)
-    for run_id in _cells(lab).values():
+    for run_id in _runs(lab).values():
         wait_until((lab.root / run_id / "attempts/1/exit.json").exists, 150 * PATIENCE, what=f"{run_id} has run")
     assert json.loads((_array(lab, 2) / "slurm.json").read_text())["job_id"] == second
     _submit(lab, "--gpus", "1", "--grid", "steps=1,2,3,4")
     assert len(lab.list_jobs_whole()) == 3, "the cancelled one, its successor, the one cell that was added"
-    lab("wait", *(f"lab:{run_id}" for run_id in _cells(lab).values()))
+    lab("wait", *(f"lab:{run_id}" for run_id in _runs(lab).values()))
     assert lab("sweep", "check", "rates", "--on", "lab").returncode == 0
-    for name, run_id in _cells(lab).items():
+    for name, run_id in _runs(lab).items():
         output = (lab.root / run_id / "attempts/1/output.log").read_text()
         assert output == f"begin 0 1 start\ndone {name.split('=')[1]}\n"
 
@@ -195,7 +195,7 @@ def test_a_sweep_that_is_handed_in_again_after_a_kill_has_every_cell_once(lab: L
 @pytest.mark.requirement("QUEUE-14", "SLM-02", "SLM-13")
 def test_a_task_is_put_back_stopped_and_cancelled_for_itself(lab: Lab) -> None:
     _submit(lab, "--gpus", "1", "--grid", "steps=60,100000")
-    runs, (job,) = _cells(lab), lab.list_jobs_whole()
+    runs, (job,) = _runs(lab), lab.list_jobs_whole()
 
     def wait_begun(name: str, attempt: int = 1) -> None:
         path = lab.root / runs[name] / f"attempts/{attempt}/output.log"
@@ -248,7 +248,7 @@ def test_a_whole_sweep_is_cancelled_by_one_command_of_slurm_and_can_be_taken_bac
 
 @pytest.mark.requirement("QUEUE-14")
 def test_arrays_are_shown_and_what_slurm_refuses_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
-    table = tmp_path / "cells.csv"
+    table = tmp_path / "jobs.csv"
     table.write_text("name,x,job.gpus\n" + "".join(f"c{n},{n},{1 + n % 2}\n" for n in range(6)))
     words = ("--csv", str(table), "--max-parallel", "4")
     shown = _submit(lab, *words, "--dry-run", command=("--", "true"))
@@ -270,14 +270,14 @@ def test_arrays_are_shown_and_what_slurm_refuses_leaves_nothing(lab: Lab, tmp_pa
     assert checked["counts"]["missing"] == 1
     table.write_text(table.read_text().replace("c6,6,9", "c6,6,4"))
     assert "6 of them handed in before" in _submit(lab, "--csv", str(table), command=("--", "true"))
-    assert len(_cells(lab)) == 7
-    lab("wait", *(f"lab:{run_id}" for run_id in _cells(lab).values()))
+    assert len(_runs(lab)) == 7
+    lab("wait", *(f"lab:{run_id}" for run_id in _runs(lab).values()))
     assert lab("sweep", "check", "rates", "--on", "lab").returncode == 0
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.requirement("QUEUE-14", "SLM-09")
-def test_a_thousand_cells_are_one_sbatch_and_a_look_at_them_is_one_squeue(
+def test_a_thousand_jobs_are_one_sbatch_and_a_look_at_them_is_one_squeue(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = tmp_path / "calls"
@@ -302,7 +302,7 @@ def test_a_thousand_cells_are_one_sbatch_and_a_look_at_them_is_one_squeue(
     assert seen == {"squeue": 1}
     rows = json.loads(told)["runs"]
     assert {row["condition"] for row in rows} == {"pending (BeginTime)"}
-    assert {row["run_id"] for row in rows} == set(_cells(lab).values())
+    assert {row["run_id"] for row in rows} == set(_runs(lab).values())
     assert len(rows) == 1000
     told, seen = count("sweep", "check", "rates", "--on", "lab", "--json", code=1)
     assert (json.loads(told)["counts"], seen) == ({"open": 1000}, {"squeue": 1})
@@ -323,14 +323,14 @@ def test_two_desks_that_hand_one_sweep_in_at_once_have_one_array(lab: Lab, tmp_p
     assert [desk.returncode for desk in desks] == [0, 0], told
     assert sorted("(2 of them handed in before)" in out for out, _ in told) == [False, True]
     assert len(lab.list_jobs_whole()) == 1
-    assert set(lab.list_states()) == set(_cells(lab).values())
-    assert len(_cells(lab)) == 2
+    assert set(lab.list_states()) == set(_runs(lab).values())
+    assert len(_runs(lab)) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 @pytest.mark.requirement("QUEUE-14")
-def test_a_cell_may_have_several_nodes_and_is_restarted_by_itself(lab: Lab) -> None:
+def test_a_job_may_have_several_nodes_and_is_restarted_by_itself(lab: Lab) -> None:
     _submit(
         lab, "--nodes", "2", "--grid", "x=1,3", command=("--", "sh", "-c", "hostname; test $HOLDFAST_ATTEMPT = {x}")
     )

@@ -220,7 +220,7 @@ def test_several_nodes_are_refused_where_there_are_none(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_a_cell_of_a_sweep_may_run_on_several_nodes(lab: Lab) -> None:
+def test_a_job_of_a_sweep_may_run_on_several_nodes(lab: Lab) -> None:
     command = ("sh", "-c", "echo {x} on $HOLDFAST_NODE_RANK")
     lab("sweep", "submit", "--on", "lab", "--name", "two", "--nodes", "2", "--grid", "x=1,2", "--", *command)
     said = set()

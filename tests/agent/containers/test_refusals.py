@@ -197,15 +197,15 @@ def test_each_image_of_a_sweep_is_looked_at_when_it_is_handed_in(tmp_path: Path)
     environ = {**os.environ, **stand_in(tmp_path / "bin")}
     spec = JobSpec("t", ("true",), "/", container=ContainerSpec(f"x@sha256:{ID}", RuntimeName.DOCKER))
 
-    def cell(image: str | None) -> NewJob:
+    def swept(image: str | None) -> NewJob:
         return NewJob(image or "bare", change={"container": wire.encode(replace(spec.container, image=image))})
 
-    assert check_jobs(spec, [cell(f"y@sha256:{ID}"), cell(f"z@sha256:{ID}")], environ) == []
+    assert check_jobs(spec, [swept(f"y@sha256:{ID}"), swept(f"z@sha256:{ID}")], environ) == []
     with pytest.raises(UsageError, match="y:1: is a moving tag") as refused:
-        check_jobs(spec, [cell(f"z@sha256:{ID}"), cell("y:1"), cell("y:1")], environ)
+        check_jobs(spec, [swept(f"z@sha256:{ID}"), swept("y:1"), swept("y:1")], environ)
     assert str(refused.value).count("moving tag") == 1
-    # The base job alone has an image that cannot be had, and no cell runs in it.
-    assert check_jobs(replace(spec, container=replace(spec.container, image="y:1")), [cell(None)], environ) == []
+    # The base job alone has an image that cannot be had, and no job of the sweep runs in it.
+    assert check_jobs(replace(spec, container=replace(spec.container, image="y:1")), [swept(None)], environ) == []
 
 
 def test_what_apptainer_has_no_notation_for_is_refused_before_anything_is_leased(tmp_path: Path) -> None:

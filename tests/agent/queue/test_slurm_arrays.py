@@ -33,7 +33,7 @@ NAME = "rates"
 
 
 class Sweep:
-    """A sweep of two cells at a Slurm of scripts."""
+    """A sweep of two jobs at a Slurm of scripts."""
 
     def __init__(self, programs: Programs, tmp_path: Path) -> None:
         """Nothing was handed in yet."""
@@ -46,10 +46,10 @@ class Sweep:
     def hand_in(self, *, time: str = "", env_from: str = "none") -> tuple[str, ...]:
         """Hand it in as another order; what is said of it."""
         self._orders += 1
-        base = wire.encode(JobSpec("cell", ("true",), self._workdir, slurm={"time": time} if time else {}))
+        base = wire.encode(JobSpec("job", ("true",), self._workdir, slurm={"time": time} if time else {}))
         hasher = JobHasher(base)
-        changes = {cell: {"command": ["sh", "-c", f": {cell}"]} for cell in ("a", "b")}
-        jobs = tuple(NewJob(cell, dict(change), sha256=hasher.hash(change)) for cell, change in changes.items())
+        changes = {name: {"command": ["sh", "-c", f": {name}"]} for name in ("a", "b")}
+        jobs = tuple(NewJob(name, dict(change), sha256=hasher.hash(change)) for name, change in changes.items())
         ordered = OrderedJobs(f"20261123-101500-{NAME}-000{self._orders}", f"{self._orders}" * 64)
         asked = Submission(
             NAME, base, jobs, "", "", (), "", "2026-11-23T10:15:00.000Z", kind=GroupKind.SWEEP, ordered=ordered
@@ -58,13 +58,13 @@ class Sweep:
         return take_sweep(order, str(self.root)).taken.notes
 
     def list_runs(self) -> list[str]:
-        """The runs of its cells."""
+        """The runs of its jobs."""
         sweep = read_sweep(str(self.directory))
         assert sweep is not None
-        return [cell.run_id for cell in sweep.cells]
+        return [job.run_id for job in sweep.jobs]
 
     def end_all(self) -> None:
-        """Have every cell ended without success, in its first attempt."""
+        """Have every job ended without success, in its first attempt."""
         for run_id in self.list_runs():
             attempt = self.root / run_id / "attempts/1"
             made = Path(make_run(self.root / "elsewhere", run_id, ended(Outcome.FAILED, 1)), "attempts/1")
@@ -74,7 +74,7 @@ class Sweep:
 
 @pytest.fixture
 def sweep(programs: Programs, tmp_path: Path) -> Sweep:
-    """Of two cells."""
+    """Of two jobs."""
     return Sweep(programs, tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""How cells become arrays: grouped by what they ask for, cut to what the site takes, kept to a limit together."""
+"""How tasks become arrays: grouped by what they ask for, cut to what the site takes, kept to a limit together."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.queue.submit_options import SubmitOptions
-from holdfast.core.slurm.arrays import CellPlan, join_ids, plan_arrays, plan_script, refuse_queue_words, share_limit
+from holdfast.core.slurm.arrays import TaskPlan, join_ids, plan_arrays, plan_script, refuse_queue_words, share_limit
 from holdfast.core.slurm.script import render_script
 from holdfast.core.slurm.texts import list_ids
 from holdfast.model.errors import UsageError
@@ -19,14 +19,14 @@ from holdfast.model.slurm import SlurmRecord
 pytestmark = pytest.mark.pure
 
 
-def _cell(name: str, cards: int = 0, expected_s: float | None = None, **slurm: str) -> CellPlan:
-    return CellPlan(name, JobSpec("x", ("true", name), ".", gpus=GpuRequest(count=cards), slurm=slurm), expected_s)
+def _task(name: str, cards: int = 0, expected_s: float | None = None, **slurm: str) -> TaskPlan:
+    return TaskPlan(name, JobSpec("x", ("true", name), ".", gpus=GpuRequest(count=cards), slurm=slurm), expected_s)
 
 
 @pytest.mark.requirement("QUEUE-14")
-def test_QUEUE_14_cells_of_equal_resources_are_one_array_the_longest_first() -> None:
-    cells = [_cell("a"), _cell("b", 2), _cell("c", 0, 60), _cell("d", 0, None, time="5"), _cell("e", 0, 90)]
-    found = plan_arrays(cells, {"partition": "gpu"}, most=1001, limit=None)
+def test_QUEUE_14_tasks_of_equal_resources_are_one_array_the_longest_first() -> None:
+    tasks = [_task("a"), _task("b", 2), _task("c", 0, 60), _task("d", 0, None, time="5"), _task("e", 0, 90)]
+    found = plan_arrays(tasks, {"partition": "gpu"}, most=1001, limit=None)
     assert [plan.runs for plan in found] == [("e", "c", "a"), ("b",), ("d",)]
     assert [plan.option for plan in found] == ["0-2", "0-0", "0-0"]
     script = plan_script("rates", 1, "/r/.sweeps-0/rates/1", found[0], SlurmRecord("", ""), ("python3", "x"))
@@ -37,16 +37,16 @@ def test_QUEUE_14_cells_of_equal_resources_are_one_array_the_longest_first() -> 
 
 
 def test_an_array_is_no_larger_than_the_site_takes_and_all_keep_to_one_limit() -> None:
-    cells = [_cell(str(number)) for number in range(25)]
-    found = plan_arrays(cells, {}, most=10, limit=6)
+    tasks = [_task(str(number)) for number in range(25)]
+    found = plan_arrays(tasks, {}, most=10, limit=6)
     assert [len(plan.runs) for plan in found] == [10, 10, 5]
     assert [plan.option for plan in found] == ["0-9%3", "0-9%2", "0-4%1"]
     for most, limit, words in ((0, None, "no arrays"), (10, 2, "cannot keep to 2 at once")):
         with pytest.raises(UsageError, match=words):
-            plan_arrays(cells, {}, most=most, limit=limit)
+            plan_arrays(tasks, {}, most=most, limit=limit)
     with pytest.raises(UsageError, match="mem"):
         plan_arrays(
-            [CellPlan("a", JobSpec("x", ("t",), ".", limits=Limits(8 << 30)), None)], {"mem": "1G"}, most=9, limit=1
+            [TaskPlan("a", JobSpec("x", ("t",), ".", limits=Limits(8 << 30)), None)], {"mem": "1G"}, most=9, limit=1
         )
 
 

@@ -1,4 +1,4 @@
-"""The entry ``slurm-sweep``: a sweep that a desk ordered where Slurm starts the runs: its cells are tasks of arrays.
+"""The entry ``slurm-sweep``: a sweep that a desk ordered where Slurm starts the runs: its jobs are tasks of arrays.
 
 Words: ``--root DIR``, a `QueueOrder` on standard input. Answers an `Enqueued`.
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.login_environment import choose_environ
 from holdfast.agent.queue.arrays.sweep import find_last_array, hold_sweep
-from holdfast.agent.queue.arrays.take import add_cells, hand_over, release_untaken
+from holdfast.agent.queue.arrays.take import add_jobs, hand_over, release_untaken
 from holdfast.agent.view.runs.roots import choose_root
 from holdfast.agent.view.runs.sweeps import ArraySweep, HandIn, read_sweep
 from holdfast.core.queue.submit_options import SubmitOptions
@@ -49,7 +49,7 @@ def _answer(words: list[str]) -> Enqueued:
 
 
 def take_sweep(order: QueueOrder, root: str) -> Enqueued:
-    """The cells of an order in arrays of Slurm, taken or found.
+    """The jobs of an order in arrays of Slurm, taken or found.
 
     Raises:
         Taken: the id of the order is that of another one.
@@ -75,7 +75,7 @@ def take_sweep(order: QueueOrder, root: str) -> Enqueued:
             wishes = SubmitOptions(group=name, named=order.named, shared=order.shared)
             environ = choose_environ(order.env_from, os.environ)
             prepared = prepare(order, wishes, root, environ, notes, kept=directory)
-            added = add_cells(root, sweep, HandIn(prepared, native, order.env_from))
+            added = add_jobs(root, sweep, HandIn(prepared, native, order.env_from))
             sweep, known = added.sweep, added.known
             if added.otherwise:
                 words = f"{added.otherwise} were handed in before with other options of Slurm, and keep them so far"
@@ -83,7 +83,7 @@ def take_sweep(order: QueueOrder, root: str) -> Enqueued:
         sweep, made = hand_over(root, directory, sweep)
     # So that people who type there find its runs.
     choose_root(root)
-    return Enqueued(ordered.order_id, fresh, _describe(sweep, order, known, made, notes), len(sweep.cells))
+    return Enqueued(ordered.order_id, fresh, _describe(sweep, order, known, made, notes), len(sweep.jobs))
 
 
 def _is_taken(sweep: ArraySweep, order: QueueOrder) -> bool:
@@ -104,12 +104,12 @@ def _is_taken(sweep: ArraySweep, order: QueueOrder) -> bool:
 
 def _describe(sweep: ArraySweep, order: QueueOrder, known: int, made: list[ArrayJob], notes: list[str]) -> Submitted:
     asked = {job.name for job in order.submission.jobs}
-    cells = [cell for cell in sweep.cells if cell.job.name in asked]
+    given = [job.given for job in sweep.jobs if job.given.name in asked]
     jobs = [
-        TakenJob(number, f"{sweep.name}/{cell.job.name}", JobState.QUEUED, cell.job.sha256, "", "")
-        for number, cell in enumerate(cells, 1)
+        TakenJob(number, f"{sweep.name}/{job.name}", JobState.QUEUED, job.sha256, "", "")
+        for number, job in enumerate(given, 1)
     ]
     said = [f"Slurm has {array.words}" for array in made]
-    dropped = len(sweep.cells) - len(cells)
+    dropped = len(sweep.jobs) - len(given)
     said += [f"{dropped} of the sweep are not in this hand-in, and are left as they are"] if dropped else []
     return Submitted(sweep.name, tuple(jobs), known, worker=True, notes=(*notes, *said), stops=())

@@ -74,7 +74,7 @@ def print_jobs_plan(plan: JobsPlan) -> None:
         print(f"and {len(plan.jobs) - SHOWN_JOBS} more; --json shows them all")
     for number, array in enumerate(plan.arrays, 1):
         limit = "" if array.limit is None else f", at most {array.limit} at once"
-        heading(f"array {number} of {len(plan.arrays)}: {count_jobs(array.cells)}{limit}")
+        heading(f"array {number} of {len(plan.arrays)}: {count_jobs(array.jobs)}{limit}")
         print(clean(array.script, keep_newlines=True), end="")
     heading("checks")
     for check in plan.checks:

@@ -28,9 +28,9 @@ class CopyMeter:
 
     def show(self, at: ResultsRecord) -> None:
         """One copy."""
-        self.show_cell(at.run_id, at)
+        self.show_run(at.run_id, at)
 
-    def show_cell(self, name: str, at: ResultsRecord) -> None:
+    def show_run(self, name: str, at: ResultsRecord) -> None:
         """One of many."""
         if at.files_total:
             size = f"{format_bytes(at.bytes_done)} of {format_bytes(at.bytes_total)}"
@@ -58,16 +58,16 @@ def print_copied(done: CopiedRun) -> None:
 
 
 def print_collected(done: Collected) -> None:
-    """Every cell that is not complete first; then what it came to."""
+    """Every run that is not complete first; then what it came to."""
     for text in done.notes:
         note(text)
-    ordered = sorted(done.cells, key=lambda cell: not cell.why)
+    ordered = sorted(done.runs, key=lambda one: not one.why)
     rows = [
-        (cell.name, cell.status, f"{cell.landed} of {cell.expected}", format_bytes(cell.bytes), cell.why)
-        for cell in ordered[:MOST_ROWS]
+        (one.name, one.status, f"{one.landed} of {one.expected}", format_bytes(one.bytes), one.why)
+        for one in ordered[:MOST_ROWS]
     ]
-    table(("cell", "status", "files", "size", "why"), rows, right=(2, 3))
+    table(("run", "status", "files", "size", "why"), rows, right=(2, 3))
     if len(ordered) > MOST_ROWS:
         print(f"and {len(ordered) - MOST_ROWS} more")
-    what = f"{done.complete} of {len(done.cells)} complete: {count_files(done.files)}, {format_bytes(done.bytes)}"
+    what = f"{done.complete} of {len(done.runs)} complete: {count_files(done.files)}, {format_bytes(done.bytes)}"
     print(clean(f"{what}, proven in {done.directory}") if done.files else "nothing landed")

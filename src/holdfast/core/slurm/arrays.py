@@ -1,4 +1,4 @@
-"""How the cells of a sweep become arrays of Slurm: one for equal resources, none larger than the site takes. Pure."""
+"""How the jobs of a sweep become arrays of Slurm: one for equal resources, none larger than the site takes. Pure."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MOST_RANGES = 100
 
 
 @record
-class CellPlan:
-    """A cell that is to be handed in: its run, its job, and how long that is expected to take, if that is known."""
+class TaskPlan:
+    """One task that is to be handed in: its run, its job, and how long that is expected to take, if that is known."""
 
     run_id: str
     job: JobSpec
@@ -47,40 +47,40 @@ class ArrayPlan:
 
 
 def plan_arrays(
-    cells: Sequence[CellPlan], options: Mapping[str, str], *, most: int, limit: int | None
+    tasks: Sequence[TaskPlan], options: Mapping[str, str], *, most: int, limit: int | None
 ) -> tuple[ArrayPlan, ...]:
-    """The arrays of some cells. Slurm starts the tasks of an array in their order: the longest come first.
+    """The arrays of some tasks. Slurm starts the tasks of an array in their order: the longest come first.
 
-    Together they keep to `limit` cells at once.
+    Together they keep to `limit` tasks at once.
 
     Raises:
-        UsageError: the site takes no arrays; there are more arrays than cells may run at once; or a cell's options
+        UsageError: the site takes no arrays; there are more arrays than tasks may run at once; or a job's options
             contradict what it needs.
     """
     if most < 1:
         raise UsageError("this Slurm takes no arrays (MaxArraySize=0)", hint="holdfast run --on hands one job in")
-    groups: dict[tuple[tuple[str, str], ...], list[CellPlan]] = {}
-    for cell in cells:
+    groups: dict[tuple[tuple[str, str], ...], list[TaskPlan]] = {}
+    for task in tasks:
         try:
-            refuse_nodes(cell.job, SLURM)
-            refuse_contradictions(cell.job, {**options, **check_options(cell.job.slurm)})
+            refuse_nodes(task.job, SLURM)
+            refuse_contradictions(task.job, {**options, **check_options(task.job.slurm)})
         except HoldfastError as error:
-            raise type(error)(f"{cell.job.name}: {error}", hint=error.hint) from error
-        probe = ScriptPlan("", "", SlurmRecord("", "", dict(options)), cell.job, ())
-        groups.setdefault(tuple(sorted(list_directives(probe).items())), []).append(cell)
+            raise type(error)(f"{task.job.name}: {error}", hint=error.hint) from error
+        probe = ScriptPlan("", "", SlurmRecord("", "", dict(options)), task.job, ())
+        groups.setdefault(tuple(sorted(list_directives(probe).items())), []).append(task)
     chunks = []
     for group in groups.values():
-        ordered = sorted(group, key=lambda cell: -(cell.expected_s or 0.0))
+        ordered = sorted(group, key=lambda task: -(task.expected_s or 0.0))
         chunks += [ordered[begin : begin + most] for begin in range(0, len(ordered), most)]
     limits = share_limit(limit, [len(chunk) for chunk in chunks])
     return tuple(
-        ArrayPlan(tuple(cell.run_id for cell in chunk), chunk[0].job, share)
+        ArrayPlan(tuple(task.run_id for task in chunk), chunk[0].job, share)
         for chunk, share in zip(chunks, limits, strict=True)
     )
 
 
 def share_limit(limit: int | None, sizes: Sequence[int]) -> list[int | None]:
-    """How many of `limit` cells at once each of several arrays may run: by their sizes, together never more.
+    """How many of `limit` tasks at once each of several arrays may run: by their sizes, together never more.
 
     Raises:
         UsageError: there are more arrays than that.
@@ -132,7 +132,7 @@ def join_ids(ids: Sequence[str]) -> list[str]:
 
 
 def name_rerun(sweep: str, *, everything: bool) -> str:
-    """The command that runs the cells of a sweep again that are not done."""
+    """The command that runs the jobs of a sweep again that are not done."""
     return f"holdfast sweep retry {sweep}" + (" --all" if everything else "")
 
 

@@ -14,7 +14,7 @@ from holdfast.core.code.copies import shares_tree
 from holdfast.core.control_characters import clean
 from holdfast.core.digest import sha256_hex
 from holdfast.core.job.redact import redact_argv
-from holdfast.core.slurm.arrays import CellPlan
+from holdfast.core.slurm.arrays import TaskPlan
 from holdfast.desk.author import name_author
 from holdfast.desk.places.facts import read_facts
 from holdfast.desk.route.hints import name_place
@@ -185,8 +185,8 @@ def plan_jobs(draft: JobsDraft, base: JobSpec, place: Place) -> JobsPlan:
 def _plan_arrays(order: QueueOrder, facts: BoxFacts | None) -> tuple[ShownArray, ...]:
     submission = order.submission
     specs = [wire.decode(JobSpec, {**submission.base, **job.change}) for job in submission.jobs]
-    cells = [CellPlan(job.name, spec, job.expected_s) for job, spec in zip(submission.jobs, specs, strict=True)]
-    return show_arrays(submission.group, cells, order.native, facts, submission.max_parallel)
+    tasks = [TaskPlan(job.name, spec, job.expected_s) for job, spec in zip(submission.jobs, specs, strict=True)]
+    return show_arrays(submission.group, tasks, order.native, facts, submission.max_parallel)
 
 
 def _read_command(base: JobSpec, job: NewJob) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The entry ``slurm-task``: `batch` as one task of an array, whose run is the cell of that number.
+"""The entry ``slurm-task``: `batch` as one task of an array, whose run is that of the job with its number.
 
 Words: ``--array DIR``, the array's own directory. A run that is missing, or torn by a power cut, is made again from the
 sweep's record before it begins.
@@ -10,9 +10,9 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.agent.login_environment import choose_environ
-from holdfast.agent.queue.arrays.cells import ensure_cell, is_whole
+from holdfast.agent.queue.arrays.runs import ensure_run, is_whole
 from holdfast.agent.queue.arrays.sweep import hold_sweep, name_array
-from holdfast.agent.scheduler.slurm.arrays import read_cells
+from holdfast.agent.scheduler.slurm.arrays import read_tasks
 from holdfast.agent.scheduler.slurm.files import read_record
 from holdfast.agent.view.runs.sweeps import read_sweep
 from holdfast.model.errors import HoldfastError, StorageError, UsageError
@@ -32,21 +32,21 @@ def main(words: list[str], *, supervise: stand.Supervise) -> int:
     if len(words) != 2 or words[0] != "--array":
         raise UsageError(f"slurm-task does not take the words {words!r}")
     try:
-        run_dir = find_cell(os.path.abspath(words[1]), os.environ.get(TASK, ""))
+        run_dir = find_task_run(os.path.abspath(words[1]), os.environ.get(TASK, ""))
     except HoldfastError as error:
         batch.say(str(error))
         return error.exit_code
     return batch.main(["--run", run_dir], supervise=supervise)
 
 
-def find_cell(array: str, task: str) -> str:
+def find_task_run(array: str, task: str) -> str:
     """The run of a task, made again where it is not whole.
 
     Raises:
-        UsageError: this array has no such task, or the cell belongs to another array by now.
+        UsageError: this array has no such task, or the run belongs to another array by now.
         HoldfastError: it cannot be read or made.
     """
-    runs = read_cells(array).runs
+    runs = read_tasks(array).runs
     if not (task.isascii() and task.isdigit() and int(task) < len(runs)):
         raise UsageError(f"{array} has no task {task!r}")
     directory = os.path.dirname(array)
@@ -72,9 +72,9 @@ def _read(run_dir: str) -> SlurmRecord | None:
 def _make_again(root: str, directory: str, number: int, task: int) -> None:
     with hold_sweep(directory):
         sweep = read_sweep(directory)
-        cells = () if sweep is None else sweep.cells
-        cell = next((one for one in cells if (one.array, one.task) == (number, task)), None)
-        if sweep is None or cell is None:
+        jobs = () if sweep is None else sweep.jobs
+        job = next((one for one in jobs if (one.array, one.task) == (number, task)), None)
+        if sweep is None or job is None:
             raise UsageError(f"{directory} has no job for task {task} of array {number}")
-        environ = choose_environ(sweep.orders[cell.order].env_from, os.environ)
-        ensure_cell(root, directory, sweep, cell, environ)
+        environ = choose_environ(sweep.orders[job.order].env_from, os.environ)
+        ensure_run(root, directory, sweep, job, environ)

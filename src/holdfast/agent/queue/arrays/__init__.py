@@ -1,1 +1,1 @@
-"""Sweeps whose jobs a scheduler runs, as tasks of its arrays: the record of all cells, their runs, their ends."""
+"""Sweeps whose jobs a scheduler runs, as tasks of its arrays: the record of all jobs, their runs, their ends."""

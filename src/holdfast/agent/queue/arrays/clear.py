@@ -9,7 +9,7 @@ from holdfast.core.queue.words import count_jobs
 from holdfast.host.files import files
 from holdfast.model.errors import StorageError, UsageError
 
-from .look import look_at_cells, require_sweep
+from .look import look_at_jobs, require_sweep
 from .sweep import hold_sweep
 from .wait import OPEN
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def clear_sweep(found: FoundSweep) -> None:
-    """Remove the record of a sweep of which nothing waits or runs, and its cells that were never begun.
+    """Remove the record of a sweep of which nothing waits or runs, and its jobs that were never begun.
 
     Raises:
         UsageError: something of it waits or runs, or may do so.
@@ -26,13 +26,13 @@ def clear_sweep(found: FoundSweep) -> None:
     """
     with hold_sweep(found.directory):
         sweep = require_sweep(found)
-        left = [look for look in look_at_cells(found, sweep) if look.job.state in OPEN]
+        left = [look for look in look_at_jobs(found, sweep) if look.job.state in OPEN]
         if left:
             hint = f"holdfast wait {sweep.name}/, or holdfast queue cancel {sweep.name}/ --running"
             raise UsageError(f"{sweep.name}: {count_jobs(len(left))} wait or run", hint=hint)
         try:
-            for cell in sweep.cells:
-                take_back_run(f"{found.root}/{cell.run_id}")
+            for job in sweep.jobs:
+                take_back_run(f"{found.root}/{job.run_id}")
             files.take_away(found.directory)
         except OSError as error:
             raise StorageError(f"{found.directory}: {error.strerror}", hint="see df there") from error

@@ -1,4 +1,4 @@
-"""A sweep's record while its cells are handed in: held by one at a time, committed whole."""
+"""A sweep's record while its jobs are handed in: held by one at a time, committed whole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_arrays() -> Scheduler:
 
 @contextmanager
 def hold_sweep(directory: str) -> Iterator[None]:
-    """Hold a sweep while its cells are handed in, from the look to the answer; whoever is at it is waited for.
+    """Hold a sweep while its jobs are handed in, from the look to the answer; whoever is at it is waited for.
 
     Raises:
         ResourceBusy: somebody is at it all the time.

@@ -11,7 +11,7 @@ from holdfast.host.clock import monotonic_s
 from holdfast.model.errors import StorageError
 from holdfast.model.queue import JobState
 
-from .look import CellLook, look_at_cells, require_sweep
+from .look import JobLook, look_at_jobs, require_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,15 +23,15 @@ OPEN = frozenset({JobState.QUEUED, JobState.RUNNING})
 
 def wait_for_sweep(
     found: FoundSweep, *, deadline: float | None, tell: Callable[[WaitState], None]
-) -> tuple[WaitState, tuple[CellLook, ...], bool]:
-    """Sleep until no cell waits or runs, those too that are added meanwhile; the last look, and whether time was up.
+) -> tuple[WaitState, tuple[JobLook, ...], bool]:
+    """Sleep until no job waits or runs, those too that are added meanwhile; the last look, and whether time was up.
 
     Raises:
         StorageError: the sweep cannot be read.
     """
     given_up: set[str] = set()
     while True:
-        looks = look_at_cells(found, require_sweep(found))
+        looks = look_at_jobs(found, require_sweep(found))
         seen = WaitState(dict(Counter(look.job.state for look in looks)))
         tell(seen)
         left = [look for look in looks if look.job.state in OPEN and look.view.run_dir not in given_up]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.control.act import describe_caller, generation_of
 from holdfast.agent.control.stop import ask_stop
 from holdfast.agent.queue.arrays.choose import choose_sweep
-from holdfast.agent.queue.arrays.look import look_at_cells, require_sweep
+from holdfast.agent.queue.arrays.look import look_at_jobs, require_sweep
 from holdfast.agent.queue.arrays.sweep import open_arrays
 from holdfast.agent.queue.open import build_order, list_notices, open_queue
 from holdfast.agent.requests import write_request
@@ -34,7 +34,7 @@ class CancelPlan:
     """What would be cancelled: `jobs`, of which the runs of `active` would be stopped.
 
     `question` is asked before (empty: nobody needs to be asked), `refusal` said where nobody can be. `words` named
-    them, `notes` say what is left alone. `scheduled`: they are cells of a sweep that a scheduler runs.
+    them, `notes` say what is left alone. `scheduled`: they are jobs of a sweep that a scheduler runs.
     """
 
     words: tuple[str, ...]
@@ -56,7 +56,7 @@ def plan_cancel(words: Sequence[str], *, running: bool) -> CancelPlan:
     found: Sequence[QueuedJob]
     notes: list[str] = []
     if sweep is not None:
-        found = [look.job for look in look_at_cells(sweep, require_sweep(sweep))]
+        found = [look.job for look in look_at_jobs(sweep, require_sweep(sweep))]
     else:
         with open_queue() as queue:
             try:
@@ -94,7 +94,7 @@ def cancel(plan: CancelPlan, *, now: bool) -> QueueChange:
     if not chosen:
         return QueueChange("nothing was cancelled", notes=plan.notes, exit_code=1)
     if plan.scheduled:
-        return _cancel_cells(plan, notes, now=now)
+        return _cancel_scheduled(plan, notes, now=now)
     with open_queue() as queue:
         queue.order(build_order(OrderVerb.CANCEL, jobs=chosen))
         notes += _stop_runs(plan.active, now=now)
@@ -108,8 +108,8 @@ def cancel(plan: CancelPlan, *, now: bool) -> QueueChange:
     return QueueChange("cancelled", jobs=describe_jobs(after), notes=tuple(notes))
 
 
-def _cancel_cells(plan: CancelPlan, notes: list[str], *, now: bool) -> QueueChange:
-    """Record at every cell that it is to stop, then have those that wait taken out of Slurm; others see it themselves.
+def _cancel_scheduled(plan: CancelPlan, notes: list[str], *, now: bool) -> QueueChange:
+    """Record at every job that it is to stop, then have those that wait taken out of Slurm; others see it themselves.
 
     Raises:
         PlaceError: Slurm does not answer; the same command goes on.

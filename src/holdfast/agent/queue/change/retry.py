@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.queue.arrays.choose import choose_sweep
 from holdfast.agent.queue.arrays.clear import clear_sweep
-from holdfast.agent.queue.arrays.retry import retry_cells
+from holdfast.agent.queue.arrays.retry import retry_jobs
 from holdfast.agent.queue.environment import forget_all_but
 from holdfast.agent.queue.open import build_order, list_notices, open_queue, require_group, start_worker
 from holdfast.agent.queue.roster import look_at_job
@@ -86,11 +86,11 @@ def retry_sweep(name: str, *, everything: bool, dry_run: bool = False) -> QueueC
 
     Raises:
         UsageError: there is no such sweep.
-        HoldfastError: as of `retry_cells`.
+        HoldfastError: as of `retry_jobs`.
     """
     sweep = choose_sweep(name)
     if sweep is not None:
-        return retry_cells(sweep, everything=everything, dry_run=dry_run)
+        return retry_jobs(sweep, everything=everything, dry_run=dry_run)
     return retry([f"{name.rstrip('/')}/"], failed=not everything, dry_run=dry_run)
 
 

@@ -1,7 +1,7 @@
 """``holdfast results collect``: the proven results of many runs gathered below one directory, and counted (VRFY-14).
 
-Each cell has a directory of its own there, with a roster. What is there already is proven, not copied again, so the
-same command gives the same, however often it was killed. A cell counts only when its run is proven done and every file
+Each run has a directory of its own there, with a roster. What is there already is proven, not copied again, so the
+same command gives the same, however often it was killed. A run counts only when it is proven done and every file
 of it was read back; what is missing is named, and nothing at all is a failure.
 """
 
@@ -42,7 +42,7 @@ EXIT_INCOMPLETE = 1
 
 
 @record
-class Cell:
+class Expected:
     """One run that is expected: its name below the directory, its run directory (None: it has no run), why not done."""
 
     name: str
@@ -51,8 +51,8 @@ class Cell:
 
 
 @record
-class CollectedCell:
-    """How one cell stands: of `expected` files that its run has, `landed` are proven in `directory`."""
+class CollectedRun:
+    """How one run stands: of `expected` files that it has, `landed` are proven in `directory`."""
 
     name: str
     run_id: str
@@ -66,10 +66,10 @@ class CollectedCell:
 
 @record
 class Collected:
-    """What a gathering came to. `complete` of the cells are; exit code 73 where nothing landed, 1 where not all did."""
+    """What a gathering came to. `complete` of the runs are; exit code 73 where nothing landed, 1 where not all did."""
 
     directory: str
-    cells: tuple[CollectedCell, ...]
+    runs: tuple[CollectedRun, ...]
     complete: int
     files: int
     bytes: int
@@ -77,7 +77,7 @@ class Collected:
     exit_code: int
 
 
-def find_cells(names: Sequence[str], find_run: Callable[[str], str]) -> tuple[list[Cell], list[str]]:
+def find_expected(names: Sequence[str], find_run: Callable[[str], str]) -> tuple[list[Expected], list[str]]:
     """What the names mean: jobs of a group or sweep, and runs; and sentences about the queue.
 
     Raises:
@@ -87,39 +87,39 @@ def find_cells(names: Sequence[str], find_run: Callable[[str], str]) -> tuple[li
         wanted = resolve(queue, names, find_run)
         jobs = [] if wanted.roster is None else [job for job in queue.jobs() if wanted.roster.holds(job)]
         notes = list_notices(queue)
-    cells = [Cell(job.label, job.run_dir, "" if job.state is JobState.DONE else job.state.value) for job in jobs]
+    expected = [Expected(job.label, job.run_dir, "" if job.state is JobState.DONE else job.state.value) for job in jobs]
     for found in wanted.sweeps:
         sweep, group = read_sweep(found.directory), os.path.basename(found.directory)
-        of_sweep = () if sweep is None else sweep.cells
-        cells += [Cell(f"{group}/{cell.job.name}", f"{found.root}/{cell.run_id}") for cell in of_sweep]
-    cells += [Cell(os.path.basename(run_dir), run_dir) for run_dir in wanted.runs]
-    return list({cell.name: cell for cell in cells}.values()), notes
+        of_sweep = () if sweep is None else sweep.jobs
+        expected += [Expected(f"{group}/{job.given.name}", f"{found.root}/{job.run_id}") for job in of_sweep]
+    expected += [Expected(os.path.basename(run_dir), run_dir) for run_dir in wanted.runs]
+    return list({one.name: one for one in expected}.values()), notes
 
 
 def collect(
     names: Sequence[str], to: str, find_run: Callable[[str], str], show: Callable[[str, ResultsRecord], None]
 ) -> Collected:
-    """Gather what the names mean below `to`; `show` hears of each cell how far it is.
+    """Gather what the names mean below `to`; `show` hears of each run how far it is.
 
     Raises:
         NoSuchRun: a name means nothing.
         StorageError: the directory cannot be made, or what was gathered cannot be written there.
     """
-    cells, notes = find_cells(names, find_run)
+    expected, notes = find_expected(names, find_run)
     try:
         proven.make_target(to)
     except proven.CopyError as error:
         raise StorageError(str(error), hint="the directory above it must be there: is it mounted?") from error
-    done = tuple(_collect_cell(cell, to, lambda at, name=cell.name: show(name, at)) for cell in cells)  # type: ignore[misc]
-    complete = [cell for cell in done if cell.status == COMPLETE]
-    landed = sum(cell.landed for cell in complete)
+    done = tuple(_collect_one(one, to, lambda at, name=one.name: show(name, at)) for one in expected)  # type: ignore[misc]
+    complete = [one for one in done if one.status == COMPLETE]
+    landed = sum(one.landed for one in complete)
     code = 0 if len(complete) == len(done) else EXIT_INCOMPLETE
     found = Collected(
         directory=to,
-        cells=done,
+        runs=done,
         complete=len(complete),
         files=landed,
-        bytes=sum(cell.bytes for cell in complete),
+        bytes=sum(one.bytes for one in complete),
         notes=tuple(notes),
         exit_code=code if landed else NotCopied.exit_code,
     )
@@ -130,25 +130,25 @@ def collect(
     return found
 
 
-def _collect_cell(cell: Cell, to: str, show: Callable[[ResultsRecord], None]) -> CollectedCell:
-    target = f"{to}/{cell.name}"
-    if cell.run_dir is None or not os.path.isdir(cell.run_dir):
-        return _prove_earlier(cell, target)
+def _collect_one(one: Expected, to: str, show: Callable[[ResultsRecord], None]) -> CollectedRun:
+    target = f"{to}/{one.name}"
+    if one.run_dir is None or not os.path.isdir(one.run_dir):
+        return _prove_earlier(one, target)
     try:
-        with hold_run_lock(cell.run_dir, what="collect"):
-            return _copy_cell(cell, observe_run(cell.run_dir), to, target, show)
+        with hold_run_lock(one.run_dir, what="collect"):
+            return _copy(one, observe_run(one.run_dir), to, target, show)
     except (HoldfastError, OSError) as error:
-        run_id = os.path.basename(cell.run_dir)
-        return CollectedCell(cell.name, run_id, INCOMPLETE, 0, 0, 0, str(error), target)
+        run_id = os.path.basename(one.run_dir)
+        return CollectedRun(one.name, run_id, INCOMPLETE, 0, 0, 0, str(error), target)
 
 
-def _copy_cell(cell: Cell, view: RunView, to: str, target: str, show: Callable[[ResultsRecord], None]) -> CollectedCell:
+def _copy(one: Expected, view: RunView, to: str, target: str, show: Callable[[ResultsRecord], None]) -> CollectedRun:
     try:
         spec = wire.decode(JobSpec, view.spec, wire.RUN)
-        why = _find_objection(cell, view)
+        why = _find_objection(one, view)
         if why:
             there, _ = proven.survey(view.run_dir, spec.results.paths or DEFAULT_PATHS, optional=True)
-            return CollectedCell(cell.name, view.run_id, INCOMPLETE, len(there), 0, 0, why, target)
+            return CollectedRun(one.name, view.run_id, INCOMPLETE, len(there), 0, 0, why, target)
         above = os.path.dirname(target)
         if above != to:
             proven.refuse_foreign(above)
@@ -157,44 +157,42 @@ def _copy_cell(cell: Cell, view: RunView, to: str, target: str, show: Callable[[
         proven.refuse_foreign(target)
         before = read_roster(target)
     except (proven.CopyError, wire.WireError) as error:
-        why = _find_objection(cell, view) or str(error)
-        return CollectedCell(cell.name, view.run_id, INCOMPLETE, 0, 0, 0, why, target)
+        why = _find_objection(one, view) or str(error)
+        return CollectedRun(one.name, view.run_id, INCOMPLETE, 0, 0, 0, why, target)
     order = build_order(
         view.run_dir, view.attempt, spec, to=to, by=describe_caller(), training=view.note, umask=read_umask()
     )
     known = () if before is None else tuple(file.path for file in before.files)
     done = copy_unchanged(view, replace(order, begun=replace(order.begun, to=target)), known, show)
     status = COMPLETE if done.state is CopyState.COPIED else INCOMPLETE
-    return CollectedCell(
-        cell.name, view.run_id, status, done.files_total, done.files_done, done.bytes_done, done.problem, target
+    return CollectedRun(
+        one.name, view.run_id, status, done.files_total, done.files_done, done.bytes_done, done.problem, target
     )
 
 
-def _prove_earlier(cell: Cell, target: str) -> CollectedCell:
-    """A cell without its run: what was gathered of it before still counts, if it is what it was."""
-    run_id = "" if cell.run_dir is None else os.path.basename(cell.run_dir)
+def _prove_earlier(one: Expected, target: str) -> CollectedRun:
+    """A job without its run: what was gathered of it before still counts, if it is what it was."""
+    run_id = "" if one.run_dir is None else os.path.basename(one.run_dir)
     try:
         proven.refuse_foreign(os.path.dirname(target))
         proven.refuse_foreign(target)
         before = read_roster(target)
     except proven.CopyError as error:
-        return CollectedCell(cell.name, run_id, INCOMPLETE, 0, 0, 0, str(error), target)
+        return CollectedRun(one.name, run_id, INCOMPLETE, 0, 0, 0, str(error), target)
     if before is None or (run_id and before.run_id != run_id):
-        why = f"has no run: it is {cell.open or 'not begun'}" if not run_id else "its run directory is not there"
-        return CollectedCell(cell.name, run_id, INCOMPLETE, 0, 0, 0, why, target)
+        why = f"has no run: it is {one.open or 'not begun'}" if not run_id else "its run directory is not there"
+        return CollectedRun(one.name, run_id, INCOMPLETE, 0, 0, 0, why, target)
     wrong = proven.prove_all(before.files, target)
     landed = len(before.files) - len(wrong)
     status = INCOMPLETE if wrong else COMPLETE
     size = sum(file.bytes for file in before.files)
-    return CollectedCell(
-        cell.name, before.run_id, status, len(before.files), landed, size, "; ".join(wrong[:3]), target
-    )
+    return CollectedRun(one.name, before.run_id, status, len(before.files), landed, size, "; ".join(wrong[:3]), target)
 
 
-def _find_objection(cell: Cell, view: RunView) -> str:
+def _find_objection(one: Expected, view: RunView) -> str:
     """Why a run is not proven done; empty when it is."""
-    if cell.open:
-        return f"{cell.open}: {view.note}" if view.note else cell.open
+    if one.open:
+        return f"{one.open}: {view.note}" if view.note else one.open
     if view.condition != Outcome.SUCCEEDED.value:
         return f"{view.condition}: {view.note}" if view.note else view.condition
     doubt = "" if is_accepted(view.run_dir, view.attempt) else describe_doubt(view)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.agent.queue.arrays.choose import choose_sweep
-from holdfast.agent.queue.arrays.look import look_at_cells, require_sweep
+from holdfast.agent.queue.arrays.look import look_at_jobs, require_sweep
 from holdfast.agent.queue.open import look_at_queue, open_queue, require_group
 from holdfast.agent.queue.submit.hand_in import build_submission, hand_in
 from holdfast.agent.queue.submit.refuse import check_jobs, merge_job
@@ -100,7 +100,7 @@ def read_rows(name: str) -> Rows:
     sweep = choose_sweep(name)
     if sweep is not None:
         content = require_sweep(sweep)
-        return Rows(content.name, collect_rows(look.job for look in look_at_cells(sweep, content)))
+        return Rows(content.name, collect_rows(look.job for look in look_at_jobs(sweep, content)))
     with look_at_queue() as queue:
         group = require_group(queue, name).name
         return Rows(group, collect_results(queue, group))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.agent.queue.arrays.choose import choose_sweep
-from holdfast.agent.queue.arrays.look import check_cells
+from holdfast.agent.queue.arrays.look import check_jobs
 from holdfast.agent.queue.open import list_notices, look_at_queue, require_group
 from holdfast.agent.queue.roster import RosterRemark, RosterReport, check_roster
 from holdfast.core.queue.completion import ProofStatus
@@ -54,7 +54,7 @@ def check(group: str | None = None, *, deep: bool = False) -> Checked:
     """
     sweep = None if group is None else choose_sweep(group)
     if sweep is not None:
-        return _describe(check_cells(sweep, deep=deep), ())
+        return _describe(check_jobs(sweep, deep=deep), ())
     with look_at_queue() as queue:
         name = None if group is None else require_group(queue, group).name
         report = check_roster(queue, name, deep=deep)

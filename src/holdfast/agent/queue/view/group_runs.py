@@ -65,6 +65,6 @@ def _find_sweep(group: str, roots: Iterable[str]) -> GroupRuns | None:
     if sweep is None:
         return None
     record = read_sweep(sweep.directory)
-    paths = () if record is None else (f"{sweep.root}/{cell.run_id}" for cell in record.cells)
+    paths = () if record is None else (f"{sweep.root}/{job.run_id}" for job in record.jobs)
     # A scheduler's runs are all there from the hand-in on.
     return GroupRuns(tuple(path for path in paths if os.path.isdir(path)))

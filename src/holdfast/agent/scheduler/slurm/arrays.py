@@ -1,4 +1,4 @@
-"""From cells that are there to arrays of Slurm: the same steps as for one run (`submit`), once for all cells.
+"""From runs that are there to arrays of Slurm: the same steps as for one run (`submit`), once for all runs.
 
 Each array has a directory of its own, with ``array.json`` (the run of each task), ``batch.sh`` and ``slurm.json``. It
 is found again by its script, as the job of a run is.
@@ -23,12 +23,12 @@ from .commands import call
 from .files import read_record, write_record, write_script
 from .submit import find_job, submit
 
-CELLS = "array.json"
+TASKS = "array.json"
 LARGEST_BYTES = 16 << 20
 
 
 @record
-class ArrayCells:
+class ArrayTasks:
     """The content of an array's ``array.json``: its sweep, and the run of each task in their order."""
 
     sweep: str
@@ -57,7 +57,7 @@ def submit_array(directory: str, plan: ArrayPlan, options: Mapping[str, str], en
     sweep, number = os.path.basename(os.path.dirname(directory)), os.path.basename(directory)
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        files.commit(f"{directory}/{CELLS}", wire.to_bytes(ArrayCells(sweep, plan.runs)))
+        files.commit(f"{directory}/{TASKS}", wire.to_bytes(ArrayTasks(sweep, plan.runs)))
     except OSError as error:
         raise StorageError(f"{directory}: {error.strerror}", hint="see df there") from error
     known = SlurmRecord("", "", dict(options), env_from)
@@ -84,15 +84,15 @@ def find_array(directory: str) -> str | None:
     return None if found is None else found.job_id
 
 
-def read_cells(directory: str) -> ArrayCells:
+def read_tasks(directory: str) -> ArrayTasks:
     """Which runs the tasks of an array are.
 
     Raises:
         StorageError: it cannot be read.
     """
-    path = f"{directory}/{CELLS}"
+    path = f"{directory}/{TASKS}"
     try:
-        return wire.from_bytes(ArrayCells, files.read_bytes(path, limit=LARGEST_BYTES), path)
+        return wire.from_bytes(ArrayTasks, files.read_bytes(path, limit=LARGEST_BYTES), path)
     except (OSError, wire.WireError) as error:
         raise StorageError(f"{path}: {error}", hint="it says which run each task is") from error
 

@@ -66,7 +66,7 @@ def prepare(
 def prepare_again(run_dir: str, job: JobSpec, after: Sequence[str] = ()) -> SlurmRecord:
     """As `prepare`, of a run whose recorded job is over: its script is written anew, and that job begins nothing more.
 
-    A cell of a sweep gets a job of its own.
+    A run of a sweep gets a job of its own.
 
     Raises:
         StorageError: it cannot be read or written, or was never handed to Slurm.

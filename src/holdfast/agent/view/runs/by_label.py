@@ -20,7 +20,7 @@ def find_labelled(label: str, roots: Iterable[str]) -> tuple[str, str, str | Non
         NoSuchRun: the job has no run yet.
         HoldfastError: the queue, or the sweep, cannot be read.
     """
-    return _find_queued(label) or _find_cell(label, roots)
+    return _find_queued(label) or _find_in_sweep(label, roots)
 
 
 def is_group(name: str, roots: Iterable[str]) -> bool:
@@ -46,11 +46,11 @@ def _find_queued(label: str) -> tuple[str, str, str | None] | None:
     return job.runs_root, job.run_id, notice or None
 
 
-def _find_cell(label: str, roots: Iterable[str]) -> tuple[str, str, None] | None:
+def _find_in_sweep(label: str, roots: Iterable[str]) -> tuple[str, str, None] | None:
     group, _, name = label.partition("/")
     found = find_sweep(group, roots)
     sweep = None if found is None else read_sweep(found.directory)
     if found is None or sweep is None:
         return None
-    cell = next((cell for cell in sweep.cells if cell.job.name == name), None)
-    return None if cell is None else (found.root, cell.run_id, None)
+    job = next((job for job in sweep.jobs if job.given.name == name), None)
+    return None if job is None else (found.root, job.run_id, None)

@@ -1,4 +1,4 @@
-"""The record of a sweep that a scheduler runs: ``sweep.json``, one commit of which makes all of its cells known.
+"""The record of a sweep that a scheduler runs: ``sweep.json``, one commit of which makes all of its jobs known.
 
 It lies below the runs root, ``.sweeps-<uid>/<name>/``, with a directory for each array. What it names and is not there
 (a run directory, the files of an array) can be made again from it at any time.
@@ -20,12 +20,12 @@ from holdfast.model.runs_root import sweeps_dir
 
 SWEEP = "sweep.json"
 LARGEST_BYTES = 512 << 20
-"""50,000 cells, the most of a sweep, with 10 KiB each."""
+"""50,000 jobs, the most of a sweep, with 10 KiB each."""
 
 
 @record
 class HandIn:
-    """One order of cells: its `submission` without jobs, the options of the scheduler, `env_from` as in `Order`."""
+    """One order of jobs: its `submission` without jobs, the options of the scheduler, `env_from` as in `Order`."""
 
     submission: Submission
     native: dict[str, str] = field(default_factory=dict)
@@ -33,14 +33,14 @@ class HandIn:
 
 
 @record
-class Cell:
-    """One job of a sweep and its run. `order` is the place of its `HandIn`.
+class SweepJob:
+    """One job of a sweep and its run: `given` is what was handed in, `order` the place of its `HandIn`.
 
     `array` and `task` say where it was handed in last; array 0: it is to be handed in.
     """
 
     run_id: str
-    job: NewJob
+    given: NewJob
     order: int
     array: int = 0
     task: int = 0
@@ -52,7 +52,7 @@ class ArraySweep:
 
     name: str
     orders: tuple[HandIn, ...] = ()
-    cells: tuple[Cell, ...] = ()
+    jobs: tuple[SweepJob, ...] = ()
     arrays: int = 0
     format: int = 1
 

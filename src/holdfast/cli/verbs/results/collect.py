@@ -35,7 +35,7 @@ def command(*, names: tuple[str, ...], to: str, as_json: bool) -> int:
         return found.run_dir
 
     meter = CopyMeter(silent=as_json)
-    done = collect(names, os.path.abspath(os.path.expanduser(to)), find, meter.show_cell)
+    done = collect(names, os.path.abspath(os.path.expanduser(to)), find, meter.show_run)
     meter.close()
     print_record(done) if as_json else print_collected(done)
     return done.exit_code

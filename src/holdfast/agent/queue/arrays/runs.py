@@ -1,7 +1,7 @@
-"""The runs of a sweep's cells: made from its record, cheaply, and made again where one is missing or torn.
+"""The runs of a sweep's jobs: made from its record, cheaply, and made again where one is missing or torn.
 
-Nothing of a cell is synced: the record is on the disk. So a power cut may take runs that were never begun, and whoever
-needs one makes it again, under the same id: the next submit, and the cell's own task.
+Nothing of a job is synced: the record is on the disk. So a power cut may take runs that were never begun, and whoever
+needs one makes it again, under the same id: the next submit, and the job's own task.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ from .sweep import name_array, open_arrays
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast.agent.view.runs.sweeps import ArraySweep, Cell
+    from holdfast.agent.view.runs.sweeps import ArraySweep, SweepJob
     from holdfast.model.queue import Submission
 
 
-def spec_of(sweep: ArraySweep, cell: Cell) -> JobSpec:
-    """The job of a cell.
+def spec_of(sweep: ArraySweep, job: SweepJob) -> JobSpec:
+    """What a job of a sweep runs.
 
     Raises:
         WireError: it is none.
     """
-    return build_spec(submission_of(sweep, cell))
+    return build_spec(submission_of(sweep, job))
 
 
-def job_in_force(root: str, sweep: ArraySweep, cell: Cell) -> JobSpec:
-    """The job of a cell as its next attempt has it: as it was handed in, or as a restart has changed it since.
+def job_in_force(root: str, sweep: ArraySweep, job: SweepJob) -> JobSpec:
+    """What the next attempt of a job runs: as it was handed in, or as a restart has changed it since.
 
     Raises:
         WireError: it is none.
     """
-    run_dir = f"{root}/{cell.run_id}"
+    run_dir = f"{root}/{job.run_id}"
     if os.path.isdir(wire.attempt_dir(run_dir, 2)) and (view := observe_run(run_dir)).change:
         return wire.decode(JobSpec, view.spec)
-    return spec_of(sweep, cell)
+    return spec_of(sweep, job)
 
 
-def submission_of(sweep: ArraySweep, cell: Cell) -> Submission:
-    """What a cell was handed in with, as if it were alone."""
-    return replace(sweep.orders[cell.order].submission, jobs=(cell.job,))
+def submission_of(sweep: ArraySweep, job: SweepJob) -> Submission:
+    """What a job was handed in with, as if it were the only one."""
+    return replace(sweep.orders[job.order].submission, jobs=(job.given,))
 
 
-def ensure_cell(root: str, directory: str, sweep: ArraySweep, cell: Cell, environ: Mapping[str, str]) -> str:
-    """The run of a cell, ready for its task to begin: made where it is not whole, with another attempt where it ended.
+def ensure_run(root: str, directory: str, sweep: ArraySweep, job: SweepJob, environ: Mapping[str, str]) -> str:
+    """The run of a job, ready for its task to begin: made where it is not whole, with another attempt where it ended.
 
     Raises:
         HoldfastError: it cannot be made.
     """
-    run_dir = f"{root}/{cell.run_id}"
+    run_dir = f"{root}/{job.run_id}"
     if not is_whole(run_dir):
         files.remove_tree(run_dir)
-        submission = submission_of(sweep, cell)
+        submission = submission_of(sweep, job)
         ordered = describe_ordered(submission, environ)
         assert ordered is not None
         try:
@@ -73,7 +73,7 @@ def ensure_cell(root: str, directory: str, sweep: ArraySweep, cell: Cell, enviro
                 argv=submission.argv,
                 cwd=submission.cwd,
                 environ=environ,
-                run_id=cell.run_id,
+                run_id=job.run_id,
                 ordered=replace(ordered, scheduler=SLURM),
                 durable=False,
             )
@@ -86,7 +86,7 @@ def ensure_cell(root: str, directory: str, sweep: ArraySweep, cell: Cell, enviro
         elif view.desired is not None and is_never_taken(view):
             # Somebody had its job cancelled; that wish is withdrawn with this.
             files.remove_quietly(f"{run_dir}/{wire.DESIRED}")
-    open_arrays().note_task(run_dir, name_array(root, directory, cell.array), cell.task)
+    open_arrays().note_task(run_dir, name_array(root, directory, job.array), job.task)
     return run_dir
 
 
