@@ -5,11 +5,12 @@ neither file can be read, tested or moved without the other. Imports under `if T
 run; `import_module` counts where the name is written out in the call. A package's `__init__` is a file like any other:
 it is imported by who takes something from it, not by who takes something from a file beside it.
 
-Three things are looked at, each with its limit in `LIMITS`:
+Four things are looked at, the first three with a limit in `LIMITS`:
 
 - circles: groups of files that each lead to each other (strongly connected components);
 - imports of our own inside functions, with and without a word why: `from .x import y  # lazy: optional parser`;
-- Python files in a folder, its `__init__` and `__main__` included.
+- Python files in a folder, its `__init__` and `__main__` included;
+- verbs that look and change nothing: a verb that is not in `ACTING` leads to no file of `ACTS`, whatever is between.
 
 `--check` prints every offender of a limit that does not hold as `file:line: what`, and exits 1 when there is one.
 Without it the whole survey is printed, and the exit code is 0.
@@ -42,6 +43,20 @@ LISTS = {
 }
 """Folders that are a plain list of things of one kind: no limit, and why."""
 
+ACTS = ("holdfast.agent.control", "holdfast.agent.launch")
+"""What acts on runs: makes, starts, stops, restarts, adopts, settles, copies and removes them."""
+VERBS = "holdfast.cli.verbs."
+ACTING = frozenset(
+    {
+        *("adopt", "attach", "checkpoint", "doctor", "drill", "exec", "limit", "prune", "reconcile", "restart", "rm"),
+        *("run", "shell", "stop", "submit"),
+        *("checkpoints.export", "checkpoints.prune", "results.collect", "results.copy", "results.shard"),
+        *("queue.accept", "queue.cancel", "queue.clear", "queue.retry", "queue.work"),
+        *("sweep.add", "sweep.hand_in", "sweep.retry", "sweep.submit"),
+    }
+)
+"""The verbs that act on runs. `attach` passes Ctrl-C on, `doctor --reap` ends what ended runs have left."""
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "holdfast"
 SKIPPED = {"_vendor", "__pycache__"}
@@ -67,6 +82,8 @@ class Survey:
     imports: tuple[Import, ...]
     circles: tuple[tuple[str, ...], ...]
     folders: dict[Path, int]
+    ways: dict[str, tuple[str, ...]]
+    """Of each verb, the shortest way to a file that acts; empty where there is none."""
 
     def list_lazy(self, *, marked: bool) -> list[Import]:
         """The statements inside functions, each once."""
@@ -139,7 +156,8 @@ def survey(package: Path) -> Survey:
     for each in imports:
         graph[each.source].add(each.target)
     imports = list(dict.fromkeys(imports))  # one statement may take several names of one file
-    return Survey(tuple(imports), tuple(find_circles(graph)), dict(Counter(path.parent for path in modules.values())))
+    folders = dict(Counter(path.parent for path in modules.values()))
+    return Survey(tuple(imports), tuple(find_circles(graph)), folders, find_ways(graph))
 
 
 def find_circles(graph: dict[str, set[str]]) -> list[tuple[str, ...]]:
@@ -157,6 +175,34 @@ def _reach(graph: dict[str, set[str]], start: str) -> set[str]:
         reached |= new
         waiting += new
     return reached
+
+
+def find_ways(graph: dict[str, set[str]]) -> dict[str, tuple[str, ...]]:
+    """Of each verb, the files on the shortest way to one that acts on runs; empty where no way leads there."""
+    verbs = [module for module in graph if module.startswith(VERBS)]
+    return {verb.removeprefix(VERBS): _find_way(graph, verb) for verb in verbs}
+
+
+def _find_way(graph: dict[str, set[str]], start: str) -> tuple[str, ...]:
+    ways: list[tuple[str, ...]] = [(start,)]
+    seen = {start}
+    for way in ways:  # grows meanwhile
+        if way[-1].startswith(ACTS):
+            return way
+        for target in sorted(graph[way[-1]] - seen):
+            seen.add(target)
+            ways.append((*way, target))
+    return ()
+
+
+def list_wrong_verbs(ways: dict[str, tuple[str, ...]], acting: frozenset[str]) -> Iterator[str]:
+    """Each verb that acts and is not known to, and each that is said to act and does not."""
+    for verb, way in sorted(ways.items()):
+        if way and verb not in acting:
+            yield f"the verb {verb} only looks (ACTING), and leads to what acts: {' -> '.join(way)}"
+    for verb in sorted(acting):
+        if not ways.get(verb):
+            yield f"the verb {verb} is in ACTING, and leads to nothing that acts"
 
 
 def list_circle(found: Survey, circle: tuple[str, ...]) -> Iterator[str]:
@@ -180,6 +226,8 @@ def find_faults(found: Survey, limits: dict[str, int]) -> Iterator[str]:
     for folder, count in sorted(found.folders.items()):
         if count > limits["files"] and not _is_list(folder):
             yield f"{_show(folder)}:1: {count} Python files in one folder, more than {limits['files']}"
+    if found.ways:
+        yield from list_wrong_verbs(found.ways, ACTING)
 
 
 def _is_list(folder: Path) -> bool:

@@ -57,6 +57,7 @@ def test_the_search_sees_imports_inside_functions() -> None:
 
 BOX = ("agent", "diagnosis", "faults", "host", "store", "training")
 ROOMS = (
+    "agent.caller",
     *(
         "agent.cards",
         "agent.view",

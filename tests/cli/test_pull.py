@@ -15,7 +15,7 @@ from holdfast.model.errors import ResultMissing
 from tests.cli.far import FarRun, far_run
 from tests.proxy import Proxy
 from tests.rundirs import ended, make_run, running
-from tests.transfer.code.repositories import list_tree
+from tests.transfer.code.repositories import list_tree, make_repository
 from tests.waiting import LONG_S
 
 if TYPE_CHECKING:
@@ -86,6 +86,33 @@ def test_a_far_run_comes_home_and_its_receipt_holds_until_anything_changes(
     shutil.rmtree(copy)
     assert "is not in" in check_receipt("gpu1", far_run.run_id)[1]
     assert check_receipt("gpu1", RUN) == (None, f"gpu1:{RUN} was not pulled to this machine")
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("BSSH-01")
+def test_BSSH_01_the_whole_cycle_leaves_nothing_outside_of_the_runs_root(
+    holdfast: Command, far_run: FarRun, tmp_path: Path
+) -> None:
+    home, kept = far_run.box.home("box"), (far_run.root, far_run.box.home("box") / ".local/state/holdfast")
+
+    def list_home() -> set[Path]:
+        found = {path for path in home.rglob("*") if not any(path.is_relative_to(one) for one in kept)}
+        return {path for path in found if path.is_file()}
+
+    before = list_home()
+    script = 'import os\nprint("trained")\nopen(f"{os.environ[\'HOLDFAST_ARTIFACT_DIR\']}/score", "w").write("7")\n'
+    code = make_repository(tmp_path / "code", {"train.py": script})
+    words = ("run", "--on", "gpu1", "-d", "--json", "--name", "cycle", "--", "python3", "train.py")
+    began = holdfast(*words, cwd=code, timeout_s=LONG_S)
+    assert began.code == 0, (began.out, began.err)
+    run_id = began.json()["run_id"]
+    assert holdfast("wait", f"gpu1:{run_id}", timeout_s=LONG_S).code == 0
+    assert holdfast("logs", f"gpu1:{run_id}", timeout_s=LONG_S).out == "trained\n"
+    assert holdfast("pull", f"gpu1:{run_id}", str(tmp_path / "copy"), timeout_s=LONG_S).code == 0
+    assert (tmp_path / "copy/artifacts/score").read_text() == "7"
+    assert holdfast("rm", "-y", f"gpu1:{run_id}", timeout_s=LONG_S).code == 0
+    assert not (far_run.root / run_id).exists()
+    assert list_home() == before
 
 
 @pytest.mark.slow

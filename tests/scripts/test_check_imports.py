@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scripts.check_imports import LIMITS, PACKAGE, find_circles, find_faults, main, survey
+from scripts.check_imports import LIMITS, PACKAGE, find_circles, find_faults, find_ways, list_wrong_verbs, main, survey
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,8 +112,21 @@ def test_a_call_of_import_module_is_an_import_without_a_word_why(package: Path) 
     assert fault.startswith(f"{package}/a.py:3: ")
 
 
+def test_a_verb_that_looks_and_leads_to_what_acts_is_told_with_the_way() -> None:
+    verb, act = "holdfast.cli.verbs.queue.ls", "holdfast.agent.control.stop"
+    ways = find_ways({verb: {"a", "b"}, "a": {"a"}, "b": {act, "a"}, act: {"a"}, "holdfast.cli.verbs.run": {act}})
+    assert ways == {"queue.ls": (verb, "b", act), "run": ("holdfast.cli.verbs.run", act)}
+    assert list(list_wrong_verbs(ways, frozenset({"run", "queue.ls"}))) == []
+    told = f"the verb queue.ls only looks (ACTING), and leads to what acts: {verb} -> b -> {act}"
+    assert list(list_wrong_verbs(ways, frozenset({"run"}))) == [told]
+    gone = "the verb gone is in ACTING, and leads to nothing that acts"
+    assert list(list_wrong_verbs({"run": ("v", act)}, frozenset({"run", "gone"}))) == [gone]
+
+
 @pytest.mark.slow
 def test_our_own_package_is_read_whole() -> None:
     found = survey(PACKAGE)
     assert not any("_vendor" in str(folder) for folder in found.folders)
     assert sum(found.folders.values()) > 400
+    assert len(found.ways) > 60
+    assert found.ways["ls"] == ()

@@ -58,7 +58,7 @@ def _is_gone(run: LabRun) -> bool:
     return not _list_left(run)
 
 
-@pytest.mark.requirement("MN-01", "MN-02", "MN-04", "SLM-06")
+@pytest.mark.requirement("MN-01", "MN-02", "MN-04", "SLM-06", "B-67")
 def test_MN_04_each_node_runs_the_command_and_is_told_its_place(lab: Lab) -> None:
     # Node 0 gets other cards than node 1.
     blocker = lab.slurm.sbatch("--gres=gpu:2", "--nodelist=n1", "--wrap", "sleep 600")

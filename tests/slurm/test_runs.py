@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.cluster
+
+AWKWARD = (
+    *("$HOME", "`id`", ";reboot", "a b", "'", '"', "|", "\n", "--", "-n", "*", "\\", "$(x)", "", "a=b", "%j"),
+    *("é\U0001f600", "\x01\x7f"),
+)
 
 
 @pytest.mark.requirement("SLM-01", "SLM-09", "SLM-12")
@@ -39,7 +46,18 @@ def test_SLM_01_a_run_becomes_one_job_whose_script_slurm_accepts(lab: Lab, tmp_p
     assert lab.list_jobs() == [run.job]
 
 
-@pytest.mark.requirement("SLM-05")
+@pytest.mark.requirement("RAIL-13")
+def test_RAIL_13_words_of_any_kind_reach_the_job(lab: Lab) -> None:
+    draw = random.Random(13)
+    words = ["".join(draw.choices(AWKWARD, k=draw.randint(0, 4))) for _ in range(200 * 5)]
+    tell = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    done = lab("run", "--on", "lab", "-d", "--", sys.executable, "-c", tell, *words)
+    run = LabRun(lab, done.stdout.strip())
+    assert lab("wait", run.name).returncode == 0
+    assert json.loads(run.output()) == words
+
+
+@pytest.mark.requirement("SLM-05", "B-37")
 def test_place_probe_tells_what_slurm_is_and_has(lab: Lab) -> None:
     facts = json.loads(lab("place", "probe", "lab", "--json").stdout)["facts"]["slurm"]
     assert (facts["version"], facts["cluster"], facts["kill_wait_s"]) == ("22.05.8", "hf", 5.0)
@@ -76,7 +94,7 @@ def test_SLM_03_a_warned_run_saves_is_put_back_and_goes_on_at_the_saved_step(lab
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.requirement("SLM-02", "SLM-03")
+@pytest.mark.requirement("SLM-02", "SLM-03", "B-34", "B-35")
 def test_SLM_02_the_warning_ahead_of_the_time_limit_is_heard_while_the_job_runs(lab: Lab) -> None:
     run = lab.submit("--slurm", "time=1", "--slurm", "signal=B:USR1@30")
     run.wait_begun(2)
@@ -152,7 +170,7 @@ def test_a_lost_node_has_the_run_begun_again_elsewhere_and_says_what_proves_it(
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.requirement("SLM-08", "SLM-09")
+@pytest.mark.requirement("SLM-08", "SLM-09", "B-68")
 def test_a_run_without_a_record_that_slurm_does_not_know_is_lost_with_evidence(
     isolated_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

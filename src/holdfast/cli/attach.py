@@ -14,8 +14,8 @@ import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from holdfast.agent.caller import describe_caller
 from holdfast.agent.cards.line import find_place_in_line
-from holdfast.agent.control.act import describe_caller
 from holdfast.agent.control.stop import ask_stop
 from holdfast.agent.queue.wait.run import code_of_gone, describe_gone
 from holdfast.agent.view.grace import grace_of

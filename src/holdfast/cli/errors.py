@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast import __version__
 from holdfast.core.job import redact
+from holdfast.core.near import find_near
 from holdfast.desk.caller import CALLER
 from holdfast.model.errors import EXIT_STOPPED, HoldfastError, InternalError, StorageError, UsageError
 
@@ -134,11 +135,9 @@ def _from_click(error: Exception) -> UsageError:
     assert isinstance(error, click.ClickException)
     context = getattr(error, "ctx", None)
     if isinstance(error, click.NoSuchOption) and error.possibilities:
-        import difflib
-
         # click would show them by the alphabet, and takes `--on` for near to `--command`.
-        near = difflib.get_close_matches(error.option_name, error.possibilities, n=1, cutoff=NEAR)
-        error = click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx)
+        near = find_near(error.option_name, error.possibilities, cutoff=NEAR)
+        error = click.NoSuchOption(error.option_name, possibilities=[near] if near else [], ctx=error.ctx)
     message = " ".join(error.format_message().rstrip(".").split())
     where = context.command_path if context is not None else "holdfast"
     hint = f"`{where} --help` shows what it takes"

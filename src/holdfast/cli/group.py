@@ -8,9 +8,10 @@ from __future__ import annotations
 import click
 
 from holdfast import __version__
+from holdfast.core.near import find_near
 from holdfast.model.errors import UsageError
 
-from .lazy_group import LazyGroup, find_near
+from .lazy_group import LazyGroup
 from .verbs import GROUPS, SUMMARIES
 
 EPILOG = """\b
@@ -72,7 +73,7 @@ def suggest_verb(word: str) -> str:
     near = find_near(word, (*SUMMARIES, *ELSEWHERE))
     if near in ELSEWHERE:
         return suggest_verb(near)
-    if near is not None:
+    if near:
         return f"did you mean {near}? `holdfast --help` lists the verbs"
     return "`holdfast --help` lists the verbs; to run a command write `holdfast run -- COMMAND`"
 

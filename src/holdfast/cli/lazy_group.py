@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from holdfast.core.near import find_near
 from holdfast.model.errors import InternalError, UsageError
 
 from .verbs import SUMMARIES
@@ -121,8 +122,8 @@ class ShortGroup(LazyGroup):
         """Put the default's name before arguments that have none."""
         if args and args[0] not in self.summaries and args[0] not in ctx.help_option_names:
             word = args[0]
-            near = None if word.startswith("-") or os.path.exists(word) else find_near(word, self.summaries)
-            if near is not None and not ctx.resilient_parsing:
+            near = "" if word.startswith("-") or os.path.exists(word) else find_near(word, self.summaries)
+            if near and not ctx.resilient_parsing:
                 us = f"holdfast {self.route}"
                 hint = f"did you mean `{us} {near}`? else: {us} {self.default} {word}"
                 raise UsageError(f"`{us}` has no command {word!r}, and there is no such file", hint=hint)
@@ -190,13 +191,6 @@ def complete_places(_context: click.Context, _param: click.Parameter, incomplete
         return [CompletionItem(name, help=about) for name, about in list_place_names(incomplete)]
     except Exception:  # noqa: BLE001 - a TAB must never print an error into somebody's command line
         return []
-
-
-def find_near(word: str, names: Iterable[str]) -> str | None:
-    """The name that a misspelt word most likely means."""
-    import difflib
-
-    return next(iter(difflib.get_close_matches(word, list(names), n=1, cutoff=0.6)), None)
 
 
 def load_command(package: str, name: str) -> click.Command:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 
+from holdfast.core.near import find_near
 from holdfast.model.errors import NoSuchName
 from holdfast.model.pattern import compile_later
 from holdfast.model.record import record
@@ -116,9 +116,9 @@ def _suggest(topic: str) -> str:
     number = re.fullmatch(r"(?:xid)?[ :=#]*(\d{0,4})", topic.strip(), re.IGNORECASE)
     if number is not None:
         return f"for an error number of the driver: holdfast explain xid {number[1] or 79}"
-    near = difflib.get_close_matches(topic.lower(), classes, n=1, cutoff=0.7)
+    near = find_near(topic.lower(), classes, cutoff=0.7)
     if near and not search_gotchas(topic):
-        return f"did you mean {near[0]}? `holdfast explain` lists the gotchas"
+        return f"did you mean {near}? `holdfast explain` lists the gotchas"
     return f"search for it: holdfast explain --search {topic.strip() or 'memory'!r}"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.control.create import choose_runs_root, create_run, next_attempt
+from holdfast.agent.control.create import create_run, next_attempt
 from holdfast.agent.view.runs.roots import list_roots
 from holdfast.core.job.job_hash import hash_job
 from holdfast.host.files import files
@@ -400,14 +400,6 @@ def test_the_script_that_a_link_or_an_empty_line_hides(make: Make, work: Path) -
 def test_a_rename_in_the_repository_is_a_change() -> None:
     entries = ["# branch.oid abc", "# branch.head (detached)", "2 R. N... 1 1 1 a b R100 new.py", "? old.py", "? x y"]
     assert parse_status("\0".join(entries).encode()) == ("abc", None, True, ("x y",))
-
-
-def test_where_runs_are_kept() -> None:
-    assert choose_runs_root({"HOLDFAST_RUNS": "/a"}, "/b") == "/b"
-    assert choose_runs_root({"HOLDFAST_RUNS": "/a"}) == "/a"
-    assert choose_runs_root({}).endswith("/.local/share/holdfast/runs")
-    assert choose_runs_root({"XDG_DATA_HOME": "/data/me/"}) == "/data/me/holdfast/runs"
-    assert choose_runs_root({"XDG_DATA_HOME": "not/absolute"}).endswith("/.local/share/holdfast/runs")
 
 
 def test_runs_of_before_the_data_directory_was_named_are_still_found(

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.control.leftovers import Leftover, end_leftovers, find_leftovers
+from holdfast.agent.control.leftovers import end_leftovers
+from holdfast.agent.view.runs.leftovers import Leftover, find_leftovers
 from holdfast.model.errors import StorageError
 from holdfast.model.record import replace
 from tests.rundirs import ended, living_process, make_run, own_run_id, running

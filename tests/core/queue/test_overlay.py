@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.near import find_near
 from holdfast.core.queue.overlay import (
     OverlayError,
     find_by_name,
-    find_near,
     find_value,
     list_paths,
     merge_layers,
@@ -82,6 +82,6 @@ def test_paths_are_found_by_their_last_part_and_by_likeness() -> None:
     tree = {"train": {"epochs": 5, "lr": 1}, "epochs": 3, "empty": {}}
     assert list_paths(tree) == ["train.epochs", "train.lr", "epochs", "empty"]
     assert find_by_name(tree, "epochs") == ["train.epochs", "epochs"]
-    assert find_near(tree, "train.epoch") == "train.epochs"
+    assert find_near("train.epoch", list_paths(tree), cutoff=0.75) == "train.epochs"
     assert find_value(tree, "train.lr") == (True, 1)
     assert find_value(tree, "train.lr.x") == (False, None)

@@ -65,7 +65,7 @@ def test_what_was_asked_for_by_sbatchs_own_name_wins() -> None:
     assert not {"gres", "mem"} & found.keys()
 
 
-@pytest.mark.requirement("SLM-04")
+@pytest.mark.requirement("SLM-04", "B-36")
 def test_SLM_04_the_lead_of_the_warning_follows_from_the_time_of_a_save() -> None:
     assert choose_lead_s(JobSpec("train", ("true",), ".", grace_s=90)) == 240
     assert choose_lead_s(JobSpec("train", ("true",), ".")) == 120

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 
-from holdfast.agent.control.create import choose_runs_root
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.agent.view.runs.rows import list_runs
 from holdfast.diagnosis.cards.holders import (
     BETWEEN_LOOKS_S,
@@ -74,6 +73,6 @@ def find_over_runs() -> frozenset[str]:
     """The ids of the runs of this account that are known to be over; what is not known is not over."""
     try:
         with Index() as index:
-            return frozenset(row.run_id for row in list_runs(index, [choose_runs_root(os.environ)]) if row.ended)
+            return frozenset(row.run_id for row in list_runs(index, list_roots()) if row.ended)
     except (HoldfastError, OSError):
         return frozenset()

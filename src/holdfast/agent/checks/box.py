@@ -6,8 +6,8 @@ import os
 import resource
 from collections.abc import Iterator
 
-from holdfast.agent.control.leftovers import Leftovers, find_leftovers
 from holdfast.agent.plan.systemd_scope import plan_scope
+from holdfast.agent.view.runs.leftovers import Leftovers, find_leftovers
 from holdfast.core.job.limits import BoxShare, Mechanism, judge_share
 from holdfast.host.contain import create
 from holdfast.host.contain.containment import choose_level

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from holdfast.agent.login_environment import READ_AT
 from holdfast.agent.view.source_change import read_origin
 from holdfast.core.job.redact import redact_argv
+from holdfast.core.near import find_near
 from holdfast.core.run.scripts import (
     asks_for_itself,
     find_copier,
@@ -129,13 +130,11 @@ def _check_executable(situation: CheckContext, path: str) -> Iterator[Finding]:
 
 def _propose_script(situation: CheckContext, path: str) -> str:
     """What to do about a script that is not there: a near name, or what is not sent to a place."""
-    import difflib
-
     directory, name = os.path.split(path)
     with contextlib.suppress(OSError):
-        near = difflib.get_close_matches(name, os.listdir(directory), n=1)
+        near = find_near(name, os.listdir(directory))
         if near:
-            return f"did you mean {near[0]}? else correct the command or `workdir`"
+            return f"did you mean {near}? else correct the command or `workdir`"
     remedy = "correct the command or `workdir`"
     if situation.run_dir and path.startswith(os.path.join(situation.run_dir, "work", "")):
         remedy += "; what git ignores was not sent: a line !NAME in .holdfastignore sends it"

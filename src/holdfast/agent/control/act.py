@@ -1,4 +1,4 @@
-"""What every act upon a run from outside needs: who asks, whether this box can act on it, a supervisor, the wait.
+"""What every act upon a run from outside needs: whether this box can act on it, a supervisor, the wait.
 
 No process of a job is signalled from here, and no request is written.
 """
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 STUCK_WAIT_S = 5.0
 """How long something that survived KILL is waited for before it is reported."""
-
-
-def describe_caller() -> str:
-    """Who asks, for the record: account, terminal or not, pid."""
-    return f"{processes.user_name(os.getuid())} (pid {os.getpid()})"
 
 
 def generation_of(view: RunView) -> int:

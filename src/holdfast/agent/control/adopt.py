@@ -14,6 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.agent import launch
+from holdfast.agent.caller import describe_caller
 from holdfast.agent.view import observe
 from holdfast.agent.view.follow import RunFollower
 from holdfast.agent.view.run_view import Presence, Reach
@@ -25,7 +26,7 @@ from holdfast.model.errors import NotPermitted, ResourceBusy, StorageError, Usag
 from holdfast.model.record import record
 from holdfast.model.run import Ended, Finalizing, PlaceGone
 
-from .act import describe_caller, require_actionable, wait_over
+from .act import require_actionable, wait_over
 from .run_lock import hold_run_lock
 from .scheduled.stop import refuse_elsewhere
 from .settle import SETTLE_WAIT_S, end_by_successor

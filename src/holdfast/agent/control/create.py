@@ -40,7 +40,6 @@ from holdfast.model.ids import build_run_id, is_run_id
 from holdfast.model.origin import CodeSnapshot, GitFacts, RunOrigin
 from holdfast.model.record import record, replace
 from holdfast.model.run import Created, RunState
-from holdfast.store.paths import default_root
 
 from .job.code import copy_code, copy_job_file
 
@@ -79,11 +78,6 @@ class Ordered:
     after: tuple[str, ...] = ()
     place: str = ""
     profile: Profile | None = None
-
-
-def choose_runs_root(environ: Mapping[str, str], asked: str | None = None) -> str:
-    """Where runs are kept: `asked` (--runs), else as `view.find.default_root`; absolute."""
-    return os.path.abspath(asked) if asked else default_root(environ)
 
 
 def create_run(  # noqa: PLR0913 - all that a run begins with

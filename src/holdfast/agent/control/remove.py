@@ -20,7 +20,8 @@ from holdfast.agent.view.runs.listing import read_runs
 from holdfast.agent.view.runs.roots import list_roots
 from holdfast.host import clock
 from holdfast.host.contain.create import find_group
-from holdfast.host.files import trees
+from holdfast.host.files import files, trees
+from holdfast.host.files.code.hashes import choose_run_memory
 from holdfast.host.files.files import is_temporary
 from holdfast.host.files.filesystems import read_mounts
 from holdfast.host.formats.copy_mark import describe_mark, read_mark
@@ -199,6 +200,7 @@ def remove_run(candidate: RemovableRun, *, root: str) -> None:
         for number in observe.list_attempts(candidate.run_dir):
             if (group := find_group(f"{candidate.run_id}.{number}")) is not None:
                 group.remove()
+        files.remove_quietly(choose_run_memory(os.environ, candidate.run_dir))
         aside = f"{PREFIX}{candidate.run_id}"
         parent = os.open(root, trees.DIRECTORY)
         try:

@@ -14,6 +14,7 @@ import os
 import signal
 from typing import TYPE_CHECKING, Any
 
+from holdfast.agent.caller import describe_caller
 from holdfast.agent.requests import write_request
 from holdfast.agent.view import observe
 from holdfast.agent.view.changes import ChangeWatch
@@ -27,7 +28,7 @@ from holdfast.model.errors import EXIT_TIMED_OUT, StillAlive, StorageError
 from holdfast.model.record import record, replace
 from holdfast.model.run import Ended, Finalizing, Outcome, RequestKind, RunRequest, Stopping
 
-from .act import describe_caller, describe_survivors, generation_of, require_actionable, supervise, wait_over
+from .act import describe_survivors, generation_of, require_actionable, supervise, wait_over
 from .scheduled.stop import stop_scheduled
 from .settle import settle_run, settle_vanished
 

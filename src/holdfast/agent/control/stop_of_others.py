@@ -10,6 +10,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
+from holdfast.agent.caller import describe_caller
 from holdfast.agent.requests import write_request
 from holdfast.agent.view.grace import grace_of
 from holdfast.agent.view.observe import observe_run
@@ -20,7 +21,7 @@ from holdfast.host.process.processes import user_name
 from holdfast.model.errors import NotPermitted, StorageError
 from holdfast.model.run import RequestKind, RunRequest
 
-from .act import describe_caller, generation_of, require_actionable, wait_over
+from .act import generation_of, require_actionable, wait_over
 from .stop import WAIT_MARGIN_S, StopResult, describe_stop
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.checks import framework
 from holdfast.agent.checks.context import failed, passed, unknown, warned
-from holdfast.agent.control.leftovers import find_leftovers, list_live_processes, write_request
+from holdfast.agent.view.runs.leftovers import find_leftovers, list_live_processes
 from holdfast.core.cards.holder_words import advise_on_process
 from holdfast.diagnosis.cards import holders
 from holdfast.diagnosis.cards.health import FAULT_ACTIONS
@@ -136,7 +136,7 @@ def _describe_candidate(candidate: HiddenHolder, card: Card, size: str) -> Findi
         remedy = "holdfast doctor --reap"
     else:
         since = f"{candidate.age_s / 3600:.1f} h"
-        text = write_request(
+        text = _word_request(
             candidate.pid, user="<owner>", command=candidate.command, held=f"card {card.index}", since=since
         )
         remedy = f"it carries no run's marker, so it is not ended from here; if it is not yours to end: {text}"
@@ -177,3 +177,12 @@ def check_framework(host: HostFacts) -> Iterator[Finding]:
             yield Finding(finding.id, Level.WARN, finding.subject, finding.evidence, remedy)
         else:
             yield finding
+
+
+def _word_request(pid: int, *, user: str, command: str, held: str, since: str) -> str:
+    """A message to the owner of a process that is not ours to end, ready to be sent."""
+    host = os.uname().nodename
+    return (
+        f"Hello {user}, on {host} your process {pid} ({command[:80]}) holds {held} since {since} and seems to do "
+        f"nothing. Could you look (ps -fp {pid}) and end it if you do not need it (kill {pid})? Thank you."
+    )

@@ -6,7 +6,9 @@ import os
 from collections.abc import Iterable
 
 from holdfast.agent.control import leftovers as reaper
-from holdfast.agent.control.leftovers import Leftover, Leftovers, ReapedProcess, SparedProcess
+from holdfast.agent.control.leftovers import ReapedProcess
+from holdfast.agent.view.runs import leftovers as view
+from holdfast.agent.view.runs.leftovers import Leftover, Leftovers, SparedProcess
 from holdfast.model.errors import StillAlive
 from holdfast.model.record import record
 
@@ -26,7 +28,7 @@ def find_leftovers(roots: Iterable[str], within: str | None) -> Leftovers:
 
     `roots` are all places of runs even then: a live run of another one may have been started inside an ended run.
     """
-    return reaper.find_leftovers(roots=roots, within=None if within is None else os.path.abspath(within))
+    return view.find_leftovers(roots=roots, within=None if within is None else os.path.abspath(within))
 
 
 def end_leftovers(seen: Leftovers, grace_s: float) -> ReapReport:

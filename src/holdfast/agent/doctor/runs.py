@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.checks.box import describe_leftovers
 from holdfast.agent.checks.context import failed, passed, unknown, warned
-from holdfast.agent.control.leftovers import find_leftovers
 from holdfast.agent.patrol.reconcile import reconcile
+from holdfast.agent.view.runs.leftovers import find_leftovers
 from holdfast.diagnosis.storage.consumers import Consumer, MeasuredPath, find_consumers, list_caches
 from holdfast.host.files.disks import DiskSpace, DiskUnreadable, measure_space
 from holdfast.host.files.filesystems import read_mounts

@@ -5,13 +5,13 @@ Nothing is printed here: what is to be said beside an answer comes back as sente
 
 from __future__ import annotations
 
-import difflib
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.agent.control.act import describe_caller
+from holdfast.agent.caller import describe_caller
 from holdfast.agent.view.runs import of_queue
+from holdfast.core.near import find_near
 from holdfast.host.clock import utc_now
 from holdfast.model.errors import HoldfastError, NoSuchName
 from holdfast.model.queue import Order
@@ -130,8 +130,8 @@ def require_group(queue: Queue, word: str) -> JobGroup:
     if found is not None:
         return found
     names = list(queue.groups())
-    near = difflib.get_close_matches(word.rstrip("/"), names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"groups: {', '.join(names[:NEAR_SHOWN]) or 'none yet'}"
+    near = find_near(word.rstrip("/"), names)
+    hint = f"did you mean {near}?" if near else f"groups: {', '.join(names[:NEAR_SHOWN]) or 'none yet'}"
     place, colon, name = word.partition(":")
     if colon and place and name:
         hint = f"a group of another place is named by its name alone: {name} --on {place}"

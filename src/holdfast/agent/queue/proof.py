@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.checks.postflight import MOST_ENTRIES, is_fresh
 from holdfast.agent.view.live.attempt import describe_doubt
-from holdfast.agent.view.observe import observe_run
+from holdfast.agent.view.observe import list_begun, observe_run
 from holdfast.agent.view.retries import is_followed
 from holdfast.agent.view.source_change import rehash_job
 from holdfast.core.queue.completion import Artifact, ArtifactState, JobEvidence, JobProof, ProofStatus
@@ -30,8 +30,6 @@ from holdfast.model.finding import Level
 from holdfast.model.queue import JobState
 from holdfast.model.run import Outcome
 from holdfast.model.units import format_bytes
-
-from .requeue import list_begun
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

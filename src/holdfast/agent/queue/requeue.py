@@ -17,7 +17,7 @@ from holdfast.agent.control.job.change import read_recorded_job
 from holdfast.agent.control.job.code import renew_code
 from holdfast.agent.control.run_lock import hold_run_lock
 from holdfast.agent.plan.placement import read_placement
-from holdfast.agent.view.observe import list_attempts, observe_run
+from holdfast.agent.view.observe import list_begun, observe_run
 from holdfast.agent.view.retries import read_requeue, read_retry
 from holdfast.agent.view.run_view import is_never_taken
 from holdfast.agent.view.source_change import find_change_within
@@ -101,12 +101,6 @@ def begin_again(run_dir: str, *, environ: Mapping[str, str], start_supervisor: S
         finally:
             os.umask(previous)
         return attempt
-
-
-def list_begun(run_dir: str) -> tuple[int, ...]:
-    """The numbers of the attempts that were begun, ascending: a directory without a state never was (a crash)."""
-    numbers = list_attempts(run_dir)
-    return tuple(number for number in numbers if os.path.lexists(f"{wire.attempt_dir(run_dir, number)}/{wire.STATE}"))
 
 
 def _is_stop_wanted(view: RunView) -> bool:

@@ -12,6 +12,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
+from holdfast.core.near import find_near
 from holdfast.host.formats.copy_mark import describe_mark, read_mark
 from holdfast.host.process.processes import user_name
 from holdfast.model.errors import HoldfastError, NoSuchRun, NotPermitted, UsageError
@@ -247,10 +248,8 @@ def _missing(text: str, roots: list[str], runs: list[tuple[str, str]]) -> FoundR
             hint=f"if that disk is gone for good, `kill -TERM {pid}` (its supervisor) stops the run",
         )
     names = list(dict.fromkeys(name_of(run_id) for run_id, _ in runs))
-    import difflib
-
-    near = difflib.get_close_matches(text, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else "holdfast ls lists the runs; --runs DIR looks elsewhere"
+    near = find_near(text, names)
+    hint = f"did you mean {near}?" if near else "holdfast ls lists the runs; --runs DIR looks elsewhere"
     if text and read_mark(text) is not None:
         hint = f"the copy that is here is named with its path: ./{text}"
     hint = _point_at_group(text, roots) or hint

@@ -75,6 +75,12 @@ def list_attempts(run_dir: str) -> tuple[int, ...]:
         return ()
 
 
+def list_begun(run_dir: str) -> tuple[int, ...]:
+    """The numbers of the attempts that were begun, ascending: a directory without a state never was (a crash)."""
+    numbers = list_attempts(run_dir)
+    return tuple(number for number in numbers if os.path.lexists(f"{wire.attempt_dir(run_dir, number)}/{wire.STATE}"))
+
+
 def read_attempts(run_dir: str) -> tuple[int, ...]:
     """The numbers of the attempts that exist, ascending.
 

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 
+from holdfast.core.near import find_near
 from holdfast.desk import toml
 from holdfast.desk.toml import MAX_BYTES as MAX_BYTES  # noqa: PLC0414 - handed on
 from holdfast.desk.toml import MAX_DEPTH, Value
@@ -132,13 +133,11 @@ def _suggest_file(path: str) -> str:
         names = [entry for entry in os.listdir(directory or ".") if entry.endswith((".yaml", ".yml", ".toml"))]
     except OSError:
         return f"there is no directory {directory}" if directory else ""
-    import difflib
-
     # Without their endings, which all have in common.
     stems = {os.path.splitext(entry)[0]: entry for entry in names}
-    near = difflib.get_close_matches(os.path.splitext(name)[0], stems, n=1, cutoff=0.5)
+    near = find_near(os.path.splitext(name)[0], stems)
     if near:
-        return f"did you mean {os.path.join(directory, stems[near[0]])}?"
+        return f"did you mean {os.path.join(directory, stems[near])}?"
     return "to run a command instead of a job file, write `--` before it"
 
 

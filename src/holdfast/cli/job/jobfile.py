@@ -15,6 +15,7 @@ import click
 from holdfast.core.job.environment import OWN_VARIABLES
 from holdfast.core.job.redact import is_secret_name, is_secret_value
 from holdfast.core.job.secret_names import read_uses
+from holdfast.core.near import find_near
 from holdfast.desk.orders.paths import OrderBase
 from holdfast.model.errors import HoldfastError, JobFileError, StorageError, UsageError
 from holdfast.model.ids import clean_name
@@ -206,11 +207,9 @@ def _note_duplicates(path: str, prefix: str, node: Node, problems: list[Problem]
 
 def _unknown_key(name: str, candidates: Sequence[str]) -> str:
     """Words for a key that does not exist, with the nearest one that does, in this mapping or another."""
-    import difflib
-
-    near = difflib.get_close_matches(name, candidates, n=1, cutoff=0.6)
+    near = find_near(name, candidates)
     if near:
-        return f"unknown key; did you mean {near[0]}?"
+        return f"unknown key; did you mean {near}?"
     elsewhere = [
         key.path for key in KEYS if key.path.rpartition(".")[2] == name or key.option == name.replace("_", "-")
     ]

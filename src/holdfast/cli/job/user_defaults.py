@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from holdfast.core.near import find_near
 from holdfast.desk.places.regular_file import read_own_text
 from holdfast.desk.settings import toml_edit, user_file
 from holdfast.model.errors import NoSuchName, UsageError
@@ -189,11 +190,9 @@ def _read(path: str) -> tuple[dict[str, Node], dict[str, object]]:
 
 
 def _propose(word: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(word, [*DEFAULT_KEYS, *BY_OPTION], n=1, cutoff=0.6)
+    near = find_near(word, [*DEFAULT_KEYS, *BY_OPTION])
     if near:
-        return f"; did you mean {BY_OPTION.get(near[0], near[0])}?"
+        return f"; did you mean {BY_OPTION.get(near, near)}?"
     return "; a job's other keys stand in its job file" if word in BY_PATH else ""
 
 

@@ -18,6 +18,7 @@ from holdfast.core.job.redact import is_secret_value
 from holdfast.core.job.scratch import find_pattern_problem
 from holdfast.core.job.secret_names import read_use
 from holdfast.core.messages import channels
+from holdfast.core.near import find_near
 from holdfast.core.slurm.options import check_options
 from holdfast.model import container, job
 from holdfast.model.errors import UsageError
@@ -329,10 +330,8 @@ def _read_choice(key: Key, node: Node, base: Base) -> Enum:
 
 
 def _not_one_of(text: str, choices: tuple[str, ...]) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(text, choices, n=1, cutoff=0.5)
-    end = f"; did you mean {near[0]}?" if near else ""
+    near = find_near(text, choices)
+    end = f"; did you mean {near}?" if near else ""
     return f"{text[:60]!r} is not one of {', '.join(choices)}{end}"
 
 

@@ -11,9 +11,9 @@ from holdfast.model.units import format_duration
 from . import clean, heading, note, paint, table
 
 if TYPE_CHECKING:
-    from holdfast.agent.control.leftovers import Leftovers
     from holdfast.agent.doctor.examine import Examination
     from holdfast.agent.doctor.reap import ReapReport
+    from holdfast.agent.view.runs.leftovers import Leftovers
 
 
 class SectionPrinter:

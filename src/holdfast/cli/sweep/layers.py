@@ -7,13 +7,13 @@ attempt of a job reads the same bytes, whatever happens to the base meanwhile.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.near import find_near
 from holdfast.core.queue.grid import GridError, find_placeholders
-from holdfast.core.queue.overlay import OverlayError, find_near, find_value, merge_layers, set_value
+from holdfast.core.queue.overlay import OverlayError, find_value, list_paths, merge_layers, set_value
 from holdfast.model.errors import HoldfastError
 from holdfast.model.sweep import OVERLAY, ResolvedConfig
 
@@ -108,7 +108,7 @@ class Layers:
             if not _is_taken(name, placed, self.base.tree):
                 continue
             if not find_value(tree, name)[0]:
-                near = find_near(tree, name)
+                near = find_near(name, list_paths(tree), cutoff=0.75)
                 meant = f"; did you mean {near}?" if near else ""
                 notes.append(f"{name} is not in {config.path}, it is added there{meant}")
             self._put(tree, name, value, quoted=(name, value) in self._sweep.quoted)
@@ -137,8 +137,8 @@ class Layers:
     def _load_overlay(self, name: str) -> Tree:
         source = self._sweep.overlays.get(name)
         if source is None:
-            near = difflib.get_close_matches(name, list(self._sweep.overlays), n=1)
-            known = f"did you mean {near[0]}?" if near else f"there are {', '.join(self._sweep.overlays) or 'none'}"
+            near = find_near(name, self._sweep.overlays)
+            known = f"did you mean {near}?" if near else f"there are {', '.join(self._sweep.overlays) or 'none'}"
             raise GridError(f"there is no overlay {name}; {known}")
         if not isinstance(source, str):
             tree = convert_node(source, self.base.dialect)

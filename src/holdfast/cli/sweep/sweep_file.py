@@ -6,13 +6,13 @@ parameter's value is that text. What the values mean together is `building`'s pa
 
 from __future__ import annotations
 
-import difflib
 import os
 from typing import TYPE_CHECKING
 
 from holdfast.cli.job import jobfile, values
 from holdfast.cli.job.documents import Node, parse_toml, parse_yaml, resolve_plain
 from holdfast.cli.job.schema import BY_PATH, GROUPS
+from holdfast.core.near import find_near
 from holdfast.core.queue.grid import GridError, check_arguments, check_parameter, check_values
 from holdfast.model.record import field, record
 from holdfast.model.sweep import DEFAULT_ARGUMENTS, OVERLAY
@@ -157,9 +157,9 @@ class _Reader:
         self._problems.add(node.where, f"{key}: {message}" if key else message, node.line)
 
     def _unknown(self, name: str, node: Node, known: Mapping[str, object]) -> None:
-        near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+        near = find_near(name, known)
         if near:
-            hint = f"did you mean {near[0]}?"
+            hint = f"did you mean {near}?"
         elif name in BY_PATH or name in GROUPS:
             hint = "a key of job files stands under `job:`"
         else:

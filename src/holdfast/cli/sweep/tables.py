@@ -7,12 +7,12 @@ empty field says nothing, so the value that holds for all stands.
 from __future__ import annotations
 
 import csv
-import difflib
 import io
 from typing import TYPE_CHECKING
 
 from holdfast.cli.job.documents import Node, resolve_plain
 from holdfast.cli.job.schema import BY_PATH
+from holdfast.core.near import find_near
 from holdfast.core.queue.grid import GridError, check_parameter, check_values
 
 from .read import FileProblems, read_text
@@ -81,8 +81,8 @@ def _check_columns(columns: list[str], where: str, problems: FileProblems) -> No
 
 def _check_key(path: str) -> None:
     if path not in BY_PATH:
-        near = difflib.get_close_matches(path, list(BY_PATH), n=1)
-        raise GridError(f"no key of job files{f'; did you mean {JOB}{near[0]}?' if near else ''}")
+        near = find_near(path, BY_PATH)
+        raise GridError(f"no key of job files{f'; did you mean {JOB}{near}?' if near else ''}")
 
 
 def _read_row(

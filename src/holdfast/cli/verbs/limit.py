@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.agent.control.act import describe_caller
+from holdfast.agent.caller import describe_caller
 from holdfast.agent.control.job.change import RecordedJob, find_changes, read_recorded_job
 from holdfast.agent.control.job.live_limits import change_limits
 from holdfast.cli.completion import complete_runs

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.agent.caller import describe_caller
 from holdfast.agent.checks.preflight import refuse_bad_command
-from holdfast.agent.control.act import describe_caller
 from holdfast.agent.control.job.change import build_change, find_changes, find_edited_file, read_recorded_job
 from holdfast.agent.control.job.code import find_code_changes, names_other_files
 from holdfast.agent.control.restart import restart_run

@@ -7,12 +7,12 @@ with the path of its key. ``"measure"`` says that a fact depends on the box and 
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 from holdfast.core.job.redact import is_secret_value
+from holdfast.core.near import find_near
 from holdfast.model.pattern import compile_later
 from holdfast.model.profile import DEPENDS, HOOK, NO, VARIABLES, YES
 from holdfast.model.record import record
@@ -57,8 +57,8 @@ def _choice(*choices: str) -> Callable[[object], str]:
         text = _text(value)
         if text in choices:
             return text
-        near = difflib.get_close_matches(text, choices, n=1, cutoff=0.5)
-        raise _WrongError(f"{text[:40]!r} is none of {', '.join(choices)}" + (f"; {near[0]}?" if near else ""))
+        near = find_near(text, choices)
+        raise _WrongError(f"{text[:40]!r} is none of {', '.join(choices)}" + (f"; {near}?" if near else ""))
 
     return read
 
@@ -255,8 +255,8 @@ def _read_table(
 
 
 def _unknown(key: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    return f"unknown key; did you mean {near[0]}?" if near else f"unknown key; there are {', '.join(known)}"
+    near = find_near(key, known)
+    return f"unknown key; did you mean {near}?" if near else f"unknown key; there are {', '.join(known)}"
 
 
 def list_facts(stated: Mapping[str, object]) -> Iterator[tuple[Path, Mapping[str, object]]]:

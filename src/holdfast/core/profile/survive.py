@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 
+from holdfast.core.near import find_near
 from holdfast.model.errors import NoSuchName
 from holdfast.model.profile import DEPENDS, YES, EndVerb, Profile, Tier
 from holdfast.model.record import record
@@ -36,10 +36,10 @@ def find_verb(profile: Profile, name: str) -> EndVerb:
         if verb.name == name:
             return verb
     names = [verb.name for verb in profile.verbs]
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    near = find_near(name, names)
     raise NoSuchName(
         f"{name[:80]!r} is no verb of the profile {profile.name}; there are {', '.join(names) or 'none'}",
-        hint=f"try {near[0]}" if near else f"holdfast profile show {profile.name}",
+        hint=f"try {near}" if near else f"holdfast profile show {profile.name}",
     )
 
 

@@ -6,7 +6,6 @@ made from all parameters of its grid, so it does not depend on how many values a
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import itertools
 import math
@@ -14,6 +13,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from holdfast.core.near import find_near
 from holdfast.model.pattern import compile_later
 from holdfast.model.sweep import OVERLAY
 
@@ -151,9 +151,9 @@ def find_misspelt(placeholders: Collection[str], known: Collection[str]) -> dict
     found = {}
     for name in sorted(placeholders):
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+            near = find_near(name, known)
             if near:
-                found[name] = near[0]
+                found[name] = near
     return found
 
 

@@ -6,7 +6,6 @@ stays the very object that was read, so that ``1e-3``, a date or a tag is writte
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -70,12 +69,6 @@ def find_value(tree: Mapping[str, Any], path: str) -> tuple[bool, Any]:
             return False, None
         here = here[key]
     return True, here
-
-
-def find_near(tree: Mapping[str, Any], path: str) -> str | None:
-    """A path of the tree that `path` may be a misspelling of."""
-    near = difflib.get_close_matches(path, list(list_paths(tree)), n=1, cutoff=0.75)
-    return near[0] if near else None
 
 
 def list_paths(tree: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -5,11 +5,11 @@ The numbers of a job that is not proven done are what was seen last, never a res
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from typing import TYPE_CHECKING
 
+from holdfast.core.near import find_near
 from holdfast.model.errors import NoSuchName
 from holdfast.model.queue import JobState
 from holdfast.model.record import field, record
@@ -201,9 +201,9 @@ def choose_metrics(rows: Sequence[ResultRow], wanted: str | None, sort: str | No
     named = [name.strip() for name in (wanted or "").split(",") if name.strip()]
     for name in [*named, *([sort] if sort is not None else [])]:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = find_near(name, known)
             there = f"there are {', '.join(known[:MOST_OFFERED])}"
-            hint = f"did you mean {near[0]}? {there}" if near else there
+            hint = f"did you mean {near}? {there}" if near else there
             raise NoSuchName(f"no job has a number {name!r}", hint=hint)
     if named:
         return named, []

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import time
 from collections.abc import Callable
 
 from holdfast.core.job.redact import is_secret_value, redact_argv
 from holdfast.core.moments import parse_moment
+from holdfast.core.near import find_near
 from holdfast.desk.toml import Node
 from holdfast.host.clock import format_utc
 from holdfast.model.errors import UsageError
@@ -30,8 +30,8 @@ def read_rent(node: Node, label: str, problems: list[str]) -> Rent | None:
     for key, value in node.value.items():
         where = f"{value.where}: {label.rpartition(': ')[2]}.{key}"
         if key not in _READERS:
-            near = difflib.get_close_matches(key, _READERS, n=1, cutoff=0.6)
-            what = f"did you mean {near[0]}?" if near else f"there are {', '.join(_READERS)}"
+            near = find_near(key, _READERS)
+            what = f"did you mean {near}?" if near else f"there are {', '.join(_READERS)}"
             problems.append(f"{where}: unknown key; {what}")
             continue
         try:

@@ -6,10 +6,10 @@ line where it stands. What becomes part of a command line on the box (root, pyth
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 
+from holdfast.core.near import find_near
 from holdfast.core.slurm.options import check_options
 from holdfast.desk.toml import Node
 from holdfast.model.errors import UsageError
@@ -118,8 +118,8 @@ def _build(name: str, stated: Mapping[str, Node], where: str, problems: list[str
 
 
 def _unknown_key(key: str) -> str:
-    near = difflib.get_close_matches(key, KEYS, n=1, cutoff=0.6)
-    return f"unknown key; did you mean {near[0]}?" if near else f"unknown key; there are {', '.join(KEYS)}"
+    near = find_near(key, KEYS)
+    return f"unknown key; did you mean {near}?" if near else f"unknown key; there are {', '.join(KEYS)}"
 
 
 def _read_choice(choices: tuple[str, ...]) -> Callable[[Node], str]:
@@ -129,9 +129,9 @@ def _read_choice(choices: tuple[str, ...]) -> Callable[[Node], str]:
             return text
         if text in NOT_YET and "ssh" in choices:
             raise WrongValueError(f"places of kind {text} are not there yet; there are {', '.join(choices)}")
-        near = difflib.get_close_matches(text, choices, n=1, cutoff=0.5)
+        near = find_near(text, choices)
         raise WrongValueError(
-            f"{text[:80]!r} is none of {', '.join(choices)}" + (f"; did you mean {near[0]}?" if near else "")
+            f"{text[:80]!r} is none of {', '.join(choices)}" + (f"; did you mean {near}?" if near else "")
         )
 
     return read

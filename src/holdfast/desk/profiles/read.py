@@ -7,10 +7,10 @@ while nobody else could have written them.
 
 from __future__ import annotations
 
-import difflib
 import os
 
 import holdfast
+from holdfast.core.near import find_near
 from holdfast.core.profile.merge import Layer, Merged, build_profile, find_gaps, merge
 from holdfast.core.profile.schema import BASELINE, Problem, check_file
 from holdfast.desk.places.regular_file import read_own_text
@@ -48,11 +48,6 @@ def list_profile_names(begin: str = "") -> list[tuple[str, str | None]]:
 def is_own(name: str) -> bool:
     """Whether the user has a file of this name."""
     return name in _list_names(user_directory())
-
-
-def is_shipped(name: str) -> bool:
-    """Whether the package has a file of this name."""
-    return name in _list_names(SHIPPED)
 
 
 def _list_names(directory: str) -> set[str]:
@@ -156,11 +151,11 @@ def _read_files(name: str, asked_by: str) -> list[_File]:
             found += [] if file is None else [file]
     if not found:
         names = list_profiles()
-        near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+        near = find_near(name, names)
         where = f"{asked_by}: inherits: " if asked_by else ""
         error = UsageError if asked_by else NoSuchName
         raise error(
-            f"{where}there is no profile {name[:80]!r}" + (f"; did you mean {near[0]}?" if near else ""),
+            f"{where}there is no profile {name[:80]!r}" + (f"; did you mean {near}?" if near else ""),
             hint=f"there are {', '.join(names)}; a profile of your own is {user_directory()}/NAME.toml",
         )
     return found

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 
 from holdfast.core.digest import sha256_hex
+from holdfast.core.near import find_near
 from holdfast.model import wire
 from holdfast.model.errors import NoSuchName, UsageError
 from holdfast.model.place import Place
@@ -64,8 +64,8 @@ def choose_verb(profile: Profile, asked: str | None, place: str) -> EndVerb:
             hint=f"name one: holdfast teardown {place} --verb {meant}",
         )
     if asked not in by_name:
-        near = difflib.get_close_matches(asked, by_name, n=1, cutoff=0.5)
-        hint = f"holdfast teardown {place} --verb {near[0] if near else next(iter(by_name))}"
+        near = find_near(asked, by_name)
+        hint = f"holdfast teardown {place} --verb {near or next(iter(by_name))}"
         raise NoSuchName(f"profile {profile.name} has no verb {asked!r}; it has {known}", hint=hint)
     return by_name[asked]
 

@@ -114,7 +114,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         remedy="holdfast doctor; holdfast doctor --reap for your own leftovers; restart the container that holds it.",
         modes=(D, R),
         source="NVML, nvmlDeviceGetComputeRunningProcesses; pid_namespaces(7)",
-        code=("diagnosis.cards", "host.gpu.processes", "agent.control.leftovers"),
+        code=("diagnosis.cards", "host.gpu.processes", "agent.view.runs.leftovers"),
         keywords="ghost zombie vram no process nvidia-smi namespace holder",
     ),
     Gotcha(

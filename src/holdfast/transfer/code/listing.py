@@ -116,8 +116,8 @@ def _refuse_no_project(start: str, environ: Mapping[str, str]) -> None:
     if start in SYSTEM or f"{start}/".startswith(NO_FILES) or f"{home}/".startswith(f"{start.rstrip('/')}/"):
         raise UsageError(
             f"{start} is no directory of a project, and all of it would be sent as the code of the job",
-            hint="cd into the project's own directory (or name it: --workdir DIR), which is sent as git sees it; or "
-            "--no-code sends nothing",
+            hint="cd into the project's own directory, or name it from here (--workdir ./DIR; an absolute one is the "
+            "place's own): it is sent as git sees it; or --no-code sends nothing",
         )
 
 

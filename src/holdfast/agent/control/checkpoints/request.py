@@ -6,7 +6,7 @@ import math
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.agent.control.act import describe_caller
+from holdfast.agent.caller import describe_caller
 from holdfast.host import clock
 from holdfast.model.errors import ResourceBusy
 from holdfast.model.record import record

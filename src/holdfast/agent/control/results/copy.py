@@ -11,7 +11,7 @@ import select
 import stat
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agent.control.act import describe_caller
+from holdfast.agent.caller import describe_caller
 from holdfast.agent.control.run_lock import hold_run_lock
 from holdfast.agent.control.settle import settle_vanished
 from holdfast.agent.view.observe import observe_run

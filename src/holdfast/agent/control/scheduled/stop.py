@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.agent.control.act import describe_caller, generation_of, supervise, wait_over
+from holdfast.agent.caller import describe_caller
+from holdfast.agent.control.act import generation_of, supervise, wait_over
 from holdfast.agent.control.run_lock import hold_run_lock
 from holdfast.agent.requests import write_request
 from holdfast.agent.scheduler.base import open_scheduler

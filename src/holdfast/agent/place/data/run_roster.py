@@ -37,7 +37,7 @@ from holdfast.core.pull.choose import CONTROL, Choice
 from holdfast.core.pull.stream import MOST_FILES, OURS, UNKNOWN, About
 from holdfast.host.clock import utc_now
 from holdfast.host.files import fallback, files, trees
-from holdfast.host.files.code.hashes import HashMemory, Remembered, choose_memory, settle
+from holdfast.host.files.code.hashes import HashMemory, Remembered, choose_run_memory, settle
 from holdfast.model import wire
 from holdfast.model.errors import Unsupported
 from holdfast.model.receipt import OUTSIDE, UNREAD, LeftOut
@@ -157,7 +157,7 @@ class LeftOuts:
 
 def open_memory(run_dir: str, environ: Mapping[str, str]) -> HashMemory:
     """What the files of a run hashed to."""
-    return HashMemory(choose_memory(environ, f"run-{sha256_hex(os.fsencode(os.path.realpath(run_dir)))[:16]}"))
+    return HashMemory(choose_run_memory(environ, run_dir))
 
 
 def walk_run(view: RunView, left_out: LeftOuts, *, tell: Callable[[], None] = lambda: None) -> list[Found]:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from holdfast.agent.control.act import describe_caller
+from holdfast.agent.caller import describe_caller
 from holdfast.agent.control.create import next_attempt
 from holdfast.agent.control.run_lock import (
     TakenUp,

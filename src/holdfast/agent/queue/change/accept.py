@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.agent.control.act import describe_caller
+from holdfast.agent.caller import describe_caller
 from holdfast.agent.control.run_lock import hold_run_lock
 from holdfast.agent.queue.open import build_order, list_notices, open_queue, start_worker
 from holdfast.agent.view.live.attempt import describe_doubt

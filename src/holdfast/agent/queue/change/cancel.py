@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.agent.control.act import describe_caller, generation_of
+from holdfast.agent.caller import describe_caller
+from holdfast.agent.control.act import generation_of
 from holdfast.agent.control.stop import ask_stop
 from holdfast.agent.queue.arrays.choose import choose_sweep
 from holdfast.agent.queue.arrays.look import look_at_jobs, require_sweep

@@ -10,7 +10,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.agent.control.act import describe_caller
+from holdfast.agent.caller import describe_caller
 from holdfast.agent.queue import environment
 from holdfast.agent.queue.open import list_notices, look_for_worker, open_queue, start_worker
 from holdfast.agent.queue.view.reasons import explain_briefly

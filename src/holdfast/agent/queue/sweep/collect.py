@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.agent.control.act import describe_caller
+from holdfast.agent.caller import describe_caller
 from holdfast.agent.control.results.child import read_roster
 from holdfast.agent.control.results.copy import copy_unchanged, read_umask
 from holdfast.agent.control.results.order import DEFAULT_PATHS, build_order

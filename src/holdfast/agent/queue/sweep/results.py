@@ -10,14 +10,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from holdfast.agent.queue.arrays.choose import choose_sweep
+from holdfast.agent.queue.arrays.look import look_at_jobs, require_sweep
+from holdfast.agent.queue.open import look_at_queue, require_group
 from holdfast.core.control_characters import clean
 from holdfast.core.queue.results import ResultRow
 from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.queue import JobState
+from holdfast.model.record import record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from holdfast.model.queue import QueuedJob
     from holdfast.store.queue.queue import Queue
@@ -29,6 +33,29 @@ MOST_ATTEMPTS = 100
 LONGEST_NAME = 100
 METRICS = "artifacts/metrics.json"
 _NOT_METRICS = frozenset({"schema", "time", "save_seconds", "last_durable_step", "dropped", "pid", "nonfinite", "seed"})
+
+
+@record
+class Rows:
+    """The jobs of a sweep, with their numbers."""
+
+    group: str
+    rows: Sequence[ResultRow]
+
+
+def read_rows(name: str) -> Rows:
+    """The jobs of a sweep.
+
+    Raises:
+        UsageError: there is no group of this name.
+    """
+    sweep = choose_sweep(name)
+    if sweep is not None:
+        content = require_sweep(sweep)
+        return Rows(content.name, collect_rows(look.job for look in look_at_jobs(sweep, content)))
+    with look_at_queue() as queue:
+        group = require_group(queue, name).name
+        return Rows(group, collect_results(queue, group))
 
 
 def collect_results(queue: Queue, group: str) -> list[ResultRow]:

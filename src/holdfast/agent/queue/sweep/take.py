@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.agent.queue.arrays.choose import choose_sweep
-from holdfast.agent.queue.arrays.look import look_at_jobs, require_sweep
-from holdfast.agent.queue.open import look_at_queue, open_queue, require_group
+from holdfast.agent.queue.open import open_queue
 from holdfast.agent.queue.submit.hand_in import build_submission, hand_in
 from holdfast.agent.queue.submit.refuse import check_jobs, merge_job
 from holdfast.core.job.redact import redact_argv
@@ -18,12 +17,10 @@ from holdfast.model.record import record, replace
 
 from .configs import store_configs
 from .recipe import write_recipe
-from .results import collect_results, collect_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from holdfast.core.queue.results import ResultRow
     from holdfast.model.queue import JobState, NewJob
     from holdfast.store.queue.queue import Queue
 
@@ -81,29 +78,6 @@ class TakenSweep:
     stopped: str | None
     contradictions: tuple[str, ...]
     notes: tuple[str, ...]
-
-
-@record
-class Rows:
-    """The jobs of a sweep, with their numbers."""
-
-    group: str
-    rows: Sequence[ResultRow]
-
-
-def read_rows(name: str) -> Rows:
-    """The jobs of a sweep.
-
-    Raises:
-        UsageError: there is no group of this name.
-    """
-    sweep = choose_sweep(name)
-    if sweep is not None:
-        content = require_sweep(sweep)
-        return Rows(content.name, collect_rows(look.job for look in look_at_jobs(sweep, content)))
-    with look_at_queue() as queue:
-        group = require_group(queue, name).name
-        return Rows(group, collect_results(queue, group))
 
 
 def preview(made: SweepPlan, environ: Mapping[str, str]) -> SweepPreview:

@@ -5,13 +5,13 @@ With ten thousand jobs only the counts and what is shown are read.
 
 from __future__ import annotations
 
-import difflib
 import time
 from typing import TYPE_CHECKING
 
 from holdfast.agent.cards.line import read_line
 from holdfast.agent.queue.open import describe_absence, look_at_queue, look_for_worker, require_group
 from holdfast.agent.view.runs.rows import read_row
+from holdfast.core.near import find_near
 from holdfast.host.clock import boottime_ns
 from holdfast.model.errors import HoldfastError, UsageError
 from holdfast.model.queue import ACTIVE_STATES, WAITING_STATES, GroupKind, JobGroup, JobState, QueuedJob, QueueSettings
@@ -245,8 +245,8 @@ def _read_states(words: Sequence[str]) -> tuple[JobState, ...]:
             found.append(JobState(word))
         else:
             names = [*(state.value for state in JobState), "waiting", "active"]
-            near = difflib.get_close_matches(word, names, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+            near = find_near(word, names)
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(names)}"
             raise UsageError(f"--state: there is no state {word!r}", hint=hint)
     return tuple(found)
 

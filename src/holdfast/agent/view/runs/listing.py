@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from holdfast.agent.view.page.phases import PHASES
+from holdfast.core.near import find_near
 from holdfast.model.errors import ResourceBusy, StorageError, UsageError
 from holdfast.model.ids import name_of
 from holdfast.model.record import record
@@ -136,12 +137,8 @@ def check_states(states: Sequence[str], seen: Sequence[tuple[str, bool]]) -> Non
     taken = (*words, *(item.value for item in FailureClass))
     for state in states:
         if state not in taken and not any(has_state(condition, state, ended=ended) for condition, ended in seen):
-            import difflib
-
-            near = difflib.get_close_matches(state, taken, n=1)
-            hint = (
-                f"did you mean {near[0]}?" if near else f"there are {', '.join(words)}, and classes: refused, bug, ..."
-            )
+            near = find_near(state, taken)
+            hint = f"did you mean {near}?" if near else f"there are {', '.join(words)}, and classes: refused, bug, ..."
             hint = "say --state once for each" if "," in state else hint
             raise UsageError(f"--state: there is no state {state!r}", hint=hint)
 

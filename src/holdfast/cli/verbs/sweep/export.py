@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from holdfast.agent.queue.sweep.export import export
-from holdfast.agent.queue.sweep.take import read_rows
+from holdfast.agent.queue.sweep.results import read_rows
 from holdfast.cli.completion import complete_groups
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note

@@ -7,7 +7,7 @@ import sys
 import click
 
 from holdfast.agent.queue.sweep.export import format_csv
-from holdfast.agent.queue.sweep.take import read_rows
+from holdfast.agent.queue.sweep.results import read_rows
 from holdfast.cli.completion import complete_groups
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.sweep import print_rows

@@ -16,6 +16,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from holdfast.core.digest import sha256_hex
 from holdfast.host.files import files
 from holdfast.host.files.filesystems import read_mounts
 from holdfast.host.process import libc
@@ -122,6 +123,11 @@ def choose_memory(environ: Mapping[str, str], name: str) -> str:
     if not os.path.isabs(base):
         base = f"{environ.get('HOME') or os.path.expanduser('~')}/.cache"
     return f"{base}/holdfast/code/{name}.json"
+
+
+def choose_run_memory(environ: Mapping[str, str], run_dir: str) -> str:
+    """Where is kept what the files of a run hashed to; it goes with the run."""
+    return choose_memory(environ, f"run-{sha256_hex(os.fsencode(os.path.realpath(run_dir)))[:16]}")
 
 
 def _list_memory_devices() -> frozenset[int]:
