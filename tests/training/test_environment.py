@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.model.record import fields, replace
 from holdfast.training.box import environment
-from holdfast.training.box.environment import DevicesMissing, JobContext, apply_environment, of_rank, read_promises
+from holdfast.training.box.environment import DevicesMissing, JobContext, apply_environment, of_rank, read_context
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,27 +110,27 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_promises_are_read() -> None:
-    promises = read_promises(FULL)
-    assert promises.problems == ()
-    given = {field.name: getattr(promises, field.name) for field in fields(promises)}
+    context = read_context(FULL)
+    assert context.problems == ()
+    given = {field.name: getattr(context, field.name) for field in fields(context)}
     assert given.pop("problems") == ()
     assert [name for name, value in given.items() if value in (None, False)] == [], "not read"
-    assert (promises.attempt, promises.deadline, promises.grace_s) == (2, 1795000000.0, 45.5)
-    assert (promises.gpu_count, promises.gpu_memory_share, promises.threads) == (2, 0.9, 4)
-    assert promises.metrics == "/runs/r/attempts/2/metrics.jsonl"
-    assert promises.stop_record == "/runs/r/attempts/2/stop.json"
-    assert promises.stacks == "/runs/r/attempts/2/stacks.txt"
-    assert (promises.every, promises.keep_last, promises.workers) == ("10m", 3, 3)
+    assert (context.attempt, context.deadline, context.grace_s) == (2, 1795000000.0, 45.5)
+    assert (context.gpu_count, context.gpu_memory_share, context.threads) == (2, 0.9, 4)
+    assert context.metrics == "/runs/r/attempts/2/metrics.jsonl"
+    assert context.stop_record == "/runs/r/attempts/2/stop.json"
+    assert context.stacks == "/runs/r/attempts/2/stacks.txt"
+    assert (context.every, context.keep_last, context.workers) == ("10m", 3, 3)
 
 
 def test_without_a_supervisor_nothing_is_promised() -> None:
-    assert read_promises({}) == JobContext()
-    assert read_promises(dict.fromkeys(FULL, "")) == JobContext(visible="")
+    assert read_context({}) == JobContext()
+    assert read_context(dict.fromkeys(FULL, "")) == JobContext(visible="")
 
 
 def test_this_process_s_own_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_RUN_ID", "this-one")
-    assert read_promises().run_id == "this-one"
+    assert read_context().run_id == "this-one"
 
 
 @pytest.mark.parametrize(
@@ -149,11 +149,11 @@ def test_this_process_s_own_environment_is_the_default(monkeypatch: pytest.Monke
     ],
 )
 def test_a_malformed_value_is_ignored_and_named(name: str, value: str) -> None:
-    promises = read_promises({name: value})
-    (problem,) = promises.problems
+    context = read_context({name: value})
+    (problem,) = context.problems
     assert problem.startswith(f"{name} is ")
     assert "expected" in problem
-    assert replace(promises, problems=()) == JobContext()
+    assert replace(context, problems=()) == JobContext()
 
 
 @pytest.mark.parametrize(
@@ -314,8 +314,8 @@ def test_LIB_09_the_seeds_that_were_set_are_given_back(monkeypatch: pytest.Monke
 REAL = """
 import torch
 torch.set_num_threads(2)
-from holdfast.training.box.environment import apply_environment, read_promises
-applied = apply_environment(read_promises())
+from holdfast.training.box.environment import apply_environment, read_context
+applied = apply_environment(read_context())
 print(torch.get_num_threads(), torch.get_num_interop_threads(), applied.threads, applied.interop_threads)
 """
 

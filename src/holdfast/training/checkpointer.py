@@ -40,7 +40,7 @@ class Checkpointing:
     def __init__(
         self,
         settings: Settings,
-        promises: JobContext,
+        context: JobContext,
         cadence: Cadence,
         heart: Heartbeat,
         tracked: Mapping[str, Tracked],
@@ -50,7 +50,7 @@ class Checkpointing:
         self.save_seconds: float | None = None
         self.trouble = ""
         self.cadence = cadence
-        self._settings, self._promises, self._heart, self._tracked = settings, promises, heart, tracked
+        self._settings, self._context, self._heart, self._tracked = settings, context, heart, tracked
         self._saver: Saver | None = None
         self._rank, self._alone = 0, True
         self.time_left: Callable[[], float | None] = lambda: None
@@ -138,8 +138,8 @@ class Checkpointing:
         }
         record = {
             "epoch": None if own["epoch"] is None else int(own["epoch"]),
-            "run_id": self._promises.run_id or "",
-            "attempt": self._promises.attempt,
+            "run_id": self._context.run_id or "",
+            "attempt": self._context.attempt,
             "reason": reason,
             "metrics": metrics,
             "healthy": healthy,

@@ -58,7 +58,7 @@ class Run:
         rank, world: This process among those that train together.
     """
 
-    def __init__(self, settings: Settings, promises: environment.JobContext) -> None:
+    def __init__(self, settings: Settings, context: environment.JobContext) -> None:
         """Nothing happens before the ``with`` block is entered."""
         self.directory = settings.directory
         self.step = 0
@@ -66,7 +66,7 @@ class Run:
         self.state: dict[str, Any] = {}
         ranks = read_ranks(os.environ)
         self.rank, self.world, self._local_world, self._key = ranks.rank, ranks.world, ranks.local_world, ranks.key
-        self._settings, self._promises = settings, promises
+        self._settings, self._context = settings, context
         self._tracked: dict[str, Tracked] = {}
         self._batches: Batches | None = None
         self._on_stop: list[Callable[[str], object]] = []
@@ -82,11 +82,11 @@ class Run:
         self._nonfinite_seen = 0
         self._look_at, self._look_step = 0.0, 0.0  # the time and the step of the next look, whichever comes first
         self._rates: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
-        self._watch = StopMonitor(promises.checkpoint_request, settings.time_limit_s, write_stderr)
+        self._watch = StopMonitor(context.checkpoint_request, settings.time_limit_s, write_stderr)
         speaks = self.rank == 0
-        self._heart = Heartbeat(promises.heartbeat if speaks else None, promises.metrics if speaks else None)
-        cadence = Cadence(settings.every, interruption_s=promises.interruption_s or DEFAULT_INTERRUPTION_S)
-        self._checkpoints = Checkpointing(settings, promises, cadence, self._heart, self._tracked)
+        self._heart = Heartbeat(context.heartbeat if speaks else None, context.metrics if speaks else None)
+        cadence = Cadence(settings.every, interruption_s=context.interruption_s or DEFAULT_INTERRUPTION_S)
+        self._checkpoints = Checkpointing(settings, context, cadence, self._heart, self._tracked)
         self._checkpoints.time_left = self._watch.time_left
 
     @property
@@ -112,22 +112,22 @@ class Run:
                 'put what trains under: if __name__ == "__main__":',
             )
         self._entered, self._pid = True, os.getpid()
-        promises, settings = self._promises, self._settings
+        context, settings = self._context, self._settings
         environment.hold_standard_streams()
-        for problem in promises.problems:
+        for problem in context.problems:
             write_stderr(problem)
         applied = environment.apply_environment(
-            promises, seed=settings.seed, rank=self.rank, deterministic=settings.deterministic
+            context, seed=settings.seed, rank=self.rank, deterministic=settings.deterministic
         )
         for note in applied.notes:
             write_stderr(note)
         if applied.seeds is not None:
             self._heart.note(seed=applied.seeds["seed"], determinism=describe_flags(applied.seeds))
-        if promises.stacks is not None:
-            stacks.install(environment.of_rank(promises.stacks, self.rank))
+        if context.stacks is not None:
+            stacks.install(environment.of_rank(context.stacks, self.rank))
         stacks.answer_quit()
         if self.rank == 0:
-            exit_stages.forget_record(promises.stop_record)
+            exit_stages.forget_record(context.stop_record)
         self._watch.signals.install()
         if not self._watch.signals.installed:
             write_stderr(
@@ -563,14 +563,14 @@ class Run:
         if isinstance(error, Stopped) and self.rank == 0:
             where = self.last_durable[1] if self.last_durable else "the beginning: nothing was saved yet"
             why = f"{record['why']}: {record['detail']}"
-            run_id = self._promises.run_id
+            run_id = self._context.run_id
             again = f"its next attempt (`holdfast restart {run_id}`)" if run_id else "the same command"
             write_stderr(f"stopped at step {self.step} ({why}); {again} continues from {where}")
         # Once before the stages, which may hang or be cut off, and once after them.
-        exit_stages.write_record(self._promises.stop_record, record, self.rank)
+        exit_stages.write_record(self._context.stop_record, record, self.rank)
         exit_stages.close_all(self._stages(error))
         record = {**self._describe_end(error), "seconds": round(time.monotonic() - began, 3)}
-        exit_stages.write_record(self._promises.stop_record, record, self.rank)
+        exit_stages.write_record(self._context.stop_record, record, self.rank)
         for lock in (self._lock, self._mirror_lock):
             if lock is not None:
                 exit_stages.run_stage("directory lock", lock.release)

@@ -36,39 +36,39 @@ class Settings:
     extend: bool = False
 
 
-def choose_directory(given: str | os.PathLike[str] | None, promises: JobContext) -> str:
+def choose_directory(given: str | os.PathLike[str] | None, context: JobContext) -> str:
     """Where checkpoints are: as given, else as the supervisor says, else ``checkpoints`` beside the script's files.
 
     In a rehearsal (`holdfast drill`) a directory that the script names is left alone, because what is in it belongs to
     the real training: one inside of the run's own stands for it.
     """
-    name = os.fsdecode(given) if given is not None else promises.checkpoint_dir or "checkpoints"
+    name = os.fsdecode(given) if given is not None else context.checkpoint_dir or "checkpoints"
     try:
         path = os.path.abspath(name)
     except FileNotFoundError:
         raise ValueError(f"{name!r} is relative to the working directory, which is gone: give a whole path") from None
-    own = promises.checkpoint_dir
-    if not promises.rehearsal or own is None or path == os.path.abspath(own):
+    own = context.checkpoint_dir
+    if not context.rehearsal or own is None or path == os.path.abspath(own):
         return path
 
     return os.path.join(os.path.abspath(own), f"{os.path.basename(path)[:50]}-{crc32(os.fsencode(path)):08x}")
 
 
-def choose_mirror(given: str | os.PathLike[str] | None, promises: JobContext, directory: str) -> str | None:
+def choose_mirror(given: str | os.PathLike[str] | None, context: JobContext, directory: str) -> str | None:
     """The second directory, None without one, and in a rehearsal.
 
     Raises:
         ValueError: it is the first one.
     """
-    mirror = os.fsdecode(given) if given is not None else promises.mirror
-    if not mirror or promises.rehearsal:
+    mirror = os.fsdecode(given) if given is not None else context.mirror
+    if not mirror or context.rehearsal:
         return None
     if os.path.realpath(mirror) == os.path.realpath(directory):
         raise ValueError(f"mirror={mirror!r} is the directory of the checkpoints itself: give one on other storage")
     return os.path.abspath(mirror)
 
 
-def choose_retention(promises: JobContext, keep_last: int, keep_best: int, metric: str, mode: str) -> Retention:
+def choose_retention(context: JobContext, keep_last: int, keep_best: int, metric: str, mode: str) -> Retention:
     """What is kept.
 
     Raises:
@@ -80,7 +80,7 @@ def choose_retention(promises: JobContext, keep_last: int, keep_best: int, metri
         raise ValueError(
             f"keep_last={keep_last}, keep_best={keep_best}: keep 1 newest or more, and 0 to {MOST_BEST} best"
         )
-    return Retention(promises.keep_last or keep_last, keep_best, metric, mode)
+    return Retention(context.keep_last or keep_last, keep_best, metric, mode)
 
 
 def choose_time_limit(given: float | str | None) -> float | None:
@@ -97,13 +97,13 @@ def choose_time_limit(given: float | str | None) -> float | None:
     return parsed.amount
 
 
-def choose_every(given: str | int | None, promises: JobContext) -> SaveInterval:
+def choose_every(given: str | int | None, context: JobContext) -> SaveInterval:
     """How often to save.
 
     Raises:
         ValueError: it makes no sense.
     """
-    return parse_every(promises.every if promises.every is not None else given)
+    return parse_every(context.every if context.every is not None else given)
 
 
 def choose_stops(on_nonfinite: str, on_save_failure: str) -> frozenset[str]:

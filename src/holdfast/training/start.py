@@ -54,18 +54,18 @@ def run(  # noqa: PLR0913 - each is a setting that a script may want, all by nam
     from . import session, settings  # lazy: what a run needs is loaded when one begins
     from .box import environment  # lazy: as above
 
-    promises = environment.read_promises(os.environ)
-    where = settings.choose_directory(directory, promises)
+    context = environment.read_context(os.environ)
+    where = settings.choose_directory(directory, context)
     chosen = settings.Settings(
         directory=where,
-        every=settings.choose_every(every, promises),
-        keep=settings.choose_retention(promises, keep_last, keep_best, metric, mode),
+        every=settings.choose_every(every, context),
+        keep=settings.choose_retention(context, keep_last, keep_best, metric, mode),
         seed=seed,
         deterministic=deterministic,
         time_limit_s=settings.choose_time_limit(time_limit),
-        mirror=settings.choose_mirror(mirror, promises, where),
+        mirror=settings.choose_mirror(mirror, context, where),
         stop_on=settings.choose_stops(on_nonfinite, on_save_failure),
         asynchronous=asynchronous,
         extend=extend,
     )
-    return session.Run(chosen, promises)
+    return session.Run(chosen, context)

@@ -1,9 +1,9 @@
 """What the supervisor gave this process, read once, applied and checked (LIB-08, LIB-09, LIB-10).
 
-`read_promises` is the one place that knows the variables' names. Nothing of it is needed: a script that was started by
-hand has no promises, and everything answers None. A value that makes no sense is left out and named in `problems`.
+`read_context` is the one place that knows the variables' names. Nothing of it is needed: a script that was started by
+hand has none of them, and everything answers None. A value that makes no sense is left out and named in `problems`.
 
-`apply_environment` holds the process to its promises: a card that was promised and is not usable ends the process at
+`apply_environment` holds the process to it: a card that was promised and is not usable ends the process at
 once, with the code of a check before the start (78), because a training that falls back to the CPU computes for days
 unnoticed.
 """
@@ -35,7 +35,7 @@ __all__ = [
     "apply_environment",
     "measure_slice",
     "of_rank",
-    "read_promises",
+    "read_context",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -117,8 +117,8 @@ class DevicesMissing(SystemExit):
 # ---------------------------------------------------------------------------------------------------------- reading
 
 
-def read_promises(environ: Mapping[str, str] | None = None) -> JobContext:
-    """The promises in `environ` (None: this process's own). Never raises for what stands there."""
+def read_context(environ: Mapping[str, str] | None = None) -> JobContext:
+    """What the supervisor put into `environ` (None: this process's own). Never raises for what stands there."""
     reader = _Reader(os.environ if environ is None else environ)
     heartbeat = reader.text("HOLDFAST_HEARTBEAT")
 
@@ -221,7 +221,7 @@ def of_rank(path: str, rank: int) -> str:
 
 
 def apply_environment(
-    promises: JobContext, *, seed: int | None = None, rank: int = 0, deterministic: bool = False
+    context: JobContext, *, seed: int | None = None, rank: int = 0, deterministic: bool = False
 ) -> AppliedSettings:
     """Check the cards, cap the threads, limit the share of the cards' memory, seed everything.
 
@@ -235,12 +235,12 @@ def apply_environment(
     torch = sys.modules.get("torch")
     notes: list[str] = []
     try:
-        devices, needed = _check_devices(promises, torch, notes)
+        devices, needed = _check_devices(context, torch, notes)
     except DevicesMissing as missing:
         write_stderr(missing.message)
         raise
-    threads, interop = _cap_threads(promises.threads, torch, notes)
-    limited = _limit_memory(promises, devices, notes)
+    threads, interop = _cap_threads(context.threads, torch, notes)
+    limited = _limit_memory(context, devices, notes)
     seeds = None
     if seed is not None or deterministic:
         seeds = seed_everything(0 if seed is None else seed, rank=rank, deterministic=deterministic)
@@ -261,22 +261,22 @@ def hold_standard_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
 
 
-def _check_devices(promises: JobContext, torch: Any, notes: list[str]) -> tuple[int | None, int | None]:  # noqa: ANN401
+def _check_devices(context: JobContext, torch: Any, notes: list[str]) -> tuple[int | None, int | None]:  # noqa: ANN401
     """The usable cards and how many are needed.
 
     Raises:
         DevicesMissing: there are fewer.
     """
-    promised = promises.gpu_count
+    promised = context.gpu_count
     if not promised:
         return None, promised
-    if promises.simulated:
+    if context.simulated:
         notes.append(f"{_cards(promised)} promised, and SIMULATED: no hardware was looked for")
         return None, promised
-    named = None if promises.visible is None else _count_named(promises.visible)
+    named = None if context.visible is None else _count_named(context.visible)
     if named == 0:
         raise DevicesMissing(
-            f"{_cards(promised)} promised, but CUDA_VISIBLE_DEVICES is {promises.visible!r}, which hides all cards. "
+            f"{_cards(promised)} promised, but CUDA_VISIBLE_DEVICES is {context.visible!r}, which hides all cards. "
             "Remove what sets it in the script or its launcher: the supervisor has set it to the leased cards"
         )
     if torch is None:
@@ -287,10 +287,10 @@ def _check_devices(promises: JobContext, torch: Any, notes: list[str]) -> tuple[
         needed = named
         notes.append(f"{_cards(promised)} promised, but CUDA_VISIBLE_DEVICES names only {named}: the rest is idle")
     # A launcher may have given each of its processes a part of the cards.
-    needed = max(1, math.ceil(needed / (promises.local_world or 1)))
+    needed = max(1, math.ceil(needed / (context.local_world or 1)))
     devices = int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
     if devices < needed:
-        raise DevicesMissing(_explain_missing(promises, torch, devices))
+        raise DevicesMissing(_explain_missing(context, torch, devices))
     return devices, needed
 
 
@@ -308,13 +308,13 @@ def _cards(count: int) -> str:
     return "1 GPU was" if count == 1 else f"{count} GPUs were"
 
 
-def _explain_missing(promises: JobContext, torch: Any, devices: int) -> str:  # noqa: ANN401 - the module
+def _explain_missing(context: JobContext, torch: Any, devices: int) -> str:  # noqa: ANN401 - the module
     version = getattr(torch, "version", None)
     cuda, hip = getattr(version, "cuda", None), getattr(version, "hip", None)
     driver = _read_driver()
     seen = [
-        f"{_cards(promises.gpu_count or 0)} promised and torch sees {devices}",
-        f"CUDA_VISIBLE_DEVICES is {'not set' if promises.visible is None else promises.visible}",
+        f"{_cards(context.gpu_count or 0)} promised and torch sees {devices}",
+        f"CUDA_VISIBLE_DEVICES is {'not set' if context.visible is None else context.visible}",
         f"torch {getattr(torch, '__version__', '(unknown version)')} "
         + (f"is built for CUDA {cuda}" if cuda else f"is built for ROCm {hip}" if hip else "is built without CUDA"),
         f"the driver is {driver}" if driver else f"no NVIDIA driver is to be seen ({DRIVER})",
@@ -356,13 +356,13 @@ def _cap_threads(cap: int | None, torch: Any, notes: list[str]) -> tuple[int | N
     return int(torch.get_num_threads()), int(torch.get_num_interop_threads())
 
 
-def _limit_memory(promises: JobContext, devices: int | None, notes: list[str]) -> int:
-    share = promises.gpu_memory_share
+def _limit_memory(context: JobContext, devices: int | None, notes: list[str]) -> int:
+    share = context.gpu_memory_share
     if share is None or not devices:
         return 0
     only = None
-    if (promises.local_world or 1) > 1 and promises.local_rank is not None and promises.local_rank < devices:
-        only = (promises.local_rank,)
+    if (context.local_world or 1) > 1 and context.local_rank is not None and context.local_rank < devices:
+        only = (context.local_rank,)
     limited = limit_gpu_memory(share, only)
     if not limited:
         notes.append(f"the share of {share:g} of the cards' memory is not in force: torch sees no card")
