@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from typing import TypeVar
 
-from holdfast.core.near import find_near
 from holdfast.model.finding import Finding, Level
 from holdfast.model.gpu import CardRules
 from holdfast.model.job import JobSpec, Priority
@@ -78,8 +77,10 @@ def parse_rules(text: str, source: str = "rules") -> Rules:
             xids[code] = severity
             continue
         if key not in _READERS:
-            near = find_near(key, _READERS)
-            hint = f"; did you mean {near}?" if near else f"; known are {', '.join(sorted(_READERS))}"
+            import difflib  # a supervisor loads this file
+
+            near = difflib.get_close_matches(key, _READERS, 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(_READERS))}"
             raise RulesError(f"{where}: unknown rule {key!r}{hint}")
         name, read = _READERS[key]
         try:
