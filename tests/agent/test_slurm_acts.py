@@ -22,7 +22,7 @@ from holdfast.agent.queue.wait.run import wait_for_run
 from holdfast.agent.view import scheduled
 from holdfast.agent.view.follow import RunFollower
 from holdfast.agent.view.observe import observe_run
-from holdfast.agent.view.runs.rows import read_row
+from holdfast.agent.view.runs.row import read_row
 from holdfast.agent.view.scheduled import hear, hear_rows
 from holdfast.cli.render.stop import print_stopped
 from holdfast.host.clock import monotonic_s, utc_now

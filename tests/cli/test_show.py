@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.cli.render.run import Facts, describe_stall
-from holdfast.core.queue.requeue import AttemptPlacement, Requeue, RequeueAction
 from holdfast.host.process.processes import identify_self
 from holdfast.model import wire
+from holdfast.model.requeue import AttemptPlacement, Requeue, RequeueAction
 from holdfast.model.run import Outcome
 from tests.agent.test_leaving import library
 from tests.cli.live import live_run

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.view.runs.rows import read_row
+from holdfast.agent.view.runs.row import read_row
 from holdfast.store.index import USER_VERSION, Index, IndexRow
 from tests.rundirs import ended, make_run
 

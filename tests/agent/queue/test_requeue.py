@@ -16,12 +16,13 @@ from holdfast.agent.control.stop import stop_run
 from holdfast.agent.launch import start_supervisor
 from holdfast.agent.queue.requeue import begin_again, decide_requeue
 from holdfast.agent.view.retries import read_requeue
-from holdfast.core.queue.requeue import MOST_IN_A_ROW, AttemptPlacement, RequeueAction
+from holdfast.core.queue.requeue import MOST_IN_A_ROW
 from holdfast.host.process import pidfd
 from holdfast.model import wire
 from holdfast.model.errors import StillAlive
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.job import GpuOptions, OutOfMemory, Retries
+from holdfast.model.requeue import AttemptPlacement, RequeueAction
 from holdfast.model.run import Outcome, RequestKind, RunRequest
 from tests.agent.queue.trees import end_run
 from tests.waiting import wait_until

@@ -6,19 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.queue.requeue import (
-    CLAIM,
-    MOST_IN_A_ROW,
-    MemoryFailure,
-    Requeue,
-    RequeueAction,
-    RequeueFacts,
-    count_in_row,
-    decide_requeue,
-)
+from holdfast.core.queue.requeue import CLAIM, MOST_IN_A_ROW, MemoryFailure, RequeueFacts, count_in_row, decide_requeue
 from holdfast.core.run.retry import LONGEST_WAIT_S, SPREAD, spread_pause
 from holdfast.model.job import OutOfMemory
 from holdfast.model.record import replace
+from holdfast.model.requeue import Requeue, RequeueAction
 from holdfast.model.run import Outcome
 from holdfast.model.verdict import Confidence, FailureClass
 from tests.each import each

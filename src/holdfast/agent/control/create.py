@@ -46,12 +46,12 @@ from .job.code import copy_code, copy_job_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from holdfast.core.queue.requeue import AttemptPlacement
     from holdfast.model.job import JobSpec
     from holdfast.model.order import CodeRef
     from holdfast.model.origin import AttemptCode, JobChange
     from holdfast.model.profile import Profile
     from holdfast.model.queue import JobRef
+    from holdfast.model.requeue import AttemptPlacement
 
 MOST_ATTEMPTS = 10_000
 MOST_IDS = 100

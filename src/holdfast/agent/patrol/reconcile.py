@@ -26,8 +26,9 @@ from holdfast.agent.messages.tries import is_due
 from holdfast.agent.view import observe
 from holdfast.agent.view.retries import is_followed
 from holdfast.agent.view.run_view import Presence, Reach, RunView, is_unstarted
+from holdfast.agent.view.runs.of_scheduler import names_scheduler
 from holdfast.agent.view.runs.roots import list_roots
-from holdfast.agent.view.scheduled import ask, names_scheduler
+from holdfast.agent.view.scheduled import ask
 from holdfast.core.job.redact import REDACTED
 from holdfast.core.patrol.evidence import RunStatus
 from holdfast.host import clock

@@ -17,7 +17,7 @@ from itertools import islice
 
 from holdfast.agent.view import observe, run_view
 from holdfast.agent.view.runs.roots import list_roots
-from holdfast.agent.view.runs.rows import build_row
+from holdfast.agent.view.runs.row import build_row
 from holdfast.agent.view.scheduled import hear_rows
 from holdfast.host import clock
 from holdfast.model.errors import UsageError

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 
-from holdfast.core.queue.requeue import AttemptPlacement
 from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.job import JobSpec
 from holdfast.model.record import replace
+from holdfast.model.requeue import AttemptPlacement
 
 
 def read_placement(directory: str) -> AttemptPlacement | None:

@@ -21,7 +21,7 @@ from holdfast.agent.view.observe import list_begun, observe_run
 from holdfast.agent.view.retries import read_requeue, read_retry
 from holdfast.agent.view.run_view import is_never_taken
 from holdfast.agent.view.source_change import find_change_within
-from holdfast.core.queue.requeue import MemoryFailure, Requeue, RequeueAction, RequeueFacts, count_in_row
+from holdfast.core.queue.requeue import MemoryFailure, RequeueFacts, count_in_row
 from holdfast.core.queue.requeue import decide_requeue as decide
 from holdfast.host.clock import utc_now
 from holdfast.host.files import files
@@ -32,6 +32,7 @@ from holdfast.model import wire
 from holdfast.model.errors import ResourceBusy, StillAlive
 from holdfast.model.job import JobSpec, OutOfMemory
 from holdfast.model.record import replace
+from holdfast.model.requeue import Requeue, RequeueAction
 from holdfast.model.run import Outcome
 from holdfast.model.verdict import Confidence, FailureClass
 

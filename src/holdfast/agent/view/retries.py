@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from holdfast.core.queue.requeue import Requeue
 from holdfast.host.files import files
 from holdfast.model import wire
+from holdfast.model.requeue import Requeue
 
 
 def count_automatic(run_dir: str, attempt: int) -> int:

@@ -10,9 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.agent.scheduler.base import open_scheduler
 from holdfast.core.run.outcome import EXIT_LOST, WITNESSED
-from holdfast.host.clock import epoch_s, find_age, monotonic_s
-from holdfast.host.files import files
-from holdfast.model import wire
+from holdfast.host.clock import monotonic_s
 from holdfast.model.errors import EXIT_STOPPED, HoldfastError
 from holdfast.model.record import record, replace
 from holdfast.model.run import Outcome
@@ -21,6 +19,7 @@ from holdfast.store.index import IndexRow
 
 from . import observe
 from .run_view import RunView, is_never_taken
+from .runs.of_scheduler import is_of_scheduler
 
 LOOK_EVERY_S = 10.0
 """How often a scheduler is asked about a run that is waited for; the run's own records are looked at more often."""
@@ -28,10 +27,6 @@ AGAIN_S = 2.0
 """How soon after a word that a run is over: its records may be there and not be seen yet, on a network file system."""
 MOST_LOOKS = 3
 """So many words in a row that it is over, without a record, are believed."""
-
-
-REQUEUED_WITHIN_S = 7 * 86_400.0
-"""How long after its end a list still asks whether a failed run waits again: Slurm forgets a job after minutes."""
 
 
 def is_open(view: RunView) -> bool:
@@ -102,7 +97,7 @@ def hear_rows(rows: Sequence[IndexRow]) -> list[IndexRow]:
     """Rows of a list with what schedulers say: one look for all of them."""
     views: dict[str, RunView] = {}
     for row in rows:
-        if _may_be_asked_about(row) and names_scheduler(row.run_dir):
+        if is_of_scheduler(row):
             view = observe.observe_run(row.run_dir)
             if may_be_queued(view):
                 views[view.run_dir] = view
@@ -110,21 +105,6 @@ def hear_rows(rows: Sequence[IndexRow]) -> list[IndexRow]:
         return list(rows)
     words, silent = ask(views.values())
     return [_hear(row, views.get(row.run_dir), words, silent) for row in rows]
-
-
-def _may_be_asked_about(row: IndexRow) -> bool:
-    if not row.ended or row.condition == Outcome.PREEMPTED.value:
-        return True
-    age_s = None if row.condition == Outcome.SUCCEEDED.value else find_age(row.ended_at, epoch_s())
-    return age_s is not None and age_s < REQUEUED_WITHIN_S
-
-
-def names_scheduler(run_dir: str) -> bool:
-    """Whether a run is one of a scheduler: most are not, and cost a list no second look."""
-    try:
-        return bool(wire.parse_object(files.read_bytes(f"{run_dir}/{wire.RUN}"), wire.RUN).get("scheduler"))
-    except (OSError, wire.WireError):
-        return False
 
 
 def _hear(row: IndexRow, view: RunView | None, words: dict[str, Word], silent: str) -> IndexRow:

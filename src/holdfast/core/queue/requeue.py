@@ -8,40 +8,16 @@ Everything is bounded, and only with the recorded configuration.
 
 from __future__ import annotations
 
-from enum import Enum
-
 from holdfast.core.run.retry import LONGEST_WAIT_S, spread_pause
 from holdfast.model.job import OutOfMemory
 from holdfast.model.record import record
+from holdfast.model.requeue import AttemptPlacement, Requeue, RequeueAction
 from holdfast.model.run import Outcome
 from holdfast.model.units import format_bytes, format_count
 from holdfast.model.verdict import Confidence, FailureClass
 
 MOST_IN_A_ROW = 3
 """Attempts in a row that the queue begins although none of them got further than the one before."""
-
-
-class RequeueAction(str, Enum):
-    """What the queue does after an attempt without success."""
-
-    NOTHING = "nothing"
-    SAME = "same"
-    ALONE = "alone"
-    """The next attempt shares its cards with nobody."""
-    LARGER = "larger"
-    """The next attempt needs cards with more memory."""
-
-
-@record
-class AttemptPlacement:
-    """Where an attempt may run, beyond what the job says: the content of ``placement.json``.
-
-    `alone`: it shares no card although the job would. `min_total_bytes`: each card must have more room than this.
-    """
-
-    alone: bool = False
-    min_total_bytes: int | None = None
-    why: str = ""
 
 
 @record
@@ -89,21 +65,6 @@ class RequeueFacts:
     first_wait_s: float = 5.0
     seed: str = ""
     memory: MemoryFailure = MemoryFailure()
-
-
-@record
-class Requeue:
-    """What follows, why (for people), the pause before it in seconds, and where it may run."""
-
-    kind: RequeueAction
-    why: str
-    wait_s: float = 0.0
-    placement: AttemptPlacement | None = None
-
-    @property
-    def again(self) -> bool:
-        """Whether another attempt follows."""
-        return self.kind is not RequeueAction.NOTHING
 
 
 def decide_requeue(facts: RequeueFacts) -> Requeue:

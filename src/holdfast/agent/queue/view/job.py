@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.cards.box import read_box
 from holdfast.agent.queue.open import describe_absence, list_notices, look_at_queue, look_for_worker
-from holdfast.agent.view.runs.rows import read_row
+from holdfast.agent.view.runs.row import read_row
 from holdfast.core.queue.choose import WaitKind, WaitReason
 from holdfast.core.queue.words import count_jobs
 from holdfast.model.errors import UsageError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.cards.line import read_line
 from holdfast.agent.queue.open import describe_absence, look_at_queue, look_for_worker, require_group
-from holdfast.agent.view.runs.rows import read_row
+from holdfast.agent.view.runs.row import read_row
 from holdfast.core.near import find_near
 from holdfast.host.clock import boottime_ns
 from holdfast.model.errors import HoldfastError, UsageError

@@ -20,7 +20,6 @@ from holdfast.agent.view.retries import read_requeue
 from holdfast.agent.view.run_view import Presence, Reach, RunView, Unreadable
 from holdfast.agent.view.scheduled import hear
 from holdfast.agent.view.time_limits import TimeLimit, list_time_limits
-from holdfast.core.queue.requeue import AttemptPlacement
 from holdfast.diagnosis.ended.judgement import read_judgement
 from holdfast.host.clock import parse_utc
 from holdfast.host.files import files
@@ -29,6 +28,7 @@ from holdfast.model.errors import NoSuchRun, StorageError
 from holdfast.model.identity import ProcessId
 from holdfast.model.nodes import NodesRecord
 from holdfast.model.record import record
+from holdfast.model.requeue import AttemptPlacement
 from holdfast.model.run import Outcome, RunRequest, RunState
 from holdfast.model.units import format_bytes, format_duration
 from holdfast.model.verdict import Verdict

@@ -26,7 +26,7 @@ from holdfast.model.lease import LeasePhase
 from holdfast.store.paths import HOME_RUNS
 
 from .listing import RunLine, RunList, check_states, describe_row, has_state
-from .rows import read_row
+from .row import read_row
 
 if TYPE_CHECKING:
     from holdfast.model.lease import LeaseRecord

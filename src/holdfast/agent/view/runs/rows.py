@@ -1,85 +1,28 @@
 """Runs as rows of a list: ended ones from the index, the others from their files.
 
-Reads; all that it writes is the reader's own index. A run that vanished is shown as such and left as it is.
+Reads; all that it writes is the reader's own index.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.agent.view import observe
-from holdfast.agent.view.run_view import RunView
-from holdfast.agent.view.scheduled import hear_rows
-from holdfast.core.run.progress import estimate_left, read_count
-from holdfast.host.clock import epoch_s
-from holdfast.model.run import Finalizing, Running, Stopping
 from holdfast.store.index import Index, IndexRow
+
+from .of_scheduler import is_of_scheduler
 
 
 def list_runs(index: Index, roots: Iterable[str]) -> list[IndexRow]:
     """Every run, newest first, with the index brought up to date."""
-    return hear_rows(index.sync(roots, read_row))
+    rows = index.sync(roots, _read_row)
+    if not any(map(is_of_scheduler, rows)):
+        return rows
+    from holdfast.agent.view.scheduled import hear_rows  # lazy: most have no run that a scheduler may begin
+
+    return hear_rows(rows)
 
 
-def read_row(root: str, run_id: str) -> IndexRow:
-    """One run from its files; never raises for what is in them."""
-    return build_row(observe.observe_run(f"{root}/{run_id}"), root)
+def _read_row(root: str, run_id: str) -> IndexRow:
+    from .row import read_row  # lazy: the index knows all of a run that is over
 
-
-def build_row(view: RunView, root: str) -> IndexRow:
-    """The row of one look. `ended` holds only when everything about the end is written."""
-    state = view.state
-    planned = read_count(view.heartbeat.get("planned_steps"))
-    step, loss = view.heartbeat.get("step"), view.heartbeat.get("loss")
-    end = view.end
-    return IndexRow(
-        root=root,
-        run_id=view.run_id,
-        stamp=0,
-        attempt=view.attempt,
-        condition=view.condition,
-        exit_code=view.exit_code,
-        created_at=state.created_at if state is not None else _text(view.record.get("created_at")),
-        started_at=end.started_at if end is not None else _started(view),
-        ended_at=_ended(view),
-        cards=_cards(view),
-        step=read_count(step),
-        loss=f"{loss:.6g}" if isinstance(loss, (int, float)) and not isinstance(loss, bool) else None,
-        note=view.note,
-        failure=_text(view.exit.get("failure_class")),
-        ended=view.over,
-        planned_steps=planned,
-        left_s=None if end is not None else estimate_left(view.heartbeat, epoch_s()),
-    )
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _started(view: RunView) -> str | None:
-    state = view.state.state if view.state is not None else None
-    if isinstance(state, (Running, Stopping)):
-        return state.since
-    return state.started_at if isinstance(state, Finalizing) else None
-
-
-def _ended(view: RunView) -> str | None:
-    """When the job ended; for one that never ran, when the run did."""
-    end = view.end
-    if end is None:
-        return None
-    return end.status.ended_at if end.status is not None and end.status.ended_at else end.at
-
-
-def _cards(view: RunView) -> str:
-    state = view.state.state if view.state is not None else None
-    devices = getattr(state, "devices", ()) if state is not None else ()
-    if devices:
-        return ",".join(str(device.index) for device in devices)
-    for source in (view.exit, view.manifest):
-        for key in ("devices", "cards", "gpus"):
-            value = source.get(key)
-            if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-                return ",".join(str(item.get("index")) for item in value)
-    return ""
+    return read_row(root, run_id)
