@@ -6,7 +6,7 @@
 | ``queue-worker`` | ``DIRECTORY`` | the worker of a queue (`agent.queue.worker`) |
 | ``stand`` | `place.foreground` | a supervisor in the foreground: a batch step, process 1 of a container, a cell |
 | ``slurm-batch`` | `place.foreground.batch` | the same as the batch process of a job of Slurm |
-| ``slurm-task`` | `place.foreground.task` | the same as a task of an array of Slurm, which is a cell of a sweep |
+| ``slurm-task`` | `place.foreground.task` | the same as a task of an array of Slurm, which is a job of a sweep |
 | ``slurm-lead``, ``slurm-node`` | ``--run RUN_DIR --attempt N -- COMMAND`` | a run over several nodes: `place.nodes` |
 | ``sentinel`` | ``RUN_DIR CONDITION LIFE_S [COMMAND [ATTEMPT]]`` | detached (`agent.patrol.sentinel.process`) |
 | ``after-push`` | | what a new bundle needs beside the desk's next calls (`place.after_push`) |
@@ -56,7 +56,7 @@ ENTRIES = {
     "notify": "place.secrets.trial",
     "roster": "place.data.roster",
     "send": "place.data.send",
-    "sweep": "place.sweep",
+    "remove-unused": "place.unused",
     "secret": "place.secrets.entry",
     "slurm": "place.slurm",
     "slurm-lead": "place.nodes.lead",

@@ -1,4 +1,4 @@
-"""Who acts, for the record."""
+"""The account and process that give a command, in words for records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reads and writes moments here: a desk in another time zone, or nobody but this box."""
+"""The time zone in which moments are shown and read: that of the desk that sent a command, else of this box."""
 
 from __future__ import annotations
 

@@ -31,7 +31,6 @@ class Witness(str, Enum):
 
     LOCK = "lock"
     RECORD = "record"
-    MARKER = "marker"
     CARD = "card"
     FOREIGN_LOCK = "foreign_lock"
     QUEUE = "queue"

@@ -43,7 +43,7 @@ class Platform(Protocol):
     """A place where jobs run."""
 
     kind: str
-    """``local`` or ``ssh``."""
+    """``local``, ``ssh`` or ``slurm``."""
 
     def submit(self, order: Order, *, prove_s: float | None = None) -> Submission:
         """Take the order, whose code is there: on return its run exists, and its supervisor has been started.

@@ -253,7 +253,7 @@ class Checkpointing:
         states = {name: item.capture() for name, item in mine}
         return {**states, OWN: {**own, "save_seconds": self.save_seconds, "random": rng.capture_states()}}
 
-    def _on_result(self, save: Save, result: Any) -> None:  # noqa: ANN401 - writer.Result, which is loaded later
+    def _on_result(self, save: Save, result: Any) -> None:  # noqa: ANN401 - writer.SaveResult, which is loaded later
         """Hear how a save, or its copy on the mirror, went."""
         for note in result.notes:
             write_stderr(note)
@@ -271,7 +271,7 @@ class Checkpointing:
             )
             write_stderr(f"the checkpoint of step {result.step} was not saved: {result.message}; {newest}")
 
-    def _on_durable(self, save: Save, result: Any) -> None:  # noqa: ANN401 - writer.Result
+    def _on_durable(self, save: Save, result: Any) -> None:  # noqa: ANN401 - writer.SaveResult
         seconds = save.paused_s + result.seconds
         self.save_seconds, self.trouble = seconds, ""
         self.last_durable = (result.step, result.path)
@@ -282,7 +282,7 @@ class Checkpointing:
             write_stderr(f"saved step {result.step} ({size}); {self.cadence.describe()}")
         self._measured = True
 
-    def _on_mirrored(self, result: Any) -> None:  # noqa: ANN401 - writer.Result
+    def _on_mirrored(self, result: Any) -> None:  # noqa: ANN401 - writer.SaveResult
         if result.ok:
             self._heart.note(mirrored_step=result.step)
             return

@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.agent.detached import ENTRY
 from holdfast.agent.place.enqueue import enqueue
-from holdfast.agent.place.sweep import sweep
+from holdfast.agent.place.unused import remove_unused
 from holdfast.agent.queue.presence import ensure_worker
 from holdfast.host.files.code.store import tree_dir
 from holdfast.model import wire
@@ -225,16 +225,16 @@ def test_a_tree_stays_while_a_job_of_the_queue_needs_it(box: QueueBox, tmp_path:
     code = put_tree(box.root, tmp_path, {"train.sh": "echo trained\n"})
     enqueue(make_order("a", command=("sh", "train.sh"), code=code), box.root, os.environ)
     later = time.time() + 90 * 86400
-    kept = sweep(box.root, now_s=later)["kept"]
+    kept = remove_unused(box.root, now_s=later)["kept"]
     assert kept[tree_dir(box.root, code.tree)] == "a job of the queue needs it"
     journal = f"{box.queue}/journal"
     for name in os.listdir(journal):
         with open(f"{journal}/{name}", "r+b") as file:
             file.write(b"xx")
-    assert "cannot be read" in sweep(box.root, now_s=later)["kept"][tree_dir(box.root, code.tree)]
+    assert "cannot be read" in remove_unused(box.root, now_s=later)["kept"][tree_dir(box.root, code.tree)]
     for name in os.listdir(journal):
         os.unlink(f"{journal}/{name}")
-    assert sweep(box.root, now_s=later)["removed"] == [tree_dir(box.root, code.tree)]
+    assert remove_unused(box.root, now_s=later)["removed"] == [tree_dir(box.root, code.tree)]
 
 
 @pytest.mark.timeout(300)

@@ -14,7 +14,7 @@ import pytest
 from holdfast.agent.control.create import next_attempt
 from holdfast.agent.control.stop import stop_run
 from holdfast.agent.launch import start_supervisor
-from holdfast.agent.queue.requeue import begin_again, decide_requeue
+from holdfast.agent.queue.requeue import begin_again, settle_requeue
 from holdfast.agent.view.retries import read_requeue
 from holdfast.core.queue.requeue import MOST_IN_A_ROW
 from holdfast.host.process import pidfd
@@ -78,7 +78,7 @@ def test_a_run_that_was_lost_is_begun_again_as_it_was(drive: Drive) -> None:
     before = hash_of(run)
     run.adopt()
     assert run.ended().outcome is Outcome.LOST
-    found = decide_requeue(run.run_dir)
+    found = settle_requeue(run.run_dir)
     assert found.kind is RequeueAction.SAME
     assert goes_on(run).attempt == 2
     assert run.ended().exit_code == 0
@@ -92,7 +92,7 @@ def test_a_run_that_was_lost_is_begun_again_as_it_was(drive: Drive) -> None:
 def test_a_run_with_living_processes_is_left_alone(drive: Drive) -> None:
     run = drive(sys.executable, "-c", TWICE, retries=Retries())
     run.ready()
-    assert not decide_requeue(run.run_dir).again
+    assert not settle_requeue(run.run_dir).again
     assert begin_again(run.run_dir, environ=run.environ, start_supervisor=start_supervisor) == 1
     run.kill_supervisor()
     with pytest.raises(StillAlive):
@@ -112,16 +112,16 @@ def end(drive: Drive, outcome: Outcome = Outcome.PREEMPTED, **fields: Any) -> Dr
 
 def test_what_was_decided_is_on_disk_before_it_is_done(drive: Drive) -> None:
     run = end(drive, retries=Retries(wait_s=7))
-    found = decide_requeue(run.run_dir)
+    found = settle_requeue(run.run_dir)
     assert read_requeue(run.run_dir, 1) == found
     assert json.loads(Path(run.path(wire.REQUEUE)).read_text())["job_sha256"] == hash_of(run)
-    assert decide_requeue(run.run_dir) == found
+    assert settle_requeue(run.run_dir) == found
     assert found.wait_s >= 7
 
 
 def test_a_crash_on_the_way_makes_no_second_attempt(drive: Drive) -> None:
     run = end(drive)
-    decide_requeue(run.run_dir)
+    settle_requeue(run.run_dir)
     Path(run.run_dir, wire.ATTEMPTS, "2").mkdir()
     assert goes_on(run).attempt == 2, "an empty directory says nothing, and is replaced"
     assert run.ended().exit_code == 0
@@ -136,7 +136,7 @@ def test_an_attempt_that_nobody_took_up_is_taken_up(drive: Drive) -> None:
 
 def test_what_a_person_asks_for_is_a_restart(drive: Drive) -> None:
     run = end(drive, Outcome.FAILED)
-    assert not decide_requeue(run.run_dir).again
+    assert not settle_requeue(run.run_dir).again
     goes_on(run).ended()
     assert run.output() == b"restart\n"
 
@@ -145,7 +145,7 @@ def test_a_request_to_stop_outlives_the_loss(drive: Drive) -> None:
     run = end(drive)
     request = RunRequest(RequestKind.STOP, by="anna", at="2026-11-20T10:00:00.000Z")
     Path(run.run_dir, wire.DESIRED).write_bytes(wire.to_bytes(request))
-    assert not decide_requeue(run.run_dir).again
+    assert not settle_requeue(run.run_dir).again
 
 
 @pytest.mark.slow
@@ -155,13 +155,13 @@ def test_a_stop_between_two_attempts_ends_the_second_as_it_begins(drive: Drive) 
     lose(run)
     run.adopt()
     assert run.ended().outcome is Outcome.LOST
-    assert decide_requeue(run.run_dir).again
+    assert settle_requeue(run.run_dir).again
     stopped = stop_run(run.run_dir, force=False, reason="enough", wait_s=10, tell=lambda _view: None)
     assert (stopped.already_ended, stopped.next_attempt, stopped.exit_code) == (True, 2, 0)
     assert goes_on(run).ended().outcome is Outcome.STOPPED
     assert not Path(run.path("output.log")).exists()
     # Somebody who asks for it gets it all the same.
-    assert decide_requeue(run.run_dir).kind is RequeueAction.NOTHING
+    assert settle_requeue(run.run_dir).kind is RequeueAction.NOTHING
     assert goes_on(run).ended().outcome is Outcome.SUCCEEDED
     after = stop_run(run.run_dir, force=False, reason="", wait_s=10, tell=lambda _view: None)
     assert (after.already_ended, after.next_attempt) == (True, 0)
@@ -179,25 +179,25 @@ def test_a_changed_configuration_is_not_begun_again(drive: Drive, tmp_path: Path
     config.write_text("lr: 1\n")
     run = end(drive, config=str(config))
     config.write_text("lr: 2\n")
-    found = decide_requeue(run.run_dir)
+    found = settle_requeue(run.run_dir)
     assert (found.again, f"{config} was changed" in found.why) == (False, True)
 
 
 def test_a_job_that_allows_no_attempt_of_ours_gets_none(drive: Drive) -> None:
     run = end(drive, retries=Retries(max=0))
-    assert not decide_requeue(run.run_dir).again
+    assert not settle_requeue(run.run_dir).again
 
 
 def test_losses_without_progress_are_bounded_and_progress_begins_anew(drive: Drive) -> None:
     run = end(drive)
     for attempt in range(1, MOST_IN_A_ROW + 1):
-        assert decide_requeue(run.run_dir).again, attempt
+        assert settle_requeue(run.run_dir).again, attempt
         run.attempt = next_attempt(run.run_dir, "requeue")
         end_run(run.run_dir, Outcome.LOST, run.attempt, status=None)
     Path(run.path(wire.HEARTBEAT)).write_text(json.dumps({"step": 0}))
-    assert not decide_requeue(run.run_dir).again
+    assert not settle_requeue(run.run_dir).again
     Path(run.path(wire.HEARTBEAT)).write_text(json.dumps({"step": 500, "last_durable_step": 400}))
-    assert decide_requeue(run.run_dir).again
+    assert settle_requeue(run.run_dir).again
 
 
 CARDS = {
@@ -240,7 +240,7 @@ def fill(drive: Drive, policy: OutOfMemory, *, share: bool = False) -> Driven:
 @pytest.mark.requirement("FAIL-05")
 def test_a_full_card_is_not_tried_again_by_default(drive: Drive, box: Path) -> None:
     run = fill(drive, OutOfMemory.NEVER)
-    assert not decide_requeue(run.run_dir).again
+    assert not settle_requeue(run.run_dir).again
     assert box.exists()
 
 
@@ -249,7 +249,7 @@ def test_a_full_card_is_not_tried_again_by_default(drive: Drive, box: Path) -> N
 def test_a_full_card_is_left_for_a_larger_one_once(drive: Drive, box: Path) -> None:
     run = fill(drive, OutOfMemory.LARGER)
     before = hash_of(run)
-    found = decide_requeue(run.run_dir)
+    found = settle_requeue(run.run_dir)
     assert (found.kind, found.placement) == (
         RequeueAction.LARGER,
         AttemptPlacement(min_total_bytes=24 * 1024**3, why=found.why),
@@ -260,7 +260,7 @@ def test_a_full_card_is_left_for_a_larger_one_once(drive: Drive, box: Path) -> N
     assert json.loads(Path(run.path(wire.PLACEMENT)).read_text())["min_total_bytes"] == 24 * 1024**3
     assert hash_of(run) == before
     end_run(run.run_dir, Outcome.FAILED, 2, failure="gpu_out_of_memory")
-    assert "tried once" in decide_requeue(run.run_dir).why
+    assert "tried once" in settle_requeue(run.run_dir).why
     assert box.exists()
 
 
@@ -269,7 +269,7 @@ def test_a_full_card_is_left_for_a_larger_one_once(drive: Drive, box: Path) -> N
 def test_without_a_larger_card_it_is_left_to_a_person(drive: Drive, box: Path) -> None:
     run = fill(drive, OutOfMemory.LARGER)
     box.write_text(json.dumps({"cards": CARDS["cards"][:1]}))
-    found = decide_requeue(run.run_dir)
+    found = settle_requeue(run.run_dir)
     assert (found.again, "no card here has more than 24" in found.why) == (False, True)
 
 
@@ -278,7 +278,7 @@ def test_without_a_larger_card_it_is_left_to_a_person(drive: Drive, box: Path) -
 def test_a_run_that_shared_its_card_is_given_one_alone(drive: Drive, box: Path) -> None:
     run = fill(drive, OutOfMemory.ALONE, share=True)
     assert run.read(wire.MANIFEST)["share"] is True
-    assert decide_requeue(run.run_dir).kind is RequeueAction.ALONE
+    assert settle_requeue(run.run_dir).kind is RequeueAction.ALONE
     goes_on(run)
     assert run.ended().exit_code == 0
     assert run.read(wire.MANIFEST)["share"] is False

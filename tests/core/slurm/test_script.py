@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.slurm.lead import choose_lead_s, find_lead_warning, judge_lead, read_lead_s
 from holdfast.core.slurm.options import check_options
 from holdfast.core.slurm.script import ScriptPlan, list_directives, mark_job, name_job, render_script
+from holdfast.core.slurm.warning_lead import choose_lead_s, find_lead_warning, judge_lead, read_lead_s
 from holdfast.model.errors import UsageError
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.job import JobSpec, Limits, Timeouts

@@ -1,4 +1,4 @@
-"""What every act upon a run from outside needs: whether this box can act on it, a supervisor, the wait.
+"""Shared by stop, restart and adopt: can this box act on a run, a supervisor for it, waiting for its end.
 
 No process of a job is signalled from here, and no request is written.
 """

@@ -1,4 +1,4 @@
-"""What kept a message from somebody."""
+"""Why a message to people was not delivered: the error, and its words."""
 
 from __future__ import annotations
 

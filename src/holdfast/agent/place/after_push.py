@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def main(loaded: Sequence[str]) -> int:
-    """Load these modules, in the order in which the desk will need them, and sweep the runs root."""
+    """Load these modules, in the order in which the desk will need them; then remove what nothing needs any more."""
     for name in loaded:
         import_module(name)
-    from holdfast.agent.place.sweep import sweep  # lazy: after what somebody waits for
+    from holdfast.agent.place.unused import remove_unused  # lazy: after what somebody waits for
 
-    sweep()
+    remove_unused()
     return 0

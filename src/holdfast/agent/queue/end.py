@@ -12,7 +12,7 @@ from holdfast.model.run import Outcome
 from holdfast.model.units import format_count
 
 from .proof import judge_ended
-from .requeue import decide_requeue
+from .requeue import settle_requeue
 
 if TYPE_CHECKING:
     from holdfast.agent.messages.group_end import GroupMessages
@@ -52,7 +52,7 @@ class JobEndings:
         elif _was_closed(ended):
             self._queue.move_on(job.id, JobState.QUEUED, **{**facts, "note": ended.evidence})
         else:
-            again = decide_requeue(run.run_dir)
+            again = settle_requeue(run.run_dir)
             if again.again:
                 when = {"not_before": epoch_s() + again.wait_s, "requeued": job.requeued + 1, "note": again.why}
                 self._queue.move_on(job.id, JobState.QUEUED, **{**facts, **when})

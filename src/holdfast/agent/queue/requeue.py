@@ -1,6 +1,6 @@
 """After a run of the queue has ended without success: whether another attempt follows, and how it is begun.
 
-The worker asks (`decide_requeue`) once a run is over and its own supervisor has left without a further attempt. What
+The worker asks (`settle_requeue`) once a run is over and its own supervisor has left without a further attempt. What
 is decided is on disk (``requeue.json`` of the attempt that ended) before it is done, so it is done once, whoever comes
 after a crash; where the next attempt may run is in its directory before the attempt counts as begun
 (``placement.json``).
@@ -21,8 +21,7 @@ from holdfast.agent.view.observe import list_begun, observe_run
 from holdfast.agent.view.retries import read_requeue, read_retry
 from holdfast.agent.view.run_view import is_never_taken
 from holdfast.agent.view.source_change import find_change_within
-from holdfast.core.queue.requeue import MemoryFailure, RequeueFacts, count_in_row
-from holdfast.core.queue.requeue import decide_requeue as decide
+from holdfast.core.queue.requeue import MemoryFailure, RequeueFacts, count_in_row, decide_requeue
 from holdfast.host.clock import utc_now
 from holdfast.host.files import files
 from holdfast.host.gpu.allocation import imposed_allocation
@@ -48,7 +47,7 @@ MOST_ATTEMPTS_READ = 20
 """So many of the newest attempts are looked at for progress; more than the bound on attempts in a row."""
 
 
-def decide_requeue(run_dir: str) -> Requeue:
+def settle_requeue(run_dir: str) -> Requeue:
     """What follows the newest attempt of a job's run, which is over; recorded when it is another attempt.
 
     Asked again it answers what was recorded. `wait_s` is for the caller: the job is queued with that pause before it.
@@ -62,10 +61,12 @@ def decide_requeue(run_dir: str) -> Requeue:
     if not view.over:
         return Requeue(RequeueAction.NOTHING, f"it has not ended: {view.condition}")
     facts = _gather(view)
-    found = decide(facts)
+    found = decide_requeue(facts)
     if found.again:
         # What takes long is looked at only when it matters.
-        found = decide(replace(facts, changed=find_change_within(run_dir, LOOK_WITHIN_S), alive=_find_alive(view)))
+        found = decide_requeue(
+            replace(facts, changed=find_change_within(run_dir, LOOK_WITHIN_S), alive=_find_alive(view))
+        )
     return _record(view, found) if found.again else found
 
 

@@ -1,8 +1,8 @@
 """The roster of a group against what is on disk: what is done, missing, empty, failed, double, unverified (QUEUE-15).
 
-The queue's own word is not believed: each job that has run is looked at again (`completion.gather`). What is found is
-only told; the one command that re-runs what is missing is proposed, never done. Bounded: content is read only when it
-is asked for (`deep`).
+The queue's own word is not believed: each job that has run is looked at again (`proof.gather_evidence`). What is found
+is only told; the one command that re-runs what is missing is proposed, never done. Bounded: content is read only when
+it is asked for (`deep`).
 """
 
 from __future__ import annotations

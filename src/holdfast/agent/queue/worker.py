@@ -2,7 +2,7 @@
 
 It owns no job: every run has a supervisor of its own, so a worker that is killed anywhere costs nothing. The next one
 finds in the queue which jobs were started, looks at their runs, and goes on. All that it decides is committed before
-it is done (`starting`), what became of a run is read from the run (`watching`), and what may start is decided by
+it is done (`start`), what became of a run is read from the run (`watch`), and what may start is decided by
 `core.queue.choose`.
 
 It sleeps in one poll: the journal's directory, the supervisors of its runs, their attempts' directories, the next time

@@ -1,4 +1,4 @@
-"""Names of groups and jobs that begin as somebody has begun to type: for shell completion, at once or not at all."""
+"""Names of groups and jobs for shell completion: at once or not at all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For how long cards are watched, as a person writes it."""
+"""For how long cards are to be watched: an option of the card verbs, parsed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of a verb over several places, as the verb itself reads it."""
+"""The words of a verb that asks several places, made from its routed command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of other limits for a live job, in words."""
+"""The answer of `holdfast limit` in words: which limits of a live job were changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was put in line, in words."""
+"""What `holdfast reconcile` repaired, or would repair, in words."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from holdfast.cli.render.order import print_order_plan
 from holdfast.cli.render.start import print_started
 from holdfast.core.job.nodes import refuse_nodes
 from holdfast.core.slurm.contradictions import refuse_contradictions
-from holdfast.core.slurm.lead import find_lead_warning
+from holdfast.core.slurm.warning_lead import find_lead_warning
 from holdfast.desk.connect import find_place, open_box
 from holdfast.desk.cost.cap import refuse_over_cap
 from holdfast.desk.orders.build import draft_job

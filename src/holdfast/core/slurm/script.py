@@ -13,7 +13,7 @@ from holdfast.model.job import JobSpec
 from holdfast.model.record import record, replace
 from holdfast.model.slurm import SlurmRecord
 
-from .lead import WARNING, choose_lead_s, read_lead_s
+from .warning_lead import WARNING, choose_lead_s, read_lead_s
 
 _PLAIN = re.compile(r"[A-Za-z0-9._/+=@:,%^-]+\Z")
 

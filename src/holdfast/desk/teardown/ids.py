@@ -1,4 +1,4 @@
-"""Which run of a place a person means."""
+"""The id of the run of a place that a person names by its id, name or beginning."""
 
 from __future__ import annotations
 

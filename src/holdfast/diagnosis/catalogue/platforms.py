@@ -146,7 +146,7 @@ PLATFORMS: tuple[Gotcha, ...] = (
         modes=(P, D),
         source="sbatch(1), --signal; slurm.conf(5), KillWait, GraceTime; kubernetes, terminationGracePeriodSeconds",
         code=(
-            "core.slurm.lead",
+            "core.slurm.warning_lead",
             "agent.checks.clock",
             "training.cadence",
             "agent.supervise.start.job_context",

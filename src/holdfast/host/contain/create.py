@@ -1,4 +1,4 @@
-"""A control group for one run: made beside our own place, limited, joined by the job, read, killed, removed.
+"""Makes the control group of a run beside our own place, writes its limits, and finds it again.
 
 Theory. Groups are named ``holdfast/<run-id>.<attempt>`` and made below the *nearest* ancestor of our own cgroup that
 can give the controllers we want, so that every limit above us keeps holding for the job. On v2 a cgroup that has

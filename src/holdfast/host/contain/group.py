@@ -1,9 +1,9 @@
-"""One run's control group: joined by the job, read, frozen, killed, removed.
+"""A handle of one run's control group: joined by the job, read, frozen, killed, removed.
 
 Theory. A group is plain data (directories), so that it can be written down and opened again by the supervisor that
 adopts a run. Membership is the kernel's word: whoever is in the group was started by the job. All reads answer None for
 "cannot tell"; a directory that is gone is empty only where the tree around it can be seen. The counters vanish with the
-group: read `usage` before `remove` (B-23). `cgroups` makes groups and limits them.
+group: read `usage` before `remove` (B-23). `create` makes groups and limits them.
 
 Source: cgroups(7), Documentation/admin-guide/cgroup-v2.rst; ``cgroup.kill`` since Linux 5.14, ``memory.peak`` since
 5.19.

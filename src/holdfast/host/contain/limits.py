@@ -1,6 +1,6 @@
 """Which mechanism holds each limit of a job, and setting those that the job's own process carries.
 
-Theory. A limit is held by the run's control group where one could be set (`cgroups.create` wrote it and read it back),
+Theory. A limit is held by the run's control group where one could be set (`create_group` wrote it and read it back),
 else by the next best thing, which is named: the supervisor's watchdog for memory and tasks (it samples the whole tree
 and ends it), CPU affinity for cores, an rlimit for open files. What nothing can hold is listed as unenforceable with
 the reason, and preflight decides; no limit silently does nothing.

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 
 from holdfast.agent.place.answer import print_error
-from holdfast.agent.place.sweep import CALL
+from holdfast.agent.place.unused import CALL
 from holdfast.agent.view.run_files import send_path
 from holdfast.host.files.files import write_all
 from holdfast.host.formats.own_bundle import PACKAGE, find_own_bundle

@@ -1,4 +1,4 @@
-"""Having the queue look again at a job whose run's results were copied after it had failed by that."""
+"""Has the queue judge a job again that failed by the copy of its results alone, once somebody has copied them."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 
 from holdfast.agent.detached import build_command
-from holdfast.core.slurm.lead import judge_lead, read_lead_s
 from holdfast.core.slurm.script import ScriptPlan, list_directives, mark_job, name_job, render_script
 from holdfast.core.slurm.texts import read_duration, read_fields
+from holdfast.core.slurm.warning_lead import judge_lead, read_lead_s
 from holdfast.host.files.filesystems import filesystem_of, is_local
 from holdfast.host.job.measured_saves import find_save_s
 from holdfast.model.errors import PreflightFailed, StorageError

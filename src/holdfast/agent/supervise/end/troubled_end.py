@@ -1,4 +1,4 @@
-"""An end that is no plain success: why it came about, what is written of it, what follows it by itself.
+"""The end of an attempt that failed, was stopped or is in doubt: its verdict, `failure.md`, perhaps another attempt.
 
 Most runs end well and never load it.
 """

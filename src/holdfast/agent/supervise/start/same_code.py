@@ -1,4 +1,4 @@
-"""An attempt that nobody asked for runs no changed code (FAIL-16): looked at when it begins, and before its job starts.
+"""Refuses an automatic attempt whose code was changed (FAIL-16): when it begins, and once more before its job starts.
 
 Between the decision to repeat a failure and the start lie a pause and perhaps hours in line for cards.
 """

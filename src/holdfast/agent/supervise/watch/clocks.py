@@ -2,7 +2,7 @@
 
 Progress is the step of the heartbeat; of a job that writes none, the newest change among its declared artifacts and its
 checkpoints. When a clock runs out the stacks are taken first; then comes the report, and only where the job file says
-so the end of the job. A stall that is only reported is diagnosed first (`stall_diagnosis`).
+so the end of the job. A stall that is only reported is diagnosed first (`stall_look`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The shapes of one look at a process tree: every thread of every process, with what could not be read and why.
 
-`looking.take_snapshot` fills them. A leader in state Z whose threads live is alive.
+`look.take_snapshot` fills them. A leader in state Z whose threads live is alive.
 """
 
 from __future__ import annotations

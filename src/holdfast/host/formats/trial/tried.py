@@ -1,4 +1,4 @@
-"""How a file was tried by loading it."""
+"""What came of loading a file as a trial, its errors, and bounded reading for the formats that are tried."""
 
 from __future__ import annotations
 

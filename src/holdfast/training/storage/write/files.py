@@ -298,5 +298,5 @@ def _exchange(one: str, other: str) -> None:
 
 
 def now() -> float:
-    """Epoch seconds, for `Record.created`."""
+    """Epoch seconds, for `CommitRecord.created`."""
     return time.time()

@@ -1,4 +1,4 @@
-"""The entry ``sweep``: removes bundles and code trees of this account below the runs root that nothing needs any more.
+"""The entry ``remove-unused``: bundles and code trees of this account that nothing below the runs root needs any more.
 
 A bundle is needed while an unfinished run names it (``run.json``), an entry of a clock calls it (patrol, queue), or a
 process uses it; a code tree while any run directory or a job of the queue names it, or a process uses it. Either also
@@ -46,10 +46,10 @@ MOST_RECORD_BYTES = 8 << 20
 
 def main(_words: list[str]) -> int:
     """Sweep the runs root and say what was removed and why the rest was not."""
-    return answer(sweep)
+    return answer(remove_unused)
 
 
-def sweep(root: str | None = None, *, now_s: float | None = None) -> dict[str, Any]:
+def remove_unused(root: str | None = None, *, now_s: float | None = None) -> dict[str, Any]:
     """``removed`` and ``kept`` (path to reason), of bundles and code trees below `root`, else below the place's own."""
     root = root or find_own_root() or default_root()
     now = time.time() if now_s is None else now_s
@@ -172,7 +172,7 @@ def _remove(path: str, before_s: float) -> bool:
 
 
 def _finish(directory: str) -> None:
-    """Remove what was left by a sweep or a call that was killed, not what another one works with just now."""
+    """Remove what was left by a removal or a call that was killed, not what another one works with just now."""
     for prefix, age_s in ((OLD, ASIDE_S), (CALL, CALL_S)):
         try:
             entries = [entry for entry in os.scandir(directory) if entry.name.startswith(prefix)]
@@ -184,7 +184,7 @@ def _finish(directory: str) -> None:
 
 
 def _remove_quietly(path: str) -> None:
-    """What cannot be removed now goes with a later sweep."""
+    """What cannot be removed now goes with a later removal."""
     try:
         store.remove_tree(path)
     except OSError:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.place import sweep
+from holdfast.agent.place import unused
 from holdfast.host.formats.own_bundle import find_own_root, note_use
 from tests.waiting import wait_until
 
@@ -61,14 +61,14 @@ def make_run(root: Path, *, ended: bool, **origin: object) -> None:
 
 
 def test_what_was_not_used_for_a_week_goes(root: Path) -> None:
-    answer = sweep.sweep(str(root))
+    answer = unused.remove_unused(str(root))
     assert answer["removed"] == [str(bundle(root, OLD)), str(tree(root, TREE))]
     assert answer["kept"] == {str(bundle(root, LATELY)): "used lately", str(tree(root, OTHER_TREE)): "used lately"}
     assert [path.name for path in bundle(root, OLD).parent.iterdir()] == [LATELY]
     assert [path.name for path in tree(root, TREE).parent.iterdir()] == [OTHER_TREE]
 
 
-def test_a_bundle_sweeps_the_root_that_it_lies_below_whatever_the_account_uses_itself(
+def test_a_bundle_cleans_the_root_that_it_lies_below_whatever_the_account_uses_itself(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HOLDFAST_RUNS", str(tmp_path / "own"))
@@ -77,13 +77,13 @@ def test_a_bundle_sweeps_the_root_that_it_lies_below_whatever_the_account_uses_i
     (bundle(root, LATELY) / "bundle.json").write_text("{}")
     assert find_own_root(str(package)) == str(root)
     assert find_own_root() is None
-    monkeypatch.setattr(sweep, "find_own_root", lambda: str(root))
-    assert sweep.sweep()["removed"] == [str(bundle(root, OLD)), str(tree(root, TREE))]
+    monkeypatch.setattr(unused, "find_own_root", lambda: str(root))
+    assert unused.remove_unused()["removed"] == [str(bundle(root, OLD)), str(tree(root, TREE))]
 
 
 def test_an_unfinished_run_keeps_its_bundle_and_any_run_its_tree(root: Path) -> None:
     make_run(root, ended=False, bundle=OLD, code={"tree": TREE, "files": 1, "bytes": 1})
-    answer = sweep.sweep(str(root))
+    answer = unused.remove_unused(str(root))
     assert answer["removed"] == []
     assert answer["kept"][str(bundle(root, OLD))] == f"run {RUN} has not ended"
     assert answer["kept"][str(tree(root, TREE))] == f"run {RUN} has its code"
@@ -91,13 +91,13 @@ def test_an_unfinished_run_keeps_its_bundle_and_any_run_its_tree(root: Path) -> 
 
 def test_an_ended_run_keeps_its_tree_alone(root: Path) -> None:
     make_run(root, ended=True, bundle=OLD, code={"tree": TREE, "files": 1, "bytes": 1})
-    assert sweep.sweep(str(root))["removed"] == [str(bundle(root, OLD))]
+    assert unused.remove_unused(str(root))["removed"] == [str(bundle(root, OLD))]
 
 
 def test_a_record_that_cannot_be_read_keeps_everything(root: Path) -> None:
     make_run(root, ended=True)
     (root / RUN / "run.json").write_text("{")
-    answer = sweep.sweep(str(root))
+    answer = unused.remove_unused(str(root))
     assert answer["removed"] == []
     assert "cannot be told" in answer["kept"][str(bundle(root, OLD))]
 
@@ -116,7 +116,7 @@ def test_a_process_that_uses_one_keeps_it(root: Path, where: str) -> None:
     try:
         assert child.stdout is not None
         assert child.stdout.readline()
-        answer = sweep.sweep(str(root))
+        answer = unused.remove_unused(str(root))
         assert answer["kept"][str(bundle(root, OLD))] == f"process {child.pid} uses it"
     finally:
         child.communicate(b"\n")
@@ -126,26 +126,26 @@ def test_an_entry_of_a_clock_keeps_what_it_calls(root: Path, isolated_environmen
     units = Path(isolated_environment["XDG_CONFIG_HOME"]) / "systemd/user"
     units.mkdir(parents=True)
     (units / "holdfast-patrol.service").write_text(f'ExecStart="python3" "-S" "{bundle(root, OLD)}/hf.py" "--"\n')
-    answer = sweep.sweep(str(root))
+    answer = unused.remove_unused(str(root))
     assert answer["kept"][str(bundle(root, OLD))] == "an entry of a clock calls it"
     assert answer["removed"] == [str(tree(root, TREE))]
 
 
 def test_what_is_used_again_meanwhile_comes_back(root: Path) -> None:
     note_use(str(bundle(root, OLD)))
-    assert sweep._remove(str(bundle(root, OLD)), time.time() - sweep.WEEK_S) is False
+    assert unused._remove(str(bundle(root, OLD)), time.time() - unused.WEEK_S) is False
     assert (bundle(root, OLD) / "lib/file").exists()
 
 
-def test_what_a_killed_sweep_put_aside_goes_later(root: Path) -> None:
-    aside = bundle(root, f"{sweep.OLD}{OLD}-1-aa")
+def test_what_a_killed_removal_put_aside_goes_later(root: Path) -> None:
+    aside = bundle(root, f"{unused.OLD}{OLD}-1-aa")
     aside.mkdir()
-    sweep.sweep(str(root))
-    assert aside.exists()  # another sweep may look at it now
-    before, sweep_age = sweep.ASIDE_S, -1.0
-    sweep.ASIDE_S = sweep_age
+    unused.remove_unused(str(root))
+    assert aside.exists()  # another removal may look at it now
+    before, unused_age = unused.ASIDE_S, -1.0
+    unused.ASIDE_S = unused_age
     try:
-        sweep.sweep(str(root))
+        unused.remove_unused(str(root))
     finally:
-        sweep.ASIDE_S = before
+        unused.ASIDE_S = before
     wait_until(lambda: not aside.exists(), what="its end")
