@@ -59,7 +59,6 @@ MIRROR = "mirror.json"
 PLACEMENT = "placement.json"
 CODE = "code.json"
 CLAIM = "claim.json"
-STACKS = "stacks.txt"
 THREADS = "threads.txt"
 FLIGHT = "flight"
 

@@ -14,7 +14,6 @@ from holdfast.core.cards.packing import (
     USE_RECHECK_S,
     count_use,
     find_impossible,
-    is_over,
     judge_room,
     mark_sharers,
     memory_of,
@@ -72,9 +71,6 @@ def test_a_reservation_counts_whole_while_the_card_still_looks_empty() -> None:
 def test_use_above_the_reservation_counts_as_it_is() -> None:
     room = judge_room(device(used=30 * GIB), [sharer(reserved=10, used=30 * GIB)], 45 * GIB, RULES)
     assert room.free_bytes == 50 * GIB - FLOOR
-    assert is_over(sharer(reserved=10, used=30 * GIB))
-    assert not is_over(sharer(reserved=10, used=10 * GIB))
-    assert not is_over(sharer(reserved=10)), "not known is not over"
 
 
 def test_memory_of_nobody_who_shares_comes_on_top() -> None:

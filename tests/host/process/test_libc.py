@@ -106,20 +106,6 @@ def test_a_refusal_carries_errno_and_the_call() -> None:
         libc.unshare(0x1)
 
 
-def test_fallocate_reserves_and_says_when_there_is_no_room(tmp_path: Path) -> None:
-    descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    libc.fallocate(descriptor, 0, 1 << 20, mode=libc.FALLOC_FL_KEEP_SIZE)
-    status = os.fstat(descriptor)
-    assert status.st_size == 0
-    assert status.st_blocks * 512 >= 1 << 20
-    libc.fallocate(descriptor, 0, 4096)
-    assert os.fstat(descriptor).st_size == 4096
-    with pytest.raises(OSError, match="fallocate") as caught:
-        libc.fallocate(descriptor, 0, 1 << 50)
-    assert caught.value.errno in (errno.ENOSPC, errno.EFBIG)
-    os.close(descriptor)
-
-
 @pytest.mark.skipif(not has_pidfds(), reason="no pidfds here")
 def test_pidfd_getfd_copies_the_very_description(tmp_path: Path) -> None:
     import fcntl

@@ -176,15 +176,6 @@ def describe_sharer(sharer: Sharer, rules: PackingRules | None = None) -> str:
     return f"{size} taken by {who}, which states no gpu.memory"
 
 
-def is_over(sharer: Sharer) -> bool:
-    """Whether a run uses more than it reserved."""
-    return (
-        sharer.reserved_bytes is not None
-        and sharer.used_bytes is not None
-        and sharer.used_bytes > sharer.reserved_bytes
-    )
-
-
 def share_of(memory_bytes: int, totals: Iterable[int | None]) -> float | None:
     """The part of each card that a reservation is: of the smallest card; None when a size is not known."""
     sizes = list(totals)

@@ -14,7 +14,6 @@ from holdfast.model.units import parse_duration
 
 SECRET = "secret:"  # noqa: S105 - what stands before the name of one
 COMMAND, WEBHOOK, SLACK, DISCORD, NTFY, EMAIL = "command", "webhook", "slack", "discord", "ntfy", "email"
-BY_POST = (WEBHOOK, SLACK, DISCORD, NTFY)
 LEAST_EVERY_S = 1.0
 _URL = compile_later(r"https?://[!-.0-?A-~]+(/[!-~]*)?")
 """Printable ASCII, a host without a user before it."""

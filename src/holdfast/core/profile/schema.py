@@ -25,7 +25,6 @@ SECTIONS = ("launch", "storage", "network", "interruption", "teardown", "detach"
 METERED = ("money", "quota", "none")
 LONGEST_TEXT = 4000
 
-Value: TypeAlias = object
 Path: TypeAlias = tuple[str, ...]
 _NAME = compile_later(r"[a-z0-9][a-z0-9_.-]{0,63}", re.ASCII)
 

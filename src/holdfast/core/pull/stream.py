@@ -64,7 +64,6 @@ PULLING = ".holdfast-pull"
 OURS = frozenset({COPY, RECEIPT, BESIDE, PUSHING, PULLING})
 """What holdfast itself keeps at the top of a copy."""
 _HAVE = re.compile(rb"(0|[1-9][0-9]{0,15}) ([0-9a-f]{64})\t(.+)", re.DOTALL)
-SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
 
 @record

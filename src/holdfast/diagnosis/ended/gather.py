@@ -50,8 +50,6 @@ from .evidence import EndedEvidence
 from .look import KMSG, decode_kernel, look_at_box
 
 Facts = dict[str, Any]
-KERNEL_SLACK_S = 60.0
-"""The log's clock is not corrected as the wall clock is; over weeks they part by seconds (printk: local_clock)."""
 TAIL_BYTES = 64 * 1024
 MOST_LOG_BYTES = 256 * 1024**2
 """More than the default `output_max`. Of a longer log, which a job file can ask for, half from each end: reading

@@ -111,10 +111,6 @@ class Case:
         """Whether the run itself says that it does not get on."""
         return self.progress.pace is Pace.OVERDUE
 
-    def frames(self) -> str:
-        """All Python frames that were seen, as one text to search."""
-        return "\n".join(dump.text for dumps in self.dumps.values() for dump in dumps)
-
 
 def _rank_of(process: ProcessChange) -> int | None:
     text = (process.after.environment.value or {}).get("RANK", "")

@@ -9,7 +9,6 @@ It must not know holdfast: no policy, no paths.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import struct
@@ -43,8 +42,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER, _PR_SET_PTRACER_ANY = 0x59616D61, -1
 # Source: the kernel header uapi/linux/timex.h.
 _TIME_ERROR = 5
-# Source: the kernel header uapi/linux/falloc.h.
-FALLOC_FL_KEEP_SIZE = 1
 # Source: the kernel header uapi/linux/fs.h: SYNC_FILE_RANGE_WRITE_AND_WAIT.
 _WRITE_BACK_AND_WAIT = 7
 # Source: the kernel header uapi/linux/ioprio.h.
@@ -182,21 +179,6 @@ def umount(target: str, *, flags: int = 0) -> None:
 
     if _library().umount2(os.fsencode(target), ctypes.c_int(flags)) != 0:
         raise _fail(f"umount {target}")
-
-
-def fallocate(descriptor: int, offset: int, length: int, *, mode: int = 0) -> None:
-    """Reserve `length` bytes of disk for an open file, or fail with ENOSPC or EOPNOTSUPP.
-
-    Unlike ``os.posix_fallocate`` this never falls back to writing zeros. Source: fallocate(2), posix_fallocate(3).
-    """
-    import ctypes
-
-    library, wide = _library(), ctypes.c_int64
-    # fallocate64 takes 64-bit offsets on 32-bit machines too; musl has only fallocate, which always does.
-    call = getattr(library, "fallocate64", None) or library.fallocate
-    while call(ctypes.c_int(descriptor), ctypes.c_int(mode), wide(offset), wide(length)) != 0:
-        if ctypes.get_errno() != errno.EINTR:
-            raise _fail(f"fallocate({length} bytes)")
 
 
 def syncfs(descriptor: int) -> None:

@@ -67,17 +67,6 @@ def unflatten(document: Document, fetch: Callable[[dict[str, Any]], Array]) -> o
     return decode(document, fetch)
 
 
-def array_entries(document: Document) -> list[dict[str, Any]]:
-    """Every ``array`` entry of a document."""
-    if isinstance(document, list):
-        return [entry for item in document for entry in array_entries(item)]
-    if not isinstance(document, dict):
-        return []
-    if document.get(KIND) == "array":
-        return [document]
-    return [entry for value in document.values() for entry in array_entries(value)]
-
-
 class _Flattening:
     """One walk over a state."""
 
