@@ -636,7 +636,8 @@ def test_PRE_22_a_leftover_of_an_ended_run_is_listed_with_its_run(run: Run, tmp_
     marker = {"HOLDFAST_RUN_ID": LEFT, "HOLDFAST_RUN_DIR": str(tmp_path / LEFT), "HOLDFAST_ATTEMPT": "1"}
     child = subprocess.Popen(["tail", "-f", "/dev/null"], env={**os.environ, **marker})
     try:
-        wait_until(lambda: Path(f"/proc/{child.pid}/comm").read_text() == "tail\n")
+        # Its name is there before its environment can be read (execve(2) sets them one after the other).
+        wait_until(lambda: f"HOLDFAST_RUN_ID={LEFT}".encode() in Path(f"/proc/{child.pid}/environ").read_bytes())
 
         def find_ours() -> Finding:
             (ours,) = (finding for finding in run()["leftovers"] if finding.subject == LEFT)
