@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LIMITS = {
     "circles": 0,
     "unmarked": 0,  # imports inside functions without a word why
-    "marked": 98,  # imports inside functions with one; six of them keep the desk (30 ms) from commands that stay here
+    "marked": 98,  # imports inside functions with one; many keep the desk (30 ms) from commands that stay here
     "files": 15,  # in a folder
 }
 LISTS = {
@@ -43,19 +43,29 @@ LISTS = {
 }
 """Folders that are a plain list of things of one kind: no limit, and why."""
 
-ACTS = ("holdfast.agent.control", "holdfast.agent.launch")
-"""What acts on runs: makes, starts, stops, restarts, adopts, settles, copies and removes them."""
+ACTS = (
+    *("holdfast.agent.control", "holdfast.agent.launch"),
+    *("holdfast.agent.queue.change", "holdfast.agent.queue.submit"),
+    *("holdfast.agent.cards.release", "holdfast.agent.cards.reserve"),
+    "holdfast.agent.patrol.sentinel.arm",
+)
+"""What acts on runs (makes, starts, stops, restarts, adopts, settles, copies and removes them), on the queue and its
+worker, on leases and reservations, and what leaves a process behind."""
 VERBS = "holdfast.cli.verbs."
 ACTING = frozenset(
     {
         *("adopt", "attach", "checkpoint", "doctor", "drill", "exec", "limit", "prune", "reconcile", "restart", "rm"),
-        *("run", "shell", "stop", "submit"),
+        *("run", "sentinel", "shell", "stop", "submit", "wait"),
+        *("gpus.release", "gpus.reserve", "gpus.unreserve"),
         *("checkpoints.export", "checkpoints.prune", "results.collect", "results.copy", "results.shard"),
-        *("queue.accept", "queue.cancel", "queue.clear", "queue.retry", "queue.work"),
+        *("queue.accept", "queue.cancel", "queue.clear", "queue.drain", "queue.edit", "queue.install", "queue.move"),
+        *("queue.pause", "queue.resume", "queue.retry", "queue.set", "queue.uninstall", "queue.work"),
         *("sweep.add", "sweep.hand_in", "sweep.retry", "sweep.submit"),
     }
 )
-"""The verbs that act on runs. `attach` passes Ctrl-C on, `doctor --reap` ends what ended runs have left."""
+"""The verbs that lead to one of them. `attach` passes Ctrl-C on, `doctor --reap` ends what ended runs have left, `wait`
+sees that a worker is there. What a verb writes of its own (settings, places, secrets, entries of cron) is not looked
+at."""
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "holdfast"
@@ -187,7 +197,7 @@ def _find_way(graph: dict[str, set[str]], start: str) -> tuple[str, ...]:
     ways: list[tuple[str, ...]] = [(start,)]
     seen = {start}
     for way in ways:  # grows meanwhile
-        if way[-1].startswith(ACTS):
+        if any(f"{way[-1]}.".startswith(f"{act}.") for act in ACTS):
             return way
         for target in sorted(graph[way[-1]] - seen):
             seen.add(target)

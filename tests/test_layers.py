@@ -144,3 +144,24 @@ def test_the_search_leaves_out_what_is_for_annotations() -> None:
         "if TYPE_CHECKING:\n    from holdfast.host import files\ndef f():\n    from holdfast.store.index import Index\n"
     )
     assert imported_at_run_time(ast.parse(text)) == {"store.index"}
+
+
+def public_classes(folder: Path) -> list[tuple[str, str]]:
+    """Each public class of the package's own files below `folder`: its name, and where it stands."""
+    return [
+        (node.name, f"{path.relative_to(PACKAGE)}:{node.lineno}")
+        for path in sorted(folder.rglob("*.py"))
+        if "_vendor" not in path.parts
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+
+
+def test_a_record_of_the_model_shares_its_name_with_nothing() -> None:
+    """What all rooms speak of means one thing: `Order`, `Verdict`, `Phase`."""
+    taken = {name for name, _ in public_classes(PACKAGE / "model")}
+    assert {"Order", "RunState", "Verdict"} <= taken
+    found: dict[str, list[str]] = {}
+    for name, where in public_classes(PACKAGE):
+        found.setdefault(name, []).append(where)
+    assert {name: where for name, where in found.items() if name in taken and len(where) > 1} == {}

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.agent import detached
 from holdfast.agent.view.observe import observe_run
-from holdfast.agent.view.run_view import Presence, Reach
+from holdfast.agent.view.run_view import Presence, RunReach
 from holdfast.host.clock import utc_now
 from holdfast.host.files import files
 from holdfast.host.files.filesystems import is_local
@@ -107,7 +107,7 @@ def test_a_box_without_a_boot_id_runs_adopts_and_stops(drive: Drive, monkeypatch
     run.ready()
     assert run.state().box.boot_id == ""
     view = observe_run(run.run_dir)
-    assert (view.reach, view.condition) == (Reach.HERE, "running")
+    assert (view.reach, view.condition) == (RunReach.HERE, "running")
     run.kill_supervisor()
     view = observe_run(run.run_dir)
     assert view.condition == "running, unsupervised"
@@ -115,7 +115,7 @@ def test_a_box_without_a_boot_id_runs_adopts_and_stops(drive: Drive, monkeypatch
     run.adopt()
     run.ask()
     assert run.ended().outcome is Outcome.STOPPED
-    assert (observe_run(run.run_dir).reach, observe_run(run.run_dir).condition) == (Reach.HERE, "stopped")
+    assert (observe_run(run.run_dir).reach, observe_run(run.run_dir).condition) == (RunReach.HERE, "stopped")
 
 
 def test_without_a_boot_id_what_is_not_seen_is_not_lost(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +128,7 @@ def test_without_a_boot_id_what_is_not_seen_is_not_lost(drive: Drive, monkeypatc
     for process in run.alive():
         run.kill(process)
     view = observe_run(run.run_dir)
-    assert (view.reach, view.condition, view.vanished) == (Reach.ELSEWHERE, "running", False)
+    assert (view.reach, view.condition, view.vanished) == (RunReach.ELSEWHERE, "running", False)
     assert "no boot id" in view.note
 
 

@@ -56,7 +56,7 @@ def say(*arguments: str) -> Said:
 @pytest.fixture
 def no_worker(isolated_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The queue's directory; nobody starts a worker, so what is handed in stays as it is. The test is in `tmp_path`."""
-    monkeypatch.setattr("holdfast.agent.queue.presence._spawn", lambda *_: None)
+    monkeypatch.setattr("holdfast.agent.queue.change.start_worker._spawn", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     return queue_directory()
 

@@ -99,7 +99,7 @@ def test_a_wrong_library_is_refused_before_anything_starts(holdfast: Command, tm
 
 def test_names_are_completed(holdfast: Command) -> None:
     words = {"_HOLDFAST_COMPLETE": "bash_complete", "COMP_WORDS": "holdfast fault run fuse-", "COMP_CWORD": "3"}
-    from holdfast.cli.main import COMPLETE_VARIABLE
+    from holdfast.cli import COMPLETE_VARIABLE
 
     words[COMPLETE_VARIABLE] = words.pop("_HOLDFAST_COMPLETE")
     offered = holdfast(env=words).out

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.agent.patrol import schedule, scheduled
-from holdfast.agent.patrol.schedule import Scheduler
+from holdfast.agent.patrol.schedule import TimerKind
 from holdfast.host.clock import epoch_s, format_utc
 from holdfast.model.errors import UsageError
 from holdfast.model.run import Ended, Outcome
@@ -208,7 +208,7 @@ def test_no_account_calls_at_the_full_or_half_hour(every_s: float) -> None:
 @pytest.mark.parametrize("every_s", [0.0, 60.0, 90.0, 420.0, 5400.0, 18000.0, 172800.0])
 def test_an_interval_that_no_clock_has_is_refused(every_s: float) -> None:
     with pytest.raises(UsageError):
-        schedule.build_entry(Scheduler.CRON, every_s, (), seed="x")
+        schedule.build_entry(TimerKind.CRON, every_s, (), seed="x")
 
 
 def test_only_what_is_ours_leaves_a_table_that_somebody_edited() -> None:
@@ -221,10 +221,10 @@ def test_only_what_is_ours_leaves_a_table_that_somebody_edited() -> None:
 
 def test_a_percent_sign_and_a_line_break_do_not_end_an_entry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOLDFAST_RUNS", f"{tmp_path}/100%")
-    assert r"100\%" in schedule.build_entry(Scheduler.CRON, 1800, (), seed="x").text
-    assert "100%%" in schedule.build_entry(Scheduler.SYSTEMD, 1800, (), seed="x").text
+    assert r"100\%" in schedule.build_entry(TimerKind.CRON, 1800, (), seed="x").text
+    assert "100%%" in schedule.build_entry(TimerKind.SYSTEMD, 1800, (), seed="x").text
     with pytest.raises(UsageError):
-        schedule.build_entry(Scheduler.CRON, 1800, ("--notify-command", "a\nb"), seed="x")
+        schedule.build_entry(TimerKind.CRON, 1800, ("--notify-command", "a\nb"), seed="x")
 
 
 @pytest.mark.slow

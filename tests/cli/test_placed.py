@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.desk.orders.journal import Ordered, Step, claim_order, list_orders, note_step, read_journal
+from holdfast.desk.orders.journal import OrderKind, Step, claim_order, list_orders, note_step, read_journal
 from holdfast.desk.runs import registry
 from holdfast.host.process.processes import identify_self
 from tests.cli.conftest import ENTRY
@@ -285,7 +285,7 @@ def test_what_a_desk_awaited_or_stopped_its_list_knows_and_so_it_does_a_queued_r
 
         # The look that follows has 2.5 s, which a busy machine may not keep: then the next one does it.
         wait_until(has_seen, what=f"it is known after {words[0]}")
-    with claim_order("gpu1", "night", "a" * 64, "", run_id=run_id(8, "night"), what=Ordered.JOBS):
+    with claim_order("gpu1", "night", "a" * 64, "", run_id=run_id(8, "night"), what=OrderKind.JOBS):
         note_step("gpu1", Step.SENT, run_id(8, "night"))
         note_step("gpu1", Step.TAKEN, run_id(8, "night"))
     make_run(str(top / "gpu1"), run_id(9, "queued"), ended())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.model import wire
 from holdfast.model.job import JobSpec
-from holdfast.model.queue import JobState, NewJob, Order, OrderVerb, Submission
+from holdfast.model.queue import JobState, NewJob, OrderVerb, QueueAct, Submission
 from holdfast.store.queue.queue import Queue
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ def submission(
     return Submission(group, BASE, made, runs, "/", ("holdfast", "submit"), "anna", AT, **fields)
 
 
-def order(verb: OrderVerb, *jobs: int, group: str | None = None, **values: object) -> Order:
+def order(verb: OrderVerb, *jobs: int, group: str | None = None, **values: object) -> QueueAct:
     """An order about these jobs, a group, or all."""
-    return Order(verb, "anna", AT, group, tuple(map(str, jobs)), values)
+    return QueueAct(verb, "anna", AT, group, tuple(map(str, jobs)), values)
 
 
 def states(queue: Queue, group: str | None = None) -> dict[str, JobState]:

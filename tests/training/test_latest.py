@@ -57,7 +57,7 @@ def test_a_directory_that_never_rests_is_an_error_and_not_empty(
 ) -> None:
     save(tmp_path, 1)
 
-    def gone(path: str) -> checkpoints.Verdict:
+    def gone(path: str) -> checkpoints.CheckpointCheck:
         raise FileNotFoundError(path)
 
     monkeypatch.setattr(checkpoints, "verify", gone)

@@ -98,11 +98,13 @@ def _load(entry: str) -> Callable[[list[str]], int] | None:
         return lambda words: int(stands.main(words, supervise=supervisor_process.supervise))
     if entry == "queue-worker":
         from holdfast.agent.queue import worker  # lazy: each entry loads only its own, and keeps it for life
-        from holdfast.agent.supervisor_process import fork_supervisor  # lazy: as above
+        from holdfast.agent.supervisor_process import (
+            fork_supervisor,
+        )  # lazy: each entry loads only its own, and keeps it for life
 
         return lambda words: worker.main(words[0], start_supervisor=fork_supervisor)
     if entry == AFTER_PUSH:
-        from holdfast.agent.place import after_push  # lazy: as above
+        from holdfast.agent.place import after_push  # lazy: each entry loads only its own, and keeps it for life
 
         return lambda _words: after_push.main(LOADED_BY_A_START)
     if entry in ENTRIES:

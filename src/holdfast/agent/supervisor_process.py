@@ -33,7 +33,7 @@ from holdfast.model.run import Created, Ended, Outcome, Refusal
 from .control.run_lock import TakenUp, take_supervisor_lock, take_unlocked
 from .launch import open_log
 from .plan.placement import apply_placement, read_placement
-from .queue.presence import restart_worker
+from .queue.change.start_worker import restart_worker
 from .supervise.notify import FINISH_S
 from .supervise.rebuild import rebuild_state
 from .supervise.recorder import Recorder

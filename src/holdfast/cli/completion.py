@@ -1,6 +1,6 @@
 """Shell completion: the scripts for bash, zsh and fish, and what completes dynamically.
 
-The script asks `holdfast` itself at each TAB (through `main.COMPLETE_VARIABLE`), so it never goes stale. An answer must
+The script asks `holdfast` itself at each TAB (through `COMPLETE_VARIABLE`), so it never goes stale. An answer must
 be quick and must not fail: whatever goes wrong while completing, there is simply nothing to offer.
 """
 
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.view.find import complete_run
 from holdfast.model.record import record
 
-from .group import holdfast
-from .main import COMPLETE_VARIABLE
+from . import COMPLETE_VARIABLE
 
 if TYPE_CHECKING:
     import click
@@ -67,11 +66,13 @@ def build_script(shell: str) -> CompletionScript:
     click would start a bash first to see its version (4.4 is needed); a script that is printed on one machine may be
     for another, so that is left out.
     """
+    import click
     from click.shell_completion import get_completion_class
 
     chosen = get_completion_class(shell)
     assert chosen is not None, shell
-    made = chosen(holdfast, {}, "holdfast", COMPLETE_VARIABLE)
+    # The script names the program; what it completes is asked at each TAB.
+    made = chosen(click.Command(None), {}, "holdfast", COMPLETE_VARIABLE)
     script = made.source_template % made.source_vars()
     if shell == "bash":
         for old, new in BASH_COLONS:

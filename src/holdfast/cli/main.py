@@ -13,14 +13,14 @@ import sys
 from holdfast import __version__
 from holdfast.host.process.standard_streams import open_standard_descriptor
 
+from . import COMPLETE_VARIABLE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself is too slow to import for ``--version``
     from collections.abc import Callable
 
     import click
 
-COMPLETE_VARIABLE = "_HOLDFAST_COMPLETE"
-"""Set by the completion scripts when they ask what may come next."""
 GARBAGE = 50_000
 """Objects after which a command looks for garbage; Python's own 700 is for programs that live on."""
 PLACE_VARIABLE = "HOLDFAST_PLACE"

@@ -15,7 +15,9 @@ from .render import note
 
 
 def find_own(name: str, runs: str | None) -> FoundRun:
-    """A run to act on; which one it is, is said where several have the name. One of a newer holdfast is left to that.
+    """A run to act on; which one it is, is said where several have the name.
+
+    Does not return where a newer holdfast wrote the run: this process then becomes that one, with the same words.
 
     Raises:
         HoldfastError: there is none, it belongs to somebody else, or nothing here reads it.

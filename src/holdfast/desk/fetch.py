@@ -11,7 +11,7 @@ from holdfast.agent.view.run_files import send_files
 from holdfast.desk.places.names import list_place_names
 from holdfast.desk.route.router import split_run
 from holdfast.desk.runs import registry
-from holdfast.desk.terminal import Heard, drain, listening
+from holdfast.desk.terminal import ReceivedSignals, drain, listening
 from holdfast.host.formats.copy_mark import read_mark
 from holdfast.model.errors import EXIT_STOPPED, HoldfastError, NoSuchRun, StorageError, UsageError
 from holdfast.model.place import LOCAL
@@ -25,7 +25,7 @@ LONGEST_MESSAGE = 4096
 
 
 @record
-class Source:
+class FetchSource:
     """A path of a run at a place."""
 
     place: str
@@ -42,7 +42,7 @@ class Interrupted(Exception):
         self.code = EXIT_STOPPED if number == signal.SIGINT else 128 + number
 
 
-def parse_source(text: str) -> Source:
+def parse_source(text: str) -> FetchSource:
     """``[PLACE:]RUN/PATH``; a run without a place is looked for here, then among those that were seen elsewhere.
 
     Raises:
@@ -67,16 +67,16 @@ def parse_source(text: str) -> Source:
             f"{text!r} names no file of a run",
             hint=f"write [PLACE:]RUN/PATH, such as {named}/{path}; `holdfast files {named}` lists what is there",
         )
-    return Source(find_run_place(name) if place is None else place, name, path)
+    return FetchSource(find_run_place(name) if place is None else place, name, path)
 
 
-def _find_copy(text: str) -> Source | None:
+def _find_copy(text: str) -> FetchSource | None:
     """A path below the copy of a run, as it is in the run; None where it is none."""
     parent = os.path.abspath(text)
     while os.path.lexists(text) and parent != "/":
         parent = os.path.dirname(parent)
         if read_mark(parent) is not None:
-            return Source(LOCAL, parent, os.path.relpath(os.path.abspath(text), parent))
+            return FetchSource(LOCAL, parent, os.path.relpath(os.path.abspath(text), parent))
     return None
 
 
@@ -96,7 +96,7 @@ def find_run_place(run: str) -> str:
     return LOCAL
 
 
-def fetch(source: Source, target: str, *, force: bool, tell: Callable[[int, int], None]) -> Fetched:
+def fetch(source: FetchSource, target: str, *, force: bool, tell: Callable[[int, int], None]) -> Fetched:
     """Copy, prove, and put it into place.
 
     Raises:
@@ -115,7 +115,7 @@ def fetch(source: Source, target: str, *, force: bool, tell: Callable[[int, int]
         receiver.abandon()
 
 
-def _copy_here(source: Source, receiver: Receiver, heard: Heard) -> None:
+def _copy_here(source: FetchSource, receiver: Receiver, heard: ReceivedSignals) -> None:
     found = find_run(source.run)
     require_readable(found)
     for data in send_files(found.run_dir, source.path):
@@ -124,7 +124,7 @@ def _copy_here(source: Source, receiver: Receiver, heard: Heard) -> None:
             raise Interrupted(heard[0])
 
 
-def _receive(source: Source, receiver: Receiver, wake_fd: int, heard: Heard) -> None:
+def _receive(source: FetchSource, receiver: Receiver, wake_fd: int, heard: ReceivedSignals) -> None:
     errors = bytearray()
 
     def hear(data: bytes) -> None:

@@ -35,7 +35,7 @@ OF_NOW = ("no live run", "empty queue")
 
 
 @record
-class Phase:
+class LifecyclePhase:
     """One phase: `done` where each of its checks holds."""
 
     number: int
@@ -54,7 +54,7 @@ class Lifecycle:
     title: str
     missing: tuple[str, ...]
     command: str
-    phases: tuple[Phase, ...]
+    phases: tuple[LifecyclePhase, ...]
 
 
 def find_lifecycle(
@@ -74,7 +74,7 @@ def find_lifecycle(
     if run_id is None:
         checks[5] = _check_end(place, profile)
     phases = tuple(
-        Phase(number, TITLES[number], all(each.holds == YES for each in found), tuple(found))
+        LifecyclePhase(number, TITLES[number], all(each.holds == YES for each in found), tuple(found))
         for number, found in checks.items()
     )
     current = next((phase for phase in phases if not phase.done), None)

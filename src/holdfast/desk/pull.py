@@ -22,7 +22,7 @@ from holdfast.model.receipt import NOT_WANTED, LeftOut, Receipt
 from holdfast.model.record import record
 from holdfast.model.units import format_bytes, format_count
 from holdfast.transfer.pull.copy import Copy, explain
-from holdfast.transfer.pull.pull import Taken, ask_roster, take_run
+from holdfast.transfer.pull.pull import PullResult, ask_roster, take_run
 from holdfast.transfer.pull.trial import Trial, reread, try_copy
 
 from .connect import find_place, open_box
@@ -32,7 +32,7 @@ from .route.router import split_run
 
 
 @record
-class Source:
+class PullSource:
     """A run that is pulled: `word` is how its place is told of it."""
 
     place: str
@@ -87,7 +87,7 @@ class PullPlans:
     runs: tuple[PullPlan, ...]
 
 
-def find_source(text: str) -> Source:
+def find_source(text: str) -> PullSource:
     """The run that ``[PLACE:]RUN`` names.
 
     Raises:
@@ -106,16 +106,16 @@ def find_source(text: str) -> Source:
         if mark is not None:
             whose = f"{mark.place}:{mark.run_id}"
             raise UsageError(f"{found.run_dir} is itself a copy of {whose}", hint=f"holdfast pull {whose}")
-        return Source(LOCAL, found.run_id, found.run_dir)
+        return PullSource(LOCAL, found.run_id, found.run_dir)
     if is_run_id(name):
-        return Source(place, name, name)
+        return PullSource(place, name, name)
     about, _ = ask_roster(open_box(find_place(place)), name, "quick")
     if not is_run_id(about.run_id):
         raise PlaceError(f"{place} answered something else than a run: {clean(about.run_id)}")
-    return Source(place, about.run_id, about.run_id)
+    return PullSource(place, about.run_id, about.run_id)
 
 
-def plan_pull(source: Source, directory: str, wish: Wish) -> PullPlan:
+def plan_pull(source: PullSource, directory: str, wish: Wish) -> PullPlan:
     """What would be pulled; nothing is changed, and no large file is read at the source.
 
     Raises:
@@ -150,7 +150,7 @@ def plan_pull(source: Source, directory: str, wish: Wish) -> PullPlan:
 
 
 def pull(
-    source: Source,
+    source: PullSource,
     directory: str,
     wish: Wish,
     *,
@@ -195,9 +195,9 @@ def _count_files(entries: Iterable[CodeEntry]) -> int:
 
 
 def _settle(
-    source: Source,
+    source: PullSource,
     copy: Copy,
-    taken: Taken,
+    taken: PullResult,
     wish: Wish,
     *,
     accept: tuple[str, ...],
@@ -220,7 +220,7 @@ def _settle(
     return receipt
 
 
-def _write_receipt(source: Source, copy: Copy, taken: Taken, beside: Manifest, trial: Trial) -> Receipt:
+def _write_receipt(source: PullSource, copy: Copy, taken: PullResult, beside: Manifest, trial: Trial) -> Receipt:
     about = taken.about
     return Receipt(
         place=source.place,

@@ -25,7 +25,7 @@ class OutputRefused(OSError):
     """Standard output refused the job's bytes; the run has nothing to do with it."""
 
 
-class Heard(list[int]):
+class ReceivedSignals(list[int]):
     """The numbers of signals that came. `wake` makes the descriptor readable without one, from any thread."""
 
     def __init__(self, write_fd: int) -> None:
@@ -47,12 +47,12 @@ class Heard(list[int]):
 
 
 @contextmanager
-def listening() -> Iterator[tuple[int, Heard]]:
+def listening() -> Iterator[tuple[int, ReceivedSignals]]:
     """Turn INT, HUP and TERM into numbers in a list and a readable descriptor; put everything back afterwards."""
     wake_fd, write_fd = os.pipe()
     os.set_blocking(wake_fd, False)
     os.set_blocking(write_fd, False)
-    heard = Heard(write_fd)
+    heard = ReceivedSignals(write_fd)
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     previous = signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
     for number in _SIGNALS:

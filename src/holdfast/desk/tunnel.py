@@ -15,7 +15,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from holdfast.desk.terminal import Heard, drain, listening, say
+from holdfast.desk.terminal import ReceivedSignals, drain, listening, say
 from holdfast.model.errors import EXIT_STOPPED, PlaceError, ResourceBusy, UsageError
 from holdfast.model.place import Place
 from holdfast.model.record import record
@@ -135,7 +135,7 @@ class _Holding:
         forwards: tuple[Forward, ...],
         opened: Callable[[Tunnel], None],
         wake_fd: int,
-        heard: Heard,
+        heard: ReceivedSignals,
     ) -> None:
         self._place, self._forwards, self._opened = place, forwards, opened
         self._wake_fd, self._heard = wake_fd, heard

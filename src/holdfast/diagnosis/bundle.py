@@ -37,7 +37,7 @@ RECORDS = (
 
 
 @record
-class Bundle:
+class ReportBundle:
     """What was written: the path, its size, and what was left out and why."""
 
     path: str
@@ -45,7 +45,7 @@ class Bundle:
     left_out: tuple[str, ...]
 
 
-def write_bundle(path: str, run_dir: str, attempt: int, findings: object, *, share: bool = False) -> Bundle:
+def write_bundle(path: str, run_dir: str, attempt: int, findings: object, *, share: bool = False) -> ReportBundle:
     """Write the archive of an attempt; `findings` are what diagnosis said just now.
 
     With `share` home directories, hosts and accounts are called ``HOME``, ``HOST`` and ``USER`` in it.
@@ -93,7 +93,7 @@ def write_bundle(path: str, run_dir: str, attempt: int, findings: object, *, sha
         raise
     finally:
         os.close(descriptor)
-    return Bundle(os.path.abspath(path), len(data), tuple(left_out))
+    return ReportBundle(os.path.abspath(path), len(data), tuple(left_out))
 
 
 def _find_identity(run_dir: str, directory: str) -> list[tuple[re.Pattern[str], str]]:

@@ -103,7 +103,7 @@ class OrderedJobs:
     In such jobs a relative path means below the working directory of the `code`; ``~`` and ``$NAME`` are the box's.
     Each run gets the code when it is made: a copy of its own where that is small, unless the jobs of the submission
     are so many that they share the read-only tree. `setup` are lines of sh before each job. `order_id` and `sha256`
-    say which order this is: the same one is taken once. `profile` is as in `Order`.
+    say which order this is: the same one is taken once. `profile` is as in `model.order.Order`.
     """
 
     order_id: str
@@ -158,7 +158,7 @@ class OrderVerb(str, Enum):
 
 
 @record
-class Order:
+class QueueAct:
     """An order as it is stored. Without `group` and `jobs` it is about the whole queue.
 
     `jobs` are keys. `values` by verb: MOVE ``{"to": "first"|"last"|"before", "key": ...}``; EDIT any of ``priority``,

@@ -25,7 +25,7 @@ class Phase(str, Enum):
 
 
 @record
-class Word:
+class SchedulerReport:
     """What a scheduler says of the job of a run. `native_id` is its own name for it, empty when it has none.
 
     `phase` says whether it waits, runs or is over; `state` and `reason` are its own words. `evidence` says in a

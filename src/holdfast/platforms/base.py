@@ -28,7 +28,7 @@ class ProvenStart:
 
 
 @record
-class Submission:
+class OrderResult:
     """What became of an order: the run, and where its start stands when that was to be proven.
 
     `problem` is what went wrong once the run was there: it is to be looked at, and not to be ordered anew.
@@ -45,7 +45,7 @@ class Platform(Protocol):
     kind: str
     """``local``, ``ssh`` or ``slurm``."""
 
-    def submit(self, order: Order, *, prove_s: float | None = None) -> Submission:
+    def submit(self, order: Order, *, prove_s: float | None = None) -> OrderResult:
         """Take the order, whose code is there: on return its run exists, and its supervisor has been started.
 
         The same order may be sent any number of times, and is one run. With `prove_s` the start is waited for: until

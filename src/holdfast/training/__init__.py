@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from .randomness.rng import seed_everything
     from .session import Run
     from .start import run
-    from .storage.checkpoints import Verdict
+    from .storage.checkpoints import CheckpointCheck
     from .storage.write.save import Save
 
 _PLACES = {
     "run": "start", "Run": "session", "Save": "storage.write.save",
-    "latest": "api", "load": "api", "verify": "api", "Verdict": "storage.checkpoints",
+    "latest": "api", "load": "api", "verify": "api", "CheckpointCheck": "storage.checkpoints",
     "BatchSampler": "data.sampling", "follow": "data.batches", "seed_everything": "randomness.rng",
     "limit_gpu_memory": "box.memory", "checkpoint_requested": "box.requests", "advise_loader": "box.slices",
     "checkpoint_bytes": "cadence", "DevicesMissing": "box.environment",
@@ -49,6 +49,7 @@ __all__ = [
     "BatchSampler",
     "CannotResume",
     "CannotSave",
+    "CheckpointCheck",
     "DevicesMissing",
     "DirectoryBusy",
     "NoValidCheckpoint",
@@ -58,7 +59,6 @@ __all__ = [
     "SaveFailed",
     "Stopped",
     "TrainingError",
-    "Verdict",
     "advise_loader",
     "checkpoint_bytes",
     "checkpoint_requested",

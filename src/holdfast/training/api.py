@@ -50,8 +50,8 @@ def _changed_at(directory: str) -> int | None:
         return None
 
 
-def verify(path: Path) -> checkpoints.Verdict:
-    """Read every byte of one checkpoint and compare it with its commit record; `Verdict.ok` and `Verdict.problems`.
+def verify(path: Path) -> checkpoints.CheckpointCheck:
+    """Read every byte of one checkpoint and compare it with its commit record: `ok`, and `problems` in words.
 
     Raises:
         CannotResume: a later holdfast wrote it.

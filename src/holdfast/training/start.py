@@ -52,7 +52,7 @@ def run(  # noqa: PLR0913 - each is a setting that a script may want, all by nam
     # Most of the library is loaded by whoever begins a run, not by whoever imports the script that does: the workers
     # of a loader import it again, each for itself.
     from . import session, settings  # lazy: what a run needs is loaded when one begins
-    from .box import environment  # lazy: as above
+    from .box import environment  # lazy: what a run needs is loaded when one begins
 
     context = environment.read_context(os.environ)
     where = settings.choose_directory(directory, context)

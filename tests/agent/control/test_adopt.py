@@ -12,7 +12,7 @@ import pytest
 from holdfast.agent.control.adopt import SILENT_S, adopt_run
 from holdfast.agent.control.settle import settle_run
 from holdfast.agent.view.observe import observe_run, read_events
-from holdfast.agent.view.run_view import Reach
+from holdfast.agent.view.run_view import RunReach
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError, ResourceBusy, UsageError
 from holdfast.model.run import Created
@@ -41,13 +41,13 @@ def test_a_run_of_a_deleted_pod_is_lost_when_somebody_says_so(tmp_path: Path, st
     """Seen: a new pod has a new host name, and the run of the old one stayed `running` for ever."""
     run_dir = leave_silent(make_run(tmp_path, state=state, supervisor=dead_process(), host="pod-abc12"))
     before = observe_run(run_dir)
-    assert (before.reach, before.vanished) == (Reach.ELSEWHERE, False)
+    assert (before.reach, before.vanished) == (RunReach.ELSEWHERE, False)
     assert not settle_run(before)
     done = adopt_run(run_dir, environ=os.environ, gone=REASON)
     assert done.condition == ("lost" if not isinstance(state, Created) else done.condition)
     after = observe_run(run_dir)
     assert after.over
-    assert after.reach is Reach.HERE, "it is this box's now, and can be begun again here"
+    assert after.reach is RunReach.HERE, "it is this box's now, and can be begun again here"
     assert after.end is not None
     assert REASON in (after.end.evidence + " ".join(after.end.warnings))
     (event,) = [one for one in read_events(run_dir, 1) if one["event"] == "place_gone"]

@@ -17,13 +17,13 @@ import pytest
 from holdfast.agent.detached import ENTRY
 from holdfast.agent.place.enqueue import enqueue
 from holdfast.agent.place.unused import remove_unused
-from holdfast.agent.queue.presence import ensure_worker
+from holdfast.agent.queue.change.start_worker import ensure_worker
 from holdfast.host.files.code.store import tree_dir
 from holdfast.model import wire
 from holdfast.model.errors import PreflightFailed, StorageError, Taken, UsageError
 from holdfast.model.job import JobSpec
 from holdfast.model.order import CodeRef
-from holdfast.model.queue import GroupKind, NewJob, Order, OrderedJobs, OrderVerb, Submission
+from holdfast.model.queue import GroupKind, NewJob, OrderedJobs, OrderVerb, QueueAct, Submission
 from holdfast.model.queue_order import CONFIGS, QueueOrder
 from holdfast.model.record import replace
 from holdfast.store.queue.queue import Queue
@@ -77,7 +77,7 @@ def box(tmp_path: Path, isolated_environment: dict[str, str], monkeypatch: pytes
     assert isolated_environment
     made = QueueBox(tmp_path)
     monkeypatch.setenv("HOLDFAST_QUEUE", made.queue)
-    monkeypatch.setattr("holdfast.agent.queue.presence._spawn", lambda *_: None)
+    monkeypatch.setattr("holdfast.agent.queue.change.start_worker._spawn", lambda *_: None)
     return made
 
 
@@ -128,8 +128,8 @@ def test_an_order_is_taken_once_also_when_its_jobs_were_cleared(box: QueueBox) -
     order = make_order("train")
     assert enqueue(order, box.root, os.environ).fresh
     with Queue(box.queue) as queue:
-        queue.order(Order(OrderVerb.CANCEL, by="me", at="2026-11-22T10:46:01.000Z", group="night"))
-        queue.order(Order(OrderVerb.CLEAR, by="me", at="2026-11-22T10:47:01.000Z"))
+        queue.order(QueueAct(OrderVerb.CANCEL, by="me", at="2026-11-22T10:46:01.000Z", group="night"))
+        queue.order(QueueAct(OrderVerb.CLEAR, by="me", at="2026-11-22T10:47:01.000Z"))
         assert queue.jobs() == []
     again = enqueue(order, box.root, os.environ)
     assert (again.fresh, again.taken.jobs, box.names()) == (False, (), [])

@@ -13,6 +13,7 @@ import pytest
 from holdfast.agent.launch import start_supervisor
 from holdfast.agent.queue import presence, worker
 from holdfast.agent.queue import watch as watching
+from holdfast.agent.queue.change import start_worker
 from holdfast.agent.queue.presence import WorkerLock, read_worker
 from holdfast.agent.queue.start import count_taken
 from holdfast.agent.queue.watch import RunPhase, RunWatch, look_at_run
@@ -220,6 +221,6 @@ def test_a_deadline_far_away_fits_into_one_poll() -> None:
 
 @pytest.mark.contract
 def test_no_worker_is_started_inside_of_a_job(tmp_path: Path) -> None:
-    assert presence.ensure_worker(str(tmp_path), {"HOLDFAST_RUN_ID": "20261120-104501-t-3fa2"}) is False
+    assert start_worker.ensure_worker(str(tmp_path), {"HOLDFAST_RUN_ID": "20261120-104501-t-3fa2"}) is False
     assert not (tmp_path / presence.LOCK).exists()
     assert not (tmp_path / presence.LOG).exists()

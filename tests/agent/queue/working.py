@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.queue import environment
-from holdfast.agent.queue.presence import ensure_worker, read_worker
+from holdfast.agent.queue.change.start_worker import ensure_worker
+from holdfast.agent.queue.presence import read_worker
 from holdfast.agent.view import observe, run_view
 from holdfast.core.job.job_hash import hash_job
 from holdfast.host.clock import utc_now
 from holdfast.host.process import pidfd, processes
 from holdfast.model import wire
 from holdfast.model.job import JobSpec, Retries
-from holdfast.model.queue import ACTIVE_STATES, JobState, NewJob, Order, OrderVerb, QueuedJob, Submission
+from holdfast.model.queue import ACTIVE_STATES, JobState, NewJob, OrderVerb, QueueAct, QueuedJob, Submission
 from holdfast.model.record import fields as record_fields
 from holdfast.store.queue.queue import Queue
 from tests.waiting import LIMIT_S, wait_until
@@ -86,7 +87,7 @@ class Work:
 
     def order(self, verb: OrderVerb, **fields: Any) -> tuple[QueuedJob, ...]:
         with self.open() as queue:
-            return queue.order(Order(verb, "a test", utc_now(), **fields))
+            return queue.order(QueueAct(verb, "a test", utc_now(), **fields))
 
     def ensure(self) -> None:
         """See that a worker is there; returns when it has taken the lock, or has been and gone."""

@@ -15,7 +15,7 @@ from holdfast.agent.queue.wait.run import code_of_gone
 from holdfast.agent.requests import write_request
 from holdfast.agent.view import observe, run_view
 from holdfast.agent.view.observe import list_attempts, observe_run, read_events
-from holdfast.agent.view.run_view import Presence, Reach, RunView
+from holdfast.agent.view.run_view import Presence, RunReach, RunView
 from holdfast.host.clock import epoch_s, format_utc, utc_now
 from holdfast.host.files import files
 from holdfast.host.process.processes import identify_self
@@ -155,7 +155,7 @@ def test_a_reused_pid_is_not_the_job(tmp_path: Path, child: subprocess.Popen[byt
 def test_a_run_of_another_host_is_last_seen_never_lost(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path, state=running(), supervisor=dead_process(), boot="theirs", host="otherbox")
     view = observe_run(run_dir)
-    assert view.reach is Reach.ELSEWHERE
+    assert view.reach is RunReach.ELSEWHERE
     assert view.condition == "running"
     assert "otherbox" in view.note
     assert view.job is Presence.UNKNOWN
@@ -181,7 +181,7 @@ def test_a_box_of_the_same_name_is_not_this_box(tmp_path: Path, other: dict[str,
     write(path, wire.to_bytes(replace(state, box=replace(state.box, **other))))
     view = observe_run(run_dir)
     assert view.host == os.uname().nodename
-    assert (view.reach, view.condition, view.vanished, view.rebooted) == (Reach.ELSEWHERE, "running", False, False)
+    assert (view.reach, view.condition, view.vanished, view.rebooted) == (RunReach.ELSEWHERE, "running", False, False)
     assert {view.supervisor, view.keeper, view.job} == {Presence.UNKNOWN}
     assert "another" in view.note or "no boot id" in view.note
     assert " ago" in view.note
@@ -199,7 +199,7 @@ def test_a_run_of_another_machine_is_read_as_it_is(tmp_path: Path) -> None:
     """A run directory as another machine left it: a run in full, copied while it was at work."""
     run_dir = str(shutil.copytree(FIXTURES / "20261122-100000-digits-5c0e", tmp_path / "20261122-100000-digits-5c0e"))
     view = observe_run(run_dir)
-    assert (view.reach, view.condition, view.unreadable) == (Reach.ELSEWHERE, "running", ())
+    assert (view.reach, view.condition, view.unreadable) == (RunReach.ELSEWHERE, "running", ())
     assert "gpu-far" in view.note
     assert (view.vanished, view.over, view.job) == (False, False, Presence.UNKNOWN)
 
@@ -309,7 +309,7 @@ def test_a_directory_that_is_no_run_says_so(tmp_path: Path) -> None:
     view = observe_run(f"{tmp_path}/{RUN_ID}")
     assert view.condition == "unreadable"
     assert not view.over
-    assert observe_run(f"{tmp_path}/gone/{RUN_ID}").reach is Reach.UNREADABLE
+    assert observe_run(f"{tmp_path}/gone/{RUN_ID}").reach is RunReach.UNREADABLE
 
 
 def test_torn_and_damaged_events_are_left_out(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.desk.orders.journal import JournalEntry, Ordered, Step, list_orders, read_journal
+from holdfast.desk.orders.journal import JournalEntry, OrderKind, Step, list_orders, read_journal
 from holdfast.model import wire
 from tests.cli.queues import end_worker
 from tests.desk.orders.ordering import PLACE, Desk
@@ -179,10 +179,10 @@ def test_an_order_without_an_answer_is_asked_about_by_its_id(desk: Desk) -> None
     listed = json.loads(desk.say("ls", "--json").stdout)
     assert [(each["place"], each["asked"]) for each in listed["places"]] == [(PLACE, True)]
     (taken,) = list_orders(read_journal(PLACE)).values()
-    assert (taken.step, taken.what) == (Step.TAKEN, Ordered.JOBS)
+    assert (taken.step, taken.what) == (Step.TAKEN, OrderKind.JOBS)
     journal = Path(os.environ["XDG_STATE_HOME"], "holdfast/places", PLACE, "journal.jsonl")
     journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:-1]))
-    other = JournalEntry(Step.INTENT, taken.run_id[:-4] + "0000", taken.at, what=Ordered.JOBS)
+    other = JournalEntry(Step.INTENT, taken.run_id[:-4] + "0000", taken.at, what=OrderKind.JOBS)
     journal.write_text(journal.read_text() + json.dumps(wire.encode(other)) + "\n")
     done = desk.say("reconcile", PLACE, "--json")
     told = {order["run_id"]: (order["there"], order["words"]) for order in json.loads(done.stdout)["orders"]}

@@ -7,7 +7,7 @@ import pytest
 from holdfast.core.patrol.evidence import LIMITS, AlarmEvidence, CompletionEvidence, DiskReading, RunStatus, learn_pace
 from holdfast.core.patrol.patrol import ALARMS, ENDINGS, RECENT_S, judge_run, limit_s, summarise_runs
 from holdfast.model.record import replace
-from holdfast.model.scheduler import Phase, Word
+from holdfast.model.scheduler import Phase, SchedulerReport
 from tests.each import each
 
 pytestmark = pytest.mark.pure
@@ -35,12 +35,20 @@ ENDING_CASES: dict[str, tuple[CompletionEvidence, RunStatus, bool]] = {
     "newer": (replace(LIVE, newer_schema=2), RunStatus.UNKNOWN, True),
     "incomplete": (CompletionEvidence(incomplete="run.json does not exist"), RunStatus.UNKNOWN, True),
     "queued": (
-        replace(FAR, phase="created", word=Word("7", Phase.WAITING, "PENDING", evidence="job 7 waits")),
+        replace(FAR, phase="created", word=SchedulerReport("7", Phase.WAITING, "PENDING", evidence="job 7 waits")),
         RunStatus.WAITING,
         False,
     ),
-    "placed": (replace(FAR, word=Word("7", Phase.RUNNING, "RUNNING", evidence="job 7 runs")), RunStatus.RUNNING, False),
-    "unrecorded": (replace(FAR, word=Word("7", Phase.OVER, "FAILED", evidence="job 7 is over")), RunStatus.DEAD, True),
+    "placed": (
+        replace(FAR, word=SchedulerReport("7", Phase.RUNNING, "RUNNING", evidence="job 7 runs")),
+        RunStatus.RUNNING,
+        False,
+    ),
+    "unrecorded": (
+        replace(FAR, word=SchedulerReport("7", Phase.OVER, "FAILED", evidence="job 7 is over")),
+        RunStatus.DEAD,
+        True,
+    ),
     "unheard": (FAR, RunStatus.UNKNOWN, False),
     "elsewhere": (replace(LIVE, here=False, host="b17", supervisor=None, job=None), RunStatus.UNKNOWN, False),
     "untold": (
@@ -225,13 +233,15 @@ def test_the_status_line_counts_everything() -> None:
     ("word", "row", "action"),
     [
         (None, "unheard", f"holdfast show {RUN}"),
-        (Word("7", Phase.WAITING, "PENDING", evidence="job 7 waits"), "queued", ""),
-        (Word("7", Phase.RUNNING, "RUNNING", evidence="job 7 runs"), "placed", ""),
-        (Word("7", Phase.SUSPENDED, "SUSPENDED", evidence="job 7 is suspended"), "placed", ""),
-        (Word("7", Phase.OVER, "FAILED", evidence="job 7 is over"), "unrecorded", "holdfast reconcile"),
+        (SchedulerReport("7", Phase.WAITING, "PENDING", evidence="job 7 waits"), "queued", ""),
+        (SchedulerReport("7", Phase.RUNNING, "RUNNING", evidence="job 7 runs"), "placed", ""),
+        (SchedulerReport("7", Phase.SUSPENDED, "SUSPENDED", evidence="job 7 is suspended"), "placed", ""),
+        (SchedulerReport("7", Phase.OVER, "FAILED", evidence="job 7 is over"), "unrecorded", "holdfast reconcile"),
     ],
 )
-def test_of_a_vanished_run_of_a_scheduler_here_that_alone_is_heard(word: Word | None, row: str, action: str) -> None:
+def test_of_a_vanished_run_of_a_scheduler_here_that_alone_is_heard(
+    word: SchedulerReport | None, row: str, action: str
+) -> None:
     # A restart is refused as long as the job is not over, an adoption always.
     for seen in (GONE, replace(GONE, job=True)):
         line = judge_run(RUN, replace(seen, scheduler="slurm", word=word), WELL).ending
@@ -240,7 +250,7 @@ def test_of_a_vanished_run_of_a_scheduler_here_that_alone_is_heard(word: Word | 
 
 def test_a_failed_run_that_somebody_has_put_back_waits_and_needs_nobody() -> None:
     failed = ENDING_CASES["failed"][0]
-    word = Word("7", Phase.WAITING, "PENDING", evidence="job 7 waits")
+    word = SchedulerReport("7", Phase.WAITING, "PENDING", evidence="job 7 waits")
     assert judge_run(RUN, replace(failed, scheduler="slurm", word=word), WELL).ending.row == "queued"
     over = replace(word, phase=Phase.OVER)
     for seen in (replace(failed, scheduler="slurm", word=over), replace(failed, scheduler="slurm")):

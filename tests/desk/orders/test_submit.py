@@ -19,7 +19,7 @@ from holdfast.model.order import RunRef
 from holdfast.model.place import Place
 from holdfast.model.record import replace
 from holdfast.model.sighting import Poll, Reach, Sighting
-from holdfast.platforms.base import Submission
+from holdfast.platforms.base import OrderResult
 from tests.desk.boxes import FACTS_OF_A_BOX
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ class FakePlatform:
         self.errors = list(errors)
         self.orders: list[Order] = []
 
-    def submit(self, order: Order, *, prove_s: float | None = None) -> Submission:
+    def submit(self, order: Order, *, prove_s: float | None = None) -> OrderResult:
         del prove_s
         self.orders.append(order)
         if self.errors:
             raise self.errors.pop(0)
-        return Submission(RunRef("gpu1", order.run_id, f"/data/runs/{order.run_id}"))
+        return OrderResult(RunRef("gpu1", order.run_id, f"/data/runs/{order.run_id}"))
 
 
 def submit(
@@ -70,7 +70,7 @@ def submit(
     run_id: str | None = None,
     *,
     follow: bool = False,
-) -> Submission:
+) -> OrderResult:
     """Submit `JOB`, with two pauses."""
     return submit_draft(
         Draft(JOB, hash_job(JOB), None),

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.desk.route.frames import PIN, build_pin
 from holdfast.desk.runs import wait
-from holdfast.desk.runs.wait import Wait, WaitedPlace, Waiting, join_codes
+from holdfast.desk.runs.wait import PlaceWaits, Wait, WaitedPlace, join_codes
 from holdfast.model.errors import CutOff, Refused, Unreachable
 from tests.desk.runs.sightings import place
 
@@ -49,9 +49,9 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return []
 
 
-def begin(boxes: dict[str, Box], told: list[str], deadline: float | None = None) -> Waiting:
+def begin(boxes: dict[str, Box], told: list[str], deadline: float | None = None) -> PlaceWaits:
     waits = [Wait(place(name), ("--", "digits")) for name in boxes]
-    return Waiting(waits, deadline=deadline, open_box=lambda asked: boxes[asked.name], tell=told.append)
+    return PlaceWaits(waits, deadline=deadline, open_box=lambda asked: boxes[asked.name], tell=told.append)
 
 
 def test_each_place_waits_with_its_own_wait(told: list[str]) -> None:

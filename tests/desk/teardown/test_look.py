@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.desk.orders.journal import Ordered, Step, claim_order, list_orders, note_step, read_journal
+from holdfast.desk.orders.journal import OrderKind, Step, claim_order, list_orders, note_step, read_journal
 from holdfast.desk.runs.answer import read_answer
 from holdfast.desk.runs.poll import look_again
 from holdfast.desk.runs.registry import places_directory, rebuild
@@ -113,7 +113,7 @@ def test_what_cannot_be_read_of_queue_and_files_is_said(isolated_environment: di
 def test_a_place_without_any_run_that_took_some_is_not_empty(isolated_environment: dict[str, str]) -> None:
     empty = Box(answer(complete=True))
     assert look(empty).vanished == ()
-    with claim_order("gpu1", "digits", "0" * 64, "", run_id=None, what=Ordered.RUN, ended=frozenset()) as claim:
+    with claim_order("gpu1", "digits", "0" * 64, "", run_id=None, what=OrderKind.RUN, ended=frozenset()) as claim:
         note_step("gpu1", Step.SENT, claim.run_id)
         note_step("gpu1", Step.TAKEN, claim.run_id)
     assert look(empty).vanished == (claim.run_id,)

@@ -12,7 +12,7 @@ from holdfast.diagnosis.live.detect.progress import Pace, ProgressJudgement
 from holdfast.diagnosis.live.detect.table import fold_live, run_detectors
 from holdfast.diagnosis.live.gather.run_files import RunFacts
 from holdfast.diagnosis.live.gather.snapshot import IoCounters, OpenFile, ProcessFacts, ThreadFacts, TreeSnapshot
-from holdfast.diagnosis.live.gather.target import CardFacts, LiveTarget
+from holdfast.diagnosis.live.gather.target import CardNumbers, LiveTarget
 from holdfast.model.record import replace
 from holdfast.model.verdict import Clue, Verdict
 
@@ -83,18 +83,18 @@ BOX = BoxChange(
 )  # fmt: skip
 
 
-def card(**values: Any) -> CardFacts:
+def card(**values: Any) -> CardNumbers:
     """A card hard at work for us."""
     usual: dict[str, Any] = {
         "name": "GPU-0", "utilisation_pct": 97.0, "memory_utilisation_pct": 60.0, "power_w": 350.0,
         "power_limit_w": 400.0, "sm_clock_mhz": 1700.0, "sm_clock_max_mhz": 1980.0, "ours_present": True,
         **values,
     }  # fmt: skip
-    return CardFacts(**usual)
+    return CardNumbers(**usual)
 
 
 def case(
-    change: TreeChange, progress: ProgressJudgement = MOVING, *, cards: list[CardFacts] | None = None, **more: Any
+    change: TreeChange, progress: ProgressJudgement = MOVING, *, cards: list[CardNumbers] | None = None, **more: Any
 ) -> Case:
     """A case; `cards` are read twice alike."""
     box = replace(BOX, **more.pop("box", {}))

@@ -38,7 +38,7 @@ from holdfast.host.process import libc
 from holdfast.model.errors import ResourceBusy, StorageError, UsageError
 from holdfast.model.receipt import OUTSIDE, UNREAD
 from holdfast.transfer.pull.copy import Copy
-from holdfast.transfer.pull.pull import Taken, take_run
+from holdfast.transfer.pull.pull import PullResult, take_run
 from holdfast.transfer.pull.trial import reread
 from tests.host.small_disk import fill, mount_small_disk
 from tests.rundirs import ended, make_run
@@ -55,7 +55,7 @@ def run_dir(isolated_environment: dict[str, str]) -> Path:
     return Path(make_run(isolated_environment["HOLDFAST_RUNS"], RUN, ended()))
 
 
-def pull(target: Path, box: PullBox | None = None) -> Taken:
+def pull(target: Path, box: PullBox | None = None) -> PullResult:
     copy = Copy(str(target), "gpu1", RUN, os.environ)
     copy.check()
     with copy.held():

@@ -18,7 +18,7 @@ from holdfast.host.formats.copy_mark import read_mark
 from holdfast.model.errors import CutOff, NotPermitted, ResourceBusy, StorageError, UsageError
 from holdfast.transfer.pull.arrive import Arrival, Damaged
 from holdfast.transfer.pull.copy import Copy
-from holdfast.transfer.pull.pull import Taken, ask_roster, take_run
+from holdfast.transfer.pull.pull import PullResult, ask_roster, take_run
 from tests.host.small_disk import mount_small_disk
 from tests.rundirs import ended, make_run, running
 from tests.transfer.code.repositories import list_tree
@@ -49,7 +49,7 @@ def box() -> PullBox:
     return PullBox()
 
 
-def pull(box: PullBox, target: Path, *, run: str = RUN, **options: object) -> Taken:
+def pull(box: PullBox, target: Path, *, run: str = RUN, **options: object) -> PullResult:
     copy = Copy(str(target), "gpu1", run, os.environ)
     copy.check()
     with copy.held():

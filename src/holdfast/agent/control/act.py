@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent import launch
 from holdfast.agent.view.follow import RunFollower
 from holdfast.agent.view.retries import count_automatic, is_followed
-from holdfast.agent.view.run_view import Reach
+from holdfast.agent.view.run_view import RunReach
 from holdfast.core.recorded_environment import restore_recorded
 from holdfast.host import clock
 from holdfast.host.process import processes
@@ -41,13 +41,13 @@ def require_actionable(view: RunView) -> None:
         NoSuchRun: there is no attempt.
         StorageError: a run of another box, an unreadable state, or one that was removed while its job lives.
     """
-    if view.reach is Reach.ELSEWHERE and view.scheduler:
+    if view.reach is RunReach.ELSEWHERE and view.scheduler:
         raise StorageError(
             f"{view.run_id} cannot be acted on from here: its processes are on {view.host}, where {view.scheduler} "
             "has put them",
             hint=f"holdfast stop {view.run_id}, then holdfast restart {view.run_id} with what is to be otherwise",
         )
-    if view.reach is Reach.ELSEWHERE:
+    if view.reach is RunReach.ELSEWHERE:
         there = "where it was begun" if view.host == os.uname().nodename else f"there: ssh {view.host} holdfast ..."
         gone = f"if that place is gone for good: holdfast adopt --gone REASON {view.run_id}"
         raise StorageError(f"{view.run_id} cannot be acted on from here: {view.note}", hint=f"do it {there}; {gone}")

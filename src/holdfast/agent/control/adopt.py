@@ -17,7 +17,7 @@ from holdfast.agent import launch
 from holdfast.agent.caller import describe_caller
 from holdfast.agent.view import observe
 from holdfast.agent.view.follow import RunFollower
-from holdfast.agent.view.run_view import Presence, Reach
+from holdfast.agent.view.run_view import Presence, RunReach
 from holdfast.core.recorded_environment import RECORDED, restore_recorded
 from holdfast.host import clock
 from holdfast.host.files import files
@@ -144,9 +144,9 @@ def _refuse(view: RunView) -> None:
     """Raise what speaks against it."""
     if view.over:
         raise UsageError(f"{view.run_id} has ended ({view.condition})", hint=f"holdfast restart {view.run_id}")
-    if view.reach is Reach.UNREADABLE or view.state is None:
+    if view.reach is RunReach.UNREADABLE or view.state is None:
         raise StorageError(f"{view.run_id} cannot be read", hint=f"holdfast show {view.run_id} tells what can be")
-    if view.reach is Reach.HERE:
+    if view.reach is RunReach.HERE:
         raise UsageError(
             f"{view.run_id} can be judged from here: {view.condition}",
             hint=f"holdfast adopt {view.run_id}, or holdfast stop {view.run_id}",

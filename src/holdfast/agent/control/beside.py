@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.view.observe import observe_run
 from holdfast.agent.view.page.container_view import find_living
-from holdfast.agent.view.run_view import Reach, RunView, recorded_processes
+from holdfast.agent.view.run_view import RunReach, RunView, recorded_processes
 from holdfast.core.container.command import build_enter_command
 from holdfast.core.job.environment import FLIGHT_FILES
 from holdfast.core.job.redact import REDACTED
@@ -72,7 +72,7 @@ def read_setting(run_dir: str, environ: Mapping[str, str]) -> Setting:
     workdir = spec.get("workdir")
     if not isinstance(workdir, str):
         raise NoSuchRun(f"{view.run_id}: its record cannot be read", hint=f"holdfast show {view.run_id} says why")
-    if view.reach is Reach.ELSEWHERE and not view.over:
+    if view.reach is RunReach.ELSEWHERE and not view.over:
         raise UsageError(
             f"{view.run_id} is at {view.host or 'another box'}, and this is another machine: its cards are not here",
             hint=f"on a node: srun --jobid=N --overlap --pty sh, with the N of `holdfast show {view.run_id}`"
@@ -84,7 +84,7 @@ def read_setting(run_dir: str, environ: Mapping[str, str]) -> Setting:
     except OSError as error:
         raise StorageError(f"{view.run_id}: its working directory {workdir}: {error.strerror}") from error
     notices = [] if not view.over else [f"{view.run_id} has ended: no card is held for this command"]
-    container = None if view.over or view.reach is not Reach.HERE else find_living(view.attempt_dir)
+    container = None if view.over or view.reach is not RunReach.HERE else find_living(view.attempt_dir)
     if container is not None and container.opened:
         own = {**environ, **container.settings}
         return Setting(view.run_id, workdir, own, tuple(notices), container, _list_left_out(view))
@@ -102,7 +102,7 @@ def read_setting(run_dir: str, environ: Mapping[str, str]) -> Setting:
 
 
 def _read_live(view: RunView) -> dict[str, str] | None:
-    if view.state is None or view.over or view.reach is not Reach.HERE:
+    if view.state is None or view.over or view.reach is not RunReach.HERE:
         return None
     job = recorded_processes(view.state.state)[1]
     found = None if job is None else read_environ(job.pid)

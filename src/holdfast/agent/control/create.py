@@ -62,7 +62,7 @@ class RunExists(UsageError):
 
 
 @record
-class Ordered:
+class OrderedRun:
     """What a run has beyond its job when another machine ordered it; the fields are as in `RunOrigin`.
 
     `lay_out` puts the code into the new run's directory, which has a hidden name yet, and answers the job with the
@@ -91,7 +91,7 @@ def create_run(  # noqa: PLR0913 - all that a run begins with
     queued: JobRef | None = None,
     gpu_wait_s: float | None = None,
     job_file: str | None = None,
-    ordered: Ordered | None = None,
+    ordered: OrderedRun | None = None,
     durable: bool = True,
 ) -> tuple[str, str]:
     """Make a run with its first attempt in state `created`; answers (run directory, run id).
@@ -232,7 +232,7 @@ def _fill(  # noqa: PLR0913 - as above
     queued: JobRef | None = None,
     gpu_wait_s: float | None = None,
     job_file: str | None = None,
-    ordered: Ordered | None = None,
+    ordered: OrderedRun | None = None,
     durable: bool = True,
 ) -> None:
     """Everything of a new run but its name: written into `built`, which is going to be `run_dir`."""

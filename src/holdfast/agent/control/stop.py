@@ -20,7 +20,7 @@ from holdfast.agent.view import observe
 from holdfast.agent.view.changes import ChangeWatch
 from holdfast.agent.view.grace import grace_of
 from holdfast.agent.view.retries import is_followed, read_requeue
-from holdfast.agent.view.run_view import Reach
+from holdfast.agent.view.run_view import RunReach
 from holdfast.host import clock
 from holdfast.host.process import pidfd
 from holdfast.model import wire
@@ -168,7 +168,7 @@ def ask_stop(view: RunView, request: RequestKind, *, by: str, reason: str = "") 
         if not _signal_supervisor(view, request):
             raise
         return
-    if not view.supervised and not view.over and view.reach is Reach.HERE:
+    if not view.supervised and not view.over and view.reach is RunReach.HERE:
         supervise(view)
 
 

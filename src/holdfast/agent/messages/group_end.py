@@ -61,7 +61,7 @@ class GroupEnd:
 
     @property
     def summary(self) -> str:
-        """It in words."""
+        """How many jobs of the group ended how, in words."""
         words = ", ".join(f"{number} {state}" for state, number in self.counts.items() if number)
         return f"group {self.group}: nothing goes on: {words}"
 

@@ -36,7 +36,7 @@ REMEDY = "look at it, then: holdfast notify test"
 
 
 @record
-class Reach:
+class ChannelCheck:
     """Whether somebody can be told: `problem` is empty where that can be so, `fine` says how far it was looked."""
 
     label: str
@@ -45,7 +45,7 @@ class Reach:
     remedy: str = REMEDY
 
 
-def look_at_ways(notify: Notify, channels: Channels, environ: Mapping[str, str]) -> Iterator[Reach]:
+def look_at_ways(notify: Notify, channels: Channels, environ: Mapping[str, str]) -> Iterator[ChannelCheck]:
     """Whether everybody can be reached from here, as far as can be told without a message."""
     missing = set()
     for name in list_secrets(notify, channels):
@@ -54,19 +54,19 @@ def look_at_ways(notify: Notify, channels: Channels, environ: Mapping[str, str])
         except SecretUnusableError as error:
             missing.add(f"{SECRET}{name}")
             remedy = f"here: holdfast secret push local {name}; from a desk: holdfast secret push PLACE {name}"
-            yield Reach(f"secret {name}", f"{error.why}; nothing can be told by it", remedy=remedy)
+            yield ChannelCheck(f"secret {name}", f"{error.why}; nothing can be told by it", remedy=remedy)
     asked: list[tuple[str, Offload]] = []
     for target in list_targets(notify, channels):
         if target.address in missing or (target.channel == EMAIL and channels.smtp_password in missing):
             continue
         problem, connect = _look_at(target, notify, channels, environ)
         if connect is None:
-            yield Reach(target.label, problem, "the program is there")
+            yield ChannelCheck(target.label, problem, "the program is there")
         else:
             asked.append((target.label, Offload(connect)))
     for label, work in asked:
         problem = _await(work)
-        yield Reach(label, problem and f"cannot be reached from here: {problem}", "somebody answers there")
+        yield ChannelCheck(label, problem and f"cannot be reached from here: {problem}", "somebody answers there")
 
 
 def _look_at(

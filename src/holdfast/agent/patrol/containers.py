@@ -50,7 +50,7 @@ def _clear_of(
     root: str, name: RuntimeName, program: str, environ: dict[str, str], *, dry_run: bool
 ) -> Iterator[tuple[str, str, str]]:
     from holdfast.host.container.choose import open_runtime  # lazy: for runs in containers alone
-    from holdfast.host.container.runtime import RuntimeProblem  # lazy: as above
+    from holdfast.host.container.runtime import RuntimeProblem  # lazy: for runs in containers alone
 
     runtime = open_runtime(name, program, environ)
     try:

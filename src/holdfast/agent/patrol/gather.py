@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.agent.view import observe
 from holdfast.agent.view.live.undelivered import find_untold
-from holdfast.agent.view.run_view import Presence, Reach, RunView
+from holdfast.agent.view.run_view import Presence, RunReach, RunView
 from holdfast.core.patrol.evidence import AlarmEvidence, CompletionEvidence, RunEvidence, StallLimits, learn_pace
 from holdfast.core.patrol.patrol import RECENT_S, SETTLE_S, SILENT_SAMPLES
 from holdfast.diagnosis.ended.judgement import read_judgement
@@ -40,7 +40,7 @@ def gather_evidence(run_dir: str, limits: StallLimits, ourselves: frozenset[int]
     members = [member for member in view.members if member.pid not in ourselves]
     alive = Presence.ALIVE in (view.supervisor, view.keeper, view.job) or bool(members)
     ending = _read_ending(view, job=_judge_job(view, bool(members)))
-    live = not view.over and view.reach is Reach.HERE and view.attempt > 0
+    live = not view.over and view.reach is RunReach.HERE and view.attempt > 0
     return RunEvidence(ending, _read_vitals(view, limits) if live else AlarmEvidence(), view.attempt, alive)
 
 
@@ -75,7 +75,7 @@ def _read_ending(view: RunView, *, job: bool | None) -> CompletionEvidence:
         untold=find_untold(view) if outcome == "succeeded" and age is not None and age <= RECENT_S else "",
         remedy=remedy,
         fast="" if end is None else next((text for text in end.warnings if text.startswith("duration:")), ""),
-        here=view.reach is not Reach.ELSEWHERE,
+        here=view.reach is not RunReach.ELSEWHERE,
         host=view.host,
         supervisor=supervisor,
         asleep_pid=_find_asleep(view),
@@ -105,7 +105,7 @@ def _newer_schema(view: RunView) -> int:
 
 def _find_gap(view: RunView, now: float) -> str:
     """What is missing in a directory that is no longer being made: half copied, or half removed."""
-    if view.reach is Reach.UNREADABLE:
+    if view.reach is RunReach.UNREADABLE:
         return ""
     try:
         young = now - os.stat(view.run_dir).st_mtime < SETTLE_S

@@ -75,6 +75,6 @@ def save_memory(
 
 
 def say_untold_of(run_dir: str) -> str:
-    """The same, where news of this run is among it; else empty."""
+    """What earlier patrols could not tell anybody (`describe_untold`), where it concerns this run; else empty."""
     untold = load_memory().untold
     return describe_untold(untold, clock.epoch_s()) if untold is not None and run_dir in untold.runs else ""

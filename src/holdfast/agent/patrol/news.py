@@ -113,7 +113,7 @@ def remember(look: Recalled, untold: Undelivered | None = None) -> list[str]:
 
 
 def say_untold(before: PatrolMemory) -> list[str]:
-    """The same of what earlier patrols have tried."""
+    """A sentence on what earlier patrols could not tell anybody; none where all was told."""
     return [describe_untold(before.untold, clock.epoch_s())] if before.untold is not None else []
 
 

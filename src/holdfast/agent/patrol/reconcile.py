@@ -25,7 +25,7 @@ from holdfast.agent.control.settle import SETTLE_WAIT_S, find_due, settle_run
 from holdfast.agent.messages.tries import is_due
 from holdfast.agent.view import observe
 from holdfast.agent.view.retries import is_followed
-from holdfast.agent.view.run_view import Presence, Reach, RunView, is_unstarted
+from holdfast.agent.view.run_view import Presence, RunReach, RunView, is_unstarted
 from holdfast.agent.view.runs.of_scheduler import names_scheduler
 from holdfast.agent.view.runs.roots import list_roots
 from holdfast.agent.view.scheduled import ask
@@ -162,7 +162,7 @@ def _describe_run(view: RunView) -> tuple[str, str] | None:
     if (
         view.scheduler
         or view.over
-        or view.reach is not Reach.HERE
+        or view.reach is not RunReach.HERE
         or view.state is None
         or view.supervisor is not Presence.GONE
     ):

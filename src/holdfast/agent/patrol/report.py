@@ -16,7 +16,7 @@ from holdfast.store.index import state_directory
 from . import patrol, schedule
 from .memory import load_memory
 from .news import Recalled, recall, say_untold, tell_all, tell_news
-from .schedule import ScheduledEntry, Scheduler
+from .schedule import ScheduledEntry, TimerKind
 from .scheduled import LAST
 from .tell import Ways
 from .tick import EXIT_ESCALATE, ObservedRun, PatrolResult
@@ -150,14 +150,14 @@ def plan_entry(
     Raises:
         UsageError: there is no such interval.
     """
-    which, user = Scheduler(clock) if clock else schedule.choose_scheduler(), user_name(os.geteuid())
+    which, user = TimerKind(clock) if clock else schedule.choose_scheduler(), user_name(os.geteuid())
     arguments = ["--notify-command", notify_command] if notify_command else []
     arguments += ["--notify"] if by_config else []
     entry = schedule.build_entry(which, every_s, arguments, seed=f"{user}@{os.uname().nodename}")
     notes = [f"what the last patrol said will stand in {state_directory()}/{LAST}"]
     if not arguments:
         notes.append("nobody is told of it: add --notify-command COMMAND, or: holdfast config set notify.email ADDRESS")
-    if which is Scheduler.SYSTEMD and not is_lingering(user):
+    if which is TimerKind.SYSTEMD and not is_lingering(user):
         notes.append(
             f"timers of {user} run only while {user} is logged in; `loginctl enable-linger {user}` changes that"
         )
@@ -169,7 +169,7 @@ class InstalledEntry:
     """A clock's entry that was written."""
 
     installed: bool
-    clock: Scheduler
+    clock: TimerKind
     every_s: float
     entry: str
 

@@ -43,7 +43,7 @@ CARRIED = (
 """Cron and systemd start with an empty environment; these say where the runs and our state are."""
 
 
-class Scheduler(str, Enum):
+class TimerKind(str, Enum):
     """What calls."""
 
     CRON = "cron"
@@ -72,7 +72,7 @@ PATROL = EntryOwner(BEGIN, END, " patrol --since-last", (f"{UNIT}.timer", f"{UNI
 class ScheduledEntry:
     """What would be written: for cron the lines, for systemd files by path."""
 
-    clock: Scheduler
+    clock: TimerKind
     every_s: float
     lines: str = ""
     files: tuple[tuple[str, str], ...] = ()
@@ -84,7 +84,7 @@ class ScheduledEntry:
         return self.lines or "\n".join(f"# {path}\n{content}" for path, content in self.files)
 
 
-def build_entry(which: Scheduler, every_s: float, arguments: Sequence[str], *, seed: str) -> ScheduledEntry:
+def build_entry(which: TimerKind, every_s: float, arguments: Sequence[str], *, seed: str) -> ScheduledEntry:
     """The entry that calls ``holdfast patrol`` each `every_s`; `seed` decides its minute.
 
     It looks at the runs of this box alone: a clock has neither an agent of ssh nor anybody to ask for a password.
@@ -97,7 +97,7 @@ def build_entry(which: Scheduler, every_s: float, arguments: Sequence[str], *, s
     set_here = read_carried(CARRIED)
     refuse_newlines([*words, *set_here.values()])
     last = f"{state_directory()}/{LAST}"
-    if which is Scheduler.CRON:
+    if which is TimerKind.CRON:
         line = write_line(words, set_here, last)
         return ScheduledEntry(which, every_s, f"{BEGIN}\n{_list(minutes)} {_list(hours) or '*'} * * * {line}\n{END}\n")
     when = f"{','.join(f'{hour:02d}' for hour in hours) or '*'}:{','.join(f'{minute:02d}' for minute in minutes)}"
@@ -176,16 +176,16 @@ def unit_directory() -> str:
     return f"{base}/systemd/user"
 
 
-def choose_scheduler(*, hint: str = "") -> Scheduler:
+def choose_scheduler(*, hint: str = "") -> TimerKind:
     """What this box has: a running user manager, else cron. `hint` is what to do without either.
 
     Raises:
         UsageError: neither.
     """
     if shutil.which("systemctl") and _call(("systemctl", "--user", "show-environment"))[0] == 0:
-        return Scheduler.SYSTEMD
+        return TimerKind.SYSTEMD
     if shutil.which("crontab"):
-        return Scheduler.CRON
+        return TimerKind.CRON
     raise UsageError(
         "there is neither a systemd user manager nor a crontab command on this box",
         hint=hint or f"have whatever clock there is call `{name_own_command('patrol', '--since-last', '--here')}`",
@@ -205,7 +205,7 @@ def install_entry(entry: ScheduledEntry) -> None:
     """
     owner = entry.owner
     make_state_directory()
-    if entry.clock is Scheduler.CRON:
+    if entry.clock is TimerKind.CRON:
         _write_table(_without_ours(_read_table(), owner) + entry.lines)
     else:
         os.makedirs(unit_directory(), mode=0o755, exist_ok=True)

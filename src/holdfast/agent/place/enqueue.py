@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.control.job.ordered import prepare_job
 from holdfast.agent.login_environment import choose_environ
-from holdfast.agent.queue.open import look_at_queue, open_queue, start_worker
+from holdfast.agent.queue.change.start_worker import start_worker
+from holdfast.agent.queue.open import look_at_queue, open_queue
 from holdfast.agent.queue.submit.hand_in import commit_jobs, describe_taken, find_taken
 from holdfast.agent.queue.submit.refuse import check_jobs, hash_files, merge_job
 from holdfast.agent.queue.sweep.configs import find_configs, store_configs

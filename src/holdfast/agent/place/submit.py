@@ -14,7 +14,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.agent.control.create import Ordered, RunExists, create_run, refuse_secrets
+from holdfast.agent.control.create import OrderedRun, RunExists, create_run, refuse_secrets
 from holdfast.agent.control.job.ordered import lay_out, prepare_job
 from holdfast.agent.launch import start_supervisor
 from holdfast.agent.login_environment import choose_environ
@@ -206,7 +206,7 @@ def _create(order: Order, root: str, run_dir: str, environ: Mapping[str, str]) -
         environ=environ,
         run_id=order.run_id,
         gpu_wait_s=order.gpu_wait_s,
-        ordered=Ordered(
+        ordered=OrderedRun(
             order.job_sha256,
             order.bundle,
             order.code,

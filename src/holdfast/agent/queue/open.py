@@ -1,4 +1,4 @@
-"""The queue of this account opened for a command: with what a rebuild needs, its worker looked for and started.
+"""The queue of this account opened for a command: with what a rebuild needs, and its worker looked for.
 
 Nothing is printed here: what is to be said beside an answer comes back as sentences, which the answer's record holds.
 """
@@ -14,10 +14,10 @@ from holdfast.agent.view.runs import of_queue
 from holdfast.core.near import find_near
 from holdfast.host.clock import utc_now
 from holdfast.model.errors import HoldfastError, NoSuchName
-from holdfast.model.queue import Order
+from holdfast.model.queue import QueueAct
 from holdfast.store.paths import queue_directory
 
-from .presence import ensure_worker, read_worker, was_just_started
+from .presence import read_worker, was_just_started
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -82,22 +82,10 @@ def build_order(
     group: str | None = None,
     jobs: Iterable[QueuedJob] = (),
     values: dict[str, object] | None = None,
-) -> Order:
+) -> QueueAct:
     """An order of the caller's, now."""
     keys = tuple(job.key for job in jobs)
-    return Order(verb, by=describe_caller(), at=utc_now(), group=group, jobs=keys, values=values or {})
-
-
-def start_worker(queue: Queue, notes: list[str]) -> bool:
-    """See that a worker looks after what was committed; True when one was started.
-
-    That none can be had loses nothing: what was handed in is on the disk. So it is added to `notes` and no error.
-    """
-    try:
-        return ensure_worker(queue.directory, os.environ)
-    except (HoldfastError, OSError) as error:
-        notes.append(f"no worker could be started: {error}; nothing is lost, any `holdfast queue` command tries again")
-        return False
+    return QueueAct(verb, by=describe_caller(), at=utc_now(), group=group, jobs=keys, values=values or {})
 
 
 def look_for_worker(queue: Queue) -> tuple[WorkerFacts | None, str]:

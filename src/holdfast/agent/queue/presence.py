@@ -1,4 +1,4 @@
-"""Whether a worker is there, and starting one when none is.
+"""Whether a worker is there: the lock that it holds while it is at work, and who it is.
 
 The lock is a POSIX record lock on ``worker.lock``: it belongs to the process alone, so a supervisor forked by a worker
 does not hold on to it, and whether it is held can be asked without taking it for a moment, which would turn away a
@@ -13,9 +13,7 @@ import contextlib
 import fcntl
 import os
 import struct
-from typing import TYPE_CHECKING
 
-from holdfast.agent.detached import start_detached
 from holdfast.host.clock import epoch_s, utc_now
 from holdfast.host.process.processes import identify_self
 from holdfast.model import wire
@@ -23,20 +21,10 @@ from holdfast.model.errors import StorageError
 from holdfast.model.identity import ProcessId
 from holdfast.model.record import record
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-VARIABLE = "HOLDFAST_QUEUE"
-MARKER = "HOLDFAST_RUN_ID"
-"""What every process of a job has in its environment (`host.contain.members`)."""
 LOCK = "worker.lock"
 LOG = "worker.log"
-LARGEST_LOG_BYTES = 1 << 20
 COMES_UP_S = 2.0
 """Within which a worker has taken its lock, on a box that is not overloaded."""
-NEUTRAL = ("HOME", "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL")
-"""What a worker keeps of the environment of whoever started it, beside `OWN_PREFIXES`; each run gets its own."""
-OWN_PREFIXES = ("HOLDFAST_", "XDG_")
 _FLOCK = "hhqqi4x"
 """``struct flock`` of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid. Source: fcntl(2), asm-generic/fcntl.h."""
 
@@ -47,38 +35,6 @@ class WorkerFacts:
 
     process: ProcessId | None
     since: str | None
-
-
-def ensure_worker(directory: str, environ: Mapping[str, str]) -> bool:
-    """See that a worker looks after the queue in `directory`: start a detached one if there is none; True if so.
-
-    A submission or order must be committed before: a worker that is about to leave looks once more after it has let go
-    of the lock, so one of the two sees the other.
-
-    Inside of a job of holdfast none is started: it would be a part of that job, and with all that it had started it
-    would be ended with it. Whoever looks at the queue next from outside starts one.
-
-    Raises:
-        StorageError: the lock cannot be looked at, or no process can be had.
-    """
-    if read_worker(directory) is not None or MARKER in environ:
-        return False
-    _spawn(directory, environ)
-    return True
-
-
-def restart_worker(log: Callable[[str], None]) -> None:
-    """For a run of the queue that is over: start a worker if the last one was killed. Never raises.
-
-    The worker has told every run which queue it is of (``HOLDFAST_QUEUE``).
-    """
-    directory = os.environ.get(VARIABLE)
-    if not directory or not os.path.exists(f"{directory}/{LOCK}"):
-        return
-    try:
-        ensure_worker(directory, os.environ)
-    except (StorageError, OSError) as error:
-        log(f"no worker for the queue: {error}")
 
 
 def log_line(words: str) -> None:
@@ -165,29 +121,3 @@ class WorkerLock:
     def close(self) -> None:
         """Let go and close."""
         os.close(self._descriptor)
-
-
-def _spawn(directory: str, environ: Mapping[str, str]) -> None:
-    """Start a worker; it takes the lock itself, or leaves."""
-    kept = {name: value for name, value in environ.items() if name in NEUTRAL or name.startswith(OWN_PREFIXES)}
-    log = _open_log(directory)
-    try:
-        start_detached(("queue-worker", directory), kept, output=log)
-    except OSError as error:
-        raise StorageError(f"no worker could be started: {error.strerror}", hint="see `ulimit -u`") from error
-    finally:
-        os.close(log)
-
-
-def _open_log(directory: str) -> int:
-    path = f"{directory}/{LOG}"
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags, 0o600)
-        if os.fstat(descriptor).st_size > LARGEST_LOG_BYTES:
-            os.ftruncate(descriptor, 0)
-        os.utime(descriptor)
-    except OSError:
-        # A worker without a log is better than none.
-        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-    return descriptor

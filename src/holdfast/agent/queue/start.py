@@ -12,7 +12,7 @@ import os
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from holdfast.agent.control.create import Ordered, create_run
+from holdfast.agent.control.create import OrderedRun, create_run
 from holdfast.agent.control.job.ordered import lay_out, prepare_job
 from holdfast.agent.plan.claim import write_claim
 from holdfast.core.job.job_hash import hash_job
@@ -267,7 +267,7 @@ def build_spec(submission: Submission) -> JobSpec:
     return wire.decode(JobSpec, {**submission.base, **submission.jobs[0].change})
 
 
-def describe_ordered(submission: Submission, environ: Mapping[str, str]) -> Ordered | None:
+def describe_ordered(submission: Submission, environ: Mapping[str, str]) -> OrderedRun | None:
     """What the run of the one job in `submission` gets from the desk that ordered it; None when it was typed here.
 
     Raises:
@@ -287,7 +287,7 @@ def describe_ordered(submission: Submission, environ: Mapping[str, str]) -> Orde
         return prepare_job(spec, ordered.setup, base, environ, ordered.profile)
 
     bundle, by = find_own_bundle(), submission.by
-    return Ordered(hash_job(spec), bundle, ordered.code, by, lay_out_code, profile=ordered.profile)
+    return OrderedRun(hash_job(spec), bundle, ordered.code, by, lay_out_code, profile=ordered.profile)
 
 
 def invent_run_id(submission: Submission, taken: Container[str] = ()) -> str:

@@ -225,7 +225,7 @@ class RunWatch:
         self._poller.register(descriptor, select.POLLIN)
 
     def ignore(self, descriptor: int) -> None:
-        """Not any more."""
+        """Wake up no more when this can be read."""
         self._poller.unregister(descriptor)
 
     def postpone(self, run: WatchedRun, delay_s: float) -> None:

@@ -30,7 +30,7 @@ from .cpu_slots import count_cpu_slots
 from .end import JobEndings
 from .hours import read_closed_hours
 from .preload import preload_modules
-from .presence import WorkerLock, ensure_worker, log_line, read_worker
+from .presence import WorkerLock, log_line
 from .start import JobStarter, StartOutcome
 from .watch import COME_UP_S, RunPhase, RunWatch, WatchedRun
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
     from .start import StartReport
 
-__all__ = ["QueueWorker", "ensure_worker", "main", "read_worker"]
 
 WINDOW = 100
 """How many of the best waiting jobs are considered at a time."""

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.model.errors import Unsupported
-from holdfast.model.scheduler import Word
+from holdfast.model.scheduler import SchedulerReport
 
 if TYPE_CHECKING:
     from holdfast.core.slurm.arrays import ArrayPlan
@@ -24,7 +24,7 @@ PACKAGES = {"slurm": "holdfast.agent.scheduler.slurm.scheduler"}
 class Scheduler(Protocol):
     """One scheduler, as seen from this machine. Each call may take as long as its limit, and no longer."""
 
-    def look(self, run_dirs: Iterable[str]) -> dict[str, Word]:
+    def look(self, run_dirs: Iterable[str]) -> dict[str, SchedulerReport]:
         """What it says of these runs, by directory, in one look; a run of which nothing can be said is left out.
 
         Raises:
@@ -32,7 +32,7 @@ class Scheduler(Protocol):
         """
         ...
 
-    def cancel(self, run_dirs: Iterable[str], words: Mapping[str, Word] | None = None) -> None:
+    def cancel(self, run_dirs: Iterable[str], words: Mapping[str, SchedulerReport] | None = None) -> None:
         """Have it end the jobs of runs, or never start them, by one command; what is over stays as it is.
 
         `words` are those of a look that was made just now, which is then not made again.

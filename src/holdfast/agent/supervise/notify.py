@@ -141,13 +141,13 @@ class StatusMessages:
         self._last: int | None = None
 
     def begin(self) -> None:
-        """Tell from now on."""
+        """Send the status from now on, again and again."""
         if self._counted:
             self._last = self._count()
         self._context.loop.timers.arm(STATUS, COUNT_LOOK_S if self._counted else self._amount, self._look)
 
     def end(self) -> None:
-        """Tell no more."""
+        """Send it no more."""
         self._context.loop.timers.disarm(STATUS)
 
     def _look(self) -> None:

@@ -14,7 +14,7 @@ from holdfast.model import wire
 from . import observe, run_view
 from .changes import POLL_S, ChangeWatch
 from .retries import is_followed
-from .run_view import Reach, RunView
+from .run_view import RunReach, RunView
 
 GONE_S = 2.0
 """How long nobody may be left before it counts: somebody may be giving the run a new supervisor just now."""
@@ -65,7 +65,7 @@ class RunFollower:
         assert self._changes is not None
         assert self._view is not None
         view = self._view
-        if self._gone_since is not None or view.reach is not Reach.HERE:
+        if self._gone_since is not None or view.reach is not RunReach.HERE:
             limit_s = min(limit_s, POLL_S)
         watch_processes(self._changes, view)
         self._changes.wait(limit_s)
@@ -88,12 +88,12 @@ def is_untaken(view: RunView) -> bool:
     before = observe.observe_run(view.run_dir, attempt=view.attempt - 1) if view.attempt > 1 else None
     if before is None or before.state is None or before.state.supervisor is None:
         return True
-    return before.reach is not Reach.HERE or not is_alive(before.state.supervisor)
+    return before.reach is not RunReach.HERE or not is_alive(before.state.supervisor)
 
 
 def watch_processes(changes: ChangeWatch, view: RunView) -> None:
     """Wake when the supervisor, the keeper or the job of this look ends."""
-    if view.state is None or view.reach is not Reach.HERE:
+    if view.state is None or view.reach is not RunReach.HERE:
         return
     keeper, job = run_view.recorded_processes(view.state.state)
     changes.watch(view.state.supervisor, keeper, job)

@@ -2,7 +2,7 @@
 
 A reader: it writes nothing, signals nothing, starts nothing, and never raises for what it finds in a run directory.
 Three facts are kept apart: what somebody *desires* (``desired.json``), what the run's supervisor *last committed*
-(``state.json``), and what *this look* could reach (`Reach`, `Presence`). Invariants:
+(``state.json``), and what *this look* could reach (`RunReach`, `Presence`). Invariants:
 
 - A file that cannot be read or parsed is named in `RunView.unreadable`; the view then falls back to the exit record,
   the status file, the event stream and the process table, and says which it used.
@@ -53,7 +53,7 @@ from .run_view import (
     UNREADABLE,
     UNSUPERVISED,
     Presence,
-    Reach,
+    RunReach,
     RunView,
     Unreadable,
     is_never_taken,
@@ -127,8 +127,8 @@ def _look(run_dir: str, attempt: int | None) -> RunView:
     manifest = reader.read_object(f"{where}/{wire.MANIFEST}")
     mark = read_mark(run_dir)
     reach, rebooted = _judge_reach(run_dir, state, _text(record.get("host")))
-    if mark is not None and reach is Reach.HERE:
-        reach, rebooted = Reach.ELSEWHERE, False
+    if mark is not None and reach is RunReach.HERE:
+        reach, rebooted = RunReach.ELSEWHERE, False
     view = RunView(
         run_dir=run_dir,
         run_id=os.path.basename(run_dir) if mark is None else mark.run_id,
@@ -231,21 +231,21 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _judge_reach(run_dir: str, state: RunState | None, host: str) -> tuple[Reach, bool]:
+def _judge_reach(run_dir: str, state: RunState | None, host: str) -> tuple[RunReach, bool]:
     """How far a look reaches, and whether this machine was started again since the attempt was begun."""
     if not os.access(run_dir, os.R_OK | os.X_OK):
-        return Reach.UNREADABLE, False
+        return RunReach.UNREADABLE, False
     here = read_box()
     if state is None:
         # Nothing tells of its processes then: they are only looked for by their marker, which no other run has.
-        return Reach.ELSEWHERE if host and host != here.host else Reach.HERE, False
+        return RunReach.ELSEWHERE if host and host != here.host else RunReach.HERE, False
     match = find_box(state.box, (state.supervisor, *recorded_processes(state.state)))
     # Machines from one image have one machine id; that two of them have one local disk is out of the question.
     if match is BoxMatch.REBOOTED and is_local(run_dir):
-        return Reach.HERE, True
+        return RunReach.HERE, True
     # Nothing is left to be judged by its processes.
     ended_here = isinstance(state.state, Ended) and may_be_same(state.box, here)
-    return Reach.HERE if match is BoxMatch.SAME or ended_here else Reach.ELSEWHERE, False
+    return RunReach.HERE if match is BoxMatch.SAME or ended_here else RunReach.ELSEWHERE, False
 
 
 def _look_for_processes(view: RunView) -> RunView:
@@ -253,7 +253,7 @@ def _look_for_processes(view: RunView) -> RunView:
         return _with(view, members=_find_members(view)) if view.attempt and not view.over else view
     if view.over:
         return _with(view, rebooted=False)
-    if view.reach is not Reach.HERE:
+    if view.reach is not RunReach.HERE:
         unknown = Presence.UNKNOWN
         return _with(view, supervisor=unknown, keeper=unknown, job=unknown)
     keeper, job = recorded_processes(view.state.state)
@@ -288,7 +288,7 @@ def _presence(process: ProcessId | None) -> Presence:
 
 
 def _find_members(view: RunView) -> tuple[ProcessId, ...]:
-    if view.reach is not Reach.HERE:
+    if view.reach is not RunReach.HERE:
         return ()
     return tuple(processes.find_marked(view.run_id, view.attempt))
 
@@ -305,7 +305,7 @@ def _judge_state(view: RunView, state: RunState) -> tuple[str, str]:
     if end is not None and view.over:
         return end.outcome.value, end.evidence
     kind = "finalizing" if end is not None else type(state.state).__name__.lower()
-    if view.reach is not Reach.HERE:
+    if view.reach is not RunReach.HERE:
         return kind, _describe_elsewhere(view, state.updated_at or state.created_at)
     if is_never_taken(view) and not view.vanished:
         return kind, "no supervisor has taken it up yet"
@@ -366,7 +366,7 @@ def _describe(state: State) -> str:
 def _judge_without_state(view: RunView) -> tuple[str, str]:
     broken = next((p for p in view.unreadable if p.path.endswith("/" + wire.STATE)), None)
     if broken is None:
-        if view.reach is Reach.UNREADABLE:
+        if view.reach is RunReach.UNREADABLE:
             return UNREADABLE, f"{view.run_dir} cannot be read"
         return ("created", "") if view.record else (UNREADABLE, "there is no run.json in it")
     reader = _describe_reader(view)

@@ -43,7 +43,7 @@ class Presence(str, Enum):
     UNRECORDED = "unrecorded"
 
 
-class Reach(str, Enum):
+class RunReach(str, Enum):
     """How far this look reached."""
 
     HERE = "here"
@@ -77,7 +77,7 @@ class RunView:
     run_dir: str
     run_id: str
     observed_at: str
-    reach: Reach
+    reach: RunReach
     condition: str
     note: str = ""
     host: str = ""
@@ -163,7 +163,7 @@ class RunView:
     def vanished(self) -> bool:
         """Whether it has begun, is not over, and nobody is left who could end it: time to settle it."""
         return (
-            self.reach is Reach.HERE
+            self.reach is RunReach.HERE
             and self.state is not None
             and not self.over
             and self.supervisor is Presence.GONE

@@ -14,7 +14,7 @@ from holdfast.host.clock import monotonic_s
 from holdfast.model.errors import EXIT_STOPPED, HoldfastError
 from holdfast.model.record import record, replace
 from holdfast.model.run import Outcome
-from holdfast.model.scheduler import Phase, Word
+from holdfast.model.scheduler import Phase, SchedulerReport
 from holdfast.store.index import IndexRow
 
 from . import observe
@@ -41,17 +41,17 @@ def may_be_queued(view: RunView) -> bool:
     return bool(view.scheduler) and not (view.over and view.condition == Outcome.SUCCEEDED.value)
 
 
-def ask(views: Iterable[RunView]) -> tuple[dict[str, Word], str]:
+def ask(views: Iterable[RunView]) -> tuple[dict[str, SchedulerReport], str]:
     """What their schedulers say of these runs, by directory; and why one did not answer, empty when all did."""
     return ask_by_name({view.run_dir: view.scheduler for view in views})
 
 
-def ask_by_name(schedulers: Mapping[str, str]) -> tuple[dict[str, Word], str]:
+def ask_by_name(schedulers: Mapping[str, str]) -> tuple[dict[str, SchedulerReport], str]:
     """As `ask`, of run directories with the name of the scheduler of each."""
     by_name: dict[str, list[str]] = {}
     for run_dir, name in schedulers.items():
         by_name.setdefault(name, []).append(run_dir)
-    words: dict[str, Word] = {}
+    words: dict[str, SchedulerReport] = {}
     silent = ""
     for name, run_dirs in by_name.items():
         try:
@@ -61,7 +61,7 @@ def ask_by_name(schedulers: Mapping[str, str]) -> tuple[dict[str, Word], str]:
     return words, silent
 
 
-def apply_word(view: RunView, word: Word) -> RunView:
+def apply_word(view: RunView, word: SchedulerReport) -> RunView:
     """The run as its scheduler's word makes it."""
     if view.over and word.phase is not Phase.WAITING and not is_open(view):
         # Its job is leaving, or an attempt begins, which speaks for itself.
@@ -86,7 +86,7 @@ def apply_word(view: RunView, word: Word) -> RunView:
     return replace(view, condition=word.pending if view.over else view.condition, note=said)
 
 
-def judge_end(view: RunView, word: Word) -> tuple[Outcome, int]:
+def judge_end(view: RunView, word: SchedulerReport) -> tuple[Outcome, int]:
     """Outcome and exit code of a run of which only its scheduler saw the end."""
     if view.desired is not None and is_never_taken(view):
         return Outcome.STOPPED, EXIT_STOPPED  # somebody wanted that, and nothing of it ever ran
@@ -107,7 +107,7 @@ def hear_rows(rows: Sequence[IndexRow]) -> list[IndexRow]:
     return [_hear(row, views.get(row.run_dir), words, silent) for row in rows]
 
 
-def _hear(row: IndexRow, view: RunView | None, words: dict[str, Word], silent: str) -> IndexRow:
+def _hear(row: IndexRow, view: RunView | None, words: dict[str, SchedulerReport], silent: str) -> IndexRow:
     if view is None:
         return row
     word = words.get(view.run_dir)
@@ -137,7 +137,7 @@ class OverWords:
         """None so far."""
         self.count = 0
 
-    def hear(self, view: RunView, word: Word | None) -> bool:
+    def hear(self, view: RunView, word: SchedulerReport | None) -> bool:
         """Take a word in; whether the run is over by now, as far as can be known.
 
         Of one whose end is on record, or that was to be stopped before it began, one word is enough.
@@ -148,10 +148,10 @@ class OverWords:
 
 
 @record
-class Heard:
+class SchedulerAnswer:
     """A scheduler's last word of a run, None without; and whether the run is over, by its record and that word."""
 
-    word: Word | None = None
+    word: SchedulerReport | None = None
     over: bool = False
 
 
@@ -163,17 +163,17 @@ class SchedulerEar:
         self._next_s = 0.0
         self._overs = OverWords()
         self._was_over = False
-        self._heard = Heard()
+        self._heard = SchedulerAnswer()
 
-    def listen(self, view: RunView) -> Heard:
+    def listen(self, view: RunView) -> SchedulerAnswer:
         """What the scheduler said last of this run; asked again when it is time."""
         if not is_open(view):
-            return Heard(over=view.over)
+            return SchedulerAnswer(over=view.over)
         if monotonic_s() < self._next_s and view.over == self._was_over:
             return self._heard
         self._was_over = view.over
         words, _ = ask([view])
         word = words.get(view.run_dir)
-        self._heard = Heard(word, over=self._overs.hear(view, word))
+        self._heard = SchedulerAnswer(word, over=self._overs.hear(view, word))
         self._next_s = monotonic_s() + (AGAIN_S if self._overs.count else LOOK_EVERY_S)
         return self._heard

@@ -52,7 +52,7 @@ def carry_out(words: list[str], dispatch: Callable[[list[str]], int]) -> int:
     if not CALLER.files:
         return dispatch(words)
     from holdfast.cli.placed.desk_files import run_with_files  # lazy: few commands have any
-    from holdfast.desk.route.carry import parse_files  # lazy: as above
+    from holdfast.desk.route.carry import parse_files  # lazy: few commands have any
 
     return run_with_files(words, parse_files(CALLER.files), dispatch)
 

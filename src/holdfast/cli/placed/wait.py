@@ -12,7 +12,7 @@ from holdfast.cli.render.wait import print_waited
 from holdfast.desk.connect import find_place, open_box
 from holdfast.desk.route.router import split_run
 from holdfast.desk.runs.poll import look_again
-from holdfast.desk.runs.wait import Wait, WaitedPlace, Waiting, join_codes
+from holdfast.desk.runs.wait import PlaceWaits, Wait, WaitedPlace, join_codes
 from holdfast.model import wire
 from holdfast.model.errors import UsageError
 from holdfast.model.place import LOCAL
@@ -71,7 +71,7 @@ def wait_placed(names: Mapping[str, Sequence[str]], *, deadline: float | None, q
     waits = [Wait(find_place(place), (*flags, "--", *these)) for place, these in names.items() if place != LOCAL]
     here: Waited | None = None
     try:
-        with Waiting(waits, deadline=deadline, open_box=open_box, tell=_say_nothing if quiet else note) as waiting:
+        with PlaceWaits(waits, deadline=deadline, open_box=open_box, tell=_say_nothing if quiet else note) as waiting:
             if LOCAL in names:
                 here = wait_for_names(names[LOCAL], deadline=deadline, find_run=_find_run, tell=_hear_nothing)
             found = waiting.collect()

@@ -15,7 +15,7 @@ from . import clean, fits, heading, note, paint, table
 if TYPE_CHECKING:
     from holdfast.agent.queue.change.change import QueueChange
     from holdfast.agent.queue.view.check import Checked
-    from holdfast.agent.queue.view.listing import ActiveJob, GroupLine, QueueList
+    from holdfast.agent.queue.view.listing import ActiveRow, GroupLine, QueueList
 
 SHOWN_ACTIVE = 20
 SHOWN_GROUPS = 30
@@ -81,7 +81,7 @@ def _print_groups(groups: tuple[GroupLine, ...]) -> None:
         note(f"{format_count(len(groups) - SHOWN_GROUPS, 'more group')}; --json lists them")
 
 
-def _list_active(job: ActiveJob) -> tuple[object, ...]:
+def _list_active(job: ActiveRow) -> tuple[object, ...]:
     times = [None if seconds is None else format_duration(seconds) for seconds in (job.elapsed_s, job.left_s)]
     return job.label, job.condition, *times, job.cards or None, job.step, job.loss
 

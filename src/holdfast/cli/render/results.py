@@ -27,11 +27,11 @@ class CopyMeter:
         self._line = RedrawnLine(silent=silent)
 
     def show(self, at: ResultsRecord) -> None:
-        """One copy."""
+        """Draw how far the copy of a run is."""
         self.show_run(at.run_id, at)
 
     def show_run(self, name: str, at: ResultsRecord) -> None:
-        """One of many."""
+        """Draw how far the copy of one run of many is, by its name."""
         if at.files_total:
             size = f"{format_bytes(at.bytes_done)} of {format_bytes(at.bytes_total)}"
             self._line.draw(f"{name}: {at.files_done} of {format_count(at.files_total, 'file')}, {size}")

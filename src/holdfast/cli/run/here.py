@@ -16,7 +16,7 @@ from holdfast.platforms.local.foreground import become_supervisor, find_reason, 
 from holdfast.platforms.local.start import SubmitContext, start_here
 
 if TYPE_CHECKING:
-    from holdfast.desk.terminal import Heard
+    from holdfast.desk.terminal import ReceivedSignals
     from holdfast.model.job import JobSpec
 
     from .wish import RunWish
@@ -49,7 +49,7 @@ def run(spec: JobSpec, wish: RunWish) -> int:
         raise
 
 
-def _follow(run_dir: str, run_id: str, listened: tuple[int, Heard], *, as_json: bool) -> int:
+def _follow(run_dir: str, run_id: str, listened: tuple[int, ReceivedSignals], *, as_json: bool) -> int:
     if not as_json:
         note(f"run {run_id}")
     from holdfast.cli import attach  # lazy: loaded while the run starts

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from holdfast.cli.job.documents import Node
-    from holdfast.desk.orders.like import RecordedJob
+    from holdfast.desk.orders.like import JobAtPlace
     from holdfast.model.job import JobSpec
     from holdfast.model.order import CodeRef
 
@@ -70,7 +70,7 @@ def resolve_elsewhere(
 
 
 def _stay(
-    other: RecordedJob, place: str, nodes: Mapping[str, Node], command: Sequence[str], *, send_code: bool
+    other: JobAtPlace, place: str, nodes: Mapping[str, Node], command: Sequence[str], *, send_code: bool
 ) -> LikeJob:
     """At the place of the run itself: with its code, which is there, unless another directory is named."""
     moved = "workdir" in nodes
@@ -84,7 +84,7 @@ def _stay(
 
 
 def _move(
-    other: RecordedJob, place: str, nodes: Mapping[str, Node], command: Sequence[str], *, send_code: bool
+    other: JobAtPlace, place: str, nodes: Mapping[str, Node], command: Sequence[str], *, send_code: bool
 ) -> JobSpec:
     """At another place, or on this machine: with the code of this desk."""
     _refuse_foreign(other.job, other.name, place, nodes)
@@ -145,7 +145,7 @@ def _refuse_foreign(
         )
 
 
-def _find_workdir(other: RecordedJob, place: str, cwd: str, *, send_code: bool) -> str:
+def _find_workdir(other: JobAtPlace, place: str, cwd: str, *, send_code: bool) -> str:
     """Where the job works there: in the code of that run, if this desk has the same.
 
     Raises:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from holdfast.model.job import JobSpec
     from holdfast.model.place import Place
     from holdfast.model.run import State
-    from holdfast.platforms.base import Submission
+    from holdfast.platforms.base import OrderResult
     from holdfast.transfer.box import Box
 
     from .wish import RunWish
@@ -64,7 +64,7 @@ def run(spec: JobSpec, wish: RunWish) -> int:
     return report(answer, as_json=wish.as_json) if wish.detach else _follow(answer, as_json=wish.as_json)
 
 
-def order(spec: JobSpec, wish: RunWish) -> Submission | None:
+def order(spec: JobSpec, wish: RunWish) -> OrderResult | None:
     """Have `spec` taken at the place; None where it is only shown what that would be.
 
     Raises:
@@ -112,7 +112,7 @@ def _show_script(draft: Draft, place: Place) -> str:
     return show_script(draft.job, draft.native, read_facts(place).facts, EXAMPLE_ID.format(name=draft.job.name))
 
 
-def _submit(draft: Draft, box: Box, wish: RunWish) -> Submission:
+def _submit(draft: Draft, box: Box, wish: RunWish) -> OrderResult:
     return submit_draft(
         draft,
         box,
@@ -124,7 +124,7 @@ def _submit(draft: Draft, box: Box, wish: RunWish) -> Submission:
     )
 
 
-def report(answer: Submission, *, as_json: bool) -> int:
+def report(answer: OrderResult, *, as_json: bool) -> int:
     """Say what was taken; the exit code."""
     started, ref = answer.started, answer.ref
     if started is None and ref.native_id is not None:
@@ -145,7 +145,7 @@ def report(answer: Submission, *, as_json: bool) -> int:
     return started.exit_code or 0
 
 
-def _follow(answer: Submission, *, as_json: bool) -> int:
+def _follow(answer: OrderResult, *, as_json: bool) -> int:
     if not as_json:
         note(f"run {answer.ref.place}:{answer.ref.run_id}")
     words = ["attach", *(["--json"] if as_json else []), answer.ref.run_id]

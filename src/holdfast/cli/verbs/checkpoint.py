@@ -7,10 +7,10 @@ import click
 from holdfast.agent.control.checkpoints.request import request_checkpoint
 from holdfast.agent.view.find import find_run, require_own
 from holdfast.cli.completion import complete_runs
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.checkpoint import print_answer
-from holdfast.cli.wait_option import parse_wait
 
 from . import SUMMARIES
 
@@ -34,7 +34,7 @@ def command(*, run: str, wait: str, no_wait: bool, reason: str, runs: str | None
     durable that is not older than the request. Requests that come before the job has taken one up are answered by the
     same save. Exit code 75: nothing was saved in the time to wait; the request stays. 64: the job does not run.
     """
-    wait_s = parse_wait(wait)
+    wait_s = parse_duration_option(wait, "--wait")
     found = find_run(run, root=runs)
     if found.notice:
         note(found.notice)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.lazy_group import complete_places
 from holdfast.cli.render import print_record
 from holdfast.cli.render.cost import print_costs
-from holdfast.cli.wait_option import parse_wait
 from holdfast.desk.connect import find_place
 from holdfast.desk.cost.estimate import estimate
 from holdfast.desk.cost.every import list_costs
@@ -63,7 +63,7 @@ def command(
         raise UsageError("an estimate is of one place", hint="holdfast cost PLACE --pull GB")
     found = list_costs(None if place is None else find_place(place))
     if place is not None:
-        interval_s = parse_wait(interval, "--save-every")
+        interval_s = parse_duration_option(interval, "--save-every")
         found = estimate(found, gb=gb, times=times, price=price, interval_s=interval_s, machines=machines)
     print_record(found) if as_json else print_costs(found, named=place)
     return 0

@@ -11,12 +11,12 @@ from holdfast.agent.doctor.examine import examine_host
 from holdfast.agent.doctor.reap import end_leftovers, find_leftovers
 from holdfast.agent.view.runs.roots import list_roots
 from holdfast.cli.consent import confirm
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import is_terminal, note, print_record
 from holdfast.cli.render.doctor import SectionPrinter, print_counts, print_leftovers, print_reaping
 from holdfast.model.errors import UsageError
 from holdfast.model.finding import Finding
-from holdfast.model.units import parse_duration
 
 from . import SUMMARIES
 
@@ -47,7 +47,7 @@ def command(
     74 when what is done cannot be recorded.
     """
     if reap:
-        return _reap(yes=yes, grace_s=_read_grace(grace), runs=runs, as_json=as_json)
+        return _reap(yes=yes, grace_s=parse_duration_option(grace, "--grace", "10s"), runs=runs, as_json=as_json)
     if yes:
         raise UsageError("--yes belongs to --reap: without it nothing is changed", hint="leave it out")
     hear = _hear_nothing if as_json else SectionPrinter()
@@ -64,13 +64,6 @@ def _tell(text: str) -> None:
     """What takes long is said to people only."""
     if is_terminal(sys.stderr):
         note(text)
-
-
-def _read_grace(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"--grace: {error}", hint="write it like 10s") from error
 
 
 def _reap(*, yes: bool, grace_s: float, runs: str | None, as_json: bool) -> int:

@@ -7,6 +7,7 @@ import signal
 import click
 
 from holdfast.agent.drill.report import DrillRequest
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.interrupt import interruptible
 from holdfast.cli.job.config_syntax import refuse_bad_configs
 from holdfast.cli.job.options import JobCommand, job_options, refuse_slurm, resolve_job
@@ -16,8 +17,6 @@ from holdfast.cli.placed.wish import read_place
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.drill import print_rehearsal
 from holdfast.desk.orders.paths import DeskPath
-from holdfast.model.errors import UsageError
-from holdfast.model.units import parse_duration
 
 from . import SUMMARIES
 
@@ -91,7 +90,9 @@ def command(  # noqa: PLR0913 - its options
     refuse_slurm(options, place)
     spec = resolve_job(job, command, options, elsewhere=place is not None)
     refuse_bad_configs((spec.config,) if place is None or isinstance(spec.config, DeskPath) else ())
-    wanted = DrillRequest(kills=kills, stop=stop, seed=drill_seed, time_s=_read_time(time), until=until)
+    wanted = DrillRequest(
+        kills=kills, stop=stop, seed=drill_seed, time_s=parse_duration_option(time, "--time"), until=until
+    )
     if place is not None:
         from holdfast.cli.placed.ordered.drill import rehearse_there  # lazy: who has no places does not pay for them
 
@@ -108,10 +109,3 @@ def command(  # noqa: PLR0913 - its options
 
 def _tell_nothing(text: str) -> None:
     """For programs, who get the record."""
-
-
-def _read_time(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"--time: {error}", hint="write it like 90s or 5m") from error

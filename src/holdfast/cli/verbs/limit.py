@@ -10,13 +10,13 @@ from holdfast.agent.caller import describe_caller
 from holdfast.agent.control.job.change import RecordedJob, find_changes, read_recorded_job
 from holdfast.agent.control.job.live_limits import change_limits
 from holdfast.cli.completion import complete_runs
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.job.options import JobCommand, resolve_change, take_options
 from holdfast.cli.job.schema import KEYS
 from holdfast.cli.named_run import find_own
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import print_record
 from holdfast.cli.render.limit import print_limits
-from holdfast.cli.wait_option import parse_wait
 from holdfast.core.job.live_limits import LIVE_FIELDS
 from holdfast.model.errors import UsageError
 from holdfast.model.units import parse_duration
@@ -33,7 +33,6 @@ holdfast limit digits --memory 8GB --cpus 2
 holdfast limit digits --memory none            no memory limit any more"""
 OFFERED = [key for key in KEYS if key.field in LIVE_FIELDS]
 TIMES = {key.path.replace(".", "__"): key for key in OFFERED if key.field.endswith("_s")}
-ANSWER_WITHIN_S = 15.0
 HINT = "name what is to change, such as --memory 8GB or --timeout +2h; holdfast show has what is in force"
 
 
@@ -73,13 +72,12 @@ def command(
     if command:
         raise UsageError("the command of a running job cannot be changed", hint="holdfast restart RUN -- COMMAND")
     found = find_own(run, runs)
-    wait_s = parse_wait(wait)
     answer = change_limits(
         found.run_dir,
         lambda: _find_wanted(found, options),
         force=force,
         by=describe_caller(),
-        wait_s=ANSWER_WITHIN_S if wait_s is None else wait_s,
+        wait_s=parse_duration_option(wait, "--wait"),
         dry_run=dry_run,
     )
     print_record(answer) if as_json else print_limits(answer, dry_run=dry_run)

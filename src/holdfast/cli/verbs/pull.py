@@ -11,7 +11,7 @@ from holdfast.cli.render import note, print_record
 from holdfast.cli.render.copying import CopyProgress
 from holdfast.cli.render.pulled import print_plan, print_pulled
 from holdfast.core.pull.stream import Wish
-from holdfast.desk.pull import Pulled, PulledRuns, PullPlan, PullPlans, Source, find_source, plan_pull, pull
+from holdfast.desk.pull import Pulled, PulledRuns, PullPlan, PullPlans, PullSource, find_source, plan_pull, pull
 from holdfast.desk.route.router import split_run
 from holdfast.model.errors import EXIT_STOPPED, ResultMissing
 from holdfast.model.ids import is_run_id
@@ -93,7 +93,7 @@ def _split(words: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:
     return words[:-1], last
 
 
-def _pull(source: Source, directory: str, wish: Wish, accept: tuple[str, ...]) -> Pulled | None:
+def _pull(source: PullSource, directory: str, wish: Wish, accept: tuple[str, ...]) -> Pulled | None:
     """Pull one run, with its progress shown; None where somebody stopped it."""
     meters = [CopyProgress(), CopyProgress("looked at what is here: "), CopyProgress("tried by loading: ")]
 

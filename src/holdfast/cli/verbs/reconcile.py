@@ -46,7 +46,7 @@ def command(*, place: str | None, dry_run: bool, runs: str | None, as_json: bool
             raise UsageError("--dry-run and --runs are about runs of one machine", hint=f"say them with --on {place}")
         return _reconcile_place(place, as_json=as_json)
     from holdfast.agent.patrol.reconcile import reconcile_runs  # lazy: a desk without Linux cannot load it
-    from holdfast.agent.queue.change.work import add_queue  # lazy: as above
+    from holdfast.agent.queue.change.work import add_queue  # lazy: a desk without Linux cannot load it
 
     found = reconcile_runs(runs, dry_run=dry_run)
     if runs is None:

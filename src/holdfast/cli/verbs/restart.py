@@ -18,6 +18,7 @@ from holdfast.agent.view.live.attempt import read_followed
 from holdfast.agent.view.live.start import prove_start
 from holdfast.agent.view.source_change import read_origin
 from holdfast.cli.attach import follow_run
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.job.config_syntax import refuse_bad_configs
 from holdfast.cli.job.options import JobCommand, asks_slurm, resolve_change
 from holdfast.cli.job.restart_options import restart_options
@@ -26,7 +27,6 @@ from holdfast.cli.render import note, print_record
 from holdfast.cli.render.job_change import describe_changes
 from holdfast.cli.render.start import describe_start
 from holdfast.cli.render.stop import StopReporter
-from holdfast.cli.wait_option import parse_wait
 from holdfast.desk.caller import CALLER
 from holdfast.model.errors import UsageError
 from holdfast.model.record import record
@@ -115,7 +115,7 @@ def command(  # noqa: PLR0913 - its options
         found.run_dir,
         environ=os.environ,
         by=describe_caller(),
-        wait_s=parse_wait(wait),
+        wait_s=parse_duration_option(wait, "--wait"),
         tell=StopReporter(quiet=as_json),
         change=lambda: build_change(found.run_dir, before, asked, by=describe_caller(), job_file=job_file),
         recorded=recorded,

@@ -8,10 +8,11 @@ from holdfast.agent.control import remove
 from holdfast.agent.control.remove import Removal
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.consent import confirm, is_of_others
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import clean, note, print_record, table
 from holdfast.model.errors import UsageError
-from holdfast.model.units import format_bytes, format_count, parse_duration
+from holdfast.model.units import format_bytes, format_count
 
 from . import SUMMARIES
 
@@ -54,7 +55,8 @@ def command(
         if names:
             hint = "leave one out; `holdfast ls --all --state STATE` lists those of a state"
             raise UsageError("runs by name and by --state or --older do not go together", hint=hint)
-        names = tuple(remove.find_ended(states, _read_age(older), runs))
+        older_s = parse_duration_option(older, "--older", "36h or 7d")
+        names = tuple(remove.find_ended(states, older_s, runs))
         if not names:
             note("no ended run matches; nothing was removed")
     elif not names:
@@ -73,13 +75,6 @@ def command(
     elif names:
         _print(found)
     return examined.refused[0].exit_code if examined.refused else 0
-
-
-def _read_age(text: str | None) -> float | None:
-    try:
-        return None if text is None else parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"--older: {error}", hint="write it like 36h or 7d") from error
 
 
 def _print(found: Removal) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.job.config_syntax import refuse_bad_configs
 from holdfast.cli.job.env_file import env_file_option
 from holdfast.cli.job.options import JobCommand, asks_slurm, job_options, refuse_slurm, resolve_job, resolve_like
@@ -16,7 +17,6 @@ from holdfast.desk.orders.paths import DeskPath
 from holdfast.model.errors import UsageError
 from holdfast.model.place import LOCAL
 from holdfast.model.record import replace
-from holdfast.model.units import parse_duration
 
 from . import SUMMARIES
 
@@ -103,7 +103,9 @@ def command(  # noqa: PLR0913 - one for each option
     else:
         spec = resolve_job(job, command, options, elsewhere=place is not None)
     refuse_bad_configs((spec.config,) if place is None or isinstance(spec.config, DeskPath) else ())
-    wish = RunWish(job, detach, _read_prove(prove), runs, dry_run, as_json, place, run_id, not no_code)
+    wish = RunWish(
+        job, detach, parse_duration_option(prove, "--prove", "5s"), runs, dry_run, as_json, place, run_id, not no_code
+    )
     wish = replace(wish, asks_slurm=asks_slurm(options), code=code)
     if place is None:
         from holdfast.cli.run.here import run as run_here  # lazy: a desk may lack what a start needs
@@ -136,15 +138,8 @@ def _resolve_like(
         found = resolve_elsewhere(like, place or LOCAL, command, options, send_code=send_code)
         return found.job, found.code
     from holdfast.agent.control.job.change import read_recorded_job  # lazy: for --like alone
-    from holdfast.cli.named_run import find_readable  # lazy: as above
+    from holdfast.cli.named_run import find_readable  # lazy: for --like alone
 
     run = find_readable(like, None)
     before = read_recorded_job(run.run_dir)
     return resolve_like(before.spec, command, options), None
-
-
-def _read_prove(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise click.UsageError(f"--prove: {error}") from error

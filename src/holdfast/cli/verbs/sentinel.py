@@ -7,11 +7,11 @@ import click
 from holdfast.agent.patrol.sentinel.arm import arm_detached, list_sentinels, parse_condition, wait_here
 from holdfast.agent.view.find import find_run, refuse_copy, require_readable
 from holdfast.cli.completion import complete_runs
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.job.notify_option import check_words
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.sentinels import print_armed, print_sentinels
-from holdfast.cli.wait_option import parse_wait
 from holdfast.model.errors import UsageError
 
 from . import SUMMARIES
@@ -59,7 +59,7 @@ def command(
     """
     condition = None if wanted is None else parse_condition(wanted)
     check_words(notify_command)
-    life_s = parse_wait(life)
+    life_s = parse_duration_option(life, "--max")
     assert life_s is not None
     if life_s <= 0:
         raise UsageError("--max must be longer than nothing", hint="write it like 30m")

@@ -12,12 +12,12 @@ from holdfast.agent.view.find import FoundRun, is_own
 from holdfast.agent.view.observe import observe_run
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.consent import confirm, is_of_others
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.errors import report, translate
 from holdfast.cli.named_run import find_to_stop
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import clean, print_record
 from holdfast.cli.render.stop import StopReporter, print_stopped
-from holdfast.cli.wait_option import parse_wait
 from holdfast.model.errors import HoldfastError
 
 from . import SUMMARIES
@@ -52,7 +52,7 @@ def command(
     of another account with a --reason: its owner reads who stopped it and why, and a
     lease area keeps an audit line.
     """
-    wish = StopWish(now, reason, parse_wait(wait))
+    wish = StopWish(now, reason, parse_duration_option(wait, "--wait"))
     found: dict[str, FoundRun] = {}
     errors: list[tuple[str, Exception]] = []
     for name in names:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.lazy_group import complete_places
 from holdfast.cli.path_type import PATH
 from holdfast.cli.teardown import check, teardown
-from holdfast.cli.wait_option import parse_wait
 from holdfast.desk.connect import find_place
 from holdfast.desk.route.router import split_run
 from holdfast.desk.teardown.gate import Wish
@@ -69,7 +69,7 @@ def command(  # noqa: PLR0913 - one keyword an option
     name, run = split_run(place)
     known = find_place(place if name is None else name)
     if checks:
-        return check(known, parse_wait(wait) or 0.0, as_json=as_json)
+        return check(known, parse_duration_option(wait, "--wait"), as_json=as_json)
     if bool(left) != bool(reason):
         raise UsageError("--leave and --reason go together", hint="--leave RUN --reason 'why it is not needed'")
     if left and name is not None:

@@ -7,12 +7,11 @@ import time
 import click
 
 from holdfast.cli.completion import complete_anything
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.lazy_group import complete_places
 from holdfast.cli.wait import wait
 from holdfast.desk.caller import CALLER
-from holdfast.model.errors import UsageError
 from holdfast.model.place import LOCAL
-from holdfast.model.units import parse_duration
 
 from . import SUMMARIES
 
@@ -53,7 +52,7 @@ def command(
     PLACE:NAME is waited for at its place, several places at once. A link that ends is made again, and the wait goes on;
     a place that cannot be reached for an hour ends it, with exit code 69, which says nothing of the run.
     """
-    deadline = None if timeout is None else time.monotonic() + _parse_timeout(timeout)
+    deadline = None if timeout is None else time.monotonic() + parse_duration_option(timeout, "--timeout", "90s or 8h")
     wanted = () if everything else names
     if CALLER.place is None and (on not in (None, LOCAL) or any(":" in name for name in names)):
         from holdfast.cli.placed.wait import group_names, wait_placed  # lazy: who has no places does not pay for them
@@ -63,10 +62,3 @@ def command(
             return wait_placed(places, deadline=deadline, quiet=quiet, as_json=as_json)
         wanted = places[LOCAL]
     return wait(wanted, deadline=deadline, quiet=quiet, as_json=as_json)
-
-
-def _parse_timeout(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"--timeout: {error}", hint="write it like 90s or 8h") from error

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from holdfast.core.run.stall import BUSY_FACTOR, CEILING_S, EXEMPT, FACTOR, FLOOR_S, STARTUP_S
 from holdfast.model.record import record
-from holdfast.model.scheduler import Word
+from holdfast.model.scheduler import SchedulerReport
 
 
 class RunStatus(str, Enum):
@@ -61,7 +61,7 @@ class CompletionEvidence:
     newer_schema: int = 0
     unread: tuple[str, ...] = ()
     scheduler: str = ""
-    word: Word | None = None
+    word: SchedulerReport | None = None
 
 
 @record

@@ -30,7 +30,7 @@ from holdfast.model.slurm import SLURM
 from holdfast.platforms.slurm.arrays import ShownArray, show_arrays
 
 from .build import find_profile, list_setup
-from .journal import Ordered
+from .journal import OrderKind
 from .submit import Asked, send_order
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def enqueue_draft(draft: JobsDraft, box: Box, *, tell: Callable[[str], None]) ->
         return read_taken(answer, order_id, submission.group, box.place.name)
 
     tree_hash = "" if draft.tree is None else draft.tree.ref.tree
-    asked = Asked(Ordered.JOBS, clean_name(submission.group), draft.sha256, tree_hash, draft.tree)
+    asked = Asked(OrderKind.JOBS, clean_name(submission.group), draft.sha256, tree_hash, draft.tree)
     return send_order(asked, box, take, run_id=None, tell=tell)
 
 

@@ -63,7 +63,7 @@ class Step(str, Enum):
         return self in {Step.TAKEN, Step.FOLLOWED, Step.REMOVED}
 
 
-class Ordered(str, Enum):
+class OrderKind(str, Enum):
     """What an order asks for: a run, whose id is the order's, or jobs for the place's queue."""
 
     RUN = "run"
@@ -87,11 +87,11 @@ class JournalEntry:
     tree: str = ""
     run_dir: str = ""
     message: str = ""
-    what: Ordered = Ordered.RUN
+    what: OrderKind = OrderKind.RUN
 
 
 @record
-class Claim:
+class ClaimedOrder:
     """An order that this process is at: its run id, and the step that an earlier command came to (None: it is new)."""
 
     run_id: str
@@ -149,7 +149,7 @@ def has_taken(place: str, tree: str) -> bool:
 def has_queued(place: str, now_s: float) -> bool:
     """Whether jobs that this desk handed in there lately may still have to run, so that there may be runs not seen."""
     orders = list_orders(read_journal(place)).values()
-    taken = [entry.at for entry in orders if entry.what is Ordered.JOBS and entry.step is Step.TAKEN]
+    taken = [entry.at for entry in orders if entry.what is OrderKind.JOBS and entry.step is Step.TAKEN]
     return any((find_age(at, now_s) or 0.0) < LATELY_S for at in taken)
 
 
@@ -186,9 +186,9 @@ def claim_order(
     tree: str,
     *,
     run_id: str | None = None,
-    what: Ordered = Ordered.RUN,
+    what: OrderKind = OrderKind.RUN,
     ended: Collection[str] = (),
-) -> Iterator[Claim]:
+) -> Iterator[ClaimedOrder]:
     """Be the one process that is at an order: one of this job and tree that is open, else a new one.
 
     Open is one without an answer, and one that was followed and is not among the `ended` runs. `name` is the job's or
@@ -210,7 +210,7 @@ def claim_order(
             # Only now nobody else can answer it meanwhile.
             begun = list_orders(read_journal(place)).get(candidate)
             if run_id is not None or (begun is not None and _is_open(begun, ended)):
-                claim = Claim(candidate, begun)
+                claim = ClaimedOrder(candidate, begun)
                 break
             os.close(lock)
             lock = -1
@@ -255,13 +255,13 @@ def find_open(place: str, job_sha256: str, tree: str, ended: Collection[str]) ->
     return found[::-1]
 
 
-def _begin(place: str, name: str) -> tuple[Claim, int]:
+def _begin(place: str, name: str) -> tuple[ClaimedOrder, int]:
     for _ in range(MOST_IDS):
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
         run_id = build_run_id(stamp, name, os.urandom(2).hex())
         lock = _lock(place, run_id, must_be_new=True)
         if lock >= 0:
-            return Claim(run_id), lock
+            return ClaimedOrder(run_id), lock
     raise StorageError(f"{MOST_IDS} run ids in a row are taken", hint=f"look into {_directory(place)}/{ORDERS}")
 
 

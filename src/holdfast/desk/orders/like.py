@@ -23,7 +23,7 @@ LIMIT_S = 30.0
 
 
 @record
-class RecordedJob:
+class JobAtPlace:
     """The job of a run at a place; `name` is ``PLACE:RUN``.
 
     Paths inside of its `code` are relative to its working directory, all others are those of the place. `code` is None
@@ -35,7 +35,7 @@ class RecordedJob:
     code: CodeRef | None
 
 
-def fetch_job(box: Box, run: str, *, keeps_setup: bool) -> RecordedJob:
+def fetch_job(box: Box, run: str, *, keeps_setup: bool) -> JobAtPlace:
     """The job of a run at a place. With `keeps_setup` its own lines of setup are wanted, without those of the place.
 
     Raises:
@@ -62,7 +62,7 @@ def fetch_job(box: Box, run: str, *, keeps_setup: bool) -> RecordedJob:
             f"is not known: {'; '.join(job.setup)}",
             hint="say those of the job: --setup LINE",
         )
-    return RecordedJob(name, replace(job, name=clean_name(job.name), setup=job.setup[len(lines) :]), code)
+    return JobAtPlace(name, replace(job, name=clean_name(job.name), setup=job.setup[len(lines) :]), code)
 
 
 def _leads_out(job: JobSpec, workdir: str) -> bool:

@@ -26,11 +26,11 @@ from holdfast.model.errors import (
 )
 from holdfast.model.record import record
 from holdfast.model.scheduler import SCHEDULER_AWAY
-from holdfast.platforms.base import Submission
+from holdfast.platforms.base import OrderResult
 from holdfast.transfer.code.push import push_tree
 
 from .build import build_order, find_profile
-from .journal import Ordered, Step, claim_order, find_open, has_taken, note_step
+from .journal import OrderKind, Step, claim_order, find_open, has_taken, note_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.transfer.code.tree import CodeTree
 
     from .build import Draft
-    from .journal import Claim, JournalEntry
+    from .journal import ClaimedOrder, JournalEntry
 
 LONGEST_REASON = 1000
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
@@ -50,7 +50,7 @@ PATIENCE_S = sum(PAUSES_S)
 """So long after the first try that failed no other is begun: a place that hangs takes its time for each."""
 
 
-ONCE = {Ordered.RUN: "as one run", Ordered.JOBS: "and no job is there twice"}
+ONCE = {OrderKind.RUN: "as one run", OrderKind.JOBS: "and no job is there twice"}
 Answer = TypeVar("Answer")
 
 
@@ -58,7 +58,7 @@ Answer = TypeVar("Answer")
 class Asked:
     """What is ordered, as the journal knows it: by its hash and its code; the tree goes along where there is one."""
 
-    what: Ordered
+    what: OrderKind
     name: str
     sha256: str
     tree_hash: str
@@ -75,7 +75,7 @@ def submit_draft(
     prove_s: float | None,
     tell: Callable[[str], None],
     pauses_s: Sequence[float] = PAUSES_S,
-) -> Submission:
+) -> OrderResult:
     """Have `draft` taken at the box's place, once; `tell` gets words for people on what happens meanwhile.
 
     Without `prove_s` the command follows the run to its end (`hold_order`): one that was cut off in it is gone on with.
@@ -86,10 +86,10 @@ def submit_draft(
     """
     place = box.place
 
-    def take(run_id: str, bundle: str) -> Submission:
+    def take(run_id: str, bundle: str) -> OrderResult:
         return platform.submit(build_order(draft, place, run_id=run_id, bundle=bundle, argv=argv), prove_s=prove_s)
 
-    asked = Asked(Ordered.RUN, draft.job.name, _hash_asked(draft.order_sha256, place), draft.tree_hash, draft.tree)
+    asked = Asked(OrderKind.RUN, draft.job.name, _hash_asked(draft.order_sha256, place), draft.tree_hash, draft.tree)
     answer = send_order(asked, box, take, run_id=run_id, tell=tell, pauses_s=pauses_s, followed=prove_s is None)
     started, condition = answer.started, "created"
     if started is not None and started.exit_code is None:
@@ -156,7 +156,7 @@ def send_order(
             tell(f"left alone: {sent.describe()}; the same command goes on with it, {ONCE[asked.what]}")
             raise
         try:
-            run_dir = answer.ref.run_dir if isinstance(answer, Submission) else ""
+            run_dir = answer.ref.run_dir if isinstance(answer, OrderResult) else ""
             note_step(place, Step.FOLLOWED if followed else Step.TAKEN, claim.run_id, run_dir=run_dir)
         except StorageError as error:
             # It is there whatever our own disk says; asked again, the place answers the same.
@@ -171,7 +171,7 @@ class _Attempts:
     """
 
     def __init__(
-        self, claim: Claim, place: str, what: Ordered, tell: Callable[[str], None], pauses_s: Sequence[float]
+        self, claim: ClaimedOrder, place: str, what: OrderKind, tell: Callable[[str], None], pauses_s: Sequence[float]
     ) -> None:
         self._name, self._what = f"{place}:{claim.run_id}", what
         self._tell = tell
@@ -204,7 +204,7 @@ class _Attempts:
 
     def describe(self) -> str:
         """What is known of it while there is no answer."""
-        does = "runs" if self._what is Ordered.RUN else "was taken"
+        does = "runs" if self._what is OrderKind.RUN else "was taken"
         return f"whether {self._name} {does} is not known" if self.order else "nothing was ordered yet"
 
     def _pause(self, error: PlaceError) -> PlaceError:
@@ -236,7 +236,7 @@ def _may_pass(error: HoldfastError) -> bool:
     return isinstance(error, (PlaceError, Refused, StorageError, ResourceBusy, InternalError))
 
 
-def _say_resumed(begun: JournalEntry, place: str, what: Ordered) -> str:
+def _say_resumed(begun: JournalEntry, place: str, what: OrderKind) -> str:
     name = f"{place}:{begun.run_id}"
     if begun.step is Step.FOLLOWED:
         return f"going on with {name}, which this command began at {begun.at}; --run-id begins another"
@@ -245,5 +245,5 @@ def _say_resumed(begun: JournalEntry, place: str, what: Ordered) -> str:
     how = "was sent and not answered" if begun.step is Step.SENT else "was not sent"
     if begun.message:
         how = f"was not taken then ({begun.message})"
-    another = "; --run-id begins another" if what is Ordered.RUN else ""
+    another = "; --run-id begins another" if what is OrderKind.RUN else ""
     return f"going on with {name}, which was ordered at {begun.at} and {how}{another}"

@@ -14,7 +14,7 @@ from holdfast.host.clock import format_utc
 from holdfast.model.errors import UsageError
 from holdfast.model.place import Rent
 
-from .values import WrongValueError, read_text, show_value
+from .values import PlaceValueError, read_text, show_value
 
 _CURRENCY = re.compile(r"[A-Z]{3}\Z")
 _URL = re.compile(r"https?://[^\s/?#]+[^\s]*\Z")
@@ -36,7 +36,7 @@ def read_rent(node: Node, label: str, problems: list[str]) -> Rent | None:
             continue
         try:
             fields[key] = _READERS[key](value)
-        except WrongValueError as error:
+        except PlaceValueError as error:
             problems.append(f"{where}: {error}")
     if len(problems) > before:
         return None
@@ -49,51 +49,51 @@ def _read_since(node: Node) -> str:
     try:
         moment = parse_moment(text, time.time(), option="since")
     except UsageError as error:
-        raise WrongValueError(f"{error}; write it like 2026-11-23T08:00Z") from error
+        raise PlaceValueError(f"{error}; write it like 2026-11-23T08:00Z") from error
     if moment is None or not re.match(r"\d{4}-", text):
-        raise WrongValueError(f"{text[:40]!r} is no moment; write it like 2026-11-23T08:00Z")
+        raise PlaceValueError(f"{text[:40]!r} is no moment; write it like 2026-11-23T08:00Z")
     return format_utc(moment)
 
 
 def _read_amount(node: Node) -> float:
     if isinstance(node.value, bool) or not isinstance(node.value, (int, float)) or not 0 <= node.value < 1e9:
-        raise WrongValueError(f"expected an amount that is not negative, found {show_value(node)}")
+        raise PlaceValueError(f"expected an amount that is not negative, found {show_value(node)}")
     return float(node.value)
 
 
 def _read_currency(node: Node) -> str:
     text = read_text(node)
     if not _CURRENCY.match(text):
-        raise WrongValueError(f"{text[:40]!r} is no currency; write its three letters, like USD")
+        raise PlaceValueError(f"{text[:40]!r} is no currency; write its three letters, like USD")
     return text
 
 
 def _read_plain(node: Node) -> str:
     text = read_text(node)
     if is_secret_value(text):
-        raise WrongValueError("looks like a secret, which does not stand in this file")
+        raise PlaceValueError("looks like a secret, which does not stand in this file")
     return text
 
 
 def _read_texts(node: Node) -> tuple[str, ...]:
     if not isinstance(node.value, list):
-        raise WrongValueError(f"expected a list of texts, found {show_value(node)}")
+        raise PlaceValueError(f"expected a list of texts, found {show_value(node)}")
     return tuple(map(_read_plain, node.value))
 
 
 def _read_command(node: Node) -> tuple[str, ...]:
     words = _read_texts(node)
     if not words or not words[0] or any("\0" in word for word in words):
-        raise WrongValueError('expected the words of a command, like ["provider", "show", "ID"]')
+        raise PlaceValueError('expected the words of a command, like ["provider", "show", "ID"]')
     if redact_argv(words)[1]:
-        raise WrongValueError("holds what looks like a secret; have the command read it from where it is kept")
+        raise PlaceValueError("holds what looks like a secret; have the command read it from where it is kept")
     return words
 
 
 def _read_url(node: Node) -> str:
     text = _read_plain(node)
     if not _URL.match(text):
-        raise WrongValueError(f"{text[:80]!r} is no address; write it like https://status.example/ID")
+        raise PlaceValueError(f"{text[:80]!r} is no address; write it like https://status.example/ID")
     return text
 
 

@@ -20,7 +20,7 @@ from holdfast.model.slurm import SLURM
 from holdfast.transport.base import SAFE_WORD
 
 from .rent import read_rent
-from .values import WrongValueError, read_text, show_value
+from .values import PlaceValueError, read_text, show_value
 
 KEYS = ("kind", "host", "port", "root", "python", "setup", "env_from", "slurm", "profile", "rent")
 KINDS = ("ssh", "local", "slurm")
@@ -103,7 +103,7 @@ def _build(name: str, stated: Mapping[str, Node], where: str, problems: list[str
             continue
         try:
             fields[key] = _READERS[key](node)
-        except WrongValueError as error:
+        except PlaceValueError as error:
             problems.append(f"{label}: {error}")
     kind = fields.setdefault("kind", "ssh" if "host" in stated else "local")
     if kind == "ssh" and "host" not in stated:
@@ -128,9 +128,9 @@ def _read_choice(choices: tuple[str, ...]) -> Callable[[Node], str]:
         if text in choices:
             return text
         if text in NOT_YET and "ssh" in choices:
-            raise WrongValueError(f"places of kind {text} are not there yet; there are {', '.join(choices)}")
+            raise PlaceValueError(f"places of kind {text} are not there yet; there are {', '.join(choices)}")
         near = find_near(text, choices)
-        raise WrongValueError(
+        raise PlaceValueError(
             f"{text[:80]!r} is none of {', '.join(choices)}" + (f"; did you mean {near}?" if near else "")
         )
 
@@ -142,14 +142,14 @@ def _read_host(node: Node) -> str:
     if _HOST.match(text):
         return text
     if behind := _PORT_BEHIND.match(text):
-        raise WrongValueError(f"{text[:80]!r}: ssh takes the port apart from the host: port {behind[1]}")
-    raise WrongValueError(f"{text[:80]!r} is not what ssh takes: an alias, NAME or USER@NAME of letters, digits, . _ -")
+        raise PlaceValueError(f"{text[:80]!r}: ssh takes the port apart from the host: port {behind[1]}")
+    raise PlaceValueError(f"{text[:80]!r} is not what ssh takes: an alias, NAME or USER@NAME of letters, digits, . _ -")
 
 
 def _read_port(node: Node) -> int:
     value = node.value
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65535:
-        raise WrongValueError(f"expected a port from 1 to 65535, found {show_value(node)}")
+        raise PlaceValueError(f"expected a port from 1 to 65535, found {show_value(node)}")
     return value
 
 
@@ -157,22 +157,22 @@ def _read_root(node: Node) -> str:
     text = _read_path(read_text(node))
     if text.startswith(("/", "~/")):
         return text
-    raise WrongValueError(f"{text[:80]!r} is neither absolute nor below the home there (~/...)")
+    raise PlaceValueError(f"{text[:80]!r} is neither absolute nor below the home there (~/...)")
 
 
 def _read_python(node: Node) -> str:
     text = _read_path(read_text(node))
     if text.startswith(("/", "~/")) or "/" not in text:
         return text
-    raise WrongValueError(f"{text[:80]!r} is relative; write it absolute, as ~/..., or as a name on the PATH there")
+    raise PlaceValueError(f"{text[:80]!r} is relative; write it absolute, as ~/..., or as a name on the PATH there")
 
 
 def _read_path(text: str) -> str:
     rest = text.removeprefix("~/")
     if not SAFE_WORD.match(rest):
-        raise WrongValueError(f"{text[:80]!r} may have letters, digits and . _ / + = @ : - only")
+        raise PlaceValueError(f"{text[:80]!r} may have letters, digits and . _ / + = @ : - only")
     if ".." in rest.split("/"):
-        raise WrongValueError(f"{text[:80]!r}: write it without ..")
+        raise PlaceValueError(f"{text[:80]!r}: write it without ..")
     return text.rstrip("/") or "/"
 
 
@@ -180,34 +180,34 @@ def _read_setup(node: Node) -> tuple[str, ...]:
     items = node.value if isinstance(node.value, list) else [node]
     lines = tuple(line for item in items for line in read_text(item).splitlines() if line.strip())
     if sum(map(len, lines)) > MOST_SETUP:
-        raise WrongValueError(f"more than {MOST_SETUP} characters; put them into a file there and source it")
+        raise PlaceValueError(f"more than {MOST_SETUP} characters; put them into a file there and source it")
     if any("\0" in line for line in lines):
-        raise WrongValueError("a zero byte is no part of a line of sh")
+        raise PlaceValueError("a zero byte is no part of a line of sh")
     return lines
 
 
 def _read_slurm(node: Node) -> dict[str, str]:
     if not isinstance(node.value, dict):
-        raise WrongValueError(f"expected a table of sbatch's options, found {show_value(node)}")
+        raise PlaceValueError(f"expected a table of sbatch's options, found {show_value(node)}")
     stated = {name: _read_option(value) for name, value in node.value.items()}
     try:
         return check_options(stated)
     except UsageError as error:
-        raise WrongValueError(str(error)) from error
+        raise PlaceValueError(str(error)) from error
 
 
 def _read_profile(node: Node) -> str:
     text = read_text(node)
     if PROFILE_NAME.fullmatch(text):
         return text
-    raise WrongValueError(f"{text[:80]!r} is no name of a profile; `holdfast profile ls` lists them")
+    raise PlaceValueError(f"{text[:80]!r} is no name of a profile; `holdfast profile ls` lists them")
 
 
 def _read_option(node: Node) -> str:
     if node.value is True:
         return ""
     if isinstance(node.value, (dict, list, bool)) or node.value is None:
-        raise WrongValueError(f"expected text, a number or true, found {show_value(node)}")
+        raise PlaceValueError(f"expected text, a number or true, found {show_value(node)}")
     return str(node.value)
 
 

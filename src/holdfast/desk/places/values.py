@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.desk.toml import Node
 
 
-class WrongValueError(ValueError):
+class PlaceValueError(ValueError):
     """A value is not what its key takes; the message says what was found and expected."""
 
 
@@ -13,10 +13,10 @@ def read_text(node: Node) -> str:
     """The text of a value.
 
     Raises:
-        WrongValueError: it is none.
+        PlaceValueError: it is none.
     """
     if not isinstance(node.value, str):
-        raise WrongValueError(f"expected text in quotes, found {show_value(node)}")
+        raise PlaceValueError(f"expected text in quotes, found {show_value(node)}")
     return node.value
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from holdfast.desk.author import name_author
 from holdfast.desk.caller import AUTHOR, FILES
 from holdfast.desk.runs.poll import record_row
-from holdfast.desk.terminal import Heard, OutputRefused, drain, say
+from holdfast.desk.terminal import OutputRefused, ReceivedSignals, drain, say
 from holdfast.model.errors import EXIT_STOPPED, CutOff, HoldfastError, PlaceError, StorageError, Unreachable
 from holdfast.model.record import field, record
 from holdfast.model.units import format_duration, parse_duration
@@ -99,7 +99,7 @@ class Following:
         screen: Screen,
         *,
         wake_fd: int,
-        heard: Heard,
+        heard: ReceivedSignals,
         beside: Beside | None = None,
         give_up_s: float = GIVE_UP_S,
     ) -> None:

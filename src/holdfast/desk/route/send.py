@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.desk.author import name_author
 from holdfast.desk.caller import AUTHOR, CONSENT, ENV_FROM
-from holdfast.desk.terminal import Heard, drain, listening, say
+from holdfast.desk.terminal import ReceivedSignals, drain, listening, say
 from holdfast.model.errors import EXIT_STOPPED, PlaceError, UsageError
 
 from .asking import Listener
@@ -153,7 +153,7 @@ class _Call:
             self._screen.begin_again()
 
 
-def _name_signal(heard: Heard) -> int:
+def _name_signal(heard: ReceivedSignals) -> int:
     return EXIT_STOPPED if heard[0] == signal.SIGINT else 128 + heard[0]
 
 

@@ -6,7 +6,7 @@ run, and is kept as one; what is not there is said, and the same command submits
 
 from __future__ import annotations
 
-from holdfast.desk.orders.journal import JournalEntry, Ordered, Step, is_being_sent, note_step
+from holdfast.desk.orders.journal import JournalEntry, OrderKind, Step, is_being_sent, note_step
 from holdfast.host import clock
 from holdfast.model.errors import InternalError, StorageError
 from holdfast.model.place import Place
@@ -58,7 +58,7 @@ def reconcile_place(place: Place, *, open_box: OpenBox, limit_s: float = LIMIT_S
     """
     orders = list_unanswered(place.name)
     before = list_unfinished(place.name)
-    asked = [*(order.run_id for order in orders if order.what is Ordered.RUN), *before][:MOST_ASKED]
+    asked = [*(order.run_id for order in orders if order.what is OrderKind.RUN), *before][:MOST_ASKED]
     at = clock.utc_now()
     answer = open_box(place).entry("poll", ("--limit", str(MOST_ROWS), *asked), limit_s=limit_s)
     poll = read_answer(place.name, answer, at=at, asked=asked)
@@ -82,7 +82,7 @@ def reconcile_place(place: Place, *, open_box: OpenBox, limit_s: float = LIMIT_S
 
 def _ask_queue(place: Place, orders: list[JournalEntry], open_box: OpenBox) -> frozenset[str]:
     """Which orders of jobs the place's queue has."""
-    ids = [order.run_id for order in orders if order.what is Ordered.JOBS][:MOST_ASKED]
+    ids = [order.run_id for order in orders if order.what is OrderKind.JOBS][:MOST_ASKED]
     if not ids:
         return frozenset()
     there = open_box(place).entry("enqueue", ("has", *ids), limit_s=LIMIT_S).get("there")
@@ -100,7 +100,7 @@ def _resolve(place: str, order: JournalEntry, there: frozenset[str], poll: Poll,
     if sighting is not None:
         note_step(place, Step.TAKEN, run_id, run_dir=str((sighting.row or {}).get("run_dir", "")))
         return ResolvedOrder(run_id, at, True, f"it is there: {sighting.condition}")
-    if order.what is Ordered.RUN and (run_id not in poll.absent or poll.missing_roots):
+    if order.what is OrderKind.RUN and (run_id not in poll.absent or poll.missing_roots):
         return ResolvedOrder(run_id, at, False, "whether it is there cannot be told")
     if (clock.find_age(at, now_s) or 0.0) < GIVE_UP_S or is_being_sent(place, run_id):
         return ResolvedOrder(run_id, at, False, "it is not there; the same command submits it")

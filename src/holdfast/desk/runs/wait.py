@@ -66,7 +66,7 @@ class WaitedPlace:
     reason: str = ""
 
 
-class Waiting:
+class PlaceWaits:
     """Waits that go on in threads; use as a context manager, which leaves them alone in the end."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Waiting:
         for thread in self._threads:
             thread.start()
 
-    def __enter__(self) -> Waiting:  # noqa: PYI034 - typing.Self is newer than Python 3.10
+    def __enter__(self) -> PlaceWaits:  # noqa: PYI034 - typing.Self is newer than Python 3.10
         """Answer itself."""
         return self
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from holdfast.core.code.manifest import Manifest, parse_manifest
 from holdfast.core.control_characters import clean
-from holdfast.desk.orders.journal import Ordered, Step, list_orders, read_journal
+from holdfast.desk.orders.journal import OrderKind, Step, list_orders, read_journal
 from holdfast.desk.receipts import check_copy, check_receipt
 from holdfast.desk.runs.answer import clean_text
 from holdfast.desk.runs.pending import list_unanswered, may_arrive
@@ -41,22 +41,22 @@ NOT_OVER = tuple(sorted(state.value for state in WAITING_STATES | ACTIVE_STATES)
 LONGEST = 500
 
 
-class Box(Protocol):
+class BoxAccess(Protocol):
     """What of `transfer.box.Box` is used here."""
 
     transport: Transport
 
     @property
     def is_met(self) -> bool:
-        """As of `Box`."""
+        """As of `BoxAccess`."""
         ...
 
     def run(self, argv: Sequence[str], *, limit_s: float) -> Done:
-        """As of `Box`."""
+        """As of `BoxAccess`."""
         ...
 
     def entry(self, name: str, words: Sequence[str] = (), *, limit_s: float) -> dict[str, Any]:
-        """As of `Box`."""
+        """As of `BoxAccess`."""
         ...
 
 
@@ -67,7 +67,7 @@ ProveHome = Callable[[Place, str], Proof]
 def look_at(
     place: Place,
     *,
-    open_box: Callable[[Place], Box],
+    open_box: Callable[[Place], BoxAccess],
     prove_home: ProveHome,
     code_at: Sequence[str],
     only: str | None = None,
@@ -124,7 +124,7 @@ def look_at(
     )
 
 
-def _poll(place: Place, open_box: Callable[[Place], Box], only: str | None) -> tuple[Poll, str]:
+def _poll(place: Place, open_box: Callable[[Place], BoxAccess], only: str | None) -> tuple[Poll, str]:
     """All runs of a place, or the one, and why that is not all of it (empty: it is)."""
     ids = None if only is None else {place.name: [only]}
     [poll] = poll_places([place], deadline_s=PATIENT_S, open_box=open_box, limit=None if only else MOST_RUNS, ids=ids)
@@ -164,7 +164,7 @@ def _list_vanished(place: Place, poll: Poll) -> tuple[RunAtPlace, ...]:
     found = {
         run_id: RunAtPlace(run_id, ABSENT, ended=False)
         for run_id, each in orders.items()
-        if each.what is Ordered.RUN and each.step in {Step.TAKEN, Step.FOLLOWED} and each.at >= since
+        if each.what is OrderKind.RUN and each.step in {Step.TAKEN, Step.FOLLOWED} and each.at >= since
     }
     for seen in read_sightings(place.name):
         if seen.condition == ABSENT and (seen.last_there or seen.seen_at) >= since:
@@ -179,7 +179,7 @@ def _is_home(place: Place, run: RunAtPlace, proof: Proof | None) -> bool:
     return receipt is not None and receipt.untried is None and not find_fault(receipt, place, run)
 
 
-def _look_at_queue(box: Box, seen: Seen) -> Seen:
+def _look_at_queue(box: BoxAccess, seen: Seen) -> Seen:
     try:
         done = box.run(("queue", "ls", "--json"), limit_s=QUEUE_S)
         queued = read_queue(done)
@@ -214,7 +214,7 @@ def read_queue(done: Done) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _look_at_remains(box: Box, seen: Seen, ended: Sequence[str]) -> Seen:
+def _look_at_remains(box: BoxAccess, seen: Seen, ended: Sequence[str]) -> Seen:
     if not ended:
         return seen
     try:
@@ -240,7 +240,7 @@ def _clean(found: Remains) -> Remains:
     )
 
 
-def _find_code(box: Box, run_id: str, remains: Remains, proof: Proof, code_at: Sequence[str]) -> str:
+def _find_code(box: BoxAccess, run_id: str, remains: Remains, proof: Proof, code_at: Sequence[str]) -> str:
     """Where on this machine the code is that a run was begun with, in words; empty where it was not found."""
     if remains.commit and (remains.dirty is False or (not remains.tree and (remains.diff or remains.copies))):
         for directory in code_at:

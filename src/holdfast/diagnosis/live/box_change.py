@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.model.record import field, record
 
 from .change import TreeChange
-from .gather.box import BoxFacts, GroupFacts
+from .gather.box import BoxCounters, GroupFacts
 
 
 @record
@@ -34,7 +34,7 @@ class BoxChange:
     disk_shares: dict[str, float] = field(default_factory=dict)
 
 
-def compare_boxes(before: BoxFacts, after: BoxFacts, tree: TreeChange) -> BoxChange:
+def compare_boxes(before: BoxCounters, after: BoxCounters, tree: TreeChange) -> BoxChange:
     """The change of the box's counters over the same window as `tree`."""
     window = tree.window_s
     busy = _per_second(before.busy_s, after.busy_s, window)

@@ -13,7 +13,7 @@ from .gather.descriptors import WaitedOn
 from .gather.flight import FlightFinding
 from .gather.run_files import RunFacts
 from .gather.stacks import StackDump
-from .gather.target import CardFacts, LiveTarget
+from .gather.target import CardNumbers, LiveTarget
 
 IDLE_CARD_PCT = 5.0
 
@@ -32,7 +32,7 @@ class Case:
     box: BoxChange
     progress: ProgressJudgement
     run: Reading[RunFacts] = field(default_factory=lambda: Reading(unread=NOT_LOOKED))
-    cards: Reading[tuple[tuple[CardFacts, ...], ...]] = field(default_factory=lambda: Reading(unread=NOT_LOOKED))
+    cards: Reading[tuple[tuple[CardNumbers, ...], ...]] = field(default_factory=lambda: Reading(unread=NOT_LOOKED))
     waited: dict[int, WaitedOn] = field(default_factory=dict)
     suspects: dict[int, tuple[WaitedOn, ...]] = field(default_factory=dict)
     dumps: dict[int, tuple[StackDump, ...]] = field(default_factory=dict)

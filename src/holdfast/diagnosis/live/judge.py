@@ -20,14 +20,14 @@ from .case import Case
 from .change import TreeChange, compare_trees
 from .detect.progress import judge_progress
 from .detect.table import fold_live, run_detectors
-from .gather.box import BoxFacts, look_at_box
+from .gather.box import BoxCounters, look_at_box
 from .gather.descriptors import WaitedOn, find_waited_on, slow_mounts
 from .gather.flight import read_findings
 from .gather.look import take_snapshot
 from .gather.run_files import RunFacts, read_run_files
 from .gather.snapshot import TICKS_PER_S, TreeSnapshot
 from .gather.stacks import CollectedStacks, collect_stacks
-from .gather.target import CardFacts, LiveTarget
+from .gather.target import CardNumbers, LiveTarget
 from .gather.tools import ToolRun, describe_missing, run_tools
 from .report import NOT_ASKED, LiveReport, build_sections
 
@@ -36,7 +36,7 @@ INTERVAL_S = 5.0
 MOST_WAITED = 256
 MOST_EXAMINED = 3
 
-ReadCards = Callable[[], Reading[tuple[CardFacts, ...]]]
+ReadCards = Callable[[], Reading[tuple[CardNumbers, ...]]]
 
 _STACKS_DO_NOT_HELP = frozenset({LiveClass.PAUSED, LiveClass.ZOMBIE, LiveClass.STORAGE_WAIT})
 _WELL = frozenset(
@@ -95,7 +95,7 @@ class LiveSnapshot:
     """What one look saw: the processes, the box, the run's files."""
 
     tree: TreeSnapshot
-    box: BoxFacts
+    box: BoxCounters
     run: Reading[RunFacts]
 
 
@@ -111,7 +111,7 @@ def build_case(
     target: LiveTarget,
     before: LiveSnapshot,
     after: LiveSnapshot,
-    cards: Reading[tuple[tuple[CardFacts, ...], ...]] | None = None,
+    cards: Reading[tuple[tuple[CardNumbers, ...], ...]] | None = None,
 ) -> Case:
     """What two looks came to, for the detectors; `after` has details."""
     change = compare_trees(before.tree, after.tree)
@@ -140,7 +140,7 @@ def _age_of(snapshot: TreeSnapshot) -> float | None:
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - oldest / TICKS_PER_S)
 
 
-def _join_cards(readings: list[Reading[tuple[CardFacts, ...]]]) -> Reading[tuple[tuple[CardFacts, ...], ...]]:
+def _join_cards(readings: list[Reading[tuple[CardNumbers, ...]]]) -> Reading[tuple[tuple[CardNumbers, ...], ...]]:
     """All readings, or why one of them is missing."""
     if not readings:
         return Reading(unread=NOT_LOOKED)

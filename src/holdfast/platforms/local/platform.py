@@ -12,7 +12,7 @@ from holdfast.agent.place.submit import carry_out
 from holdfast.model import wire
 from holdfast.model.place import LOCAL
 from holdfast.model.record import replace
-from holdfast.platforms.base import ProvenStart, Submission
+from holdfast.platforms.base import OrderResult, ProvenStart
 
 if TYPE_CHECKING:
     from holdfast.model.order import Order
@@ -27,8 +27,8 @@ class LocalPlatform:
         """Work with the runs under `root`; it is made when the first run is submitted."""
         self._root = root
 
-    def submit(self, order: Order, *, prove_s: float | None = None) -> Submission:
+    def submit(self, order: Order, *, prove_s: float | None = None) -> OrderResult:
         """Take an order as a desk elsewhere would have it taken here; as of `Platform.submit`."""
         taken = carry_out(order, self._root, os.environ, prove_s=prove_s)
         started = None if taken.started is None else wire.decode(ProvenStart, wire.encode(taken.started))
-        return Submission(replace(taken.ref, place=LOCAL), started, taken.problem)
+        return OrderResult(replace(taken.ref, place=LOCAL), started, taken.problem)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from holdfast.model import wire
 from holdfast.model.record import replace
 from holdfast.model.slurm import SLURM, SlurmFacts
-from holdfast.platforms.base import Submission
+from holdfast.platforms.base import OrderResult
 from holdfast.platforms.ssh.platform import ANSWER_WITHIN_S, read_submission
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class SlurmPlatform:
         """Work with the Slurm whose commands are on `box`."""
         self._box = box
 
-    def submit(self, order: Order, *, prove_s: float | None = None) -> Submission:
+    def submit(self, order: Order, *, prove_s: float | None = None) -> OrderResult:
         """Have Slurm take the order; as of `Platform.submit`, but that nobody waits for a start: that is Slurm's."""
         del prove_s
         root = self._box.ensure().root

@@ -12,7 +12,7 @@ from holdfast.model import wire
 from holdfast.model.errors import PlaceError
 from holdfast.model.order import Order, RunRef
 from holdfast.model.record import replace
-from holdfast.platforms.base import ProvenStart, Submission
+from holdfast.platforms.base import OrderResult, ProvenStart
 from holdfast.transfer.answers import read_error
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class SshPlatform:
         """Work with the runs of `box`."""
         self._box = box
 
-    def submit(self, order: Order, *, prove_s: float | None = None) -> Submission:
+    def submit(self, order: Order, *, prove_s: float | None = None) -> OrderResult:
         """Have the box take the order, whose code is there already; as of `Platform.submit`."""
         root = self._box.ensure().root
         words, limit_s = ["--root", root], ANSWER_WITHIN_S
@@ -43,7 +43,7 @@ class SshPlatform:
         return read_submission(answer, order.run_id, self._box.place.name, root)
 
 
-def read_submission(answer: dict[str, object], run_id: str, place: str, root: str) -> Submission:
+def read_submission(answer: dict[str, object], run_id: str, place: str, root: str) -> OrderResult:
     """What a box answered to the order of `run_id`.
 
     Raises:
@@ -62,4 +62,4 @@ def read_submission(answer: dict[str, object], run_id: str, place: str, root: st
             hint=f"holdfast place probe {place}",
             details={"place": place, "why": "bad_answer"},
         ) from error
-    return Submission(replace(ref, place=place), proven, problem)
+    return OrderResult(replace(ref, place=place), proven, problem)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.digest import sha256_hex
 from holdfast.model import wire
 from holdfast.model.errors import StorageError
-from holdfast.model.queue import DEFAULT_GROUP, WAITING_STATES, JobState, Order, OrderVerb, Submission
+from holdfast.model.queue import DEFAULT_GROUP, WAITING_STATES, JobState, OrderVerb, QueueAct, Submission
 from holdfast.model.record import fields
 
 from .admission import SubmissionPlan, count_cards, describe_needs
@@ -72,7 +72,7 @@ def build_submission(
 
 
 def build_order(
-    order: Order, effects: OrderEffects, *, queue_id: str, seq: int, now: float, next_id: int
+    order: QueueAct, effects: OrderEffects, *, queue_id: str, seq: int, now: float, next_id: int
 ) -> JournalAct:
     """The act of an order."""
     head = {

@@ -6,7 +6,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.model.errors import NoSuchName, UsageError
-from holdfast.model.queue import ACTIVE_STATES, CLOSED_STATES, DEFAULT_GROUP, WAITING_STATES, JobState, Order, OrderVerb
+from holdfast.model.queue import (
+    ACTIVE_STATES,
+    CLOSED_STATES,
+    DEFAULT_GROUP,
+    WAITING_STATES,
+    JobState,
+    OrderVerb,
+    QueueAct,
+)
 from holdfast.model.record import field, record
 
 from .admission import propose_names
@@ -57,7 +65,7 @@ class _Row:
         return self.label.partition("/")[0]
 
 
-def plan_order(db: sqlite3.Connection, order: Order) -> OrderEffects:
+def plan_order(db: sqlite3.Connection, order: QueueAct) -> OrderEffects:
     """What the order changes now.
 
     Raises:
@@ -71,7 +79,7 @@ def plan_order(db: sqlite3.Connection, order: Order) -> OrderEffects:
     return _PLANS[order.verb](db, order, _read_rows(db, order))
 
 
-def _read_rows(db: sqlite3.Connection, order: Order) -> list[_Row]:
+def _read_rows(db: sqlite3.Connection, order: QueueAct) -> list[_Row]:
     """The jobs that it is about: those named, else those of its group, else all."""
     query = "SELECT c.id, c.state, c.attempts, g.name, c.name, c.guarded FROM jobs c JOIN groups g ON g.id = c.group_id"
     rows: list[tuple[Any, ...]] = []
@@ -94,7 +102,9 @@ def _read_rows(db: sqlite3.Connection, order: Order) -> list[_Row]:
     ]
 
 
-def _pick(order: Order, rows: list[_Row], fitting: frozenset[JobState], *also: JobState) -> tuple[tuple[int, int], ...]:
+def _pick(
+    order: QueueAct, rows: list[_Row], fitting: frozenset[JobState], *also: JobState
+) -> tuple[tuple[int, int], ...]:
     """Those in a state that fits. Jobs that were named and of which none does (nor is in `also`) are a mistake."""
     if order.jobs and not any(row.state in fitting or row.state in also for row in rows):
         states = ", ".join(f"{row.label} is {row.state.value}" for row in rows[:10])
@@ -103,7 +113,7 @@ def _pick(order: Order, rows: list[_Row], fitting: frozenset[JobState], *also: J
     return tuple((row.id, row.attempts) for row in rows if row.state in fitting)
 
 
-def _pause(_: sqlite3.Connection, order: Order, rows: list[_Row]) -> OrderEffects:
+def _pause(_: sqlite3.Connection, order: QueueAct, rows: list[_Row]) -> OrderEffects:
     if order.jobs:
         return OrderEffects(_pick(order, rows, frozenset({JobState.QUEUED, JobState.BLOCKED}), JobState.HELD))
     if order.group is None:
@@ -112,7 +122,7 @@ def _pause(_: sqlite3.Connection, order: Order, rows: list[_Row]) -> OrderEffect
     return OrderEffects(group={"held": why} if isinstance(why, str) and why else {"paused": 1})
 
 
-def _resume(_: sqlite3.Connection, order: Order, rows: list[_Row]) -> OrderEffects:
+def _resume(_: sqlite3.Connection, order: QueueAct, rows: list[_Row]) -> OrderEffects:
     held = _pick(order, rows, frozenset({JobState.HELD}))
     if order.jobs:
         return OrderEffects(held)
@@ -124,18 +134,18 @@ def _resume(_: sqlite3.Connection, order: Order, rows: list[_Row]) -> OrderEffec
     return OrderEffects(held, group={"paused": 0, "held": ""})
 
 
-def _cancel(_: sqlite3.Connection, order: Order, rows: list[_Row]) -> OrderEffects:
+def _cancel(_: sqlite3.Connection, order: QueueAct, rows: list[_Row]) -> OrderEffects:
     return OrderEffects(_pick(order, rows, _CANCELLED, *ACTIVE_STATES))
 
 
-def _retry(_: sqlite3.Connection, order: Order, rows: list[_Row]) -> OrderEffects:
+def _retry(_: sqlite3.Connection, order: QueueAct, rows: list[_Row]) -> OrderEffects:
     also = {JobState.DONE} if order.values.get("done") is True and order.jobs else set()
     found = _pick(order, rows, _RETRIED | also)
     guarded = set() if order.jobs else {row.id for row in rows if row.guarded}
     return OrderEffects(tuple(pair for pair in found if pair[0] not in guarded))
 
 
-def _move(db: sqlite3.Connection, order: Order, rows: list[_Row]) -> OrderEffects:
+def _move(db: sqlite3.Connection, order: QueueAct, rows: list[_Row]) -> OrderEffects:
     """New places among the jobs of the same priority, the moved ones in the order that they have."""
     if not rows:
         return OrderEffects()
@@ -153,7 +163,7 @@ def _move(db: sqlite3.Connection, order: Order, rows: list[_Row]) -> OrderEffect
     return OrderEffects(edits=tuple((row[0], {"place": start + i}) for i, row in enumerate(ours)))
 
 
-def _find_target(order: Order, others: list[tuple[int, int, float]], moved: set[int]) -> int:
+def _find_target(order: QueueAct, others: list[tuple[int, int, float]], moved: set[int]) -> int:
     key = str(order.values.get("key"))
     if key in map(str, moved):
         raise UsageError("move: a job cannot stand before itself", hint="Name another job.")
@@ -182,7 +192,7 @@ def _place(
     return tuple((row[0], {"place": float(i)}) for i, row in enumerate(line))
 
 
-def _edit(_: sqlite3.Connection, order: Order, rows: list[_Row]) -> OrderEffects:
+def _edit(_: sqlite3.Connection, order: QueueAct, rows: list[_Row]) -> OrderEffects:
     values = order.values
     for name, value in values.items():
         known = _EDITS.get(name)
@@ -209,7 +219,7 @@ def _edit(_: sqlite3.Connection, order: Order, rows: list[_Row]) -> OrderEffects
     return OrderEffects(edits=edits, group=of_group, settings=settings)
 
 
-def _clear(db: sqlite3.Connection, order: Order, rows: list[_Row]) -> OrderEffects:
+def _clear(db: sqlite3.Connection, order: QueueAct, rows: list[_Row]) -> OrderEffects:
     """Jobs of wholly closed groups; of the default group, which is no set of its own, closed jobs.
 
     What is not proven done stays as long as a job that stays needs it.
@@ -250,7 +260,7 @@ def _keep_needed(db: sqlite3.Connection, chosen: dict[int, _Row]) -> None:
             del chosen[row.id]
 
 
-_PLANS: dict[OrderVerb, Callable[[sqlite3.Connection, Order, list[_Row]], OrderEffects]] = {
+_PLANS: dict[OrderVerb, Callable[[sqlite3.Connection, QueueAct, list[_Row]], OrderEffects]] = {
     OrderVerb.PAUSE: _pause,
     OrderVerb.DRAIN: _pause,
     OrderVerb.RESUME: _resume,

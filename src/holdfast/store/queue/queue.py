@@ -18,7 +18,7 @@ from holdfast.host.clock import utc_now
 from holdfast.host.files.ownership import make_own_directory
 from holdfast.host.process.processes import user_name
 from holdfast.model.errors import NotPermitted, StorageError, UsageError
-from holdfast.model.queue import JobGroup, JobState, Order, OrderVerb, QueuedJob, QueueSettings, Submission
+from holdfast.model.queue import JobGroup, JobState, OrderVerb, QueueAct, QueuedJob, QueueSettings, Submission
 from holdfast.store.paths import queue_directory
 
 from . import acts, rows
@@ -129,7 +129,7 @@ class Queue:
 
         return self._engine.act(plan)
 
-    def order(self, order: Order) -> tuple[QueuedJob, ...]:
+    def order(self, order: QueueAct) -> tuple[QueuedJob, ...]:
         """Commit an order; the jobs that it changed, as they are now.
 
         CANCEL takes waiting jobs out; active ones keep their state (the caller or the worker stops their runs and
@@ -289,7 +289,7 @@ class Queue:
 
     def hold_group(self, name: str, why: str) -> None:
         """Stop a group by itself; `queue resume` lets it go on."""
-        self.order(Order(OrderVerb.PAUSE, by="holdfast", at=utc_now(), group=name, values={"held": why}))
+        self.order(QueueAct(OrderVerb.PAUSE, by="holdfast", at=utc_now(), group=name, values={"held": why}))
 
 
 def _open_directory(path: str) -> None:

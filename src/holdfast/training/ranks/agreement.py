@@ -115,10 +115,10 @@ class SingleRankAgreement:
         return RankDecision(self._sequence, done, proposal.action, shorten(proposal.reason))
 
     def finish(self, done: int) -> None:
-        """Nobody waits."""
+        """Do nothing: no other rank waits for this one."""
 
     def publish(self, name: str, value: bytes) -> None:
-        """Keep it."""
+        """Keep `value` for `wait_for`."""
         self._values[name] = bytes(value)
 
     def wait_for(self, name: str, timeout_s: float) -> bytes:

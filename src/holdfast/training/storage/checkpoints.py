@@ -39,7 +39,7 @@ class CheckpointEntry:
 
 
 @record
-class Verdict:
+class CheckpointCheck:
     """What reading every byte showed: right, wrong, or not to be told (`unreadable`)."""
 
     path: str
@@ -113,7 +113,7 @@ def read_entry(path: str, step: int) -> CheckpointEntry:
     return CheckpointEntry(path, step, record)
 
 
-def verify(path: str) -> Verdict:
+def verify(path: str) -> CheckpointCheck:
     """Read every byte of a checkpoint and compare it with the commit record.
 
     Raises:
@@ -128,7 +128,7 @@ def verify(path: str) -> Verdict:
     entry = _entry_or_refuse(path, -1 if step is None else step)
     if entry.record is None:
         check_there(path)
-        return Verdict(path, entry.step, (entry.problem,), entry.unreadable)
+        return CheckpointCheck(path, entry.step, (entry.problem,), entry.unreadable)
     problems, unreadable = [], False
     for file in entry.record.files:
         try:
@@ -140,7 +140,7 @@ def verify(path: str) -> Verdict:
             problems.append(_words(file.path, error))
     if problems:
         check_there(path)
-    return Verdict(path, entry.step, tuple(problems), unreadable, entry.record)
+    return CheckpointCheck(path, entry.step, tuple(problems), unreadable, entry.record)
 
 
 def check_there(path: str) -> None:
@@ -243,7 +243,7 @@ class CheckpointSearch:
     """The newest checkpoint that proves right (None: there is none at all), and what was passed over on the way."""
 
     found: LoadedCheckpoint | None
-    passed_over: tuple[Verdict, ...] = ()
+    passed_over: tuple[CheckpointCheck, ...] = ()
 
 
 def find_newest(directory: str, rank: int = 0, *, aside: bool = False, whole: bool = False) -> CheckpointSearch:
@@ -258,7 +258,7 @@ def find_newest(directory: str, rank: int = 0, *, aside: bool = False, whole: bo
         CannotResume: a later holdfast wrote the newest, or it may not be read.
         OSError: the directory cannot be read.
     """
-    passed: list[Verdict] = []
+    passed: list[CheckpointCheck] = []
     try:
         entries = list_entries(directory)
     except layout.NewerFormat as error:
@@ -281,9 +281,11 @@ def find_newest(directory: str, rank: int = 0, *, aside: bool = False, whole: bo
     return CheckpointSearch(None)
 
 
-def _try_load(entry: CheckpointEntry, rank: int, *, whole: bool) -> tuple[Verdict | None, LoadedCheckpoint | None]:
+def _try_load(
+    entry: CheckpointEntry, rank: int, *, whole: bool
+) -> tuple[CheckpointCheck | None, LoadedCheckpoint | None]:
     if entry.record is None:
-        return Verdict(entry.path, entry.step, (entry.problem,), entry.unreadable), None
+        return CheckpointCheck(entry.path, entry.step, (entry.problem,), entry.unreadable), None
     try:
         if whole and entry.record.world > 1:
             verdict = verify(entry.path)
@@ -291,13 +293,13 @@ def _try_load(entry: CheckpointEntry, rank: int, *, whole: bool) -> tuple[Verdic
                 return verdict, None
         return None, load_checkpoint(entry.path, rank)
     except layout.LayoutError as error:
-        return Verdict(entry.path, entry.step, (str(error),)), None
+        return CheckpointCheck(entry.path, entry.step, (str(error),)), None
     except OSError as error:
         if error.errno in REFUSALS:
             raise CannotResume(f"{entry.path} may not be read ({error.strerror})", "run as its owner") from None
         missing = isinstance(error, FileNotFoundError)
         problem = _words(os.path.basename(error.filename or "") or "a file", error)
-        return Verdict(entry.path, entry.step, (problem,), unreadable=not missing), None
+        return CheckpointCheck(entry.path, entry.step, (problem,), unreadable=not missing), None
 
 
 def set_aside(path: str, step: int) -> str | None:

@@ -199,14 +199,16 @@ def is_written(directory: str) -> bool | None:
     return files.is_locked(os.path.join(directory, layout.LOCK))
 
 
-def verify_entry(item: SurveyEntry, progress: Callable[[int], None] | None = None) -> checkpoints.Verdict:
+def verify_entry(item: SurveyEntry, progress: Callable[[int], None] | None = None) -> checkpoints.CheckpointCheck:
     """Read every byte of what `survey_entry` found and compare it with the record.
 
     `progress` hears of bytes that were read.
     """
     if item.record is None:
         unreadable = item.kind in (EntryKind.UNREADABLE, EntryKind.NEWER)
-        return checkpoints.Verdict(item.path, item.step, (item.problem or "it has no sound record",), unreadable)
+        return checkpoints.CheckpointCheck(
+            item.path, item.step, (item.problem or "it has no sound record",), unreadable
+        )
     problems, unreadable = [], False
     for file in item.record.files:
         try:
@@ -223,7 +225,7 @@ def verify_entry(item: SurveyEntry, progress: Callable[[int], None] | None = Non
         except OSError as error:
             unreadable = True
             problems.append(f"{file.path} cannot be read: {error.strerror or error}")
-    return checkpoints.Verdict(item.path, item.step, tuple(problems), unreadable, item.record)
+    return checkpoints.CheckpointCheck(item.path, item.step, tuple(problems), unreadable, item.record)
 
 
 def _require_regular(path: str, name: str) -> None:

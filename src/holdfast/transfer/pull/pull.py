@@ -47,7 +47,7 @@ ENOUGH = 1 << 20
 
 
 @record
-class Taken:
+class PullResult:
     """What a pull brought: the source's whole roster, what is said of it, and what of it is here now.
 
     `received` and `sent` are files and bytes that came, `again` how often it was gone on with; `growing` are files that
@@ -94,7 +94,7 @@ def take_run(
     say: Callable[[str], None] = lambda _: None,
     stall_s: float = STALL_S,
     pauses_s: Sequence[float] = PAUSES_S,
-) -> Taken:
+) -> PullResult:
     """Have the run in the directory of `copy`, which is held.
 
     Raises:
@@ -124,7 +124,7 @@ def take_run(
     here = tuple(entry for entry in wanted if _is_here(copy, entry))
     partly = tuple(_describe_here(copy, entry) for entry in others if entry.path in copy.placed)
     growing = tuple(entry.path for entry in others)
-    return Taken(roster, about, (*here, *partly), fetching.received, fetching.sent, fetching.again, growing)
+    return PullResult(roster, about, (*here, *partly), fetching.received, fetching.sent, fetching.again, growing)
 
 
 @record(frozen=False)

@@ -14,9 +14,9 @@ import pytest
 
 from holdfast.agent.patrol.sentinel import records, wait
 from holdfast.agent.patrol.sentinel.wait import (
-    Condition,
     ConditionKind,
     ConditionState,
+    SentinelCondition,
     judge_condition,
     parse_condition,
 )
@@ -109,7 +109,7 @@ def test_a_run_without_processes_is_lost_also_when_we_carry_its_marker(tmp_path:
 def test_a_run_that_has_not_begun_has_not_started(tmp_path: Path) -> None:
     me = living_process(os.getpid())
     run_dir = make_run(tmp_path, state=Preflight(utc_now()), supervisor=me)
-    assert judge_condition(Condition(ConditionKind.STARTED), look(run_dir)).verdict is ConditionState.WAITING
+    assert judge_condition(SentinelCondition(ConditionKind.STARTED), look(run_dir)).verdict is ConditionState.WAITING
 
 
 @pytest.mark.requirement("MON-12")
@@ -229,7 +229,9 @@ def test_a_run_that_is_killed_with_everything_ends_its_sentinel(drive: Drive) ->
 def test_a_real_run_that_stands_still_is_seen_to_stall(drive: Drive) -> None:
     run = drive(*job("stay"), health_every_s=0.2)
     run.ready()
-    answer = wait.wait_for_condition(run.run_dir, Condition(ConditionKind.STALLED), max_s=90, attempt=1, limits=SOON)
+    answer = wait.wait_for_condition(
+        run.run_dir, SentinelCondition(ConditionKind.STALLED), max_s=90, attempt=1, limits=SOON
+    )
     assert answer.verdict is ConditionState.MET
     assert "stalls" in answer.words
     run.ask()

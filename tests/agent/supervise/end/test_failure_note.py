@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.agent.control.create import create_run
 from holdfast.agent.supervise.end.failure_note import write_failure
-from holdfast.agent.view.page.handbook_text import write_handbook
+from holdfast.agent.view.page.handbook_text import render_handbook
 from holdfast.diagnosis.ended.judgement import read_judgement
 from holdfast.diagnosis.evidence import Answer
 from holdfast.diagnosis.logs.scan import read_tail
@@ -122,8 +122,7 @@ def test_the_tail_of_progress_bars_long_lines_and_bytes(tmp_path: Path) -> None:
 
 
 def test_the_handbooks_commands_name_this_run(run_dir: str) -> None:
-    write_handbook(run_dir, 3, JobSpec("t", ("train", "--lr", "a b"), "/w"))
-    text = Path(run_dir, "handbook.md").read_text()
+    text = render_handbook(run_dir, 3, JobSpec("t", ("train", "--lr", "a b"), "/w"))
     lines = [line.partition("#")[0] for line in text.splitlines() if line.startswith("    ")]
     for verb in ("show", "logs", "attach", "stop", "restart", "adopt"):
         words = next(shlex.split(line) for line in lines if f"holdfast {verb}" in line)

@@ -19,7 +19,7 @@ from holdfast.model import wire
 from holdfast.model.errors import StillAlive, StorageError, UsageError
 from holdfast.model.origin import JobChange
 from holdfast.model.record import replace
-from holdfast.model.scheduler import Phase, Word
+from holdfast.model.scheduler import Phase, SchedulerReport
 
 from .stop import CANCEL_WAIT_S, follow_scheduled, write_end
 
@@ -40,7 +40,7 @@ def await_over(run_dir: str, wait_s: float | None) -> None:
     follow_scheduled(run_dir, is_enough, deadline_s=clock.monotonic_s() + (CANCEL_WAIT_S if wait_s is None else wait_s))
 
 
-def look_at(run_dir: str) -> tuple[RunView, Word]:
+def look_at(run_dir: str) -> tuple[RunView, SchedulerReport]:
     """A run, and what its scheduler says of its job.
 
     Raises:
@@ -54,12 +54,12 @@ def look_at(run_dir: str) -> tuple[RunView, Word]:
     return view, word
 
 
-def is_handed_in(view: RunView, word: Word) -> bool:
+def is_handed_in(view: RunView, word: SchedulerReport) -> bool:
     """Whether an attempt that a restart has made stands in the scheduler's queue, or is just begun."""
     return view.attempt > 1 and is_never_taken(view) and word.phase in (Phase.WAITING, Phase.RUNNING)
 
 
-def refuse_open(view: RunView, word: Word) -> None:
+def refuse_open(view: RunView, word: SchedulerReport) -> None:
     """Refuse a run that is not over.
 
     Raises:
@@ -78,7 +78,7 @@ def refuse_open(view: RunView, word: Word) -> None:
     raise UsageError(f"{view.run_id} is not over: {word.evidence}", hint=hint)
 
 
-def find_untaken(view: RunView, word: Word) -> bool:
+def find_untaken(view: RunView, word: SchedulerReport) -> bool:
     """Whether the newest attempt is one that a killed restart has left: nobody has taken it up, and no job is for it.
 
     One that somebody wants stopped, or that was never begun and is over, has its end written.

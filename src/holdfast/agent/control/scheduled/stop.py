@@ -18,7 +18,7 @@ from holdfast.agent.scheduler.base import open_scheduler
 from holdfast.agent.view import observe
 from holdfast.agent.view.follow import RunFollower
 from holdfast.agent.view.grace import grace_of
-from holdfast.agent.view.run_view import Reach, is_never_taken
+from holdfast.agent.view.run_view import RunReach, is_never_taken
 from holdfast.agent.view.scheduled import LOOK_EVERY_S, OverWords, apply_word, ask, is_open, may_be_queued
 from holdfast.core.run.outcome import WITNESSED
 from holdfast.host import clock
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.agent.view.run_view import RunView
-    from holdfast.model.scheduler import Word
+    from holdfast.model.scheduler import SchedulerReport
 
 CANCEL_WAIT_S = 30.0
 """How long a job that waits may take to be out of the queue."""
@@ -118,7 +118,7 @@ def follow_scheduled(
     *,
     deadline_s: float,
     tell: Callable[[RunView], None] = lambda _: None,
-    heard: Word | None = None,
+    heard: SchedulerReport | None = None,
 ) -> RunView:
     """Look at a run, and ask its scheduler, until that is enough, or until time is up; the last look.
 
@@ -152,7 +152,7 @@ def follow_scheduled(
             follow.rest(LOOK_S)
 
 
-def settle_scheduled(view: RunView, word: Word) -> RunView:
+def settle_scheduled(view: RunView, word: SchedulerReport) -> RunView:
     """Write the end of a run whose scheduler says that its job is over, where it left none; the look at it then.
 
     Raises:
@@ -166,7 +166,7 @@ def settle_scheduled(view: RunView, word: Word) -> RunView:
         return write_end(view, word)
 
 
-def write_end(view: RunView, word: Word) -> RunView:
+def write_end(view: RunView, word: SchedulerReport) -> RunView:
     """Have a supervisor of this machine write the end of an attempt; the caller holds the run's lock.
 
     Raises:
@@ -175,7 +175,7 @@ def write_end(view: RunView, word: Word) -> RunView:
     assert view.state is not None
     untaken = is_never_taken(view)
     # Whoever takes an attempt up that was to be stopped before it began finds that by itself.
-    if (untaken and view.desired is None) or (not untaken and view.reach is not Reach.HERE):
+    if (untaken and view.desired is None) or (not untaken and view.reach is not RunReach.HERE):
         cause = word.cause if word.cause in WITNESSED else None
         gone = PlaceGone(view.scheduler, clock.utc_now(), word.evidence, view.state.box, cause)
         try:

@@ -21,7 +21,7 @@ from . import records as sentinel_records
 from . import wait as sentinel
 from .process import keep_watch
 from .records import SentinelRecord
-from .wait import Condition
+from .wait import SentinelCondition
 
 ARMED_WITHIN_S = 15.0
 OURS = frozenset({"HOLDFAST_RUNS", "HOLDFAST_LEASE_DIR", "HOLDFAST_RULES", "HOLDFAST_SIMULATED_GPUS"})
@@ -58,7 +58,7 @@ class SentinelResult:
     exit_code: int
 
 
-def parse_condition(text: str) -> Condition:
+def parse_condition(text: str) -> SentinelCondition:
     """What is waited for: ``ended``, ``started``, ``failed``, ``stalled``, ``step=N`` or ``artifact=PATH``.
 
     Raises:
@@ -79,7 +79,7 @@ def list_sentinels(run_dir: str) -> SentinelList:
 
 def wait_here(
     run_dir: str,
-    condition: Condition,
+    condition: SentinelCondition,
     life_s: float,
     *,
     notify_command: str | None,
@@ -96,7 +96,7 @@ def wait_here(
 
 
 def arm_detached(
-    run_dir: str, condition: Condition, life_s: float, notify_command: str | None, attempt: int | None = None
+    run_dir: str, condition: SentinelCondition, life_s: float, notify_command: str | None, attempt: int | None = None
 ) -> ArmedSentinel:
     """Start a detached sentinel and wait until it is armed, or has ended already; its record.
 

@@ -21,7 +21,7 @@ from holdfast.model.record import replace
 
 from . import records, wait
 from .records import SentinelRecord
-from .wait import Condition, ConditionAnswer
+from .wait import ConditionAnswer, SentinelCondition
 
 MOST_WORDS = 2000
 CUT_OFF = "its process ended before anybody had taken it"
@@ -50,7 +50,7 @@ def _say(words: str) -> None:
 
 def keep_watch(
     run_dir: str,
-    condition: Condition,
+    condition: SentinelCondition,
     life_s: float,
     notify_command: str | None,
     *,

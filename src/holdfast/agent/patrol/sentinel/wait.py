@@ -17,7 +17,7 @@ from holdfast.agent.view import observe
 from holdfast.agent.view.changes import ChangeWatch
 from holdfast.agent.view.follow import watch_processes
 from holdfast.agent.view.retries import is_followed
-from holdfast.agent.view.run_view import Presence, Reach, RunView
+from holdfast.agent.view.run_view import Presence, RunReach, RunView
 from holdfast.core.patrol.evidence import LIMITS, RunStatus, StallLimits
 from holdfast.core.patrol.patrol import judge_run, limit_s
 from holdfast.host import clock
@@ -61,7 +61,7 @@ class ConditionState(str, Enum):
 
 
 @record
-class Condition:
+class SentinelCondition:
     """One thing to wait for; `step` and `path` belong to their kinds."""
 
     kind: ConditionKind
@@ -90,7 +90,7 @@ class ConditionAnswer:
         return codes.get(self.verdict, EXIT_STOPPED)
 
 
-def parse_condition(text: str) -> Condition:
+def parse_condition(text: str) -> SentinelCondition:
     """The condition that a person wrote.
 
     Raises:
@@ -105,17 +105,17 @@ def parse_condition(text: str) -> Condition:
     if kind is ConditionKind.STEP:
         if not (value.isascii() and value.isdigit() and len(value) < 19):
             raise UsageError(f"--for {text!r}: a step is a whole number", hint="write it like step=5000")
-        return Condition(kind, step=int(value))
+        return SentinelCondition(kind, step=int(value))
     if kind is ConditionKind.ARTIFACT:
         if not value or "\0" in value:
             raise UsageError(f"--for {text!r}: name the file", hint="write it like artifact=artifacts/result.json")
-        return Condition(kind, path=value)
+        return SentinelCondition(kind, path=value)
     if mark:
         raise UsageError(f"--for {text!r}: {kind.value} takes no value", hint=f"there are {words}")
-    return Condition(kind)
+    return SentinelCondition(kind)
 
 
-def judge_condition(condition: Condition, view: RunView, limits: StallLimits = LIMITS) -> ConditionAnswer:
+def judge_condition(condition: SentinelCondition, view: RunView, limits: StallLimits = LIMITS) -> ConditionAnswer:
     """How a condition stands by one look. A met condition counts also when the run has ended since."""
     met = _judge_met(condition, view, limits)
     if met.verdict is ConditionState.MET:
@@ -129,7 +129,7 @@ def judge_condition(condition: Condition, view: RunView, limits: StallLimits = L
         )
     if not os.path.isdir(view.run_dir):
         return ConditionAnswer(ConditionState.NEVER, f"run lost: {view.run_dir} does not exist any more")
-    if view.reach is Reach.ELSEWHERE:
+    if view.reach is RunReach.ELSEWHERE:
         # Its processes cannot be watched from here, and its writes make no events.
         return ConditionAnswer(ConditionState.WAITING, again_s=min(met.again_s, 5.0))
     return met
@@ -139,7 +139,7 @@ def is_lost(view: RunView) -> bool:
     """Whether nobody is left who could end this run. Ourselves do not count, though we may carry the run's marker."""
     others = [member for member in view.members if member.pid not in (os.getpid(), os.getppid())]
     return (
-        view.reach is Reach.HERE
+        view.reach is RunReach.HERE
         and view.state is not None
         and not view.over
         and view.supervisor is Presence.GONE
@@ -148,7 +148,7 @@ def is_lost(view: RunView) -> bool:
     )
 
 
-def _judge_met(condition: Condition, view: RunView, limits: StallLimits) -> ConditionAnswer:
+def _judge_met(condition: SentinelCondition, view: RunView, limits: StallLimits) -> ConditionAnswer:
     kind = condition.kind
     if kind is ConditionKind.STEP:
         return _judge_step(condition, view)
@@ -178,19 +178,19 @@ def _state(view: RunView) -> object:
     return view.state.state if view.state is not None else None
 
 
-def _judge_step(condition: Condition, view: RunView) -> ConditionAnswer:
+def _judge_step(condition: SentinelCondition, view: RunView) -> ConditionAnswer:
     step = view.heartbeat.get("step")
     if isinstance(step, (int, float)) and not isinstance(step, bool) and step >= condition.step:
         return ConditionAnswer(ConditionState.MET, f"{view.run_id} is at step {step:g}")
     return ConditionAnswer(ConditionState.WAITING)
 
 
-def place_of(condition: Condition, run_dir: str) -> str:
+def place_of(condition: SentinelCondition, run_dir: str) -> str:
     """The awaited file; a relative path is in the run directory, as the job file's `artifacts` are."""
     return os.path.normpath(os.path.join(run_dir, condition.path))
 
 
-def _judge_artifact(condition: Condition, view: RunView) -> ConditionAnswer:
+def _judge_artifact(condition: SentinelCondition, view: RunView) -> ConditionAnswer:
     """There, not empty, of this attempt, and, where its format is known, whole (MON-12)."""
     path = place_of(condition, view.run_dir)
     try:
@@ -222,7 +222,7 @@ def _judge_stalled(view: RunView, limits: StallLimits) -> ConditionAnswer:
 
 
 def wait_for_condition(
-    run_dir: str, condition: Condition, *, max_s: float, attempt: int, limits: StallLimits = LIMITS
+    run_dir: str, condition: SentinelCondition, *, max_s: float, attempt: int, limits: StallLimits = LIMITS
 ) -> ConditionAnswer:
     """Sleep until the condition is met, cannot be met, the life of `max_s` is over, or TERM or HUP comes."""
     deadline = clock.monotonic_s() + max_s
@@ -248,7 +248,7 @@ def wait_for_condition(
     return wait_for_condition(run_dir, condition, max_s=left_s, attempt=attempt + 1, limits=limits)
 
 
-def _hangs_on_its_end(condition: Condition, answer: ConditionAnswer) -> bool:
+def _hangs_on_its_end(condition: SentinelCondition, answer: ConditionAnswer) -> bool:
     """Whether the answer is about the run's end, which another attempt makes void."""
     return answer.verdict is ConditionState.NEVER or condition.kind in (ConditionKind.ENDED, ConditionKind.FAILED)
 

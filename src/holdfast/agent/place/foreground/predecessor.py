@@ -27,7 +27,7 @@ from holdfast.agent.control.run_lock import (
 )
 from holdfast.agent.view import observe, run_view
 from holdfast.agent.view.grace import grace_of
-from holdfast.agent.view.run_view import Presence, Reach
+from holdfast.agent.view.run_view import Presence, RunReach
 from holdfast.core.run.outcome import EXIT_LOST
 from holdfast.host.box import read_box
 from holdfast.host.clock import monotonic_s, utc_now
@@ -218,7 +218,7 @@ class _Chooser:
         if run_view.is_never_taken(view):
             self._fence(view, real=real)
             return Begin(view.attempt, _read_reason(view), lock, real)
-        if view.reach is not Reach.HERE:
+        if view.reach is not RunReach.HERE:
             words = self._prove_gone(view, real=real)
             gone = wire.to_bytes(PlaceGone(describe_caller(), utc_now(), words, view.state.box))
             try:

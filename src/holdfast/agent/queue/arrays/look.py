@@ -18,7 +18,7 @@ from holdfast.model.errors import StorageError
 from holdfast.model.queue import JobState, QueuedJob
 from holdfast.model.record import record, replace
 from holdfast.model.run import Outcome
-from holdfast.model.scheduler import Phase, Word
+from holdfast.model.scheduler import Phase, SchedulerReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,7 @@ class JobLook:
 
     view: RunView
     item: RosterItem
-    word: Word | None = None
+    word: SchedulerReport | None = None
     evidence: JobEvidence = NOTHING
 
     @property
@@ -66,7 +66,15 @@ def look_at_jobs(found: FoundSweep, sweep: ArraySweep, *, deep: bool = False) ->
 
 
 def _look(  # noqa: PLR0917 - all that is known of a job
-    root: str, group: str, number: int, one: SweepJob, view: RunView, words: dict[str, Word], silent: str, *, deep: bool
+    root: str,
+    group: str,
+    number: int,
+    one: SweepJob,
+    view: RunView,
+    words: dict[str, SchedulerReport],
+    silent: str,
+    *,
+    deep: bool,
 ) -> JobLook:
     word = words.get(view.run_dir)
     job = QueuedJob(
@@ -106,7 +114,7 @@ def _look(  # noqa: PLR0917 - all that is known of a job
     return stand(JobState.QUEUED if waits else JobState.RUNNING, ProofStatus.OPEN, why)
 
 
-def _prove(view: RunView, job: QueuedJob, word: Word | None, *, deep: bool) -> JobLook:
+def _prove(view: RunView, job: QueuedJob, word: SchedulerReport | None, *, deep: bool) -> JobLook:
     evidence = gather_evidence(job, view.run_dir, expected_sha=job.sha256, deep=deep)
     proof = judge_evidence(evidence)
     if proof.standing is ProofStatus.OPEN:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.caller import describe_caller
 from holdfast.agent.control.run_lock import hold_run_lock
-from holdfast.agent.queue.open import build_order, list_notices, open_queue, start_worker
+from holdfast.agent.queue.change.start_worker import start_worker
+from holdfast.agent.queue.open import build_order, list_notices, open_queue
 from holdfast.agent.view.live.attempt import describe_doubt
 from holdfast.agent.view.observe import observe_run
 from holdfast.host.clock import utc_now

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 
 from holdfast.agent.patrol import schedule
-from holdfast.agent.patrol.schedule import EntryOwner, ScheduledEntry, Scheduler
+from holdfast.agent.patrol.schedule import EntryOwner, ScheduledEntry, TimerKind
 from holdfast.host.formats.own_bundle import build_own_command
 from holdfast.host.process.processes import user_name
 from holdfast.host.process.sessions import is_lingering
@@ -43,13 +43,13 @@ def plan_entry(clock: str | None) -> Planned:
     Raises:
         UsageError: no clock works here.
     """
-    which = Scheduler(clock) if clock else choose_scheduler()
+    which = TimerKind(clock) if clock else choose_scheduler()
     notes = [
         f"what it says will stand in {last_words()}",
         "a job whose environment had secrets is held after a reboot: they are kept in memory only",
     ]
     user = user_name(os.geteuid())
-    if which is Scheduler.SYSTEMD and not is_lingering(user):
+    if which is TimerKind.SYSTEMD and not is_lingering(user):
         notes.append(
             f"units of {user} start at the first login of {user}, not at boot, and their processes end with the last"
             f" logout; `loginctl enable-linger {user}` changes both"
@@ -62,7 +62,7 @@ class Installed:
     """An entry that was written."""
 
     installed: bool
-    clock: Scheduler
+    clock: TimerKind
     entry: str
 
 
@@ -76,7 +76,7 @@ def install_entry(planned: Planned) -> Installed:
     return Installed(True, planned.entry.clock, planned.entry.text)
 
 
-def build_boot_entry(which: Scheduler) -> ScheduledEntry:
+def build_boot_entry(which: TimerKind) -> ScheduledEntry:
     """The entry that starts the worker once after each restart of the box.
 
     Raises:
@@ -86,7 +86,7 @@ def build_boot_entry(which: Scheduler) -> ScheduledEntry:
     variables = schedule.read_carried(CARRIED)
     schedule.refuse_newlines([*words, *variables.values()])
     last = last_words()
-    if which is Scheduler.CRON:
+    if which is TimerKind.CRON:
         return ScheduledEntry(
             which, 0.0, f"{BEGIN}\n@reboot {schedule.write_line(words, variables, last)}\n{END}\n", owner=QUEUE
         )
@@ -104,7 +104,7 @@ def last_words() -> str:
     return f"{state_directory()}/{LAST}"
 
 
-def choose_scheduler() -> Scheduler:
+def choose_scheduler() -> TimerKind:
     """What this box has: a running user manager, else cron.
 
     Raises:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.agent.queue.open import build_order, list_notices, open_queue, start_worker
+from holdfast.agent.queue.change.start_worker import start_worker
+from holdfast.agent.queue.open import build_order, list_notices, open_queue
 from holdfast.model.errors import UsageError
 from holdfast.model.queue import JobState, OrderVerb
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from holdfast.agent.queue.open import build_order, find_group, list_notices, open_queue, start_worker
+from holdfast.agent.queue.change.start_worker import start_worker
+from holdfast.agent.queue.open import build_order, find_group, list_notices, open_queue
 from holdfast.core.moments import format_moment
 from holdfast.core.queue.words import count_jobs
 from holdfast.model.errors import UsageError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from holdfast.agent.queue.open import build_order, list_notices, open_queue, start_worker
+from holdfast.agent.queue.change.start_worker import start_worker
+from holdfast.agent.queue.open import build_order, list_notices, open_queue
 from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from holdfast.agent.queue.arrays.choose import choose_sweep
 from holdfast.agent.queue.arrays.clear import clear_sweep
 from holdfast.agent.queue.arrays.retry import retry_jobs
+from holdfast.agent.queue.change.start_worker import start_worker
 from holdfast.agent.queue.environment import forget_all_but
-from holdfast.agent.queue.open import build_order, list_notices, open_queue, require_group, start_worker
+from holdfast.agent.queue.open import build_order, list_notices, open_queue, require_group
 from holdfast.agent.queue.roster import look_at_job
 from holdfast.agent.queue.submit.hand_in import one_at_a_time
 from holdfast.agent.view.observe import list_attempts, observe_run

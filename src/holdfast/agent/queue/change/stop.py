@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.agent.queue.change.start_worker import start_worker
 from holdfast.agent.queue.environment import refresh_secrets
-from holdfast.agent.queue.open import build_order, find_group, list_notices, open_queue, start_worker
+from holdfast.agent.queue.open import build_order, find_group, list_notices, open_queue
 from holdfast.agent.queue.wait.wait import wait_idle
 from holdfast.core.control_characters import one_line
 from holdfast.core.queue.words import SHOWN_LABELS, count_jobs, name_jobs

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from holdfast.agent.messages.group_end import find_untold, read_told
 from holdfast.agent.patrol.reconcile import ReconcileReport, Repair, RepairKind
-from holdfast.agent.queue.open import list_notices, look_for_worker, open_queue, start_worker
+from holdfast.agent.queue.change.start_worker import start_worker
+from holdfast.agent.queue.open import list_notices, look_for_worker, open_queue
 from holdfast.agent.queue.view.untold import list_untold_groups
 from holdfast.host.clock import utc_now
 from holdfast.model.errors import HoldfastError

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.caller import describe_caller
 from holdfast.agent.queue import environment
-from holdfast.agent.queue.open import list_notices, look_for_worker, open_queue, start_worker
+from holdfast.agent.queue.change.start_worker import start_worker
+from holdfast.agent.queue.open import list_notices, look_for_worker, open_queue
 from holdfast.agent.queue.view.reasons import explain_briefly
 from holdfast.core.job.redact import redact_argv
 from holdfast.host.clock import utc_now

@@ -55,7 +55,7 @@ class GroupLine:
 
 
 @record
-class ActiveJob:
+class ActiveRow:
     """A job at work: where its run stands. The numbers are None where they are not known.
 
     The progress of the first twenty is read; of the others `condition` is the job's state.
@@ -107,7 +107,7 @@ class QueueList:
     worker: bool
     notice: str | None
     groups: tuple[GroupLine, ...]
-    active: tuple[ActiveJob, ...]
+    active: tuple[ActiveRow, ...]
     jobs: tuple[ListedJob, ...]
     more: int
     warnings: tuple[str, ...]
@@ -219,14 +219,14 @@ def _describe_group(
     )
 
 
-def _describe_active(queue: Queue, job: QueuedJob, reads: bool) -> ActiveJob:  # noqa: FBT001 - one fact of a row
+def _describe_active(queue: Queue, job: QueuedJob, reads: bool) -> ActiveRow:  # noqa: FBT001 - one fact of a row
     now = time.time()
     elapsed_s = None if job.started_at is None else now - job.started_at
     left_s = find_cost(queue, job).left(job, now)
     if job.run_id is None or not reads:
-        return ActiveJob(job, job.label, job.state.value, elapsed_s, left_s, "", None, None)
+        return ActiveRow(job, job.label, job.state.value, elapsed_s, left_s, "", None, None)
     row = read_row(job.runs_root, job.run_id)
-    return ActiveJob(job, job.label, row.condition, elapsed_s, left_s, row.cards, row.step, row.loss)
+    return ActiveRow(job, job.label, row.condition, elapsed_s, left_s, row.cards, row.step, row.loss)
 
 
 def _read_states(words: Sequence[str]) -> tuple[JobState, ...]:

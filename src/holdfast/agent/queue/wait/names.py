@@ -123,7 +123,7 @@ def wait_for_names(
         for sweep in wanted.sweeps:
             # What they need a desk that is no Linux has not, and it has none of them.
             from holdfast.agent.queue.arrays.look import find_rerun  # lazy: for sweeps of a scheduler alone
-            from holdfast.agent.queue.arrays.wait import wait_for_sweep  # lazy: as above
+            from holdfast.agent.queue.arrays.wait import wait_for_sweep  # lazy: for sweeps of a scheduler alone
 
             one, looks, was_late = wait_for_sweep(sweep, deadline=deadline, tell=lambda look: tell(look, str))
             late = late or was_late

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.view.follow import UNSTARTED_S, RunFollower, is_untaken
 from holdfast.agent.view.retries import is_followed
-from holdfast.agent.view.run_view import Reach, is_unstarted
+from holdfast.agent.view.run_view import RunReach, is_unstarted
 from holdfast.agent.view.scheduled import SchedulerEar, apply_word, judge_end
 from holdfast.core.run.outcome import EXIT_LOST
 from holdfast.host.clock import monotonic_s
@@ -90,5 +90,5 @@ def describe_gone(view: RunView) -> str:
 def _require_readable(view: RunView) -> None:
     if not os.path.isdir(view.run_dir):
         raise StorageError(f"{view.run_dir} has gone", hint="somebody removed the run")
-    if view.reach is Reach.UNREADABLE:
+    if view.reach is RunReach.UNREADABLE:
         raise StorageError(f"{view.run_dir} cannot be read", hint="see its owner and permissions")

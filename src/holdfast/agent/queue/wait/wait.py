@@ -10,7 +10,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.agent.queue.open import look_for_worker, start_worker
+from holdfast.agent.queue.change.start_worker import start_worker
+from holdfast.agent.queue.open import look_for_worker
 from holdfast.agent.view.changes import ChangeWatch
 from holdfast.host.clock import monotonic_s
 from holdfast.model.queue import JobState

@@ -25,7 +25,7 @@ from holdfast.core.slurm.texts import (
 from holdfast.host.clock import epoch_s, format_utc
 from holdfast.model.errors import HoldfastError, PreflightFailed, StorageError, UsageError
 from holdfast.model.run import StopCause
-from holdfast.model.scheduler import Phase, Word
+from holdfast.model.scheduler import Phase, SchedulerReport
 from holdfast.model.slurm import SlurmRecord
 from holdfast.model.units import format_bytes, format_duration
 
@@ -62,10 +62,10 @@ class SlurmScheduler:
     note_task = staticmethod(note_task)
     check_attempt = staticmethod(check_attempt)
 
-    def look(self, run_dirs: Iterable[str]) -> dict[str, Word]:
+    def look(self, run_dirs: Iterable[str]) -> dict[str, SchedulerReport]:
         """As of `Scheduler.look`."""
         known, damaged = _read_records(run_dirs)
-        unknown = Word("", Phase.UNKNOWN, "", evidence=NOT_HANDED)
+        unknown = SchedulerReport("", Phase.UNKNOWN, "", evidence=NOT_HANDED)
         found = {run_dir: unknown for run_dir, record in known.items() if record is None}
         records = {run_dir: record for run_dir, record in known.items() if record is not None}
         if not records:
@@ -86,12 +86,14 @@ class SlurmScheduler:
                 found[run_dir] = unknown
             elif _was_taken_out(run_dir, records[run_dir], listed.get(job_id.partition("_")[0])):
                 words = f"Slurm: job {job_id} was cancelled before it began: it lists others of its array only"
-                found[run_dir] = Word(job_id, Phase.OVER, "CANCELLED", evidence=words, cause=StopCause.SIGNAL)
+                found[run_dir] = SchedulerReport(
+                    job_id, Phase.OVER, "CANCELLED", evidence=words, cause=StopCause.SIGNAL
+                )
             else:
                 found[run_dir] = _read_forgotten(job_id, accounted.get(job_id), mine=mine)
         return found
 
-    def cancel(self, run_dirs: Iterable[str], words: Mapping[str, Word] | None = None) -> None:
+    def cancel(self, run_dirs: Iterable[str], words: Mapping[str, SchedulerReport] | None = None) -> None:
         """As of `Scheduler.cancel`."""
         cancel_jobs(_name_jobs(run_dirs, words))
 
@@ -120,7 +122,7 @@ class SlurmScheduler:
         return done.job_id
 
 
-def _name_jobs(run_dirs: Iterable[str], words: Mapping[str, Word] | None) -> list[str]:
+def _name_jobs(run_dirs: Iterable[str], words: Mapping[str, SchedulerReport] | None) -> list[str]:
     """The ids of the jobs of these runs that Slurm lists: by the words of a look, or by one that is made here.
 
     Raises:
@@ -152,7 +154,7 @@ def _read_records(run_dirs: Iterable[str]) -> tuple[dict[str, SlurmRecord | None
     return found, damaged
 
 
-def _read_damaged(run_dir: str, problem: str, lines: Iterable[QueuedLine], *, mine: bool) -> Word:
+def _read_damaged(run_dir: str, problem: str, lines: Iterable[QueuedLine], *, mine: bool) -> SchedulerReport:
     """Of a run that nothing readable says the job of, and that has none by its script.
 
     A run without a script of its own is a task of an array: of one of those that are listed, or of none.
@@ -161,8 +163,8 @@ def _read_damaged(run_dir: str, problem: str, lines: Iterable[QueuedLine], *, mi
     living = (line for line in lines if find_meaning(line.state).phase is not Phase.OVER)
     may_be_task = not os.path.lexists(script_path(run_dir)) and any(ARRAYS in line.command for line in living)
     if may_be_task or not mine:
-        return Word("", Phase.UNKNOWN, f"damaged {RECORD}", evidence=words)
-    return Word("", Phase.OVER, "", evidence=f"{words}; Slurm lists none with its script")
+        return SchedulerReport("", Phase.UNKNOWN, f"damaged {RECORD}", evidence=words)
+    return SchedulerReport("", Phase.OVER, "", evidence=f"{words}; Slurm lists none with its script")
 
 
 def _find_line(run_dir: str, record: SlurmRecord, queued: Mapping[str, QueuedLine]) -> QueuedLine | None:
@@ -227,7 +229,7 @@ def _ask_accounting(wanted: set[str]) -> Mapping[str, AccountedJob]:
         return {}
 
 
-def _read_line(line: QueuedLine) -> Word:
+def _read_line(line: QueuedLine) -> SchedulerReport:
     meaning = find_meaning(line.state)
     reason = "" if line.reason == "None" else line.reason
     told = f" ({reason})" if reason else ""
@@ -242,24 +244,24 @@ def _read_line(line: QueuedLine) -> Word:
         words += f", {format_duration(line.used_s)} of its {format_duration(line.limit_s)} used"
     elif meaning.phase is Phase.OVER:
         advice = advice or ENDS.get(reason, "")
-    return Word(line.job_id, meaning.phase, line.state, reason, words, meaning.cause, advice)
+    return SchedulerReport(line.job_id, meaning.phase, line.state, reason, words, meaning.cause, advice)
 
 
-def _read_forgotten(job_id: str, accounted: AccountedJob | None, *, mine: bool) -> Word:
+def _read_forgotten(job_id: str, accounted: AccountedJob | None, *, mine: bool) -> SchedulerReport:
     """Of a job that squeue does not list: how it ended, as far as that is told."""
     words = f"Slurm does not know job {job_id} any more, neither in its queue nor among those that ended lately"
     if accounted is None:
         if mine:
-            return Word(job_id, Phase.OVER, "", evidence=words)
+            return SchedulerReport(job_id, Phase.OVER, "", evidence=words)
         words = f"Slurm does not show job {job_id} to this account, or does not know it any more"
-        return Word(job_id, Phase.UNKNOWN, "", evidence=words)
+        return SchedulerReport(job_id, Phase.UNKNOWN, "", evidence=words)
     meaning, state = find_meaning(accounted.state), accounted.state
     if meaning.phase is not Phase.OVER:
         # The end of a job that the controller has forgotten never came to the accounts, or is still on its way.
-        return Word(job_id, Phase.OVER, "", evidence=f"{words}; its accounts still say {state}")
+        return SchedulerReport(job_id, Phase.OVER, "", evidence=f"{words}; its accounts still say {state}")
     words = f"Slurm's accounts: job {job_id} {meaning.words}: {state}, ExitCode {accounted.exit_code}"
     advice = _advise_end(meaning.cause, accounted.peak_bytes)
-    return Word(job_id, Phase.OVER, state, evidence=words, cause=meaning.cause, advice=advice)
+    return SchedulerReport(job_id, Phase.OVER, state, evidence=words, cause=meaning.cause, advice=advice)
 
 
 def _advise_end(cause: StopCause | None, peak_bytes: int | None = None) -> str:

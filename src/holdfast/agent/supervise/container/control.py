@@ -47,7 +47,7 @@ from holdfast.model.run import Refusal, StopCause, StopRequest
 from .ask_inside import put_question, read_answer
 from .client_watch import ClientWatch
 from .plan import build_client_environment, plan_container
-from .removal import Removal
+from .removal import ContainerRemoval
 from .room import LARGEST_SAID, GateLost, Room
 from .runtime_requests import RuntimeRequests
 from .start_failure import explain_absence, explain_client
@@ -95,7 +95,7 @@ class ContainerControl:
         self._pause_s = FIRST_LOOK_S
         self._began_s = 0.0
         self.comes_up = self._creating = False
-        self.removal = Removal(context)
+        self.removal = ContainerRemoval(context)
         self._requests = RuntimeRequests(context)
         self._client: ProcessId | None = None
         self._client_watch = ClientWatch(context.loop, self.settle)

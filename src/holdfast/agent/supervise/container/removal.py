@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 WITHIN_S = 30.0
 
 
-class Removal:
+class ContainerRemoval:
     """One removal; `under_way` from `expect` until it is done, or has failed, or its time is over.
 
     Where it fails that is said, and `holdfast reconcile` does it later.

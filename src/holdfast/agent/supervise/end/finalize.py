@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.in_job.device_check import MISMATCH
 from holdfast.agent.kept_environment import drop_environment
 from holdfast.agent.supervise.start import manifest
-from holdfast.agent.view.page.handbook_text import write_handbook
+from holdfast.agent.view.page.handbook_text import render_handbook
 from holdfast.agent.view.retries import is_followed
 from holdfast.core.job.redact import redact_text
 from holdfast.core.run.events import ResultsChecked, ResultsCopied
@@ -265,7 +265,9 @@ class Finalizer:
         try:
             if trouble is not None:
                 trouble.write_notes(self._findings)
-            write_handbook(self._context.run_dir, self._context.attempt, self._context.spec)
+            context = self._context
+            handbook = render_handbook(context.run_dir, context.attempt, context.spec).encode("utf-8", "replace")
+            files.commit(f"{context.run_dir}/{wire.HANDBOOK}", handbook, durable=False)
         except OSError as error:
             self._context.recorder.log(f"failure note or handbook could not be written: {error}")
 

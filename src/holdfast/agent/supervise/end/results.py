@@ -123,7 +123,7 @@ class ResultsCopy:
         run_dir, spec = self._context.run_dir, self._context.spec
 
         def work() -> object:
-            from holdfast.agent.control.results.child import prune  # lazy: as above
+            from holdfast.agent.control.results.child import prune  # lazy: loaded by this child alone
 
             return prune(run_dir, spec)
 

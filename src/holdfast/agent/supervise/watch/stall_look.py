@@ -15,7 +15,7 @@ from holdfast.host.gpu.probe_client import Probe, disown
 from holdfast.model import wire
 
 if TYPE_CHECKING:
-    from holdfast.diagnosis.live.gather.target import CardFacts, LiveTarget
+    from holdfast.diagnosis.live.gather.target import CardNumbers, LiveTarget
     from holdfast.model.identity import ProcessId
 
     from .stall import Told
@@ -50,7 +50,7 @@ def diagnose_stall(
     }
 
 
-def _read_cards(target: LiveTarget, uuids: frozenset[str], probe: Probe) -> Reading[tuple[CardFacts, ...]]:
+def _read_cards(target: LiveTarget, uuids: frozenset[str], probe: Probe) -> Reading[tuple[CardNumbers, ...]]:
     """The leased cards as numbers; unread when one of them did not answer."""
     inventory = read_inventory(CARDS_S, probe=probe)
     pids = frozenset(target.list_pids())

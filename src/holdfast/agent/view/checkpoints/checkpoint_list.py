@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from holdfast.model.errors import NoSuchRun, StorageError
 from holdfast.model.record import record
 from holdfast.training.storage import survey
-from holdfast.training.storage.checkpoints import Verdict
+from holdfast.training.storage.checkpoints import CheckpointCheck
 from holdfast.training.storage.layout import OWN
 from holdfast.training.storage.survey import EntryKind, SurveyEntry
 
@@ -177,7 +177,7 @@ def prove_checkpoints(place: CheckpointPlace, *, everything: bool, show: ShowPro
     return CheckpointProofs(tuple(proofs), code)
 
 
-def describe_verdict(verdict: Verdict) -> CheckpointProof:
+def describe_verdict(verdict: CheckpointCheck) -> CheckpointProof:
     """One proof."""
     return CheckpointProof(
         path=verdict.path,

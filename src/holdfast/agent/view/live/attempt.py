@@ -15,7 +15,7 @@ from holdfast.agent.view.changes import EVERYTHING, ChangeWatch
 from holdfast.agent.view.follow import GONE_S, UNSTARTED_S, is_untaken, watch_processes
 from holdfast.agent.view.live.tail import TailReader, find_last_lines
 from holdfast.agent.view.retries import read_retry
-from holdfast.agent.view.run_view import Reach
+from holdfast.agent.view.run_view import RunReach
 from holdfast.host.clock import monotonic_s
 from holdfast.host.process.processes import is_alive
 from holdfast.host.process.wait import wait_briefly
@@ -93,7 +93,7 @@ class FollowAttempt:
         self._run_dir, self._attempt = run_dir, attempt
         self.output = TailReader(f"{wire.attempt_dir(run_dir, attempt)}/{wire.OUTPUT}", offset, anchor)
         self.view = observe.observe_run(run_dir, attempt=attempt)
-        self._changes = ChangeWatch(self.view.attempt_dir, wake_fd=wake_fd, local=self.view.reach is Reach.HERE)
+        self._changes = ChangeWatch(self.view.attempt_dir, wake_fd=wake_fd, local=self.view.reach is RunReach.HERE)
         self._gone_since: float | None = None
         self._untaken_since: float | None = None
         self._supervisor: ProcessId | None = None
@@ -110,7 +110,7 @@ class FollowAttempt:
     def look(self) -> RunView:
         """The attempt now; also in `view`."""
         self.view = observe.observe_run(self._run_dir, attempt=self._attempt)
-        if self.view.state is not None and self.view.reach is Reach.HERE:
+        if self.view.state is not None and self.view.reach is RunReach.HERE:
             self._supervisor = self.view.state.supervisor or self._supervisor
         return self.view
 

@@ -9,7 +9,7 @@ from holdfast.agent.view.changes import ChangeWatch
 from holdfast.agent.view.follow import UNSTARTED_S, is_untaken, watch_processes
 from holdfast.agent.view.live.tail import TailReader, find_last_lines
 from holdfast.agent.view.observe import list_attempts, observe_run
-from holdfast.agent.view.run_view import Reach
+from holdfast.agent.view.run_view import RunReach
 from holdfast.agent.view.scheduled import hear
 from holdfast.host.clock import monotonic_s
 from holdfast.model import wire
@@ -122,7 +122,7 @@ def follow(run_dir: str, attempt: int, follower: TailReader, *, write: Callable[
     """
     try:
         view = observe_run(run_dir, attempt=attempt)
-        with ChangeWatch(wire.attempt_dir(run_dir, attempt), local=view.reach is Reach.HERE) as changes:
+        with ChangeWatch(wire.attempt_dir(run_dir, attempt), local=view.reach is RunReach.HERE) as changes:
             look, untaken_since = True, None
             while True:
                 if look:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.agent.view.observe import read_events
-from holdfast.agent.view.run_view import Reach
+from holdfast.agent.view.run_view import RunReach
 from holdfast.core.messages.admission import SAME
 from holdfast.host.process.processes import is_alive
 
@@ -62,7 +62,13 @@ def find_untold(view: RunView) -> str:
 
 def _was_cut_off(view: RunView, events: Iterable[Mapping[str, object]]) -> bool:
     """Whether the supervisor died between the end of the run and telling of it, by events that tell of that end."""
-    if not view.over or view.copy is not None or view.reach is not Reach.HERE or not _asks(view) or _has_told(events):
+    if (
+        not view.over
+        or view.copy is not None
+        or view.reach is not RunReach.HERE
+        or not _asks(view)
+        or _has_told(events)
+    ):
         return False
     if not any(event.get("event") == "exit_recorded" for event in events):
         return False  # they cannot be read, or a full disk took none: what followed is not known either
@@ -86,7 +92,7 @@ def _read_told(event: Mapping[str, object]) -> Mapping[str, object] | None:
 def await_told(view: RunView) -> tuple[str, ...]:
     """As `list_undelivered`, of an attempt that has just ended: its last message is waited for, for a moment."""
     tells = _asks(view)
-    supervisor = view.state.supervisor if view.state is not None and view.reach is Reach.HERE else None
+    supervisor = view.state.supervisor if view.state is not None and view.reach is RunReach.HERE else None
     deadline = time.monotonic() + TOLD_WITHIN_S
     while True:
         events = read_events(view.run_dir, view.attempt)

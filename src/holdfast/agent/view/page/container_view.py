@@ -80,7 +80,7 @@ def find_inside(attempt_dir: str) -> tuple[tuple[ProcessId, ...], tuple[str, ...
 
 
 def _list_processes(container: ContainerRecord) -> Iterable[InnerProcess]:
-    from holdfast.host.container.members import select_inside  # lazy: as above
+    from holdfast.host.container.members import select_inside  # lazy: for runs in containers alone
 
     if container.init is None or not is_alive(container.init):
         return

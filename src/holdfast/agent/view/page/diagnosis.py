@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from holdfast.agent.view import observe, run_view
 from holdfast.agent.view.retries import read_retry
-from holdfast.agent.view.run_view import Presence, Reach, RunView
+from holdfast.agent.view.run_view import Presence, RunReach, RunView
 from holdfast.core.run.outcome import EXIT_LOST
-from holdfast.diagnosis.bundle import Bundle, write_bundle
+from holdfast.diagnosis.bundle import ReportBundle, write_bundle
 from holdfast.diagnosis.ended import judge
 from holdfast.diagnosis.ended.judgement import DetectorAnswer, read_ended
 from holdfast.diagnosis.evidence import Reading
-from holdfast.diagnosis.live.gather.target import CardFacts, LiveTarget, card_facts, target_from_pid, target_from_run
+from holdfast.diagnosis.live.gather.target import CardNumbers, LiveTarget, card_facts, target_from_pid, target_from_run
 from holdfast.diagnosis.live.judge import diagnose_live
 from holdfast.diagnosis.live.report import Section
 from holdfast.host.contain import create
@@ -62,7 +62,7 @@ class DiagnosisReport:
     wall_s: float | None = None
     cpu_s: float | None = None
     deep: bool = False
-    bundle: Bundle | None = None
+    bundle: ReportBundle | None = None
 
 
 def diagnose_pid(pid: int, *, deep: bool, tell: Callable[[str], None]) -> DiagnosisReport:
@@ -144,7 +144,7 @@ def _answer(run_dir: str, attempt: int | None, *, deep: bool, tell: Callable[[st
             known = ", ".join(map(str, view.attempts)) or "none"
             raise NoSuchRun(f"{view.run_id} has no attempt {attempt}; it has {known}", hint="leave --attempt out")
         view = observe.observe_run(run_dir, attempt=attempt)
-    roots, group_dirs = ((), ()) if view.over or view.reach is not Reach.HERE else _find_roots(view)
+    roots, group_dirs = ((), ()) if view.over or view.reach is not RunReach.HERE else _find_roots(view)
     if roots:
         target = target_from_run(
             view.run_id,
@@ -217,7 +217,7 @@ def _describe_unstarted(view: RunView) -> Verdict:
     """A run of which nothing runs here and no end is known: it waits, is being started, or is elsewhere."""
     seen = Clue(f"{view.condition}: {view.note}" if view.note else view.condition, wire.STATE, view.observed_at)
     unread = tuple(Clue(f"{item.path}: {item.reason}") for item in view.unreadable)
-    if view.reach is not Reach.HERE or unread:
+    if view.reach is not RunReach.HERE or unread:
         action = f"look from where it runs: {view.host}" if view.host else f"see what is left in {view.run_dir}"
         return Verdict(LiveClass.UNCLEAR, Confidence.POSSIBLE, action, (seen,), unknown=unread)
     return Verdict(LiveClass.STARTING, Confidence.LIKELY, "wait: nothing of it runs yet", (seen,))
@@ -248,7 +248,7 @@ def _look(
     )
 
 
-def _read_cards(target: LiveTarget, uuids: frozenset[str]) -> Reading[tuple[CardFacts, ...]]:
+def _read_cards(target: LiveTarget, uuids: frozenset[str]) -> Reading[tuple[CardNumbers, ...]]:
     """The leased cards as numbers; unread when one of them did not answer."""
     inventory = read_inventory()
     pids = frozenset(target.list_pids())

@@ -17,7 +17,7 @@ from holdfast.agent.view.live.metrics import read_curve
 from holdfast.agent.view.live.undelivered import list_undelivered
 from holdfast.agent.view.nodes import read_nodes
 from holdfast.agent.view.retries import read_requeue
-from holdfast.agent.view.run_view import Presence, Reach, RunView, Unreadable
+from holdfast.agent.view.run_view import Presence, RunReach, RunView, Unreadable
 from holdfast.agent.view.scheduled import hear
 from holdfast.agent.view.time_limits import TimeLimit, list_time_limits
 from holdfast.diagnosis.ended.judgement import read_judgement
@@ -61,7 +61,7 @@ class ObservedState:
 class Reachability:
     """How far the look reached, and where the run is."""
 
-    reach: Reach
+    reach: RunReach
     host: str
 
 

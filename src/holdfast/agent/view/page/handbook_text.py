@@ -9,26 +9,14 @@ from __future__ import annotations
 import os
 from shlex import join, quote
 
-from holdfast.agent.view.run_view import Reach, RunView
+from holdfast.agent.view.run_view import RunReach, RunView
 from holdfast.core.job.redact import redact_argv
-from holdfast.host.files import files
 from holdfast.host.formats.own_bundle import build_own_command
 from holdfast.model import wire
 from holdfast.model.errors import StorageError
 from holdfast.model.job import JobSpec
 from holdfast.model.origin import RunOrigin
 from holdfast.model.units import format_duration
-
-
-def write_handbook(run_dir: str, attempt: int, spec: JobSpec) -> None:
-    """Write ``handbook.md`` for the newest attempt of a run.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    files.commit(
-        f"{run_dir}/{wire.HANDBOOK}", render_handbook(run_dir, attempt, spec).encode("utf-8", "replace"), durable=False
-    )
 
 
 def render_handbook(run_dir: str, attempt: int, spec: JobSpec, *, box: str | None = None) -> str:
@@ -123,7 +111,7 @@ def _explain_program() -> list[str]:
 
 
 def _first_command(view: RunView, place: str) -> str:
-    if view.reach is Reach.ELSEWHERE:
+    if view.reach is RunReach.ELSEWHERE:
         return f"ssh {view.host} holdfast show {place}"
     if view.over:
         verbs = {"succeeded": "show", "failed": "diagnose", "lost": "diagnose"}

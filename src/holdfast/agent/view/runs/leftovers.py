@@ -135,7 +135,7 @@ def prove_leftover(
     view = known.get(run_dir) or known.setdefault(run_dir, observe.observe_run(run_dir))
     if not view.over or view.end is None or view.state is None:
         return None if view.job_lives or view.supervised else replace(blank, why=_describe_open_end(view))
-    if view.reach is not run_view.Reach.HERE or clock.is_other_boot(view.state.box.boot_id):
+    if view.reach is not run_view.RunReach.HERE or clock.is_other_boot(view.state.box.boot_id):
         return replace(blank, why="the run ended before this box was started, so it cannot be of it")
     started = clock.epoch_s() - _age(process)
     if started < clock.parse_utc(str(view.record.get("created_at") or view.state.created_at)) - _CREATED_SLACK_S:

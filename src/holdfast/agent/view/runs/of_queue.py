@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.view.observe import observe_run
 from holdfast.agent.view.retries import is_followed
 from holdfast.agent.view.run_view import UNREADABLE as NO_STATE
-from holdfast.agent.view.run_view import Reach
+from holdfast.agent.view.run_view import RunReach
 from holdfast.host.clock import format_utc, parse_utc
 from holdfast.host.files import files
 from holdfast.model import wire
@@ -152,7 +152,7 @@ def _judge(view: RunView) -> tuple[JobState, str]:
     if view.condition == NO_STATE:
         return JobState.HELD, f"{view.run_dir}: {view.note}"
     if not view.over:
-        if view.reach is not Reach.HERE:
+        if view.reach is not RunReach.HERE:
             return JobState.HELD, f"its run {view.run_id}: {view.note}"
         untouched = view.state is not None and isinstance(view.state.state, Created) and view.state.supervisor is None
         if untouched and view.attempt == 1:

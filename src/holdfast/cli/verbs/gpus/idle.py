@@ -5,11 +5,10 @@ from __future__ import annotations
 import click
 
 from holdfast.agent.cards.idle import find_idle
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.job.windows import parse_window
 from holdfast.cli.render import print_record
 from holdfast.cli.render.cards import print_idle
-from holdfast.model.errors import UsageError
-from holdfast.model.units import parse_duration
 
 from . import VERBS
 
@@ -37,13 +36,6 @@ def command(*, least: str, window: str, as_json: bool) -> int:
     Every card is watched for some seconds now. For how long it has rested before is known only of runs of this account
     (all runs, for root) by their health samples; of others it is said since when they hold it. Nobody is disturbed.
     """
-    found = find_idle(_parse_least(least), parse_window(window))
+    found = find_idle(parse_duration_option(least, "--min", "30m or 2h"), parse_window(window))
     print_record(found) if as_json else print_idle(found, least)
     return 0
-
-
-def _parse_least(text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"--min: {error}", hint="write it like 30m or 2h") from error

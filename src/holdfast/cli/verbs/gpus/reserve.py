@@ -8,6 +8,7 @@ import click
 
 from holdfast.agent.cards.card_list import name_cards
 from holdfast.agent.cards.reserve import reserve_cards
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.render import print_record
 from holdfast.cli.render.cards import format_time
 from holdfast.core.cards.choose import parse_request
@@ -15,7 +16,6 @@ from holdfast.core.moments import parse_moment
 from holdfast.model.errors import UsageError
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.lease import name_labels
-from holdfast.model.units import parse_duration
 
 from . import VERBS
 
@@ -68,10 +68,7 @@ def _parse_request(cards: int | None, gpus: str | None) -> GpuRequest:
 
 
 def _parse_length(text: str) -> float:
-    try:
-        seconds = parse_duration(text)
-    except ValueError as error:
-        raise UsageError(f"--for: {error}", hint="write it like 8h or 90m") from error
+    seconds = parse_duration_option(text, "--for", "8h or 90m")
     if seconds < 60:
         raise UsageError(f"--for: {text} is no span to reserve", hint="a minute at least")
     return seconds

@@ -6,9 +6,9 @@ import click
 
 from holdfast.agent.patrol.report import install_entry, plan_entry
 from holdfast.cli.consent import confirm_entry
+from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.job.notify_option import check_words, read_ways
 from holdfast.cli.render import note, print_record
-from holdfast.cli.wait_option import parse_wait
 
 from . import VERBS
 from .options import JSON, NOTIFY
@@ -32,7 +32,7 @@ def command(*, every: str, clock: str | None, notify_command: str | None, yes: b
     whoever your own defaults name is told (`holdfast config ls`).
     """
     check_words(notify_command)
-    every_s = parse_wait(every)
+    every_s = parse_duration_option(every, "--every")
     assert every_s is not None
     by_config = notify_command is None and read_ways() is not None
     planned = plan_entry(clock, every_s, notify_command, by_config=by_config)

@@ -35,7 +35,7 @@ class GroupFacts:
 
 
 @record
-class BoxFacts:
+class BoxCounters:
     """The host's counters at one moment. `busy_s`, `steal_s` and pressures are seconds so far, over all CPUs.
 
     `disk_busy_s` says for each disk how long it had requests. `pressure` has ``cpu.some``, ``io.full`` and so on; a box
@@ -54,13 +54,13 @@ class BoxFacts:
     unread: tuple[str, ...] = ()
 
 
-def look_at_box(group_dirs: tuple[str, ...] = (), pid: int | None = None, *, proc: str = "/proc") -> BoxFacts:
+def look_at_box(group_dirs: tuple[str, ...] = (), pid: int | None = None, *, proc: str = "/proc") -> BoxCounters:
     """The host's counters, those of these control groups, and how many CPUs the process `pid` may use."""
     unread: list[str] = []
     cpus, busy_s, steal_s = _read_cpu_times(f"{proc}/stat", unread)
     limits = read_effective(pid, proc=proc)
     unread += [f"{path} (it may hold a smaller limit)" for path in limits.unreadable[:3]]
-    return BoxFacts(
+    return BoxCounters(
         cpus=cpus,
         busy_s=busy_s,
         steal_s=steal_s,

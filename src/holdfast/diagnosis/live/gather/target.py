@@ -21,7 +21,7 @@ from .run_files import RunFiles
 
 
 @record
-class CardFacts:
+class CardNumbers:
     """One card as numbers: percent, watts, MHz; None is "not readable".
 
     `ours_present` says whether one of the target's processes is listed on the card (None: not readable), `throttle` the
@@ -57,7 +57,7 @@ HARD_THROTTLE = frozenset({"hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_
 """Names of `model.gpu.CLOCK_LIMITS` that cost speed. A software power cap at full load is normal, so it is not here."""
 
 
-def card_facts(card: Card, pids: frozenset[int]) -> CardFacts:
+def card_facts(card: Card, pids: frozenset[int]) -> CardNumbers:
     """One card of an inventory as numbers, from the view of the processes `pids`.
 
     In a PID namespace of its own NVML's numbers are not ours; then none of `pids` is found although one may be there,
@@ -70,7 +70,7 @@ def card_facts(card: Card, pids: frozenset[int]) -> CardFacts:
         present = bool(mine) if mine or not foreign else None
     told = card.clock_reasons is not None or bool(card.throttle)
     reasons = tuple(name for name in card.throttle if name in HARD_THROTTLE) if told else None
-    return CardFacts(
+    return CardNumbers(
         name=f"{card.name} {card.uuid}",
         utilisation_pct=card.utilisation_pct,
         memory_utilisation_pct=card.memory_utilisation_pct,

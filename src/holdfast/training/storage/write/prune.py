@@ -23,7 +23,7 @@ class PrunePlan:
 
     victims: tuple[SurveyEntry, ...]
     kept: tuple[SurveyEntry, ...]
-    wrong: tuple[checkpoints.Verdict, ...] = ()
+    wrong: tuple[checkpoints.CheckpointCheck, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -37,7 +37,7 @@ def plan_pruning(
     *,
     aside: bool = False,
     leftovers: bool = False,
-    wrong: tuple[checkpoints.Verdict, ...] = (),
+    wrong: tuple[checkpoints.CheckpointCheck, ...] = (),
 ) -> PrunePlan:
     """Choose by records; those in `wrong` neither count as kept nor go. `aside` and `leftovers` add what stands beside.
 
@@ -74,7 +74,7 @@ def prove_kept(
         NoValidCheckpoint: nothing that would stay proves right; the directory is as it was.
     """
     proven: set[str] = set()
-    wrong: list[checkpoints.Verdict] = []
+    wrong: list[checkpoints.CheckpointCheck] = []
     chosen = plan_pruning(found, keep, aside=aside, leftovers=leftovers)
     while chosen.victims:
         unproven = next((item for item in chosen.kept if item.path not in proven), None)
