@@ -119,6 +119,7 @@ def test_in_a_notebook_an_interrupt_leaves_the_run_alone(
     _, err = front.communicate(timeout=LIMIT_S)
     assert front.returncode == 130
     assert b"in a notebook (JPY_PARENT_PID) an interrupt stops no run" in err
-    assert observe_run(run_dir).condition == "running"
+    # The job says that it is ready a moment before its supervisor writes that it runs.
+    wait_until(lambda: observe_run(run_dir).condition == "running", what="the run goes on")
     done = subprocess.run([*ENTRY, "stop", os.path.basename(run_dir)], capture_output=True, check=False)
     assert done.returncode == 0, done
