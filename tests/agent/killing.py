@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent import kept_environment
+from holdfast.agent.control.adopt import adopt
 from holdfast.agent.control.results.copy import copy_run, read_record
 from holdfast.agent.patrol.reconcile import ReconcileReport, reconcile
 from holdfast.agent.view.observe import observe_run
@@ -142,12 +143,16 @@ def is_busy(run_dir: str, library: str = "/") -> bool:
     return files.is_locked(f"{run_dir}/{wire.SUPERVISOR_LOCK}") is True
 
 
-def settle(run: Driven) -> list[ReconcileReport]:
+def settle(run: Driven, *, adopting: bool = False) -> list[ReconcileReport]:
     """Call `reconcile` until it finds nothing more, as a person would; the two minutes of `UNTAKEN_S` have passed.
 
-    What could not be looked at in time, on a busy machine, is looked at again. All reports, in order.
+    What could not be looked at in time, on a busy machine, is looked at again. All reports, in order. With `adopting`
+    the run is adopted before, unless it is over.
     """
     reports = []
+    if adopting and not observe_run(run.run_dir).over:
+        adopt(run.run_dir, environ=run.environ)
+        wait_until(lambda: not is_busy(run.run_dir), what=f"{run.run_id} stands still after its adoption")
     for _ in range(8):
         _age(run)
         done = reconcile([os.path.dirname(run.run_dir)])

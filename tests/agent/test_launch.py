@@ -115,6 +115,17 @@ def test_a_run_that_is_gone_gets_no_supervisor(tmp_path: Path) -> None:
         launch.start_supervisor(str(tmp_path / "gone"), 1, environ=os.environ)
 
 
+def test_nobody_waits_for_a_pipe_in_the_place_of_the_log(tmp_path: Path) -> None:
+    """A job may put it there, and then the run is adopted."""
+    os.makedirs(tmp_path / "attempts" / "1")
+    os.mkfifo(tmp_path / "attempts" / "1" / "supervisor.log")
+    descriptor = launch.open_log(str(tmp_path), 1)
+    try:
+        assert os.path.samestat(os.fstat(descriptor), os.stat(os.devnull))
+    finally:
+        os.close(descriptor)
+
+
 def test_a_prestarted_supervisor_takes_the_run_that_it_is_handed(
     drive: Drive, mark: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,11 @@ def test_OBS_13_output_is_capped_and_keeps_head_and_tail(drive: Drive) -> None:
     assert b"bytes were cut here" in data
 
 
+def test_a_pipe_that_the_job_put_in_the_place_of_its_output_stops_nobody(drive: Drive) -> None:
+    run = drive("sh", "-c", f'cd "${{HOLDFAST_HEARTBEAT%/*}}"; rm {wire.OUTPUT}; mkfifo {wire.OUTPUT}')
+    assert run.ended().outcome is Outcome.SUCCEEDED
+
+
 @pytest.mark.requirement("PROC-05", "OBS-07")
 @pytest.mark.parametrize("level", [IsolationLevel.SUBREAPER, IsolationLevel.PROCESS_GROUP])
 def test_output_goes_on_when_the_keeper_is_killed(drive: Drive, level: IsolationLevel) -> None:

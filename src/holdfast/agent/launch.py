@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.errors import StorageError
 
@@ -57,7 +58,7 @@ def open_log(run_dir: str, attempt: int) -> int:
     """
     path = f"{wire.attempt_dir(run_dir, attempt)}/{wire.SUPERVISOR_LOG}"
     try:
-        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        return files.open_log(path)
     except FileNotFoundError as error:
         raise StorageError(f"{os.path.dirname(path)} does not exist", hint="the run directory has gone") from error
     except OSError:

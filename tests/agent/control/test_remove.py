@@ -12,7 +12,7 @@ import pytest
 from holdfast.agent.control import remove
 from holdfast.agent.control.run_lock import hold_run_lock
 from holdfast.host.contain.create import create_group, find_group
-from holdfast.host.files import trees
+from holdfast.host.files import files
 from holdfast.host.process.processes import identify_self
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError, ResourceBusy, StorageError, UsageError
@@ -171,10 +171,10 @@ for dry_run in (True, False):
 def test_a_removal_never_enters_another_mount(tmp_path: Path) -> None:
     """Also where something is mounted after the look."""
     (tmp_path / "top").mkdir()
-    parent = os.open("/", trees.DIRECTORY)
+    parent = os.open("/", files.DIRECTORY)
     try:
         with pytest.raises(OSError, match="something else is mounted here"):
-            trees.remove_tree(parent, "proc", "/proc")
+            files.remove_child(parent, "proc", "/proc")
     finally:
         os.close(parent)
 

@@ -52,6 +52,8 @@ def test_what_parses_is_left_alone_whatever_it_means(tmp_path: Path, case: str) 
 def test_what_cannot_be_read_is_left_to_the_checks_on_the_box(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
+    (tmp_path / "LOUD.YAML").write_text("a: [1,\n")
+    assert find_config_problem(str(tmp_path / "LOUD.YAML"))
     assert find_config_problem(str(tmp_path / "none.yaml")) is None
     assert find_config_problem(str(tmp_path / "pipe.yaml")) is None
     assert find_config_problem(str(tmp_path / "binary.yaml")) is None

@@ -133,6 +133,47 @@ def test_a_strangers_place_is_refused(root: Path) -> None:
     assert os.lstat(os.path.dirname(beside)).st_uid == os.getuid()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_beside_a_strangers_place_nothing_is_searched(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each record is committed and read with it: 200,000 names beside kept every run waiting for each of them."""
+    place = root / f"holdfast-{os.getuid()}"
+    for path in (place, *(root / f"{place.name}.{number:016x}" for number in range(20))):
+        path.mkdir(mode=0o700)
+        os.chown(path, 65534, 65534)
+
+    def search(path: object) -> None:
+        pytest.fail(f"{path} is listed")
+
+    with monkeypatch.context() as patch:
+        for name in ("listdir", "scandir"):
+            patch.setattr(os, name, search)
+        first = fallback.private_directory()
+        assert first is not None
+        assert first.startswith(f"{place}.")
+        assert fallback.private_directory() == first
+        fallback._read_or_make_ending.cache_clear()
+        assert fallback.private_directory() == first, "another process finds it too"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_beside_a_strangers_place_a_name_of_the_last_boot_is_not_taken_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody has seen it there."""
+    place = root / f"holdfast-{os.getuid()}"
+    place.mkdir(mode=0o700)
+    os.chown(place, 65534, 65534)
+    found = []
+    for boot in ("one", "two", "one"):
+        monkeypatch.setenv("HOLDFAST_BOOT_ID", boot)
+        found.append(fallback.private_directory())
+    assert None not in found
+    assert found[0] == found[2] != found[1]
+    assert found[0] is not None
+    os.chown(found[0], 65534, 65534)
+    assert fallback.private_directory() is None
+
+
 def test_the_next_root_is_tried(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     second = tmp_path / "second"
     second.mkdir()

@@ -182,6 +182,13 @@ def test_a_planted_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     assert not path.is_symlink()
 
 
+def test_a_pipe_is_not_appended_to(tmp_path: Path) -> None:
+    """Once it is full, each writer waits for a reader."""
+    os.mkfifo(tmp_path / "log")
+    with pytest.raises(OSError, match="no regular file"):
+        files.append(str(tmp_path / "log"), b"x\n")
+
+
 @pytest.mark.parametrize("use", [files.read_bytes, lambda path: files.append(path, b"x\n")])
 def test_a_planted_link_is_neither_read_nor_appended_to(tmp_path: Path, use: object) -> None:
     victim, path = tmp_path / "victim", tmp_path / "record"

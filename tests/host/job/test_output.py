@@ -46,6 +46,18 @@ def test_a_new_keeper_goes_on_with_the_same_file(tmp_path: Path) -> None:
     assert write_all(tmp_path / "output.log", b"two\n") == b"one\ntwo\n"
 
 
+def test_a_pipe_in_its_place_takes_nothing_and_stops_nobody(tmp_path: Path) -> None:
+    """A job may put it there; a new keeper would wait for a reader as soon as it is full."""
+    path = tmp_path / "output.log"
+    os.mkfifo(path)
+    output = OutputFile(str(path), CAP)
+    output.write(bytes(1 << 20))
+    path.unlink()
+    output.write(b"on\n")
+    output.close()
+    assert path.read_bytes() == b"\n[holdfast: 1048576 bytes of output were lost here, the disk refused them]\non\n"
+
+
 def test_OBS_13_beyond_the_cap_head_and_tail_are_kept_and_the_middle_is_counted(tmp_path: Path) -> None:
     lines = [build_line(number) for number in range(20_000)]
     found = write_all(tmp_path / "output.log", *lines)

@@ -20,7 +20,8 @@ from holdfast.host.lease.force_release import break_lease
 from holdfast.host.lease.line import Waiter
 from holdfast.host.lease.share_policy import SharePolicy
 from holdfast.host.lease.survey import survey_leases
-from holdfast.host.process import processes
+from holdfast.host.process import processes, table
+from holdfast.host.process.table import read_inner_pids
 from holdfast.model import wire
 from holdfast.model.errors import NotPermitted, UsageError
 from holdfast.model.identity import ProcessId
@@ -313,6 +314,58 @@ def test_who_holds_a_gate_is_named(area: LeaseArea) -> None:
     assert any("cannot be shared" in text and f"pid {pid}" in text for text in warnings)
 
 
+def test_who_shares_outlasts_a_gate_that_one_after_the_other_holds(
+    area: LeaseArea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{area.directories[0]}/{lock_files.gate_name(CARDS[0].uuid)}"
+    looks: list[str] = []
+
+    def hold_gate(line: Line) -> None:
+        line.send(lock_files.LockFiles().try_lock(path, exclusive=True))
+        line.receive(600)
+
+    with Child(hold_gate, uid=MALLORY) as holder:
+        assert holder.receive()
+
+        def list_pids(path: str) -> frozenset[int]:
+            looks.append(path)
+            if len(looks) == 2:
+                holder.kill()
+            return frozenset({len(looks)})
+
+        monkeypatch.setattr(leases, "_list_pids", list_pids)
+        take(area, record(1, CARDS[0], share=True)).release()
+    assert looks[:2] == [path, path]
+
+
+@pytest.mark.requirement("RAIL-15")
+@pytest.mark.parametrize("flaps", [False, True], ids=["held", "held again and again"])
+def test_while_a_gate_is_held_the_records_are_read_a_few_times_and_not_for_each_try(
+    area: LeaseArea, monkeypatch: pytest.MonkeyPatch, flaps: bool
+) -> None:
+    """Whoever holds a gate may have left hundreds of records, too: all of it was read two hundred times in a loop."""
+    path = f"{area.directories[0]}/{lock_files.gate_name(CARDS[0].uuid)}"
+    looks: list[LeaseArea] = []
+
+    def look(area: LeaseArea, **about: Any) -> Any:
+        looks.append(area)
+        return read_records(area, **about)
+
+    def hold_gate(line: Line) -> None:
+        line.send(lock_files.LockFiles().try_lock(path, exclusive=True))
+        line.receive(600)
+
+    read_records = records.read_records
+    monkeypatch.setattr(records, "read_records", look)
+    if flaps:
+        monkeypatch.setattr(leases, "_is_let_go", lambda *_: True)
+    with Child(hold_gate, uid=MALLORY) as mallory:
+        assert mallory.receive()
+        (busy,) = refused(area, record(1, CARDS[0], share=True))
+        assert f"{MALLORY}, pid {mallory.pid}" in busy.holder
+    assert 2 <= len(looks) <= (leases.MOST_LOOKS if flaps else 10)
+
+
 @pytest.mark.requirement("LEASE-05")
 def test_who_holds_a_lock_that_a_dead_process_took_is_named(area: LeaseArea) -> None:
     """The kernel names who took a lock; the processes that it left are seen by their session."""
@@ -416,6 +469,25 @@ def test_however_many_processes_records_name_the_table_of_processes_is_read_once
     assert standings.count(records.RecordStatus.VOID) == records.MOST_PROCESSES // 65
     (words,) = {lease.judgement.why for lease in survey.leases if lease.judgement.holds}
     assert f"the records of {MALLORY} name too many processes" in words
+
+
+def test_however_many_processes_records_name_the_pids_of_a_process_are_read_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever forks hundreds in one tick and names that tick a thousand times had each read for each name."""
+    read: list[int] = []
+
+    def read_one(pid: int) -> tuple[int, ...]:
+        read.append(pid)
+        return read_inner_pids(pid)
+
+    monkeypatch.setattr(table, "read_inner_pids", read_one)
+    us, look = processes.identify_self(), table.ProcessTable()
+    named = [replace(us, pid=pid) for pid in (*range(records.MOST_PIDS, records.MOST_PIDS + 50), us.pid)]
+    answers = [look.is_alive(process, "pid:[1]") for process in named]
+    assert (answers[-1], True in answers[:-1]) == (True, False)
+    assert us.pid in read
+    assert len(read) == len(set(read))
 
 
 def test_a_cgroup_that_is_none_is_not_even_opened(

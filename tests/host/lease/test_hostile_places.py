@@ -21,10 +21,11 @@ from holdfast.host.files.files import read_beginning
 from holdfast.host.lease import area as lease_area
 from holdfast.host.lease import force_release, holders, leases, lock_files, records, reservations, sharers, usage
 from holdfast.host.lease.area import LeaseArea
-from holdfast.host.lease.line import Waiter
+from holdfast.host.lease.line import SLOW_POLL_S, Waiter
 from holdfast.host.lease.survey import survey_leases
 from holdfast.host.process import processes
 from holdfast.model import wire
+from holdfast.model.errors import NotPermitted
 from holdfast.model.identity import ProcessId
 from tests.host.lease_support import CARDS, Child, Line, record, refused, take
 from tests.waiting import wait_until
@@ -93,7 +94,7 @@ def test_a_closed_directory_beside_that_of_the_administrator_stops_nobody(place:
     as_mallory(lambda: make_second(place / "second", 0o700))
     area = as_account(ALICE, lambda: wire.encode(open_both(place)))
     assert area["directories"] == [str(place / "area")]
-    assert "second exists, and" in area["warnings"][0]
+    assert f"second of {MALLORY} exists, and" in area["warnings"][0]
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,46 @@ def test_who_closes_a_second_directory_ends_no_wait(place: Path, act: Callable[[
         as_mallory(lambda: act(str(second)))
         child.send()
         assert child.receive() == [str(place / "area")]
+
+
+@pytest.mark.requirement("LEASE-14")
+@pytest.mark.parametrize("planted", [True, False], ids=["planted", "closed"])
+def test_where_no_directory_is_the_administrators_a_second_one_that_is_closed_ends_no_wait(
+    place: Path, planted: bool
+) -> None:
+    second = place / "second"
+
+    def open_them() -> LeaseArea:
+        candidates = (str(place / "none"), str(place / "area"), str(second))
+        return lease_area.open_area(environ={}, candidates=candidates, hand_written=str(place / "gpu_locks"))
+
+    def wait(line: Line) -> None:
+        waiter = Waiter(open_them(), record(1), CARDS[:1], 1)
+
+        def has_it() -> bool:
+            return waiter.ready() and isinstance(waiter.acquire(record(1, CARDS[0])), leases.HeldLease)
+
+        line.send("in line")
+        line.receive()
+        line.send([has_it(), waiter.next_retry_s, [busy.holder for busy in waiter.blocked_by()]])
+        with pytest.raises(NotPermitted) as caught:
+            open_them()
+        line.send(str(caught.value))
+        line.receive()
+        line.send(has_it())
+
+    if not planted:
+        as_mallory(lambda: make_second(second, 0o1777))
+    with Child(wait, uid=ALICE) as alice:
+        assert alice.receive() == "in line"
+        as_mallory(lambda: make_second(second, 0o700) if planted else os.chmod(second, 0))
+        alice.send()
+        words = f"the lease directory {second} of {MALLORY} exists, and {ALICE} cannot write in it"
+        assert alice.receive() == [False, SLOW_POLL_S, [f"nobody ({words})"]]
+        assert alice.receive() == words
+        as_mallory(lambda: os.rename(second, place / "gone"))
+        alice.send()
+        assert alice.receive() is True
 
 
 @pytest.mark.parametrize(("name", "share"), [(LOCK, False), (GATE, True)], ids=["lock", "gate"])
@@ -298,6 +339,9 @@ def test_a_planted_name_in_memory_costs_nobody_the_place_for_records(
     as_mallory(lambda: os.mkdir(place / f"holdfast-{ALICE}"))
     as_mallory(lambda: os.mkdir(place / f"holdfast-{ALICE}.0000000000000000"))
     monkeypatch.setattr(fallback, "ROOTS", (str(place),))
+    monkeypatch.setenv("XDG_STATE_HOME", str(place / "state"))
+    (place / "state").mkdir(mode=0o700)
+    os.chown(place / "state", ALICE, ALICE)
     first = as_account(ALICE, fallback.private_directory)
     assert first is not None
     assert (os.stat(first).st_uid, os.stat(first).st_mode & 0o777) == (ALICE, 0o700)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import random
@@ -12,12 +13,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.core.rules.rules import Rules
 from holdfast.host import clock
+from holdfast.host.files.inotify import Inotify
 from holdfast.host.lease import leases, lock_files, tickets
 from holdfast.host.lease.area import LeaseArea, open_area
 from holdfast.host.lease.line import BLIND_POLL_S, SLOW_POLL_S, Waiter, wait_s
 from holdfast.host.lease.lock_files import LockFiles
-from holdfast.model.lease import BusyReason, LeasedDevice, Witness
+from holdfast.host.lease.share_policy import SharePolicy
+from holdfast.model.lease import BusyReason, LeasedDevice, Ticket, Witness
 from tests.host.lease_support import CARDS, DEADLINE_S, Child, Line, hold, record, refused, take
 from tests.waiting import LIMIT_S, wait_until
 
@@ -305,7 +309,6 @@ def test_LEASE_14_without_inotify_it_polls(area: LeaseArea) -> None:
     """The account's inotify instances are used up."""
     with open("/proc/sys/fs/inotify/max_user_instances") as file:
         most = int(file.read())
-    from holdfast.host.files.inotify import Inotify
 
     def work(line: Line) -> None:
         queues: list[Inotify] = []
@@ -329,6 +332,38 @@ def test_LEASE_14_without_inotify_it_polls(area: LeaseArea) -> None:
         held.release()
         waiter.send()
         assert waiter.receive() is True
+
+
+@pytest.mark.requirement("LEASE-14")
+def test_LEASE_14_what_cannot_be_watched_is_looked_at_and_the_rest_is_watched_on(
+    area: LeaseArea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The account's watches are used up; a loop listens to the descriptor, so it is never closed in between."""
+    closed, add = f"{area.directories[0]}/{lock_files.lock_name(CARDS[0].uuid)}", Inotify.add
+
+    def add_some(events: Inotify, path: str, mask: int) -> int:
+        if path == closed:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return add(events, path, mask)
+
+    monkeypatch.setattr(Inotify, "add", add_some)
+    held, other = take(area, record(0, CARDS[0])), take(area, record(1, CARDS[1]))
+    with waiting(area, 2, *CARDS[:2]) as waiter:
+        descriptor = waiter.fileno()
+        waiter._told_at_s -= 10.0
+        assert not waiter.ready()
+        assert (waiter.fileno(), waiter.next_retry_s) == (descriptor, BLIND_POLL_S)
+        assert rest(waiter, 45.0) == BLIND_POLL_S
+        held.release()
+        assert not select.select([waiter], [], [], 0)[0]
+        assert waiter.ready()
+        assert waiter.free == (CARDS[0],)
+        other.release()
+        assert select.select([waiter], [], [], DEADLINE_S)[0]
+        monkeypatch.setattr(Inotify, "add", add)
+        assert waiter.ready()
+        waiter._told_at_s -= 10.0
+        assert rest(waiter, None) is None
 
 
 def open_paths(path: str) -> None:
@@ -380,6 +415,30 @@ def test_LEASE_14_a_crowd_that_is_killed_at_random_never_stalls_nor_doubles(area
         assert done > 0
     held = take(area, record(9999, *CARDS[:3]))
     held.release()
+
+
+@pytest.mark.requirement("LEASE-14")
+@pytest.mark.parametrize(
+    ("rules", "numbers"), [(Rules(), (3, 2, 1)), (Rules(cards_per_user=1), (1, 2, 3))], ids=["arrival", "shares"]
+)
+def test_LEASE_14_a_wall_clock_that_is_set_back_leaves_the_line_in_its_order(
+    area: LeaseArea, monkeypatch: pytest.MonkeyPatch, rules: Rules, numbers: tuple[int, ...]
+) -> None:
+    """With shares the run id decides among those whose files are of one tick of the kernel's clock."""
+    cards, policy, epoch_s = frozenset((CARDS[0].card_uuid,)), SharePolicy(rules), clock.epoch_s
+
+    def list_ahead(own: tickets.OwnTicket) -> list[str]:
+        return [found.ticket.run_id for found in policy.list_ahead(area, cards, own.ticket)]
+
+    with contextlib.ExitStack() as line:
+        own = []
+        for number in numbers:
+            ticket = Ticket(clock.boottime_ns(), record(number).run_id, "me", (CARDS[0].uuid,), 1)
+            own.append(line.enter_context(contextlib.closing(tickets.OwnTicket(area, ticket, CARDS[:1]))))
+        before = [list_ahead(one) for one in own]
+        assert [bool(ahead) for ahead in before] == [False, True, True]
+        monkeypatch.setattr(clock, "epoch_s", lambda: epoch_s() - 3600.0)
+        assert [list_ahead(one) for one in own] == before
 
 
 def rest(waiter: Waiter, recheck_s: float | None) -> float | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.core.control_characters import one_line
 from holdfast.host import clock
 from holdfast.host.lease import force_release, leases, usage
 from holdfast.host.lease.area import LeaseArea, open_area
@@ -254,5 +255,32 @@ def test_of_a_ledger_so_many_lines_are_read(area: LeaseArea, monkeypatch: pytest
     assert record_use(area, record(1, since=ago(60.0)))
     (line,) = ledger(area).read_text().splitlines()
     ledger(area).write_text("\n" * 8 + f"{line}\n{{\n" + f"{line}\n".replace(record(1).run_id, record(2).run_id))
-    uses, _ = UsageLedgers().read(area, since_s=0.0)
+    uses, (wrong,) = UsageLedgers().read(area, since_s=0.0)
     assert [use.run_id for use in uses] == [record(1).run_id]
+    assert f"of {processes.user_name(UID)}: too many lines or cards; not all of them were read" in wrong
+
+
+def test_of_the_ledgers_of_an_account_so_many_cards_are_looked_at(
+    area: LeaseArea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no list of as many cards as a lease has is not even looked at: it was, text by text, by all in line."""
+    monkeypatch.setattr(usage, "MOST_CARDS", 1000)
+    looked: list[str] = []
+
+    def look(text: str, longest: int) -> str:
+        looked.append(text)
+        return one_line(text, longest)
+
+    monkeypatch.setattr(usage, "one_line", look)
+    assert record_use(area, record(1, *CARDS[:2], since=ago(60.0)))
+    good = json.loads(ledger(area).read_text())
+    lines = [{**good, "run": f"r{number}", "cards": [""] * 200} for number in range(4)]
+    lines += [{**good, "run": "odd", "cards": odd} for odd in ("x" * 500, dict.fromkeys("abc"), [""] * 300)]
+    ledger(area).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    Path(area.directories[0], f"{ledger_stem(UID, clock.epoch_s())}.z.jsonl").write_text(json.dumps(good) + "\n")
+    ledgers = UsageLedgers()
+    uses, (wrong,) = ledgers.read(area, since_s=0.0)
+    assert ([use.run_id for use in uses], looked.count("")) == ([f"r{number}" for number in range(4)], 800)
+    assert ".z.jsonl" in wrong
+    assert ledgers.read(area, since_s=0.0) == (uses, (wrong,))
+    assert looked.count("") == 800

@@ -6,10 +6,10 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
+from holdfast.host.files import files
 from holdfast.training.storage import checkpoints, layout
 from holdfast.training.storage.write.save import Saver
 
@@ -148,7 +148,7 @@ class Faults:
         self._directory, self._inside = directory, False
         for name in INJECTED:
             patch.setattr(os, name, self._wrap(name, getattr(os, name)))
-        patch.setattr(shutil, "rmtree", self._spare(shutil.rmtree))
+        patch.setattr(files, "remove_all", self._spare(files.remove_all))
 
     def _wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.host.process import libc
+from holdfast.training.storage import checkpoints, survey
 from holdfast.training.storage.checkpoints import Retention
-from holdfast.training.storage.write import files
+from holdfast.training.storage.write import files, prune
 from holdfast.training.storage.write.save import Saver
 from tests.host.small_disk import fill, mount_small_disk
+from tests.training.directories import make_directory
 from tests.training.faults import disks, support
 
 if TYPE_CHECKING:
@@ -149,3 +152,29 @@ def test_a_disk_with_room_for_one_more_only_gives_up_the_oldest(tmp_path: Path) 
         result = save(directory, 3, asynchronous=True)
         assert result.ok
         assert support.steps(directory) == [2, 3]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs mounts")
+@pytest.mark.parametrize("by", ["run", "hand"])
+def test_what_is_mounted_in_a_checkpoint_outlives_it(by: str, tmp_path: Path) -> None:
+    """A bind mount of the same disk has the device of what is around it."""
+    directory = make_directory(tmp_path / "c", steps=3)
+    precious, place = tmp_path / "precious", directory / "step-1" / "mounted"
+    for path in (precious, place):
+        path.mkdir()
+    (precious / "data").write_text("years of work")
+    libc.mount(str(precious), str(place), flags=libc.MS_BIND)
+    try:
+        if by == "run":
+            checkpoints.prune(str(directory), Retention(last=1), 3)
+        else:
+            first = next(item for item in survey.survey_directory(str(directory)).visible if item.step == 1)
+            with pytest.raises(OSError, match="something else is mounted here"):
+                prune.remove_entry(first)
+        assert (precious / "data").read_text() == "years of work"
+        (left,) = support.leftovers(directory)
+        assert os.listdir(directory / left) == ["mounted"], "all else is gone"
+    finally:
+        for name in os.listdir(directory):
+            with contextlib.suppress(OSError):
+                libc.umount(f"{directory}/{name}/mounted", flags=libc.MNT_DETACH)

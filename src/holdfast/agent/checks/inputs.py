@@ -24,6 +24,7 @@ READ_WITHIN_S = 20.0
 READ_BYTES_S = 200_000_000
 """What a disk may well read in a second: a file that would take longer than there is time is not begun."""
 MOST_NAMED = 5
+YAML = (".yaml", ".yml")
 LARGEST_CONFIG_BYTES = 8 * 1024**2
 
 
@@ -135,10 +136,12 @@ def check_config(situation: CheckContext) -> Iterator[Finding]:
     problem = find_syntax_problem(path, data)
     if problem is not None:
         yield failed("config", path, problem, "correct that line")
-    elif path.endswith((".yaml", ".yml")):
+    elif path.lower().endswith(YAML):
         yield passed("config", path, "is readable text (the command that started or queued it has parsed the YAML)")
-    else:
+    elif path.lower().endswith((".json", ".toml")):
         yield passed("config", path, "is readable and parses")
+    else:
+        yield passed("config", path, "is readable text (JSON, TOML and YAML are parsed, by their name)")
 
 
 def find_syntax_problem(path: str, data: bytes) -> str | None:
@@ -147,16 +150,16 @@ def find_syntax_problem(path: str, data: bytes) -> str | None:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         return f"line {data[: error.start].count(10) + 1}: not UTF-8 text"
-    if path.endswith(".json"):
+    if path.lower().endswith(".json"):
         try:
             json.loads(text)
         except ValueError as error:
             return f"line {getattr(error, 'lineno', 1)}: {getattr(error, 'msg', error)}"
         except RecursionError:
             return "is nested too deeply"
-    elif path.endswith(".toml"):
+    elif path.lower().endswith(".toml"):
         return _find_toml_problem(text)
-    elif path.endswith((".yaml", ".yml")):
+    elif path.lower().endswith(YAML):
         for number, line in enumerate(text.splitlines(), 1):
             if line.startswith("\t") or line.lstrip(" ").startswith("\t"):
                 return f"line {number}: a tab in the indentation, which YAML forbids"

@@ -1,6 +1,7 @@
 """Giving a run whose supervisor is gone a new one; and ending one whose place is gone, on a person's word.
 
-The run's lock is held from the look to the start, so that two who adopt at once start one supervisor.
+The run's lock is held from the look to the start. Of two who adopt at once the second finds a supervisor, or starts one
+that leaves because the first is at work.
 
 From another box nothing proves that a run has ended: its host may only be unreachable. So nobody settles it by itself,
 and it stays as it was last seen, until somebody who knows says so: the pod was deleted, the rental given back. Whose
@@ -87,7 +88,8 @@ def adopt(run_dir: str, *, environ: Mapping[str, str]) -> RunView:
         rest = {name: value for name, value in environ.items() if name not in RECORDED}
         known = {**rest, **restore_recorded(view.record, environ)}
         launch.start_supervisor(run_dir, view.attempt, environ=known, reason="adopt")
-        return _wait_adopted(run_dir, view.attempt)
+    # Without the lock: the new supervisor needs it to begin the attempt that follows by itself.
+    return _wait_adopted(run_dir, view.attempt)
 
 
 def _is_ending(view: RunView) -> bool:

@@ -202,7 +202,7 @@ def remove_run(candidate: RemovableRun, *, root: str) -> None:
                 group.remove()
         files.remove_quietly(choose_run_memory(os.environ, candidate.run_dir))
         aside = f"{PREFIX}{candidate.run_id}"
-        parent = os.open(root, trees.DIRECTORY)
+        parent = os.open(root, files.DIRECTORY)
         try:
             try:
                 os.rename(candidate.run_id, aside, src_dir_fd=parent, dst_dir_fd=parent)
@@ -210,7 +210,7 @@ def remove_run(candidate: RemovableRun, *, root: str) -> None:
                 raise StorageError(
                     f"{candidate.run_dir} could not be removed: {error.strerror}", hint="it is whole; see the directory"
                 ) from error
-            trees.remove_tree(parent, aside, os.path.join(root, aside))
+            files.remove_child(parent, aside, os.path.join(root, aside))
         except OSError as error:
             raise StorageError(
                 f"{candidate.run_id} could not be removed whole: {error.filename}: {error.strerror}",
@@ -280,7 +280,7 @@ def _measure(run_dir: str) -> tuple[int, int]:
             f"something is mounted in {run_dir}: {', '.join(mounted)}; what it shows is not the run's",
             hint=f"unmount it first: umount {mounted[-1]}",
         )
-    descriptor = os.open(run_dir, trees.DIRECTORY)
+    descriptor = os.open(run_dir, files.DIRECTORY)
     try:
         return trees.measure_tree(descriptor, run_dir)
     except OSError as error:

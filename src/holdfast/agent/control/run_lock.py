@@ -43,16 +43,16 @@ class TakenUp:
 
 
 @contextmanager
-def hold_run_lock(run_dir: str, *, what: str) -> Iterator[None]:
+def hold_run_lock(run_dir: str, *, what: str, patience_s: float = LOOK_PATIENCE_S) -> Iterator[None]:
     """Hold the run against another restart, adoption, retry or removal while this one is at work.
 
     Raises:
-        ResourceBusy: somebody else is at it.
+        ResourceBusy: somebody else is at it, also after `patience_s`.
         FileNotFoundError: there is no such directory.
     """
     descriptor = _open(run_dir, wire.RUN_LOCK)
     try:
-        if descriptor is not None and _is_refused(descriptor):
+        if descriptor is not None and _is_refused(descriptor, patience_s):
             raise ResourceBusy(
                 f"another holdfast is restarting, adopting, retrying or removing {os.path.basename(run_dir)}",
                 hint=f"wait for it, then {what} again",
@@ -122,9 +122,9 @@ def _open(run_dir: str, name: str) -> int | None:
         return None
 
 
-def _is_refused(descriptor: int) -> bool:
+def _is_refused(descriptor: int, patience_s: float) -> bool:
     try:
-        return not wait_briefly(lambda: _try_lock(descriptor), LOOK_PATIENCE_S)
+        return not wait_briefly(lambda: _try_lock(descriptor), patience_s)
     except OSError:
         return False
 

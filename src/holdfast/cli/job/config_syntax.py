@@ -27,8 +27,8 @@ def find_config_problem(path: str) -> str | None:
 
     A file that is missing, unreadable or too large is left to the checks on the box, which say so.
     """
-    yaml = path.endswith((".yaml", ".yml"))
-    if not yaml and not path.endswith(".toml"):
+    yaml = path.lower().endswith((".yaml", ".yml"))
+    if not yaml and not path.lower().endswith(".toml"):
         return None
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):

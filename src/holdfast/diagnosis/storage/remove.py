@@ -6,7 +6,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.host.files import trees
+from holdfast.host.files import files
 
 if TYPE_CHECKING:
     from holdfast.core.job.scratch import ScratchItem
@@ -19,10 +19,10 @@ def open_parent(top: str, path: str) -> tuple[int, str]:
         OSError: a part of it has gone, or is a link now.
     """
     parts = path.split("/")
-    current = os.open(top, trees.DIRECTORY)
+    current = os.open(top, files.DIRECTORY)
     try:
         for part in parts[:-1]:
-            child = trees.open_child(current, part, path)
+            child = files.open_child(current, part, path)
             os.close(current)
             current = child
     except OSError:
@@ -43,7 +43,7 @@ def remove_item(top: str, item: ScratchItem) -> None:
         if (now.st_dev, now.st_ino) != (item.device, item.inode) or now.st_uid != os.geteuid():
             raise OSError(errno.ESTALE, "is not what was looked at any more", item.path)
         if item.is_directory:
-            trees.remove_tree(parent, name, item.path, expected=(item.device, item.inode))
+            files.remove_child(parent, name, item.path, expected=(item.device, item.inode))
         else:
             os.unlink(name, dir_fd=parent)
     finally:

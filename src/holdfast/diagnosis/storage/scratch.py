@@ -30,7 +30,7 @@ from holdfast.core.job.scratch import (
     plan_pruning,
 )
 from holdfast.host.clock import monotonic_s
-from holdfast.host.files.trees import DIRECTORY, list_entries, read_mount
+from holdfast.host.files.files import DIRECTORY, list_entries, read_mount
 from holdfast.host.formats.readable import find_damage
 from holdfast.host.process.offload import Offload, OffloadFailed
 from holdfast.model import wire

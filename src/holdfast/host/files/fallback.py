@@ -7,16 +7,21 @@ are in.
 
 from __future__ import annotations
 
+import functools
 import os
 import stat
 
+from holdfast.host import clock
+from holdfast.model.errors import HoldfastError
 from holdfast.model.ids import is_run_id
 
 from . import files
-from .public_files import random_name
+from .ownership import make_own_directory
 
 MEMORY_ROOTS = ("/dev/shm", "/run/shm")  # noqa: S108 - a private 0700 directory of ours is made inside, links refused
 ROOTS = (*MEMORY_ROOTS, "/tmp")  # noqa: S108 - as above
+BESIDE = "memory-"
+"""Begins the name of the file, one of a boot, that says how our names beside a planted one end."""
 
 
 def directory(run_id: str, attempt: int) -> str | None:
@@ -132,26 +137,30 @@ def _is_private(found: os.stat_result) -> bool:
 def _make_beside(path: str) -> str | None:
     """One of ours under a name that nobody can foresee, because somebody else was first at `path`; None without one.
 
-    It is found again by its owner.
+    Its owner keeps the name where nobody else writes, so it is found again without a search: of names like it others
+    can make any number.
     """
-    root, name = os.path.split(path)
-    for _ in range(2):
-        try:
-            with os.scandir(root) as entries:
-                ours = [entry.path for entry in entries if entry.name.startswith(f"{name}.") and _is_own(entry)]
-            if ours:
-                return min(ours)
-            os.mkdir(random_name(path, ""), 0o700)
-        except OSError:
-            return None
-    return None
-
-
-def _is_own(entry: os.DirEntry[str]) -> bool:
+    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     try:
-        return _is_private(entry.stat(follow_symlinks=False))
-    except OSError:
-        return False
+        beside = f"{path}.{_read_or_make_ending(f'{base}/holdfast', clock.boot_id())}"
+    except (OSError, ValueError, HoldfastError):
+        return None
+    found = _look_or_make(beside)
+    return beside if found is not None and _is_private(found) else None
+
+
+@functools.lru_cache(maxsize=1)
+def _read_or_make_ending(directory: str, boot_id: str) -> str:
+    """How names beside end, in this boot alone: in the next one everybody knows it, and memory is empty.
+
+    Raises:
+        OSError, HoldfastError, ValueError: it cannot be read or kept, or others could replace it.
+    """
+    path = f"{directory}/{BESIDE}{boot_id}"
+    if not os.path.lexists(path):
+        make_own_directory(directory, "the state directory", "let XDG_STATE_HOME name a place of your own")
+        files.make_once(path, os.urandom(8).hex().encode("ascii"))
+    return f"{int(files.read_bytes(path, limit=16, owners=(os.geteuid(),)), 16):016x}"
 
 
 def _look_or_make(path: str) -> os.stat_result | None:

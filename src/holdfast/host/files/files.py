@@ -10,12 +10,15 @@ import errno
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 
 MAX_RECORD_BYTES = 16 * 1024**2
 MAX_LINES_BYTES = 16 * 1024**2
 MOST_LINES = 200_000
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a directory is opened that may be another's: a link in its place is an error."""
 _TEMPORARY = re.compile(r"\..+\.[0-9]+\.[0-9a-f]{8}\.tmp", re.DOTALL)
 
 
@@ -130,15 +133,103 @@ def remove_quietly(path: str) -> None:
         return
 
 
+def list_entries(directory: int) -> Iterator[tuple[str, os.stat_result]]:
+    """Names and facts of a directory's entries, links not followed; what vanishes meanwhile is left out."""
+    with os.scandir(directory) as entries:
+        listed = [(entry.name, entry) for entry in entries]
+    for name, entry in listed:
+        try:
+            yield name, entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+
+
+def read_mount(directory: int) -> int:
+    """The number of the mount that an open directory lies in: another one also where the same disk is mounted again.
+
+    A bind mount has the device of what it shows, so the number of a device does not tell that the data of others begins
+    there. It has to do where the kernel tells no mounts: gVisor, Linux before 3.15. Source: proc_pid_fdinfo(5), mnt_id.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with open(f"/proc/self/fdinfo/{directory}", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("mnt_id:"):
+                return int(line[7:])
+    return os.fstat(directory).st_dev
+
+
+def open_child(parent: int, name: str, path: str) -> int:
+    """Open a directory of `parent` (its path is `path`, for errors).
+
+    Raises:
+        OSError: it is a link, or something else is mounted there.
+    """
+    child = os.open(name, DIRECTORY, dir_fd=parent)
+    try:
+        if read_mount(child) != read_mount(parent):
+            raise OSError(errno.EXDEV, "something else is mounted here", path)
+    except OSError:
+        os.close(child)
+        raise
+    return child
+
+
+def remove_child(parent: int, name: str, path: str, *, expected: tuple[int, int] | None = None) -> None:
+    """Empty and remove a directory of `parent`; `path` is its path, for errors. What is mounted in it stays, whole.
+
+    `expected` is the device and inode that it must have.
+
+    Raises:
+        OSError: something stays, and all else is gone; its path is in the error.
+    """
+    directory = open_child(parent, name, path)
+    left: OSError | None = None
+    try:
+        facts = os.fstat(directory)
+        if expected is not None and (facts.st_dev, facts.st_ino) != expected:
+            raise OSError(errno.ESTALE, "is not what was looked at any more", path)
+        for child, seen in list_entries(directory):
+            try:
+                if stat.S_ISDIR(seen.st_mode):
+                    remove_child(directory, child, f"{path}/{child}")
+                else:
+                    os.unlink(child, dir_fd=directory)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                left = left or error
+        if left is not None:
+            raise left
+    except OSError as error:
+        error.filename = error.filename if isinstance(error.filename, str) and "/" in error.filename else path
+        raise
+    finally:
+        os.close(directory)
+    os.rmdir(name, dir_fd=parent)
+
+
+def remove_all(path: str) -> None:
+    """Remove a directory as `remove_child` does.
+
+    Raises:
+        OSError: something stays, and all else is gone; its path is in the error.
+    """
+    above, name = os.path.split(path.rstrip("/"))
+    parent = os.open(above or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        remove_child(parent, name, path)
+    finally:
+        os.close(parent)
+
+
 def remove_tree(path: str) -> None:
     """Remove a directory that we made and nobody else writes into; what cannot be removed is left."""
-    for directory, inner, names in os.walk(path, topdown=False):
-        for name in (*inner, *names):  # a link to a directory is listed with the directories, which are gone by now
-            remove_quietly(f"{directory}/{name}")
-        try:
-            os.rmdir(directory)
-        except OSError:
-            return
+    try:
+        remove_all(path)
+    except OSError:
+        return
 
 
 def take_away(path: str) -> None:
@@ -293,6 +384,22 @@ def explain_refusal(error: OSError, directory: str) -> tuple[str, str]:
     return error.strerror or str(error), looks.get(error.errno or 0, "df and the directory's permissions")
 
 
+def open_log(path: str) -> int:
+    """Open a file that only grows, to append and to read; made (0600) when there is none. Not inherited.
+
+    A job may have put a pipe in its place, and whoever writes into that waits for a reader.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    descriptor = os.open(path, flags, 0o600)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file", path)
+    return descriptor
+
+
 def append(path: str, data: bytes, *, durable: bool = False) -> None:
     """Append one line, or several; a torn last line is the reader's to ignore. `durable`: on the disk on return.
 
@@ -302,7 +409,7 @@ def append(path: str, data: bytes, *, durable: bool = False) -> None:
     Raises:
         OSError: it could not be written.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = open_log(path)
     try:
         size = os.fstat(descriptor).st_size
         torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"

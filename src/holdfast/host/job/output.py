@@ -60,7 +60,7 @@ class OutputFile:
 
     def _open_log(self) -> int | None:
         try:
-            return os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            return files.open_log(self._path)
         except OSError:
             return None
 

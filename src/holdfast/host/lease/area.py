@@ -223,7 +223,7 @@ def _check(path: str) -> tuple[str, ...]:
     except OSError as error:
         found = "a symbolic link" if os.path.islink(path) else f"not a directory ({error.strerror})"
         raise StorageError(
-            f"the lease directory {path} is {found}; somebody may have planted it",
+            f"the lease directory {path} is {found}, and {_name_owner(path)} made it",
             hint=f"Remove it, then ask an administrator for `install -d -m 1777 {path}`.",
         ) from error
     try:
@@ -264,9 +264,16 @@ def _check(path: str) -> tuple[str, ...]:
 
 def _closed(path: str) -> NotPermitted:
     return NotPermitted(
-        f"the lease directory {path} exists, and {user_name(os.geteuid())} cannot write in it",
+        f"the lease directory {path} of {_name_owner(path)} exists, and {user_name(os.geteuid())} cannot write in it",
         hint=f"Ask an administrator for `chmod 1777 {path}`.",
     )
+
+
+def _name_owner(path: str) -> str:
+    try:
+        return user_name(os.lstat(path).st_uid)
+    except OSError:
+        return "somebody"
 
 
 def find_second_areas(area: LeaseArea, rules_directory: str | None) -> tuple[str, ...]:

@@ -36,8 +36,12 @@ if TYPE_CHECKING:
 
 # A failing try of somebody else holds a lock for well under a millisecond; these are tries to tell that from a lease.
 PASSING_TRIES = 25
-# A gate is held while a request to share is decided, milliseconds each, and many may come at once.
-GATE_TRIES = 200
+# A gate is held while a request to share is decided, milliseconds each, and many may come at once; but whoever has it
+# still after so many tries more is none of these.
+GATE_TRIES, SAME_HOLDER_TRIES = 1000, 100
+# A try is short, a look at the line and at the records is not: anybody can make it long. While one lock stays in the
+# way, every look comes after twice as many tries; of locks that come and go one after the other, so many looks are had.
+MOST_LOOKS = 25
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.0002, 0.003
 
 
@@ -130,12 +134,12 @@ class HeldLease:
 class _Refusal:
     """Why one try failed; `passing` when the lock has no record, so that its holder may only be trying too.
 
-    `path` is the lock file or gate that somebody held.
+    `lock` is the lock file or gate that somebody held, and whether we wanted it exclusively.
     """
 
     busy: tuple[BusyReason, ...]
     passing: bool = False
-    path: str = ""
+    lock: tuple[str, bool] | None = None
 
 
 def acquire_lease(
@@ -157,35 +161,56 @@ def acquire_lease(
     there is room beside those who share: what it answers cannot change before our record is published.
 
     Raises:
-        StorageError, NotPermitted: the area cannot be trusted or written; `Unpublished` when all else was had.
+        StorageError, NotPermitted: the area cannot be trusted or written.
         ValueError: no device, or a malformed UUID.
     """
     if not record.devices:
         raise ValueError("a lease needs at least one device")
     own = files is None
     files = LockFiles() if files is None else files
-    held, path = None, ""
+    held, lock, looks = None, None, 0
+    holders: frozenset[int] | None = None
     try:
         for tries in range(GATE_TRIES if record.share else PASSING_TRIES):
-            outcome = _try_once(area, record, files, ticket, policy, admit)
-            if isinstance(outcome, HeldLease):
-                held = outcome
-                return held
-            if isinstance(outcome, LeaseArea):
-                area = outcome
-                continue
-            if not outcome.passing:
-                return outcome.busy
-            path = outcome.path
-            if not patient:
-                break
-            time.sleep(min(FIRST_PAUSE_S * 2**tries, LAST_PAUSE_S))
+            if lock is not None and tries % SAME_HOLDER_TRIES == 0:
+                before, holders = holders, _list_pids(lock[0])
+                if before == holders:
+                    break
+            if lock is None or tries & (tries - 1) == 0 or _is_let_go(files, *lock):
+                outcome = _try_once(area, record, files, ticket, policy, admit)
+                if isinstance(outcome, HeldLease):
+                    held = outcome
+                    return held
+                if isinstance(outcome, LeaseArea):
+                    area = outcome
+                    continue
+                if not outcome.passing:
+                    return outcome.busy
+                lock, looks = outcome.lock, looks + 1
+                if not patient or looks == MOST_LOOKS:
+                    break
+            time.sleep(min(FIRST_PAUSE_S * 2 ** min(tries, 8), LAST_PAUSE_S))
+        path = "" if lock is None else lock[0]
         return _name_unrecorded(area, record, path) if patient else _call_passing(record.devices)
     finally:
         if held is None:
             files.unlock()
         if own:
             files.close()
+
+
+def _is_let_go(files: LockFiles, path: str, exclusive: bool) -> bool:  # noqa: FBT001 - as in a plan of locks
+    """Whether a lock that was in the way can be had now: then it is ours for the look that follows."""
+    try:
+        return files.try_lock(path, exclusive=exclusive)
+    except lock_files.LockObstructed:
+        # The look names what is there.
+        return True
+
+
+def _list_pids(path: str) -> frozenset[int]:
+    """Who has a lock, as far as the kernel tells it here."""
+    return frozenset(lock.pid for lock in lease_holders.locks_on(path, lease_holders.read_kernel_locks() or ()))
 
 
 def _try_once(  # noqa: PLR0917 - one try of `acquire_lease`, with what that was given
@@ -209,7 +234,7 @@ def _try_once(  # noqa: PLR0917 - one try of `acquire_lease`, with what that was
         if not locked:
             files.unlock()
             busy = _find_conflicts(area, record, cards, Witness.LOCK)
-            return _Refusal(busy, passing=not busy, path=path)
+            return _Refusal(busy, passing=not busy, lock=(path, exclusive))
     if policy is not None and not policy.has_all_gates(area, gates):
         # Another run of this account has just made one.
         files.unlock()
@@ -470,12 +495,8 @@ def _lock_if_free(files: LockFiles, path: str, *, exclusive: bool) -> None:
         time.sleep(min(FIRST_PAUSE_S * 2**tries, LAST_PAUSE_S))
 
 
-class Unpublished(StorageError):
-    """The record of a lease cannot be written; nothing else is in the way."""
-
-
-def _unwritable(area: LeaseArea, error: OSError) -> Unpublished:
-    return Unpublished(
+def _unwritable(area: LeaseArea, error: OSError) -> StorageError:
+    return StorageError(
         f"the lease cannot be published in {', '.join(area.directories)}: {error.strerror}",
         hint="Make room there, or name another directory as lease_dir in the rules file.",
     )

@@ -8,7 +8,8 @@ SIGKILL too. Where the rules give shares (`sharing`), who is first changes with 
 watches all of these, and whoever was not first lets the first go before looking.
 
 Invariants: looking makes no events for others (descriptors stay open across tries); every watch is set before the
-look that it guards, so nothing is missed in between. Where inotify is not to be had, it polls.
+look that it guards, so nothing is missed in between. Where inotify is not to be had, or no watch for a path, it polls;
+its descriptor is the same from construction to `close`, since a loop listens to it.
 It must not know how cards are chosen: `free` says which could be had, the caller chooses and calls `acquire`.
 """
 
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.host import clock
 from holdfast.host.files import inotify
-from holdfast.model.errors import StorageError
+from holdfast.model.errors import NotPermitted, StorageError
 from holdfast.model.lease import BusyReason, LeasedDevice, LeaseRecord, Ticket, Witness
 
 from . import area as lease_area
@@ -28,6 +29,8 @@ from . import foreign_locks, leases, lock_files, records, tickets
 from .area import LeaseArea
 
 if TYPE_CHECKING:
+    from holdfast.model.errors import HoldfastError
+
     from .share_policy import SharePolicy
 
 # The kernel tells of a close just before it drops the lock (fs/file_table.c, __fput: fsnotify_close comes before
@@ -39,7 +42,8 @@ FIRST_RETRY_S = 0.001
 LAST_RETRY_S = 1.0
 # A draining card or a hand-written lock file is let go without any event that we could watch.
 SLOW_POLL_S = 0.5
-# Without inotify (the account's instances are used up) looking is all that is left.
+# Without inotify (the account's instances are used up), or without a watch for a path (the account's watches are used
+# up, or the owner of a lock file has closed it to others), looking is all that is left.
 BLIND_POLL_S = 0.25
 # So many tries in a row, each after twice the time, and whoever holds the lock is not passing: half a second.
 MOST_PASSING = 9
@@ -59,7 +63,8 @@ class Waiter:
     """A place in the line for `count` of `candidates`, for the run in `record` (whose devices do not matter yet).
 
     `policy` says what is owed to other accounts; without it the line is first come, first served.
-    Close it when the lease was had or the wait is over. `wakeups` counts the events that made it look.
+    Close it when the lease was had or the wait is over. `wakeups` counts the events that made it look; `unusable` says
+    for each candidate who has made the area unusable since, when that was all that the last `ready` could see.
 
     Raises:
         StorageError, NotPermitted: the area cannot be trusted or written.
@@ -75,6 +80,7 @@ class Waiter:
     ) -> None:
         self.area = lease_area.refresh_area(area)
         self.free: tuple[LeasedDevice, ...] = ()
+        self.unusable: tuple[BusyReason, ...] = ()
         self.next_retry_s: float | None = None
         self.wakeups = 0
         self._record = record
@@ -90,12 +96,13 @@ class Waiter:
         self._files = lock_files.LockFiles()
         self._blocked: tuple[BusyReason, ...] = ()
         self._watches: dict[str, int] = {}
+        self._unwatched = False
         self._told_at_s = clock.monotonic_s()
         self._looks_left = MOST_LOOKS
         try:
             self._events: inotify.Inotify | None = inotify.Inotify()
         except OSError:
-            self._events = None
+            self._events, self._unwatched = None, True
         ticket = Ticket(
             order=clock.boottime_ns(),
             run_id=record.run_id,
@@ -131,8 +138,13 @@ class Waiter:
                 return False
         if self._defers(told=told):
             return False
-        self.free, self.next_retry_s, self._blocked = (), None, ()
-        self.area = lease_area.leave_closed(self.area)
+        self.free, self.next_retry_s, self._blocked, self.unusable = (), None, (), ()
+        try:
+            self.area = lease_area.leave_closed(self.area)
+        except (StorageError, NotPermitted) as error:
+            self.unusable = _call_unusable(self._candidates, error)
+            self.refused(self.unusable)
+            return False
         if self._policy is not None and (answer := self._ask_policy(self._policy)) is not None:
             return answer
         ahead = self._find_ahead()
@@ -207,10 +219,8 @@ class Waiter:
     ) -> leases.HeldLease | tuple[BusyReason, ...]:
         """Try for ``record.devices`` from our place in the line. After success, close the waiter.
 
-        A disk that takes no record now is no end of the wait: it is a reason to look again.
-
-        Raises:
-            StorageError, NotPermitted: as `leases.acquire_lease`.
+        A disk that takes no record now, or a directory of the area that somebody closed or planted, is no end of the
+        wait: it is a reason to look again.
         """
         outcome: leases.HeldLease | tuple[BusyReason, ...]
         try:
@@ -223,9 +233,8 @@ class Waiter:
                 policy=self._policy,
                 admit=admit,
             )
-        except leases.Unpublished as error:
-            words = f"nobody ({error})"
-            outcome = tuple(BusyReason(device.uuid, Witness.RECORD, words) for device in record.devices)
+        except (StorageError, NotPermitted) as error:
+            outcome = _call_unusable(record.devices, error)
         if isinstance(outcome, tuple) and leases.is_passing(outcome):
             self._passing += 1
             if self._passing >= MOST_PASSING:
@@ -290,7 +299,7 @@ class Waiter:
     def _rest(self) -> None:
         """Set when to look again where events do not tell everything."""
         times = [] if self.next_retry_s is None else [self.next_retry_s]
-        if self._events is None and not times:
+        if self._unwatched:
             times.append(BLIND_POLL_S)
         if self._policy is not None:
             later_s = self._policy.look_again_s(self.area, self._ticket.ticket)
@@ -357,7 +366,7 @@ class Waiter:
             wanted = {**own, **self._list_locks(), **wanted}
         for path in [path for path in self._watches if path not in wanted]:
             self._events.remove(self._watches.pop(path))
-        complete = True
+        complete, self._unwatched = True, False
         for path, mask in wanted.items():
             if path in self._watches:
                 continue
@@ -367,10 +376,8 @@ class Waiter:
             except FileNotFoundError:
                 continue
             except OSError:
-                # No watch to be had: from here on we look instead.
-                self._events.close()
-                self._events, self._watches = None, {}
-                return True
+                # No watch to be had: that one is looked at instead, and asked for again with each look.
+                self._unwatched = True
         return complete
 
     def _probe(self, devices: tuple[LeasedDevice, ...]) -> tuple[tuple[LeasedDevice, ...], bool, bool]:
@@ -418,6 +425,11 @@ class Waiter:
             if blocked and judge.judge(seen).holds:
                 recorded.update(blocked)
         return recorded
+
+
+def _call_unusable(devices: tuple[LeasedDevice, ...], error: HoldfastError) -> tuple[BusyReason, ...]:
+    """Nobody has these devices, and they cannot be leased now: the error names the path, and whose it is."""
+    return tuple(BusyReason(device.uuid, Witness.RECORD, f"nobody ({error})") for device in devices)
 
 
 def wait_s(waiter: Waiter, deadline_s: float) -> float:

@@ -93,8 +93,9 @@ class SharePolicy:
         if own is None:
             me = None
         else:
+            # Not by its order: that is as old as its file is, for all alike.
             me = next(
-                (request for request in requests if (request.order, request.run_id, request.uid) == key), None
+                (request for request in requests if (request.run_id, request.uid) == (own.run_id, self._uid)), None
             ) or _own_request(own, cards)
         ahead = shares.list_ahead(me, requests, self._read_accounts(area, requests, me), self.rules, cards)
         return tuple(requests[request] for request in ahead)
@@ -115,11 +116,11 @@ class SharePolicy:
 
     def _read_line(self, area: LeaseArea, cards: frozenset[str], key: tuple[int, str, int] | None) -> list[FoundTicket]:
         """Living tickets that are about these cards, once each also where the area is several directories."""
-        found: dict[tuple[int, str, int], FoundTicket] = {}
+        found: dict[tuple[str, int], FoundTicket] = {}
         for listed in tickets.list_earlier(area, key):
             ticket = tickets.read_living(listed, cards, key=key)
             if ticket is not None:
-                found.setdefault(ticket.key, ticket)
+                found.setdefault((ticket.ticket.run_id, ticket.uid), ticket)
         return list(found.values())
 
     def _build_request(self, seen: FoundTicket, kept: tuple[Reservation, ...]) -> CardRequest | None:

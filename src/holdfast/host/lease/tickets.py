@@ -6,7 +6,8 @@ a temporary name and then renamed. Looking at a ticket takes a shared lock for a
 author locked it once and for all. Only the author has it open for writing, so the end of a waiter is a close-write
 event, which those who merely look never cause.
 
-A ticket is as old as it says, and no older than its file: nobody goes before others by a number. Whether it is locked
+A ticket is as old as it says, and no older than its file: nobody goes before others by a number. A wall clock that is
+set back makes files younger, one's own as those of others: so all are measured alike. Whether it is locked
 is asked first, and of each account so many are looked at: what a stranger leaves there costs next to nothing.
 
 The line is a courtesy among programs that keep it, as every lock here is; it does not decide who holds a card.
@@ -14,13 +15,14 @@ The line is a courtesy among programs that keep it, as every lock here is; it do
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 
 from holdfast.core.control_characters import one_line
 from holdfast.host import clock
 from holdfast.host.files.files import remove_quietly, write_all
-from holdfast.host.files.public_files import create_temporary, list_public, random_name
+from holdfast.host.files.public_files import create_temporary, find_own, list_public, random_name
 from holdfast.host.process.processes import name_owner
 from holdfast.model import wire
 from holdfast.model.ids import is_run_id
@@ -113,22 +115,43 @@ def _publish_locked(path: str, data: bytes) -> int:
 
 
 def list_earlier(area: LeaseArea, key: tuple[int, str, int] | None) -> list[ListedTicket]:
-    """The tickets before `key` (all when None), earliest first, living or not; of one account not all of very many."""
-    names = []
-    for directory, name in lease_area.list_names(area, PREFIX):
-        order = _parse_name(name)
-        if order is not None and (key is None or order <= key[0]):
-            names.append((directory, name))
+    """The tickets before `key` (all when None), earliest first, living or not; of one account not all of very many.
+
+    Their `order` is to be compared with that of `key`, as which our own ticket is listed, too.
+    """
+    names = [(where, name) for where, name in lease_area.list_names(area, PREFIX) if _parse_name(name) is not None]
     if not names:
         return []
     now_ns, now_s = clock.boottime_ns(), clock.epoch_s()
+
+    def date(changed_s: float) -> int:
+        """How early a ticket in a file that was changed then can be."""
+        return now_ns - int((now_s - changed_s + MISDATED_S) * 1e9)
+
+    late_ns = 0
+    if key is not None:
+        own = find_own(names, f"{PREFIX}{key[0]:020d}-{key[1]}.", SUFFIX, key[2])
+        late_ns = max(0, min(map(date, _list_changes(own)), default=0) - key[0])
+        names = [(where, name) for where, name in names if (_parse_name(name) or 0) <= key[0] + late_ns]
     found = []
     for file in list_public(names, PREFIX, SUFFIX, most=MOST_TICKETS, most_bytes=MOST_BYTES)[0]:
-        made_ns = now_ns - int((now_s - file.changed_s + MISDATED_S) * 1e9)
-        order = max(_parse_name(file.name) or 0, made_ns)
+        said = _parse_name(file.name) or 0
+        order = max(said, date(file.changed_s)) - late_ns
+        if key is not None and order == key[0]:
+            # Of files that were changed in one tick of the kernel's clock what they say decides.
+            order += (said > key[0]) - (said < key[0])
         if key is None or order <= key[0]:
             found.append(ListedTicket(file.path, order, file.uid))
     return sorted(found, key=lambda ticket: (ticket.order, os.path.basename(ticket.path), ticket.path))
+
+
+def _list_changes(paths: list[str]) -> list[float]:
+    """When these files were changed; whoever owns the directory may have removed one."""
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found.append(os.lstat(path).st_ctime)
+    return found
 
 
 def _parse_name(name: str) -> int | None:

@@ -11,11 +11,13 @@ everything here is advisory; it cannot touch that of another.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
 import stat
 import time
+from typing import Any
 
 from holdfast.core.cards.usage import DAY_S, LONGEST_S, LeaseUse, merge_uses
 from holdfast.core.control_characters import one_line
@@ -36,9 +38,10 @@ from .records import FoundRecord
 PREFIX, SUFFIX = "usage-", ".jsonl"
 MAX_BYTES = 16 * 1024**2
 """About fifty thousand leases in a month; what comes after is not written down."""
-MOST_LINES = 100_000
 MOST_FILES, MOST_BYTES = 32, 2 * MAX_BYTES
 """Of one account among those that are asked for; two runs that end at once may begin a month twice."""
+MOST_LINES, MOST_CARDS = 100_000, 500_000
+"""Of one account likewise, in all of these files: leases of eight cards each that fill them name no more cards."""
 KEPT_MONTHS = 13
 LONGEST_TEXT = 200
 LONGEST_LINE = 1 << 16
@@ -188,12 +191,38 @@ def _parse_name(name: str) -> tuple[int, str] | None:
     return (int(uid), month) if plain and len(uid) <= 10 else None
 
 
+class _ReadLedger:
+    """What one file said so far: up to where it was read, and how many lines and cards that were."""
+
+    def __init__(self, identity: tuple[int, int]) -> None:
+        self.identity, self.done, self.is_cut = identity, 0, False
+        self.lines = self.cards = 0
+        self.uses: list[LeaseUse] = []
+
+    def take(self, data: bytes, uid: int, *, most_lines: int, most_cards: int) -> None:
+        """Take in what has come since, line by line, up to so many lines and cards of this file."""
+        user = processes.user_name(uid)
+        for line in io.BytesIO(data):
+            if not line.endswith(b"\n"):
+                return
+            if self.lines >= most_lines or self.cards >= most_cards:
+                self.is_cut = True
+                return
+            self.done += len(line)
+            self.lines += 1
+            value = _parse_line(line) if len(line) <= LONGEST_LINE else {}
+            cards = value.get("cards")
+            self.cards += len(cards) if isinstance(cards, list) else 0
+            if use := _decode(value, uid, user):
+                self.uses.append(use)
+
+
 class UsageLedgers:
     """The ledgers of an area, read again only where they have grown: whoever waits in line asks often."""
 
     def __init__(self) -> None:
         """Nothing has been read."""
-        self._read: dict[str, tuple[tuple[int, int], int, list[LeaseUse]]] = {}
+        self._read: dict[str, _ReadLedger] = {}
 
     def read(
         self, area: LeaseArea, *, since_s: float, uids: frozenset[int] | None = None
@@ -210,19 +239,25 @@ class UsageLedgers:
             if parsed is not None and first <= parsed[1] <= last and (uids is None or parsed[0] in uids):
                 wanted.append((directory, name))
         listed, wrong = list_public(wanted, PREFIX, SUFFIX, most=MOST_FILES, most_bytes=MOST_BYTES, last=True)
+        spent: dict[int, tuple[int, int]] = {}
         for file in listed:
             uid, _ = _parse_name(file.name) or (-1, "")
+            account = processes.find_account(uid)
+            lines, cards = spent.get(account, (0, 0))
             try:
-                uses = self._read_one(file.path, uid)
+                ledger = self._read_one(file.path, uid, most_lines=MOST_LINES - lines, most_cards=MOST_CARDS - cards)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 wrong.append(Complaint(file.uid, file.path, str(error.strerror or error)))
                 continue
-            found.extend(use for use in uses if use.end_s >= since_s)
+            spent[account] = lines + ledger.lines, cards + ledger.cards
+            if ledger.is_cut:
+                wrong.append(Complaint(file.uid, file.path, "too many lines or cards; not all of them were read"))
+            found.extend(use for use in ledger.uses if use.end_s >= since_s)
         return merge_uses(found), tell(wrong)
 
-    def _read_one(self, path: str, uid: int) -> list[LeaseUse]:
+    def _read_one(self, path: str, uid: int, *, most_lines: int, most_cards: int) -> _ReadLedger:
         descriptor = os.open(path, _READ)
         try:
             facts = os.fstat(descriptor)
@@ -231,26 +266,33 @@ class UsageLedgers:
             if facts.st_uid != uid:
                 raise OSError(1, f"was written by {processes.user_name(facts.st_uid)}, not by uid {uid}: not counted")
             identity = facts.st_dev, facts.st_ino
-            before, done, uses = self._read.get(path, (identity, 0, []))
-            if before != identity or done > facts.st_size:
-                done, uses = 0, []
-            data = os.pread(descriptor, min(facts.st_size, MAX_BYTES + 4096) - done, done)
+            ledger = self._read.get(path)
+            if ledger is None or ledger.identity != identity or ledger.done > facts.st_size:
+                ledger = _ReadLedger(identity)
+            left = 0 if ledger.is_cut else min(facts.st_size, MAX_BYTES + 4096) - ledger.done
+            data = os.pread(descriptor, left, ledger.done)
         finally:
             os.close(descriptor)
-        whole = data.rfind(b"\n") + 1
-        user = processes.user_name(uid)
-        lines = data[:whole].split(b"\n", MOST_LINES)[:MOST_LINES]
-        uses = [*uses, *(use for line in lines if 0 < len(line) <= LONGEST_LINE and (use := _decode(line, uid, user)))][
-            :MOST_LINES
-        ]
-        self._read[path] = identity, done + whole, uses
-        return uses
+        ledger.take(data, uid, most_lines=most_lines, most_cards=most_cards)
+        ledger.is_cut = ledger.is_cut or facts.st_size > MAX_BYTES + 4096
+        self._read[path] = ledger
+        return ledger
 
 
-def _decode(line: bytes, uid: int, user: str) -> LeaseUse | None:
-    """A line of the ledger; None when it is none, or says what cannot be."""
+def _parse_line(line: bytes) -> dict[str, object]:
+    """What a line of the ledger says; nothing when it is none."""
     try:
         value = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _decode(value: dict[str, Any], uid: int, user: str) -> LeaseUse | None:
+    """The use that a line tells of; None when it is none, or says what cannot be: no lease has so many cards."""
+    try:
+        if not isinstance(value["cards"], list) or len(value["cards"]) > records.MOST_DEVICES:
+            return None
         begin_s, end_s = _parse(value["from"]), _parse(value["to"])
         cards = tuple(one_line(str(card), LONGEST_TEXT) for card in value["cards"])
         gpu_s, attempt = float(value["gpu_seconds"]), int(value["attempt"])
@@ -258,7 +300,7 @@ def _decode(line: bytes, uid: int, user: str) -> LeaseUse | None:
         if value["uid"] != uid or not math.isfinite(gpu_s) or not 0 <= gpu_s <= LONGEST_S * len(cards):
             return None
         marks = {name: value.get(name) is True for name in ("share", "simulated", "exact")}
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
     return LeaseUse(run_id, attempt, uid, user, cards, begin_s, max(end_s, begin_s), gpu_s, **marks)
 

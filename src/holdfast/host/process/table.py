@@ -42,6 +42,7 @@ class ProcessTable:
     def __init__(self) -> None:
         """Nothing is read yet."""
         self._by_ticks: dict[int, list[int]] | None = None
+        self._inner: dict[int, frozenset[int]] = {}
         self._marked: dict[tuple[str, int], list[tuple[int, int]]] | None = None
 
     @cached_property
@@ -69,7 +70,7 @@ class ProcessTable:
             if stat.start_ticks != process.start_ticks:
                 return False
             return stat.state not in "ZX" or processes.has_living_threads(process.pid)
-        if any(process.pid in read_inner_pids(pid) for pid in self._list_started(process.start_ticks)):
+        if process.pid in self._read_inner(process.start_ticks):
             return True
         # Only the initial namespace contains every other one; hidepid hides process 1 from us as it does the rest.
         complete = self.namespace == _INITIAL_PID_NAMESPACE and os.path.exists("/proc/1/stat")
@@ -93,6 +94,12 @@ class ProcessTable:
                 if stat is not None:
                     self._by_ticks.setdefault(stat.start_ticks, []).append(pid)
         return self._by_ticks.get(ticks, [])
+
+    def _read_inner(self, ticks: int) -> frozenset[int]:
+        """The pids, in every PID namespace from ours inwards, of the processes that were started in that tick."""
+        if ticks not in self._inner:
+            self._inner[ticks] = frozenset(itertools.chain(*map(read_inner_pids, self._list_started(ticks))))
+        return self._inner[ticks]
 
 
 def _read_marks() -> dict[tuple[str, int], list[tuple[int, int]]]:

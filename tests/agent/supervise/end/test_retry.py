@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.agent.control.adopt import adopt
 from holdfast.agent.control.create import next_attempt
 from holdfast.agent.control.run_lock import hold_run_lock
 from holdfast.agent.control.stop import stop as stop_and_wait
+from holdfast.agent.kept_environment import keep_environment
 from holdfast.agent.patrol.sentinel import wait
 from holdfast.agent.supervise.context import SupervisorContext
 from holdfast.agent.supervise.end.retry import follow_up
@@ -22,12 +25,14 @@ from holdfast.agent.view import run_view
 from holdfast.agent.view.page.diagnosis import describe_retry
 from holdfast.agent.view.retries import count_automatic, is_followed, read_retry
 from holdfast.agent.view.source_change import find_change
+from holdfast.host.files import files
 from holdfast.host.gpu.quarantine import list_quarantined
 from holdfast.model import wire
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.job import DiskNeeds, GpuOptions, JobSpec, Retries
 from holdfast.model.run import Outcome, RequestKind, RunRequest
 from holdfast.model.verdict import Clue, Confidence, FailureClass, Verdict
+from tests.agent.driving import Driven
 from tests.rundirs import ended, living_process, make_run, write
 from tests.waiting import wait_until
 
@@ -72,6 +77,26 @@ def test_a_blip_is_followed_by_an_attempt_of_the_same_configuration(
     assert newest(run.run_dir) == 2
     assert is_followed(run.run_dir, 1)
     assert "attempt 2 was begun by holdfast after attempt 1 ended as transient" in describe_retry(run.run_dir)
+
+
+@pytest.mark.requirement("FAIL-02")
+@pytest.mark.parametrize("decided", [False, True], ids=["undecided", "decided"])
+def test_the_attempt_that_was_to_follow_is_begun_after_an_adoption_too(drive: Drive, *, decided: bool) -> None:
+    """Its supervisor was killed while it wrote the end: who adopts the run is no reason against the attempt."""
+    run = drive(*job(1), retries=Retries(max=1, wait_s=0.01))
+    run.ended()
+    later = Driven(run.run_dir, run.run_id, run.environ, 2)
+    later.ended()
+    wait_until(lambda: not files.is_locked(f"{run.run_dir}/{wire.SUPERVISOR_LOCK}"))
+    shutil.rmtree(wire.attempt_dir(run.run_dir, 2))
+    for name in (wire.EXIT, *(() if decided else (wire.RETRY,))):
+        os.unlink(run.path(name))
+    keep_environment(run.run_id, drive.environ)
+    adopt(run.run_dir, environ=drive.environ)
+    run.ended()
+    assert read_retry(run.run_dir, 1)["retry"] is True
+    assert newest(run.run_dir) == 2
+    assert later.ended().exit_code == 0
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -11,21 +12,25 @@ import pytest
 
 from holdfast.agent.supervise.lease import card_lease, publish
 from holdfast.agent.supervise.lease.card_lease import CardLease
+from holdfast.agent.supervise.lease.devices import list_devices
 from holdfast.agent.supervise.lease.publish import PublishedLease
+from holdfast.agent.supervise.loop import Loop
 from holdfast.core.rules.rules import Rules
-from holdfast.core.run.events import LeaseFailed
+from holdfast.core.run.events import LeaseBlocked, LeaseFailed, LeaseGranted
+from holdfast.host.gpu.inventory import read_inventory
 from holdfast.host.lease.area import open_area
+from holdfast.host.lease.lock_files import lock_name
 from holdfast.host.lease.records import read_records
 from holdfast.host.process.offload import reap_left
-from holdfast.host.process.processes import identify_self
+from holdfast.host.process.processes import identify_self, user_name
 from holdfast.model import wire
 from holdfast.model.gpu import GpuRequest
-from holdfast.model.job import JobSpec
+from holdfast.model.job import GpuOptions, JobSpec
 from holdfast.model.record import replace
 from holdfast.model.run import Starting
 from tests.agent.driving import timeouts
 from tests.agent.loops import Turned
-from tests.host.lease_support import CARDS, record, take
+from tests.host.lease_support import CARDS, Child, Line, hold, record, take
 from tests.host.small_disk import fill, mount_small_disk
 from tests.waiting import wait_until
 
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-STRANGER = 61_666
+ALICE, STRANGER = 61_001, 61_666
 
 
 @pytest.mark.slow
@@ -151,3 +156,86 @@ def test_a_lease_is_taken_over_with_our_record_not_with_that_of_who_wrote_our_ru
     assert records[STRANGER].command == "theirs"
     lease.release()
     held.release()
+
+
+@pytest.mark.requirement("LEASE-14")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other accounts")
+def test_LEASE_14_a_lock_file_that_its_owner_closes_leaves_the_loop_at_rest_and_the_wait_goes_on(
+    monkeypatch: pytest.MonkeyPatch, public_path: Path
+) -> None:
+    """The change of its mode is an event, and after it the file cannot be watched any more."""
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1x24GiB")
+    environ = {"HOLDFAST_LEASE_DIR": str(public_path / "area")}
+    inventory, area = read_inventory(), open_area(environ=environ)
+    (card,) = list_devices(inventory)
+    path = f"{area.directories[0]}/{lock_name(card.uuid)}"
+
+    def wait(line: Line) -> None:
+        loop, emitted, gone = Loop(lambda _: None), list[object](), set[int]()
+        context = SimpleNamespace(
+            spec=JobSpec("t", ("x",), "/", gpus=GpuRequest(1), gpu=GpuOptions(wait_s=600.0)), rules=Rules(),
+            environ=environ, loop=loop, emit=emitted.append, run_id=record(2).run_id, attempt=1, run_dir="",
+            recorder=SimpleNamespace(log=emitted.append, event=lambda *_, **__: None),
+        )  # fmt: skip
+        lease = CardLease(cast("SupervisorContext", context), lambda: None)
+        lease._inventory = inventory
+        before = set(loop._calls)
+        lease._choose_first()
+        line.send(len(loop._calls.keys() - before))
+        while not lease.leased_cards:
+            loop.run_once()
+            gone.update(descriptor for descriptor, flags in loop._poller.poll(0) if flags & select.POLLNVAL)
+            if not os.stat(path).st_mode & 0o777:
+                line.send("closed")
+        line.send([sorted(gone), loop._calls.keys() == before, [type(event).__name__ for event in emitted]])
+
+    with hold(area, 1, card) as holder:
+        assert holder.receive() == "held"
+        os.chown(path, STRANGER, STRANGER)
+        with Child(wait, uid=ALICE) as alice:
+            assert alice.receive() == 1
+            with Child(lambda _: os.chmod(path, 0), uid=STRANGER):
+                assert alice.receive() == "closed"
+            holder.send()
+            while (said := alice.receive()) == "closed":
+                pass
+            assert said == [[], True, ["LeaseBlocked", "LeaseGranted"]]
+
+
+@pytest.mark.requirement("LEASE-14")
+@pytest.mark.parametrize("share", [False, True], ids=["whole", "shared"])
+def test_LEASE_14_a_second_directory_that_is_removed_or_replaced_while_a_run_waits_is_told_and_ends_no_wait(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, share: bool
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1x24GiB")
+    inventory, first, second = read_inventory(), tmp_path / "first", tmp_path / "second"
+    for path in (first, second):
+        path.mkdir()
+        path.chmod(0o1777)
+    places = (str(tmp_path / "none"), str(first), str(second))
+    area = open_area(environ={}, candidates=places, hand_written=str(tmp_path / "gpu_locks"))
+    emitted, loop = list[object](), Turned()
+    context = SimpleNamespace(
+        spec=JobSpec("t", ("x",), "/", gpus=GpuRequest(1), gpu=GpuOptions(wait_s=600.0, share=share)), rules=Rules(),
+        environ={}, loop=loop, emit=emitted.append, run_id=record(2).run_id, attempt=1, run_dir="",
+        recorder=SimpleNamespace(log=emitted.append, event=lambda *_, **__: None),
+    )  # fmt: skip
+    lease = CardLease(cast("SupervisorContext", context), lambda: None)
+    monkeypatch.setattr(lease, "_inventory", inventory)
+    monkeypatch.setattr(lease, "_area", area)
+    held = take(area, record(1, *list_devices(inventory)))
+    lease._wait()
+    waiter = lease._waiter
+    assert waiter is not None
+    second.rename(tmp_path / "gone")
+    second.symlink_to(tmp_path / "nowhere")
+    lease._on_wake()
+    (blocked,) = emitted
+    assert isinstance(blocked, LeaseBlocked)
+    assert f"{second} is a symbolic link, and {user_name(os.geteuid())} made it" in blocked.busy[0].holder
+    held.release()
+    second.unlink()
+    lease._on_wake()
+    assert [type(event) for event in emitted] == [LeaseBlocked, LeaseGranted]
+    lease.release()
+    waiter.close()

@@ -28,7 +28,7 @@ from holdfast.core.code.manifest import (
 )
 from holdfast.core.code.stream import StreamCut, StreamError, StreamReader
 from holdfast.core.control_characters import clean
-from holdfast.host.files import files, trees
+from holdfast.host.files import files
 from holdfast.host.files.code.hashes import Remembered
 from holdfast.host.files.code.roster import MOST_BYTES, look_at, open_memory, read_roster
 from holdfast.host.files.disks import DiskUnreadable, measure_space
@@ -420,7 +420,7 @@ def _hold(directory: str) -> Iterator[None]:
                 f"{place} is not a directory of this account alone", hint="have it removed, or push somewhere else"
             ) from None
     try:
-        descriptor = os.open(place, trees.DIRECTORY)
+        descriptor = os.open(place, files.DIRECTORY)
     except FileNotFoundError:
         raise busy from None  # which ends in this moment, and has removed it
     try:

@@ -36,7 +36,7 @@ from holdfast.core.digest import sha256_hex
 from holdfast.core.pull.choose import CONTROL, Choice
 from holdfast.core.pull.stream import MOST_FILES, OURS, UNKNOWN, About
 from holdfast.host.clock import utc_now
-from holdfast.host.files import fallback, files, trees
+from holdfast.host.files import fallback, files
 from holdfast.host.files.code.hashes import HashMemory, Remembered, choose_run_memory, settle
 from holdfast.model import wire
 from holdfast.model.errors import Unsupported
@@ -125,7 +125,7 @@ def _open_directory(top: str, inside: str) -> int:
     descriptor = os.open(top, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     for part in inside.split("/") if inside else ():
         try:
-            below = os.open(part, trees.DIRECTORY, dir_fd=descriptor)
+            below = os.open(part, files.DIRECTORY, dir_fd=descriptor)
         finally:
             os.close(descriptor)
         descriptor = below

@@ -286,12 +286,10 @@ class Finalizer:
 def _read_ends(path: str) -> str:
     """The beginning and the end of a log; empty when it cannot be read."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(LOOKED_AT_BYTES)
-            size = os.fstat(file.fileno()).st_size
-            if size > LOOKED_AT_BYTES:
-                file.seek(max(LOOKED_AT_BYTES, size - LOOKED_AT_BYTES))
-                data += b"\n" + file.read(LOOKED_AT_BYTES)
+        data = files.read_beginning(path, LOOKED_AT_BYTES)
+        if len(data) >= LOOKED_AT_BYTES:
+            # Of a log that is hardly longer, some lines come twice.
+            data += b"\n" + files.read_tail(path, LOOKED_AT_BYTES)
     except OSError:
         return ""
     return data.decode("utf-8", "replace")

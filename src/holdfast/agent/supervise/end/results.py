@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.control.results.order import STALLED_S, Watch, build_order, describe_progress
 from holdfast.core.run.outcome import COPY_FINDING
 from holdfast.host.clock import utc_now
+from holdfast.host.files import files
 from holdfast.host.files.copies.progress import Progress
 from holdfast.model import wire
 from holdfast.model.finding import Finding, Level
@@ -156,8 +157,7 @@ class ResultsCopy:
     def _read_done(self) -> ResultsRecord | None:
         try:
             path = self._context.recorder.path(wire.RESULTS)
-            with open(path, "rb") as file:
-                found = wire.from_bytes(ResultsRecord, file.read(), path)
+            found = wire.from_bytes(ResultsRecord, files.read_bytes(path), path)
         except (OSError, wire.WireError):
             return None
         return found if found.state is CopyState.COPIED else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.agent.checks.disk import check_disks
 from holdfast.agent.checks.preflight import make_context, run_one
 from holdfast.agent.control.create import next_attempt
-from holdfast.agent.control.run_lock import hold_run_lock
+from holdfast.agent.control.run_lock import LOOK_PATIENCE_S, hold_run_lock
 from holdfast.agent.kept_environment import read_kept
 from holdfast.agent.launch import start_supervisor
 from holdfast.agent.plan.placement import read_placement
@@ -36,12 +36,16 @@ from holdfast.model.units import format_bytes
 from holdfast.model.verdict import Confidence, FailureClass
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from holdfast.agent.supervise.context import SupervisorContext
     from holdfast.model.run import Ended
     from holdfast.model.verdict import Verdict
 
 PRUNE_WITHIN_S = 30.0
 LOOK_WITHIN_S = 10.0
+ADOPTER_PATIENCE_S = 5.0
+"""How long who adopted the run is waited for: the lock is held until this process is started, and no longer."""
 MOST_UMASK = 0o777
 DRIVER_SOURCES = ("NVML", "kernel log")
 ADOPT, RETRY = "adopt", "retry"
@@ -61,7 +65,7 @@ def follow_up(context: SupervisorContext, ended: Ended, verdict: Verdict) -> Non
         if not decided:
             _follow_up(context, ended, verdict, kind)
         elif decided.get("retry") and not is_followed(context.run_dir, context.attempt):
-            with hold_run_lock(context.run_dir, what="retry"):
+            with _hold(context):
                 _begin(context, str(decided.get("why")))
     except Exception as error:  # noqa: BLE001 - whoever wants to be told of the end must be told of it all the same
         context.recorder.log(f"no automatic attempt: {type(error).__name__}: {error}")
@@ -76,7 +80,7 @@ def _follow_up(context: SupervisorContext, ended: Ended, verdict: Verdict, kind:
         # Whether or not it runs again: nobody should be given this card next.
         done["set_aside"], problem = _set_aside(context, verdict)
     try:
-        with hold_run_lock(context.run_dir, what="retry"):
+        with _hold(context):
             decision = _decide(context, ended, verdict, kind, problem)
             if decision.step is RetryStep.PRUNE_FIRST:
                 decision, done["pruned"] = _make_room(context, decision)
@@ -91,6 +95,11 @@ def _follow_up(context: SupervisorContext, ended: Ended, verdict: Verdict, kind:
         _record(context, verdict, RetryDecision(RetryStep.NOTHING, "somebody is restarting or removing the run"), done)
         return
     context.notify("alert", alert="not_retried", why=decision.why, action=verdict.action)
+
+
+def _hold(context: SupervisorContext) -> AbstractContextManager[None]:
+    patience_s = ADOPTER_PATIENCE_S if context.reason == ADOPT else LOOK_PATIENCE_S
+    return hold_run_lock(context.run_dir, what="retry", patience_s=patience_s)
 
 
 def _is_full(context: SupervisorContext, verdict: Verdict) -> bool:

@@ -317,8 +317,9 @@ class CardLease(Lease):
     def _on_wake(self) -> None:
         assert self._waiter is not None
         if not self._waiter.ready():
-            self._rearm()
+            self._tell_in_the_way(self._waiter.unusable)
             return
+        self._area = self._waiter.area
         wanted = self._context.spec.gpus.wanted
         free = {device.uuid for device in self._waiter.free}
         # Whole cards first, in PCI order, but those that said no under the lock last: they are asked only there.

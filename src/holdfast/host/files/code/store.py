@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.code.manifest import EXECUTABLE, LINK, MOST_MANIFEST_BYTES, TREE_HASH, Manifest, parse_manifest
 from holdfast.host import clock
-from holdfast.host.files import files, trees
+from holdfast.host.files import files
 from holdfast.host.files.ownership import describe_weakness
 from holdfast.model import runs_root
 from holdfast.model.errors import NotPermitted, StorageError
@@ -187,11 +187,7 @@ def remove_tree(path: str) -> None:
     """
     for directory, _, _ in os.walk(path):
         os.chmod(directory, 0o700)
-    parent = os.open(os.path.dirname(path), trees.DIRECTORY)
-    try:
-        trees.remove_tree(parent, os.path.basename(path), path)
-    finally:
-        os.close(parent)
+    files.remove_all(path)
 
 
 def copy_tree(source: str, target: str, manifest: Manifest) -> None:

@@ -7,10 +7,10 @@ of the bytes since, so here a checkpoint counts as kept only after every byte of
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable
 
+from holdfast.host.files.files import remove_all
 from holdfast.model.record import record
 from holdfast.training.errors import NoValidCheckpoint
 from holdfast.training.storage import checkpoints, layout, survey
@@ -106,4 +106,4 @@ def remove_entry(item: SurveyEntry) -> None:
     if not layout.is_building(item.name):
         hidden = os.path.join(directory, layout.building_name(item.step, f"{time.monotonic_ns() & 0xFFFFFFFFFF:010x}"))
         os.rename(item.path, hidden)
-    shutil.rmtree(hidden)
+    remove_all(hidden)
