@@ -12,6 +12,7 @@ from holdfast.agent.checks import framework
 from holdfast.agent.checks.context import CheckContext
 from holdfast.agent.checks.framework import FrameworkUnread, ask_framework, check_framework
 from holdfast.core.rules.rules import Rules
+from holdfast.host.process import surroundings
 from holdfast.model.finding import Finding, Level
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.job import GpuOptions, JobSpec
@@ -144,11 +145,15 @@ def test_PRE_18_a_base_environment_warns_on_a_kept_machine_and_passes_on_a_rente
     assert levels({**named, "CONDA_PREFIX": "/opt/conda"}) == []
 
 
-def test_a_value_that_hides_the_cards_now_is_not_what_the_job_will_get(tmp_path: Path, driver: str) -> None:
+def test_a_value_that_hides_the_cards_now_is_not_what_the_job_will_get(
+    tmp_path: Path, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hidden = "cuda.is_available = lambda: 'CUDA_VISIBLE_DEVICES' not in os.environ"
     python = make_interpreter(tmp_path / "env", extra=hidden)
     assert check(python, driver, CUDA_VISIBLE_DEVICES="")["framework.cuda"].level is Level.PASS
-    # What a scheduler set is what the job gets.
+    # What a scheduler set is what the job gets, inside of its allocation.
+    assert check(python, driver, SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES="")["framework.cuda"].level is Level.PASS
+    monkeypatch.setattr(surroundings, "_list_ancestors", lambda: ["slurmstepd"])
     found = check(python, driver, SLURM_JOB_ID="7", CUDA_VISIBLE_DEVICES="")
     assert found["framework.cuda"].level is Level.FAIL
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import glob
 import json
 import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,12 +19,11 @@ from holdfast.model.job import GpuOptions, IsolationLevel
 from holdfast.model.record import replace
 from holdfast.model.run import Outcome, RequestKind
 from tests.agent.driving import Drive, Driven, job, timeouts
+from tests.agent.standing import STEPD
 from tests.agent.test_start import TWO_LEVELS
-from tests.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.fakes.nvml import FakeNvml
 
 pytestmark = pytest.mark.process
@@ -299,18 +301,57 @@ def test_LEASE_02_a_supervisor_killed_at_the_end_leaves_no_lease(drive: Drive) -
     assert records(drive) == []
 
 
+def run_in_slurm(environ: dict[str, str]) -> str:
+    """What the job of ``holdfast run`` prints in a job of Slurm: below a process of slurmstepd's name."""
+    below = (sys.executable, "-I", "-S", "-c", STEPD, sys.executable, "-m", "holdfast")
+    done = subprocess.run(
+        [*below, "run", "--json", "--gpus", "1", "--", *ECHO],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    return Path(wire.attempt_dir(json.loads(done.stdout)["run_dir"], 1), wire.OUTPUT).read_text()
+
+
 @pytest.mark.requirement("LEASE-17")
 def test_LEASE_17_inside_a_scheduler_the_allocation_is_taken_as_it_is(drive: Drive) -> None:
     given = {**simulated(4), "SLURM_JOB_ID": "4242", "CUDA_VISIBLE_DEVICES": "1", "SLURM_JOB_GPUS": "1"}
-    run = drive(*ECHO, environ=given, **ONE)
-    end = run.ended()
-    assert end.exit_code == 0, end
-    assert run.output().split()[0] == b"1", "unchanged in the child"
+    assert run_in_slurm(given).split()[0] == "1", "unchanged in the child"
     assert not glob.glob(f"{drive.environ['HOLDFAST_LEASE_DIR']}/*"), "no lock was taken"
 
 
+@pytest.mark.requirement("LEASE-17")
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [pytest.param("SLURM_JOB_ID", "7", id="slurm"), pytest.param("KUBERNETES_SERVICE_HOST", "10.0.0.1", id="pod")],
+)
+def test_LEASE_17_the_variable_of_an_allocation_elsewhere_gives_no_card_twice(
+    drive: Drive, variable: str, value: str
+) -> None:
+    first = drive(*job("stay"), environ=simulated(), **ONE)
+    first.ready()
+    stale = {**simulated(), variable: value, "CUDA_VISIBLE_DEVICES": "0"}
+    second = drive(*ECHO, environ=stale, **ONE)
+    assert second.ended().exit_code == 75
+    warned = [item for item in second.read(wire.PREFLIGHT)["findings"] if item["id"] == "allocation"]
+    assert [(item["level"], item["subject"]) for item in warned] == [("warn", variable)]
+    assert warned[0]["remedy"].startswith(f"unset {variable}")
+    first.ask(RequestKind.STOP_NOW)
+    first.ended()
+
+
 SECOND = "GPU-51310000-0000-4000-8000-000000000001"
-POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "pod-1"}
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> dict[str, str]:
+    """The variables of a pod, with a directory that stands for its service account."""
+    (tmp_path / "account").mkdir()
+    account = {"HOLDFAST_SERVICE_ACCOUNT": f"{tmp_path}/account"}
+    return {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "pod-1", **account}
 
 
 @pytest.mark.slow
@@ -318,30 +359,44 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "pod-1"}
 @pytest.mark.parametrize(
     ("cards", "given", "uuid"),
     [
-        pytest.param(2, {**POD, "NVIDIA_VISIBLE_DEVICES": SECOND}, SECOND, id="kubernetes"),
-        pytest.param(2, {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "1"}, SECOND, id="slurm-job"),
-        pytest.param(2, {"SLURM_JOB_ID": "7", "GPU_DEVICE_ORDINAL": "1"}, SECOND, id="slurm-ordinal"),
+        pytest.param(2, {"SLURM_JOB_GPUS": "1"}, SECOND, id="job"),
+        pytest.param(2, {"GPU_DEVICE_ORDINAL": "1"}, SECOND, id="ordinal"),
         # The node's card 3 is the only one that the step's control group lets us see.
-        pytest.param(1, {"SLURM_JOB_ID": "7", "SLURM_STEP_GPUS": "3"}, SECOND[:-1] + "0", id="slurm-hidden"),
+        pytest.param(1, {"SLURM_STEP_GPUS": "3"}, SECOND[:-1] + "0", id="hidden"),
     ],
 )
-def test_LEASE_17_cards_named_in_other_ways_are_taken_too(
+def test_LEASE_17_cards_that_slurm_names_in_other_ways_are_taken_too(
     drive: Drive, cards: int, given: dict[str, str], uuid: str
 ) -> None:
-    """Seen: each job with cards in Kubernetes was refused, which names them in NVIDIA_VISIBLE_DEVICES alone."""
-    run = drive(*ECHO, environ={**simulated(cards), **given}, **ONE)
-    end = run.ended()
-    assert end.exit_code == 0, end
-    assert run.output().split()[0] == uuid.encode(), "the job uses the card that was given"
+    said = run_in_slurm({**simulated(cards), "SLURM_JOB_ID": "7", **given})
+    assert said.split()[0] == uuid, "the job uses the card that was given"
     assert not glob.glob(f"{drive.environ['HOLDFAST_LEASE_DIR']}/*"), "no lock was taken"
 
 
 @pytest.mark.slow
 @pytest.mark.requirement("LEASE-17")
-@pytest.mark.parametrize("value", ["all", "none", "void", None])
-def test_LEASE_17_what_gives_no_card_is_refused_by_name(drive: Drive, value: str | None) -> None:
+@pytest.mark.parametrize(("cards", "value"), [(2, SECOND), (1, "void")])
+def test_LEASE_17_the_cards_of_a_pod_are_taken_as_it_has_them(
+    drive: Drive, pod: dict[str, str], cards: int, value: str
+) -> None:
+    """Seen: each job with cards in Kubernetes was refused, which names them in NVIDIA_VISIBLE_DEVICES alone.
+
+    With CDI it says ``void`` there: the cards that can be seen are those that were given.
+    """
+    run = drive(*ECHO, environ={**simulated(cards), **pod, "NVIDIA_VISIBLE_DEVICES": value}, **ONE)
+    end = run.ended()
+    assert end.exit_code == 0, end
+    given = SECOND if value == SECOND else SECOND[:-1] + "0"
+    assert run.output().split()[0] == given.encode(), "the job uses the card that was given"
+    assert not glob.glob(f"{drive.environ['HOLDFAST_LEASE_DIR']}/*"), "no lock was taken"
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("LEASE-17")
+@pytest.mark.parametrize("value", ["all", "none", None])
+def test_LEASE_17_what_gives_no_card_is_refused_by_name(drive: Drive, pod: dict[str, str], value: str | None) -> None:
     """``all`` stands in many images, and is nobody's allocation."""
-    given = POD if value is None else {**POD, "NVIDIA_VISIBLE_DEVICES": value}
+    given = pod if value is None else {**pod, "NVIDIA_VISIBLE_DEVICES": value}
     end = drive(*ECHO, environ={**simulated(2), **given}, **ONE).ended()
     assert end.exit_code == 78
     assert "kubernetes job pod-1" in end.evidence

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.cli
 RAISES = "import sys, time; print('step 1'); time.sleep(1); raise ValueError('bad batch')"
 HANDLES = "import traceback\ntry: 1/0\nexcept Exception: traceback.print_exc()\nprint('went on')"
 LOGS = "import logging\ntry: 1/0\nexcept Exception: logging.exception('left out')\nlogging.warning('went on')"
+KILLS = "import os; os.kill(os.getpid()"
 FORKS = "import os, time\nif os.fork() == 0:\n  os.setsid(); time.sleep(60)"
 STAYS = "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(6)"
 
@@ -27,6 +28,18 @@ DOUBTFUL = {
     "the next command hides it": (("bash", "-c", f'python3 -c "{RAISES}"; true'), "ValueError: bad batch"),
     "every loss is lost": (("sh", "-c", "for i in 1 2 3 4; do echo step $i loss: nan; done"), "not finite: nan, nan"),
     "it goes on in the background": (("python3", "-c", FORKS), "left processes behind"),
+    "every loss is infinite": (
+        ("python3", "-c", "for i in range(4): print({'loss': float('inf')})"),
+        "not finite: inf",
+    ),
+    "in JSON": (("sh", "-c", """for i in 1 2 3 4; do echo '{"loss": Infinity}'; done"""), "not finite: Infinity"),
+    "in a bar": (("sh", "-c", "for i in 1 2 3 4; do echo '10/10 [00:01, loss=inf]'; done"), "not finite: inf"),
+    "a signal by its short name": (("python3", "-c", "print('got TERM, saving')"), "asked it to leave"),
+    "the next command hides a kill": (
+        ("bash", "-c", f'python3 -c "{KILLS}, 9)"; true'),
+        "a signal killed a part of it",
+    ),
+    "a pipe hides a crash": (("bash", "-c", f'python3 -c "{KILLS}, 11)" | tee log; true'), "Fatal Python error"),
     "a signal asked it to leave": (("sh", "-c", "echo received SIGTERM, saving; exit 0"), "asked it to leave"),
 }
 SOUND = {
@@ -35,6 +48,7 @@ SOUND = {
     "a test that shows one": ("sh", "-c", f'python3 -c "{RAISES}" 2>&1; echo; echo 1 failed, 3 passed'),
     "one loss that was not finite": ("sh", "-c", "echo loss 0.3; echo loss nan; echo loss 0.2"),
     "a helper that ran all the time": ("python3", "-c", STAYS),
+    "words of a kill": ("sh", "-c", "echo the old run was Killed; echo Killed 3 workers"),
     "nothing at all": ("true",),
 }
 

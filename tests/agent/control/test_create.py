@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.agent.control.create import create_run, next_attempt
 from holdfast.agent.view.runs.roots import list_roots
+from holdfast.agent.view.source_change import find_change
 from holdfast.core.job.job_hash import hash_job
 from holdfast.host.files import files
 from holdfast.host.files.snapshot import parse_status
@@ -155,6 +156,37 @@ def test_OBS_05_config_entry_and_lock_are_copied_with_their_hashes(make: Make, w
         assert copy.sha256 == hashlib.sha256(data).hexdigest()
         assert Path(run_dir, copy.copy or "").read_bytes() == data
         assert Path(run_dir, copy.copy or "").stat().st_mode & 0o222 == 0
+
+
+@pytest.mark.requirement("OBS-05", "FAIL-16")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("accelerate", "launch", "--config_file", "acc.yaml", "train.py"),
+        ("python3", "-I", "wrap.py", "acc.yaml", "train.py", "train.py"),
+        ("bash", "run.sh", "train.py"),
+    ],
+)
+def test_OBS_05_scripts_behind_a_launcher_are_recorded_and_compared(
+    make: Make, work: Path, command: tuple[str, ...]
+) -> None:
+    """Seen: a changed training script was run by the next attempt as the same code, behind the launcher's own file."""
+    for name in ("acc.yaml", "wrap.py", "run.sh", "train.py"):
+        (work / name).write_text(f"# {name}\n")
+    run_dir = make(*command, "data.bin", "none.py")
+    sources = [copy.source for copy in origin_of(run_dir).snapshot.files]
+    assert sources.count(str(work / "train.py")) == 1
+    assert len(sources) == 2
+    assert find_change(run_dir) == ""
+    (work / "train.py").write_text("# changed\n")
+    assert find_change(run_dir) == f"{work}/train.py was changed"
+
+
+def test_a_command_that_names_many_scripts_has_some_recorded(make: Make, work: Path) -> None:
+    names = [f"{number}.sh" for number in range(40)]
+    for name in names:
+        (work / name).write_text("\n")
+    assert len(origin_of(make("cat", *names)).snapshot.files) == 17
 
 
 @pytest.mark.requirement("OBS-05")

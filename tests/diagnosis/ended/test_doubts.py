@@ -1,19 +1,26 @@
-"""What speaks against an exit code 0 by the end of the output alone, and what only looks like it."""
+"""What speaks against an exit code 0 by the end of the output alone, and what only looks like it.
+
+What the diagnosis finds, the supervisor's look before it (`has_sign`) must let through.
+"""
 
 from __future__ import annotations
 
+import string
 from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.diagnosis.ended.doubts import find_farewell, find_last_exception, find_lost_losses
+from holdfast.agent.supervise.end import success
+from holdfast.agent.supervise.end.success import has_sign
+from holdfast.diagnosis.ended.doubts import find_farewell, find_killed, find_last_exception, find_lost_losses
+from holdfast.diagnosis.evidence import LogFacts
+from holdfast.diagnosis.logs import lines
+from holdfast.diagnosis.logs.patterns import PATTERNS
 from holdfast.diagnosis.logs.scan import read_log
 from tests.each import each
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from holdfast.diagnosis.evidence import LogFacts
 
 pytestmark = pytest.mark.files
 
@@ -49,6 +56,7 @@ EXCEPTIONS = {
 def test_an_output_that_ends_with_a_traceback(name: str, tmp_path: Path) -> None:
     text, told = EXCEPTIONS[name]
     assert bool(find_last_exception(facts_of(text, tmp_path), piped=False)) is told
+    assert has_sign(text.encode()) or not told
 
 
 def test_what_came_through_tee_may_stand_behind_the_traceback(tmp_path: Path) -> None:
@@ -68,6 +76,21 @@ LOSSES = {
     "the last one alone": ("loss 0.3\nloss 0.2\nloss nan\n", False),
     "a validation loss that was never taken": ("loss 0.3 val_loss nan\n" * 5, False),
     "one line": ("loss nan\n", False),
+    "of a part": ("step l1_loss: nan\n" * 3, True),
+    "of a part, named behind": ("loss_ce: nan\nloss_box: inf\n", True),
+    "of a part, with a path": ("Loss/train: nan\n" * 3, True),
+    "of what kind": ("loss (avg): nan\n" * 3, True),
+    "in a table": ("train loss | nan\n" * 3, True),
+    "a likelihood": ("nll: nan\n" * 3, True),
+    "in a bar": ("10/10 [00:01, loss=inf]\n" * 3, True),
+    "in JSON": ('{"loss": Infinity}\n' * 3, True),
+    "a part of a loss that is finite": ("loss: 0.3, aux_loss: nan\n" * 3, False),
+    "the whole, of parts that are finite": ("loss: nan, aux_loss: 0.3\n" * 3, True),
+    "the best so far": ("best_val_loss: inf\n" * 3, False),
+    "what scales it": ("loss_scale: inf\n" * 3, False),
+    "a word that begins with it": ("lossless: nan\nglossary: nan\n" * 3, False),
+    "none is left": ("no loss: 3 files\n" * 3, False),
+    "other senses": ("loss of signal: nan\npacket loss in: inf\n" * 3, False),
     "another word": ("nan_count 3\nloss 0.2\nno loss of data\n", False),
 }
 
@@ -76,6 +99,7 @@ LOSSES = {
 def test_losses_that_are_not_finite_at_the_end(name: str, tmp_path: Path) -> None:
     text, told = LOSSES[name]
     assert bool(find_lost_losses(facts_of(text, tmp_path))) is told
+    assert has_sign(text.encode()) or not told
 
 
 FAREWELLS = {
@@ -97,3 +121,57 @@ FAREWELLS = {
 def test_a_job_that_says_that_it_was_asked_to_leave(name: str, tmp_path: Path) -> None:
     text, told = FAREWELLS[name]
     assert bool(find_farewell(facts_of(text, tmp_path))) is told
+    assert has_sign(text.encode()) or not told
+
+
+KILLED = "run.sh: line 3:  1234 Killed                  python train.py"
+KILLS = {
+    "bash": (f"step 4\n{KILLED}\n", True),
+    "bash, with a core": ("bash: 7 Segmentation fault      (core dumped) python train.py | tee log\n", True),
+    "bash, words that fill their column": ("a b.sh: line 1: 28940 Floating point exceptionpython3 -c 1\n", True),
+    "dash": ("step 4\nSegmentation fault (core dumped)\nsaved nothing\n", True),
+    **{how: (f"step 4\n{how}\n", True) for how in ("Killed", "Aborted", "Bus error", "Illegal instruction")},
+    "Python": ("Fatal Python error: Bus error\n\nCurrent thread 0x07 (most recent call first):\n  File <x>\n", True),
+    "Python, and on": ("Fatal Python error: Aborted\n" + "step\n" * 4, False),
+    "a sentence": ("Killed 3 stale workers\nthe old run was Killed\nAborted: no\n", False),
+    "of a helper": ("run.sh: line 9: 77 Killed                  tensorboard --logdir x\ndone\n", False),
+    "a table": ("pid state\n1234 Killed\n", False),
+    "long ago": (f"{KILLED}\n" + "".join(f"step {n}\n" for n in range(9)), False),
+}
+
+
+@each("name", list(KILLS))
+def test_a_part_of_the_job_that_a_signal_killed(name: str, tmp_path: Path) -> None:
+    text, told = KILLS[name]
+    assert bool(find_killed(facts_of(text, tmp_path), piped=False)) is told
+    assert has_sign(text.encode()) or not told
+
+
+def test_what_came_through_tee_may_stand_behind_the_words_of_python(tmp_path: Path) -> None:
+    facts = facts_of("Fatal Python error: Segmentation fault\n\n  File <x>\nstep 8\nstep 9\n", tmp_path)
+    assert find_killed(facts, piped=True)
+    assert not find_killed(facts, piped=False)
+
+
+ENDS = ("", *string.punctuation, *string.whitespace, "\r\n", "é", "\x1b[0m")
+
+
+@each("value", ["nan", "NaN", "inf", "-inf", "+Inf", "Infinity", "tensor(inf"])
+def test_a_loss_that_the_diagnosis_finds_has_a_sign_whatever_stands_behind_it(value: str) -> None:
+    found = [end for end in ENDS if find_lost_losses(LogFacts("", 0, tail=lines.cut_tail(_repeat(value, end))))]
+    assert len(found) > len(string.punctuation)
+    assert [end for end in found if not has_sign(_repeat(value, end))] == []
+
+
+def _repeat(value: str, end: str) -> bytes:
+    return "\n".join([f"10/10 [00:01, loss={value}{end}"] * 4).encode()
+
+
+def test_what_a_library_says_of_a_training_that_diverged_has_a_sign() -> None:
+    said = next(pattern for pattern in PATTERNS if pattern.id == "diverged").examples
+    assert [line for line in said if not has_sign(line.encode())] == []
+
+
+def test_the_look_before_the_diagnosis_sees_as_much_of_an_output_and_passes_plain_words_by() -> None:
+    assert success.TAIL_BYTES == lines.TAIL_BYTES
+    assert not has_sign(b"INFO inference took 3 s, nanoseconds matter\nloss: 0.3, terms: 4\nskilled\ndone\n")

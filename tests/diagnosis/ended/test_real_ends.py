@@ -31,6 +31,7 @@ MIB = 1024**2
 NOBODY = 65534
 HUNGRY = "kept = []\nfor _ in range(100):\n    kept.append(bytearray(b'x' * (8 << 20)))\n"
 WORKER = f"import os, sys\nif os.fork() == 0:\n    exec({HUNGRY!r})\nos.wait()\nsys.exit('a worker went away')\n"
+SURVIVED = WORKER.replace("sys.exit('a worker went away')", "print('done')")
 # Bounded: a disk or a limit that is not there must not cost the box its own.
 FILLER = (
     "import sys\nwith open(sys.argv[1], 'wb') as file:\n    for _ in range(64):\n        file.write(bytes(1 << 20))\n"
@@ -152,6 +153,18 @@ def test_FAIL_13_a_success_that_was_too_fast_is_doubted_and_stays_a_success(driv
     assert stored.verdict.kind is F.SUSPICIOUS_FINISH
     assert run.read(wire.EXIT)["failure_class"] == "suspicious_finish"
     assert not os.path.exists(run.path(wire.FAILURE))
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("FAIL-13")
+def test_FAIL_13_a_success_in_whose_group_the_kernel_killed_is_doubted(drive: Drive, memory_limit: Limits) -> None:
+    run = drive(*script(SURVIVED), limits=memory_limit)
+    assert run.ended().exit_code == 0
+    stored = read_judgement(run.run_dir, 1)
+    assert stored is not None
+    assert stored.verdict is not None
+    assert stored.verdict.kind is F.SUSPICIOUS_FINISH
+    assert "was reached and the kernel killed within its tree" in stored.verdict.cause
 
 
 def test_a_plain_success_has_no_verdict(drive: Drive) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.host.gpu.allocation import Allocation, imposed_allocation
+from holdfast.host.gpu.allocation import Allocation, find_unproven, imposed_allocation, name_allocation
+from holdfast.host.process import surroundings
 from tests.each import each
 
 pytestmark = pytest.mark.pure
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.pure
         ),
         (
             {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "NVIDIA_VISIBLE_DEVICES": "void"},
-            Allocation("kubernetes", "pod", (), "NVIDIA_VISIBLE_DEVICES"),
+            Allocation("kubernetes", "pod", None, "NVIDIA_VISIBLE_DEVICES"),
         ),
     ],
 )
@@ -47,5 +48,20 @@ def test_LEASE_17_the_schedulers_word_is_read_and_not_changed(
     environ: dict[str, str], expected: Allocation | None
 ) -> None:
     before = dict(environ)
-    assert imposed_allocation(environ) == expected
+    assert name_allocation(environ) == expected
     assert environ == before
+
+
+@pytest.mark.requirement("LEASE-17")
+def test_LEASE_17_variables_alone_are_no_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: a shell with the variable of a job that was over took a card that another run had leased."""
+    slurm, pod = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "3"}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    monkeypatch.setattr(surroundings, "_list_ancestors", lambda: ["tmux: server", "bash"])
+    monkeypatch.setattr(surroundings, "is_in_pod", lambda _environ: False)
+    assert [imposed_allocation(environ) for environ in ({}, slurm, pod)] == [None, None, None]
+    assert [find_unproven(environ) for environ in ({}, slurm, pod)] == ["", *(next(iter(one)) for one in (slurm, pod))]
+    monkeypatch.setattr(surroundings, "_list_ancestors", lambda: ["slurm_script", "slurmstepd"])
+    monkeypatch.setattr(surroundings, "is_in_pod", lambda _environ: True)
+    assert imposed_allocation(slurm) == Allocation("slurm", "7", ("3",), "SLURM_JOB_GPUS")
+    assert imposed_allocation(pod) == Allocation("kubernetes", "pod", None)
+    assert [find_unproven(environ) for environ in ({}, slurm, pod)] == ["", "", ""]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from holdfast.host.process.surroundings import find_allocation, find_notebook, is_container_init
+from holdfast.host.process.surroundings import find_allocation, find_notebook, is_container_init, is_in_pod
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.files
 
@@ -20,6 +25,16 @@ def test_a_job_of_slurm_is_believed_when_our_control_group_says_so(cgroup: str) 
     assert find_allocation({"SLURM_JOB_ID": "4"}, cgroup=cgroup) is None
     assert find_allocation({"SLURM_JOB_ID": "42"}, cgroup="0::/user.slice/session-1.scope\n") is None
     assert find_allocation({}, cgroup=cgroup) is None
+
+
+def test_a_pod_is_believed_by_what_the_kubelet_puts_around_it(tmp_path: Path) -> None:
+    here, nowhere = ({"HOLDFAST_SERVICE_ACCOUNT": str(path)} for path in (tmp_path, tmp_path / "none"))
+    box = {"cgroup": "0::/user.slice\n", "hosts": "127.0.0.1 localhost\n"}
+    assert is_in_pod(here, **box)
+    assert not is_in_pod({**nowhere, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, **box)
+    assert is_in_pod(nowhere, cgroup="0::/kubepods.slice/kubepods-pod1.slice/cri-1.scope\n", hosts="")
+    for managed in ("# Kubernetes-managed hosts file.\n", "# Kubernetes-managed hosts file (host network).\n"):
+        assert is_in_pod(nowhere, cgroup="0::/\n", hosts=f"{managed}127.0.0.1 localhost\n")
 
 
 def test_a_notebook_is_known_by_its_variables_and_a_shell_is_none() -> None:

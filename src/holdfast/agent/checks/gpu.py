@@ -15,6 +15,7 @@ from holdfast.diagnosis.cards.fabric import judge_fabric, read_fabric
 from holdfast.diagnosis.cards.health import judge_card_health
 from holdfast.diagnosis.cards.witness import ask_kernel
 from holdfast.diagnosis.kernel.log import read_kernel_log
+from holdfast.host.gpu.allocation import find_unproven
 from holdfast.host.gpu.inventory import read_inventory
 from holdfast.host.gpu.processes import read_process_view
 from holdfast.host.lease.area import open_area
@@ -24,7 +25,7 @@ from holdfast.model.finding import Finding, Level
 from holdfast.model.gpu import Inventory, InventorySource
 from holdfast.model.lease import LeasedDevice
 
-from .context import CheckContext, failed, passed, unknown
+from .context import CheckContext, failed, passed, unknown, warned
 
 READ_WITHIN_S = 10.0
 """Initialising NVML takes seconds on a box without persistence mode."""
@@ -55,6 +56,15 @@ def check_cards(situation: CheckContext) -> Iterator[Finding]:
         yield report("cards", "cards", f"{wanted} asked for; {seen}", remedy)
         return
     yield from _judge(situation, inventory)
+
+
+def check_allocation(situation: CheckContext) -> Iterator[Finding]:
+    """A scheduler's variable counts only inside of its allocation: elsewhere leases decide, and that is said."""
+    variable = find_unproven(situation.environ) if situation.spec.gpus.wanted else ""
+    if variable:
+        seen = f"is {situation.environ[variable]}, and nothing shows that this runs inside of that allocation"
+        remedy = f"unset {variable}; or start it inside of the allocation, which then gives the cards"
+        yield warned("allocation", variable, f"{seen}: it takes a lease as anywhere", remedy)
 
 
 def _judge(situation: CheckContext, inventory: Inventory) -> Iterator[Finding]:

@@ -67,6 +67,7 @@ CHECKS: tuple[Check, ...] = (
     inputs.check_image,
     environment.check_names,
     framework.check_framework,
+    gpu.check_allocation,
     gpu.check_cards,
 )
 """All checks, in the order in which they run."""

@@ -28,7 +28,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         "environment.",
         signals="The script's hash differs from the run's copy; the variable is missing in /proc/PID/environ.",
         does="Runs shell scripts from a copy in the run directory and passes the environment itself, at each start.",
-        remedy="Edit a shell script freely: the run has its copy, snapshot/ of the run directory. Leave a Python module "
+        remedy="Edit a shell script freely: the run has its copy, in snapshot/ of its directory. Leave a Python module "
         "alone until the run has imported it.",
         modes=(P, D),
         source="bash reads scripts incrementally; tmux(1), GLOBAL AND SESSION ENVIRONMENT",

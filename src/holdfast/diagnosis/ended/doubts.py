@@ -18,16 +18,40 @@ LOSSES = 3
 """So many of the last losses must all be not finite; of fewer all, and at least two."""
 LAST_LINES = 5
 LATE_LINES = 3
+_VALUE = r"\s*['\"]?(?:tensor\()?(?P<value>[-+]?(?:nan\b|inf(?:inity)?\b|\d[\d.]*(?:e[-+]?\d+)?))"
+_OF_WHAT = r"(?: ?\([\w .]{1,20}\))?"
+"""Behind a name: what kind of a loss, as in ``loss (avg)``."""
 _LOSS = compile_later(
-    r"(?i)\b(?:train[_ /]?|val[_ /]?|total[_ /]?)?loss\b['\"]?\s*(?:\bis\b|[:=])?\s*['\"]?(?:tensor\()?"
-    r"(?P<value>[-+]?(?:nan\b|inf(?:inity)?\b|\d[\d.]*(?:e[-+]?\d+)?))"
+    rf"(?i)(?<!\bno )\b(?:train[_ /]?|val[_ /]?|total[_ /]?)?loss\b{_OF_WHAT}['\"]?\s*(?:\bis\b|[:=|])?{_VALUE}"
 )
+_NAMED = compile_later(rf"(?i)(?<![\w/.-])(?P<name>[\w/.-]+){_OF_WHAT}['\"]?\s*[:=|]{_VALUE}")
+_PART = compile_later(r"[_/.-]|\d+")
+_LOSS_PARTS = frozenset({"loss", "nll"})
+_NO_LOSS_PARTS = frozenset(
+    {"best", "min", "max", "lowest", "prev", "last", "scale", "scaler", "scaling", "weight", "coef", "coeff", "fn"}
+)
+"""Of a name: what sets a loss, or remembers one and begins as infinite."""
 _SIGNAL = r"(?:SIG(?:TERM|INT|HUP)|signal:?\s*(?:15|2|1)\b|TERM\b)"
 _FAREWELL = compile_later(
     rf"(?i)\b(?:received|got|caught|handling|interrupted by)\s+(?:an?\s+|the\s+)?(?:signal:?\s+)?{_SIGNAL}"
     rf"|\b{_SIGNAL}\)?\s+(?:was\s+)?(?:received|caught)|^\s*(?:\S+:.*\s)?Terminated\s*$"
 )
 """A job that says that it was asked to leave; bash says ``Terminated`` of a child that TERM ended."""
+_HOW = (
+    r"(?:Killed|Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception"
+    r"|Trace/breakpoint trap|Bad system call)"
+)
+_SHELL_SAID = compile_later(
+    rf"^{_HOW}(?: \(core dumped\))?$"
+    rf"|^(?:\S.*: line \d+|\S+): +\d+ {_HOW}(?: {{2,}}| *\(core dumped\)|(?<=exception))(?P<command>.+)$"
+)
+"""A shell of a child that a signal ended: dash the words alone, bash in a column of 24, before the command.
+
+Of what ended before a pipe bash says nothing without ``pipefail``.
+"""
+_FATAL = "Fatal Python error: "
+_OF_FATAL = compile_later(r"^(?:Current thread|Thread|Extension modules:|Python runtime state:|  \S)")
+"""What CPython's faulthandler writes behind its first line."""
 _HELPER = compile_later(
     r"(?i)(?<![\w-])(?:tensorboard|wandb|mlflow|jupyter|monitor|exporter|sidecar|helper|child|subprocess"
     r"|(?:data ?)?loader|worker)s?(?![\w-])"
@@ -44,10 +68,19 @@ def find_last_exception(facts: LogFacts, *, piped: bool) -> str:
 
 
 def find_lost_losses(facts: LogFacts) -> tuple[str, ...]:
-    """The last losses that the output names, where none of them is finite; else nothing."""
-    values = [match["value"] for match in _LOSS.finditer(facts.tail)][-LOSSES:]
+    """The last losses that the output names, where none of them is finite; else nothing.
+
+    Those that have it as a part of their name (``l1_loss``, ``Loss/train``) count where none is named plainly.
+    """
+    named = [match["value"] for match in _LOSS.finditer(facts.tail)]
+    values = (named or [match["value"] for match in _NAMED.finditer(facts.tail) if _is_loss(match["name"])])[-LOSSES:]
     lost = [value for value in values if value.lower().lstrip("+-").startswith(("nan", "inf"))]
     return tuple(lost) if len(lost) == len(values) > 1 else ()
+
+
+def _is_loss(name: str) -> bool:
+    parts = set(_PART.split(name.lower()))
+    return bool(parts & _LOSS_PARTS) and not parts & _NO_LOSS_PARTS
 
 
 def find_farewell(facts: LogFacts) -> str:
@@ -58,3 +91,20 @@ def find_farewell(facts: LogFacts) -> str:
         if said and not _HELPER.search(line[: said.start()]):
             return line[:300]
     return ""
+
+
+def find_killed(facts: LogFacts, *, piped: bool) -> str:
+    """The line by which a shell, or Python itself, says near the end that a signal killed a part of it; empty without.
+
+    `piped`: as for `find_last_exception`.
+    """
+    lines = [line for line in facts.tail.splitlines() if line.strip()]
+    for line in reversed(lines[-LAST_LINES:]):
+        said = _SHELL_SAID.match(line.strip())
+        if said and not _HELPER.search(said["command"] or ""):
+            return line.strip()[:300]
+    fatal = next((number for number in reversed(range(len(lines))) if lines[number].startswith(_FATAL)), None)
+    if fatal is None:
+        return ""
+    after = [line for line in lines[fatal + 1 :] if not _OF_FATAL.match(line)]
+    return lines[fatal][:300] if len(after) <= (LATE_LINES if piped else 0) else ""

@@ -22,6 +22,9 @@ LARGEST_COPY_BYTES = 1024**2
 LARGEST_HASHED_BYTES = 64 * 1024**2
 LARGEST_DIFF_BYTES = 4 * 1024**2
 MOST_UNTRACKED = 100
+MOST_SCRIPTS = 16
+SCRIPT_ENDS = (".py", ".sh")
+"""Of the words of a command behind its first file: what a launcher or wrapper is given to run."""
 GIT_WITHIN_S = 2.0
 GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 LOCK_NAMES = (

@@ -18,6 +18,8 @@ MOST_ANCESTORS = 64
 INITS = frozenset({"tini", "docker-init", "podman-init", "catatonit", "dumb-init"})
 """Process 1 of a container that only passes signals on to its one child, and ends with it."""
 NOTEBOOKS = ("COLAB_", "KAGGLE_")
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+MANAGED_HOSTS = "# Kubernetes-managed hosts file"
 _SLURM_GROUP = compile_later(r"/job_(\d+)(?:/|$)", re.ASCII)
 
 
@@ -47,6 +49,19 @@ def find_allocation(environ: Mapping[str, str], *, cgroup: str | None = None) ->
     if "slurmstepd" in _list_ancestors():
         return SlurmJob(job_id, count, "slurmstepd is an ancestor of ours")
     return None
+
+
+def is_in_pod(environ: Mapping[str, str], *, cgroup: str | None = None, hosts: str | None = None) -> bool:
+    """Whether a pod of Kubernetes is around us: its service account, the kubelet's hosts file, or its control group.
+
+    ``HOLDFAST_SERVICE_ACCOUNT`` stands in for the directory of the first in tests.
+    Source: kubernetes.io, "Configure Service Accounts for Pods"; kubelet, managedHostsHeader; its cgroup ``kubepods``.
+    """
+    if os.path.isdir(environ.get("HOLDFAST_SERVICE_ACCOUNT", SERVICE_ACCOUNT)):
+        return True
+    if (_read("/etc/hosts") if hosts is None else hosts).startswith(MANAGED_HOSTS):
+        return True
+    return "kubepods" in (_read("/proc/self/cgroup") if cgroup is None else cgroup)
 
 
 def is_container_init() -> bool:

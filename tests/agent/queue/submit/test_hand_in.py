@@ -8,8 +8,11 @@ import pytest
 
 from holdfast.agent.queue.submit import hand_in
 from holdfast.agent.queue.submit.hand_in import one_at_a_time
+from holdfast.agent.queue.submit.refuse import hash_files
 from holdfast.core.queue.submit_options import choose_group
 from holdfast.model.errors import StorageError
+from holdfast.model.job import JobSpec
+from holdfast.model.queue import NewJob
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,3 +33,13 @@ def test_a_submission_that_stands_still_is_not_waited_for_for_ever(
         pytest.fail("it was held")
     with one_at_a_time(str(tmp_path)):
         assert (tmp_path / hand_in.LOCK).exists()
+
+
+@pytest.mark.files
+def test_scripts_behind_a_launchers_own_file_are_compared_too(tmp_path: Path) -> None:
+    for name in ("acc.yaml", "train.py", "data.bin"):
+        (tmp_path / name).touch()
+    command = ("accelerate", "launch", "--config_file", "acc.yaml", "train.py", "data.bin", "none.py")
+    jobs = (NewJob("a"), NewJob("b", {"command": ["./train.py", "acc.yaml"]}))
+    found = hash_files(JobSpec("t", command, str(tmp_path)), jobs)
+    assert set(found) == {f"{tmp_path}/acc.yaml", f"{tmp_path}/train.py"}

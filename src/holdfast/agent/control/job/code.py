@@ -13,7 +13,15 @@ from holdfast.agent.view.source_change import find_file_changes_within
 from holdfast.core.job.redact import redact_code, redact_text
 from holdfast.core.run.scripts import asks_for_itself, find_shell_script, is_shell, split_shebang
 from holdfast.host.files import files
-from holdfast.host.files.snapshot import LOCK_NAMES, copy_file, find_repository, find_upwards, is_script
+from holdfast.host.files.snapshot import (
+    LOCK_NAMES,
+    MOST_SCRIPTS,
+    SCRIPT_ENDS,
+    copy_file,
+    find_repository,
+    find_upwards,
+    is_script,
+)
 from holdfast.model import wire
 from holdfast.model.errors import StorageError, UsageError
 from holdfast.model.origin import AttemptCode, FileCopy, PinnedScript
@@ -27,7 +35,7 @@ LOOK_WITHIN_S = 10.0
 
 
 def copy_code(spec: JobSpec, built: str, *, run_dir: str) -> AttemptCode:
-    """Copy config, entry script and lock file of a job into the run's snapshot; `spec` has the command as asked for.
+    """Copy config, scripts and lock file of a job into the run's snapshot; `spec` has the command as asked for.
 
     `built` is where the run lies now; commands name the copies by `run_dir`, where it is going to lie.
 
@@ -38,6 +46,7 @@ def copy_code(spec: JobSpec, built: str, *, run_dir: str) -> AttemptCode:
     if spec.config is not None:
         copies.append(copy_file("config", spec.config, built, clean=redact_text)[0])
     pinned = _pin_entry(spec, built, copies)
+    _copy_scripts(spec, built, copies)
     lock = find_upwards(spec.workdir, LOCK_NAMES, stop=find_repository(spec.workdir))
     if lock is not None:
         copies.append(copy_file("lock", lock, built, clean=redact_text)[0])
@@ -114,6 +123,14 @@ def _pin_entry(spec: JobSpec, run_dir: str, copies: list[FileCopy]) -> PinnedScr
         direct = index == 0 and may_run and is_shell(split_shebang(_first_line(data or b"")) or ())
         return _decide_pin(spec, copy, data) if shell is not None or direct else None
     return None
+
+
+def _copy_scripts(spec: JobSpec, run_dir: str, copies: list[FileCopy]) -> None:
+    """Copy the scripts that the command names behind its first file: those of a launcher or a wrapper."""
+    known = {copy.source for copy in copies}
+    named = (os.path.join(spec.workdir, word) for word in spec.command[1:] if word.endswith(SCRIPT_ENDS))
+    scripts = [path for path in dict.fromkeys(named) if path not in known and os.path.isfile(path)]
+    copies += [copy_file("entry", path, run_dir, clean=redact_code)[0] for path in scripts[:MOST_SCRIPTS]]
 
 
 def _first_line(data: bytes) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from holdfast.agent.scheduler.base import open_scheduler
 from holdfast.agent.view.find import find_run, require_own
+from holdfast.agent.view.live.attempt import describe_doubt
 from holdfast.agent.view.observe import observe_run
 from holdfast.model.errors import PreflightFailed, UsageError
 from holdfast.model.run import Outcome
@@ -16,12 +17,18 @@ from holdfast.model.scheduler import Phase
 def find_awaited(names: Sequence[str], root: str) -> tuple[str, ...]:
     """The ids of the runs that these names mean.
 
+    A success in doubt is refused here alone: what waits already was let go by the scheduler, which sees exit codes.
+
     Raises:
+        PreflightFailed: one ended with 0 in doubt, which proves nothing.
         NoSuchRun, NotPermitted, UsageError: one means no run here, somebody else's, or several.
     """
     found = [find_run(name, root=root) for name in names]
     for one in found:
         require_own(one)
+        if doubt := describe_doubt(observe_run(one.run_dir)):
+            hint = f"holdfast restart {one.run_id}, then say it again (or, as it is: leave it out of --after)"
+            raise PreflightFailed(f"--after {one.run_id}: it ended with 0 in doubt: {doubt}", hint=hint)
     return tuple(dict.fromkeys(one.run_id for one in found))
 
 

@@ -23,7 +23,15 @@ from holdfast.core.job.setup import put_setup_first
 from holdfast.core.queue.identity import find_collisions, find_outputs
 from holdfast.host.clock import monotonic_s
 from holdfast.host.files.rules_file import read_rules
-from holdfast.host.files.snapshot import LOCK_NAMES, find_repository, find_upwards, hash_file, is_script
+from holdfast.host.files.snapshot import (
+    LOCK_NAMES,
+    MOST_SCRIPTS,
+    SCRIPT_ENDS,
+    find_repository,
+    find_upwards,
+    hash_file,
+    is_script,
+)
 from holdfast.host.gpu.inventory import read_inventory
 from holdfast.model import wire
 from holdfast.model.errors import UsageError
@@ -270,7 +278,7 @@ def hash_files(spec: JobSpec, jobs: Sequence[NewJob]) -> dict[str, str]:
     paths = {spec.config} | {find_upwards(spec.workdir, LOCK_NAMES, stop=find_repository(spec.workdir))}
     known: dict[str, bool] = {}
     for job in jobs:
-        paths.add(_find_entry(spec, job, known))
+        paths |= set(_find_entries(spec, job, known))
         config = job.change.get("config")
         paths.add(config if isinstance(config, str) else None)
     found = {}
@@ -282,17 +290,21 @@ def hash_files(spec: JobSpec, jobs: Sequence[NewJob]) -> dict[str, str]:
     return found
 
 
-def _find_entry(spec: JobSpec, job: NewJob, known: dict[str, bool]) -> str | None:
-    """The first file that a command names, as the run's snapshot takes it; a program that is found by PATH is none."""
+def _find_entries(spec: JobSpec, job: NewJob, known: dict[str, bool]) -> list[str]:
+    """The first file that a command names, and the scripts behind it, as the run's snapshot takes them.
+
+    A program that is found by PATH is none.
+    """
     command = job.change.get("command")
     words = command if isinstance(command, (list, tuple)) else spec.command
     workdir = str(job.change.get("workdir") or spec.workdir)
-    for index, word in enumerate(words):
-        if index == 0 and "/" not in str(word):
+    found: list[str] = []
+    for index, word in enumerate(map(str, words)):
+        if (index == 0 and "/" not in word) or (found and not word.endswith(SCRIPT_ENDS)):
             continue
-        path = os.path.join(workdir, str(word))
+        path = os.path.join(workdir, word)
         if path not in known:
             known[path] = os.path.isfile(path)
         if known[path] and (index > 0 or is_script(path)):
-            return path
-    return None
+            found.append(path)
+    return found[: 1 + MOST_SCRIPTS]

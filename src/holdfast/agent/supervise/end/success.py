@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.core.run.outcome import LIMIT_FINDING
 from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.finding import Level
@@ -14,28 +15,39 @@ if TYPE_CHECKING:
     from holdfast.agent.supervise.context import SupervisorContext
     from holdfast.model.finding import Finding
 
-TAIL_BYTES = 16 * 1024
+TAIL_BYTES = 256 * 1024
+"""As much of an output as the diagnosis holds for its end (`diagnosis.logs.lines`)."""
 SIGNS = (
-    *(b"traceback (most", b"nan", b"inf ", b"inf,", b"inf)", b"inf\n"),
-    *(b"signal", b"terminated", b"sigterm", b"sigint", b"sighup"),
+    *(b"traceback  most", b"fatal python error"),
+    *(b" nan ", b" inf ", b" infinity ", b"non finite", b"invalid loss", b"minimum loss scale", b"already at minimum"),
+    *(b"signal", b"sigterm", b"sigint", b"sighup", b" term ", b" terminated "),
+    *(b" killed ", b"segmentation fault", b" aborted ", b" bus error ", b" illegal instruction "),
+    *(b"floating point exception", b" trace breakpoint trap ", b" bad system call "),
 )
-"""What the end of an output has, in small letters, when `diagnosis.ended.doubts` may find something in it."""
+"""What the end of an output has, as `_WORDS` makes it, when `diagnosis.ended.doubts` may find something in it."""
+_WORDS = bytes(byte if byte < 128 and (chr(byte).isalnum() or byte == ord("_")) else ord(" ") for byte in range(256))
+"""All that is no part of a word is a space: so `inf` is found before any sign of punctuation, and not in `info`."""
 
 
 def is_doubtful(context: SupervisorContext, findings: Iterable[Finding]) -> bool:
-    """Whether something may speak against a success: its time, its last step, its losses, its output, what it left."""
+    """Whether something may speak against a success: time, step, losses, output, memory, leftovers."""
     beat = context.heartbeat()
     step, planned, nonfinite = (beat.get(name) for name in ("step", "planned_steps", "nonfinite"))
     early = isinstance(step, (int, float)) and isinstance(planned, (int, float)) and step < planned
-    fast = any(finding.id == "duration" and finding.level is Level.WARN for finding in findings)
+    warned = any(finding.id in ("duration", LIMIT_FINDING) and finding.level is Level.WARN for finding in findings)
     diverged = isinstance(nonfinite, int) and nonfinite > 0
-    return early or fast or diverged or _left_behind(context) or _ends_oddly(context)
+    return early or warned or diverged or _left_behind(context) or has_sign(_read_tail(context, wire.OUTPUT))
 
 
-def _ends_oddly(context: SupervisorContext) -> bool:
-    tail = files.read_tail(context.recorder.path(wire.OUTPUT), TAIL_BYTES).lower()
-    return any(sign in tail for sign in SIGNS)
+def has_sign(tail: bytes) -> bool:
+    """Whether the diagnosis may find a doubt in the end of an output; True for all in which it does."""
+    words = b" " + tail.lower().translate(_WORDS) + b" "
+    return any(sign in words for sign in SIGNS)
 
 
 def _left_behind(context: SupervisorContext) -> bool:
-    return b'"event": "leftovers"' in files.read_tail(context.recorder.path(wire.EVENTS), TAIL_BYTES)
+    return b'"event": "leftovers"' in _read_tail(context, wire.EVENTS)
+
+
+def _read_tail(context: SupervisorContext, name: str) -> bytes:
+    return files.read_tail(context.recorder.path(name), TAIL_BYTES)

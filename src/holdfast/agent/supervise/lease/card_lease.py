@@ -199,9 +199,10 @@ class CardLease(Lease):
 
     def _take_imposed(self, allocation: Allocation) -> None:
         """Inside Slurm or Kubernetes the allocation is given: verify it, lock nothing (LEASE-17)."""
-        given, whole = allocation.devices or (), list_given(allocation, self._inventory)
+        whole = list_given(allocation, self._inventory)
         if len(whole) < self._context.spec.gpus.wanted:
-            seen = f"{len(whole)} of them can be seen here" if given else "no card can be taken from that"
+            named = allocation.source is not None and allocation.devices != ()
+            seen = f"{len(whole)} of them can be seen here" if named else "no card can be taken from that"
             words = f"{allocation.describe()}: {seen}, the job wants {self._context.spec.gpus.wanted}"
             self._fail("allocation_mismatch", 78, words, "ask the scheduler for as many cards as the job wants")
             return

@@ -46,9 +46,12 @@ def list_candidates(
 
 def list_given(allocation: Allocation, inventory: Inventory) -> tuple[LeasedDevice, ...]:
     """The whole cards, of those that can be seen here, which a scheduler gave."""
-    given = allocation.devices or ()
+    whole = tuple(device for device in list_devices(inventory) if device.slice_uuid is None)
+    if allocation.devices is None:
+        return whole if allocation.source is not None else ()
+    given = allocation.devices
     allowed = resolve_imposed(",".join(given), inventory, device_order="PCI_BUS_ID") or frozenset()
     if allocation.node_wide and len(given) == len(inventory.cards):
         # The others are hidden from us, and those that we see are numbered anew.
         allowed = frozenset(card.uuid for card in inventory.cards)
-    return tuple(d for d in list_devices(inventory) if d.uuid in allowed and d.slice_uuid is None)
+    return tuple(device for device in whole if device.uuid in allowed)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.diagnosis.ended.doubts import LAST_LINES, find_farewell, find_last_exception, find_lost_losses
+from holdfast.core.run.outcome import LIMIT_FINDING
+from holdfast.diagnosis.ended.doubts import (
+    LAST_LINES,
+    find_farewell,
+    find_killed,
+    find_last_exception,
+    find_lost_losses,
+)
 from holdfast.diagnosis.evidence import Answer, Detection, LineRole
 from holdfast.model.finding import Level
 from holdfast.model.run import Outcome
@@ -92,6 +99,9 @@ def _find_doubts(evidence: EndedEvidence) -> list[Clue]:
         clues.append(Clue(f"its output ends with a traceback: {raised}", "output.log"))
     if log is not None and (line := find_farewell(log)):
         clues.append(Clue(f"its last lines say that a signal asked it to leave: {line}", "output.log"))
+    if log is not None and (line := find_killed(log, piped=evidence.piped)):
+        clues.append(Clue(f"its last lines say that a signal killed a part of it: {line}", "output.log"))
+    clues += [Clue(item.evidence, "postflight.json") for item in evidence.findings if item.id == LIMIT_FINDING]
     if evidence.leftovers:
         named = ", ".join(evidence.leftovers)
         words = f"it left processes behind that it had just begun, and they were ended: {named}"
