@@ -135,6 +135,9 @@ KILLS = {
     "Python, and on": ("Fatal Python error: Aborted\n" + "step\n" * 4, False),
     "a sentence": ("Killed 3 stale workers\nthe old run was Killed\nAborted: no\n", False),
     "of a helper": ("run.sh: line 9: 77 Killed                  tensorboard --logdir x\ndone\n", False),
+    "of a server": ("run.sh: line 9: 77 Killed                  python -m vllm.entrypoints.api_server\ndone\n", False),
+    "of what the script ended": ("+ kill -9 77\nrun.sh: line 9: 77 Killed                  python x.py\ndone\n", False),
+    "of a trainer beside it": ("+ kill -9 76\nrun.sh: line 9: 77 Killed                  python x.py\ndone\n", True),
     "a table": ("pid state\n1234 Killed\n", False),
     "long ago": (f"{KILLED}\n" + "".join(f"step {n}\n" for n in range(9)), False),
 }

@@ -12,6 +12,8 @@ from holdfast.diagnosis.logs.survived import ends_in_exception
 from holdfast.model.pattern import compile_later
 
 if TYPE_CHECKING:
+    import re
+
     from holdfast.diagnosis.evidence import LogFacts
 
 LOSSES = 3
@@ -43,7 +45,7 @@ _HOW = (
 )
 _SHELL_SAID = compile_later(
     rf"^{_HOW}(?: \(core dumped\))?$"
-    rf"|^(?:\S.*: line \d+|\S+): +\d+ {_HOW}(?: {{2,}}| *\(core dumped\)|(?<=exception))(?P<command>.+)$"
+    rf"|^(?:\S.*: line \d+|\S+): +(?P<pid>\d+) {_HOW}(?: {{2,}}| *\(core dumped\)|(?<=exception))(?P<command>.+)$"
 )
 """A shell of a child that a signal ended: dash the words alone, bash in a column of 24, before the command.
 
@@ -52,6 +54,7 @@ Of what ended before a pipe bash says nothing without ``pipefail``.
 _FATAL = "Fatal Python error: "
 _OF_FATAL = compile_later(r"^(?:Current thread|Thread|Extension modules:|Python runtime state:|  \S)")
 """What CPython's faulthandler writes behind its first line."""
+_SERVER = compile_later(r"(?i)(?<![a-z])(?:servers?|serve|redis|uvicorn|gunicorn|ray start)(?![a-z])")
 _HELPER = compile_later(
     r"(?i)(?<![\w-])(?:tensorboard|wandb|mlflow|jupyter|monitor|exporter|sidecar|helper|child|subprocess"
     r"|(?:data ?)?loader|worker)s?(?![\w-])"
@@ -101,10 +104,19 @@ def find_killed(facts: LogFacts, *, piped: bool) -> str:
     lines = [line for line in facts.tail.splitlines() if line.strip()]
     for line in reversed(lines[-LAST_LINES:]):
         said = _SHELL_SAID.match(line.strip())
-        if said and not _HELPER.search(said["command"] or ""):
+        if said and not _is_beside(said, lines):
             return line.strip()[:300]
     fatal = next((number for number in reversed(range(len(lines))) if lines[number].startswith(_FATAL)), None)
     if fatal is None:
         return ""
     after = [line for line in lines[fatal + 1 :] if not _OF_FATAL.match(line)]
     return lines[fatal][:300] if len(after) <= (LATE_LINES if piped else 0) else ""
+
+
+def _is_beside(said: re.Match[str], lines: list[str]) -> bool:
+    """Whether what was killed only served the work: a helper, a server, or what the script says that it ends itself."""
+    command = said["command"] or ""
+    if _HELPER.search(command) or _SERVER.search(command):
+        return True
+    # As `set -x` shows it.
+    return any(line.startswith("+") and "kill" in line.split() and said["pid"] in line.split() for line in lines)
