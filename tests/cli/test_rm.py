@@ -77,6 +77,7 @@ def each_refused(holdfast: Command) -> list[tuple[int, str, str]]:
         ("--state", "running"): "runs that are running",
         ("--state", "fail"): "did you mean failed?",
         ("--older", "soon"): "--older: 'soon'",
+        ("--older", "7"): "--older 7: of what",
         ("--older", "0s", "digits"): "do not go together",
     }
     ended = {words: holdfast("rm", "--yes", *words) for words in tries}

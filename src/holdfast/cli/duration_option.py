@@ -9,18 +9,18 @@ from holdfast.model.units import parse_duration
 
 
 @overload
-def parse_duration_option(text: str, option: str, example: str = ...) -> float: ...
+def parse_duration_option(text: str, option: str) -> float: ...
 @overload
-def parse_duration_option(text: str | None, option: str, example: str = ...) -> float | None: ...
-def parse_duration_option(text: str | None, option: str, example: str = "90s or 5m") -> float | None:
+def parse_duration_option(text: str | None, option: str) -> float | None: ...
+def parse_duration_option(text: str | None, option: str) -> float | None:
     """Seconds of what stands after `option`; None when it was not given.
 
     Raises:
-        UsageError: it is not a duration; the hint is `example`.
+        UsageError: it is not a duration.
     """
     if text is None:
         return None
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise UsageError(f"{option}: {error}", hint=f"write it like {example}") from error
+        raise UsageError(f"{option}: {error}") from error

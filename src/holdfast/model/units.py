@@ -31,7 +31,7 @@ def parse_duration(text: str | float) -> float:
     """
     if isinstance(text, bool):
         # One error for every wrong value: who reads a job file catches ValueError.
-        raise ValueError(f"{text!r} is not a duration; write it like 90s, 15m, 4h or 1h30m")  # noqa: TRY004
+        raise ValueError(f"{text!r} is not a duration; write it like 90s, 15m, 1h30m or 7d")  # noqa: TRY004
     if isinstance(text, (int, float)):
         return _checked_seconds(text, str(text))
     cleaned = text.strip().lower()
@@ -42,7 +42,7 @@ def parse_duration(text: str | float) -> float:
         total += float(match[1]) * _SECONDS[match[2]]
         position = match.end()
     if not cleaned or position != len(cleaned):
-        raise ValueError(f"{text!r} is not a duration; write it like 90s, 15m, 4h or 1h30m")
+        raise ValueError(f"{text!r} is not a duration; write it like 90s, 15m, 1h30m or 7d")
     return _checked_seconds(total, text)
 
 

@@ -398,7 +398,7 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
         "job.yaml:4: gpu.min_fee: unknown key; did you mean min_free?",
         "job.yaml:5: gpu.share: expected true or false, found the text 'yes please' for gpu.share",
         "job.yaml:6: gpus: -1 is not understood; write a count (2 or any:2), indexes (0,1) or UUIDs (GPU-..., MIG-...)",
-        "job.yaml:7: timeout: '4x' is not a duration; write it like 90s, 15m, 4h or 1h30m",
+        "job.yaml:7: timeout: '4x' is not a duration; write it like 90s, 15m, 1h30m or 7d",
         "job.yaml:8: timeout: written twice; the first is in line 7",
         "job.yaml:9: priority: 'highh' is not one of auto, background, low, normal",
         "job.yaml:10: limits.memory: 'lots' is not a size; write it like 512MB, 10GB or 8GiB",
@@ -532,7 +532,7 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
         ),
         (
             "command: x\ntimeout: [1]\n",
-            "job.yaml:2: timeout: expected a duration like 90s, 15m, 4h or 1h30m, found a list",
+            "job.yaml:2: timeout: expected a duration like 90s, 15m, 1h30m or 7d, found a list",
         ),
         ("command: x\noutput: {max: 1KB}\n", "job.yaml:2: output.max: 1KB is too small; the least is 64 KiB"),
         ("command: x\nenv: {A: yes}\n", 'job.yaml:2: env.A: yes is a truth value, not text; write it in quotes: "yes"'),

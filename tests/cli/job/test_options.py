@@ -237,7 +237,7 @@ def test_mistakes_in_both_layers_are_told_together(tmp_path: Path) -> None:
     with pytest.raises(JobFileError) as caught:
         spec_of(str(path), "--timeout", "4x")
     assert str(caught.value).splitlines() == [
-        "--timeout: timeout: '4x' is not a duration; write it like 90s, 15m, 4h or 1h30m",
+        "--timeout: timeout: '4x' is not a duration; write it like 90s, 15m, 1h30m or 7d",
         f"{path}:2: dat: unknown key; did you mean data?",
     ]
 

@@ -338,7 +338,7 @@ def _not_one_of(text: str, choices: tuple[str, ...]) -> str:
 def _read_duration(key: Key, node: Node, base: Base) -> float:
     del base
     if isinstance(node.value, (list, dict)):
-        raise WrongValueError(f"expected a duration like 90s, 15m, 4h or 1h30m, found {describe_node(node)}")
+        raise WrongValueError(f"expected a duration like 90s, 15m, 1h30m or 7d, found {describe_node(node)}")
     assert node.value is not None
     try:
         seconds = parse_duration(node.value)

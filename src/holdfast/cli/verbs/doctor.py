@@ -47,7 +47,7 @@ def command(
     74 when what is done cannot be recorded.
     """
     if reap:
-        return _reap(yes=yes, grace_s=parse_duration_option(grace, "--grace", "10s"), runs=runs, as_json=as_json)
+        return _reap(yes=yes, grace_s=parse_duration_option(grace, "--grace"), runs=runs, as_json=as_json)
     if yes:
         raise UsageError("--yes belongs to --reap: without it nothing is changed", hint="leave it out")
     hear = _hear_nothing if as_json else SectionPrinter()

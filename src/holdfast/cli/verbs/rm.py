@@ -55,7 +55,10 @@ def command(
         if names:
             hint = "leave one out; `holdfast ls --all --state STATE` lists those of a state"
             raise UsageError("runs by name and by --state or --older do not go together", hint=hint)
-        older_s = parse_duration_option(older, "--older", "36h or 7d")
+        if older is not None and older.strip().isdigit():
+            # Elsewhere a bare number is seconds; here that would be nearly everything.
+            raise UsageError(f"--older {older.strip()}: of what", hint="write it like 36h or 7d; seconds are 90s")
+        older_s = parse_duration_option(older, "--older")
         names = tuple(remove.find_ended(states, older_s, runs))
         if not names:
             note("no ended run matches; nothing was removed")

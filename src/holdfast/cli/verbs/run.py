@@ -104,7 +104,7 @@ def command(  # noqa: PLR0913 - one for each option
         spec = resolve_job(job, command, options, elsewhere=place is not None)
     refuse_bad_configs((spec.config,) if place is None or isinstance(spec.config, DeskPath) else ())
     wish = RunWish(
-        job, detach, parse_duration_option(prove, "--prove", "5s"), runs, dry_run, as_json, place, run_id, not no_code
+        job, detach, parse_duration_option(prove, "--prove"), runs, dry_run, as_json, place, run_id, not no_code
     )
     wish = replace(wish, asks_slurm=asks_slurm(options), code=code)
     if place is None:

@@ -52,7 +52,7 @@ def command(
     PLACE:NAME is waited for at its place, several places at once. A link that ends is made again, and the wait goes on;
     a place that cannot be reached for an hour ends it, with exit code 69, which says nothing of the run.
     """
-    deadline = None if timeout is None else time.monotonic() + parse_duration_option(timeout, "--timeout", "90s or 8h")
+    deadline = None if timeout is None else time.monotonic() + parse_duration_option(timeout, "--timeout")
     wanted = () if everything else names
     if CALLER.place is None and (on not in (None, LOCAL) or any(":" in name for name in names)):
         from holdfast.cli.placed.wait import group_names, wait_placed  # lazy: who has no places does not pay for them

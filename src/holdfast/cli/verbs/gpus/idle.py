@@ -36,6 +36,6 @@ def command(*, least: str, window: str, as_json: bool) -> int:
     Every card is watched for some seconds now. For how long it has rested before is known only of runs of this account
     (all runs, for root) by their health samples; of others it is said since when they hold it. Nobody is disturbed.
     """
-    found = find_idle(parse_duration_option(least, "--min", "30m or 2h"), parse_window(window))
+    found = find_idle(parse_duration_option(least, "--min"), parse_window(window))
     print_record(found) if as_json else print_idle(found, least)
     return 0

@@ -68,7 +68,7 @@ def _parse_request(cards: int | None, gpus: str | None) -> GpuRequest:
 
 
 def _parse_length(text: str) -> float:
-    seconds = parse_duration_option(text, "--for", "8h or 90m")
+    seconds = parse_duration_option(text, "--for")
     if seconds < 60:
         raise UsageError(f"--for: {text} is no span to reserve", hint="a minute at least")
     return seconds
