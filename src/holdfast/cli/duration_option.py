@@ -23,4 +23,5 @@ def parse_duration_option(text: str | None, option: str) -> float | None:
     try:
         return parse_duration(text)
     except ValueError as error:
-        raise UsageError(f"{option}: {error}") from error
+        words, _, hint = str(error).partition("; ")
+        raise UsageError(f"{option}: {words}", hint=hint) from error

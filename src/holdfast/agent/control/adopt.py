@@ -1,7 +1,7 @@
 """Giving a run whose supervisor is gone a new one; and ending one whose place is gone, on a person's word.
 
-The run's lock is held from the look to the start. Of two who adopt at once the second finds a supervisor, or starts one
-that leaves because the first is at work.
+The run's lock is held from the look until the new supervisor is at work: of two who adopt at once one starts it, and
+nobody calls off meanwhile what is being taken up.
 
 From another box nothing proves that a run has ended: its host may only be unreachable. So nobody settles it by itself,
 and it stays as it was last seen, until somebody who knows says so: the pod was deleted, the rental given back. Whose
@@ -88,6 +88,7 @@ def adopt(run_dir: str, *, environ: Mapping[str, str]) -> RunView:
         rest = {name: value for name, value in environ.items() if name not in RECORDED}
         known = {**rest, **restore_recorded(view.record, environ)}
         launch.start_supervisor(run_dir, view.attempt, environ=known, reason="adopt")
+        _wait_adopted(run_dir, view.attempt, taken_up=True)
     # Without the lock: the new supervisor needs it to begin the attempt that follows by itself.
     return _wait_adopted(run_dir, view.attempt)
 
@@ -98,12 +99,17 @@ def _is_ending(view: RunView) -> bool:
     return isinstance(state, (Finalizing, Ended)) or view.job is Presence.GONE
 
 
-def _wait_adopted(run_dir: str, attempt: int) -> RunView:
+def _wait_adopted(run_dir: str, attempt: int, *, taken_up: bool = False) -> RunView:
+    """The look that sees it at work, or over; with `taken_up` the first that sees its supervisor.
+
+    Raises:
+        StorageError: there is none within `ADOPT_WAIT_S`.
+    """
     deadline = clock.monotonic_s() + ADOPT_WAIT_S
     with RunFollower(run_dir, attempt) as follow:
         while True:
             view = follow.look()
-            if view.over or (view.supervised and not _is_ending(view)):
+            if view.over or (view.supervised and (taken_up or not _is_ending(view))):
                 return view
             left_s = deadline - clock.monotonic_s()
             if left_s <= 0 and view.supervised:

@@ -15,10 +15,11 @@ from holdfast.agent.view import observe
 from holdfast.agent.view.retries import read_retry
 from holdfast.agent.view.run_view import is_unstarted
 from holdfast.host import clock
+from holdfast.model.errors import ResourceBusy
 from holdfast.model.run import RequestKind, RunRequest
 
 from .act import generation_of, supervise, wait_over
-from .run_lock import can_lock
+from .run_lock import can_lock, hold_run_lock
 from .scheduled.stop import settle_over
 
 if TYPE_CHECKING:
@@ -41,14 +42,19 @@ def settle_run(view: RunView, *, follow_on: bool = False) -> bool:
     if not can_lock(view.run_dir):
         # Then it could be settled twice, or beside somebody who takes it up: that is for a person to say.
         return False
-    if not observe.observe_run(view.run_dir).vanished:
-        # Somebody else was quicker, and whoever adopted it wants it to run: it is not called off.
+    try:
+        with hold_run_lock(view.run_dir, what="settle"):
+            if not observe.observe_run(view.run_dir).vanished:
+                # Somebody else was quicker, and whoever adopted it wants it to run: it is not called off.
+                return False
+            environ = find_due(view) if follow_on else None
+            if environ is not None:
+                supervise(view, environ)
+            else:
+                end_by_successor(view)
+    except ResourceBusy:
+        # Somebody takes it up or begins it again just now.
         return False
-    environ = find_due(view) if follow_on else None
-    if environ is not None:
-        supervise(view, environ)
-    else:
-        end_by_successor(view)
     return True
 
 

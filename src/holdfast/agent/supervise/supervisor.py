@@ -387,12 +387,19 @@ class Supervisor:
         self._lease.resume(self._state.state, rebooted=rebooted)
         resumed = self._job.observe(self._state.state, rebooted=rebooted)
         state = self._state.state
-        self._context.saw_end = resumed.job_alive or isinstance(state, (Finalizing, Ended))
         if isinstance(state, Starting) and not rebooted and self._recorder.was_abandoned():
             # Brought up, never let go: the same as not brought up.
             self._job.forget()
             self._state = replace(self._state, state=replace(state, keeper=None, job=None))
+        self._context.saw_end = resumed.job_alive or isinstance(state, (Finalizing, Ended))
+        if not rebooted and self._is_yet_to_start():
+            self._context.saw_end = True
         return resumed
+
+    def _is_yet_to_start(self) -> bool:
+        state = self._state.state
+        no_job = isinstance(state, Starting) and state.job is None
+        return no_job or isinstance(state, (Created, Preflight, Waiting))
 
     # --- the outside world -----------------------------------------------------------------------------------------
 

@@ -13,8 +13,10 @@ import stat
 from typing import TYPE_CHECKING
 
 from holdfast.core.near import find_near
-from holdfast.host.formats.copy_mark import describe_mark, read_mark
+from holdfast.host.files import files
+from holdfast.host.formats.copy_mark import describe_mark, find_copy, read_mark
 from holdfast.host.process.processes import user_name
+from holdfast.model import wire
 from holdfast.model.errors import HoldfastError, NoSuchRun, NotPermitted, UsageError
 from holdfast.model.ids import is_name, is_run_id, name_of
 from holdfast.model.record import record
@@ -94,12 +96,24 @@ def refuse_copy(run_dir: str, *, live_only: bool = False) -> None:
     Raises:
         NotPermitted: it is one.
     """
-    mark = read_mark(run_dir)
-    if mark is not None and (mark.live or not live_only):
-        raise NotPermitted(
-            f"{run_dir} is a {describe_mark(mark)}, and not the run itself",
-            hint=f"name the run: {mark.place}:{mark.run_id}",
-        )
+    mark = find_copy(run_dir, _read_run_id(run_dir))
+    if mark is None or (live_only and not mark.live):
+        return
+    if not mark.place:
+        hint = f"name that run; if it was renamed, call its directory {mark.run_id} again"
+        raise NotPermitted(f"{run_dir} is a {describe_mark(mark)}", hint=hint)
+    raise NotPermitted(
+        f"{run_dir} is a {describe_mark(mark)}, and not the run itself",
+        hint=f"name the run: {mark.place}:{mark.run_id}",
+    )
+
+
+def _read_run_id(run_dir: str) -> object:
+    """The id in a run's record; None when that cannot be read, which others say."""
+    try:
+        return wire.parse_object(files.read_bytes(f"{run_dir}/{wire.RUN}"), wire.RUN).get("run_id")
+    except (OSError, wire.WireError):
+        return None
 
 
 def require_readable(found: FoundRun) -> None:

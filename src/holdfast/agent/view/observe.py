@@ -29,7 +29,7 @@ from holdfast.host.box import BoxMatch, find_box, may_be_same, read_box
 from holdfast.host.files import fallback, files
 from holdfast.host.files.filesystems import is_local
 from holdfast.host.files.job_change import read_job_change
-from holdfast.host.formats.copy_mark import describe_mark, read_mark
+from holdfast.host.formats.copy_mark import describe_mark, find_copy
 from holdfast.host.process import processes
 from holdfast.model import wire
 from holdfast.model.identity import ProcessId
@@ -125,13 +125,13 @@ def _look(run_dir: str, attempt: int | None) -> RunView:
     record = reader.read_object(f"{run_dir}/{wire.RUN}", required=True)
     state = reader.read_state(f"{where}/{wire.STATE}")
     manifest = reader.read_object(f"{where}/{wire.MANIFEST}")
-    mark = read_mark(run_dir)
+    mark = find_copy(run_dir, record.get("run_id"))
     reach, rebooted = _judge_reach(run_dir, state, _text(record.get("host")))
     if mark is not None and reach is RunReach.HERE:
         reach, rebooted = RunReach.ELSEWHERE, False
     view = RunView(
         run_dir=run_dir,
-        run_id=os.path.basename(run_dir) if mark is None else mark.run_id,
+        run_id=os.path.basename(run_dir) if mark is None or not mark.place else mark.run_id,
         observed_at=clock.utc_now(),
         reach=reach,
         condition="",

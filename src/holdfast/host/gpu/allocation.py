@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.host.process.surroundings import find_allocation, is_in_pod
+from holdfast.host.process import surroundings
 from holdfast.model.record import record
 
 SLURM, KUBERNETES = "slurm", "kubernetes"
@@ -76,7 +76,9 @@ def name_allocation(environ: Mapping[str, str]) -> Allocation | None:
 
 
 def _is_proven(named: Allocation, environ: Mapping[str, str]) -> bool:
-    return find_allocation(environ) is not None if named.scheduler == SLURM else is_in_pod(environ)
+    if named.scheduler == SLURM:
+        return surroundings.find_allocation(environ) is not None
+    return surroundings.is_in_pod(environ)
 
 
 def _read(scheduler: str, name: str, environ: Mapping[str, str], variables: tuple[str, ...]) -> Allocation:

@@ -192,7 +192,8 @@ class Database:
             )
         return StorageError(
             f"the queue's database {path} cannot be used: {words}",
-            hint="Look at the disk (df, dmesg). The journal beside it has what was handed in; nothing is lost.",
+            hint="Look at the disk (df, dmesg). The journal beside it has what was handed in before; what this command "
+            "was to hand in or change may be missing: look with `holdfast queue`, then say it again.",
         )
 
     # --- making it --------------------------------------------------------------------------------------------------

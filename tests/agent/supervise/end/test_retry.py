@@ -99,6 +99,23 @@ def test_the_attempt_that_was_to_follow_is_begun_after_an_adoption_too(drive: Dr
     assert later.ended().exit_code == 0
 
 
+@pytest.mark.requirement("FAIL-02")
+def test_a_run_that_was_adopted_in_line_saw_its_end_too(drive: Drive) -> None:
+    """Seen: "no supervisor saw it end", where the adopting one had started the job and seen all of it."""
+    card = {"environ": {"HOLDFAST_SIMULATED_GPUS": "1"}, "gpus": GpuRequest(count=1)}
+    holder = drive("sleep", "600", gpu=GpuOptions(idle_window_s=0.0), **card)
+    holder.running()
+    run = drive(*job(1), retries=Retries(max=1, wait_s=0.01), gpu=GpuOptions(idle_window_s=0.0, wait_s=600.0), **card)
+    wait_until(lambda: run.events("blocked"), what="it stands in line")
+    run.kill_supervisor()
+    run.adopt()
+    holder.ask(RequestKind.STOP_NOW)
+    holder.ended()
+    run.ended()
+    assert read_retry(run.run_dir, 1)["retry"] is True
+    assert Driven(run.run_dir, run.run_id, run.environ, 2).ended().exit_code == 0
+
+
 @pytest.mark.slow
 def test_attempts_that_nobody_asked_for_are_bounded(drive: Drive) -> None:
     run = drive(*job(9), retries=Retries(max=1, wait_s=0.01))
