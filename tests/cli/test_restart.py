@@ -65,7 +65,7 @@ def test_an_ended_run_is_started_again_with_its_artifacts(holdfast: Command) -> 
 @pytest.mark.slow
 def test_a_restart_that_is_refused_says_so(holdfast: Command) -> None:
     holdfast("run", "--name", "small", "--", "true")
-    done = holdfast("restart", "small", "--gpus", "7")
+    done = holdfast("restart", "small", "--input", "/nowhere/at/all")
     assert done.code == 78, done
     assert "ended already: failed, exit code 78" in done.err
 
@@ -259,6 +259,35 @@ def test_a_command_that_is_not_there_stops_nothing(holdfast: Command) -> None:
         gone = holdfast("restart", run.run_id, "--workdir", "/nowhere/at/all", "--json")
         assert (gone.code, gone.json()["error"]["code"]) == (78, "preflight")
         assert (run.look().condition, list_attempts(run.run_dir)) == ("running", (1,))
+
+
+NEVER = (
+    (("--gpus", "999"), "999 cards are asked for"),
+    (("--image", "/nowhere/at/all.sif"), "image"),
+    (("--secret", "NOWHERE_TO_BE_FOUND"), "secrets: NOWHERE_TO_BE_FOUND"),
+)
+"""Changes with which no attempt could start here, and what is said of each."""
+
+
+@pytest.mark.parametrize(("change", "why"), NEVER, ids=[change[0] for change, _ in NEVER])
+def test_a_change_that_can_never_start_here_stops_nothing(holdfast: Command, change: tuple[str, ...], why: str) -> None:
+    with live_run(holdfast) as run:
+        done = holdfast("restart", run.run_id, *change)
+        assert (done.code, "nothing was stopped" in done.err, why in done.err) == (78, True, True), done
+        assert (run.look().condition, list_attempts(run.run_dir)) == ("running", (1,))
+
+
+@pytest.mark.slow
+def test_a_script_that_is_gone_stops_nothing(holdfast: Command, tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("echo ready; while :; do sleep 0.1; done\n")
+    with live_run(holdfast, job=("sh", str(script))) as run:
+        script.unlink()
+        done = holdfast("restart", run.run_id)
+        assert (done.code, str(script) in done.err, "nothing was stopped" in done.err) == (78, True, True), done
+        assert (run.look().condition, list_attempts(run.run_dir)) == ("running", (1,))
+        assert holdfast("restart", run.run_id, "--recorded").code == 0
+        assert run.look().attempt == 2
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import tempfile
+from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,6 @@ from tests.cli.queues import say
 from tests.rundirs import dead_process, ended, finalizing, living_process, make_run, running
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.cli
@@ -85,6 +84,35 @@ def test_a_run_without_a_supervisor_is_stopped_by_a_new_one(holdfast: Command) -
         done = holdfast("stop", run.run_id)
         assert done.code == 0
         assert run.look().condition == "stopped"
+
+
+@pytest.mark.slow
+def test_a_run_without_a_readable_job_is_refused_at_once_and_goes_on(holdfast: Command) -> None:
+    with live_run(holdfast) as run:
+        run.kill_supervisor()
+        record = Path(run.run_dir, "run.json")
+        kept = record.read_bytes()
+        record.write_bytes(kept[: len(kept) // 2])
+        for words in (("stop",), ("stop", "--now"), ("adopt",)):
+            done = holdfast(*words, run.run_id)
+            assert (done.code, "run.json" in done.err, "not valid JSON" in done.err) == (74, True, True), done
+        assert run.look().condition == "running, unsupervised"
+        record.write_bytes(kept)
+        # What was asked for meanwhile is kept.
+        assert holdfast("adopt", run.run_id).code == 0
+        run.wait_condition("stopped")
+
+
+@pytest.mark.slow
+def test_a_stop_that_no_supervisor_takes_up_is_said_to_be_none(
+    holdfast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with live_run(holdfast) as run:
+        run.kill_supervisor()
+        monkeypatch.setattr("holdfast.agent.launch.start_supervisor", lambda *_, **__: None)
+        done = say("stop", "--wait", "100ms", run.run_id)
+        assert done.code == 124
+        assert "no supervisor is seen to carry it out" in done.err
 
 
 @pytest.mark.slow

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.agent.queue.wait.names import Waited
+from holdfast.agent.queue.wait.run import wait_for_run
 from holdfast.cli.placed.wait import read_answer
 from holdfast.desk.runs.wait import WaitedPlace
 from holdfast.model import wire
+from holdfast.model.ids import name_of
 from holdfast.model.queue import JobState
+from holdfast.store.paths import queue_directory
 from tests.cli.queues import no_worker, put, say
+from tests.rundirs import ended, make_run
+
+if TYPE_CHECKING:
+    from holdfast.agent.view.run_view import RunView
 
 pytestmark = pytest.mark.contract
 
@@ -180,10 +190,27 @@ def test_a_run_that_cannot_be_waited_for_takes_nothing_from_what_is_said_of_the_
     end("a", JobState.FAILED, exit_code=1, outcome="failed")
     root = Path("runs", RUN.format("x"))
     root.mkdir(parents=True)
-    monkeypatch.setattr("holdfast.agent.queue.wait.run.UNSTARTED_S", 0.0)
     said = say("wait", "a", str(root.resolve()))
-    assert (said.code, "nobody supervises" in said.err) == (74, True)
+    assert (said.code, "has no attempt: nothing was ever started" in said.err) == (66, True)
     assert "of the jobs: 0 of 1 done, 1 failed" in said.err
+
+
+def test_while_a_run_is_waited_for_no_queue_is_made_that_a_kill_would_leave(
+    isolated_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = make_run(os.environ["HOLDFAST_RUNS"], state=ended())
+    own = tmp_path / "temporary"
+    own.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(own))
+    seen = []
+
+    def look(run_dir: str, *, deadline: float | None) -> tuple[RunView, int]:
+        seen.append((os.listdir(own), os.path.exists(queue_directory())))
+        return wait_for_run(run_dir, deadline=deadline)
+
+    monkeypatch.setattr("holdfast.agent.queue.wait.names.wait_for_run", look)
+    assert say("wait", name_of(os.path.basename(run_dir))).code == 0
+    assert seen == [([], False)]
 
 
 def test_the_answer_of_a_place_is_its_record_or_its_error_or_nothing() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from holdfast.host.files import files
 from holdfast.host.process import pidfd, processes
 from holdfast.model import wire
 from holdfast.model.identity import ProcessId
@@ -59,7 +59,7 @@ def run_fault(
         return replace(report, box=directory) if keep else report
     finally:
         if not keep:
-            shutil.rmtree(directory, ignore_errors=True)
+            files.remove_tree(directory)
 
 
 def _judge_records(fault: Fault, path: str, judge: Callable[[Fault, str], FaultReport] | None) -> FaultReport:

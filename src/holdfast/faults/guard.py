@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import sys
 import time
 from contextlib import ExitStack
 from typing import Any
 
+from holdfast.host.files import files
 from holdfast.host.process import libc
 from holdfast.model import wire
 from holdfast.model.record import replace
@@ -186,7 +186,7 @@ def main(arguments: list[str]) -> int:
         report = guard.run()
     except RequesterGone:
         if not request.get("keep"):
-            shutil.rmtree(request["box"], ignore_errors=True)
+            files.remove_tree(request["box"])
         return 1
     with os.fdopen(answer, "w", encoding="utf-8") as out:
         out.write(encode_line(wire.encode(report)) + "\n")

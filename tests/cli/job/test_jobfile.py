@@ -549,6 +549,14 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
             "command: x\ntimeout: 1h\ntimeouts: {run: 2h}\n",
             ("job.yaml: timeouts.run: is longer than timeout, the deadline of the whole run"),
         ),
+        (
+            "command: x\ntimeout: 0\n",
+            "job.yaml: timeout: is 0, so its time would be up before it began; none is no limit",
+        ),
+        (
+            "command: x\ngpu: {max_hold: 0s}\n",
+            "job.yaml: gpu.max_hold: is 0, so its time would be up before it began; none is no limit",
+        ),
         ("command: x\ngrace: 11m\n", "job.yaml: grace: is longer than grace_max (600 s)"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.host.files import disks
+from holdfast.host.files.code.store import remove_tree
 from holdfast.host.files.disks import DiskUnreadable, find_existing, measure_space
 from holdfast.host.files.filesystems import Mount, find_mount, read_mounts
 from holdfast.host.process import libc
@@ -40,6 +41,25 @@ def in_own_mounts(work: Callable[[], object]) -> object:
         text = answer.read()
     os.waitpid(child, 0)
     return json.loads(text)
+
+
+@needs_root
+def test_a_read_only_tree_goes_and_what_is_mounted_in_it_keeps_its_mode(tmp_path: Path) -> None:
+    for name in ("tree/sub", "else/where"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name).chmod(0o500)
+    (tmp_path / "tree" / "at").mkdir()
+    (tmp_path / "tree").chmod(0o500)
+
+    def work() -> object:
+        libc.mount(str(tmp_path / "else"), str(tmp_path / "tree" / "at"), flags=0x1000 | 0x4000)  # MS_BIND | MS_REC
+        with pytest.raises(OSError, match="something else is mounted here"):
+            remove_tree(str(tmp_path / "tree"))
+        return [sorted(os.listdir(tmp_path / "tree")), oct((tmp_path / "else" / "where").stat().st_mode)]
+
+    assert in_own_mounts(work) == [["at"], "0o40500"]
+    remove_tree(str(tmp_path / "tree"))
+    assert not (tmp_path / "tree").exists()
 
 
 @pytest.mark.requirement("PRE-06")

@@ -15,7 +15,7 @@ from holdfast.diagnosis.cards.fabric import judge_fabric, read_fabric
 from holdfast.diagnosis.cards.health import judge_card_health
 from holdfast.diagnosis.cards.witness import ask_kernel
 from holdfast.diagnosis.kernel.log import read_kernel_log
-from holdfast.host.gpu.allocation import find_unproven
+from holdfast.host.gpu.allocation import find_unproven, imposed_allocation
 from holdfast.host.gpu.inventory import read_inventory
 from holdfast.host.gpu.processes import read_process_view
 from holdfast.host.lease.area import open_area
@@ -29,6 +29,7 @@ from .context import CheckContext, failed, passed, unknown, warned
 
 READ_WITHIN_S = 10.0
 """Initialising NVML takes seconds on a box without persistence mode."""
+ASK_FOR_LESS = "ask for what this box has: see `holdfast gpus`"
 ASK_ROOT = "look as root, or as a member of group adm: `dmesg | grep NVRM`"
 
 
@@ -58,6 +59,16 @@ def check_cards(situation: CheckContext) -> Iterator[Finding]:
     yield from _judge(situation, inventory)
 
 
+def check_possible(situation: CheckContext) -> Iterator[Finding]:
+    """No more is asked for than this box can ever give; inside of a scheduler's allocation that decides."""
+    spec = situation.spec
+    if not spec.gpus.wanted or imposed_allocation(situation.environ) is not None:
+        return
+    inventory = read_inventory(READ_WITHIN_S) if situation.inventory is None else situation.inventory
+    for why in find_impossible(spec, inventory, situation.rules):
+        yield failed("cards", "cards", why, ASK_FOR_LESS)
+
+
 def check_allocation(situation: CheckContext) -> Iterator[Finding]:
     """A scheduler's variable counts only inside of its allocation: elsewhere leases decide, and that is said."""
     variable = find_unproven(situation.environ) if situation.spec.gpus.wanted else ""
@@ -73,7 +84,7 @@ def _judge(situation: CheckContext, inventory: Inventory) -> Iterator[Finding]:
 
     if impossible := find_impossible(spec, inventory, situation.rules):
         for why in impossible:
-            yield failed("cards", "cards" + marked, why, "ask for what this box has: see `holdfast gpus`")
+            yield failed("cards", "cards" + marked, why, ASK_FOR_LESS)
         return
     leased, shared, problem = _read_leases(situation, inventory)
     if problem is not None:

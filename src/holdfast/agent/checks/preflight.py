@@ -71,17 +71,30 @@ CHECKS: tuple[Check, ...] = (
     gpu.check_cards,
 )
 """All checks, in the order in which they run."""
+CHECKS_OF_CHANGE: dict[Check, Callable[[JobSpec], object]] = {
+    environment.check_job_secrets: lambda spec: spec.secrets,
+    gpu.check_possible: lambda spec: (spec.gpus, spec.gpu),
+    box.check_limits: lambda spec: spec.limits,
+    box.check_containment: lambda spec: spec.containment,
+    inputs.check_image: lambda spec: spec.container,
+}
+"""The checks whose answer no stop of a run would change, each with the part of the job that it is about."""
 
 
-def refuse_bad_command(spec: JobSpec, environ: Mapping[str, str]) -> None:
-    """Refuse a command that could not be executed here, before anything is stopped for it.
+def refuse_bad_restart(before: JobSpec, spec: JobSpec, environ: Mapping[str, str], *, recorded: bool = False) -> None:
+    """Refuse what could never start here, before anything is stopped for it.
+
+    The files of the command are looked at unless what was `recorded` runs; all else where it differs from `before`.
 
     Raises:
-        PreflightFailed: its directory, its program or its script is not there, or cannot be run.
+        PreflightFailed: its directory, its program or its script is not there or cannot be run; or what it asks for of
+            cards, limits, containment, secrets or images is more than this box can ever give.
         StorageError: the rules file cannot be trusted or read.
     """
     context = CheckContext(put_setup_first(spec), read_rules(environ), environ)
-    found = [finding for check in CHECKS_OF_COMMAND for finding in check(context) if finding.level is Level.FAIL]
+    checks = [] if recorded else [*CHECKS_OF_COMMAND]
+    checks += [check for check, part in CHECKS_OF_CHANGE.items() if part(before) != part(spec)]
+    found = [finding for check in checks for finding in run_one(check, context) if finding.level is Level.FAIL]
     if found:
         text = "\n".join(f"{item.id}: {item.subject}: {item.evidence}" for item in found)
         raise PreflightFailed(text, hint=f"nothing was stopped; {found[0].remedy}")

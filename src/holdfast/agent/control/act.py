@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from holdfast.agent import launch
 from holdfast.agent.view.follow import RunFollower
 from holdfast.agent.view.retries import count_automatic, is_followed
-from holdfast.agent.view.run_view import RunReach
+from holdfast.agent.view.run_view import RunReach, build_unbegun_error
 from holdfast.core.recorded_environment import restore_recorded
 from holdfast.host import clock
 from holdfast.host.process import processes
-from holdfast.model.errors import NoSuchRun, StorageError
+from holdfast.model import wire
+from holdfast.model.errors import StorageError
 from holdfast.model.run import Finalizing
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def require_actionable(view: RunView) -> None:
                 f"{view.run_id}: the records of its attempts are gone, and processes of it live: {pids}",
                 hint="look at them with ps and end them with kill: without its records holdfast signals nothing",
             )
-        raise NoSuchRun(f"{view.run_id} has no attempt: nothing was ever started", hint=f"holdfast show {view.run_id}")
+        raise build_unbegun_error(view)
     if view.state is None and not view.over:
         what = "; ".join(f"{item.path}: {item.reason}" for item in view.unreadable) or "it has no state.json"
         raise StorageError(
@@ -68,7 +69,17 @@ def require_actionable(view: RunView) -> None:
 
 
 def supervise(view: RunView, environ: Mapping[str, str] | None = None) -> None:
-    """Give an attempt a supervisor; `environ` is what a job is made from, without it what is recorded with the run."""
+    """Give an attempt a supervisor; `environ` is what a job is made from, without it what is recorded with the run.
+
+    Raises:
+        StorageError: what a supervisor has to know of the run cannot be read, so that none could take it up.
+    """
+    if broken := next((item for item in view.unreadable if item.path.endswith(f"/{wire.RUN}")), None):
+        raise StorageError(
+            f"no supervisor can take {view.run_id} up: {broken.path}: {broken.reason}",
+            hint=f"put a copy of that file back and repeat this. What lives of the run goes on: holdfast show "
+            f"{view.run_dir} has its pids; without that file holdfast signals nothing, end them with kill",
+        )
     environ = restore_recorded(view.record, os.environ) if environ is None else environ
     launch.start_supervisor(view.run_dir, view.attempt, environ=environ, reason="adopt")
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from holdfast.agent import launch
 from holdfast.agent.caller import describe_caller
 from holdfast.agent.view import observe
 from holdfast.agent.view.follow import RunFollower
@@ -27,7 +26,7 @@ from holdfast.model.errors import NotPermitted, ResourceBusy, StorageError, Usag
 from holdfast.model.record import record
 from holdfast.model.run import Ended, Finalizing, PlaceGone
 
-from .act import require_actionable, wait_over
+from .act import require_actionable, supervise, wait_over
 from .run_lock import hold_run_lock
 from .scheduled.stop import refuse_elsewhere
 from .settle import SETTLE_WAIT_S, end_by_successor
@@ -87,7 +86,7 @@ def adopt(run_dir: str, *, environ: Mapping[str, str]) -> RunView:
             )
         rest = {name: value for name, value in environ.items() if name not in RECORDED}
         known = {**rest, **restore_recorded(view.record, environ)}
-        launch.start_supervisor(run_dir, view.attempt, environ=known, reason="adopt")
+        supervise(view, known)
         _wait_adopted(run_dir, view.attempt, taken_up=True)
     # Without the lock: the new supervisor needs it to begin the attempt that follows by itself.
     return _wait_adopted(run_dir, view.attempt)

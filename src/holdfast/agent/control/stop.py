@@ -65,7 +65,8 @@ class StopResult:
     `condition` and `note` are those of the last look, `run_exit_code` is the run's own; `exit_code` is 0 when it is
     over, 76 when something survived KILL, 124 when it is still stopping. `next_attempt` is the number of an attempt
     that the queue was about to begin and that will be stopped as it begins; 0: none. `withdrawn` is what the run's
-    scheduler calls a job that would have begun it again, and that was taken out of its queue; empty: none.
+    scheduler calls a job that would have begun it again, and that was taken out of its queue; empty: none. `supervised`
+    is False where nobody is seen to carry the stop out.
     """
 
     run_id: str
@@ -80,6 +81,7 @@ class StopResult:
     ladder: tuple[dict[str, Any], ...]
     next_attempt: int = 0
     withdrawn: str = ""
+    supervised: bool = True
 
 
 def stop_run(
@@ -151,6 +153,7 @@ def describe_stop(view: RunView, *, already: bool, ladder: tuple[dict[str, Any],
         exit_code=0 if view.over else StillAlive.exit_code if left else EXIT_TIMED_OUT,
         survivors=left,
         ladder=ladder,
+        supervised=view.supervised or bool(view.scheduler),
     )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 
 from holdfast.core.drill.drill import AttemptTrail, DrillVerdict
+from holdfast.host.files import files
 from holdfast.model.errors import NotPermitted, StorageError, UsageError
 from holdfast.model.job import JobSpec
 
@@ -100,7 +100,7 @@ def _place(keep: str | None, tell: Callable[[str], None]) -> Iterator[str]:
     try:
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        files.remove_tree(directory)
         if os.path.lexists(directory):
             tell(f"not all of {directory} could be removed")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.host.files.job_change import find_job
 from holdfast.model import wire
+from holdfast.model.errors import NoSuchRun
 from holdfast.model.identity import ABANDONED, ProcessId
 from holdfast.model.ids import name_of
 from holdfast.model.receipt import CopyMark
@@ -197,6 +198,11 @@ def is_unstarted(view: RunView) -> bool:
     if isinstance(state, Starting):
         return state.job is None or view.status.get("source") == ABANDONED
     return isinstance(state, (Created, Preflight, Waiting))
+
+
+def build_unbegun_error(view: RunView) -> NoSuchRun:
+    """What is said of a run that has no attempt. It is made whole, with its first one: none is going to come."""
+    return NoSuchRun(f"{view.run_id} has no attempt: nothing was ever started", hint=f"holdfast show {view.run_dir}")
 
 
 def _text(value: object) -> str:

@@ -30,6 +30,8 @@ MAX_PROBLEMS = 10
 """So many mistakes are listed; more are only counted."""
 
 FEW_KEYS = 8
+DEADLINES = {"timeout": "timeouts.total_s", "timeouts.run": "timeouts.run_s", "gpu.max_hold": "gpu.max_hold_s"}
+"""Keys that end a run, and the fields that hold them."""
 """Up to so many keys are listed in an error."""
 
 INTERPRETERS = ("python", "bash", "sh", "dash", "zsh", "perl", "ruby", "Rscript", "julia", "node", "uv")
@@ -306,6 +308,9 @@ def check_together(where: str, fields: dict[str, object], problems: list[Problem
     run, total = fields.get("timeouts.run_s"), fields.get("timeouts.total_s")
     if isinstance(run, float) and isinstance(total, float) and run > total:
         problems.append(Problem(where, "timeouts.run", "is longer than timeout, the deadline of the whole run"))
+    for key, name in DEADLINES.items():
+        if fields.get(name) == 0:
+            problems.append(Problem(where, key, "is 0, so its time would be up before it began; none is no limit"))
     grace, most = fields.get("grace_s"), fields.get("grace_max_s", GRACE_MAX_S)
     if isinstance(grace, float) and isinstance(most, float) and grace > most:
         problems.append(Problem(where, "grace", f"is longer than grace_max ({most:g} s)"))

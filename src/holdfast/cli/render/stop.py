@@ -69,7 +69,13 @@ def print_stopped(stopped: StopResult) -> None:
         note("a process in uninterruptible sleep dies when its kernel call returns; the lease stays held until then")
     else:
         print(f"{run_id} is still {stopped.condition}: {stopped.note}")
-        note(f"it goes on stopping without us; holdfast stop --now {run_id} kills it")
+        if stopped.supervised:
+            note(f"it goes on stopping without us; holdfast stop --now {run_id} kills it")
+        else:
+            note(
+                f"no supervisor is seen to carry it out; holdfast logs --supervisor {run_id} says why, and the stop is "
+                "kept for the next one"
+            )
 
 
 def _describe(event: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.agent.caller import describe_caller
-from holdfast.agent.checks.preflight import refuse_bad_command
+from holdfast.agent.checks.preflight import refuse_bad_restart
 from holdfast.agent.control.job.change import build_change, find_changes, find_edited_file, read_recorded_job
 from holdfast.agent.control.job.code import find_code_changes, names_other_files
 from holdfast.agent.control.restart import restart_run
@@ -80,7 +80,8 @@ def command(  # noqa: PLR0913 - its options
     At a place FILE is read at this desk, and the code stays what the run was begun with: where another one is here now
     that is refused, and --no-code takes up the job alone.
 
-    Nothing is stopped for a command, a directory or a configuration that cannot be started here (78).
+    Nothing is stopped for what cannot be started here (78): a command, a directory or a configuration that is not
+    there, more cards than the box has, a limit that nothing holds, an image or a secret that is missing.
 
     A script, configuration or lock file that was changed since the last attempt is named and run as it is now;
     --recorded runs the copy of a shell script instead, and refuses where any other file was changed.
@@ -100,9 +101,9 @@ def command(  # noqa: PLR0913 - its options
         raise UsageError("--recorded runs what the last attempt ran", hint="leave it out, or what changes the command")
     # Like a start: what does not parse, or is not there, stops nothing that runs.
     refuse_bad_configs((asked.config,))
-    if names_other_files(before.spec, asked) and not scheduled:
+    if not scheduled:
         # What a node has, this machine need not have.
-        refuse_bad_command(asked, os.environ)
+        refuse_bad_restart(before.spec, asked, os.environ, recorded=recorded)
     if job is None and (edited := find_edited_file(before)):
         note(f"{edited} has changed since; --job {edited} takes it up")
     if dry_run:

@@ -8,7 +8,6 @@ decision; nothing here makes it.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -232,7 +231,7 @@ def _ask(place: Place, algorithms: str) -> list[HostKey]:
         except StorageError:
             keys = []
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
+        files.remove_tree(directory)
     if not keys:
         raise explain(place, ending)
     return keys

@@ -15,12 +15,15 @@ from holdfast.host.contain.members import Member, RunTree
 from holdfast.host.contain.namespaces import read_namespace
 from holdfast.host.contain.tree import find_cgroups
 from holdfast.host.files import files
-from holdfast.host.process.processes import is_alive
+from holdfast.host.process import pidfd
+from holdfast.host.process.processes import is_alive, read_stat
 from holdfast.host.process.table import read_inner_pids
 from holdfast.model import wire
 from holdfast.model.container import CONTAINER_RECORD, ContainerRecord
 from holdfast.model.record import replace
 
+MONITOR = "conmon"
+"""Source: conmon(8); Podman's parent of a container's first process."""
 STARTERS = ("starter", "apptainer", "singularity", "Apptainer", "Singularity")
 """Source: apptainer, cmd/starter; "Apptainer runtime parent" is what it calls itself."""
 
@@ -124,6 +127,24 @@ def thaw(container: ContainerRecord) -> None:
     group = open_group(container)
     if group is not None:
         group.thaw()
+
+
+def end_paused(container: ContainerRecord, *, within_s: float) -> None:
+    """KILL all inside of a paused container, and wait for its monitor, their parent, which writes the end down.
+
+    Podman removes no container that it takes for paused and of whose end nobody told it: it asks for a resume of what
+    is gone, for good (seen with 4.3.1). So the monitor is not killed together with what it watches.
+    """
+    group = open_group(container)
+    if group is None or container.init is None or not is_alive(container.init):
+        return
+    first = read_stat(container.init.pid)
+    parent = None if first is None else read_stat(first.ppid)
+    monitor = pidfd.hold(parent.pid, parent.start_ticks) if parent is not None and parent.comm == MONITOR else None
+    group.kill()
+    if monitor is not None:
+        monitor.wait(within_s)
+        monitor.close()
 
 
 def has_living(container: ContainerRecord) -> bool:

@@ -176,10 +176,12 @@ def open_child(parent: int, name: str, path: str) -> int:
     return child
 
 
-def remove_child(parent: int, name: str, path: str, *, expected: tuple[int, int] | None = None) -> None:
+def remove_child(
+    parent: int, name: str, path: str, *, expected: tuple[int, int] | None = None, unlock: bool = False
+) -> None:
     """Empty and remove a directory of `parent`; `path` is its path, for errors. What is mounted in it stays, whole.
 
-    `expected` is the device and inode that it must have.
+    `expected` is the device and inode that it must have; `unlock`: read-only directories are made writable for it.
 
     Raises:
         OSError: something stays, and all else is gone; its path is in the error.
@@ -190,10 +192,12 @@ def remove_child(parent: int, name: str, path: str, *, expected: tuple[int, int]
         facts = os.fstat(directory)
         if expected is not None and (facts.st_dev, facts.st_ino) != expected:
             raise OSError(errno.ESTALE, "is not what was looked at any more", path)
+        if unlock:
+            os.fchmod(directory, 0o700)
         for child, seen in list_entries(directory):
             try:
                 if stat.S_ISDIR(seen.st_mode):
-                    remove_child(directory, child, f"{path}/{child}")
+                    remove_child(directory, child, f"{path}/{child}", unlock=unlock)
                 else:
                     os.unlink(child, dir_fd=directory)
             except FileNotFoundError:
@@ -210,7 +214,7 @@ def remove_child(parent: int, name: str, path: str, *, expected: tuple[int, int]
     os.rmdir(name, dir_fd=parent)
 
 
-def remove_all(path: str) -> None:
+def remove_all(path: str, *, unlock: bool = False) -> None:
     """Remove a directory as `remove_child` does.
 
     Raises:
@@ -219,7 +223,7 @@ def remove_all(path: str) -> None:
     above, name = os.path.split(path.rstrip("/"))
     parent = os.open(above or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        remove_child(parent, name, path)
+        remove_child(parent, name, path, unlock=unlock)
     finally:
         os.close(parent)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import tempfile
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from holdfast.agent.place.answer import print_error
 from holdfast.agent.place.unused import CALL
 from holdfast.agent.view.run_files import send_path
-from holdfast.host.files.files import write_all
+from holdfast.host.files.files import remove_tree, write_all
 from holdfast.host.formats.own_bundle import PACKAGE, find_own_bundle
 from holdfast.model.errors import HoldfastError, StorageError
 
@@ -36,7 +35,7 @@ def run_with_stage(work: Callable[[str], int]) -> int:
         finally:
             _ignore()
     finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        remove_tree(stage)
 
 
 def _leave(number: int, _frame: object) -> None:

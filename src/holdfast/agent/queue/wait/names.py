@@ -119,27 +119,28 @@ def wait_for_names(
             missing = _list_missing(queue, roster)
             is_done = not missing and seen.total and seen.done >= seen.total
             codes.append(EXIT_TIMED_OUT if late else 0 if is_done else EXIT_INCOMPLETE)
-        again = [rerun_command(missing)]
-        for sweep in wanted.sweeps:
-            # What they need a desk that is no Linux has not, and it has none of them.
-            from holdfast.agent.queue.arrays.look import find_rerun  # lazy: for sweeps of a scheduler alone
-            from holdfast.agent.queue.arrays.wait import wait_for_sweep  # lazy: for sweeps of a scheduler alone
+    # With the queue closed: where there was none, nothing of it is left behind by a wait that is killed.
+    again = [rerun_command(missing)]
+    for sweep in wanted.sweeps:
+        # What they need a desk that is no Linux has not, and it has none of them.
+        from holdfast.agent.queue.arrays.look import find_rerun  # lazy: for sweeps of a scheduler alone
+        from holdfast.agent.queue.arrays.wait import wait_for_sweep  # lazy: for sweeps of a scheduler alone
 
-            one, looks, was_late = wait_for_sweep(sweep, deadline=deadline, tell=lambda look: tell(look, str))
-            late = late or was_late
-            left = [look.job for look in looks if look.job.state is not JobState.DONE]
-            codes.append(EXIT_TIMED_OUT if was_late else EXIT_INCOMPLETE if left or not looks else 0)
-            counts = {state: seen.counts.get(state, 0) + one.counts.get(state, 0) for state in JobState}
-            seen = replace(seen, counts={state: number for state, number in counts.items() if number})
-            missing += left
-            again.append(find_rerun(os.path.basename(sweep.directory), left) or "")
-        try:
-            runs = [_wait_for_run(run_dir, deadline) for run_dir in wanted.runs]
-        except HoldfastError as error:
-            if wanted.roster is not None:
-                error.hint = "\n".join(filter(None, (error.hint, f"of the jobs: {seen.describe()}")))
-            raise
-        codes += [run.exit_code for run in runs]
+        one, looks, was_late = wait_for_sweep(sweep, deadline=deadline, tell=lambda look: tell(look, str))
+        late = late or was_late
+        left = [look.job for look in looks if look.job.state is not JobState.DONE]
+        codes.append(EXIT_TIMED_OUT if was_late else EXIT_INCOMPLETE if left or not looks else 0)
+        counts = {state: seen.counts.get(state, 0) + one.counts.get(state, 0) for state in JobState}
+        seen = replace(seen, counts={state: number for state, number in counts.items() if number})
+        missing += left
+        again.append(find_rerun(os.path.basename(sweep.directory), left) or "")
+    try:
+        runs = [_wait_for_run(run_dir, deadline) for run_dir in wanted.runs]
+    except HoldfastError as error:
+        if wanted.roster is not None:
+            error.hint = "\n".join(filter(None, (error.hint, f"of the jobs: {seen.describe()}")))
+        raise
+    codes += [run.exit_code for run in runs]
     return Waited(
         for_jobs=wanted.roster is not None or bool(wanted.sweeps),
         done=seen.done,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.view.follow import UNSTARTED_S, RunFollower, is_untaken
 from holdfast.agent.view.retries import is_followed
-from holdfast.agent.view.run_view import RunReach, is_unstarted
+from holdfast.agent.view.run_view import RunReach, build_unbegun_error, is_unstarted
 from holdfast.agent.view.scheduled import SchedulerEar, apply_word, judge_end
 from holdfast.core.run.outcome import EXIT_LOST
 from holdfast.host.clock import monotonic_s
@@ -33,6 +33,7 @@ def wait_for_run(run_dir: str, *, deadline: float | None) -> tuple[RunView, int]
     One of which nobody is left is not waited for (`code_of_gone`, `describe_gone`); of a scheduler's run that decides.
 
     Raises:
+        NoSuchRun: it has no attempt, and gets none.
         StorageError: nobody supervises it, or it cannot be looked at.
     """
     unstarted_since: float | None = None
@@ -49,9 +50,12 @@ def wait_for_run(run_dir: str, *, deadline: float | None) -> tuple[RunView, int]
                 # One of a scheduler may be begun again: that says so, above.
                 return view, code_of_gone(view)
             _require_readable(view)
+            if view.attempt == 0 and not view.scheduler:
+                raise build_unbegun_error(view)
             unstarted_since = (unstarted_since or monotonic_s()) if view.state is None or is_untaken(view) else None
             if unstarted_since is not None and monotonic_s() - unstarted_since > UNSTARTED_S:
-                raise StorageError(f"nobody supervises {view.run_id}", hint=f"holdfast adopt {view.run_id}")
+                verb = "show" if view.state is None else "adopt"
+                raise StorageError(f"nobody supervises {view.run_id}", hint=f"holdfast {verb} {view.run_id}")
             limit_s = LOOK_AGAIN_S if deadline is None else min(LOOK_AGAIN_S, deadline - monotonic_s())
             if limit_s <= 0:
                 return view if heard.word is None else apply_word(view, heard.word), EXIT_TIMED_OUT

@@ -72,6 +72,7 @@ ASK_AFTER_S = 0.5
 """Where the first process was not found by its control group in this time, the runtime is asked."""
 UP_WITHIN_S = 120.0
 """From `start` to a first process: a daemon that takes longer hangs."""
+MONITOR_WITHIN_S = 2.0
 WORDS_WITHIN_S = 0.1
 CREATED_WITHIN_S = 200.0
 """Longer than a runtime's calls of one creation have together, each of which ends its client: the last resort."""
@@ -429,6 +430,12 @@ class ContainerControl:
         self._context.recorder.event("client_outlived", runtime=record.runtime, id=record.id)
         if self._client is not None:
             pidfd.send_signal(self._client, signal.SIGKILL)
+
+    def end_paused(self) -> None:
+        """Before KILL goes to all of the tree: where somebody has paused what is inside, it ends first, alone."""
+        record = self.record
+        if record is not None and record.runtime is RuntimeName.PODMAN and inside.is_paused(record):
+            inside.end_paused(record, within_s=MONITOR_WITHIN_S)
 
     def lives(self) -> bool:
         """Whether anything may be inside."""

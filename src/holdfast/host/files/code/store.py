@@ -185,9 +185,7 @@ def remove_tree(path: str) -> None:
     Raises:
         OSError: a part of it stays.
     """
-    for directory, _, _ in os.walk(path):
-        os.chmod(directory, 0o700)
-    files.remove_all(path)
+    files.remove_all(path, unlock=True)
 
 
 def copy_tree(source: str, target: str, manifest: Manifest) -> None:
