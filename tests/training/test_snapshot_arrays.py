@@ -124,5 +124,6 @@ def test_a_layout_is_known_again_until_a_shape_a_type_or_a_name_changes() -> Non
     for change in ({"a": torch.zeros(4)}, {"a": torch.zeros(3).double()}, {"c": torch.zeros(3)}):
         changed = plan({"m": {**state, **change}}, layouts)[0]
         assert changed.head != first.head
-        assert changed.nbytes == len(changed.head) + sum(what.nbytes for _, what, _ in changed.items)
+        assert [nbytes for _, _, _, nbytes in changed.items] == [what.nbytes for _, what, _, _ in changed.items]
+        assert changed.nbytes == len(changed.head) + sum(nbytes for _, _, _, nbytes in changed.items)
     assert plan({"m": state}, layouts)[0].head == first.head

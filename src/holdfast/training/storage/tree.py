@@ -87,14 +87,16 @@ class _Flattening:
             return _encode_float(value)  # type: ignore[arg-type]  # its exact type was just asked for
         if kind is dict or kind is list or kind is tuple:
             return self._encode_container(value, path, depth)
-        if arrays.library_of(value) is not None:
-            return self._encode_array(value, path)
+        # Most of a large state: asked first, and for less than `library_of` asks.
+        what = arrays.describe_alike(value)
+        if what is not None or arrays.library_of(value) is not None:
+            return self._encode_array(value, path, what)
         if isinstance(value, (dict, list, tuple, set, frozenset)):
             return self._encode_container(value, path, depth)
         return self._encode_other(value, path)
 
-    def _encode_array(self, value: Array, path: tuple[str, ...]) -> Document:
-        what = arrays.describe_alike(value) or arrays.describe_array(value, self._place(path))
+    def _encode_array(self, value: Array, path: tuple[str, ...], what: arrays.DescribedArray | None) -> Document:
+        what = what or arrays.describe_array(value, self._place(path))
         # Half of a surrogate pair is no text in UTF-8, which other readers of the file insist on.
         wanted = ".".join(path) or self.name
         key = wanted = wanted if wanted.isascii() else wanted.encode(errors="backslashreplace").decode()

@@ -42,18 +42,18 @@ class PlannedFile:
     offset: int
     nbytes: int
     head: bytes
-    items: tuple[tuple[Any, arrays.DescribedArray, int], ...] = ()
-    """Arrays and their offsets from the file's beginning."""
+    items: tuple[tuple[Any, arrays.DescribedArray, int, int], ...] = ()
+    """Arrays, their offsets from the file's beginning, and their bytes."""
 
     def pieces(self) -> Iterator[memoryview]:
         """The file's bytes, array by array, without the buffer: for a box whose memory has no room for a snapshot."""
         yield memoryview(self.head)
-        for value, what, _ in self.items:
+        for value, what, _, nbytes in self.items:
             address = arrays.address_of(value, what)
             if address is not None:
                 # As it lies there: one array may be most of the state, and there is no room for a copy.
-                yield memoryview((ctypes.c_char * what.nbytes).from_address(address))
-            elif what.nbytes:
+                yield memoryview((ctypes.c_char * nbytes).from_address(address))
+            elif nbytes:
                 yield memoryview(self._copy(value, what))
 
     def _copy(self, value: Any, what: arrays.DescribedArray) -> bytearray:  # noqa: ANN401 - an array of any library
@@ -103,7 +103,7 @@ def plan_files(
             described[name] if described else {k: arrays.describe_array(v, f"{name}.{k}") for k, v in found.items()}
         )
         header, places, nbytes = layouts.place(name, stored)
-        items = tuple((found[place.key], stored[place.key], place.start) for place in places)
+        items = tuple((found[p.key], stored[p.key], p.start, p.end - p.start) for p in places)
         planned.append(PlannedFile(f"{prefix}{name}.safetensors", offset, nbytes, header, items))
         offset += _pages(nbytes)
     planned.append(PlannedFile(f"{prefix}state.json", offset, len(state), state))
@@ -168,12 +168,13 @@ class StateSnapshot:
         waiting, moves = False, []
         for file in planned:
             buffer[file.offset : file.offset + len(file.head)] = file.head
-            for value, what, at in file.items:
+            begin = base + file.offset
+            for value, what, at, size in file.items:
                 source = arrays.address_of(value, what)
                 if source is None:
                     waiting |= arrays.copy_into(value, what, buffer, file.offset + at)
                 else:
-                    moves.append((base + file.offset + at, source, what.nbytes))
+                    moves.append((begin + at, source, size))
         copy_all(moves)
         if waiting:
             arrays.synchronize()
