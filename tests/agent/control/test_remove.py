@@ -83,6 +83,14 @@ def test_a_live_run_is_refused(tmp_path: Path) -> None:
         remove.check_removable(run_dir, root=str(tmp_path))
 
 
+def test_of_a_run_whose_state_is_damaged_the_hint_is_no_verb_that_refuses_it_too(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, state=running(), supervisor=dead_process())
+    Path(wire.attempt_dir(run_dir, 1), wire.STATE).write_text("")
+    with pytest.raises(UsageError, match="it is unreadable") as refused:
+        remove.check_removable(run_dir, root=str(tmp_path))
+    assert f"rm -r {run_dir}" in str(refused.value.hint)
+
+
 def test_an_ended_run_with_a_living_process_is_refused(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path, state=ended())
     environment = {**os.environ, "HOLDFAST_RUN_ID": RUN_ID}

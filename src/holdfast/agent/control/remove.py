@@ -173,9 +173,10 @@ def check_removable(run_dir: str, *, root: str, dry_run: bool = False) -> Remova
     if not view.record and not _is_unfinished(run_dir):
         raise UsageError(f"{run_dir} has no readable {wire.RUN}: it is not known to be a run", hint="remove it by hand")
     if not view.over and view.attempt and not (dry_run and view.vanished):
+        by_hand = f"whether it has ended cannot be told: see with ps that nothing of it lives, then rm -r {run_dir}"
         raise UsageError(
             f"{run_id} has not ended: it is {view.condition}" + (f" ({view.note})" if view.note else ""),
-            hint=f"holdfast stop {run_id}",
+            hint=by_hand if view.state is None else f"holdfast stop {run_id}",
         )
     members = processes.find_marked(run_id)
     if members or view.supervised:
