@@ -166,7 +166,7 @@ def test_LEASE_07_an_imposed_list_bounds_the_choice(drive: Drive) -> None:
         run.ended()
 
 
-@pytest.mark.requirement("LEASE-09", "B-14")
+@pytest.mark.requirement("LEASE-09", "B-14", "B-16")
 def test_LEASE_09_a_login_file_that_overwrites_the_devices_stops_the_run(drive: Drive) -> None:
     home = drive.environ["HOME"]
     with open(f"{home}/.profile", "w", encoding="ascii") as file:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from holdfast.agent.supervise.job import JobControl
+from holdfast.core.run.events import StartFailed
 from holdfast.host.process import processes
 from holdfast.model import wire
 from holdfast.model.job import IsolationLevel, Priority
-from holdfast.model.run import Outcome, RequestKind
+from holdfast.model.run import Outcome, Refusal, RequestKind
 from tests.agent.driving import Drive, Driven, job
 from tests.kernel_calls import list_open_files
 from tests.waiting import wait_until
@@ -185,6 +189,24 @@ def test_RAIL_13_arguments_arrive_as_they_were_given(drive: Drive) -> None:
 
 
 @pytest.mark.gotcha("U34")
+def test_a_job_that_cannot_be_told_to_begin_has_not_started() -> None:
+    """Seen: an error of the pipe left the run in `starting`, with its cards."""
+
+    def go() -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    control, said, watched = JobControl.__new__(JobControl), list[Any](), list[Any]()
+    loop = SimpleNamespace(add=lambda *words: watched.append(words))
+    for name, value in {
+        "_started": SimpleNamespace(error_fd=0, go=go), "_hold_processes": lambda: None,
+        "_context": SimpleNamespace(loop=loop, emit=said.append),
+    }.items():  # fmt: skip
+        setattr(control, name, value)
+    control.let_go()
+    refusal = Refusal("spawn", 71, "the job could not be told to begin: Input/output error", "look at the kernel's log")
+    assert (said, watched) == ([StartFailed(refusal)], [])
+
+
 @pytest.mark.requirement("OBS-01", "OBS-04")
 def test_OBS_01_04_the_manifest_is_complete_before_the_job_starts_and_holds_no_secret(drive: Drive) -> None:
     secrets = {"WANDB_API_KEY": "abcdef01" * 5, "HF_TOKEN": "hf_" + "qwertyuiop" * 3}

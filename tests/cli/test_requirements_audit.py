@@ -168,7 +168,9 @@ def test_PROC_13_detaching_passes_early_failures_on(holdfast: Command) -> None:
 @pytest.mark.requirement("PROC-20", "B-33b")
 def test_PROC_20_overwriting_the_script_of_a_live_run_changes_nothing(holdfast: Command, tmp_path: Path) -> None:
     script = tmp_path / "job.sh"
-    body = "echo ready\nwhile [ ! -e go ]; do sleep 0.05; done\necho {}\n"
+    # More than any shell reads ahead, so that what stands behind it is read after the edit.
+    unread = "# not read yet\n" * 10_000
+    body = f"echo ready\nwhile [ ! -e go ]; do sleep 0.05; done\n{unread}echo {{}}\n"
     script.write_text(body.format("as it was"))
     with live_run(holdfast, "--workdir", str(tmp_path), job=("sh", "job.sh")) as run:
         with script.open("r+") as file:

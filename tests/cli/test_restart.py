@@ -114,7 +114,7 @@ def test_a_fixed_shell_script_is_named_and_run_as_it_is_now(holdfast: Command, t
     assert f"{script} was changed: attempt 3 uses what was recorded" in kept.err
     fixed = holdfast("restart", "-f", run_dir)
     assert (fixed.code, "version 2" in fixed.out) == (0, True), fixed
-    assert f"{script} was changed: attempt 4 uses it as it is now" in fixed.err
+    assert f"{script} was changed: attempt 4 uses it as it is now (as it was: restart --recorded)" in fixed.err
     # What ran is on record, and is what the next attempt is compared with.
     told = json.loads(Path(run_dir, "attempts/4/manifest.json").read_text())["code"]
     assert {item["sha256"] for item in told if item["role"] == "entry"} == {
@@ -145,6 +145,7 @@ def test_a_changed_lock_file_or_program_is_named_and_cannot_be_run_from_a_copy(
     assert (done.code, "version 2" in done.out) == (0, True), done
     assert f"{lock} was changed" in done.err
     assert f"{program} was changed" in done.err
+    assert "--recorded" not in done.err
 
 
 def write_job(tmp_path: Path, **lines: str) -> str:

@@ -46,7 +46,7 @@ def test_SLM_01_a_run_becomes_one_job_whose_script_slurm_accepts(lab: Lab, tmp_p
     assert lab.list_jobs() == [run.job]
 
 
-@pytest.mark.requirement("RAIL-13")
+@pytest.mark.requirement("RAIL-13", "B-16")
 def test_RAIL_13_words_of_any_kind_reach_the_job(lab: Lab) -> None:
     draw = random.Random(13)
     words = ["".join(draw.choices(AWKWARD, k=draw.randint(0, 4))) for _ in range(200 * 5)]

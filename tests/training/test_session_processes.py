@@ -238,3 +238,29 @@ def test_it_works_without_any_third_party_package(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "cut" / "step-12" / "checkpoint.json").exists()
+
+
+UNGUARDED = """
+import multiprocessing, os, sys
+from holdfast import training
+
+with training.run(sys.argv[1], every=None) as run:
+    for step in run.steps(2):
+        print("step", step, os.getpid(), flush=True)
+worker = multiprocessing.get_context("spawn").Process(target=print, args=("never",))
+worker.start()
+worker.join()
+sys.exit(0 if worker.exitcode == 1 else 3)
+"""
+
+
+@pytest.mark.gotcha("U44")
+def test_a_spawned_worker_that_imports_the_script_again_trains_nothing_and_says_what_to_do(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(UNGUARDED)
+    command = [sys.executable, str(script), str(tmp_path / "checkpoints")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["0", "1"], "the worker trained, too"
+    assert 'put what trains under: if __name__ == "__main__":' in done.stderr

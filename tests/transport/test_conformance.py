@@ -149,6 +149,7 @@ AWKWARD = [
 ]
 
 
+@pytest.mark.requirement("B-16")
 def test_arguments_of_any_kind_travel_as_one_word(transport: Transport) -> None:
     word = base64.b64encode(json.dumps(AWKWARD).encode()).decode()
     assert json.loads(transport.run(ECHO_ARGUMENTS, [word], limit_s=LIMIT_S).out) == AWKWARD

@@ -16,6 +16,8 @@ from holdfast.host.files import fallback, files
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+ENDING = ".environment"
+
 
 def keep_environment(run_id: str, environ: Mapping[str, str]) -> None:
     """Keep it; where there is no memory to keep it in, a kill at the end costs the attempt that would have followed."""
@@ -50,4 +52,4 @@ def drop_environment(run_id: str) -> None:
 
 def _path(run_id: str) -> str | None:
     base = fallback.private_directory(fallback.MEMORY_ROOTS)
-    return None if base is None else os.path.join(base, f"{run_id}.environment")
+    return None if base is None else os.path.join(base, f"{run_id}{ENDING}")

@@ -325,6 +325,8 @@ def test_a_job_for_a_larger_machine_is_told_before_it_starts(run: Run) -> None:
     assert level(found, "cards") is Level.FAIL
     assert "8 cards are asked for; this box has 2" in found["cards"][0].evidence
     assert level(found, "memory") is Level.WARN
+    found = run(limits=Limits(cpus=4096.0, unenforced=UnenforcedPolicy.WARN))
+    assert "4096 cores asked for" in found["share"][0].evidence
     found = run(gpus=GpuRequest(count=2), inventory=CARDS)
     assert level(found, "cards") is Level.PASS
 

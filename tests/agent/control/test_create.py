@@ -89,6 +89,28 @@ def test_a_new_run_is_complete(make: Make, tmp_path: Path) -> None:
     assert (state.run_id, state.attempt, state.state, state.supervisor) == (origin.run_id, 1, Created(), None)
 
 
+@pytest.mark.requirement("PROC-14")
+def test_nobody_sees_a_run_or_an_attempt_before_it_is_whole(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: a front end that was killed before run.json left a run that nobody could read, for ever."""
+    rename, watched, seen = os.rename, tmp_path / "runs", list[list[str]]()
+
+    def look_first(source: str, target: str) -> None:
+        seen.append([name for name in os.listdir(watched) if not name.startswith(".")])
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", look_first)
+    run_dir = make("true")
+    assert len(seen) > 1
+    assert not any(seen)
+    watched = Path(run_dir, wire.ATTEMPTS)
+    seen.clear()
+    assert next_attempt(run_dir, "restart") == 2
+    assert seen
+    assert all(names == ["1"] for names in seen)
+
+
 def test_run_json_has_the_job_under_job(make: Make) -> None:
     stored = wire.parse_object(files.read_bytes(f"{make('echo', 'a b', '$x')}/run.json"), "run.json")
     assert stored["schema"] == 1

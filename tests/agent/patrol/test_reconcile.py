@@ -19,7 +19,7 @@ from holdfast.agent.patrol.sentinel import records
 from holdfast.agent.view import observe
 from holdfast.host.clock import epoch_s, format_utc, utc_now
 from holdfast.host.contain.create import create_group, find_group
-from holdfast.host.files import fallback
+from holdfast.host.files import fallback, files
 from holdfast.model import wire
 from holdfast.model.job import Retries
 from holdfast.model.record import replace
@@ -312,6 +312,29 @@ def test_an_attempt_that_was_to_follow_is_begun_with_the_kept_environment(drive:
     assert run.ended().outcome is (Outcome.SUCCEEDED if kept else Outcome.STOPPED)
     assert run.output() == (b"kept retry\n" if kept else b"")
     assert read_kept(run.run_id) is None
+
+
+def test_an_environment_that_was_half_kept_goes_once_it_is_nobodys(tmp_path: Path) -> None:
+    root = str(tmp_path / "runs")
+    memory = fallback.private_directory(fallback.MEMORY_ROOTS)
+    assert memory is not None
+    left = []
+    for name, age_s in (("old", 7200), ("new", 60)):
+        run_id = os.path.basename(make_run(root, f"20261120-100000-{name}-0a1b", ended(), supervisor=dead_process()))
+        left.append(f"{memory}/.{run_id}.environment.4242.{os.urandom(4).hex()}.tmp")
+        write(left[-1], b'{"TOKEN": "s')
+        os.utime(left[-1], (epoch_s() - age_s,) * 2)
+    other = f"{memory}/.20261120-100000-elsewhere-0a1b.environment.4242.{os.urandom(4).hex()}.tmp"
+    write(other, b"{}")
+    os.utime(other, (epoch_s() - 7200,) * 2)
+    try:
+        assert reconcile([root], dry_run=True).repairs
+        assert [os.path.exists(path) for path in (*left, other)] == [True, True, True]
+        reconcile([root])
+        assert [os.path.exists(path) for path in (*left, other)] == [False, True, True]
+    finally:
+        for path in (*left, other):
+            files.remove_quietly(path)
 
 
 @pytest.mark.slow

@@ -98,6 +98,15 @@ def test_who_left_with_0_because_it_was_asked_to_did_not_succeed(cause: StopCaus
     assert judge(stopped) == (outcome, code, f"{WORDS[cause]} by anna; the job ended with exit code 0")
 
 
+@pytest.mark.requirement("B-50")
+def test_who_left_with_0_because_its_keeper_asked_it_to_did_not_succeed() -> None:
+    asked = replace(RAN, status=WaitStatus(0, None, asked=True))
+    words = "its supervisor was killed, so the job was asked to leave, and left with exit code 0"
+    assert judge(asked) == (Outcome.LOST, EXIT_LOST, words)
+    failed = replace(RAN, status=WaitStatus(3, None, asked=True))
+    assert judge(failed)[:2] == (Outcome.FAILED, 3)
+
+
 def test_a_failure_for_a_cause_keeps_the_jobs_code() -> None:
     killed = replace(RAN, status=WaitStatus(None, 9), request=StopRequest(StopCause.MEMORY, "holdfast", detail="9 GiB"))
     assert judge(killed) == (Outcome.FAILED, 137, "memory by holdfast (9 GiB); the job ended with signal 9")
@@ -134,6 +143,7 @@ def test_only_a_witnessed_0_that_nobody_asked_for_succeeds(data: st.DataObject) 
     findings = tuple(data.draw(st.lists(values_of(Finding), max_size=3)))
     ended = judge_outcome(final, findings, "at")
     proven = final.status is not None and final.status.code == 0 and final.request is None and final.refusal is None
+    proven = proven and not (final.status is not None and final.status.asked)
     proven = proven and (final.stop is None or judge_leaving(final.stop, final.status) is None)
     assert (ended.outcome is Outcome.SUCCEEDED) == (proven and all(item.level is not Level.FAIL for item in findings))
     assert ended.evidence

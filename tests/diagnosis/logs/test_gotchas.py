@@ -44,8 +44,10 @@ def told(tmp_path: Path) -> Told:
             "rsync: connection unexpectedly closed (1024 bytes received so far) [receiver]\n"
             "rsync error: error in rsync protocol data stream (code 12) at io.c(232) [receiver=3.2.7]\n"
         ),
-        "Connection reset by 203.0.113.7 port 22\r\nlost connection\n",
-        "Connection closed by 203.0.113.7 port 22\nscp: Connection closed\n",
+        "Connection reset by 203.0.113.7 port 22\r\n",
+        "lost connection\n",
+        "Connection closed by 203.0.113.7 port 22\n",
+        "scp: Connection closed\n",
         "Read from remote host box.example.org: Connection reset by peer\n",
     ],
 )

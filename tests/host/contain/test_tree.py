@@ -90,7 +90,7 @@ def test_PRE_08_v2_without_any_limit_is_none_and_not_the_hosts_total(box: Box) -
     assert limits.cpus == len(os.sched_getaffinity(0))
 
 
-@pytest.mark.requirement("PRE-08", "B-22")
+@pytest.mark.requirement("PRE-08", "B-22", "B-23")
 def test_PRE_08_v1_huge_numbers_are_none_and_the_smallest_ancestor_wins(box: Box) -> None:
     box.mount("memory", kind="cgroup", options="rw,memory")
     box.mount("cpu,cpuacct", kind="cgroup", options="rw,cpu,cpuacct")
@@ -117,7 +117,7 @@ def test_PRE_08_v1_tells_of_limits_above_what_the_mount_shows(box: Box) -> None:
     assert read_effective(proc=box.proc).memory_bytes == 300 * MIB
 
 
-@pytest.mark.requirement("LIM-02")
+@pytest.mark.requirement("LIM-02", "B-23")
 def test_LIM_02_hybrid_takes_each_limit_from_where_it_is(box: Box) -> None:
     box.mount("unified")
     box.mount("memory", kind="cgroup", options="rw,memory")

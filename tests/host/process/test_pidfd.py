@@ -57,6 +57,25 @@ def test_a_held_process_is_exactly_that_process_on_every_kernel(mode: str, tmp_p
     }
 
 
+@pytest.mark.requirement("PROC-08")
+def test_PROC_08_without_a_descriptor_a_later_user_of_the_number_is_not_touched() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as later:
+        now = identify(later.pid)
+        assert now is not None
+        earlier = pidfd.HeldProcess(now.pid, now.start_ticks - 1, None)
+        assert earlier.has_ended()
+        assert not earlier.send(signal.SIGKILL)
+        # It answers and ends by itself: a KILL on its way would have taken it.
+        assert later.communicate(b"still here\n")[0] == b"still here\n"
+    assert later.returncode == 0
+    with subprocess.Popen(["true"]) as later:
+        began = identify(later.pid)
+        assert began is not None
+        os.waitid(os.P_PID, later.pid, os.WEXITED | os.WNOWAIT)
+        assert pidfd.HeldProcess(began.pid, began.start_ticks - 1, None).reap(block=False)
+        assert os.waitid(os.P_PID, later.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None, "its status was taken"
+
+
 def test_nothing_but_the_door_calls_for_pidfds() -> None:
     offenders = []
     for path in sorted(SOURCE.rglob("*.py")):

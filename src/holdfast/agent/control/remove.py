@@ -14,13 +14,14 @@ import shlex
 import stat
 from typing import TYPE_CHECKING
 
+from holdfast.agent.kept_environment import ENDING
 from holdfast.agent.view import observe
 from holdfast.agent.view.find import find_run
 from holdfast.agent.view.runs.listing import read_runs
 from holdfast.agent.view.runs.roots import list_roots
 from holdfast.host import clock
 from holdfast.host.contain.create import find_group
-from holdfast.host.files import files, trees
+from holdfast.host.files import fallback, files, trees
 from holdfast.host.files.code.hashes import choose_run_memory
 from holdfast.host.files.files import is_temporary
 from holdfast.host.files.filesystems import read_mounts
@@ -37,7 +38,7 @@ from .run_lock import hold_run_lock
 from .settle import settle_vanished
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
 PREFIX = ".removing-"
 _MADE = frozenset({wire.SNAPSHOT, wire.ARTIFACTS, wire.CHECKPOINTS, wire.ATTEMPTS, wire.HANDBOOK, wire.RUN_LOCK})
@@ -243,7 +244,16 @@ def sweep(root: str, *, dry_run: bool = False) -> int:
     except OSError:
         return 0
     count = len(list_unfinished(root)) if dry_run else sweep_root(root)
+    count += _sweep_memory(frozenset(names), dry_run=dry_run)
     return count + sum(sweep_run(f"{root}/{name}", dry_run=dry_run) for name in names)
+
+
+def _sweep_memory(run_ids: Container[str], *, dry_run: bool) -> int:
+    """Remove what supervisors of these runs left when they were killed while they kept an environment in memory."""
+    memory = fallback.private_directory(fallback.MEMORY_ROOTS)
+    stale = [] if memory is None else trees.list_stale(memory)
+    left = [name for name in stale if ENDING in name and name[1:].partition(ENDING)[0] in run_ids]
+    return len(left) if dry_run or memory is None else trees.remove_entries(memory, left)
 
 
 def _check_place(run_dir: str, root: str) -> None:

@@ -43,7 +43,8 @@ class Restarted:
 
     `files_changed` are words about files that are not what the attempt before had; `recorded`: it runs what was
     recorded nevertheless. `checkpoint`: there is something that it can go on from. `native_id` is the name that the
-    run's scheduler has for the job which begins the attempt; None without one.
+    run's scheduler has for the job which begins the attempt; None without one. `has_copies`: all that had changed can
+    be run from its copy instead.
     """
 
     run_id: str
@@ -54,6 +55,7 @@ class Restarted:
     recorded: bool = False
     checkpoint: bool = False
     native_id: str | None = None
+    has_copies: bool = False
 
 
 def restart_run(
@@ -110,6 +112,7 @@ def restart_run(
             tuple(change.words for change in changes),
             recorded,
             has_checkpoint(run_dir, view.spec),
+            has_copies=all(change.pinned for change in changes),
         )
 
 
@@ -151,4 +154,5 @@ def _hand_in_again(
             recorded,
             has_checkpoint(run_dir, view.spec),
             native_id,
+            has_copies=all(found.pinned for found in changes),
         )

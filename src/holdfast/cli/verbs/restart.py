@@ -165,7 +165,8 @@ def _tell_restarted(made: Restarted) -> None:
     begun = "was started again as" if made.native_id is None else f"is job {made.native_id} now, which begins it as"
     note(f"{made.run_id} {begun} attempt {made.attempt}{where}")
     for words in made.files_changed:
-        uses = "what was recorded" if made.recorded else "it as it is now (as it was: restart --recorded)"
+        as_it_was = " (as it was: restart --recorded)" if made.has_copies else ""
+        uses = "what was recorded" if made.recorded else f"it as it is now{as_it_was}"
         note(f"{words}: attempt {made.attempt} uses {uses}")
 
 

@@ -198,7 +198,8 @@ STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
         modes=(D,),
         source="practice",
         code=("host.files.snapshot", "agent.control.job.code", "agent.supervise.start.same_code"),
-        reason="what is not named by the command, such as imported modules, is recorded and not compared",
+        reason="what is not named by the command, such as imported modules, is recorded in a git repository "
+        "alone, and not compared",
         keywords="stale code git diff deploy old version",
     ),
 )

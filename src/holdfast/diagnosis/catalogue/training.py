@@ -153,11 +153,11 @@ TRAINING: tuple[Gotcha, ...] = (
         symptom="The script starts itself again and again, or `bootstrapping phase` errors.",
         cause="With spawn each worker imports the script; what is at its top level runs once more.",
         signals="The exception's words; process creation outside of `if __name__ == '__main__'`.",
-        does="Warns of it when the training library is used, and knows the words.",
+        does="The training library refuses to train in such a worker and says why; of others it knows the words.",
         remedy="Put the script's body under if __name__ == '__main__':",
         modes=(D,),
         source="multiprocessing, Safe importing of main module",
-        code=("training.forgotten_state", "diagnosis.logs"),
+        code=("training.session", "diagnosis.logs"),
         keywords="spawn main guard multiprocessing freeze_support",
     ),
 )
