@@ -175,7 +175,9 @@ def test_PROC_14_supervisor_and_keeper_may_both_be_killed(drive: Drive, level: I
 
 
 @pytest.mark.requirement("PROC-14")
-@pytest.mark.skipif(KERNEL < (6, 15), reason="the kernel keeps the status on a pidfd since Linux 6.15")
+@pytest.mark.skipif(
+    KERNEL < (6, 15) or not has_pidfds(), reason="the kernel keeps the status on a pidfd since Linux 6.15"
+)
 def test_PROC_14_a_job_that_is_reaped_between_two_looks_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what these lines ask for is there of the supervisor; the job is a real one, and its parent this test."""
     child = subprocess.Popen(["sh", "-c", "exit 31"])

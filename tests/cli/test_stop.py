@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
+import subprocess
 import tempfile
 from pathlib import Path
 from threading import Event
@@ -14,11 +16,14 @@ import pytest
 
 from holdfast.agent.control import stop_several
 from holdfast.agent.control.stop_several import StopWish
+from holdfast.host.process.pidfd import send_signal
 from holdfast.host.process.processes import identify_self
 from holdfast.model import wire
+from tests.cli.conftest import ENTRY
 from tests.cli.live import SLEEPER, STUBBORN, live_run
 from tests.cli.queues import say
 from tests.rundirs import dead_process, ended, finalizing, living_process, make_run, running
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -101,6 +106,21 @@ def test_a_run_without_a_readable_job_is_refused_at_once_and_goes_on(holdfast: C
         # What was asked for meanwhile is kept.
         assert holdfast("adopt", run.run_id).code == 0
         run.wait_condition("stopped")
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("PROC-14")
+def test_a_stop_whose_supervisor_dies_after_it_was_asked_is_carried_out_by_the_next(holdfast: Command) -> None:
+    with live_run(holdfast, "--grace", "2s", job=STUBBORN) as run:
+        state = run.look().state
+        assert state is not None
+        assert state.supervisor is not None
+        send_signal(state.supervisor, signal.SIGSTOP)
+        with subprocess.Popen([*ENTRY, "stop", run.run_id], stdout=subprocess.PIPE, text=True) as stopping:
+            wait_until(lambda: run.look().desired is not None, what="the stop is asked for")
+            run.kill_supervisor()
+            assert stopping.wait(LIMIT_S) == 0
+        assert run.look().condition == "stopped"
 
 
 @pytest.mark.slow

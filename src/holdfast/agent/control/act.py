@@ -9,9 +9,9 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.agent import launch
-from holdfast.agent.view.follow import RunFollower
+from holdfast.agent.view.follow import GONE_S, RunFollower
 from holdfast.agent.view.retries import count_automatic, is_followed
-from holdfast.agent.view.run_view import RunReach, build_unbegun_error
+from holdfast.agent.view.run_view import Presence, RunReach, build_unbegun_error
 from holdfast.core.recorded_environment import restore_recorded
 from holdfast.host import clock
 from holdfast.host.process import processes
@@ -84,12 +84,21 @@ def supervise(view: RunView, environ: Mapping[str, str] | None = None) -> None:
     launch.start_supervisor(view.run_dir, view.attempt, environ=environ, reason="adopt")
 
 
-def wait_over(run_dir: str, attempt: int, *, wait_s: float, tell: Callable[[RunView], None] | None = None) -> RunView:
+def wait_over(
+    run_dir: str,
+    attempt: int,
+    *,
+    wait_s: float,
+    tell: Callable[[RunView], None] | None = None,
+    while_supervised: bool = False,
+) -> RunView:
     """Wait until an attempt, and any that follows it by itself, is over; the last look.
 
-    Also until nobody is left who could end it, something of it is stuck, or `wait_s` seconds have passed.
+    Also until nobody is left who could end it, something of it is stuck, or `wait_s` seconds have passed; with
+    `while_supervised` until it has had no supervisor for `GONE_S`, also while its job lives.
     """
     deadline = clock.monotonic_s() + wait_s
+    alone_since: float | None = None
     with RunFollower(run_dir, attempt) as follow:
         while True:
             view = follow.look()
@@ -101,7 +110,12 @@ def wait_over(run_dir: str, attempt: int, *, wait_s: float, tell: Callable[[RunV
                 return view
             if describe_survivors(view):
                 deadline = min(deadline, clock.monotonic_s() + STUCK_WAIT_S)
-            left_s = deadline - clock.monotonic_s()
+            now = clock.monotonic_s()
+            left_s = deadline - now
+            alone = while_supervised and view.reach is RunReach.HERE and view.supervisor is Presence.GONE
+            alone_since = (alone_since or now) if alone else None
+            if alone_since is not None:
+                left_s = min(left_s, alone_since + GONE_S - now)
             if left_s <= 0:
                 return view
             follow.rest(left_s)

@@ -226,4 +226,10 @@ def stop(
         # Also where somebody gave it a supervisor a moment ago: that one is to hear of it.
         ask_stop(view, request, by=by, reason=reason)
     limit_s = grace_of(view) + WAIT_MARGIN_S if wait_s is None else wait_s
-    return wait_over(run_dir, view.attempt, wait_s=limit_s, tell=tell)
+    deadline = clock.monotonic_s() + limit_s
+    view = wait_over(run_dir, view.attempt, wait_s=limit_s, tell=tell, while_supervised=True)
+    if view.over or view.supervised or view.reach is not RunReach.HERE or clock.monotonic_s() >= deadline:
+        return view
+    # Its supervisor died after it was asked: the request is kept, and the next one finds it.
+    supervise(view)
+    return wait_over(run_dir, view.attempt, wait_s=deadline - clock.monotonic_s(), tell=tell)
