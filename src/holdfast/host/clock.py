@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import time
 
+_FIRST_S, _LAST_S = -30610224000.0, 253402300799.0
+"""The years 1000 and 9999, their first and their last second."""
+
 
 def utc_now() -> str:
     """Now as ISO 8601 UTC with milliseconds: ``2026-11-20T10:45:01.123Z``."""
@@ -16,8 +19,11 @@ def utc_now() -> str:
 
 
 def format_utc(epoch_s: float) -> str:
-    """An epoch time in seconds as ISO 8601 UTC with milliseconds."""
-    whole, milliseconds = divmod(round(epoch_s * 1000), 1000)
+    """An epoch time in seconds as ISO 8601 UTC with milliseconds; what has no year of four digits as the nearest one.
+
+    Anybody can give a file any time: ``touch -d @99999999999999999``.
+    """
+    whole, milliseconds = divmod(round(min(max(epoch_s, _FIRST_S), _LAST_S) * 1000), 1000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole)) + f".{milliseconds:03d}Z"
 
 

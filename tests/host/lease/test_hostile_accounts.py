@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from holdfast.host import clock
 from holdfast.host.files import public_files
 from holdfast.host.lease import leases, lock_files, records, tickets
 from holdfast.host.lease.area import LeaseArea, open_area
-from holdfast.host.lease.force_release import break_lease
+from holdfast.host.lease.force_release import break_lease, remove_void_records
 from holdfast.host.lease.line import Waiter
 from holdfast.host.lease.share_policy import SharePolicy
 from holdfast.host.lease.survey import survey_leases
@@ -627,3 +628,59 @@ def test_texts_of_a_stranger_are_one_short_line(area: LeaseArea) -> None:
         assert text.isprintable()
         assert text.encode()
     assert len(said.command) < 300
+
+
+# --- places in the line ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("LEASE-14")
+def test_nobody_locks_the_ticket_of_another_before_it_is_in_line(
+    area: LeaseArea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever watches the directory hears of a file as soon as it is made."""
+    opened: list[object] = []
+    lock = fcntl.flock
+
+    def mallory() -> bool:
+        (name,) = os.listdir(area.directories[0])
+        try:
+            os.close(os.open(f"{area.directories[0]}/{name}", os.O_RDONLY))
+        except PermissionError:
+            return False
+        return True
+
+    def look_first(descriptor: int, mode: int) -> None:
+        if mode & fcntl.LOCK_EX and not opened:
+            opened.append(as_account(MALLORY, mallory))
+        lock(descriptor, mode)
+
+    monkeypatch.setattr(fcntl, "flock", look_first)
+    waiter = Waiter(area, record(1), CARDS[:1], 1)
+    waiter.close()
+    assert opened == [False]
+
+
+@pytest.mark.requirement("LEASE-14")
+def test_the_ticket_of_a_dead_waiter_that_somebody_else_locks_keeps_no_place(area: LeaseArea) -> None:
+    def wait(line: Line) -> None:
+        with_line = Waiter(area, record(1), CARDS[:1], 1)
+        line.send([ticket.path for ticket in tickets.list_earlier(area, None)])
+        line.receive()
+        with_line.close()
+
+    def lock_it(line: Line) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        line.send("waits")
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        line.send("has it")
+        line.receive()
+
+    with Child(wait, uid=ALICE) as alice:
+        (path,) = alice.receive()
+        with Child(lock_it, uid=MALLORY) as mallory:
+            assert mallory.receive() == "waits"
+            assert as_account(BOB, lambda: refused(area, record(2, CARDS[0]))[0].run_id) == record(1).run_id
+            alice.kill()
+            assert mallory.receive() == "has it"
+            assert as_account(BOB, lambda: take(area, record(2, CARDS[0])).record.run_id) == record(2).run_id
+            assert as_account(ALICE, lambda: remove_void_records(area)) == [path]

@@ -19,7 +19,17 @@ from holdfast.host import clock
 from holdfast.host.files import fallback
 from holdfast.host.files.files import read_beginning
 from holdfast.host.lease import area as lease_area
-from holdfast.host.lease import force_release, holders, leases, lock_files, records, reservations, sharers, usage
+from holdfast.host.lease import (
+    force_release,
+    holders,
+    leases,
+    lock_files,
+    records,
+    reservations,
+    sharers,
+    tickets,
+    usage,
+)
 from holdfast.host.lease.area import LeaseArea
 from holdfast.host.lease.line import SLOW_POLL_S, Waiter
 from holdfast.host.lease.survey import survey_leases
@@ -27,6 +37,7 @@ from holdfast.host.process import processes
 from holdfast.model import wire
 from holdfast.model.errors import NotPermitted
 from holdfast.model.identity import ProcessId
+from holdfast.model.record import replace
 from tests.host.lease_support import CARDS, Child, Line, record, refused, take
 from tests.waiting import wait_until
 
@@ -121,6 +132,97 @@ def test_who_closes_a_second_directory_ends_no_wait(place: Path, act: Callable[[
         assert child.receive() == [str(place / "area")]
 
 
+@pytest.mark.parametrize(
+    "act", [lambda path: os.rename(path, f"{path}.gone"), lambda path: os.chmod(path, 0)], ids=["removed", "closed"]
+)
+@pytest.mark.parametrize("at", ["find_ahead", "plan_locks", "write_record"])
+def test_who_closes_a_second_directory_while_a_lease_is_taken_stops_nobody(
+    place: Path, act: Callable[[str], None], at: str
+) -> None:
+    second = place / "second"
+    as_mallory(lambda: make_second(second, 0o1777))
+
+    def new(line: Line) -> None:
+        module = {"find_ahead": tickets, "plan_locks": leases, "write_record": records}[at]
+        original = getattr(module, at)
+
+        def wait_for_mallory(*values: Any, **named: Any) -> Any:
+            setattr(module, at, original)
+            line.send("now")
+            line.receive()
+            return original(*values, **named)
+
+        setattr(module, at, wait_for_mallory)
+        line.send(take(open_both(place), record(1, CARDS[0])).area.directories)
+
+    with Child(new, uid=ALICE) as alice:
+        assert alice.receive() == "now"
+        as_mallory(lambda: act(str(second)))
+        alice.send()
+        assert alice.receive() == [str(place / "area")]
+
+
+@pytest.mark.parametrize(
+    "act", [lambda path: os.rename(path, f"{path}.gone"), lambda path: os.chmod(path, 0)], ids=["removed", "closed"]
+)
+def test_who_closes_a_second_directory_keeps_no_record_from_being_renewed(
+    place: Path, act: Callable[[str], None]
+) -> None:
+    second = place / "second"
+    as_mallory(lambda: make_second(second, 0o1777))
+
+    def renew(line: Line) -> None:
+        held = take(open_both(place), record(1, CARDS[0]))
+        line.send(len(held.area.directories))
+        line.receive()
+        held.update(replace(held.record, command="renewed"))
+        first = [seen.record.command for seen in records.read_records(held.area)[0]]
+        held.release()
+        line.send([first, [name for name in os.listdir(place / "area") if name.startswith("lease-")]])
+
+    with Child(renew, uid=ALICE) as alice:
+        assert alice.receive() == 2
+        as_mallory(lambda: act(str(second)))
+        alice.send()
+        assert alice.receive() == [["renewed"], []]
+
+
+@pytest.mark.requirement("LEASE-14")
+@pytest.mark.parametrize(
+    "act", [lambda path: os.rename(path, f"{path}.gone"), lambda path: os.chmod(path, 0)], ids=["removed", "closed"]
+)
+@pytest.mark.parametrize("at", ["OwnTicket", "find_ahead", "plan_locks"])
+def test_who_closes_a_second_directory_while_somebody_looks_ends_no_wait(
+    place: Path, act: Callable[[str], None], at: str
+) -> None:
+    second = place / "second"
+    as_mallory(lambda: make_second(second, 0o1777))
+
+    def wait(line: Line) -> None:
+        module = lock_files if at == "plan_locks" else tickets
+        original = getattr(module, at)
+
+        def wait_for_mallory(*values: Any, **named: Any) -> Any:
+            setattr(module, at, original)
+            line.send("now")
+            line.receive()
+            return original(*values, **named)
+
+        setattr(module, at, wait_for_mallory)
+        waiter = Waiter(open_both(place), record(1), CARDS[:1], 1)
+        waiter.ready()
+        assert waiter.ready()
+        outcome = waiter.acquire(record(1, CARDS[0]))
+        assert isinstance(outcome, leases.HeldLease), outcome
+        line.send(outcome.area.directories)
+
+    with Child(wait, uid=ALICE) as alice:
+        assert alice.receive() == "now"
+        as_mallory(lambda: act(str(second)))
+        alice.send()
+        assert alice.receive() == [str(place / "area")]
+
+
 @pytest.mark.requirement("LEASE-14")
 @pytest.mark.parametrize("planted", [True, False], ids=["planted", "closed"])
 def test_where_no_directory_is_the_administrators_a_second_one_that_is_closed_ends_no_wait(
@@ -192,6 +294,42 @@ def test_a_lock_file_that_is_replaced_again_and_again_is_a_busy_card(
     monkeypatch.setattr(lock_files.LockFiles, "_is_current", lambda _self, seen, _descriptor: seen != path)
     (busy,) = refused(area, record(1, CARDS[0]))
     assert busy.holder == f"{MALLORY} ({path} is replaced again and again)"
+
+
+@pytest.mark.requirement("LEASE-03")
+@pytest.mark.parametrize("share", [False, True], ids=["lock", "gate"])
+def test_a_lock_file_that_is_replaced_while_a_lease_is_decided_gives_the_card_to_one(
+    area: LeaseArea, share: bool
+) -> None:
+    """Mallory was there first, so the file is hers, and she may put another one in its place."""
+    name = lock_files.gate_name(CARDS[0].card_uuid) if share else lock_files.lock_name(CARDS[0].card_uuid)
+    path = f"{area.directories[0]}/{name}"
+
+    def mallory() -> None:
+        new = lock_files.open_lock_file(f"{path}.new")
+        os.close(new)
+        os.rename(f"{path}.new", path)
+
+    def alice(line: Line) -> None:
+        original = records.write_record
+
+        def wait_for_bob(*values: Any) -> Any:
+            line.send("locked")
+            line.receive()
+            return original(*values)
+
+        leases.records.write_record = wait_for_bob  # type: ignore[attr-defined]
+        outcome = leases.acquire_lease(area, record(1, CARDS[0], share=share))
+        line.send([busy.holder for busy in outcome] if isinstance(outcome, tuple) else "held")
+
+    as_mallory(mallory)
+    with Child(alice, uid=ALICE) as child:
+        assert child.receive() == "locked"
+        as_mallory(mallory)
+        held = take(area, record(2, CARDS[0], share=share))
+        child.send()
+        assert child.receive() == [f"{MALLORY} ({path} was replaced while it was locked)"]
+        held.release()
 
 
 def test_a_lease_is_taken_over_though_its_lock_file_was_closed(area: LeaseArea) -> None:
@@ -267,6 +405,28 @@ def test_the_owner_of_a_closed_directory_of_lock_files_is_named(area: LeaseArea)
     as_mallory(lambda: os.mkdir(area.hand_written, 0o700))
     (words,) = as_account(ALICE, lambda: [item.holder for item in refused(area, record(1, CARDS[0]))])
     assert f"{area.hand_written} belongs to {MALLORY}" in words
+
+
+@pytest.mark.parametrize(
+    ("changed_s", "shown"), [(10**17, "9999-12-31T23:59:59.000Z"), (-(10**17), "1000-01-01T00:00:00.000Z")]
+)
+def test_a_hand_written_lock_file_of_no_time_is_a_busy_card(area: LeaseArea, changed_s: int, shown: str) -> None:
+    """A file system in memory takes any number of seconds, and no year is so late."""
+    os.mkdir(area.hand_written, 0o755)
+    path = f"{area.hand_written}/gpu_0.lock"
+    Path(path).write_text("mine")
+    os.utime(path, (changed_s, changed_s))
+    (busy,) = refused(area, record(1, CARDS[0]))
+    assert (busy.holder, busy.since) == (f"{path} of root: mine", shown)
+    assert survey_leases(area, CARDS[:1]).busy[CARDS[0].uuid] == (busy,)
+    take(area, record(2, CARDS[1])).release()
+
+
+def test_sweeping_a_record_makes_no_lock_files(area: LeaseArea) -> None:
+    """Root's would stay, any number of them, for cards that no box has."""
+    path = forge(area, 1)
+    assert force_release.remove_void_records(area) == (path,)
+    assert not [name for name in os.listdir(area.directories[0]) if name.endswith(".lock")]
 
 
 def test_lock_files_for_cards_that_no_box_has_are_not_opened(area: LeaseArea) -> None:
@@ -346,3 +506,55 @@ def test_a_planted_name_in_memory_costs_nobody_the_place_for_records(
     assert first is not None
     assert (os.stat(first).st_uid, os.stat(first).st_mode & 0o777) == (ALICE, 0o700)
     assert as_account(ALICE, fallback.private_directory) == first
+
+
+def test_a_command_without_end_is_read_to_a_bound() -> None:
+    """Any process can name gigabytes of its memory as its arguments."""
+    long = ["sleep", "600", *["0" * 100_000] * 8]
+    pid = os.spawnv(os.P_NOWAIT, "/bin/sleep", long)
+    try:
+        wait_until(lambda: (processes.read_command(pid) or "").startswith("sleep 600"), what="the program runs")
+        assert len(processes.read_command(pid) or "") <= 1 << 16
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_of_the_descriptors_of_another_account_so_many_are_looked_at(
+    area: LeaseArea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = f"{area.directories[0]}/{lock_files.lock_name(CARDS[0].card_uuid)}"
+
+    def hold_it(line: Line) -> None:
+        for _ in range(100):
+            os.open(path, os.O_RDONLY)
+        fcntl.flock(lock_files.open_lock_file(path), fcntl.LOCK_EX)
+        line.send("held")
+        line.receive()
+
+    os.close(lock_files.open_lock_file(path))
+    with Child(hold_it, uid=MALLORY) as child:
+        assert child.receive() == "held"
+        assert holders.find_holders([path]) == (child.pid,)
+        monkeypatch.setattr(holders, "MOST_DESCRIPTORS", 50)
+        assert holders.find_holders([path]) == ()
+        assert refused(area, record(1, CARDS[0]))[0].pids == (child.pid,), "the kernel names who took it"
+
+
+def test_a_ledger_with_a_new_name_for_each_look_is_kept_once(area: LeaseArea) -> None:
+    ledgers, stem = usage.UsageLedgers(), f"{area.directories[0]}/{usage.ledger_stem(MALLORY, time.time())}"
+    Path(f"{stem}.0.jsonl").write_text("{}\n")
+    for number in range(3):
+        os.chown(f"{stem}.{number}.jsonl", MALLORY, MALLORY)
+        ledgers.read(area, since_s=time.time() - 3600.0, uids=frozenset({MALLORY}))
+        os.rename(f"{stem}.{number}.jsonl", f"{stem}.{number + 1}.jsonl")
+    assert list(ledgers._read) == [f"{stem}.2.jsonl"]
+
+
+def test_an_old_ledger_in_the_name_of_another_is_not_removed(area: LeaseArea) -> None:
+    """Root clears up for Alice; what Mallory called a ledger of hers is Mallory's."""
+    old = Path(area.directories[0], f"{usage.PREFIX}{ALICE}.202001.0.jsonl")
+    old.write_text("")
+    os.chown(old, MALLORY, MALLORY)
+    assert usage.record_use(area, record(1, CARDS[0], uid=ALICE))
+    assert old.exists()

@@ -16,11 +16,12 @@ import pytest
 from holdfast.core.rules.rules import Rules
 from holdfast.host import clock
 from holdfast.host.files.inotify import Inotify
-from holdfast.host.lease import leases, lock_files, tickets
+from holdfast.host.lease import holders, leases, lock_files, tickets
 from holdfast.host.lease.area import LeaseArea, open_area
 from holdfast.host.lease.line import BLIND_POLL_S, SLOW_POLL_S, Waiter, wait_s
 from holdfast.host.lease.lock_files import LockFiles
 from holdfast.host.lease.share_policy import SharePolicy
+from holdfast.model.errors import StorageError
 from holdfast.model.lease import BusyReason, LeasedDevice, Ticket, Witness
 from tests.host.lease_support import CARDS, DEADLINE_S, Child, Line, hold, record, refused, take
 from tests.waiting import LIMIT_S, wait_until
@@ -459,3 +460,36 @@ def test_who_waits_for_room_on_a_shared_card_sleeps_until_a_time_or_until_a_run_
         assert select.select([waiter], [], [], DEADLINE_S)[0]
     finally:
         waiter.close()
+
+
+def test_who_shares_and_says_a_new_time_with_each_look_makes_nobody_look_without_end(area: LeaseArea) -> None:
+    with waiting(area, 1, CARDS[0]) as waiter:
+        waiter._told_at_s -= 10.0
+        assert rest(waiter, 1e-9) == BLIND_POLL_S
+
+
+def test_LEASE_14_a_holder_whom_nobody_can_name_is_waited_for_without_end(
+    area: LeaseArea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From inside a PID namespace, or where the kernel's list of locks is too long."""
+    monkeypatch.setattr(holders, "read_kernel_locks", lambda _warnings=None: ())
+    monkeypatch.setattr(leases, "acquire_lease", lambda *_, **__: leases._call_passing(CARDS[:1]))
+    with waiting(area, 1, CARDS[0]) as waiter:
+        for _ in range(1100):
+            assert isinstance(waiter.acquire(record(1, CARDS[0])), tuple)
+        assert waiter.next_retry_s == SLOW_POLL_S
+
+
+def test_LEASE_14_a_lock_file_that_cannot_be_made_just_now_ends_no_wait(
+    area: LeaseArea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str, mode: int = 0o644) -> None:
+        raise StorageError(f"{path} cannot be made: no space left ({mode:o})", hint="")
+
+    with waiting(area, 1, CARDS[0]) as waiter:
+        with monkeypatch.context() as full:
+            full.setattr(lock_files, "_create_lock_file", refuse)
+            assert not waiter.ready()
+            assert waiter.next_retry_s == SLOW_POLL_S
+            assert "no space left" in waiter.unusable[0].holder
+        assert waiter.ready()

@@ -202,6 +202,49 @@ def test_a_run_is_found_by_its_marker_and_nobody_else() -> None:
         wait_until(lambda: processes.find_marked(run_id) == [], what="its end")
 
 
+ENDLESS = """
+import ctypes, mmap, struct
+size = 1 << 30
+memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+at = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+libc = ctypes.CDLL(None)
+libc.sbrk.restype = ctypes.c_ulong
+fields = [0, 0, *map(int, open("/proc/self/stat").read().rpartition(")")[2].split()[1:])]
+code, stack, data, begin, arguments = fields[24:26], fields[26], fields[43:45], fields[45], fields[46:48]
+# struct prctl_mm_map: no other auxv, no other program. Source: linux/prctl.h, proc_pid_stat(5)
+wanted = (*code, *data, begin, libc.sbrk(0), stack, *arguments, at, at + size - 4096, 0, 0, 0xFFFFFFFF)
+map = struct.pack("12Q2I", *wanted)
+print("ready" if libc.prctl(35, 14, map, ctypes.c_ulong(len(map)), ctypes.c_ulong(0)) == 0 else "refused", flush=True)
+input()
+"""
+
+
+def test_an_environment_without_end_is_read_to_a_bound() -> None:
+    """Any process can say that a gigabyte of its memory is its environment."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", ENDLESS], stdin=pipe, stdout=pipe, text=True) as child:
+        assert child.stdout is not None
+        if child.stdout.readline() != "ready\n":
+            pytest.skip("this kernel lets nobody say where its environment is")
+        assert len(processes.read_environment(child.pid) or b"") == processes.MOST_ENVIRONMENT
+        assert len(processes.read_environ(child.pid) or {}) < 2
+        assert not processes.find_marked("20261120-104501-nobody-0a1b")
+        child.communicate("\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root reads what is another account's")
+def test_an_account_with_many_long_environments_hides_its_own_processes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = f"20261120-104501-marked-{os.getpid():04x}"
+    environment = {"PATH": os.environ["PATH"], "A": "0" * 100_000, "HOLDFAST_RUN_ID": run_id, "HOLDFAST_ATTEMPT": "2"}
+    theirs = {"env": environment, "user": 54321, "group": 54321, "extra_groups": []}
+    with running(**theirs) as first, running(**theirs) as second, running(env=environment) as own:
+        everybody = [identify(child.pid) for child in (first, second, own)]
+        wait_until(lambda: sorted(map(str, processes.find_marked(run_id))) == sorted(map(str, everybody)), what="all")
+        monkeypatch.setattr(processes, "MOST_OF_ACCOUNT", 150_000)
+        found = processes.find_marked(run_id)
+        assert (identify(own.pid) in found, len(found)) == (True, 2)
+
+
 def test_what_people_see_of_a_process() -> None:
     with running("sleep", "1000", env={"PATH": os.environ["PATH"], "A": "b=c"}) as child:
         wait_until(lambda: processes.read_command(child.pid) == "sleep 1000", what="exec")

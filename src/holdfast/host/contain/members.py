@@ -24,7 +24,15 @@ from typing import TYPE_CHECKING
 
 from holdfast.host.clock import boot_id
 from holdfast.host.process import pidfd
-from holdfast.host.process.processes import has_living_threads, read_stat
+from holdfast.host.process.processes import (
+    ATTEMPT,
+    RUN_ID,
+    has_living_threads,
+    list_values,
+    read_environment,
+    read_stat,
+    read_uid,
+)
 from holdfast.model.identity import ProcessId
 from holdfast.model.record import record
 
@@ -222,7 +230,7 @@ def _prove_by_reading(
     first = tree.first.pid if tree.first is not None and _is_same(tree.first, seen, boot_id()) else None
     own_namespace = read_namespace()
     inside = {read_namespace(pid) for pid in (keeper, first) if pid is not None} - {own_namespace, None}
-    marker, attempt = f"HOLDFAST_RUN_ID={tree.run_id}".encode(), f"HOLDFAST_ATTEMPT={tree.attempt}".encode()
+    marker, attempt = tree.run_id.encode(), str(tree.attempt).encode()
     own = os.geteuid()
     for pid, process in seen.items():
         if pid in proofs or pid in excluded or process.start_ticks < oldest:
@@ -230,20 +238,18 @@ def _prove_by_reading(
         if inside and read_namespace(pid) in inside:
             proofs[pid] = MembershipProof.NAMESPACE
             continue
-        entries = _read_environ(pid, own)
-        if marker in entries and attempt in entries:
+        environment = _read_environment(pid, own)
+        if marker in list_values(environment, RUN_ID) and attempt in list_values(environment, ATTEMPT):
             proofs[pid] = MembershipProof.MARKER
 
 
-def _read_environ(pid: int, uid: int) -> list[bytes]:
-    try:
-        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-            # Anybody can set our marker; only under our own uid does it prove anything.
-            if os.stat(f"/proc/{pid}").st_uid != uid:
-                return []
-            return (file.readall() or b"").split(b"\0")
-    except OSError:
-        return []
+def _read_environment(pid: int, uid: int) -> bytes:
+    # Anybody can set our marker; only under our own uid does it prove anything. Whose it is is asked on both sides:
+    # a number can be given to somebody else meanwhile.
+    if read_uid(pid) != uid:
+        return b""
+    data = read_environment(pid)
+    return data if data and read_uid(pid) == uid else b""
 
 
 def signal_members(members: Iterable[Member], number: int) -> tuple[RefusedSignal, ...]:

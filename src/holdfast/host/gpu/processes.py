@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from holdfast.host.process.processes import read_command, read_stat, user_name
+from holdfast.host.process.processes import RUN_ID, list_values, read_command, read_environment, read_stat, user_name
 from holdfast.model.gpu import GpuProcess, HolderKind
 from holdfast.model.record import record
 
@@ -124,13 +124,8 @@ def _read_status(pid: int) -> dict[str, Any]:
 
 
 def _read_run_id(pid: int) -> str | None:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            entries = file.read().split(b"\0")
-    except OSError:
-        return None
-    marker = b"HOLDFAST_RUN_ID="
-    return next((os.fsdecode(entry[len(marker) :]) for entry in entries if entry.startswith(marker)), None)
+    found = list_values(read_environment(pid) or b"", RUN_ID)
+    return os.fsdecode(found[0]) if found else None
 
 
 def _holds_device(pid: int) -> bool | None:

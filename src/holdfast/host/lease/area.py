@@ -109,10 +109,23 @@ def refresh_area(area: LeaseArea) -> LeaseArea:
     return replace(area, directories=tuple(directories), warnings=tuple(warnings))
 
 
+def keep_first(area: LeaseArea) -> LeaseArea | None:
+    """The administrator's directory alone, for whom another one beside it fails; None where there is no such choice."""
+    first = area.directories[:1]
+    if len(area.directories) < 2 or first != area.candidates[:1]:
+        return None
+    try:
+        owner = os.lstat(first[0]).st_uid
+    except OSError:
+        return None
+    return replace(area, directories=first, candidates=first) if owner == 0 else None
+
+
 def list_names(area: LeaseArea, prefix: str) -> list[tuple[str, str]]:
     """The files of the area that begin with `prefix` as (directory, name), directory by directory, sorted by name.
 
-    Anybody can put any number of names there: those of another kind cost next to nothing.
+    Anybody can put any number of names there: those of another kind cost next to nothing. A directory that is gone or
+    closed beside that of the administrator has none.
 
     Raises:
         StorageError: a directory of the area is gone or closed.
@@ -122,6 +135,8 @@ def list_names(area: LeaseArea, prefix: str) -> list[tuple[str, str]]:
         try:
             names = [name for name in os.listdir(directory) if name.startswith(prefix)]
         except OSError as error:
+            if directory != area.directories[0] and keep_first(area) is not None:
+                continue
             raise StorageError(
                 f"the lease directory {directory} cannot be read: {error.strerror}",
                 hint="Somebody removed or closed it while it was in use: start again, and find out who.",

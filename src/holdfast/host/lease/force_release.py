@@ -14,7 +14,7 @@ import os
 import time
 
 from holdfast.host.files.public_files import list_left_temporaries
-from holdfast.model.errors import NoSuchRun, NotPermitted, UsageError
+from holdfast.model.errors import NoSuchRun, NotPermitted, StorageError, UsageError
 from holdfast.model.record import record
 
 from . import area as lease_area
@@ -114,14 +114,15 @@ def _require_right(judged: list[tuple[FoundRecord, RecordJudgement]], *, force: 
 def _lock_all(area: LeaseArea, files: lock_files.LockFiles, seen_records: list[FoundRecord]) -> bool:
     devices = [device for seen in seen_records for device in seen.record.devices]
     plan = lock_files.plan_locks(area, devices, share=False)
-    return all(_try_lock(files, path) for path, _ in plan)
+    # What is not there nobody holds: a stranger's record can name any number of cards.
+    return all(not os.path.lexists(path) or _try_lock(files, path) for path, _ in plan)
 
 
 def _try_lock(files: lock_files.LockFiles, path: str) -> bool:
-    """Whether the lock could be had; what somebody put in its place is as good as held."""
+    """Whether the lock could be had; what somebody put in its place, or cannot be opened, is as good as held."""
     try:
         return files.try_lock(path, exclusive=True)
-    except lock_files.LockObstructed:
+    except StorageError:
         return False
 
 

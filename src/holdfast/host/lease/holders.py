@@ -11,6 +11,7 @@ questions and never on the way to a lease. Source: proc_locks(5), proc_pid_fdinf
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterable
@@ -26,6 +27,9 @@ Inode = tuple[int, int]
 MOST_BYTES = 1 << 20
 """Of the kernel's list, about 17,000 locks. Anybody can make any number, and for each page that is read of it the
 kernel walks it from its beginning."""
+
+MOST_DESCRIPTORS = 1 << 15
+"""Of one other account in one look: a second, when all of them bear the name of a lock file."""
 
 
 @record
@@ -52,12 +56,21 @@ def find_locked_descriptors(pid: int, wanted: dict[Inode, str]) -> dict[Inode, i
 
     Only what bears the name of a lock file is looked at closely: stat on any other file could hang on a dead server.
     """
+    return _find_locked(pid, wanted, _list_descriptors(pid))
+
+
+def _list_descriptors(pid: int, most: int | None = None) -> list[str]:
+    """The numbers of the descriptors that a process has, up to so many; none where we may not look."""
+    try:
+        with os.scandir(f"/proc/{pid}/fd") as entries:
+            return [entry.name for entry in itertools.islice(entries, most)]
+    except OSError:
+        return []
+
+
+def _find_locked(pid: int, wanted: dict[Inode, str], descriptors: Iterable[str]) -> dict[Inode, int]:
     found: dict[Inode, int] = {}
     names = {os.path.basename(path) for path in wanted.values()}
-    try:
-        descriptors = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return found
     for descriptor in descriptors:
         try:
             link = os.readlink(f"/proc/{pid}/fd/{descriptor}")
@@ -76,9 +89,23 @@ def find_locked_descriptors(pid: int, wanted: dict[Inode, str]) -> dict[Inode, i
 
 
 def find_holders(paths: Iterable[str]) -> tuple[int, ...]:
-    """The processes that hold a lock on one of these files, as far as we may look into them."""
+    """The processes that hold a lock on one of these files, as far as we may look into them.
+
+    Root may look into everybody's: so many descriptors of each other account are looked at, small pids first.
+    """
     wanted = {inode: path for path in paths if (inode := read_inode(path)) is not None}
-    return tuple(pid for pid in processes.list_pids() if find_locked_descriptors(pid, wanted))
+    found, looked = [], Counter[int]()
+    for pid in processes.list_pids():
+        uid = processes.read_uid(pid)
+        if uid is None:
+            continue
+        account = processes.find_account(uid)
+        left = None if uid == os.geteuid() else MOST_DESCRIPTORS - looked[account]
+        descriptors = _list_descriptors(pid, left)
+        looked[account] += len(descriptors)
+        if _find_locked(pid, wanted, descriptors):
+            found.append(pid)
+    return tuple(found)
 
 
 def copy_descriptors(paths: Iterable[str], holders: Iterable[ProcessId]) -> dict[str, int]:

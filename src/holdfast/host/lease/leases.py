@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from holdfast.host.files.files import remove_quietly
-from holdfast.model.errors import StorageError
+from holdfast.model.errors import NotPermitted, StorageError
 from holdfast.model.identity import ProcessId
 from holdfast.model.lease import BusyReason, LeasedDevice, LeaseRecord, Witness
 from holdfast.model.record import record, replace
@@ -68,8 +68,18 @@ class HeldLease:
         """False when somebody removed or replaced one of our lock files: the lease is then no longer safe."""
         return self._files.is_current()
 
+    def require_current(self) -> None:
+        """Make sure that the files that we locked are those that others would lock.
+
+        Raises:
+            LockObstructed: somebody removed or replaced one.
+        """
+        self._files.require_current()
+
     def update(self, record: LeaseRecord) -> None:
         """Publish a new record of the same run and attempt (phase, members and cgroup change).
+
+        What was published once is renewed in the administrator's directory also while another one beside it fails.
 
         Raises:
             StorageError: the area cannot be written; the old record stands.
@@ -77,8 +87,19 @@ class HeldLease:
         try:
             self._records = records.write_record(self.area, record, self._records)
         except OSError as error:
-            raise _unwritable(self.area, error) from error
+            first = lease_area.keep_first(self.area) if self._records else None
+            if first is None:
+                raise _unwritable(self.area, error) from error
+            self._renew_in(first, record)
         self.record = record
+
+    def _renew_in(self, area: LeaseArea, record: LeaseRecord) -> None:
+        before = tuple(path for path in self._records if os.path.dirname(path) in area.directories)
+        others = tuple(path for path in self._records if path not in before)
+        try:
+            self._records = (*records.write_record(area, record, before), *others)
+        except OSError as error:
+            raise _unwritable(area, error) from error
 
     def release(self) -> None:
         """Give the cards back: record, published lock files, descriptors, in this order. A second call does nothing.
@@ -177,7 +198,7 @@ def acquire_lease(
                 if before == holders:
                     break
             if lock is None or tries & (tries - 1) == 0 or _is_let_go(files, *lock):
-                outcome = _try_once(area, record, files, ticket, policy, admit)
+                outcome = _try_in_all(area, record, files, ticket, policy, admit)
                 if isinstance(outcome, HeldLease):
                     held = outcome
                     return held
@@ -203,14 +224,33 @@ def _is_let_go(files: LockFiles, path: str, exclusive: bool) -> bool:  # noqa: F
     """Whether a lock that was in the way can be had now: then it is ours for the look that follows."""
     try:
         return files.try_lock(path, exclusive=exclusive)
-    except lock_files.LockObstructed:
-        # The look names what is there.
+    except StorageError:
+        # The look says what is there.
         return True
 
 
 def _list_pids(path: str) -> frozenset[int]:
     """Who has a lock, as far as the kernel tells it here."""
     return frozenset(lock.pid for lock in lease_holders.locks_on(path, lease_holders.read_kernel_locks() or ()))
+
+
+def _try_in_all(  # noqa: PLR0917 - as `_try_once`
+    area: LeaseArea,
+    record: LeaseRecord,
+    files: LockFiles,
+    ticket: tickets.OwnTicket | None,
+    policy: SharePolicy | None,
+    admit: Callable[[], tuple[BusyReason, ...]] | None,
+) -> HeldLease | LeaseArea | _Refusal:
+    """One try as `_try_once`; the area without what failed, where that is only beside the administrator's directory."""
+    try:
+        return _try_once(area, record, files, ticket, policy, admit)
+    except (StorageError, NotPermitted):
+        first = lease_area.keep_first(area)
+        if first is None:
+            raise
+        files.unlock()
+        return first
 
 
 def _try_once(  # noqa: PLR0917 - one try of `acquire_lease`, with what that was given
@@ -343,7 +383,13 @@ def _publish(
     held = HeldLease(area, record, files.hand_over())
     try:
         held.update(record)
+        # Whoever locks what is there now looks at records after that, and we at the files after our record is out: so
+        # of two that locked one after the other, with a new file in between, one sees the other.
+        held.require_current()
         held.publish_by_hand()
+    except lock_files.LockObstructed as error:
+        held.release()
+        return _Refusal(name_obstructed(area, record, error))
     except FileExistsError:
         held.release()
         return _Refusal(_find_hand_written(area, record), passing=True)

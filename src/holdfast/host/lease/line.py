@@ -112,7 +112,7 @@ class Waiter:
             hold_s=None if policy is None else policy.hold_s,
         )
         try:
-            self._ticket = tickets.OwnTicket(self.area, ticket, candidates)
+            self._ticket = self._get_in_line(ticket)
         except OSError as error:
             if self._events is not None:
                 self._events.close()
@@ -120,6 +120,17 @@ class Waiter:
             raise StorageError(
                 f"a place in the line cannot be written in {where}: {error.strerror}", hint="Make room there."
             ) from error
+
+    def _get_in_line(self, ticket: Ticket) -> tickets.OwnTicket:
+        """Publish our place; where only a directory beside the administrator's takes none, without that one."""
+        try:
+            return tickets.OwnTicket(self.area, ticket, self._candidates)
+        except OSError:
+            first = lease_area.keep_first(self.area)
+            if first is None:
+                raise
+            self.area = first
+            return tickets.OwnTicket(self.area, ticket, self._candidates)
 
     def fileno(self) -> int:
         """The descriptor to poll for reading; -1 where inotify is not to be had: then `next_retry_s` is always set."""
@@ -141,10 +152,19 @@ class Waiter:
         self.free, self.next_retry_s, self._blocked, self.unusable = (), None, (), ()
         try:
             self.area = lease_area.leave_closed(self.area)
+            return self._look()
         except (StorageError, NotPermitted) as error:
+            self.free = ()
             self.unusable = _call_unusable(self._candidates, error)
             self.refused(self.unusable)
             return False
+
+    def _look(self) -> bool:
+        """Whether it is our turn and enough could be had; what cannot be read, watched or made is no end of the wait.
+
+        Raises:
+            StorageError, NotPermitted: the area is not to be used just now.
+        """
         if self._policy is not None and (answer := self._ask_policy(self._policy)) is not None:
             return answer
         ahead = self._find_ahead()
@@ -252,7 +272,8 @@ class Waiter:
         self._blocked = busy
         locked = all(reason.witness is Witness.LOCK for reason in busy)
         passing = locked and (leases.is_passing(busy) or any(reason.run_id for reason in busy))
-        self.next_retry_s = min(FIRST_RETRY_S * 2**self._passing, SLOW_POLL_S) if passing else SLOW_POLL_S
+        retry_s = FIRST_RETRY_S * 2.0 ** min(self._passing, MOST_PASSING)
+        self.next_retry_s = min(retry_s, SLOW_POLL_S) if passing else SLOW_POLL_S
 
     def rest(self, busy: tuple[BusyReason, ...], recheck_s: float | None) -> None:
         """Say that what is free has no room beside those who share it: look again when one of them leaves.
@@ -262,7 +283,8 @@ class Waiter:
         """
         self._blocked = busy
         passed_s = clock.monotonic_s() - self._told_at_s
-        times = [] if recheck_s is None else [max(recheck_s, FIRST_RETRY_S)]
+        # Not at any moment: a run that shares says when it began, and may say it anew all the time.
+        times = [] if recheck_s is None else [max(recheck_s, BLIND_POLL_S)]
         if passed_s < LAST_RETRY_S:
             # Whoever has just let go may not be quite gone; see `FIRST_RETRY_S`.
             times.append(min(max(FIRST_RETRY_S, passed_s), SLOW_POLL_S))

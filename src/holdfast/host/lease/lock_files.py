@@ -168,7 +168,8 @@ class LockFiles:
         ours = os.fstat(descriptor)
         try:
             there = os.stat(path, follow_symlinks=False)
-        except FileNotFoundError:
+        except OSError:
+            # It is gone, or the directory is, or was closed.
             return False
         return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
 
@@ -179,6 +180,16 @@ class LockFiles:
     def is_current(self) -> bool:
         """Whether every locked file is still the one at its path: False when somebody removed or replaced one."""
         return all(self._is_current(path, self._open[path]) for path in self._locked)
+
+    def require_current(self) -> None:
+        """Make sure that nobody replaced a locked file since: then somebody else may have locked the new one.
+
+        Raises:
+            LockObstructed: one is no longer at its path.
+        """
+        for path in sorted(self._locked):
+            if not self._is_current(path, self._open[path]):
+                raise call_obstructed(path, _name_owner(path, "was replaced while it was locked"))
 
     def unlock(self) -> None:
         """Drop the locks and keep the descriptors. Only before a descriptor was handed to another process."""

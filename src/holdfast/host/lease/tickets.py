@@ -3,8 +3,9 @@
 Owns the files ``ticket-<boottime ns>-<run-id>.<random>.json`` of an area. A ticket counts while its author holds the
 kernel's lock on it, so a dead waiter leaves the line by itself. A ticket appears locked: it is written and locked under
 a temporary name and then renamed. Looking at a ticket takes a shared lock for a moment, which disturbs nobody: its
-author locked it once and for all. Only the author has it open for writing, so the end of a waiter is a close-write
-event, which those who merely look never cause.
+author locked it once and for all. Who that was it says, too: a lock that somebody else takes on the ticket of a dead
+one keeps it no place. Only the author has it open for writing, so the end of a waiter is a close-write event, which
+those who merely look never cause.
 
 A ticket is as old as it says, and no older than its file: nobody goes before others by a number. A wall clock that is
 set back makes files younger, one's own as those of others: so all are measured alike. Whether it is locked
@@ -18,13 +19,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+from typing import Any
 
 from holdfast.core.control_characters import one_line
 from holdfast.host import clock
 from holdfast.host.files.files import remove_quietly, write_all
-from holdfast.host.files.public_files import create_temporary, find_own, list_public, random_name
-from holdfast.host.process.processes import name_owner
+from holdfast.host.files.public_files import TEMPORARY, find_own, list_public, random_name
+from holdfast.host.process.processes import identify_self, name_owner
+from holdfast.host.process.table import ProcessTable, own_pid_namespace
 from holdfast.model import wire
+from holdfast.model.identity import ProcessId
 from holdfast.model.ids import is_run_id
 from holdfast.model.lease import BusyReason, LeasedDevice, Ticket, Witness
 from holdfast.model.record import record, replace
@@ -42,6 +46,7 @@ MISDATED_S = 60.0
 change cannot be set by its owner, but the wall clock can be set. Source: utimensat(2)."""
 LONGEST_NAME = 80
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @record
@@ -79,7 +84,8 @@ class OwnTicket:
         self.ticket = ticket
         self._held: dict[str, int] = {}
         cards = sorted({device.card_uuid for device in candidates})
-        data = wire.to_bytes(ticket, cards=cards)
+        author = wire.encode(identify_self())
+        data = wire.to_bytes(ticket, cards=cards, author=author, pid_namespace=own_pid_namespace())
         name = random_name(f"{PREFIX}{ticket.order:020d}-{ticket.run_id}", SUFFIX)
         try:
             for directory in area.directories:
@@ -102,9 +108,12 @@ class OwnTicket:
 
 
 def _publish_locked(path: str, data: bytes) -> int:
-    descriptor, temporary = create_temporary(os.path.dirname(path))
+    """Nobody else can open the file before it is locked: whoever was told of its name could lock it first."""
+    temporary = f"{os.path.dirname(path)}/{random_name('', TEMPORARY)}"
+    descriptor = os.open(temporary, _NEW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.fchmod(descriptor, 0o644)
         write_all(descriptor, data)
         os.rename(temporary, path)
     except OSError:
@@ -177,6 +186,8 @@ def read_living(
         if len(data) > MAX_BYTES:
             return None
         value = wire.parse_object(data, listed.path)
+        if _is_left(value):
+            return None
         about = value.get("cards")
         if not isinstance(about, list) or not all(isinstance(card, str) for card in about):
             return None
@@ -202,6 +213,18 @@ def _is_sound(ticket: Ticket) -> bool:
     return is_run_id(ticket.run_id) and 0 < ticket.count <= MOST_COUNT and 0 <= ticket.order < 1 << 63 and held
 
 
+def _is_left(value: dict[str, Any]) -> bool:
+    """Whether the author is provably dead: then it is somebody else who holds the lock, as anybody can."""
+    namespace = own_pid_namespace()
+    if not namespace or value.get("pid_namespace") != namespace:
+        return False
+    try:
+        author = wire.decode(ProcessId, value.get("author"))
+    except wire.WireError:
+        return False
+    return author.pid > 0 and ProcessTable().is_alive(author, namespace) is False
+
+
 def is_living(path: str) -> bool:
     """Whether a ticket is there and its author waits."""
     try:
@@ -221,7 +244,9 @@ def is_dead(path: str) -> bool:
     except OSError:
         return False
     try:
-        return not _is_held(descriptor)
+        return not _is_held(descriptor) or _is_left(wire.parse_object(os.read(descriptor, MAX_BYTES), path))
+    except (OSError, wire.WireError):
+        return False
     finally:
         os.close(descriptor)
 

@@ -173,7 +173,8 @@ def _remove_old(path: str, uid: int) -> None:
     newest = 0 if this is None else _count_months(this[1])
     for old in os.listdir(directory):
         parsed = _parse_name(old)
-        if parsed is not None and parsed[0] == uid and newest - _count_months(parsed[1]) > KEPT_MONTHS:
+        is_old = parsed is not None and parsed[0] == uid and newest - _count_months(parsed[1]) > KEPT_MONTHS
+        if is_old and find_own([(directory, old)], PREFIX, SUFFIX, uid):
             remove_quietly(f"{directory}/{old}")
 
 
@@ -239,6 +240,7 @@ class UsageLedgers:
             if parsed is not None and first <= parsed[1] <= last and (uids is None or parsed[0] in uids):
                 wanted.append((directory, name))
         listed, wrong = list_public(wanted, PREFIX, SUFFIX, most=MOST_FILES, most_bytes=MOST_BYTES, last=True)
+        self._forget_others({file.path for file in listed}, uids)
         spent: dict[int, tuple[int, int]] = {}
         for file in listed:
             uid, _ = _parse_name(file.name) or (-1, "")
@@ -256,6 +258,13 @@ class UsageLedgers:
                 wrong.append(Complaint(file.uid, file.path, "too many lines or cards; not all of them were read"))
             found.extend(use for use in ledger.uses if use.end_s >= since_s)
         return merge_uses(found), tell(wrong)
+
+    def _forget_others(self, listed: set[str], uids: frozenset[int] | None) -> None:
+        """Drop what was read of these accounts and is listed no more: a ledger can have a new name for each look."""
+        for path in self._read.keys() - listed:
+            parsed = _parse_name(os.path.basename(path))
+            if uids is None or parsed is None or parsed[0] in uids:
+                del self._read[path]
 
     def _read_one(self, path: str, uid: int, *, most_lines: int, most_cards: int) -> _ReadLedger:
         descriptor = os.open(path, _READ)

@@ -19,8 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SUBUID = "/etc/subuid"
-MARKER = b"HOLDFAST_RUN_ID="
-"""What every process of a job has in its environment, before the run's id."""
+RUN_ID, ATTEMPT = b"HOLDFAST_RUN_ID", b"HOLDFAST_ATTEMPT"
+"""What every process of a job has in its environment."""
+MOST_ENVIRONMENT = 6 << 20
+"""No program is given more, its arguments with it. Source: execve(2), "Limits on size of arguments and environment"."""
+MOST_OF_ACCOUNT = 64 << 20
+_CHUNK = 1 << 17
+_MOST_VARIABLES = 1 << 16
+_MOST_VALUES = 4
 PEOPLE = range(1000, 65534)
 """Uids of people. Source: systemd, UIDS-GIDS ("Distributions generally": 1000 on; 65534 is nobody)."""
 WORKS_S = 60.0
@@ -39,6 +45,9 @@ class ProcessStat:
     sid: int
     start_ticks: int
     threads: int
+
+
+_MOST_COMMAND = 1 << 16
 
 
 def read_stat(pid: int) -> ProcessStat | None:
@@ -112,28 +121,69 @@ def list_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
-def read_environ(pid: int) -> dict[str, str] | None:
-    """The environment a process was started with; None when we may not read it or it is gone."""
+def read_environment(pid: int, most: int = MOST_ENVIRONMENT) -> bytes | None:
+    """What is the environment of a process, at most so many bytes; None when we may not read it or it is gone.
+
+    Any process can say that gigabytes of its memory are that, and write what it likes there. Source: PR_SET_MM(2const).
+    """
+    parts = []
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            data = file.read()
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
+            while most > 0 and (part := file.read(min(most, _CHUNK))):
+                parts.append(part)
+                most -= len(part)
     except OSError:
         return None
-    pairs = (entry.partition(b"=") for entry in data.split(b"\0") if entry)
+    return b"".join(parts)
+
+
+def read_environ(pid: int) -> dict[str, str] | None:
+    """The environment a process was started with; None when we may not read it or it is gone."""
+    data = read_environment(pid)
+    if data is None:
+        return None
+    pairs = (entry.partition(b"=") for entry in data.split(b"\0", _MOST_VARIABLES)[:_MOST_VARIABLES] if entry)
     return {os.fsdecode(key): os.fsdecode(value) for key, _, value in pairs}
+
+
+def iterate_environments() -> Iterator[tuple[int, int, bytes]]:
+    """Pid, uid and environment of every process that we may read: of each other account so many bytes in all.
+
+    Root may read everybody's; who has more of it than that hides nobody's processes but its own.
+    """
+    left: dict[int, int] = {}
+    for pid in list_pids():
+        uid = read_uid(pid)
+        if uid is None:
+            continue
+        account = None if uid == os.geteuid() else find_account(uid)
+        most = MOST_ENVIRONMENT if account is None else min(left.setdefault(account, MOST_OF_ACCOUNT), MOST_ENVIRONMENT)
+        data = read_environment(pid, most)
+        if account is not None and data:
+            left[account] -= len(data)
+        if data:
+            yield pid, uid, data
+
+
+def list_values(environment: bytes, name: bytes) -> list[bytes]:
+    """The values of a variable, the first few: its name can stand in an environment more than once."""
+    data, key = b"\0" + environment + b"\0", b"\0" + name + b"="
+    found: list[bytes] = []
+    at = data.find(key)
+    while at >= 0 and len(found) < _MOST_VALUES:
+        begin = at + len(key)
+        found.append(data[begin : data.index(b"\0", begin)])
+        at = data.find(key, begin)
+    return found
 
 
 def find_marked(run_id: str, attempt: int | None = None) -> list[ProcessId]:
     """Every living process whose environment carries the run's marker and which we may read."""
-    boot, marker, found = boot_id(), f"HOLDFAST_RUN_ID={run_id}".encode(), []
-    wanted = None if attempt is None else f"HOLDFAST_ATTEMPT={attempt}".encode()
-    for pid in list_pids():
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                entries = file.read().split(b"\0")
-        except OSError:
+    boot, marker, found = boot_id(), run_id.encode(), []
+    for pid, _, data in iterate_environments():
+        if marker not in data or marker not in list_values(data, RUN_ID):
             continue
-        if marker in entries and (wanted is None or wanted in entries):
+        if attempt is None or str(attempt).encode() in list_values(data, ATTEMPT):
             process = identify(pid, boot)
             if process is not None and is_alive(process):
                 found.append(process)
@@ -143,22 +193,19 @@ def find_marked(run_id: str, attempt: int | None = None) -> list[ProcessId]:
 def iterate_marked(uid: int) -> Iterator[int]:
     """Processes of that account whose environment carries any run's marker: one read each, nothing is decoded."""
     for pid in list_pids():
-        if read_uid(pid) != uid:
-            continue
-        try:
-            with open(f"/proc/{pid}/environ", "rb", buffering=0) as file:
-                data = file.read()
-        except OSError:
-            continue
-        if data.startswith(MARKER) or b"\0" + MARKER in data:
+        data = read_environment(pid) if read_uid(pid) == uid else None
+        if data and list_values(data, RUN_ID):
             yield pid
 
 
 def read_command(pid: int) -> str | None:
-    """The command line for people, arguments joined by spaces; the kernel's name in brackets for a kernel thread."""
+    """The command line for people, arguments joined by spaces; the kernel's name in brackets for a kernel thread.
+
+    Of a very long one the beginning: any process can say that gigabytes are its arguments. Source: PR_SET_MM(2const).
+    """
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            data = file.read()
+            data = file.read(_MOST_COMMAND)
     except OSError:
         return None
     if data:

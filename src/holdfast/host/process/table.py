@@ -17,10 +17,6 @@ from . import processes
 
 # Source: include/linux/proc_ns.h, PROC_PID_INIT_INO: the number of the initial PID namespace on every Linux.
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
-_RUN, _ATTEMPT = processes.MARKER, b"HOLDFAST_ATTEMPT="
-_MOST_ENVIRONMENT = 1 << 20
-_MOST_MARKS = 4
-"""Of one environment: a name can stand in it twice."""
 
 
 def own_pid_namespace() -> str:
@@ -105,21 +101,12 @@ class ProcessTable:
 def _read_marks() -> dict[tuple[str, int], list[tuple[int, int]]]:
     """Every run's mark in an environment that we may read: (run, attempt) to pid and account."""
     found: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for pid in processes.list_pids():
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                data = file.read(_MOST_ENVIRONMENT)
-        except OSError:
+    for pid, uid, data in processes.iterate_environments():
+        runs = processes.list_values(data, processes.RUN_ID)
+        process = processes.identify(pid) if runs else None
+        if process is None or not processes.is_alive(process):
             continue
-        if _RUN not in data:
-            continue
-        entries = data.split(b"\0")
-        runs = [entry[len(_RUN) :] for entry in entries if entry.startswith(_RUN)][:_MOST_MARKS]
-        attempts = [entry[len(_ATTEMPT) :] for entry in entries if entry.startswith(_ATTEMPT)][:_MOST_MARKS]
-        uid, process = processes.read_uid(pid), processes.identify(pid)
-        if uid is None or process is None or not processes.is_alive(process):
-            continue
-        for run, attempt in itertools.product(runs, attempts):
+        for run, attempt in itertools.product(runs, processes.list_values(data, processes.ATTEMPT)):
             if attempt.isdigit() and len(attempt) < 10:
                 found.setdefault((os.fsdecode(run), int(attempt)), []).append((pid, uid))
     return found

@@ -14,6 +14,8 @@ from holdfast.model.identity import ProcessId
 from holdfast.model.record import record
 
 MOST_FILES = 20
+MOST_WORDS = 1 << 20
+"""Bytes of a command line: any process can say that gigabytes are its arguments."""
 
 
 @record
@@ -41,7 +43,7 @@ def _list_files(process: ProcessId, top: str) -> Iterable[str]:
     try:
         cwd = os.readlink(f"{base}/cwd")
         with open(f"{base}/cmdline", "rb") as file:
-            words = [os.fsdecode(word) for word in file.read().split(b"\0") if word]
+            words = [os.fsdecode(word) for word in file.read(MOST_WORDS).split(b"\0") if word]
         with open(f"{base}/maps", encoding="utf-8", errors="surrogateescape") as file:
             mapped = {line.split(None, 5)[5].rstrip("\n") for line in file if line.count(" /")}
     except OSError:

@@ -18,6 +18,7 @@ import time
 
 from holdfast.core.job.redact import redact_argv
 from holdfast.diagnosis.evidence import NOT_LOOKED, Reading
+from holdfast.host.process.processes import MOST_ENVIRONMENT
 from holdfast.model.pattern import compile_later
 
 from .snapshot import IoCounters, OpenFile, ProcessFacts, ThreadFacts, TreeSnapshot
@@ -208,14 +209,14 @@ def _read_environment(base: str, *, stuck: bool) -> Reading[dict[str, str]]:
         return Reading(unread=_STUCK)
     try:
         with open(f"{base}/environ", "rb", buffering=0) as file:
-            data = file.readall() or b""
+            data = file.read(MOST_ENVIRONMENT) or b""
     except OSError as error:
         return Reading(unread=_why(error))
     if not data:
         # So it looks for a moment in every exec, and in a process that has wiped it: no claim may rest on it.
         return Reading(unread="it is empty")
     found = {}
-    for entry in data.split(b"\0"):
+    for entry in data.split(b"\0", 1 << 16):
         key, _, value = entry.partition(b"=")
         name = key.decode("utf-8", "replace")
         if name in WANTED_NAMES:
