@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import time
 
-_FIRST_S, _LAST_S = -30610224000.0, 253402300799.0
-"""The years 1000 and 9999, their first and their last second."""
+_FIRST_S, _LAST_S = -30610224000.0, 253402300799.999
+"""The years 1000 and 9999, their first and their last moment."""
 
 
 def utc_now() -> str:

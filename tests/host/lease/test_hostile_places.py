@@ -408,7 +408,7 @@ def test_the_owner_of_a_closed_directory_of_lock_files_is_named(area: LeaseArea)
 
 
 @pytest.mark.parametrize(
-    ("changed_s", "shown"), [(10**17, "9999-12-31T23:59:59.000Z"), (-(10**17), "1000-01-01T00:00:00.000Z")]
+    ("changed_s", "shown"), [(10**17, "9999-12-31T23:59:59.999Z"), (-(10**17), "1000-01-01T00:00:00.000Z")]
 )
 def test_a_hand_written_lock_file_of_no_time_is_a_busy_card(area: LeaseArea, changed_s: int, shown: str) -> None:
     """A file system in memory takes any number of seconds, and no year is so late."""
