@@ -279,6 +279,21 @@ def test_a_change_that_can_never_start_here_stops_nothing(holdfast: Command, cha
 
 
 @pytest.mark.slow
+def test_a_working_directory_that_is_gone_stops_nothing_also_with_what_was_recorded(
+    holdfast: Command, tmp_path: Path
+) -> None:
+    (tmp_path / "code").mkdir()
+    with live_run(holdfast, "--workdir", str(tmp_path / "code")) as run:
+        (tmp_path / "code").rename(tmp_path / "moved")
+        for words in ((), ("--recorded",)):
+            done = holdfast("restart", run.run_id, *words)
+            assert (done.code, f"{tmp_path}/code" in done.err, "nothing was stopped" in done.err) == (78, True, True), (
+                done
+            )
+        assert (run.look().condition, list_attempts(run.run_dir)) == ("running", (1,))
+
+
+@pytest.mark.slow
 def test_a_script_that_is_gone_stops_nothing(holdfast: Command, tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text("echo ready; while :; do sleep 0.1; done\n")

@@ -77,6 +77,18 @@ def test_ETIQ_05_a_path_outside_of_the_root_is_refused(tmp_path: Path) -> None:
         remove.check_removable(f"{tmp_path}/runs/shortcut/{RUN_ID}", root=f"{tmp_path}/runs")
 
 
+def test_under_a_root_that_is_a_link_runs_and_leftovers_are_removed_as_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "runs").symlink_to("disk")
+    root = f"{tmp_path}/runs"
+    run_dir = make_run(root, state=ended())
+    os.mkdir(f"{root}/{remove.PREFIX}{RUN_ID[:-4]}ffff")
+    remove.remove_run(remove.check_removable(run_dir, root=root), root=root)
+    assert remove.sweep_root(root) == 1
+    assert os.listdir(root) == []
+    assert os.path.islink(root)
+
+
 def test_a_live_run_is_refused(tmp_path: Path) -> None:
     run_dir = make_run(tmp_path, state=running(), supervisor=identify_self())
     with pytest.raises(UsageError, match="has not ended"):

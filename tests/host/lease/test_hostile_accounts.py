@@ -472,6 +472,21 @@ def test_however_many_processes_records_name_the_table_of_processes_is_read_once
     assert f"the records of {MALLORY} name too many processes" in words
 
 
+@pytest.mark.requirement("LEASE-11")
+def test_a_record_of_an_account_with_more_environment_than_is_read_is_not_called_dead(
+    area: LeaseArea, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = wire.encode(record(1, CARDS[0], uid=MALLORY, supervisor=DEAD))
+    as_account(MALLORY, lambda: write_foreign(area, "lease-1.json", **value))
+    with Child(lambda line: line.receive(), uid=MALLORY):
+        (lease,) = survey_leases(area, CARDS[:1]).leases
+        assert lease.judgement.standing is records.RecordStatus.VOID
+        monkeypatch.setattr(processes, "MOST_OF_ACCOUNT", 1)
+        (lease,) = survey_leases(area, CARDS[:1]).leases
+        assert lease.judgement.standing is records.RecordStatus.UNSEEN
+        assert "more environment than is read" in lease.judgement.why
+
+
 def test_however_many_processes_records_name_the_pids_of_a_process_are_read_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -682,5 +697,6 @@ def test_the_ticket_of_a_dead_waiter_that_somebody_else_locks_keeps_no_place(are
             assert as_account(BOB, lambda: refused(area, record(2, CARDS[0]))[0].run_id) == record(1).run_id
             alice.kill()
             assert mallory.receive() == "has it"
+            assert (tickets.is_living(path), tickets.is_dead(path)) == (False, True)
             assert as_account(BOB, lambda: take(area, record(2, CARDS[0])).record.run_id) == record(2).run_id
             assert as_account(ALICE, lambda: remove_void_records(area)) == [path]

@@ -18,7 +18,7 @@ from holdfast.host import clock
 from holdfast.host.files.inotify import Inotify
 from holdfast.host.lease import holders, leases, lock_files, tickets
 from holdfast.host.lease.area import LeaseArea, open_area
-from holdfast.host.lease.line import BLIND_POLL_S, SLOW_POLL_S, Waiter, wait_s
+from holdfast.host.lease.line import BLIND_POLL_S, LAST_RETRY_S, SLOW_POLL_S, Waiter, wait_s
 from holdfast.host.lease.lock_files import LockFiles
 from holdfast.host.lease.share_policy import SharePolicy
 from holdfast.model.errors import StorageError
@@ -101,6 +101,19 @@ def test_a_free_card_is_ready_at_once(area: LeaseArea) -> None:
         assert isinstance(held, leases.HeldLease)
     held.release()
     assert not [name for name in os.listdir(area.directories[0]) if name.startswith(("ticket", "lease", "."))]
+
+
+@pytest.mark.requirement("LEASE-14")
+def test_LEASE_14_who_stands_behind_somebody_looks_again_for_a_while_after_an_event(area: LeaseArea) -> None:
+    """Who left may close its ticket before the lock is gone, or be seen alive a while longer: no event follows."""
+    with waiting(area, 1, CARDS[0]), waiting(area, 2, CARDS[0]) as behind:
+        behind._told_at_s = clock.monotonic_s()
+        assert not behind.ready()
+        assert behind.next_retry_s is not None
+        assert behind.next_retry_s <= LAST_RETRY_S
+        behind._told_at_s -= LAST_RETRY_S
+        assert not behind.ready()
+        assert behind.next_retry_s is None
 
 
 @pytest.mark.requirement("RAIL-15", "LEASE-14")

@@ -72,19 +72,18 @@ CHECKS: tuple[Check, ...] = (
 )
 """All checks, in the order in which they run."""
 CHECKS_OF_CHANGE: dict[Check, Callable[[JobSpec], object]] = {
-    environment.check_job_secrets: lambda spec: spec.secrets,
     gpu.check_possible: lambda spec: (spec.gpus, spec.gpu),
     box.check_limits: lambda spec: spec.limits,
     box.check_containment: lambda spec: spec.containment,
-    inputs.check_image: lambda spec: spec.container,
 }
-"""The checks whose answer no stop of a run would change, each with the part of the job that it is about."""
+"""Checks of what no stop of a run changes, each with the part of the job that it is about."""
 
 
 def refuse_bad_restart(before: JobSpec, spec: JobSpec, environ: Mapping[str, str], *, recorded: bool = False) -> None:
     """Refuse what could never start here, before anything is stopped for it.
 
-    The files of the command are looked at unless what was `recorded` runs; all else where it differs from `before`.
+    What may have gone since the start is looked at always, but for the files of the command where what was `recorded`
+    runs; what the box has, or can hold, where it differs from `before`.
 
     Raises:
         PreflightFailed: its directory, its program or its script is not there or cannot be run; or what it asks for of
@@ -92,7 +91,8 @@ def refuse_bad_restart(before: JobSpec, spec: JobSpec, environ: Mapping[str, str
         StorageError: the rules file cannot be trusted or read.
     """
     context = CheckContext(put_setup_first(spec), read_rules(environ), environ)
-    checks = [] if recorded else [*CHECKS_OF_COMMAND]
+    checks = [command.check_workdir] if recorded else [*CHECKS_OF_COMMAND]
+    checks += [environment.check_job_secrets, inputs.check_image]
     checks += [check for check, part in CHECKS_OF_CHANGE.items() if part(before) != part(spec)]
     found = [finding for check in checks for finding in run_one(check, context) if finding.level is Level.FAIL]
     if found:

@@ -9,6 +9,7 @@ directory, and an interrupted making a hidden one: the next removal under that r
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import stat
@@ -203,8 +204,12 @@ def remove_run(candidate: RemovableRun, *, root: str) -> None:
             if (group := find_group(f"{candidate.run_id}.{number}")) is not None:
                 group.remove()
         files.remove_quietly(choose_run_memory(os.environ, candidate.run_dir))
-        aside = f"{PREFIX}{candidate.run_id}"
-        parent = os.open(root, files.DIRECTORY)
+        # The root may be a link that its owner made; what is in it is not followed.
+        root, aside = os.path.realpath(root), f"{PREFIX}{candidate.run_id}"
+        try:
+            parent = os.open(root, files.DIRECTORY)
+        except OSError as error:
+            raise StorageError(f"{root}: {error.strerror}", hint="nothing was removed") from error
         try:
             try:
                 os.rename(candidate.run_id, aside, src_dir_fd=parent, dst_dir_fd=parent)
@@ -212,7 +217,8 @@ def remove_run(candidate: RemovableRun, *, root: str) -> None:
                 raise StorageError(
                     f"{candidate.run_dir} could not be removed: {error.strerror}", hint="it is whole; see the directory"
                 ) from error
-            files.remove_child(parent, aside, os.path.join(root, aside))
+            with contextlib.suppress(FileNotFoundError):  # another removal under this root has taken it along
+                files.remove_child(parent, aside, os.path.join(root, aside))
         except OSError as error:
             raise StorageError(
                 f"{candidate.run_id} could not be removed whole: {error.filename}: {error.strerror}",
@@ -225,6 +231,7 @@ def remove_run(candidate: RemovableRun, *, root: str) -> None:
 def list_unfinished(root: str) -> list[str]:
     """Names of what was left under `root` by a removal that was interrupted, or by a maker that was killed long ago."""
     try:
+        root = os.path.realpath(root)
         names = [name for name in os.listdir(root) if name.startswith(PREFIX) and is_run_id(name[len(PREFIX) :])]
         names = [name for name in names if os.lstat(f"{root}/{name}").st_uid == os.geteuid()]
     except OSError:
@@ -234,7 +241,7 @@ def list_unfinished(root: str) -> list[str]:
 
 def sweep_root(root: str) -> int:
     """Remove what `list_unfinished` names, as far as that can be; answers how many went."""
-    return trees.remove_entries(root, list_unfinished(root))
+    return trees.remove_entries(os.path.realpath(root), list_unfinished(root))
 
 
 def sweep(root: str, *, dry_run: bool = False) -> int:

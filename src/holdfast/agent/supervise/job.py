@@ -506,7 +506,8 @@ class JobControl:
         patience_s = STUCK_PATIENCE_S if self._stuck else KILL_PATIENCE_S
         if self._container is not None:
             self._container.settle()
-            self._container.end_paused()
+            if not self._stuck:
+                self._container.end_paused()
         emptied = members.empty_tree(self._tree(), deadline_s=patience_s, end_keeper=in_namespace)
         self._stuck = not emptied.empty
         self._context.recorder.event(

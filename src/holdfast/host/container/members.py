@@ -7,6 +7,7 @@ has the namespace alone: when its first process ends, the kernel ends all others
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable
 
@@ -140,11 +141,18 @@ def end_paused(container: ContainerRecord, *, within_s: float) -> None:
         return
     first = read_stat(container.init.pid)
     parent = None if first is None else read_stat(first.ppid)
-    monitor = pidfd.hold(parent.pid, parent.start_ticks) if parent is not None and parent.comm == MONITOR else None
-    group.kill()
-    if monitor is not None:
-        monitor.wait(within_s)
-        monitor.close()
+    monitor = None
+    if parent is not None and parent.comm == MONITOR:
+        # Without a descriptor to be had it is not waited for: KILL goes out all the same.
+        with contextlib.suppress(OSError):
+            monitor = pidfd.hold(parent.pid, parent.start_ticks)
+    try:
+        group.kill()
+        if monitor is not None:
+            monitor.wait(within_s)
+    finally:
+        if monitor is not None:
+            monitor.close()
 
 
 def has_living(container: ContainerRecord) -> bool:

@@ -169,7 +169,11 @@ class Waiter:
             return answer
         ahead = self._find_ahead()
         self._ahead = None if ahead is None else ahead.path
+        passed_s = clock.monotonic_s() - self._told_at_s
         if ahead is not None:
+            if passed_s < LAST_RETRY_S:
+                # The file of who left may be closed before its lock is gone, and its process be seen a while longer.
+                self.next_retry_s = min(max(FIRST_RETRY_S, passed_s), SLOW_POLL_S)
             wanted = (device for device in self._candidates if device.card_uuid in ahead.cards)
             self._blocked = tuple(tickets.busy_from(ahead, device) for device in wanted)
             self._rest()
@@ -178,7 +182,6 @@ class Waiter:
         self.free, lock_held, slow = self._probe(self._candidates)
         if len(self.free) >= self._count:
             return True
-        passed_s = clock.monotonic_s() - self._told_at_s
         if passed_s < LAST_RETRY_S and (lock_held or slow):
             self.next_retry_s = min(max(FIRST_RETRY_S, passed_s), SLOW_POLL_S)
         elif slow:

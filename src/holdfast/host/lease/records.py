@@ -254,6 +254,9 @@ class Judge:
             pids = tuple(sorted(alive))
             words = f"its supervisor is gone and {_name_pids(pids)} still runs"
             return RecordJudgement(RecordStatus.DRAINING, words, pids)
+        if self._table.is_unread(record.uid):
+            words = f"the processes of {record.user} have more environment than is read of one account"
+            return RecordJudgement(RecordStatus.UNSEEN, words)
         if populated is None:
             words = (
                 f"whether its cgroup {one_line(record.cgroup or '', LONGEST_PATH)} is empty cannot be read from here"

@@ -227,26 +227,25 @@ def _is_left(value: dict[str, Any]) -> bool:
 
 def is_living(path: str) -> bool:
     """Whether a ticket is there and its author waits."""
-    try:
-        descriptor = os.open(path, _READ)
-    except OSError:
-        return False
-    try:
-        return _is_held(descriptor)
-    finally:
-        os.close(descriptor)
+    return _ask_lock(path) is True
 
 
 def is_dead(path: str) -> bool:
     """Whether the author of a ticket is provably gone."""
+    return _ask_lock(path) is False
+
+
+def _ask_lock(path: str) -> bool | None:
+    """Whether the author of a ticket holds its lock; None when it cannot be opened."""
     try:
         descriptor = os.open(path, _READ)
     except OSError:
-        return False
+        return None
     try:
-        return not _is_held(descriptor) or _is_left(wire.parse_object(os.read(descriptor, MAX_BYTES), path))
+        return _is_held(descriptor) and not _is_left(wire.parse_object(os.read(descriptor, MAX_BYTES), path))
     except (OSError, wire.WireError):
-        return False
+        # Somebody holds it, and it does not say who waits.
+        return True
     finally:
         os.close(descriptor)
 

@@ -146,10 +146,11 @@ def read_environ(pid: int) -> dict[str, str] | None:
     return {os.fsdecode(key): os.fsdecode(value) for key, _, value in pairs}
 
 
-def iterate_environments() -> Iterator[tuple[int, int, bytes]]:
+def iterate_environments(unread: set[int] | None = None) -> Iterator[tuple[int, int, bytes]]:
     """Pid, uid and environment of every process that we may read: of each other account so many bytes in all.
 
-    Root may read everybody's; who has more of it than that hides nobody's processes but its own.
+    Root may read everybody's; who has more of it than that hides nobody's processes but its own. Such accounts are
+    added to `unread`.
     """
     left: dict[int, int] = {}
     for pid in list_pids():
@@ -159,8 +160,10 @@ def iterate_environments() -> Iterator[tuple[int, int, bytes]]:
         account = None if uid == os.geteuid() else find_account(uid)
         most = MOST_ENVIRONMENT if account is None else min(left.setdefault(account, MOST_OF_ACCOUNT), MOST_ENVIRONMENT)
         data = read_environment(pid, most)
-        if account is not None and data:
+        if account is not None and data is not None:
             left[account] -= len(data)
+            if left[account] <= 0 and unread is not None:
+                unread.add(account)
         if data:
             yield pid, uid, data
 

@@ -40,6 +40,7 @@ class ProcessTable:
         self._by_ticks: dict[int, list[int]] | None = None
         self._inner: dict[int, frozenset[int]] = {}
         self._marked: dict[tuple[str, int], list[tuple[int, int]]] | None = None
+        self._unread: set[int] = set()
 
     @cached_property
     def boot_id(self) -> str:
@@ -78,8 +79,12 @@ class ProcessTable:
         Root's processes may have become anybody's; nobody's become those of another account.
         """
         if self._marked is None:
-            self._marked = _read_marks()
+            self._marked = _read_marks(self._unread)
         return tuple(pid for pid, owner in self._marked.get((run_id, attempt), ()) if uid in (0, owner))
+
+    def is_unread(self, uid: int) -> bool:
+        """Whether the processes of that uid's account have more environment than was read for `find_marked`."""
+        return processes.find_account(uid) in self._unread
 
     def _list_started(self, ticks: int) -> list[int]:
         """The processes that were started in that tick of the clock."""
@@ -98,10 +103,10 @@ class ProcessTable:
         return self._inner[ticks]
 
 
-def _read_marks() -> dict[tuple[str, int], list[tuple[int, int]]]:
+def _read_marks(unread: set[int]) -> dict[tuple[str, int], list[tuple[int, int]]]:
     """Every run's mark in an environment that we may read: (run, attempt) to pid and account."""
     found: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for pid, uid, data in processes.iterate_environments():
+    for pid, uid, data in processes.iterate_environments(unread):
         runs = processes.list_values(data, processes.RUN_ID)
         process = processes.identify(pid) if runs else None
         if process is None or not processes.is_alive(process):
