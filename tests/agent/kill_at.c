@@ -4,8 +4,8 @@
  * KILL_WHO is the first supervisor of a run, or a process that this one forks: supervisor, keeper, copier; a later one by the
  * reason that it was started for: successor, retry, restarted; the command line: front; the queue's worker, or the supervisor
  * that it forks: worker, queued. KILL_AT is the number of the call; KILL_COUNT, instead, a file that grows by a byte with
- * each call, so that somebody learns how many there are. KILL_SEEN is a file that is made when the process is there. With
- * KILL_FROM nothing counts until that file is there.
+ * each call, so that somebody learns how many there are. KILL_SEEN is a file that is made when the process is there, and
+ * that gets a byte when it is killed. With KILL_FROM nothing counts until that file is there.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -37,8 +37,9 @@ static long raw(long number, ...) {
     return next(number, with[0], with[1], with[2], with[3], with[4], with[5]);
 }
 
-static int mark_seen(int how) {
+static int mark_seen(int how, int killed) {
     int file = seen == NULL ? -1 : raw(SYS_openat, AT_FDCWD, seen, O_WRONLY | O_CREAT | how, 0600L);
+    if (file >= 0 && killed) raw(SYS_write, file, "x", 1L);
     if (file >= 0) raw(SYS_close, file);
     return file >= 0;
 }
@@ -68,7 +69,7 @@ __attribute__((constructor)) static void begin(void) {
     seen = keep(getenv("KILL_SEEN"));
     /* Of the supervisors that a worker forks only the first is there to be killed. */
     once = strcmp(who, "queued") == 0;
-    if (!once) mark_seen(0);
+    if (!once) mark_seen(0, 0);
     child = strcmp(who, "keeper") == 0 ? "holdfast-keeper" : strcmp(who, "copier") == 0 ? "holdfast-copy"
         : strcmp(who, "queued") == 0 ? "holdfast-superv" : NULL;
     /* Kept: who is forked by the worker has an environment of its own. */
@@ -87,12 +88,15 @@ static void step(void) {
         raw(SYS_write, file, "x", 1);
         raw(SYS_close, file);
     }
-    if (left > 0 && --left == 0) raw(SYS_kill, getpid(), SIGKILL);
+    if (left > 0 && --left == 0) {
+        mark_seen(O_APPEND, 1);
+        raw(SYS_kill, getpid(), SIGKILL);
+    }
 }
 
 int prctl(int option, unsigned long a, unsigned long b, unsigned long c, unsigned long d) {
     if (child != NULL && option == 15 && strcmp((const char *)a, child) == 0) {
-        armed = !once || mark_seen(O_EXCL);
+        armed = !once || mark_seen(O_EXCL, 0);
         owner = getpid();
     }
     return raw(SYS_prctl, option, a, b, c, d);

@@ -117,11 +117,18 @@ class Killer:
     drive: Drive
     library: str
 
+    @property
+    def _seen(self) -> str:
+        return f"{os.path.dirname(self.library)}/seen"
+
+    def has_killed(self) -> bool:
+        """Whether the process that is to be killed came to that call."""
+        return os.path.getsize(self._seen) > 0
+
     def environ(self, who: str, at: int, count: str = "") -> dict[str, str]:
         """What makes a process die at its n-th call; 0: never. `count` is a file that grows with each call."""
-        seen = f"{os.path.dirname(self.library)}/seen"
-        files.remove_quietly(seen)
-        told = {"LD_PRELOAD": self.library, "KILL_WHO": who, "KILL_AT": str(at), "KILL_SEEN": seen}
+        files.remove_quietly(self._seen)
+        told = {"LD_PRELOAD": self.library, "KILL_WHO": who, "KILL_AT": str(at), "KILL_SEEN": self._seen}
         told["HOLDFAST_SIMULATED_GPUS"] = "4"
         return {**told, "KILL_COUNT": count} if count else told
 
@@ -389,11 +396,6 @@ def count_calls(killer: Killer, who: str, scenario: Scenario, directory: Path, b
     files.remove_quietly(str(count))
     killer.start(who, scenario, 0, str(count), before)
     return count.stat().st_size if count.exists() else 0
-
-
-def was_killed(run: Driven) -> bool:
-    """Whether the run did not come to its end by itself."""
-    return not observe_run(run.run_dir, attempt=1).over
 
 
 def list_before(who: str, scenario: Scenario, first: int) -> tuple[int, ...]:

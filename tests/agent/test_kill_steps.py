@@ -44,6 +44,7 @@ def test_a_kill_leaves_nothing_that_is_not_put_in_line(
     killer = Killer(drive, build_library(tmp_path))
     run = killer.start(who, SCENARIOS[scenario], at, before=before)
     assert run is not None
+    assert killer.has_killed()
     settle(run)
     assert find_faults(run, SCENARIOS[scenario]) == []
 
@@ -52,7 +53,8 @@ def test_a_kill_leaves_nothing_that_is_not_put_in_line(
 def test_a_worker_killed_while_it_makes_a_run_is_followed_by_one_that_makes_it_whole(
     drive: Drive, tmp_path: Path
 ) -> None:
-    killer = QueueKiller(Killer(drive, build_library(tmp_path)), drive)
-    work = killer.start("worker", tmp_path / "killed-queue-of-this-test", 45)
+    killer = Killer(drive, build_library(tmp_path))
+    work = QueueKiller(killer, drive).start("worker", tmp_path / "killed-queue-of-this-test", 45)
+    assert killer.has_killed()
     assert find_faults_of(work) == []
     work.clear()

@@ -338,6 +338,7 @@ def test_LEASE_17_the_variable_of_an_allocation_elsewhere_gives_no_card_twice(
     assert second.ended().exit_code == 75
     warned = [item for item in second.read(wire.PREFLIGHT)["findings"] if item["id"] == "allocation"]
     assert [(item["level"], item["subject"]) for item in warned] == [("warn", variable)]
+    assert first.read(wire.MANIFEST)["allocation"] is None
     assert warned[0]["remedy"].startswith(f"unset {variable}")
     first.ask(RequestKind.STOP_NOW)
     first.ended()
@@ -388,6 +389,7 @@ def test_LEASE_17_the_cards_of_a_pod_are_taken_as_it_has_them(
     assert end.exit_code == 0, end
     given = SECOND if value == SECOND else SECOND[:-1] + "0"
     assert run.output().split()[0] == given.encode(), "the job uses the card that was given"
+    assert run.read(wire.MANIFEST)["allocation"] == "kubernetes"
     assert not glob.glob(f"{drive.environ['HOLDFAST_LEASE_DIR']}/*"), "no lock was taken"
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.host.files import fallback
+from holdfast.host.job.output import read_lost_output
 from holdfast.host.process import libc
 from holdfast.model import wire
 from holdfast.model.job import DiskNeeds, IsolationLevel
@@ -156,6 +157,24 @@ def test_OBS_11_a_full_disk_costs_output_but_not_the_job(drive: Drive, small_dis
     assert run.read(wire.STATUS)["code"] == 6
     assert run.read(wire.EXIT)["exit_code"] == 6
     run.assert_gone()
+
+
+@pytest.mark.requirement("OBS-11")
+def test_OBS_11_a_success_says_which_of_its_output_was_lost(drive: Drive, small_disk: Callable[[str], str]) -> None:
+    """The disk takes no note of it in the log, nor a record; and nothing is free until the end."""
+    disk, size = small_disk("1m"), 3_000_000
+    run = drive.create(*job("flood", size), root=f"{disk}/runs", disk=NO_DISK, output_max_bytes=1 << 30)
+    run.start()
+    end = run.ended()
+    assert end.outcome is Outcome.SUCCEEDED
+    lost = read_lost_output(run.run_id, 1, run.directory)
+    assert lost is not None
+    assert lost.offset == len(run.output())
+    assert lost.offset + lost.lost_bytes >= size
+    assert end.warnings == (f"output.lost: {lost.describe()}",)
+    (finding,) = run.read(wire.POSTFLIGHT)["findings"]
+    assert finding["level"] == "warn"
+    assert f"df {run.run_dir}" in finding["remedy"]
 
 
 @pytest.mark.requirement("OBS-11")

@@ -46,7 +46,7 @@ CLASSES = {name: cls for module in MODULES for name, cls in vars(module).items()
 STORED = (
     *(origin.RunOrigin, RunState, run.RunRequest, run.CheckpointRequest, identity.WaitStatus, finding.Finding),
     *(judgement.EndedJudgement, origin.JobChange, run.LimitsRequest, nodes.NodesRecord, results.ResultsRecord),
-    results.Destination,
+    *(results.Destination, identity.LostOutput),
 )
 """What is stored as a file of its own; everything else follows from their fields."""
 PLAIN = {"str": "text", "int": "integer", "float": "number", "bool": "true or false", "State": "State"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from getpass import getuser
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,10 +14,12 @@ from holdfast.agent.view.observe import observe_run
 from holdfast.cli.run import here
 from holdfast.cli.run.wish import RunWish
 from holdfast.host.clock import utc_now
+from holdfast.host.files import files
 from holdfast.host.process.processes import identify_self
 from holdfast.model import wire
 from holdfast.model.job import JobSpec
-from holdfast.model.run import Outcome, Preflight, RequestKind
+from holdfast.model.lease import BusyReason, Witness
+from holdfast.model.run import Outcome, Preflight, RequestKind, Waiting
 from holdfast.platforms.local.start import SubmittedRun
 from tests.cli.live import STUBBORN, live_run, started
 from tests.rundirs import ended, make_run, write
@@ -187,12 +190,39 @@ def test_a_waiting_run_says_for_whom_and_its_place_in_line(holdfast: Command, mo
     asked = ("--gpus", "1", "--idle-window", "0s")
     with live_run(holdfast, *asked) as holder, started("run", *asked, "--wait", "1m", "--", "echo", "mine") as waiter:
         said = read_until(waiter, "in line")
-        assert f"waiting for card 0: root, run {holder.run_id}" in said.replace(getuser(), "root")
+        assert f"waiting for card 0, held by root, run {holder.run_id}" in said.replace(getuser(), "root")
         assert "you are number 1 of 1 in line" in said
         assert holdfast("stop", "--now", holder.run_id).code == 0
         assert waiter.wait(LIMIT_S) == 0
         assert waiter.stdout is not None
         assert waiter.stdout.read() == "mine\n"
+
+
+def test_a_reason_to_wait_is_said_anew_when_it_is_another_not_when_it_is_older(holdfast: Command) -> None:
+    def wait_for(pid: int, size: str, age: str) -> None:
+        words = f"unmanaged: pid {pid} with {size} without a lease (anna: python train.py, since {age})"
+        busy = BusyReason("GPU-1", Witness.CARD, words, pids=(pid,), index=0)
+        content = {**state, "state": wire.encode(Waiting(utc_now(), blocked_by=(busy,)))}
+        files.commit(path, wire.to_bytes(content))
+
+    run_dir = make_run(os.environ["HOLDFAST_RUNS"], state=Waiting(utc_now()), supervisor=identify_self())
+    path = f"{wire.attempt_dir(run_dir, 1)}/{wire.STATE}"
+    state = wire.parse_object(Path(path).read_bytes(), path)
+    wait_for(4242, "3.2 GiB", "9.8 s")
+    with started("attach", run_dir) as follower:
+        said = read_until(follower, "waiting for card 0")
+        for size, age in (("3.2 GiB", "10 s"), ("900 MB", "59 s"), ("3.2 GiB", "1m00s"), ("12 GiB", "2d03h")):
+            wait_for(4242, size, age)
+            # Time to look: what the follower does not see it cannot say twice.
+            holdfast("show", run_dir)
+        wait_for(4243, "3.2 GiB", "2.0 s")
+        said += read_until(follower, "4243")
+    told = [line for line in said.splitlines() if "waiting for" in line]
+    assert [line.partition(" without")[0] for line in told] == [
+        "holdfast: waiting for card 0: unmanaged: pid 4242 with 3.2 GiB",
+        "holdfast: waiting for card 0: unmanaged: pid 4243 with 3.2 GiB",
+    ]
+    assert told[0].endswith("(anna: python train.py, since 9.8 s)")
 
 
 def test_a_run_that_nobody_supervises_is_not_followed_for_ever(holdfast: Command) -> None:

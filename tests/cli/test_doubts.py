@@ -64,6 +64,8 @@ def test_a_success_in_doubt_is_told_and_stays_a_success(name: str, holdfast: Com
     assert why in followed["doubt"]
     assert followed["condition"] == "succeeded"
     assert "in doubt" in holdfast("show", followed["run_id"]).out
+    waited = holdfast("wait", followed["run_id"])
+    assert (waited.code, f"{followed['run_id']}: in doubt: " in waited.err, why in waited.err) == (0, True, True)
     listed = {run["run_id"]: run for run in holdfast("ls", "--json").json()["runs"]}
     assert listed[followed["run_id"]]["failure"] in ("suspicious_finish", "diverged")
     assert why in holdfast("diagnose", followed["run_id"]).out

@@ -368,7 +368,7 @@ def test_a_card_whose_lock_file_is_obstructed_is_left_alone_and_whoever_did_it_i
     assert words in refused.err
     waited = holdfast("run", "--gpus", "2", "--wait", "1s", *quick)
     assert waited.code == 75
-    assert f"card 0: {words} holds it" in waited.err
+    assert f"card 0, held by {words}" in waited.err
     seen = holdfast("gpus")
     assert words in seen.out
     first, second = (line.split()[-1] for line in seen.out.splitlines()[2:4])

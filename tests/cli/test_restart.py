@@ -21,13 +21,16 @@ from holdfast.cli.render.run import print_dossier
 from holdfast.model import wire
 from holdfast.model.errors import StorageError
 from holdfast.model.origin import CodeSnapshot, FileCopy
+from holdfast.model.run import Running
 from tests.cli.conftest import ENTRY
-from tests.cli.live import live_run
+from tests.cli.live import LiveRun, live_run
+from tests.fakes.nvml import GIB
 from tests.rundirs import ended, make_run, write
 from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
+    from tests.fakes.nvml import FakeNvml
 
 pytestmark = pytest.mark.cli
 
@@ -63,11 +66,13 @@ def test_an_ended_run_is_started_again_with_its_artifacts(holdfast: Command) -> 
 
 
 @pytest.mark.slow
-def test_a_restart_that_is_refused_says_so(holdfast: Command) -> None:
-    holdfast("run", "--name", "small", "--", "true")
-    done = holdfast("restart", "small", "--input", "/nowhere/at/all")
-    assert done.code == 78, done
-    assert "ended already: failed, exit code 78" in done.err
+def test_a_restart_that_is_refused_at_its_start_says_so(holdfast: Command, tmp_path: Path) -> None:
+    (tmp_path / "input").touch()
+    body = f"trap 'rm {tmp_path}/input; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+    with live_run(holdfast, "--input", str(tmp_path / "input"), job=("sh", "-c", body)) as run:
+        done = holdfast("restart", run.run_id)
+        assert done.code == 78, done
+        assert "ended already: failed, exit code 78" in done.err
 
 
 def test_two_restarts_at_once_give_one_tree(holdfast: Command) -> None:
@@ -202,6 +207,8 @@ def test_an_edited_job_file_is_named_and_taken_up_when_asked(holdfast: Command, 
     assert taken.code == 4
     assert "LR=5" in taken.out
     assert "has changed since" not in holdfast("restart", "-f", run_dir).err
+    assert "has changed since" not in holdfast("restart", "-f", run_dir, "--env", "LR=6").err
+    assert "has changed since" not in holdfast("restart", "-f", run_dir).err
 
 
 @pytest.mark.slow
@@ -263,19 +270,88 @@ def test_a_command_that_is_not_there_stops_nothing(holdfast: Command) -> None:
 
 
 NEVER = (
-    (("--gpus", "999"), "999 cards are asked for"),
+    (("--gpus", "999"), "999 asked for"),
     (("--image", "/nowhere/at/all.sif"), "image"),
     (("--secret", "NOWHERE_TO_BE_FOUND"), "secrets: NOWHERE_TO_BE_FOUND"),
+    (("--config", "/nowhere/at/all.yaml"), "config: /nowhere/at/all.yaml: cannot be read"),
+    (("--input", "/nowhere/at/all.txt"), "inputs: /nowhere/at/all.txt: does not exist"),
+    (("--data", "/nowhere/at/all"), "data: /nowhere/at/all: does not exist"),
+    (("--results-to", "/nowhere/at/all"), "results.to: /nowhere/at/all"),
+    (("--checkpoint-mirror", "/proc/nowhere"), "checkpoint mirror"),
+    (("--disk-min-free", "900TB"), "disk.bytes"),
+    (("--caches", "/proc/nowhere"), "disk"),
+    (("--smoke", "false"), "smoke: false: ended with exit code 1"),
 )
 """Changes with which no attempt could start here, and what is said of each."""
 
 
-@pytest.mark.parametrize(("change", "why"), NEVER, ids=[change[0] for change, _ in NEVER])
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [pytest.param(*item, id=item[0][0], marks=[] if at < 5 else [pytest.mark.slow]) for at, item in enumerate(NEVER)],
+)
 def test_a_change_that_can_never_start_here_stops_nothing(holdfast: Command, change: tuple[str, ...], why: str) -> None:
     with live_run(holdfast) as run:
         done = holdfast("restart", run.run_id, *change)
         assert (done.code, "nothing was stopped" in done.err, why in done.err) == (78, True, True), done
         assert (run.look().condition, list_attempts(run.run_dir)) == ("running", (1,))
+
+
+def read_running(run: LiveRun) -> Running:
+    """The state of a run whose job runs."""
+    state = run.look().state
+    assert state is not None
+    assert isinstance(state.state, Running)
+    return state.state
+
+
+def test_cards_of_another_run_stop_nothing_and_its_own_count_as_free(holdfast: Command, fake_nvml: FakeNvml) -> None:
+    fake_nvml.add_cards(3)
+    cards = ("--idle-window", "0s", "--min-free", "20GiB", "--gpus")
+    with live_run(holdfast, *cards, "1") as other, live_run(holdfast, *cards, "1") as run:
+        state = read_running(run)
+        (card,), job = state.devices, state.job
+        assert job is not None
+        pid = job.process.pid
+        fake_nvml.run_on(card.index, (pid, 12 * GIB))
+        done = holdfast("restart", run.run_id, "--gpus", "3")
+        assert (done.code, "nothing was stopped" in done.err, other.run_id in done.err) == (75, True, True), done
+        assert "--wait" not in done.err
+        assert (run.look().condition, list_attempts(run.run_dir)) == ("running", (1,))
+        assert holdfast("restart", run.run_id, "--gpus", "2", "--dry-run").code == 0
+        fake_nvml.run_on(card.index)
+        assert holdfast("restart", run.run_id, "--gpus", "2").code == 0
+        run.wait_condition("running")
+        assert len(read_running(run).devices) == 2
+        fake_nvml.fail("nvmlInit_v2", 999)
+        fake_nvml.fail("nvmlInitWithFlags", 999)
+        done = holdfast("restart", run.run_id)
+        assert (done.code, "nothing was stopped" in done.err) == (78, True), done
+        assert (run.look().condition, list_attempts(run.run_dir)) == ("running", (1, 2))
+
+
+@pytest.mark.slow
+def test_a_dry_run_tries_no_smoke_test(holdfast: Command, tmp_path: Path) -> None:
+    with live_run(holdfast) as run:
+        words = ("restart", run.run_id, "--smoke", f"touch {tmp_path}/tried")
+        assert holdfast(*words, "--dry-run").code == 0
+        assert not (tmp_path / "tried").exists()
+        assert holdfast(*words).code == 0
+        assert (tmp_path / "tried").exists()
+        assert run.look().attempt == 2
+
+
+@pytest.mark.slow
+def test_a_run_that_is_over_and_cannot_be_started_again_says_that_it_is_over(
+    holdfast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> int:
+        raise StorageError("attempts/2: No space left on device", hint="see df")
+
+    monkeypatch.setattr("holdfast.agent.control.restart.next_attempt", refuse)
+    with live_run(holdfast) as run:
+        with pytest.raises(StorageError, match=f"{run.run_id} is over now, and was not started again: attempts/2"):
+            restart_run(run.run_dir, environ=os.environ, by="anna", wait_s=LIMIT_S, tell=lambda _: None)
+        assert run.look().over
 
 
 @pytest.mark.slow

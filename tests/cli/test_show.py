@@ -129,10 +129,12 @@ def test_a_size_is_shown_in_the_units_in_which_it_was_asked_for(holdfast: Comman
 
 def test_control_characters_of_a_job_do_not_reach_the_terminal(holdfast: Command, runs: str) -> None:
     run_dir = make_run(runs, state=running(), supervisor=identify_self())
-    write(f"{wire.attempt_dir(run_dir, 1)}/{wire.HEARTBEAT}", b'{"phase": "\\u001b]0;owned\\u0007"}')
+    write(f"{wire.attempt_dir(run_dir, 1)}/{wire.HEARTBEAT}", b'{"phase": "\\u001b]0;owned\\u0007\\u202edetser"}')
     done = holdfast("show", "digits")
     assert "\x1b" not in done.out
+    assert "\u202e" not in done.out
     assert "owned" in done.out
+    assert "\\u202edetser" in done.out
 
 
 @pytest.mark.slow

@@ -116,7 +116,9 @@ def test_a_stop_whose_supervisor_dies_after_it_was_asked_is_carried_out_by_the_n
         assert state is not None
         assert state.supervisor is not None
         send_signal(state.supervisor, signal.SIGSTOP)
-        with subprocess.Popen([*ENTRY, "stop", run.run_id], stdout=subprocess.PIPE, text=True) as stopping:
+        with subprocess.Popen(
+            [*ENTRY, "stop", "--wait", "60s", run.run_id], stdout=subprocess.PIPE, text=True
+        ) as stopping:
             wait_until(lambda: run.look().desired is not None, what="the stop is asked for")
             run.kill_supervisor()
             assert stopping.wait(LIMIT_S) == 0

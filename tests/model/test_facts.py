@@ -7,7 +7,7 @@ import pytest
 from holdfast.model.finding import Finding, Level, worst
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.identity import WaitStatus
-from holdfast.model.lease import LeasedDevice
+from holdfast.model.lease import BusyReason, LeasedDevice, Witness
 
 pytestmark = pytest.mark.pure
 
@@ -41,3 +41,16 @@ def test_a_slice_is_named_by_its_own_uuid() -> None:
 
 def test_how_many_devices_are_wanted() -> None:
     assert [GpuRequest().wanted, GpuRequest(2).wanted, GpuRequest(devices=("0", "1", "3")).wanted] == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("witness", "holder", "words"),
+    [
+        (Witness.RECORD, "anna, run r, pid 4", "card 0 is held by anna, run r, pid 4"),
+        (Witness.FOREIGN_LOCK, "gpu_0.lock of ben", "card 0 is held by gpu_0.lock of ben"),
+        (Witness.CARD, "unmanaged: pid 4", "card 0: unmanaged: pid 4"),
+        (Witness.QUEUE, "anna, run r, waits for it and came first", "card 0: anna, run r, waits for it and came first"),
+    ],
+)
+def test_a_card_is_held_where_its_witness_names_a_holder(witness: Witness, holder: str, words: str) -> None:
+    assert BusyReason("GPU-1", witness, holder, index=0).words == words

@@ -31,7 +31,8 @@ from holdfast.desk.terminal import OutputRefused, drain, listening, write_fully
 from holdfast.host.process.surroundings import find_notebook
 from holdfast.model import wire
 from holdfast.model.errors import EXIT_STOPPED, HoldfastError, StorageError
-from holdfast.model.lease import Witness
+from holdfast.model.lease import HOLDING
+from holdfast.model.pattern import compile_later
 from holdfast.model.run import Finalizing, RequestKind, Running, Stopping, Waiting
 from holdfast.model.scheduler import Phase
 from holdfast.model.units import format_duration
@@ -45,8 +46,8 @@ if TYPE_CHECKING:
 
     from holdfast.agent.view.run_view import RunView
 
-_PLACES = {Witness.QUEUE: " waits in line before you", Witness.RULE: "", Witness.RESERVATION: ""}
-"""What a reason to wait does; those of the rules say it themselves, and everything else holds the card."""
+_MEASURED = compile_later(r"\b\d[\d.,]*(?: [smhd]\b|[mhd]\d\d[smh]\b| ?[kKMGT]?i?B\b| ?%| (?=GPU-hours)|:\d\d\b)")
+"""An age, a size, a share, the time of day in a reason to wait: another at each look, and no other reason."""
 EXIT_UNKNOWN = 69
 """The run can no longer be observed from here, and how it ended is not known."""
 EXIT_BROKEN_PIPE = 141
@@ -281,14 +282,16 @@ class _FollowedAttempt:
     def _tell_waiting(self, state: Waiting) -> None:
         for busy in state.blocked_by:
             since = f" since {busy.since}" if busy.since else ""
-            place = _PLACES.get(busy.witness, " holds it")
+            held = ", held by" if busy.witness in HOLDING else ":"
             doing = f" ({busy.command})" if busy.command else ""
-            self._notice(f"waiting for {busy.label}: {busy.holder}{place}{since}{doing}")
+            text = f"waiting for {busy.label}{held} {busy.holder}{since}{doing}"
+            self._notice(text, about=_MEASURED.sub("#", text))
         place_in_line = find_place_in_line(self.run_id) if state.blocked_by else None
         if place_in_line is not None:
             self._notice("you are number {} of {} in line".format(*place_in_line))
 
-    def _notice(self, text: str) -> None:
-        if text not in self._notices:
-            self._notices.add(text)
+    def _notice(self, text: str, about: str = "") -> None:
+        """Say something once; one word about the same (by default: the same text) is enough."""
+        if (about or text) not in self._notices:
+            self._notices.add(about or text)
             note(text)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+_ORDER = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""What makes a terminal show characters in another order. Source: Unicode Standard Annex 9, section 2."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)]}
+_CONTROLS.update({code: f"\\u{code:04x}" for code in _ORDER})
 _CONTROLS_BUT_NEWLINE = {code: text for code, text in _CONTROLS.items() if code != ord("\n")}
 
 
 def clean(text: str, *, keep_newlines: bool = False) -> str:
-    """`text` with control characters (escape sequences too) made visible, so that it cannot steer a terminal."""
+    """`text` with control characters made visible (escape sequences and marks of direction, too).
+
+    So that it cannot steer a terminal, nor look like another text.
+    """
     return text.translate(_CONTROLS_BUT_NEWLINE if keep_newlines else _CONTROLS)
 
 

@@ -45,6 +45,26 @@ class JobProcess:
     inner_pid: int
 
 
+@record
+class LostOutput:
+    """What the disk refused of an attempt's output: `lost_bytes` in all, the first of them `since`.
+
+    `offset` is how long the log was then: up to there it is the job's own. `error` is what the system said.
+    """
+
+    since: str
+    offset: int
+    lost_bytes: int
+    error: str
+
+    def describe(self) -> str:
+        """For people."""
+        return (
+            f"{self.lost_bytes:,} bytes of output were lost, from byte {self.offset:,} of the log on, "
+            f"since {self.since}: {self.error}"
+        )
+
+
 ABANDONED = "abandoned"
 """The `WaitStatus.source` of a job that was never let go: its supervisor died first, so it never ran."""
 

@@ -111,14 +111,18 @@ class BusyReason:
 
     @property
     def words(self) -> str:
-        """Who has it, in a sentence; of what is no device (the rules of the box) why."""
+        """Who has it, in a sentence; where nobody is known to hold it (its reading, the rules of the box) why."""
         since = f" since {self.since}" if self.since else ""
-        return f"{self.label}{join_holder(self.device, self.holder)}{since}"
+        return f"{self.label}{join_holder(self.holder, self.witness)}{since}"
 
 
-def join_holder(device: str, holder: str) -> str:
-    """What follows the name of a device: that somebody holds it, or, of what is no device, what it says."""
-    return f" is held by {holder}" if device.startswith(("GPU-", "MIG-")) else f": {holder}"
+HOLDING = frozenset({Witness.LOCK, Witness.RECORD, Witness.FOREIGN_LOCK})
+"""Witnesses that name who holds a device; the others say in their own words why it is not to be had."""
+
+
+def join_holder(holder: str, witness: Witness) -> str:
+    """What follows the name of a device: that somebody holds it, or what its witness says."""
+    return f" is held by {holder}" if witness in HOLDING else f": {holder}"
 
 
 def name_labels(labels: Sequence[str]) -> str:

@@ -102,7 +102,7 @@ def format_bytes(count: int) -> str:
     A size from 1 MB on that is round in decimal units is shown in them: who wrote ``300MB`` reads ``300 MB``.
     """
     # A limit of memory comes back from the kernel cut to whole pages; below this most sizes are near a round one.
-    slack = _PAGE_BYTES - 1 if count >= _LEAST_CUT and count % _PAGE_BYTES == 0 else 0
+    slack = _PAGE_BYTES - 1 if count > _LEAST_CUT - _PAGE_BYTES and count % _PAGE_BYTES == 0 else 0
     for unit, size in _DECIMAL if count % 2**20 else ():
         step = size // 100
         round_size = -(-count // step) * step

@@ -12,11 +12,11 @@ import pytest
 from holdfast.agent.control import remove
 from holdfast.agent.control.run_lock import hold_run_lock
 from holdfast.host.contain.create import create_group, find_group
-from holdfast.host.files import files
+from holdfast.host.files import fallback, files
 from holdfast.host.process.processes import identify_self
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError, ResourceBusy, StorageError, UsageError
-from tests.rundirs import dead_process, ended, make_run, running, write
+from tests.rundirs import dead_process, ended, make_run, own_run_id, running, write
 
 pytestmark = pytest.mark.process
 
@@ -208,3 +208,24 @@ def test_empty_control_groups_of_a_run_go_with_it(tmp_path: Path) -> None:
         pytest.skip("no control groups here")
     remove.remove_run(remove.check_removable(run_dir, root=str(tmp_path / "runs")), root=str(tmp_path / "runs"))
     assert find_group(name) is None
+
+
+def test_what_is_kept_in_memory_goes_with_its_run_unless_another_directory_has_its_name(
+    tmp_path: Path, isolated_environment: dict[str, str]
+) -> None:
+    """A copy that was made by hand: what lies in memory is the newest record of the other one."""
+    root, run_id, other = isolated_environment["HOLDFAST_RUNS"], own_run_id("kept"), own_run_id("other")
+    gone = f"{tmp_path}/gone/state.json"
+    for name in (run_id, other):
+        for attempt in (1, 2):
+            assert not fallback.commit(name, attempt, gone, b"{}")
+    try:
+        run_dir, copied = make_run(root, run_id, ended()), make_run(tmp_path / "copies", run_id, ended())
+        remove.remove_run(remove.check_removable(copied, root=f"{tmp_path}/copies"), root=f"{tmp_path}/copies")
+        assert {(run_id, 1), (run_id, 2)} <= set(fallback.list_aside())
+        remove.remove_run(remove.check_removable(run_dir, root=root), root=root)
+        assert [name for name, _ in fallback.list_aside() if name in (run_id, other)] == [other, other]
+    finally:
+        for name in (run_id, other):
+            for attempt in (1, 2):
+                fallback.clear(name, attempt)

@@ -60,7 +60,7 @@ for pair in act-1 act-2; do
     holdfast submit --paused --group queue-${pair#act-} --name first -- true
     holdfast submit --paused --group queue-${pair#act-} --name second -- true
 done
-holdfast run -d --name live --gpus 1 -- sh -c 'echo ready; echo "$HOME"; while :; do sleep 1; done'
+holdfast run -d --name live --gpus 1 --health-every 0 -- sh -c 'echo ready; echo "$HOME"; while :; do sleep 1; done'
 holdfast sweep --name grid --grid lr=1,2 --wait -- sh -c 'exit 0'
 holdfast submit --name broken --wait -- sh -c 'exit 6'
 """

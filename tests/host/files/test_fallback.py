@@ -192,3 +192,14 @@ def test_clearing_removes_the_records_of_one_attempt(root: Path, tmp_path: Path)
     (root / f"holdfast-{os.getuid()}" / f"{RUN}.2" / "kept").mkdir()
     fallback.clear(RUN, 2)
     assert os.listdir(root / f"holdfast-{os.getuid()}" / f"{RUN}.2") == ["kept"]
+
+
+def test_what_is_cleared_is_a_directory_of_ours_and_no_link(root: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    (elsewhere / "mine").touch()
+    aside = fallback.directory(RUN, 1)
+    assert aside is not None
+    os.symlink(elsewhere, aside)
+    fallback.clear(RUN, 1)
+    assert (elsewhere / "mine").exists()

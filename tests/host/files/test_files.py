@@ -291,3 +291,25 @@ def test_a_lock_is_held_free_or_cannot_be_told(tmp_path: Path) -> None:
     assert files.is_locked(path) is False, "nor does the look keep it"
     os.symlink(path, tmp_path / "link")
     assert files.is_locked(str(tmp_path / "link")) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
+def test_what_cannot_be_looked_at_keeps_nothing_else_from_being_removed(tmp_path: Path) -> None:
+    """As where the server of a mount (sshfs) has died: stat(2) of it says ENOTCONN."""
+    top, dead = tmp_path / "top", tmp_path / "top" / "dead"
+    dead.mkdir(parents=True)
+    for number in range(20):
+        (top / f"file-{number}").touch()
+    with open("/dev/fuse", "rb") if os.path.exists("/dev/fuse") else pytest.skip("no FUSE here") as device:
+        options = f"fd={device.fileno()},rootmode=40000,user_id=0,group_id=0"
+        command = ["mount", "-i", "-t", "fuse", "-o", options, "holdfast-test", str(dead)]
+        done = subprocess.run(command, pass_fds=(device.fileno(),), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    try:
+        with pytest.raises(OSError, match=re.escape(str(top))) as refused:
+            files.remove_all(str(top))
+        assert refused.value.errno == errno.ENOTCONN
+        assert os.listdir(top) == ["dead"]
+    finally:
+        subprocess.run(["umount", "-l", str(dead)], check=True)

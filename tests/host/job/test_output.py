@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from typing import TYPE_CHECKING
@@ -10,9 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.host.job.output import FIRST_ERROR_BYTES, PIECE_BYTES, TRACEBACK, OutputFile
+from holdfast.host.files import fallback
+from holdfast.host.job.output import FIRST_ERROR_BYTES, PIECE_BYTES, TRACEBACK, OutputFile, read_lost_output
+from holdfast.model import wire
+from holdfast.model.identity import LostOutput
+from holdfast.model.record import replace
 from tests.budget import examples
-from tests.host.small_disk import fill, mount_small_disk
+from tests.host.small_disk import PAGE_BYTES, fill, mount_small_disk
+from tests.rundirs import own_run_id
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,6 +174,46 @@ def test_OBS_11_what_was_lost_is_said_at_the_end_at_the_latest(tmp_path: Path) -
         ballast.unlink()
         output.close()
         assert LOST.fullmatch(path.read_bytes())
+
+
+@pytest.mark.requirement("OBS-11")
+def test_OBS_11_what_was_lost_is_on_record_at_once_and_counted_on_by_the_next_writer(tmp_path: Path) -> None:
+    with mount_small_disk(tmp_path / "disk", 1 << 20) as disk:
+        path, attempt = disk / "output.log", (own_run_id(), 1)
+        try:
+            first = OutputFile(str(path), 10 << 20, attempt)
+            first.write(b"before\n")
+            assert read_lost_output(*attempt, str(disk)) is None
+            fill(disk)
+            page = PAGE_BYTES - len(b"before\n")
+            first.write(bytes(page + 100))
+            lost = read_lost_output(*attempt, str(disk))
+            assert lost is not None
+            assert (lost.offset, lost.lost_bytes, lost.error) == (PAGE_BYTES, 100, os.strerror(errno.ENOSPC))
+            first.close()
+            second = OutputFile(str(path), 10 << 20, attempt)
+            second.write(bytes(50))
+            second.close()
+            assert read_lost_output(*attempt, str(disk)) == replace(lost, lost_bytes=150)
+        finally:
+            fallback.clear(*attempt)
+
+
+def test_a_full_disk_is_asked_to_take_the_record_a_few_times_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+
+    def commit(run_id: str, attempt: int, path: str, data: bytes, *, durable: bool) -> bool:
+        told.append(wire.from_bytes(LostOutput, data, path).lost_bytes)
+        return True
+
+    monkeypatch.setattr(fallback, "commit", commit)
+    output = OutputFile(str(tmp_path / "gone" / "output.log"), CAP, (own_run_id(), 1))
+    for _ in range(1000):
+        output.write(b"x")
+    output.close()
+    assert told == [*(1 << power for power in range(10)), 1000]
 
 
 def test_a_disk_that_stays_full_is_no_error(tmp_path: Path) -> None:

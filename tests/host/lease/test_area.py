@@ -179,6 +179,25 @@ def test_a_planted_place_beside_the_administrators_is_ignored_and_alone_it_is_re
     assert "ignored" in area.warnings[0]
 
 
+@needs_root
+def test_the_administrators_place_that_goes_during_the_look_is_an_error_in_words(
+    public_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    candidates = places(public_path)
+    os.mkdir(candidates[0], 0o700)
+    os.symlink("nowhere", candidates[1])
+    check = lease_area._check
+
+    def remove_first(path: str) -> tuple[str, ...]:
+        if path == candidates[1]:
+            os.rmdir(candidates[0])
+        return check(path)
+
+    monkeypatch.setattr(lease_area, "_check", remove_first)
+    with pytest.raises(StorageError, match="is a symbolic link"):
+        open_area(environ={}, candidates=candidates)
+
+
 @pytest.mark.requirement("LEASE-06")
 def test_who_could_replace_the_directory_is_told_of(public_path: Path) -> None:
     public_path.chmod(0o777)

@@ -115,7 +115,7 @@ def test_LEASE_16_another_account_cannot_break_it(public_path: Path) -> None:
         message, there = nobody.receive()
     assert "belongs to root" in message
     assert not any(name.startswith("audit") for name in there)
-    assert held.is_current
+    held.require_current()
     held.release()
 
 

@@ -70,13 +70,14 @@ def test_a_removed_lock_file_is_noticed_by_the_next_and_by_the_holder(tmp_path: 
     path = str(tmp_path / "a")
     files = lock_files.LockFiles()
     assert files.try_lock(path, exclusive=True)
-    assert files.is_current()
+    files.require_current()
     os.unlink(path)
-    assert not files.is_current()
+    with pytest.raises(lock_files.LockObstructed):
+        files.require_current()
     files.unlock()
     # The descriptor of the removed file is still open; a lock on it would mean nothing.
     assert files.try_lock(path, exclusive=True)
-    assert files.is_current()
+    files.require_current()
     assert not try_lock(Path(path))
     files.close()
 

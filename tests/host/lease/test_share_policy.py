@@ -17,14 +17,14 @@ import pytest
 
 from holdfast.core.rules.rules import Rules
 from holdfast.host import clock
-from holdfast.host.lease import leases, reservations
+from holdfast.host.lease import leases, reservations, tickets
 from holdfast.host.lease.area import LeaseArea, open_area
 from holdfast.host.lease.line import Waiter, wait_s
 from holdfast.host.lease.share_policy import LOOK_AGAIN_S, SharePolicy
 from holdfast.host.lease.survey import survey_leases
 from holdfast.host.lease.usage import ledger_stem, record_use
 from holdfast.model import wire
-from holdfast.model.errors import NotPermitted, ResourceBusy, UsageError
+from holdfast.model.errors import NotPermitted, ResourceBusy, StorageError, UsageError
 from holdfast.model.lease import BusyReason, Ticket, Witness
 from holdfast.model.record import replace
 from tests.host.lease_support import CARDS, NOBODY, Child, Line, record
@@ -95,6 +95,30 @@ def person(
 
 
 @needs_root
+@pytest.mark.requirement("LEASE-14")
+def test_LEASE_14_the_line_is_told_in_its_order_whatever_tickets_say(area: LeaseArea) -> None:
+    """How old a ticket is whose file is younger than it says is measured anew with each look, so it tells nobody."""
+
+    def stand(order: int, uid: int) -> Child:
+        def work(line: Line) -> None:
+            user, uuids = str(uid), tuple(device.uuid for device in TWO)
+            ticket = tickets.OwnTicket(area, Ticket(order, record(3).run_id, user, uuids, 1), TWO)
+            line.send("waiting")
+            line.receive(600)
+            ticket.close()
+
+        return Child(work, uid=uid)
+
+    with person(area, 1, ANNA, SOFT, CARDS[0]) as holder:
+        assert [holder.receive(), holder.receive()] == ["waiting", [0]]
+        with stand(1, ANNA) as anna, stand(2, CARL) as carl:
+            assert [anna.receive(), carl.receive()] == ["waiting", "waiting"]
+            arrived = survey_leases(area, ()).waiting
+            assert [seen.uid for seen in arrived] == [ANNA, CARL]
+            assert [seen.uid for seen in SharePolicy(SOFT).order_line(area, arrived)] == [CARL, ANNA]
+
+
+@needs_root
 @pytest.mark.requirement("LEASE-14", "ETIQ-09")
 def test_a_share_goes_before_borrowing_and_a_card_that_nobody_wants_is_borrowed(area: LeaseArea) -> None:
     with (
@@ -110,7 +134,7 @@ def test_a_share_goes_before_borrowing_and_a_card_that_nobody_wants_is_borrowed(
             carl = stack.enter_context(person(area, 4, CARL, SOFT, *TWO))
             assert carl.receive() == "waiting"
             arrived = survey_leases(area, ()).waiting
-            assert [ticket.run_id for ticket in arrived] == [record(3).run_id, record(4).run_id]
+            assert [seen.ticket.run_id for seen in arrived] == [record(3).run_id, record(4).run_id]
             assert SharePolicy(SOFT).order_line(area, arrived) == (arrived[1], arrived[0])
             assert SharePolicy(FREE).order_line(area, arrived) == arrived
             bob.send()
@@ -259,6 +283,21 @@ def keep_as(area: LeaseArea, uid: int, *cards: LeasedDevice, **changes: Any) -> 
 
     with Child(work, uid=uid) as child:
         return child.receive()
+
+
+@pytest.mark.requirement("ETIQ-09")
+def test_of_two_that_reserve_at_once_one_sees_the_other_whoever_replaces_the_gate(area: LeaseArea) -> None:
+    """Whoever may write there can put another file in place of the one that we have locked."""
+    gate, span = f"{area.directories[0]}/{reservations.GATE}", (clock.epoch_s() + 60, clock.epoch_s() + 120)
+
+    def choose(_taken: dict[str, str]) -> tuple[str, ...]:
+        Path(f"{gate}.new").touch()
+        os.rename(f"{gate}.new", gate)
+        return (CARDS[0].card_uuid,)
+
+    with pytest.raises(StorageError, match="was replaced while it was locked"):
+        reservations.reserve(area, FREE, span=span, choose=choose)
+    assert reservations.list_reservations(area, FREE) == ((), ())
 
 
 @needs_root

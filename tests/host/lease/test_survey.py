@@ -43,7 +43,7 @@ def test_LEASE_04_every_card_with_its_holder_record_and_line(area: LeaseArea) ->
         assert found.busy[CARDS[1].uuid] == ()
         (lease,) = found.leases
         assert lease.judgement.standing is records.RecordStatus.LIVE
-        assert [ticket.run_id for ticket in found.waiting] == [record(2).run_id]
+        assert [seen.ticket.run_id for seen in found.waiting] == [record(2).run_id]
         waiter.close()
         holder.kill()
     (lease,) = survey_leases(area, CARDS[:1]).leases

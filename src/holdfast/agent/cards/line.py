@@ -13,6 +13,7 @@ from holdfast.model.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.core.rules.rules import Rules
+    from holdfast.host.lease.tickets import FoundTicket
     from holdfast.model.lease import Ticket
 
 
@@ -36,7 +37,8 @@ def find_place_in_line(run_id: str) -> tuple[int, int] | None:
     return (names.index(run_id) + 1, len(names)) if run_id in names else None
 
 
-def order_line(rules: Rules, waiting: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
+def order_line(rules: Rules, waiting: tuple[FoundTicket, ...]) -> tuple[Ticket, ...]:
     """The line as the rules of the box have it, who is next first."""
     area = open_existing_area(rules) if waiting else None
-    return waiting if area is None else SharePolicy(rules).order_line(area, waiting)
+    ordered = waiting if area is None else SharePolicy(rules).order_line(area, waiting)
+    return tuple(found.ticket for found in ordered)

@@ -25,7 +25,8 @@ class CheckContext:
     `run_dir` is None when somebody only asks (`holdfast preflight`); `inventory` None when the cards were not read
     yet. `now_epoch_s` and `minute_of_day` (local) are the time at which it would start. `root` is put in front of
     system paths, for tests with a box of their own. `image_record` is where a resolved image is written down.
-    `profile` is that of the place (None: it has none); what it adds is in `environ` already.
+    `profile` is that of the place (None: it has none); what it adds is in `environ` already. `restarts`: the run in
+    `run_dir` may live still; what it has of the box is free by then, and nothing is written down.
     """
 
     spec: JobSpec
@@ -39,6 +40,7 @@ class CheckContext:
     root: str = ""
     image_record: str = ""
     profile: Profile | None = None
+    restarts: bool = False
     job_environ: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -54,6 +56,11 @@ class CheckContext:
     def runs_place(self) -> str:
         """Where the run directory is, or would be made."""
         return self.run_dir or os.path.abspath(default_root(self.environ))
+
+    @property
+    def ending_run_id(self) -> str:
+        """The run whose cards and memory are free by then; empty: none."""
+        return os.path.basename(self.run_dir) if self.restarts and self.run_dir else ""
 
 
 def passed(check: str, subject: str, evidence: str) -> Finding:

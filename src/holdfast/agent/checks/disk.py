@@ -82,20 +82,21 @@ def check_mirror(situation: CheckContext) -> Iterator[Finding]:
     spec = situation.spec
     if spec.checkpoints.mirror is not None:
         yield from _check_lasting(situation, "checkpoints.mirror", spec.checkpoints.mirror)
-        yield from _check_mount(situation.run_dir, spec.checkpoints.mirror, "checkpoints.mirror", wire.MIRROR)
+        mirror = (spec.checkpoints.mirror, "checkpoints.mirror", wire.MIRROR)
+        yield from _check_mount(situation.run_dir, *mirror, keep=not situation.restarts)
     if spec.results.to is not None:
         if not os.path.isdir(os.path.dirname(spec.results.to)):
             seen = f"{os.path.dirname(spec.results.to)} is not there"
             yield failed("results.to", spec.results.to, seen, "mount it, or name another place: results.to")
             return
         yield from _check_lasting(situation, "results.to", spec.results.to)
-        yield from _check_mount(situation.run_dir, spec.results.to)
+        yield from _check_mount(situation.run_dir, spec.results.to, keep=not situation.restarts)
 
 
 def _check_mount(
-    run_dir: str | None, to: str, key: str = "results.to", name: str = wire.DESTINATION
+    run_dir: str | None, to: str, key: str = "results.to", name: str = wire.DESTINATION, *, keep: bool = True
 ) -> Iterator[Finding]:
-    """The mount is there still that an earlier attempt saw; written down for whoever copies there, and the next one."""
+    """The mount is there still that an earlier attempt saw; `keep`: for whoever copies there, and the next attempt."""
     if run_dir is None:
         return
     path = f"{run_dir}/{name}"
@@ -108,7 +109,7 @@ def _check_mount(
         now = look_at(to)
         if words := describe_loss(before, now):
             yield failed(key, to, words, f"mount it again, or name another place: {key}")
-        elif now is not None:
+        elif now is not None and keep:
             write_destination(path, now)
     except OSError as error:
         seen = f"not told on which mount it is: {error.strerror}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from holdfast.agent.plan import sharing_by_memory
 from holdfast.agent.plan.card_fitness import mark_unfit
@@ -15,15 +15,16 @@ from holdfast.diagnosis.cards.fabric import judge_fabric, read_fabric
 from holdfast.diagnosis.cards.health import judge_card_health
 from holdfast.diagnosis.cards.witness import ask_kernel
 from holdfast.diagnosis.kernel.log import read_kernel_log
-from holdfast.host.gpu.allocation import find_unproven, imposed_allocation
+from holdfast.host.gpu.allocation import find_unproven
 from holdfast.host.gpu.inventory import read_inventory
 from holdfast.host.gpu.processes import read_process_view
 from holdfast.host.lease.area import open_area
 from holdfast.host.lease.survey import survey_leases
 from holdfast.model.errors import HoldfastError
 from holdfast.model.finding import Finding, Level
-from holdfast.model.gpu import Inventory, InventorySource
+from holdfast.model.gpu import Card, GpuProcess, Inventory, InventorySource
 from holdfast.model.lease import LeasedDevice
+from holdfast.model.record import replace
 
 from .context import CheckContext, failed, passed, unknown, warned
 
@@ -48,6 +49,8 @@ def check_cards(situation: CheckContext) -> Iterator[Finding]:
         inventory = read_inventory(READ_WITHIN_S)
 
     inventory = mark_unfit(inventory, situation.rules, situation.environ)
+    if situation.ending_run_id:
+        inventory = replace(inventory, cards=tuple(_free(card, situation.ending_run_id) for card in inventory.cards))
     if not inventory.cards:
         report = failed if inventory.complete else unknown
         seen = inventory.reason or "this box has none"
@@ -59,14 +62,27 @@ def check_cards(situation: CheckContext) -> Iterator[Finding]:
     yield from _judge(situation, inventory)
 
 
-def check_possible(situation: CheckContext) -> Iterator[Finding]:
-    """No more is asked for than this box can ever give; inside of a scheduler's allocation that decides."""
-    spec = situation.spec
-    if not spec.gpus.wanted or imposed_allocation(situation.environ) is not None:
-        return
-    inventory = read_inventory(READ_WITHIN_S) if situation.inventory is None else situation.inventory
-    for why in find_impossible(spec, inventory, situation.rules):
-        yield failed("cards", "cards", why, ASK_FOR_LESS)
+def _free(card: Card, run_id: str) -> Card:
+    """The card with the memory that it has once this run has ended: all that no process of another has.
+
+    Slices as the card. What nobody accounts for counts as the run's: a start judges it again.
+    """
+    slices = (
+        replace(part, memory_used_bytes=_sum_others(part.processes, run_id)) if _is_on(part.processes, run_id) else part
+        for part in card.mig_slices
+    )
+    card = replace(card, mig_slices=tuple(slices))
+    if card.memory_total_bytes is None or not _is_on(card.processes or (), run_id):
+        return card
+    return replace(card, memory_free_bytes=card.memory_total_bytes - _sum_others(card.processes or (), run_id))
+
+
+def _is_on(processes: Iterable[GpuProcess], run_id: str) -> bool:
+    return any(process.run_id == run_id for process in processes)
+
+
+def _sum_others(processes: Iterable[GpuProcess], run_id: str) -> int:
+    return sum(process.used_bytes or 0 for process in processes if process.run_id != run_id)
 
 
 def check_allocation(situation: CheckContext) -> Iterator[Finding]:
@@ -96,6 +112,7 @@ def _judge(situation: CheckContext, inventory: Inventory) -> Iterator[Finding]:
         rules=card_rules(spec, situation.rules),
         imposed=situation.environ.get("CUDA_VISIBLE_DEVICES"),
         device_order=situation.environ.get("CUDA_DEVICE_ORDER"),
+        own_run_id=situation.ending_run_id or None,
         rooms=None if shared is None else shared.rooms,
     )
     if choice.devices:
@@ -163,9 +180,15 @@ def _read_leases(
         seen = survey_leases(area, tuple(devices))
     except HoldfastError as error:
         return {}, None, failed("cards.leases", "lease area", str(error), error.hint or "see docs/leases.md")
-    held, shared, spec = seen.busy, None, situation.spec
+    ending, spec, shared = situation.ending_run_id, situation.spec, None
+    own = next((one.seen.record for one in seen.leases if one.seen.record.run_id == ending), None) if ending else None
+    if own is not None:
+        left = {uuid: tuple(item for item in busy if item.run_id != ending) for uuid, busy in seen.busy.items()}
+        seen = replace(seen, busy=left)
+    held = seen.busy
     if spec.gpu.share:
-        asker = sharing_by_memory.SharingRequest("", 0, spec.gpu.memory_bytes)
+        attempt = 0 if own is None else own.attempt
+        asker = sharing_by_memory.SharingRequest(ending, attempt, spec.gpu.memory_bytes)
         shared = sharing_by_memory.survey_sharing(area, inventory, asker, card_rules(spec, situation.rules))
         held = sharing_by_memory.drop_sharers(seen)
     leased = {}
@@ -174,5 +197,5 @@ def _read_leases(
             leased[uuid] = busy[0].holder + (f", since {busy[0].since}" if busy[0].since else "")
     policy = build_policy(spec, situation.rules, simulated=inventory.source is InventorySource.SIMULATED)
     leased.update(describe_reserved(policy, area, devices))
-    barred = next(judge_policy(policy, area, spec.gpus.wanted, situation.busy_level), None)
+    barred = next(judge_policy(policy, area, spec.gpus.wanted, situation.busy_level, own=own), None)
     return leased, shared, barred

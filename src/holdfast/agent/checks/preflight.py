@@ -3,7 +3,8 @@
 Cheap checks come first, so that a typo is answered before a driver is asked. A check that breaks is a finding of its
 own and hides nothing of the others. Nothing is left behind: whatever a check makes to try something, it removes.
 
-Run by the supervisor before it takes a lease, by `holdfast preflight` on demand, with the same result.
+Run by the supervisor before it takes a lease, by `holdfast preflight` on demand, and by `holdfast restart` before it
+stops anything, with the same result.
 """
 
 from __future__ import annotations
@@ -11,11 +12,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+from holdfast.agent.plan.profile import find_variables, read_profile
+from holdfast.agent.view.source_change import read_origin
 from holdfast.core.job.nodes import refuse_nodes
 from holdfast.core.job.setup import put_setup_first
 from holdfast.core.rules.rules import Rules
 from holdfast.host.files.rules_file import read_rules
-from holdfast.model.errors import PreflightFailed
+from holdfast.host.gpu.allocation import imposed_allocation
+from holdfast.host.gpu.inventory import read_inventory
+from holdfast.host.process.offload import Offload, OffloadFailed
+from holdfast.model import wire
+from holdfast.model.errors import PreflightFailed, ResourceBusy
 from holdfast.model.finding import Finding, Level, PreflightReport, report_preflight, worst
 from holdfast.model.gpu import Inventory
 from holdfast.model.job import JobSpec
@@ -28,9 +35,10 @@ from .profile import lasting
 
 Check = Callable[[CheckContext], Iterable[Finding]]
 
-CHECKS_OF_COMMAND: tuple[Check, ...] = (command.check_workdir, command.check_command, command.check_script)
 CHECKS: tuple[Check, ...] = (
-    *CHECKS_OF_COMMAND,
+    command.check_workdir,
+    command.check_command,
+    command.check_script,
     command.check_secrets,
     environment.check_job_secrets,
     command.check_installs,
@@ -71,33 +79,83 @@ CHECKS: tuple[Check, ...] = (
     gpu.check_cards,
 )
 """All checks, in the order in which they run."""
-CHECKS_OF_CHANGE: dict[Check, Callable[[JobSpec], object]] = {
-    gpu.check_possible: lambda spec: (spec.gpus, spec.gpu),
-    box.check_limits: lambda spec: spec.limits,
-    box.check_containment: lambda spec: spec.containment,
-}
-"""Checks of what no stop of a run changes, each with the part of the job that it is about."""
 
 
-def refuse_bad_restart(before: JobSpec, spec: JobSpec, environ: Mapping[str, str], *, recorded: bool = False) -> None:
-    """Refuse what could never start here, before anything is stopped for it.
+def refuse_bad_restart(
+    run_dir: str,
+    before: JobSpec,
+    spec: JobSpec,
+    environ: Mapping[str, str],
+    *,
+    recorded: bool = False,
+    dry_run: bool = False,
+) -> None:
+    """Refuse what a start would refuse now, before the run in `run_dir` is stopped for it.
 
-    What may have gone since the start is looked at always, but for the files of the command where what was `recorded`
-    runs; what the box has, or can hold, where it differs from `before`.
+    What the run itself has of the box counts as free. Of cards that are asked for as `before` it is enough that they
+    can be read: the run has them, or had. `recorded`: the files of the command are those that were copied. A
+    `dry_run` does not try the smoke test.
 
     Raises:
-        PreflightFailed: its directory, its program or its script is not there or cannot be run; or what it asks for of
-            cards, limits, containment, secrets or images is more than this box can ever give.
+        PreflightFailed: a check failed, or did not answer in time.
+        ResourceBusy: other cards are asked for than before, and they are taken.
         StorageError: the rules file cannot be trusted or read.
     """
-    context = CheckContext(put_setup_first(spec), read_rules(environ), environ)
-    checks = [command.check_workdir] if recorded else [*CHECKS_OF_COMMAND]
-    checks += [environment.check_job_secrets, inputs.check_image]
-    checks += [check for check, part in CHECKS_OF_CHANGE.items() if part(before) != part(spec)]
-    found = [finding for check in checks for finding in run_one(check, context) if finding.level is Level.FAIL]
-    if found:
-        text = "\n".join(f"{item.id}: {item.subject}: {item.evidence}" for item in found)
-        raise PreflightFailed(text, hint=f"nothing was stopped; {found[0].remedy}")
+    rules = read_rules(environ)
+
+    def work() -> object:
+        failed, busy = _check_restart(run_dir, before, spec, rules, environ, recorded=recorded, dry_run=dry_run)
+        return wire.encode(failed), wire.encode(busy)
+
+    try:
+        # In a child, as at a start: a disk that hangs must not keep anybody from an answer.
+        failed, busy = Offload(work).wait(spec.timeouts.preflight_s)
+    except OffloadFailed as error:
+        hint = "nothing was stopped; see what hangs: holdfast doctor"
+        raise PreflightFailed(f"the checks before a restart gave no result: {error}", hint=hint) from error
+    if failed:
+        found = [wire.decode(Finding, value) for value in failed]
+        raise PreflightFailed(_list(found), hint=f"nothing was stopped; {found[0].remedy}")
+    if busy:
+        hint = "nothing was stopped; restart it when they are free, or ask for other cards: see `holdfast gpus`"
+        raise ResourceBusy(_list([wire.decode(Finding, value) for value in busy]), hint=hint)
+
+
+def _list(findings: Iterable[Finding]) -> str:
+    return "\n".join(f"{item.id}: {item.subject}: {item.evidence}" for item in findings)
+
+
+def _check_restart(
+    run_dir: str,
+    before: JobSpec,
+    spec: JobSpec,
+    rules: Rules,
+    environ: Mapping[str, str],
+    *,
+    recorded: bool,
+    dry_run: bool,
+) -> tuple[list[Finding], list[Finding]]:
+    """What failed; and where nothing did, what is busy for a job that does not wait."""
+    reads = spec.gpus.wanted and imposed_allocation(environ) is None
+    inventory = read_inventory(gpu.READ_WITHIN_S) if reads else None
+    stated = read_origin(run_dir).get("profile")
+    profile = None if stated is None else read_profile(stated)
+    environ = {**environ, **find_variables(profile, spec, environ)}
+    situation = make_context(spec, rules, environ=environ, run_dir=run_dir, inventory=inventory)
+    situation = replace(situation, profile=profile, restarts=True)
+    judges = inventory is not None and (not inventory.cards or (before.gpus, before.gpu) != (spec.gpus, spec.gpu))
+    skipped = [] if judges else [gpu.check_cards]
+    skipped += [command.check_command, command.check_script] if recorded else []
+    found = [finding for check in CHECKS if check not in skipped for finding in run_one(check, situation)]
+    # Cards that cannot be read are none that could be had.
+    unread = [item for item in found if item.id == "cards" and item.level is Level.UNKNOWN]
+    failed = [item for item in found if item.level is Level.FAIL] + unread
+    if not failed and not dry_run:
+        failed = [item for item in run_one(smoke.check_smoke, situation) if item.level is Level.FAIL]
+    if failed or not judges or spec.gpu.wait_s > 0:
+        return failed, []
+    again = run_one(gpu.check_cards, replace(situation, busy_level=Level.FAIL))
+    return [], [item for item in again if item.level is Level.FAIL]
 
 
 def examine_job(

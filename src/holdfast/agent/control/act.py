@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from holdfast.agent.view.run_view import RunView
 
+PUT_BACK = "put that file back, from a backup or a copy of the run, and repeat this"
+"""What to do about a damaged record of which holdfast has no second one."""
 STUCK_WAIT_S = 5.0
 """How long something that survived KILL is waited for before it is reported."""
 
@@ -40,7 +42,8 @@ def require_actionable(view: RunView) -> None:
 
     Raises:
         NoSuchRun: there is no attempt.
-        StorageError: a run of another box, an unreadable state, or one that was removed while its job lives.
+        StorageError: a run of another box, a state that cannot be read while nobody is seen to supervise it, or one
+            that was removed while its job lives.
     """
     if view.reach is RunReach.ELSEWHERE and view.scheduler:
         raise StorageError(
@@ -60,12 +63,25 @@ def require_actionable(view: RunView) -> None:
                 hint="look at them with ps and end them with kill: without its records holdfast signals nothing",
             )
         raise build_unbegun_error(view)
-    if view.state is None and not view.over:
-        what = "; ".join(f"{item.path}: {item.reason}" for item in view.unreadable) or "it has no state.json"
+    # A living supervisor hears a request whatever stands in its state.
+    if view.state is None and not view.over and not view.supervised:
+        what = "; ".join(item.words for item in view.unreadable) or "it has no state.json"
         raise StorageError(
             f"{view.run_id} cannot be acted on: {what}",
             hint=f"holdfast show {view.run_id} tells what can still be read",
         )
+
+
+def require_job(view: RunView) -> None:
+    """Refuse where what a run is to run cannot be read.
+
+    Raises:
+        StorageError: a record of its job is damaged, closed or gone.
+    """
+    broken = view.find_unreadable(wire.RUN) or view.find_unreadable(wire.JOB)
+    if broken is not None:
+        stops = f"; holdfast stop {view.run_id} works without it" if view.supervised else ""
+        raise StorageError(f"the job of {view.run_id} is not known: {broken.words}", hint=PUT_BACK + stops)
 
 
 def supervise(view: RunView, environ: Mapping[str, str] | None = None) -> None:
@@ -74,10 +90,10 @@ def supervise(view: RunView, environ: Mapping[str, str] | None = None) -> None:
     Raises:
         StorageError: what a supervisor has to know of the run cannot be read, so that none could take it up.
     """
-    if broken := next((item for item in view.unreadable if item.path.endswith(f"/{wire.RUN}")), None):
+    if broken := view.find_unreadable(wire.RUN):
         raise StorageError(
-            f"no supervisor can take {view.run_id} up: {broken.path}: {broken.reason}",
-            hint=f"put a copy of that file back and repeat this. What lives of the run goes on: holdfast show "
+            f"no supervisor can take {view.run_id} up: {broken.words}",
+            hint=f"{PUT_BACK}. What lives of the run goes on: holdfast show "
             f"{view.run_dir} has its pids; without that file holdfast signals nothing, end them with kill",
         )
     environ = restore_recorded(view.record, os.environ) if environ is None else environ

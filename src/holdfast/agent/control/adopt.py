@@ -79,9 +79,10 @@ def adopt(run_dir: str, *, environ: Mapping[str, str]) -> RunView:
         require_actionable(view)
         if view.over:
             raise UsageError(f"{view.run_id} has ended ({view.condition})", hint=f"holdfast restart {view.run_id}")
-        if view.supervised and view.state is not None and view.state.supervisor is not None:
+        if view.supervised:
+            who = "" if view.supervisor_process is None else f" (pid {view.supervisor_process.pid})"
             raise UsageError(
-                f"{view.run_id} has a supervisor (pid {view.state.supervisor.pid}); one is enough",
+                f"{view.run_id} has a supervisor{who}; one is enough",
                 hint=f"holdfast attach {view.run_id}",
             )
         rest = {name: value for name, value in environ.items() if name not in RECORDED}

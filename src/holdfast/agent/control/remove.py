@@ -3,8 +3,9 @@
 Removed is a directory that holdfast made: directly inside a runs root, named by a run id, owned by this account, no
 symbolic link, with a `run.json` (or nothing but what is made before it) and nothing of the run alive, in which nothing
 is mounted. It is first renamed out of the list in one step, then emptied by directory descriptors that never follow a
-link and never enter another mount; links inside are removed as links. An interrupted removal leaves a ``.removing-``
-directory, and an interrupted making a hidden one: the next removal under that root and `reconcile` take them along.
+link and never enter another mount; links inside are removed as links. What its supervisors kept in memory, where the
+disk took no record, goes once it has left the list. An interrupted removal leaves a ``.removing-`` directory, and an
+interrupted making a hidden one: the next removal under that root and `reconcile` take them along.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import shlex
 import stat
 from typing import TYPE_CHECKING
 
-from holdfast.agent.kept_environment import ENDING
+from holdfast.agent.kept_environment import ENDING, drop_environment
 from holdfast.agent.view import observe
 from holdfast.agent.view.find import find_run
 from holdfast.agent.view.runs.listing import read_runs
@@ -34,6 +35,7 @@ from holdfast.model.ids import is_run_id
 from holdfast.model.record import record
 from holdfast.store.paths import default_root
 
+from .act import PUT_BACK
 from .create import sweep_run
 from .run_lock import hold_run_lock
 from .settle import settle_vanished
@@ -167,18 +169,21 @@ def check_removable(run_dir: str, *, root: str, dry_run: bool = False) -> Remova
     Raises:
         UsageError: it has not ended, or is not a run of holdfast directly inside `root`.
         NotPermitted: it belongs to somebody else.
-        StorageError: it is a link, leads out of the root, or something is mounted in it.
+        StorageError: it is a link, leads out of the root, its record is damaged, or something is mounted in it.
     """
     run_id = os.path.basename(run_dir)
     _check_place(run_dir, root)
     view = observe.observe_run(run_dir) if dry_run else settle_vanished(run_dir)
     if not view.record and not _is_unfinished(run_dir):
+        by_hand = f"see with ps that nothing of it lives, then rm -r {run_dir}"
+        if (broken := view.find_unreadable(wire.RUN)) and os.path.lexists(broken.path):
+            raise StorageError(f"what {run_id} is cannot be told: {broken.words}", hint=f"{PUT_BACK}, or {by_hand}")
         raise UsageError(f"{run_dir} has no readable {wire.RUN}: it is not known to be a run", hint="remove it by hand")
     if not view.over and view.attempt and not (dry_run and view.vanished):
         by_hand = f"whether it has ended cannot be told: see with ps that nothing of it lives, then rm -r {run_dir}"
         raise UsageError(
             f"{run_id} has not ended: it is {view.condition}" + (f" ({view.note})" if view.note else ""),
-            hint=by_hand if view.state is None else f"holdfast stop {run_id}",
+            hint=by_hand if view.state is None and not view.supervised else f"holdfast stop {run_id}",
         )
     members = processes.find_marked(run_id)
     if members or view.supervised:
@@ -217,6 +222,7 @@ def remove_run(candidate: RemovableRun, *, root: str) -> None:
                 raise StorageError(
                     f"{candidate.run_dir} could not be removed: {error.strerror}", hint="it is whole; see the directory"
                 ) from error
+            _clear_memory(candidate.run_id)
             with contextlib.suppress(FileNotFoundError):  # another removal under this root has taken it along
                 files.remove_child(parent, aside, os.path.join(root, aside))
         except OSError as error:
@@ -226,6 +232,16 @@ def remove_run(candidate: RemovableRun, *, root: str) -> None:
             ) from error
         finally:
             os.close(parent)
+
+
+def _clear_memory(run_id: str) -> None:
+    """Remove what supervisors of a removed run kept in memory, unless another directory of this name may need it."""
+    if any(os.path.lexists(f"{root}/{run_id}") for root in list_roots()):
+        return
+    for kept_of, attempt in fallback.list_aside():
+        if kept_of == run_id:
+            fallback.clear(run_id, attempt)
+    drop_environment(run_id)
 
 
 def list_unfinished(root: str) -> list[str]:

@@ -14,7 +14,7 @@ from holdfast.agent.view.observe import observe_run
 from holdfast.agent.view.source_change import find_file_changes_within
 from holdfast.host.files.job_change import has_checkpoint
 from holdfast.host.process import processes
-from holdfast.model.errors import PreflightFailed, StillAlive, UsageError
+from holdfast.model.errors import PreflightFailed, StillAlive, StorageError, UsageError
 from holdfast.model.record import record
 from holdfast.model.run import RequestKind
 
@@ -76,6 +76,7 @@ def restart_run(
 
     Raises:
         StillAlive: the run is not over, or something of it is left: nothing was started.
+        StorageError: nothing can be written; the message says so where the run is over by then.
         PlaceError: its scheduler does not answer; the same call goes on.
         ResourceBusy: another restart is under way.
         UsageError: what was recorded cannot be run instead of what was changed.
@@ -99,11 +100,15 @@ def restart_run(
             raise StillAlive(
                 f"{view.run_id} was not restarted: processes of it live: {pids}", hint="look at them with ps"
             )
-        wanted = change()
-        job = before if wanted is None else wanted.job
-        code, changes = renew_code(run_dir, job, anew=names_other_files(before, job), recorded=recorded)
-        attempt = next_attempt(run_dir, "restart", code=code, change=wanted)
-        launch.start_supervisor(run_dir, attempt, environ=environ, reason="restart")
+        try:
+            wanted = change()
+            job = before if wanted is None else wanted.job
+            code, changes = renew_code(run_dir, job, anew=names_other_files(before, job), recorded=recorded)
+            attempt = next_attempt(run_dir, RESTART, code=code, change=wanted)
+            launch.start_supervisor(run_dir, attempt, environ=environ, reason=RESTART)
+        except StorageError as error:
+            words = f"{view.run_id} is over now, and was not started again: {error}"
+            raise StorageError(words, hint=error.hint) from error
         return Restarted(
             view.run_id,
             run_dir,

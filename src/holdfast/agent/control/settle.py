@@ -53,7 +53,8 @@ def settle_run(view: RunView, *, follow_on: bool = False) -> bool:
             else:
                 end_by_successor(view)
     except ResourceBusy:
-        # Somebody takes it up or begins it again just now.
+        # Somebody takes it up or begins it again just now: perhaps the very restart that we are part of, whose stop
+        # gives it a supervisor without us.
         return False
     return True
 

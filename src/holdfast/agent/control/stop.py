@@ -180,7 +180,7 @@ def _signal_supervisor(view: RunView, request: RequestKind) -> bool:
 
     Two signals of a kind that are pending at once are one: the second waits until the first was acted upon.
     """
-    supervisor = view.state.supervisor if view.state is not None else None
+    supervisor = view.supervisor_process
     if supervisor is None or not view.supervised:
         return False
     if request is RequestKind.STOP:

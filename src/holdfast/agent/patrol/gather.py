@@ -41,7 +41,14 @@ def gather_evidence(run_dir: str, limits: StallLimits, ourselves: frozenset[int]
     alive = Presence.ALIVE in (view.supervisor, view.keeper, view.job) or bool(members)
     ending = _read_ending(view, job=_judge_job(view, bool(members)))
     live = not view.over and view.reach is RunReach.HERE and view.attempt > 0
-    return RunEvidence(ending, _read_vitals(view, limits) if live else AlarmEvidence(), view.attempt, alive)
+    vitals = _read_vitals(view, limits) if live else AlarmEvidence()
+    return RunEvidence(ending, vitals, view.attempt, alive, _describe_damage(view))
+
+
+def _describe_damage(view: RunView) -> str:
+    """What of the record of its job cannot be read: whoever acts on the run needs it, also after its end."""
+    broken = view.find_unreadable(wire.RUN) or view.find_unreadable(wire.JOB)
+    return "" if broken is None else broken.words
 
 
 # ---------------------------------------------------------------------------------------------- the completion test
@@ -142,7 +149,8 @@ def _read_failure(view: RunView) -> tuple[str, str, str]:
 
 
 def _read_vitals(view: RunView, limits: StallLimits) -> AlarmEvidence:
-    now, unread = clock.epoch_s(), []
+    damaged = _describe_damage(view)
+    now, unread = clock.epoch_s(), [damaged] if damaged else []
     spec = view.spec
     samples: list[tuple[float, dict[str, Any]]] = []
     told = ""

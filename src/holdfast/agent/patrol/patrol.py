@@ -103,6 +103,7 @@ def _judge(root: str, run_id: str, answer: RunEvidence | str, limits: StallLimit
         alive=look.alive,
         step=look.vitals.step,
         progress_age_s=look.vitals.progress_age_s,
+        damaged=look.damaged,
     )
 
 

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable
 from enum import Enum
 
-from holdfast.agent.control.act import wait_over
+from holdfast.agent.control.act import PUT_BACK, wait_over
 from holdfast.agent.control.adopt import adopt
 from holdfast.agent.control.remove import sweep
 from holdfast.agent.control.run_lock import can_lock
@@ -139,6 +139,8 @@ def reconcile(roots: Iterable[str], *, dry_run: bool = False, whole_s: float = W
             unread.append(f"{seen.run_id}: {ending.text}")
         elif ending.row in ORPHANED:
             repairs += _settle_run(seen.run_dir, dry_run=dry_run, late=clock.monotonic_s() >= deadline)
+        if seen.damaged and ending.row not in ("incomplete", "unreadable"):
+            unread.append(f"{seen.run_id}: {seen.damaged}; {PUT_BACK}")
     records = sentinel_records.list_all()
     for path, kept in records:
         repair = _clear_sentinel(path, kept, dry_run=dry_run)

@@ -150,7 +150,7 @@ def plan_entry(
     Raises:
         UsageError: there is no such interval.
     """
-    which, user = TimerKind(clock) if clock else schedule.choose_scheduler(), user_name(os.geteuid())
+    which, user = TimerKind(clock) if clock else schedule.choose_timer_kind(), user_name(os.geteuid())
     arguments = ["--notify-command", notify_command] if notify_command else []
     arguments += ["--notify"] if by_config else []
     entry = schedule.build_entry(which, every_s, arguments, seed=f"{user}@{os.uname().nodename}")

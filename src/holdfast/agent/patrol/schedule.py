@@ -176,7 +176,7 @@ def unit_directory() -> str:
     return f"{base}/systemd/user"
 
 
-def choose_scheduler(*, hint: str = "") -> TimerKind:
+def choose_timer_kind(*, hint: str = "") -> TimerKind:
     """What this box has: a running user manager, else cron. `hint` is what to do without either.
 
     Raises:

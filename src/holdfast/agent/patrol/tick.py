@@ -15,7 +15,10 @@ EXIT_BLIND = StorageError.exit_code
 
 @record
 class ObservedRun:
-    """One run in a tick: what was seen, what it means, and whether that is news since the last tick."""
+    """One run in a tick: what was seen, what it means, and whether that is news since the last tick.
+
+    `damaged` is as in `RunEvidence`.
+    """
 
     run_id: str
     run_dir: str
@@ -25,6 +28,7 @@ class ObservedRun:
     step: int | None = None
     progress_age_s: float | None = None
     news: bool = True
+    damaged: str = ""
 
     @property
     def standing(self) -> RunStatus:

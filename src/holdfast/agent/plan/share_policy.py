@@ -10,7 +10,7 @@ from holdfast.host.lease.area import LeaseArea
 from holdfast.host.lease.share_policy import SharePolicy
 from holdfast.model.finding import Finding, Level
 from holdfast.model.job import JobSpec
-from holdfast.model.lease import LeasedDevice
+from holdfast.model.lease import LeasedDevice, LeaseRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,9 +31,14 @@ def find_longest_hold(spec: JobSpec, rules: Rules) -> float | None:
     return longest_s + (ceiling_s if spec.grace_s is None else min(spec.grace_s, ceiling_s))
 
 
-def judge_policy(policy: SharePolicy, area: LeaseArea, count: int, level: Level) -> Iterator[Finding]:
-    """What the rules say to `count` more cards for this account: nothing, that others go first, or no (`level`)."""
-    bars, borrows = policy.describe_standing(area, count)
+def judge_policy(
+    policy: SharePolicy, area: LeaseArea, count: int, level: Level, *, own: LeaseRecord | None = None
+) -> Iterator[Finding]:
+    """What the rules say to `count` more cards for this account: nothing, that others go first, or no (`level`).
+
+    A lease of `own`'s run is about to end and does not count.
+    """
+    bars, borrows = policy.describe_standing(area, count, own=own)
     for text in bars:
         yield Finding("rules.share", level, "this account", text, "wait for it: gpu: {wait: 2h}")
     if borrows and not bars:

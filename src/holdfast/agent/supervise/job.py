@@ -25,6 +25,7 @@ from holdfast.host.clock import boottime_ns, epoch_s, monotonic_s, utc_now
 from holdfast.host.contain import members
 from holdfast.host.contain.create import find_group
 from holdfast.host.job.keeper import describe_status, write_status
+from holdfast.host.job.output import OutputFile
 from holdfast.host.job.spawn import SpawnFailed
 from holdfast.host.process import pidfd, witness
 from holdfast.host.process.processes import has_pending, is_alive, read_command, read_environ
@@ -342,8 +343,10 @@ class JobControl:
         if pipe is None:
             self._context.recorder.log("the job's output can no longer be read; the job goes on")
         else:
-            path = self._context.recorder.path(wire.OUTPUT)
-            self._drain = OutputTakeover(self._context.loop, pipe, path, self._context.spec.output_max_bytes)
+            context = self._context
+            path, attempt = context.recorder.path(wire.OUTPUT), (context.run_id, context.attempt)
+            output = OutputFile(path, context.spec.output_max_bytes, attempt)
+            self._drain = OutputTakeover(context.loop, pipe, output)
         if self._held_job is not None:
             self._context.loop.add_process(self._held_job, self._on_job_gone)
 

@@ -39,10 +39,10 @@ def open_output(job_pid: int, kept: int | None) -> int | None:
 class OutputTakeover:
     """Moves what the job writes into its log, from the loop; owns `pipe`."""
 
-    def __init__(self, loop: Loop, pipe: int, path: str, max_bytes: int) -> None:
+    def __init__(self, loop: Loop, pipe: int, output: OutputFile) -> None:
         """Begin to drain."""
         self._loop, self._pipe = loop, pipe
-        self._output = OutputFile(path, max_bytes)
+        self._output = output
         os.set_blocking(pipe, False)
         loop.add(pipe, self._take)
 

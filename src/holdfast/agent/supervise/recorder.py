@@ -8,6 +8,7 @@ the fault is said once on the log and once as an event, and the run goes on (OBS
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.requests import read_own
@@ -51,6 +52,7 @@ class Recorder:
         self.run_dir, self.run_id, self.attempt = run_dir, run_id, attempt
         self.directory = wire.attempt_dir(run_dir, attempt)
         self.degraded = False
+        self._mended = False
         self._last_seq: int | None = None
 
     def path(self, name: str) -> str:
@@ -111,6 +113,25 @@ class Recorder:
         step = state.state
         durable = isinstance(step, (Running, Stopping, Ended)) or (isinstance(step, Starting) and step.job is not None)
         self.commit(wire.STATE, wire.to_bytes(state), durable=durable)
+
+    def mend_state(self, state: RunState) -> bool:
+        """Commit the state again where somebody else has damaged or removed it; whether that was needed.
+
+        One that is whole is left alone: where no lock can tell, another supervisor may have written it. So is a
+        directory that is gone.
+        """
+        try:
+            self.read_state()
+        except (OSError, wire.WireError) as error:
+            if not os.path.isdir(self.directory):
+                return False
+            if not self._mended:
+                self._mended = True
+                self.log(f"somebody has damaged {self.path(wire.STATE)} ({error}); it is written anew")
+                self.event("state_mended", path=self.path(wire.STATE), why=str(error))
+            self.commit_state(state)
+            return True
+        return False
 
     def read_state(self) -> RunState:
         """The committed state.

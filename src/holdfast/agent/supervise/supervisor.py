@@ -39,7 +39,7 @@ from holdfast.core.run.lifecycle import decide
 from holdfast.host.box import BoxMatch, compare_boxes, read_box
 from holdfast.host.clock import boot_epoch_s, boottime_ns, monotonic_s, parse_utc, utc_now
 from holdfast.host.files.filesystems import is_local
-from holdfast.host.files.inotify import MOVED_TO, Inotify
+from holdfast.host.files.inotify import DELETE_SELF, MODIFY, MOVED_TO, Inotify
 from holdfast.host.process import libc
 from holdfast.host.process.processes import identify_self
 from holdfast.host.process.signals import STOPS, STOPS_IN_FOREGROUND, WARNINGS, hold_back
@@ -458,12 +458,31 @@ class Supervisor:
             self._poll_directory(POLL_SHARED_S)
 
         def take() -> None:
-            for event in queue.read():
-                self._on_file(event.name)
+            names = [event.name for event in queue.read()]
+            if wire.STATE in names or "" in names:
+                self._watch_state(queue)
+            for name in names:
+                self._on_file(name)
 
         self._loop.add(queue.fileno(), take)
 
+    def _watch_state(self, queue: Inotify) -> None:
+        """Mend our state where somebody has written over it or removed it; each file of that name is watched.
+
+        Whoever looks at the run or acts on it goes by it.
+        """
+        try:
+            queue.add(self._recorder.path(wire.STATE), MODIFY | DELETE_SELF)
+        except OSError:
+            # It is gone, or lies elsewhere: the disk refused it.
+            pass
+        self._mend_state()
+
+    def _mend_state(self) -> None:
+        self._recorder.mend_state(self._state)
+
     def _poll_directory(self, every_s: float) -> None:
+        self._mend_state()
         for name in (wire.DESIRED, wire.STATUS, wire.CHECKPOINT_WANTED, wire.LIMITS_WANTED):
             self._on_file(name)
         self._loop.timers.arm("poll", every_s, lambda: self._poll_directory(every_s))

@@ -5,7 +5,8 @@ Three facts are kept apart: what somebody *desires* (``desired.json``), what the
 (``state.json``), and what *this look* could reach (`RunReach`, `Presence`). Invariants:
 
 - A file that cannot be read or parsed is named in `RunView.unreadable`; the view then falls back to the exit record,
-  the status file, the event stream and the process table, and says which it used.
+  the status file, the event stream and the process table, and says which it used. A supervisor that no state names is
+  known by the lock of the run, which it holds for its life.
 - `lost` needs positive evidence: this very machine was rebooted since, or every recorded process is gone, nothing
   carries the run's marker, and no status was left. A run that was not provably begun on this box, in this table of
   processes, is only "last seen": its pids prove nothing here, whatever the host is called (`host.box`).
@@ -250,7 +251,8 @@ def _judge_reach(run_dir: str, state: RunState | None, host: str) -> tuple[RunRe
 
 def _look_for_processes(view: RunView) -> RunView:
     if view.state is None:
-        return _with(view, members=_find_members(view)) if view.attempt and not view.over else view
+        seen = _with(view, members=_find_members(view)) if view.attempt and not view.over else view
+        return _look_for_holder(seen) if seen.attempt else seen
     if view.over:
         return _with(view, rebooted=False)
     if view.reach is not RunReach.HERE:
@@ -265,6 +267,23 @@ def _look_for_processes(view: RunView) -> RunView:
     )
     if seen.supervisor is Presence.GONE and not seen.job_lives and not seen.rebooted:
         return _with(seen, members=_find_members(seen))
+    return seen
+
+
+def _look_for_holder(view: RunView) -> RunView:
+    """Whether somebody supervises a run whose state cannot be read, and who: whoever holds the lock of the run."""
+    path = f"{view.run_dir}/{wire.SUPERVISOR_LOCK}"
+    if view.over or view.reach is not RunReach.HERE or view.attempt != view.attempts[-1] or not files.is_locked(path):
+        return view
+    from holdfast.host.lease.holders import locks_on, read_kernel_locks  # lazy: for a damaged run that lives alone
+
+    takers = (lock.pid for lock in locks_on(path, read_kernel_locks() or ()) if lock.exclusive and lock.pid > 0)
+    found = next(filter(None, map(processes.identify, takers)), None)
+    seen = _with(view, supervisor=Presence.ALIVE, holder=found)
+    if view.find_unreadable(wire.STATE) is None:
+        # An attempt is made with its state, so somebody has removed it.
+        gone = Unreadable(f"{view.attempt_dir}/{wire.STATE}", "it does not exist")
+        return _with(seen, unreadable=(*view.unreadable, gone))
     return seen
 
 
@@ -364,7 +383,7 @@ def _describe(state: State) -> str:
 
 
 def _judge_without_state(view: RunView) -> tuple[str, str]:
-    broken = next((p for p in view.unreadable if p.path.endswith("/" + wire.STATE)), None)
+    broken = view.find_unreadable(wire.STATE)
     if broken is None:
         if view.reach is RunReach.UNREADABLE:
             return UNREADABLE, f"{view.run_dir} cannot be read"
@@ -372,13 +391,24 @@ def _judge_without_state(view: RunView) -> tuple[str, str]:
     reader = _describe_reader(view)
     outcome = view.exit.get("outcome")
     if outcome in {item.value for item in Outcome}:
-        return str(outcome), f"by {wire.EXIT}: {broken.path} is unreadable ({broken.reason}){reader}"
+        return str(outcome), f"by {wire.EXIT}: {broken.words}{reader}"
+    if view.supervised:
+        return UNREADABLE, f"{broken.words}; {_describe_holder(view)}"
     if view.members:
         pids = ", ".join(str(member.pid) for member in view.members)
-        return UNREADABLE, f"{broken.path}: {broken.reason}; processes with the run's marker live: {pids}{reader}"
+        return UNREADABLE, f"{broken.words}; processes with the run's marker live: {pids}{reader}"
     last = _last_event(view)
     told = f"; the last event is {last}" if last else ""
-    return UNREADABLE, f"{broken.path}: {broken.reason}{told}{reader}"
+    return UNREADABLE, f"{broken.words}{told}{reader}"
+
+
+def _describe_holder(view: RunView) -> str:
+    """Of a run whose state cannot be read, and whose supervisor lives: what to do."""
+    who = "its supervisor" if view.holder is None else f"its supervisor (pid {view.holder.pid})"
+    stat = None if view.holder is None else processes.read_stat(view.holder.pid)
+    if stat is not None and stat.state in "Tt":
+        return f"{who} was stopped by a signal, and writes it anew after kill -CONT {stat.pid}"
+    return f"{who} lives, hears holdfast stop {view.run_id}, and writes it anew when its state changes at the latest"
 
 
 def _describe_reader(view: RunView) -> str:

@@ -60,6 +60,11 @@ class Unreadable:
     path: str
     reason: str
 
+    @property
+    def words(self) -> str:
+        """The same for people."""
+        return f"{self.path} cannot be read ({self.reason})"
+
 
 @record
 class RunView:
@@ -69,10 +74,11 @@ class RunView:
     in one sentence what it rests on, or what to do. `attempts` are the numbers of all attempts, `attempt` the one
     looked at (0: there is none yet). `record`, `manifest`, `status`, `exit` and `heartbeat` are the files' JSON
     objects, empty when absent or unreadable. `members` are living processes found by the run's marker, looked for
-    only when nothing recorded lives. `change` is the ``job.json`` in force, empty while nobody changed the job.
-    `results` is what became of the copy of its results, but for the files. Where that was made up for after the end,
-    `exit` and the end say that it succeeded, and ``exit.json`` still says what was so then. `copy` says of which run
-    this is a copy, None for a run itself: a copy has no processes, whatever they say.
+    only when nothing recorded lives. `holder` is the supervisor of an attempt whose state cannot be read: the process
+    that holds the run's lock; None where that is not seen. `change` is the ``job.json`` in force, empty while nobody
+    changed the job. `results` is what became of the copy of its results, but for the files. Where that was made up
+    for after the end, `exit` and the end say that it succeeded, and ``exit.json`` still says what was so then. `copy`
+    says of which run this is a copy, None for a run itself: a copy has no processes, whatever they say.
     """
 
     run_dir: str
@@ -91,6 +97,7 @@ class RunView:
     job: Presence = Presence.UNRECORDED
     rebooted: bool = False
     members: tuple[ProcessId, ...] = ()
+    holder: ProcessId | None = None
     record: dict[str, Any] = field(default_factory=dict)
     manifest: dict[str, Any] = field(default_factory=dict)
     status: dict[str, Any] = field(default_factory=dict)
@@ -154,6 +161,15 @@ class RunView:
     def supervised(self) -> bool:
         """Whether its supervisor is there."""
         return self.supervisor is Presence.ALIVE
+
+    @property
+    def supervisor_process(self) -> ProcessId | None:
+        """Its supervisor, dead or alive: the one on record, else the one that holds its lock."""
+        return self.holder if self.state is None else self.state.supervisor
+
+    def find_unreadable(self, name: str) -> Unreadable | None:
+        """What was seen of a record that cannot be read; None when it can be, or is not there."""
+        return next((item for item in self.unreadable if item.path.endswith(f"/{name}")), None)
 
     @property
     def job_lives(self) -> bool:

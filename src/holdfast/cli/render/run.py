@@ -99,6 +99,8 @@ def print_dossier(dossier: Dossier, *, environment: bool, every_event: bool) -> 
     pairs(_state_lines(dossier), indent=2)
     _section("it stands still", describe_stall(dossier.run_id, dossier.events, ended=dossier.ended))
     _section("lease", describe_stale_lease(dossier.events, ended=dossier.ended))
+    if dossier.lost_output is not None and not dossier.ended:
+        _section("output", [("warning", dossier.lost_output.describe())])
     _section("messages", [("warning", line) for line in dossier.undelivered])
     _section("in doubt" if dossier.exit_code == 0 else "failure", _failure_lines(dossier))
     _section("job", _job_lines(dossier))
@@ -184,6 +186,8 @@ def _state_lines(dossier: Dossier) -> list[tuple[str, object]]:
         lines.append(("supervisor", _describe_process(seen.supervisor.value, seen.supervisor_pid)))
         lines.append(("keeper", _describe_process(seen.keeper.value, seen.keeper_pid)))
         lines.append(("job", _describe_process(seen.job.value, seen.job_pid)))
+    elif not view.over and seen.supervisor.value == "alive":
+        lines.append(("supervisor", _describe_process(seen.supervisor.value, seen.supervisor_pid)))
     if view.container is not None:
         inside = ", ".join(f"{one.name} {one.pid} (inside {one.inner_pid})" for one in view.container.processes[:8])
         lines.append(("container", f"{view.container.runtime} {view.container.id[:12]}, {view.container.digest}"))

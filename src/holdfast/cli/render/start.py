@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.model.lease import join_holder, name_labels
+from holdfast.model.lease import Witness, join_holder, name_labels
 
 from . import note
 
@@ -46,5 +46,5 @@ def _describe_busy(busy: list[Mapping[str, object]]) -> str:
     for one in busy:
         since = f" since {one['since']}" if one.get("since") else ""
         label = str(one["device"]) if one.get("index") is None else f"card {one['index']}"
-        held.setdefault(join_holder(str(one["device"]), str(one["holder"])) + since, []).append(label)
+        held.setdefault(join_holder(str(one["holder"]), Witness(one["witness"])) + since, []).append(label)
     return "; ".join(name_labels(labels) + words for words, labels in held.items())

@@ -56,6 +56,10 @@ def print_waited(waited: Waited) -> None:
         _print_jobs(waited)
     for run in waited.runs:
         note(run.gone or f"{run.run_id} {run.condition} (exit {run.exit_code}): {run.note}")
+        if run.doubt:
+            note(f"{run.run_id}: in doubt: {run.doubt} (holdfast diagnose {run.run_id})")
+        for warning in run.warnings:
+            note(f"{run.run_id}: warning: {warning} (holdfast show {run.run_id})")
 
 
 def _print_jobs(waited: Waited) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.agent.view.live.lines import FilteredLog, LogFile, follow_all, label_runs, read_all
-from holdfast.agent.view.live.logs import Logs, choose_attempts, find_missing, open_log, read_logs, stream
+from holdfast.agent.view.live.logs import Logs, choose_attempts, find_lost, find_missing, open_log, read_logs, stream
 from holdfast.agent.view.live.logs import follow as follow_log
 from holdfast.agent.view.nodes import name_output, read_nodes
 from holdfast.agent.view.runs.roots import list_roots
@@ -82,7 +82,8 @@ def command(  # noqa: PLR0913 - one for each option
     followed until none of its jobs goes on: those that begin meanwhile are shown, too.
 
     The job's bytes are printed as they are. Where the middle was cut because the output is capped, a line in it says
-    how much went. With --json at most the last 16 MiB and 200,000 lines, and how many bytes before them were left out.
+    how much went; what the disk refused is said behind it, on standard error. With --json at most the last 16 MiB and
+    200,000 lines, and how many bytes before them were left out.
     """
     if supervisor and events:
         raise UsageError("--supervisor and --events exclude each other", hint="choose one")
@@ -121,10 +122,19 @@ def _print_one(
             note(f"attempt {number}")
         start = begun if begun is not None and number == begun.attempt else None
         _print(run_dir, number, name, lines=lines, follow=follow and number == numbers[-1], start=start)
+        _tell_lost(run_dir, number, name)
         if name == wire.OUTPUT and nodes and (found := read_nodes(wire.attempt_dir(run_dir, number))):
             last = len(found.nodes) - 1
             others = "the other: --node 1" if last == 1 else f"the others: --node 1 to --node {last}"
             note(f"this is node 0 of {len(found.nodes)}; {others}")
+
+
+def _tell_lost(run_dir: str, attempt: int, name: str) -> None:
+    """Say that the disk refused some of what was printed, and so it is not all."""
+    lost = find_lost(run_dir, attempt, name)
+    if lost is not None:
+        run_id = os.path.basename(run_dir)
+        note(f"attempt {attempt} of {run_id}: {lost.describe()}; holdfast show {run_id}")
 
 
 def _means_group(name: str) -> bool:
@@ -193,6 +203,7 @@ class _Lines:
             for log in self._logs:
                 for line in read_all(log, self._lines):
                     self._write(line)
+            self._tell_lost()
         finally:
             self._close()
 
@@ -206,6 +217,7 @@ class _Lines:
                 note(f"{view.run_id} {view.condition}: {view.note}")
             if self._stuck:
                 note(f"nothing more comes by itself: {self._stuck}")
+            self._tell_lost()
         finally:
             self._close()
 
@@ -227,6 +239,10 @@ class _Lines:
 
     def _write(self, line: bytes) -> None:
         write_fully(sys.stdout.buffer, line)
+
+    def _tell_lost(self) -> None:
+        for log in self._logs:
+            _tell_lost(log.file.run_dir, log.file.attempt, self._name)
 
     def _close(self) -> None:
         for log in self._logs:

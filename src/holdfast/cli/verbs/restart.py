@@ -16,6 +16,7 @@ from holdfast.agent.place.carried.change import read_change, resolve_change_orde
 from holdfast.agent.queue.change.restarted import notify_queue
 from holdfast.agent.view.live.attempt import read_followed
 from holdfast.agent.view.live.start import prove_start
+from holdfast.agent.view.observe import observe_run
 from holdfast.agent.view.source_change import read_origin
 from holdfast.cli.attach import follow_run
 from holdfast.cli.duration_option import parse_duration_option
@@ -28,6 +29,7 @@ from holdfast.cli.render.job_change import describe_changes
 from holdfast.cli.render.start import describe_start
 from holdfast.cli.render.stop import StopReporter
 from holdfast.desk.caller import CALLER
+from holdfast.model import wire
 from holdfast.model.errors import UsageError
 from holdfast.model.record import record
 
@@ -80,8 +82,8 @@ def command(  # noqa: PLR0913 - its options
     At a place FILE is read at this desk, and the code stays what the run was begun with: where another one is here now
     that is refused, and --no-code takes up the job alone.
 
-    Nothing is stopped for what cannot be started here (78): a command, a directory or a configuration that is not
-    there, more cards than the box has, a limit that nothing holds, an image or a secret that is missing.
+    Nothing is stopped for what would not start: every check of a start comes first (78, see `holdfast preflight`), the
+    smoke test with them, and other cards than before must be free by then (75). What RUN itself has counts as free.
 
     A script, configuration or lock file that was changed since the last attempt is named and run as it is now;
     --recorded runs the copy of a shell script instead, and refuses where any other file was changed.
@@ -103,10 +105,15 @@ def command(  # noqa: PLR0913 - its options
     refuse_bad_configs((asked.config,))
     if not scheduled:
         # What a node has, this machine need not have.
-        refuse_bad_restart(before.spec, asked, os.environ, recorded=recorded)
+        if asked.smoke and not dry_run and not as_json:
+            note("the smoke test comes first: nothing is stopped yet")
+        refuse_bad_restart(found.run_dir, before.spec, asked, os.environ, recorded=recorded, dry_run=dry_run)
     if job is None and (edited := find_edited_file(before)):
         note(f"{edited} has changed since; --job {edited} takes it up")
     if dry_run:
+        view = observe_run(found.run_dir)
+        if view.find_unreadable(wire.STATE):
+            note(view.note)
         anew = names_other_files(before.spec, asked)
         files = tuple(change.words for change in find_code_changes(found.run_dir, anew=anew, recorded=recorded))
         _print_changes(found.run_id, changed, files, as_json=as_json)

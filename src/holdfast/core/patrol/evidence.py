@@ -126,12 +126,16 @@ LIMITS = StallLimits()
 
 @record
 class RunEvidence:
-    """One run as one look saw it. `alive` says whether a process that was recorded as its own lives."""
+    """One run as one look saw it. `alive` says whether a process that was recorded as its own lives.
+
+    `damaged` names what of its job's record cannot be read, and why; empty when all can be.
+    """
 
     ending: CompletionEvidence
     vitals: AlarmEvidence = AlarmEvidence()
     attempt: int = 0
     alive: bool = False
+    damaged: str = ""
 
 
 def learn_pace(

@@ -21,9 +21,11 @@ from holdfast.diagnosis.logs.scan import read_log
 from holdfast.host.clock import epoch_s, parse_utc
 from holdfast.host.files import fallback, files
 from holdfast.host.files.job_change import find_job, has_checkpoint, read_job_change
+from holdfast.host.job.output import read_lost_output
 from holdfast.model import wire
 from holdfast.model.finding import Finding
 from holdfast.model.pattern import compile_later
+from holdfast.model.record import replace
 from holdfast.model.run import Ended
 from holdfast.model.units import format_bytes
 from holdfast.model.wire import as_number, as_whole
@@ -247,6 +249,8 @@ def _epoch(text: str | None) -> float | None:
 
 def _read_words(source: AttemptFiles) -> tuple[Reading[LogFacts], tuple[Detection, ...]]:
     log = read_log(f"{source.directory}/{wire.OUTPUT}", rules=_read_rules(source), limit_bytes=MOST_LOG_BYTES)
+    if log.value is not None and read_lost_output(source.run_id, source.number, source.directory) is not None:
+        log = Reading(replace(log.value, whole=False))
     return log, judge_log(log)
 
 

@@ -96,11 +96,11 @@ def list_aside() -> list[tuple[str, int]]:
 def clear(run_id: str, attempt: int) -> None:
     """Remove the fallback directory of an attempt, once its records are where they belong."""
     aside = directory(run_id, attempt)
-    if aside is None or not os.path.isdir(aside):
-        return
-    for name in os.listdir(aside):
-        files.remove_quietly(f"{aside}/{name}")
     try:
+        if aside is None or not _is_private(os.lstat(aside)):
+            return
+        for name in os.listdir(aside):
+            files.remove_quietly(f"{aside}/{name}")
         os.rmdir(aside)
     except OSError:
         return

@@ -194,12 +194,14 @@ def remove_child(
             raise OSError(errno.ESTALE, "is not what was looked at any more", path)
         if unlock:
             os.fchmod(directory, 0o700)
-        for child, seen in list_entries(directory):
+        with os.scandir(directory) as entries:
+            children = list(entries)
+        for child in children:
             try:
-                if stat.S_ISDIR(seen.st_mode):
-                    remove_child(directory, child, f"{path}/{child}", unlock=unlock)
+                if child.is_dir(follow_symlinks=False):
+                    remove_child(directory, child.name, f"{path}/{child.name}", unlock=unlock)
                 else:
-                    os.unlink(child, dir_fd=directory)
+                    os.unlink(child.name, dir_fd=directory)
             except FileNotFoundError:
                 continue
             except OSError as error:

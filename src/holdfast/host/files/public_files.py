@@ -55,16 +55,16 @@ def random_name(stem: str, suffix: str) -> str:
     return f"{stem}.{os.urandom(8).hex()}{suffix}"
 
 
-def create_temporary(directory: str) -> tuple[int, str]:
-    """A new file (0644, open for reading and writing) that no listing shows, and its path: to be renamed or removed.
+def create_temporary(directory: str, mode: int = 0o644) -> tuple[int, str]:
+    """A new file (open for reading and writing) that no listing shows, and its path: to be renamed or removed.
 
     Raises:
         OSError: it cannot be made.
     """
     path = f"{directory}/{random_name('', TEMPORARY)}"
-    descriptor = os.open(path, _NEW, 0o644)
+    descriptor = os.open(path, _NEW, mode)
     try:
-        os.fchmod(descriptor, 0o644)
+        os.fchmod(descriptor, mode)
     except OSError:
         os.close(descriptor)
         remove_quietly(path)

@@ -1,6 +1,6 @@
-"""Measuring a directory with all in it, by descriptors: never through a link, never into another mount.
+"""Directories with all in them, by descriptors: never through a link, never into another mount.
 
-What killed makers left in one is listed and removed likewise.
+How large one is, and the temporaries in it whose maker was killed: listed, and removed.
 """
 
 from __future__ import annotations

@@ -79,7 +79,8 @@ class Keeper:
     def __init__(self, keeping: KeeperOrders) -> None:
         """Prepare to keep; must be called in the process that is the job's parent."""
         self._keeping = keeping
-        self._output = OutputFile(keeping.output_path, keeping.output_max_bytes)
+        attempt = (keeping.run_id, keeping.attempt)
+        self._output = OutputFile(keeping.output_path, keeping.output_max_bytes, attempt)
         self._supervised = True
         self._leader_ended = False
         self._orphan_deadline: float | None = None

@@ -2,7 +2,8 @@
 
 Up to the cap the file is exactly what the job wrote. Beyond it the head and the newest tail are kept and the middle
 goes, with one line that says how much; the first Python traceback of the removed part is kept in ``first_error.txt``. A
-disk that is full costs output, which is counted and said, never the job (OBS-11, OBS-13).
+disk that is full costs output, which is counted and said, never the job (OBS-11, OBS-13): in the log itself as soon as
+there is room, and at once in ``output_lost.json``, which goes to memory where the disk takes no record either.
 
 While it is cut the tail lies aside in a file of its own (where the disk has room for it), so that a writer that is
 killed in between loses nothing: the next one finishes the cut.
@@ -13,7 +14,11 @@ from __future__ import annotations
 import contextlib
 import os
 
-from holdfast.host.files import files
+from holdfast.host.clock import utc_now
+from holdfast.host.files import fallback, files
+from holdfast.model import wire
+from holdfast.model.identity import LostOutput
+from holdfast.model.record import replace
 
 HEAD_SHARE = 4
 """The head keeps one part in this many of the cap, the tail half of it; the rest is slack between two cuts."""
@@ -23,14 +28,30 @@ PIECE_BYTES = 1 << 20
 """How much is searched at a time."""
 
 
+def read_lost_output(run_id: str, attempt: int, directory: str) -> LostOutput | None:
+    """What was lost of the output of an attempt, whose directory this is; None: nothing, as far as is known."""
+    try:
+        data = fallback.read(run_id, attempt, f"{directory}/{wire.OUTPUT_LOST}")
+        return wire.from_bytes(LostOutput, data, wire.OUTPUT_LOST)
+    except (OSError, wire.WireError):
+        return None
+
+
 class OutputFile:
     """An append-only log with one writer. Writes never raise for storage faults."""
 
-    def __init__(self, path: str, max_bytes: int) -> None:
-        """Open (or go on with) the log at `path`, to be kept under `max_bytes`."""
+    def __init__(self, path: str, max_bytes: int, attempt: tuple[str, int] | None = None) -> None:
+        """Open (or go on with) the log at `path`, to be kept under `max_bytes`.
+
+        `attempt` is the run id and the number of the attempt whose record says what is lost; None: none does.
+        """
         self._path = path
         self._max_bytes = max(max_bytes, 64 * 1024)
+        self._attempt = attempt
         self._dropped = 0
+        self._error = ""
+        self._lost = None if attempt is None else read_lost_output(*attempt, os.path.dirname(path))
+        self._lost_bytes = self._told_bytes = 0 if self._lost is None else self._lost.lost_bytes
         self._cut_bytes = 0
         self._note_bytes = 0
         self._descriptor = self._open()
@@ -61,7 +82,8 @@ class OutputFile:
     def _open_log(self) -> int | None:
         try:
             return files.open_log(self._path)
-        except OSError:
+        except OSError as error:
+            self._error = error.strerror or str(error)
             return None
 
     def write(self, data: bytes) -> None:
@@ -69,21 +91,45 @@ class OutputFile:
         if self._descriptor is None:
             self._descriptor = self._open()
         if self._descriptor is None:
-            self._dropped += len(data)
+            self._drop(len(data))
             return
         if self._dropped:
             note = f"\n[holdfast: {self._dropped} bytes of output were lost here, the disk refused them]\n".encode()
             if not self._append_whole(note):
-                self._dropped += len(data)
+                self._drop(len(data))
                 return
             self._dropped = 0
-        self._dropped += len(data) - self._append(data)
+        self._drop(len(data) - self._append(data))
         try:
             if os.fstat(self._descriptor).st_size > self._max_bytes:
                 self._cut()
         except OSError:
             # The file stays too long; the next write tries again.
             return
+
+    def _drop(self, size: int) -> None:
+        """Count what was lost, and say so in the record: at once, and then each time that it is twice as much."""
+        self._dropped += size
+        self._lost_bytes += size
+        if self._lost_bytes and self._lost_bytes >= 2 * self._told_bytes:
+            self._tell_lost()
+
+    def _tell_lost(self) -> None:
+        if self._attempt is None or self._lost_bytes == self._told_bytes:
+            return
+        if self._lost is None:
+            self._lost = LostOutput(utc_now(), self._measure(), 0, self._error)
+        self._told_bytes = self._lost_bytes
+        self._lost = replace(self._lost, lost_bytes=self._lost_bytes)
+        path = f"{os.path.dirname(self._path)}/{wire.OUTPUT_LOST}"
+        # A disk that is slow to sync must not hold up the job.
+        fallback.commit(*self._attempt, path, wire.to_bytes(self._lost), durable=False)
+
+    def _measure(self) -> int:
+        try:
+            return 0 if self._descriptor is None else os.fstat(self._descriptor).st_size
+        except OSError:
+            return 0
 
     def _append(self, data: bytes) -> int:
         """Write as much as the disk takes, and say how much that was."""
@@ -92,7 +138,8 @@ class OutputFile:
         try:
             while written < len(data):
                 written += os.write(self._descriptor, memoryview(data)[written:])
-        except OSError:
+        except OSError as error:
+            self._error = error.strerror or str(error)
             return written
         return written
 
@@ -131,7 +178,7 @@ class OutputFile:
         note = f"\n[holdfast: {self._cut_bytes} bytes were cut here, output is capped]\n".encode()
         os.ftruncate(self._descriptor, head)
         self._note_bytes = self._append(note)
-        self._dropped += len(kept) - self._append(kept)
+        self._drop(len(kept) - self._append(kept))
         files.remove_quietly(self._aside)
 
     def _save_first_error(self, start: int, end: int) -> None:
@@ -158,6 +205,7 @@ class OutputFile:
         """Say what was lost, if anything, make the rest durable, and close."""
         if self._dropped:
             self.write(b"")
+        self._tell_lost()
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 os.fsync(self._descriptor)

@@ -101,7 +101,7 @@ def refresh_area(area: LeaseArea) -> LeaseArea:
             warnings.extend(_check(path))
         except (StorageError, NotPermitted) as error:
             # The administrator's directory stands: a planted one beside it must not stop the box.
-            if not directories or os.lstat(directories[0]).st_uid != 0 or directories[0] != area.candidates[0]:
+            if keep_first(replace(area, directories=(*directories, path))) is None:
                 raise
             warnings.append(f"ignored: {error}")
             continue

@@ -6,7 +6,8 @@ it, alive or not, and inside a PID namespace it leaves out everybody outside. So
 "nobody".
 
 Reading ``/proc/locks`` stops every lock operation of the box for a moment (measured up to 9 ms), so it is for people's
-questions and never on the way to a lease. Source: proc_locks(5), proc_pid_fdinfo(5), locks_start() in fs/locks.c.
+questions; on the way to a lease only where a lock has stood in the way for some time. Source: proc_locks(5),
+proc_pid_fdinfo(5), locks_start() in fs/locks.c.
 """
 
 from __future__ import annotations

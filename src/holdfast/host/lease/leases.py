@@ -63,11 +63,6 @@ class HeldLease:
         """
         return self._files.descriptors
 
-    @property
-    def is_current(self) -> bool:
-        """False when somebody removed or replaced one of our lock files: the lease is then no longer safe."""
-        return self._files.is_current()
-
     def require_current(self) -> None:
         """Make sure that the files that we locked are those that others would lock.
 
@@ -195,7 +190,8 @@ def acquire_lease(
         for tries in range(GATE_TRIES if record.share else PASSING_TRIES):
             if lock is not None and tries % SAME_HOLDER_TRIES == 0:
                 before, holders = holders, _list_pids(lock[0])
-                if before == holders:
+                # What is not seen, as inside a PID namespace, need not be the same.
+                if holders and before == holders:
                     break
             if lock is None or tries & (tries - 1) == 0 or _is_let_go(files, *lock):
                 outcome = _try_in_all(area, record, files, ticket, policy, admit)
@@ -352,14 +348,9 @@ def _find_conflicts(
                 key = (seen.key, device.uuid)
                 found.setdefault(key, records.busy_from(seen, judgement, device, witness))
         elif witness is Witness.RECORD and os.geteuid() in (0, seen.record.uid):
-            _note_left(area, seen)
+            note_left(area, seen)
             remove_quietly(seen.path)
     return tuple(found.values())
-
-
-def _note_left(area: LeaseArea, seen: records.FoundRecord) -> None:
-    """Write down what a run used whose supervisor could not: its record is about to go."""
-    note_left(area, seen)
 
 
 def _find_hand_written(area: LeaseArea, record: LeaseRecord) -> tuple[BusyReason, ...]:
@@ -522,7 +513,7 @@ def clear_leftovers(area: LeaseArea, run_id: str, attempt: int) -> None:
     """
     for seen in records.read_records(area)[0]:
         if seen.key == (run_id, attempt, os.geteuid()):
-            _note_left(area, seen)
+            note_left(area, seen)
             held = HeldLease(area, seen.record, LockFiles())
             held.find_published()
             held.release()

@@ -177,10 +177,6 @@ class LockFiles:
         self._locked.discard(path)
         os.close(self._open.pop(path))
 
-    def is_current(self) -> bool:
-        """Whether every locked file is still the one at its path: False when somebody removed or replaced one."""
-        return all(self._is_current(path, self._open[path]) for path in self._locked)
-
     def require_current(self) -> None:
         """Make sure that nobody replaced a locked file since: then somebody else may have locked the new one.
 

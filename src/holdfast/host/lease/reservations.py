@@ -22,7 +22,7 @@ from holdfast.host.files import files
 from holdfast.host.files.public_files import Complaint, find_own, list_public, tell
 from holdfast.host.process import processes
 from holdfast.model import wire
-from holdfast.model.errors import NoSuchRun, NotPermitted, ResourceBusy, StorageError, UsageError
+from holdfast.model.errors import HoldfastError, NoSuchRun, NotPermitted, ResourceBusy, StorageError, UsageError
 from holdfast.model.record import replace
 
 from . import area as lease_area
@@ -128,13 +128,17 @@ def reserve(
         if why:
             raise UsageError(f"this reservation would not count: {why}", hint="see `holdfast gpus reservations`")
         _write(area, wanted)
-        # A run that took a card in this very moment looks at reservations after its record is out, and we at records
-        # after ours is: one of the two sees the other.
-        late = find_taken(area, existing, span)
-        clash = next((late[card] for card in wanted.cards if card in late), None)
-        if clash is not None:
+        try:
+            # Somebody may have put another gate in place of ours. Whoever locks that one looks at reservations after
+            # that, and we at the gate after ours is out; a run that took a card in this very moment looks at them after
+            # its record is out, and we at records after ours is: so one of two always sees the other.
+            lock.require_current()
+            late = find_taken(area, existing, span)
+            if clash := next((late[card] for card in wanted.cards if card in late), None):
+                raise ResourceBusy(f"a card was taken while it was being reserved: {clash}", hint="try again")
+        except HoldfastError:
             _remove(area, wanted.id)
-            raise ResourceBusy(f"a card was taken while it was being reserved: {clash}", hint="try again")
+            raise
         return wanted
     finally:
         lock.close()

@@ -100,19 +100,14 @@ class SharePolicy:
         ahead = shares.list_ahead(me, requests, self._read_accounts(area, requests, me), self.rules, cards)
         return tuple(requests[request] for request in ahead)
 
-    def order_line(self, area: LeaseArea, waiting: tuple[Ticket, ...]) -> tuple[Ticket, ...]:
+    def order_line(self, area: LeaseArea, waiting: tuple[FoundTicket, ...]) -> tuple[FoundTicket, ...]:
         """The line for people: who is next first, and last whoever is not served just now because of a hard limit."""
         if not self.has_shares:
             return waiting
-        seen = (tickets.read_living(listed) for listed in tickets.list_earlier(area, None))
-        requests = {
-            request
-            for ticket in seen
-            if ticket is not None and (request := self._build_request(ticket, ())) is not None
-        }
+        requests = {request: ticket for ticket in waiting if (request := self._build_request(ticket, ())) is not None}
         served = shares.next_in_line(requests, self._read_accounts(area, requests, None), self.rules)
-        places = {(request.order, request.run_id): place for place, request in enumerate(served)}
-        return tuple(sorted(waiting, key=lambda ticket: places.get((ticket.order, ticket.run_id), len(places))))
+        first = tuple(requests[request] for request in served)
+        return (*first, *(ticket for ticket in waiting if ticket not in first))
 
     def _read_line(self, area: LeaseArea, cards: frozenset[str], key: tuple[int, str, int] | None) -> list[FoundTicket]:
         """Living tickets that are about these cards, once each also where the area is several directories."""
@@ -191,11 +186,16 @@ class SharePolicy:
             words += shares.find_bars(count, account, self.rules)
         return tuple(BusyReason(SUBJECT, Witness.RULE, text) for text in words)
 
-    def describe_standing(self, area: LeaseArea, count: int) -> tuple[tuple[str, ...], str]:
-        """Which hard limits forbid `count` more cards now, and why they would be borrowed; empty: within a share."""
+    def describe_standing(
+        self, area: LeaseArea, count: int, *, own: LeaseRecord | None = None
+    ) -> tuple[tuple[str, ...], str]:
+        """Which hard limits forbid `count` more cards now, and why they would be borrowed; empty: within a share.
+
+        A record of `own`'s run does not count.
+        """
         if not self.has_shares:
             return (), ""
-        account = self._read_all_accounts(area, frozenset((self._uid,)), None)[self._uid]
+        account = self._read_all_accounts(area, frozenset((self._uid,)), own)[self._uid]
         return shares.find_bars(count, account, self.rules), shares.explain_borrowing(count, account, self.rules)
 
     def find_reserved(self, area: LeaseArea, devices: Iterable[LeasedDevice]) -> dict[str, BusyReason]:

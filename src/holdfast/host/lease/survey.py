@@ -10,13 +10,14 @@ from __future__ import annotations
 import time
 
 from holdfast.host.process.table import is_initial_pid_namespace
-from holdfast.model.lease import BusyReason, LeasedDevice, Ticket, Witness
+from holdfast.model.lease import BusyReason, LeasedDevice, Witness
 from holdfast.model.record import record
 
 from . import foreign_locks, holders, lock_files, records, tickets
 from .area import LeaseArea, describe_crowds
 from .holders import KernelLock
 from .records import FoundRecord, RecordJudgement
+from .tickets import FoundTicket
 
 PASSING_S = 0.05
 
@@ -38,7 +39,7 @@ class LeaseSurvey:
 
     busy: dict[str, tuple[BusyReason, ...]]
     leases: tuple[ObservedLease, ...]
-    waiting: tuple[Ticket, ...]
+    waiting: tuple[FoundTicket, ...]
     warnings: tuple[str, ...]
 
 
@@ -66,8 +67,11 @@ def survey_leases(area: LeaseArea, devices: tuple[LeasedDevice, ...]) -> LeaseSu
         elif gate is not None:
             warnings.append(f"card {device.index} cannot be shared now: {gate} stands in the way")
     living = (tickets.read_living(ticket) for ticket in tickets.list_earlier(area, None))
-    waiting = {ticket.ticket: None for ticket in living if ticket is not None}
-    return LeaseSurvey(busy, leases, tuple(waiting), tuple(warnings))
+    waiting: dict[tuple[str, int], FoundTicket] = {}
+    for ticket in living:
+        if ticket is not None:
+            waiting.setdefault((ticket.ticket.run_id, ticket.uid), ticket)
+    return LeaseSurvey(busy, leases, tuple(waiting.values()), tuple(warnings))
 
 
 def _find_blocked_gates(

@@ -24,7 +24,7 @@ from typing import Any
 from holdfast.core.control_characters import one_line
 from holdfast.host import clock
 from holdfast.host.files.files import remove_quietly, write_all
-from holdfast.host.files.public_files import TEMPORARY, find_own, list_public, random_name
+from holdfast.host.files.public_files import create_temporary, find_own, list_public, random_name
 from holdfast.host.process.processes import identify_self, name_owner
 from holdfast.host.process.table import ProcessTable, own_pid_namespace
 from holdfast.model import wire
@@ -46,7 +46,6 @@ MISDATED_S = 60.0
 change cannot be set by its owner, but the wall clock can be set. Source: utimensat(2)."""
 LONGEST_NAME = 80
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @record
@@ -109,8 +108,7 @@ class OwnTicket:
 
 def _publish_locked(path: str, data: bytes) -> int:
     """Nobody else can open the file before it is locked: whoever was told of its name could lock it first."""
-    temporary = f"{os.path.dirname(path)}/{random_name('', TEMPORARY)}"
-    descriptor = os.open(temporary, _NEW, 0o600)
+    descriptor, temporary = create_temporary(os.path.dirname(path), 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.fchmod(descriptor, 0o644)
@@ -126,7 +124,9 @@ def _publish_locked(path: str, data: bytes) -> int:
 def list_earlier(area: LeaseArea, key: tuple[int, str, int] | None) -> list[ListedTicket]:
     """The tickets before `key` (all when None), earliest first, living or not; of one account not all of very many.
 
-    Their `order` is to be compared with that of `key`, as which our own ticket is listed, too.
+    Their `order` is to be compared with that of `key`, as which our own ticket is listed, too. Example: somebody came
+    at 90 s and we at 100 s, and then the wall clock was set back by an hour. By their files the two came at 3690 s and
+    3700 s. Ours is 3600 s late, so as much is taken off all of them: the other one stands at 90 s, before us.
     """
     names = [(where, name) for where, name in lease_area.list_names(area, PREFIX) if _parse_name(name) is not None]
     if not names:

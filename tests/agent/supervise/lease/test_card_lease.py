@@ -158,6 +158,25 @@ def test_a_lease_is_taken_over_with_our_record_not_with_that_of_who_wrote_our_ru
     held.release()
 
 
+@pytest.mark.requirement("LEASE-17")
+@pytest.mark.parametrize("given", [None, "slurm"], ids=["leased", "given by a scheduler"])
+def test_LEASE_17_a_run_is_taken_over_by_what_it_recorded_not_by_where_its_successor_is(
+    tmp_path: Path, isolated_environment: dict[str, str], given: str | None
+) -> None:
+    """A leased run that is adopted from a shell within a pod keeps its lease; one of Slurm gets none outside of it."""
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOLDFAST_SERVICE_ACCOUNT": str(tmp_path)}
+    environ = {**isolated_environment, **(pod if given is None else {})}
+    recorder = SimpleNamespace(log=pytest.fail, read_manifest=lambda: {"allocation": given}, event=lambda _: None)
+    context = SimpleNamespace(
+        spec=JobSpec("t", ("x",), "/", gpus=GpuRequest(1)), rules=Rules(), environ=environ, recorder=recorder,
+        run_id=record(1).run_id, attempt=1, run_dir="", loop=Turned(), read_container_init=lambda: None,
+    )  # fmt: skip
+    lease = CardLease(cast("SupervisorContext", context), lambda: None)
+    lease.resume(Starting("", (CARDS[0],), keeper=identify_self()))
+    assert lease.leased_cards == ({CARDS[0].card_uuid} if given is None else set())
+    lease.release()
+
+
 @pytest.mark.requirement("LEASE-14")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become other accounts")
 def test_LEASE_14_a_lock_file_that_its_owner_closes_leaves_the_loop_at_rest_and_the_wait_goes_on(

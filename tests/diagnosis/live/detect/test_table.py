@@ -14,7 +14,7 @@ from holdfast.diagnosis.live.gather.descriptors import WaitedOn
 from holdfast.diagnosis.live.gather.flight import FlightFinding
 from holdfast.diagnosis.live.gather.run_files import RunFacts
 from holdfast.diagnosis.live.gather.stacks import Frame, StackDump
-from holdfast.diagnosis.live.gather.target import LiveTarget, card_facts
+from holdfast.diagnosis.live.gather.target import LiveTarget, build_card_numbers
 from holdfast.diagnosis.live.remedies import ACTIONS, action_for
 from holdfast.model.gpu import Card, GpuProcess, HolderKind
 from holdfast.model.record import replace
@@ -348,15 +348,15 @@ def test_clocks_without_their_reasons_are_unread() -> None:
 
 def test_an_inventorys_card_becomes_numbers() -> None:
     process = GpuProcess(10, HolderKind.MANAGED, used_bytes=7)
-    found = card_facts(
+    found = build_card_numbers(
         Card(0, "GPU-1", "H100", utilisation_pct=9, power_limit_w=700.0, processes=(process,)), frozenset({10})
     )
     assert (found.ours_present, found.power_limit_w, found.throttle) == (True, 700.0, None)
     capped = Card(0, "GPU-1", "H100", throttle=("sw_power_cap", "hw_thermal"), clock_reasons=0x44)
-    assert card_facts(capped, frozenset()).throttle == ("hw_thermal",)
+    assert build_card_numbers(capped, frozenset()).throttle == ("hw_thermal",)
     hidden = GpuProcess(4242, HolderKind.OTHER_NAMESPACE)
-    assert card_facts(Card(0, "GPU-1", "H100", processes=(hidden,)), frozenset({10})).ours_present is None
-    assert card_facts(Card(0, "GPU-1", "H100", processes=None), frozenset({10})).ours_present is None
+    assert build_card_numbers(Card(0, "GPU-1", "H100", processes=(hidden,)), frozenset({10})).ours_present is None
+    assert build_card_numbers(Card(0, "GPU-1", "H100", processes=None), frozenset({10})).ours_present is None
 
 
 @pytest.mark.gotcha("U38")

@@ -115,7 +115,9 @@ def request_checkpoint(run_dir: str, *, by: str, reason: str = "") -> PendingChe
 
 def _require_running(view: RunView) -> None:
     state = view.state.state if view.state is not None else None
-    if isinstance(state, Running) and (view.job_lives or view.supervised):
+    # Where its state cannot be read its supervisor still knows, and refuses by itself.
+    runs = isinstance(state, Running) or (state is None and view.supervised)
+    if runs and (view.job_lives or view.supervised):
         return
     run_id = view.run_id
     if view.over or state is None:

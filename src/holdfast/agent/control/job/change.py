@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.agent.control.act import PUT_BACK, require_job
 from holdfast.agent.control.create import refuse_secrets
 from holdfast.agent.view import observe
 from holdfast.core.job.changes import list_changes
@@ -45,14 +46,13 @@ def read_recorded_job(run_dir: str) -> RecordedJob:
         StorageError: its records cannot be read.
     """
     view = observe.observe_run(run_dir)
+    require_job(view)
     try:
         origin = wire.decode(RunOrigin, view.record, wire.RUN)
         change = wire.decode(JobChange, view.change, wire.JOB) if view.change else None
         spec = wire.decode(JobSpec, find_job(view.record, view.change))
     except wire.WireError as error:
-        raise StorageError(f"{run_dir}: its job cannot be read: {error}", hint=f"holdfast show {run_dir}") from error
-    if any(item.path.endswith(f"/{wire.JOB}") for item in view.unreadable):
-        raise StorageError(f"{run_dir}: what was changed of its job cannot be read", hint=f"holdfast show {run_dir}")
+        raise StorageError(f"{run_dir}: its job cannot be read: {error}", hint=PUT_BACK) from error
     job_file = None if change is None else change.job_file
     return RecordedJob(spec, job_file or origin.job_file)
 
@@ -81,7 +81,7 @@ def find_changes(recorded: RecordedJob, asked: JobSpec) -> tuple[KeyChange, ...]
 def build_change(
     run_dir: str, recorded: RecordedJob, asked: JobSpec, *, by: str, job_file: str | None
 ) -> JobChange | None:
-    """The record of a changed job, with a copy of its job file; None where nothing is changed.
+    """The record of a changed job, with its job file's copy, made anew or as before; None where nothing is changed.
 
     Raises:
         StorageError: the copy cannot be written.
@@ -90,7 +90,7 @@ def build_change(
     if not changed and job_file is None:
         return None
     try:
-        copy = None if job_file is None else copy_job_file(os.path.abspath(job_file), run_dir)
+        copy = recorded.job_file if job_file is None else copy_job_file(os.path.abspath(job_file), run_dir)
     except OSError as error:
         raise StorageError(
             f"{error.filename or run_dir}: {error.strerror}", hint="see df and its permissions"

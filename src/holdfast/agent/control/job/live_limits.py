@@ -79,7 +79,9 @@ def _require_running(run_dir: str) -> RunView:
     view = observe.observe_run(run_dir)
     require_actionable(view)
     state = None if view.state is None else view.state.state
-    if isinstance(state, Running) and (view.job_lives or view.supervised):
+    # Where its state cannot be read its supervisor still knows, and refuses by itself.
+    runs = isinstance(state, Running) or (state is None and view.supervised)
+    if runs and (view.job_lives or view.supervised):
         return view
     words = f"{view.run_id} is {view.condition}: only a running job has limits that can be changed"
     raise UsageError(words, hint=f"holdfast restart {view.run_id} takes the same options, --limit-memory and so on")

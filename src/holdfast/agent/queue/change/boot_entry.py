@@ -43,7 +43,7 @@ def plan_entry(clock: str | None) -> Planned:
     Raises:
         UsageError: no clock works here.
     """
-    which = TimerKind(clock) if clock else choose_scheduler()
+    which = TimerKind(clock) if clock else choose_timer_kind()
     notes = [
         f"what it says will stand in {last_words()}",
         "a job whose environment had secrets is held after a reboot: they are kept in memory only",
@@ -104,13 +104,13 @@ def last_words() -> str:
     return f"{state_directory()}/{LAST}"
 
 
-def choose_scheduler() -> TimerKind:
+def choose_timer_kind() -> TimerKind:
     """What this box has: a running user manager, else cron.
 
     Raises:
         UsageError: neither.
     """
-    return schedule.choose_scheduler(
+    return schedule.choose_timer_kind(
         hint=f"have whatever starts things here call `{schedule.name_own_command('queue', 'work', '--boot')}` "
         "as this account"
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.detached import start_detached
 from holdfast.agent.queue.presence import LOCK, LOG, read_worker
+from holdfast.host.process.processes import RUN_ID
 from holdfast.model.errors import HoldfastError, StorageError
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from holdfast.store.queue.queue import Queue
 
 VARIABLE = "HOLDFAST_QUEUE"
-MARKER = "HOLDFAST_RUN_ID"
-"""What every process of a job has in its environment (`host.contain.members`)."""
 LARGEST_LOG_BYTES = 1 << 20
 NEUTRAL = ("HOME", "PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL")
 """What a worker keeps of the environment of whoever started it, beside `OWN_PREFIXES`; each run gets its own."""
@@ -47,7 +46,7 @@ def ensure_worker(directory: str, environ: Mapping[str, str]) -> bool:
     Raises:
         StorageError: the lock cannot be looked at, or no process can be had.
     """
-    if read_worker(directory) is not None or MARKER in environ:
+    if read_worker(directory) is not None or RUN_ID.decode() in environ:
         return False
     _spawn(directory, environ)
     return True

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.queue.open import list_notices, look_at_queue
 from holdfast.agent.queue.view.estimate import estimate_jobs
+from holdfast.agent.view.live.attempt import describe_doubt
 from holdfast.agent.view.runs.roots import list_roots
 from holdfast.agent.view.runs.sweeps import FoundSweep, find_sweep
 from holdfast.model.errors import EXIT_TIMED_OUT, HoldfastError, NoSuchRun, UsageError
@@ -48,13 +49,18 @@ class MissingJob:
 
 @record
 class WaitedRun:
-    """A run that was waited for. `gone`: nobody is left of it, so its end is not on record; this says what to do."""
+    """A run that was waited for. `gone`: nobody is left of it, so its end is not on record; this says what to do.
+
+    `warnings` are what was found at its end besides, `doubt` what speaks against its success (empty: nothing).
+    """
 
     run_id: str
     condition: str
     exit_code: int
     note: str
     gone: str
+    warnings: tuple[str, ...] = ()
+    doubt: str = ""
 
 
 @record
@@ -233,7 +239,9 @@ def _estimate(queue: Queue, roster: AwaitedJobs, seen: WaitState) -> str:
 
 def _wait_for_run(run_dir: str, deadline: float | None) -> WaitedRun:
     view, code = wait_for_run(run_dir, deadline=deadline)
-    return WaitedRun(view.run_id, view.condition, code, view.note, describe_gone(view) if view.vanished else "")
+    gone = describe_gone(view) if view.vanished else ""
+    warnings = () if view.end is None else view.end.warnings
+    return WaitedRun(view.run_id, view.condition, code, view.note, gone, warnings, describe_doubt(view))
 
 
 def _join(codes: Sequence[int], *, passes: bool) -> int:

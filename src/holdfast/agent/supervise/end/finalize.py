@@ -22,6 +22,7 @@ from holdfast.core.run.outcome import (
 from holdfast.host.clock import parse_utc
 from holdfast.host.files import files
 from holdfast.host.files.secret_files import read_known_values
+from holdfast.host.job.output import read_lost_output
 from holdfast.model import wire
 from holdfast.model.finding import Finding, Level
 from holdfast.model.gpu import HolderKind
@@ -102,7 +103,8 @@ class Finalizer:
 
     def _look(self, memory_killed: bool) -> None:  # noqa: FBT001 - the answer to a question
         limits = self._look_at_limits() if memory_killed else ()
-        own = (limits, self._look_at_devices(), self._look_at_place(), self._look_at_trackers())
+        ends = (self._look_at_output(), self._look_at_trackers())
+        own = (limits, self._look_at_devices(), self._look_at_place(), *ends)
         self._findings = (*self._findings, *(finding for found in own for finding in found))
         self._check_cards()
 
@@ -129,6 +131,19 @@ class Finalizer:
             return ()
         remedy = "do not set CUDA_VISIBLE_DEVICES in login files, or leave login_shell out"
         return (Finding(MISMATCH_FINDING, Level.FAIL, "CUDA_VISIBLE_DEVICES", str(words), remedy),)
+
+    def _look_at_output(self) -> tuple[Finding, ...]:
+        """Whether the disk refused some of the job's output, which is nowhere else (OBS-11)."""
+        context = self._context
+        lost = read_lost_output(context.run_id, context.attempt, context.recorder.directory)
+        if lost is None:
+            return ()
+        context.recorder.event("output_lost", **wire.encode(lost))
+        remedy = (
+            f"see `df {context.run_dir}`: free space there, or have runs elsewhere (--runs, HOLDFAST_RUNS); "
+            "what was lost is nowhere else"
+        )
+        return (Finding("output.lost", Level.WARN, wire.OUTPUT, lost.describe(), remedy),)
 
     def _look_at_trackers(self) -> tuple[Finding, ...]:
         """Whether a tracker gave up and the job went on: only its output says so (OBS-12)."""

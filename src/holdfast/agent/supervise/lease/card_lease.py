@@ -438,7 +438,7 @@ class CardLease(Lease):
         Where nobody holds it any more (the run has ended, or all of it is dead) somebody else may have the card by now:
         then only what is left of our record is cleared away.
         """
-        if not self._context.spec.gpus.wanted or imposed_allocation(self._context.environ) is not None:
+        if not self._context.spec.gpus.wanted or self._was_imposed():
             return
         devices = state.devices if isinstance(state, (Starting, Running, Stopping, Finalizing)) else ()
         holders = list_holders(self._context, state)
@@ -457,6 +457,14 @@ class CardLease(Lease):
             self._keep_warm()
         except HoldfastError as error:
             self._context.recorder.log(f"the lease could not be taken over: {error}")
+
+    def _was_imposed(self) -> bool:
+        """Whether a scheduler gave this attempt its cards; whoever takes it over may run elsewhere."""
+        manifest = self._context.recorder.read_manifest()
+        if "allocation" in manifest:
+            return manifest["allocation"] is not None
+        # Of an older version; or it has no job yet, and what begins it anew decides.
+        return imposed_allocation(self._context.environ) is not None
 
     def _keep_warm(self) -> None:
         """Load and initialise now what the end needs: then the next run waits for this card."""

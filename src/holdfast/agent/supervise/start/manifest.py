@@ -140,7 +140,7 @@ def write_before(  # noqa: PLR0917 - all that a manifest is made of, once
     leased = {device.card_uuid for device in devices}
     group = containment.group
     redacted, _ = redact_argv(argv)
-    box = read_box()
+    box, allocation = read_box(), imposed_allocation(context.environ)
     body: dict[str, Any] = {
         "run_id": context.run_id,
         "attempt": context.attempt,
@@ -161,6 +161,7 @@ def write_before(  # noqa: PLR0917 - all that a manifest is made of, once
         "simulated": bool(devices) and inventory.source is InventorySource.SIMULATED,
         "driver": inventory.driver_version if devices else None,
         "devices": devices,
+        "allocation": None if allocation is None else allocation.scheduler,
         "share": context.spec.gpu.share,
         "cards": [card for card in inventory.cards if card.uuid in leased],
         "containment": {"level": containment.level, "why": containment.level_words},

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.evidence import Reading
-from holdfast.diagnosis.live.gather.target import card_facts, target_from_run
+from holdfast.diagnosis.live.gather.target import build_card_numbers, target_from_run
 from holdfast.diagnosis.live.judge import diagnose_live
 from holdfast.host.gpu.inventory import read_inventory
 from holdfast.host.gpu.probe_client import Probe, disown
@@ -54,7 +54,7 @@ def _read_cards(target: LiveTarget, uuids: frozenset[str], probe: Probe) -> Read
     """The leased cards as numbers; unread when one of them did not answer."""
     inventory = read_inventory(CARDS_S, probe=probe)
     pids = frozenset(target.list_pids())
-    found = tuple(card_facts(card, pids) for card in inventory.cards if card.uuid in uuids)
+    found = tuple(build_card_numbers(card, pids) for card in inventory.cards if card.uuid in uuids)
     if len(found) < len(uuids):
         return Reading(unread=inventory.reason or "a leased card did not answer")
     return Reading(found)

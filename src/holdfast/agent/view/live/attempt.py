@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from holdfast.agent.view.run_view import RunView
     from holdfast.model.identity import ProcessId
+    from holdfast.model.verdict import Verdict
 
 NEXT_WITHIN_S = 5.0
 """How long after that decision the next attempt's directory is waited for."""
@@ -110,8 +111,8 @@ class FollowAttempt:
     def look(self) -> RunView:
         """The attempt now; also in `view`."""
         self.view = observe.observe_run(self._run_dir, attempt=self._attempt)
-        if self.view.state is not None and self.view.reach is RunReach.HERE:
-            self._supervisor = self.view.state.supervisor or self._supervisor
+        if self.view.reach is RunReach.HERE:
+            self._supervisor = self.view.supervisor_process or self._supervisor
         return self.view
 
     def read(self) -> Iterator[bytes]:
@@ -193,23 +194,22 @@ def describe_doubt(view: RunView) -> str:
     """What speaks against a success, in words; empty without."""
     if not view.doubt:
         return ""
-    from holdfast.diagnosis.ended.judgement import read_judgement  # lazy: for a success in doubt alone
+    verdict = _read_verdict(view)
+    return f"{view.doubt}: {verdict.cause}" if verdict is not None and verdict.cause else view.doubt
 
-    judgement = read_judgement(view.run_dir, view.attempt)
-    cause = "" if judgement is None or judgement.verdict is None else judgement.verdict.cause
-    return f"{view.doubt}: {cause}" if cause else view.doubt
+
+def _read_verdict(view: RunView) -> Verdict | None:
+    from holdfast.diagnosis.ended.judgement import read_judgement  # lazy: most runs end well
+
+    judged = read_judgement(view.run_dir, view.attempt)
+    return None if judged is None else judged.verdict
 
 
 def read_followed(run_dir: str, exit_code: int) -> Followed:
     """How a run that was followed stands now."""
     view = observe.observe_run(run_dir)
     failure = view.exit.get("failure_class")
-    verdict = None
-    if failure:
-        from holdfast.diagnosis.ended.judgement import read_judgement  # lazy: most runs end well
-
-        judged = read_judgement(run_dir, view.attempt)
-        verdict = None if judged is None else judged.verdict
+    verdict = _read_verdict(view) if failure else None
     return Followed(
         run_id=view.run_id,
         run_dir=run_dir,

@@ -12,8 +12,10 @@ from holdfast.agent.view.observe import list_attempts, observe_run
 from holdfast.agent.view.run_view import RunReach
 from holdfast.agent.view.scheduled import hear
 from holdfast.host.clock import monotonic_s
+from holdfast.host.job.output import read_lost_output
 from holdfast.model import wire
 from holdfast.model.errors import NoSuchName, NoSuchRun
+from holdfast.model.identity import LostOutput
 from holdfast.model.record import record
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ MOST_LINES = 200_000
 class AttemptLog:
     """The lines of a file of one attempt; `exists` tells an empty file from none.
 
-    `left_out_bytes` before them were asked for, and are more than one answer holds.
+    `left_out_bytes` before them were asked for, and are more than one answer holds. `lost` is what the disk refused of
+    the job's output.
     """
 
     attempt: int
@@ -38,6 +41,7 @@ class AttemptLog:
     exists: bool
     lines: tuple[str, ...]
     left_out_bytes: int = 0
+    lost: LostOutput | None = None
 
 
 @record
@@ -84,7 +88,14 @@ def _read(run_dir: str, attempt: int, name: str, lines: int | None) -> AttemptLo
         text = b"".join(follower.read()).decode("utf-8", "replace")
     finally:
         follower.close()
-    return AttemptLog(attempt, path, exists, tuple(text.splitlines()), fits - asked)
+    return AttemptLog(attempt, path, exists, tuple(text.splitlines()), fits - asked, find_lost(run_dir, attempt, name))
+
+
+def find_lost(run_dir: str, attempt: int, name: str) -> LostOutput | None:
+    """What the disk refused of the file `name`; None: nothing, or it is not the job's output."""
+    if name != wire.OUTPUT:
+        return None
+    return read_lost_output(os.path.basename(run_dir), attempt, wire.attempt_dir(run_dir, attempt))
 
 
 def find_missing(run_dir: str, attempt: int, name: str) -> RunView | None:

@@ -12,7 +12,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from holdfast.host.files import files
+from holdfast.host.files import fallback, files
 from holdfast.host.files.inotify import MOVED_TO, Inotify
 from holdfast.host.process.processes import is_alive
 from holdfast.model import wire
@@ -101,7 +101,8 @@ def read_progress(directory: str) -> StartProgress | None:
     """
     path = f"{directory}/{wire.STATE}"
     try:
-        content = wire.parse_object(files.read_bytes(path), path)
+        run_id, attempt = directory.split("/")[-3], int(directory.rpartition("/")[2])
+        content = wire.parse_object(fallback.read(run_id, attempt, path), path)
         supervisor = content.get("supervisor")
         process = wire.decode(ProcessId, supervisor) if supervisor is not None else None
         return StartProgress(str(content["state"]["kind"]), content["state"], process)

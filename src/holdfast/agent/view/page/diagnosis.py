@@ -13,7 +13,13 @@ from holdfast.diagnosis.bundle import ReportBundle, write_bundle
 from holdfast.diagnosis.ended import judge
 from holdfast.diagnosis.ended.judgement import DetectorAnswer, read_ended
 from holdfast.diagnosis.evidence import Reading
-from holdfast.diagnosis.live.gather.target import CardNumbers, LiveTarget, card_facts, target_from_pid, target_from_run
+from holdfast.diagnosis.live.gather.target import (
+    CardNumbers,
+    LiveTarget,
+    build_card_numbers,
+    target_from_pid,
+    target_from_run,
+)
 from holdfast.diagnosis.live.judge import diagnose_live
 from holdfast.diagnosis.live.report import Section
 from holdfast.host.contain import create
@@ -39,9 +45,10 @@ class DiagnosisReport:
     """A diagnosis: of which subject, whether it lives, the verdict (null: a success that nothing speaks against).
 
     `run_id` and `attempt` are null for a process that is no run's. `failure` and `cause` are the verdict's, empty
-    without one; `warnings` are what was found at an end besides. Of an end there is the `ladder`, what each detector
-    said, and when it was judged. Of a live look there are its `sections`, what it saw (`processes`, `threads`), for how
-    long, and what it cost (`wall_s`, `cpu_s`). `bundle` is the archive that was asked for.
+    without one; `warnings` are what was found at an end besides, and records that cannot be read. Of an end there is
+    the `ladder`, what each detector said, and when it was judged. Of a live look there are its `sections`, what it saw
+    (`processes`, `threads`), for how long, and what it cost (`wall_s`, `cpu_s`). `bundle` is the archive that was asked
+    for.
     """
 
     subject: str
@@ -144,6 +151,7 @@ def _answer(run_dir: str, attempt: int | None, *, deep: bool, tell: Callable[[st
             known = ", ".join(map(str, view.attempts)) or "none"
             raise NoSuchRun(f"{view.run_id} has no attempt {attempt}; it has {known}", hint="leave --attempt out")
         view = observe.observe_run(run_dir, attempt=attempt)
+    unread = tuple(item.words for item in view.unreadable)
     roots, group_dirs = ((), ()) if view.over or view.reach is not RunReach.HERE else _find_roots(view)
     if roots:
         target = target_from_run(
@@ -155,13 +163,14 @@ def _answer(run_dir: str, attempt: int | None, *, deep: bool, tell: Callable[[st
             cards=len(devices_of(view)),
         )
         uuids = frozenset(str(device.get("card_uuid")) for device in devices_of(view))
-        return _look(target, view.run_id, view.condition, view.attempt, deep=deep, tell=tell, uuids=uuids)
+        found = _look(target, view.run_id, view.condition, view.attempt, deep=deep, tell=tell, uuids=uuids)
+        return replace(found, warnings=unread)
     ended = _presume_end(view) if view.vanished else read_ended(view.run_dir, view.attempt)
     if ended is None:
         return _build_report(view.run_id, view.attempt, view.condition, _describe_unstarted(view))
     judgement = judge.examine_attempt(view.run_dir, view.attempt, ended)
     report = _build_report(view.run_id, view.attempt, view.condition, judgement.verdict)
-    return replace(report, warnings=ended.warnings, judged_at=judgement.judged_at, ladder=judgement.ladder)
+    return replace(report, warnings=(*ended.warnings, *unread), judged_at=judgement.judged_at, ladder=judgement.ladder)
 
 
 def _build_report(run_id: str, attempt: int | None, condition: str, verdict: Verdict | None) -> DiagnosisReport:
@@ -252,7 +261,7 @@ def _read_cards(target: LiveTarget, uuids: frozenset[str]) -> Reading[tuple[Card
     """The leased cards as numbers; unread when one of them did not answer."""
     inventory = read_inventory()
     pids = frozenset(target.list_pids())
-    cards = tuple(card_facts(card, pids) for card in inventory.cards if card.uuid in uuids)
+    cards = tuple(build_card_numbers(card, pids) for card in inventory.cards if card.uuid in uuids)
     if len(cards) < len(uuids):
         return Reading(unread=inventory.reason or "a leased card did not answer")
     return Reading(cards)

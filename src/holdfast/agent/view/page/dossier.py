@@ -22,10 +22,11 @@ from holdfast.agent.view.scheduled import hear
 from holdfast.agent.view.time_limits import TimeLimit, list_time_limits
 from holdfast.diagnosis.ended.judgement import read_judgement
 from holdfast.host.clock import parse_utc
-from holdfast.host.files import files
+from holdfast.host.files import fallback, files
+from holdfast.host.job.output import read_lost_output
 from holdfast.model import wire
 from holdfast.model.errors import NoSuchRun, StorageError
-from holdfast.model.identity import ProcessId
+from holdfast.model.identity import LostOutput, ProcessId
 from holdfast.model.nodes import NodesRecord
 from holdfast.model.record import record
 from holdfast.model.requeue import AttemptPlacement
@@ -82,7 +83,7 @@ class Dossier:
     objects, empty when absent. `over` says that no later look can differ. `requeue` is what the queue decided after
     this attempt, in words.
     `loss_curve` is the course of `loss_name` in few points, empty without one. `devices` are the cards that it leases
-    or had.
+    or had. `lost_output` is what the disk refused of the output.
     """
 
     run_id: str
@@ -129,6 +130,7 @@ class Dossier:
     loss_curve: tuple[float, ...] = ()
     container: ContainerView | None = None
     nodes: NodesRecord | None = None
+    lost_output: LostOutput | None = None
 
 
 @record
@@ -186,8 +188,8 @@ def read_dossier(run_dir: str, attempt: int | None) -> Dossier:
         loss_name=loss_name,
         loss_curve=loss_curve,
         health=_read_last(f"{view.attempt_dir}/{wire.HEALTH}"),
-        preflight=_read_findings(f"{view.attempt_dir}/{wire.PREFLIGHT}"),
-        postflight=_read_findings(f"{view.attempt_dir}/{wire.POSTFLIGHT}"),
+        preflight=_read_findings(view, wire.PREFLIGHT),
+        postflight=_read_findings(view, wire.POSTFLIGHT),
         phases=tuple(build_phases(events)),
         events=tuple(events),
         undelivered=list_undelivered(view, events),
@@ -199,6 +201,7 @@ def read_dossier(run_dir: str, attempt: int | None) -> Dossier:
         changed=_list_changed(view),
         duration_s=_measure(view),
         files=_list_files(view),
+        lost_output=read_lost_output(view.run_id, view.attempt, view.attempt_dir),
     )
 
 
@@ -237,7 +240,7 @@ def _list_attempts(view: RunView) -> tuple[Facts, ...]:
 
 
 def _describe_observed(view: RunView) -> ObservedState:
-    supervisor = None if view.state is None else view.state.supervisor
+    supervisor = view.supervisor_process
     keeper, job = (None, None) if view.state is None else run_view.recorded_processes(view.state.state)
     return ObservedState(
         at=view.observed_at,
@@ -311,9 +314,10 @@ def _find_unread(path: str) -> tuple[Unreadable, ...]:
     return (Unreadable(path, f"it has {format_bytes(size)}, more than holdfast writes; its last {read} were read"),)
 
 
-def _read_findings(path: str) -> tuple[Facts, ...]:
+def _read_findings(view: RunView, name: str) -> tuple[Facts, ...]:
+    path = f"{view.attempt_dir}/{name}"
     try:
-        value = wire.parse_object(files.read_bytes(path), path).get("findings")
+        value = wire.parse_object(fallback.read(view.run_id, view.attempt, path), path).get("findings")
     except (OSError, wire.WireError):
         return ()
     return tuple(item for item in value if isinstance(item, dict)) if isinstance(value, list) else ()

@@ -57,7 +57,7 @@ HARD_THROTTLE = frozenset({"hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_
 """Names of `model.gpu.CLOCK_LIMITS` that cost speed. A software power cap at full load is normal, so it is not here."""
 
 
-def card_facts(card: Card, pids: frozenset[int]) -> CardNumbers:
+def build_card_numbers(card: Card, pids: frozenset[int]) -> CardNumbers:
     """One card of an inventory as numbers, from the view of the processes `pids`.
 
     In a PID namespace of its own NVML's numbers are not ours; then none of `pids` is found although one may be there,
