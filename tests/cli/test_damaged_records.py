@@ -40,7 +40,24 @@ def replace(path: Path) -> None:
     other.rename(path)
 
 
-@pytest.mark.parametrize("damage", [overwrite, truncate, replace, Path.unlink])
+def move(path: Path) -> None:
+    path.rename(path.with_name("moved"))
+
+
+def remove_one_name(path: Path) -> None:
+    path.with_name("link").unlink(missing_ok=True)
+    os.link(path, path.with_name("link"))
+    path.unlink()
+
+
+def make_anew(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    path.rmdir()
+    path.write_text("{}")
+
+
+@pytest.mark.parametrize("damage", [overwrite, truncate, replace, Path.unlink, move, remove_one_name, make_anew])
 def test_a_living_supervisor_writes_its_damaged_state_anew(holdfast: Command, damage: Callable[[Path], object]) -> None:
     with live_run(holdfast) as run:
         path = Path(run.look().attempt_dir, wire.STATE)

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,15 +19,16 @@ from holdfast.agent.control.run_lock import hold_run_lock
 from holdfast.agent.view.observe import list_attempts, observe_run
 from holdfast.agent.view.page.dossier import read_dossier
 from holdfast.cli.render.run import print_dossier
+from holdfast.host.process.processes import identify, is_alive
 from holdfast.model import wire
 from holdfast.model.errors import StorageError
 from holdfast.model.origin import CodeSnapshot, FileCopy
 from holdfast.model.run import Running
 from tests.cli.conftest import ENTRY
-from tests.cli.live import LiveRun, live_run
+from tests.cli.live import LiveRun, live_run, started
 from tests.fakes.nvml import GIB
 from tests.rundirs import ended, make_run, write
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -279,7 +281,7 @@ NEVER = (
     (("--results-to", "/nowhere/at/all"), "results.to: /nowhere/at/all"),
     (("--checkpoint-mirror", "/proc/nowhere"), "checkpoint mirror"),
     (("--disk-min-free", "900TB"), "disk.bytes"),
-    (("--caches", "/proc/nowhere"), "disk"),
+    (("--caches", "/proc/nowhere"), "used for caches"),
     (("--smoke", "false"), "smoke: false: ended with exit code 1"),
 )
 """Changes with which no attempt could start here, and what is said of each."""
@@ -313,12 +315,16 @@ def test_cards_of_another_run_stop_nothing_and_its_own_count_as_free(holdfast: C
         assert job is not None
         pid = job.process.pid
         fake_nvml.run_on(card.index, (pid, 12 * GIB))
+        fake_nvml.set(card.index, **{"memory.used": 70 * GIB, "utilisation": 97})
         done = holdfast("restart", run.run_id, "--gpus", "3")
         assert (done.code, "nothing was stopped" in done.err, other.run_id in done.err) == (75, True, True), done
-        assert "--wait" not in done.err
+        assert "--gpu-wait 2h" in done.err
         assert (run.look().condition, list_attempts(run.run_dir)) == ("running", (1,))
-        assert holdfast("restart", run.run_id, "--gpus", "2", "--dry-run").code == 0
-        fake_nvml.run_on(card.index)
+        for processes in ([(pid, 12 * GIB)], [(4_194_302, 12 * GIB)], []):
+            # Inside a container its own processes have other numbers, or none.
+            fake_nvml.run_on(card.index, *processes)
+            assert holdfast("restart", run.run_id, "--gpus", "2", "--dry-run").code == 0
+        fake_nvml.set(card.index, **{"memory.used": 0, "utilisation": 0})
         assert holdfast("restart", run.run_id, "--gpus", "2").code == 0
         run.wait_condition("running")
         assert len(read_running(run).devices) == 2
@@ -327,6 +333,98 @@ def test_cards_of_another_run_stop_nothing_and_its_own_count_as_free(holdfast: C
         done = holdfast("restart", run.run_id)
         assert (done.code, "nothing was stopped" in done.err) == (78, True), done
         assert (run.look().condition, list_attempts(run.run_dir)) == ("running", (1, 2))
+
+
+def test_a_run_that_shares_may_reserve_more_than_is_free_beside_itself(holdfast: Command, fake_nvml: FakeNvml) -> None:
+    fake_nvml.add_cards(1)
+    shared = ("--gpus", "1", "--share", "--idle-window", "0s", "--min-free", "1GiB")
+    with live_run(holdfast, *shared, "--gpu-memory", "50GiB") as run:
+        job = read_running(run).job
+        assert job is not None
+        fake_nvml.run_on(0, (job.process.pid, 50 * GIB))
+        fake_nvml.set(0, **{"memory.used": 50 * GIB})
+        assert holdfast("restart", run.run_id, "--gpu-memory", "60GiB", "--dry-run").code == 0
+        done = holdfast("restart", run.run_id, "--gpu-memory", "90GiB")
+        assert (done.code, "nothing was stopped" in done.err) == (78, True), done
+
+
+def test_who_stands_in_line_for_the_card_of_a_run_is_named_before_it_is_stopped(
+    holdfast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1x24GiB")
+    cards = ("--gpus", "1", "--idle-window", "0s")
+    with (
+        live_run(holdfast, *cards) as run,
+        started("run", "--name", "waiter", *cards, "--wait", "10m", "--", "sleep", "600") as waiter,
+    ):
+        assert waiter.stderr is not None
+        while "in line" not in (line := waiter.stderr.readline()):
+            assert line
+        done = holdfast("restart", run.run_id, "--env", "A=1")
+        assert (done.code, "nothing was stopped" in done.err, "stands in line" in done.err) == (75, True, True), done
+        assert (run.look().condition, list_attempts(run.run_dir)) == ("running", (1,))
+        done = holdfast("restart", run.run_id, "--gpu-wait", "10m")
+        assert (done.code, list_attempts(run.run_dir)) == (0, (1, 2)), done
+        run.wait_condition("waiting")
+        assert holdfast("stop", "--now", "waiter").code == 0
+
+
+@pytest.mark.slow
+def test_what_changed_on_the_box_since_its_start_stops_nothing(
+    holdfast: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1x24GiB")
+    with live_run(holdfast, "--gpus", "1", "--idle-window", "0s") as run:
+        rules = tmp_path / "rules.toml"
+        rules.write_text("[share]\nhours_per_week_max = 0.0000001\n")
+        monkeypatch.setenv("HOLDFAST_RULES", str(rules))
+        done = holdfast("restart", run.run_id)
+        assert (done.code, "nothing was stopped" in done.err, "rules.share" in done.err) == (75, True, True), done
+        monkeypatch.delenv("HOLDFAST_RULES")
+        assert holdfast("restart", run.run_id, "--dry-run").code == 0
+        assert holdfast("gpus", "quarantine", "0", "--reason", "broken").code == 0
+        done = holdfast("restart", run.run_id)
+        assert (done.code, "nothing was stopped" in done.err, "quarantined" in done.err) == (78, True, True), done
+        done = holdfast("restart", run.run_id, "--gpus", "0", "--nodes", "2")
+        assert (done.code, "2 nodes" in done.err) == (64, True), done
+        assert (run.look().condition, list_attempts(run.run_dir)) == ("running", (1,))
+
+
+def test_a_run_of_a_queue_waits_for_cards_and_so_is_restarted_for_more(
+    holdfast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "2x24GiB")
+    with live_run(holdfast, "--gpus", "1", "--idle-window", "0s"), live_run(holdfast, "--gpus", "1") as run:
+        assert holdfast("restart", run.run_id, "--gpus", "2", "--dry-run").code == 75
+        path = Path(run.run_dir, wire.RUN)
+        path.write_text(json.dumps({**json.loads(path.read_text()), "gpu_wait_s": 600.0}))
+        assert holdfast("restart", run.run_id, "--gpus", "2", "--dry-run").code == 0
+
+
+@pytest.mark.slow
+def test_code_that_was_edited_is_tried_again_before_anything_is_stopped(holdfast: Command, tmp_path: Path) -> None:
+    (tmp_path / "try.sh").write_text("echo fine\n")
+    with live_run(holdfast, "--smoke", f"sh {tmp_path}/try.sh") as run:
+        (tmp_path / "try.sh").write_text("echo broken; exit 3\n")
+        done = holdfast("restart", run.run_id)
+        assert (done.code, "it said last: broken" in done.err, "nothing was stopped" in done.err) == (78, True, True)
+        assert (run.look().condition, list_attempts(run.run_dir)) == ("running", (1,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "whole"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGKILL, False)])
+def test_a_smoke_test_of_a_restart_that_is_interrupted_leaves_nothing(
+    holdfast: Command, tmp_path: Path, number: signal.Signals, *, whole: bool
+) -> None:
+    smoke = f"sh -c 'sleep 600 & echo $! > {tmp_path}/pid.new; mv {tmp_path}/pid.new {tmp_path}/pid; wait'"
+    with live_run(holdfast) as run, started("restart", run.run_id, "--smoke", smoke) as restart:
+        wait_until((tmp_path / "pid").exists, what="the smoke test runs")
+        left = identify(int((tmp_path / "pid").read_text()))
+        assert left is not None
+        (os.killpg if whole else os.kill)(restart.pid, number)
+        restart.wait(LIMIT_S)
+        wait_until(lambda: not is_alive(left), what="nothing is left of the smoke test")
+        assert (run.look().condition, list_attempts(run.run_dir)) == ("running", (1,))
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from holdfast.core.job.setup import put_setup_first
 from holdfast.host.box import read_box
 from holdfast.host.clock import boot_epoch_s, utc_now
 from holdfast.host.files import files
-from holdfast.host.files.job_change import find_job, read_job_change
+from holdfast.host.files.job_change import find_job, read_job_change, wait_as_queued
 from holdfast.host.process import libc
 from holdfast.host.process.processes import identify_self, read_environ
 from holdfast.host.process.signals import SURVIVED
@@ -255,10 +255,7 @@ def _finish_before(record: dict[str, Any], run_dir: str, attempt: int, umask: in
 def _read_spec(record: dict[str, Any], recorder: Recorder) -> JobSpec:
     """The job as this attempt is given cards: with what the queue said about its wait and its placement."""
     change = read_job_change(recorder.run_dir, recorder.attempt)[1]
-    spec = wire.decode(JobSpec, find_job(record, change))
-    wait_s = record.get("gpu_wait_s")
-    if isinstance(wait_s, (int, float)) and spec.gpus.wanted and not spec.gpu.wait_s:
-        spec = replace(spec, gpu=replace(spec.gpu, wait_s=float(wait_s)))
+    spec = wait_as_queued(wire.decode(JobSpec, find_job(record, change)), record)
     placement = read_placement(recorder.directory)
     return spec if placement is None else apply_placement(spec, placement)
 

@@ -47,7 +47,7 @@ class JobProcess:
 
 @record
 class LostOutput:
-    """What the disk refused of an attempt's output: `lost_bytes` in all, the first of them `since`.
+    """What the disk refused of an attempt's output: `lost_bytes` in all (0: not known), the first of them `since`.
 
     `offset` is how long the log was then: up to there it is the job's own. `error` is what the system said.
     """
@@ -59,6 +59,8 @@ class LostOutput:
 
     def describe(self) -> str:
         """For people."""
+        if not self.lost_bytes:
+            return f"output may be lost: the disk did not take the end of the log at {self.since}: {self.error}"
         return (
             f"{self.lost_bytes:,} bytes of output were lost, from byte {self.offset:,} of the log on, "
             f"since {self.since}: {self.error}"

@@ -42,7 +42,7 @@ def check_code(situation: CheckContext) -> Iterator[Finding]:
         words = error.strerror if isinstance(error, OSError) else str(error)
         yield failed("code", "code", f"what was sent cannot be compared with what was meant: {words}", ANEW)
         return
-    later = is_own and (situation.restarts or max(list_attempts(situation.run_dir), default=1) > 1)
+    later = is_own and (situation.ends_first or max(list_attempts(situation.run_dir), default=1) > 1)
     yield from _judge(place, f"{directory}/{store.FILES}", found, later=later)
     if not found:
         count = format_count(len(manifest.entries), "file is that", "files are those")

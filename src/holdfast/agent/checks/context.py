@@ -25,8 +25,8 @@ class CheckContext:
     `run_dir` is None when somebody only asks (`holdfast preflight`); `inventory` None when the cards were not read
     yet. `now_epoch_s` and `minute_of_day` (local) are the time at which it would start. `root` is put in front of
     system paths, for tests with a box of their own. `image_record` is where a resolved image is written down.
-    `profile` is that of the place (None: it has none); what it adds is in `environ` already. `restarts`: the run in
-    `run_dir` may live still; what it has of the box is free by then, and nothing is written down.
+    `profile` is that of the place (None: it has none); what it adds is in `environ` already. `ends_first`: the run in
+    `run_dir` may live still, and is to end before this; nothing is written into its directory.
     """
 
     spec: JobSpec
@@ -40,7 +40,7 @@ class CheckContext:
     root: str = ""
     image_record: str = ""
     profile: Profile | None = None
-    restarts: bool = False
+    ends_first: bool = False
     job_environ: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -59,8 +59,8 @@ class CheckContext:
 
     @property
     def ending_run_id(self) -> str:
-        """The run whose cards and memory are free by then; empty: none."""
-        return os.path.basename(self.run_dir) if self.restarts and self.run_dir else ""
+        """The run that is to end first; empty: none."""
+        return os.path.basename(self.run_dir) if self.ends_first and self.run_dir else ""
 
 
 def passed(check: str, subject: str, evidence: str) -> Finding:

@@ -83,14 +83,14 @@ def check_mirror(situation: CheckContext) -> Iterator[Finding]:
     if spec.checkpoints.mirror is not None:
         yield from _check_lasting(situation, "checkpoints.mirror", spec.checkpoints.mirror)
         mirror = (spec.checkpoints.mirror, "checkpoints.mirror", wire.MIRROR)
-        yield from _check_mount(situation.run_dir, *mirror, keep=not situation.restarts)
+        yield from _check_mount(situation.run_dir, *mirror, keep=not situation.ends_first)
     if spec.results.to is not None:
         if not os.path.isdir(os.path.dirname(spec.results.to)):
             seen = f"{os.path.dirname(spec.results.to)} is not there"
             yield failed("results.to", spec.results.to, seen, "mount it, or name another place: results.to")
             return
         yield from _check_lasting(situation, "results.to", spec.results.to)
-        yield from _check_mount(situation.run_dir, spec.results.to, keep=not situation.restarts)
+        yield from _check_mount(situation.run_dir, spec.results.to, keep=not situation.ends_first)
 
 
 def _check_mount(

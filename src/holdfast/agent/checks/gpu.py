@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 
 from holdfast.agent.plan import sharing_by_memory
@@ -10,6 +11,7 @@ from holdfast.agent.plan.share_policy import build_policy, describe_reserved, ju
 from holdfast.agent.plan.sharing_by_memory import SharingSurvey
 from holdfast.core.cards import choose
 from holdfast.core.cards.packing import find_impossible
+from holdfast.core.control_characters import clean
 from holdfast.core.rules.rules import card_rules
 from holdfast.diagnosis.cards.fabric import judge_fabric, read_fabric
 from holdfast.diagnosis.cards.health import judge_card_health
@@ -19,11 +21,12 @@ from holdfast.host.gpu.allocation import find_unproven
 from holdfast.host.gpu.inventory import read_inventory
 from holdfast.host.gpu.processes import read_process_view
 from holdfast.host.lease.area import open_area
+from holdfast.host.lease.records import read_records
 from holdfast.host.lease.survey import survey_leases
 from holdfast.model.errors import HoldfastError
 from holdfast.model.finding import Finding, Level
-from holdfast.model.gpu import Card, GpuProcess, Inventory, InventorySource
-from holdfast.model.lease import LeasedDevice
+from holdfast.model.gpu import GpuProcess, Inventory, InventorySource, MigSlice
+from holdfast.model.lease import LeasedDevice, LeaseRecord
 from holdfast.model.record import replace
 
 from .context import CheckContext, failed, passed, unknown, warned
@@ -49,8 +52,8 @@ def check_cards(situation: CheckContext) -> Iterator[Finding]:
         inventory = read_inventory(READ_WITHIN_S)
 
     inventory = mark_unfit(inventory, situation.rules, situation.environ)
-    if situation.ending_run_id:
-        inventory = replace(inventory, cards=tuple(_free(card, situation.ending_run_id) for card in inventory.cards))
+    own = _find_ending_lease(situation)
+    inventory = inventory if own is None else _end(inventory, own)
     if not inventory.cards:
         report = failed if inventory.complete else unknown
         seen = inventory.reason or "this box has none"
@@ -59,30 +62,70 @@ def check_cards(situation: CheckContext) -> Iterator[Finding]:
         )
         yield report("cards", "cards", f"{wanted} asked for; {seen}", remedy)
         return
-    yield from _judge(situation, inventory)
+    yield from _judge(situation, inventory, own)
 
 
-def _free(card: Card, run_id: str) -> Card:
-    """The card with the memory that it has once this run has ended: all that no process of another has.
+def check_line(situation: CheckContext) -> Iterator[Finding]:
+    """Nobody stands in line for the cards that a run has, and would get them once it has ended."""
+    own = _find_ending_lease(situation)
+    if own is None:
+        return
+    policy = build_policy(situation.spec, situation.rules, simulated=own.simulated)
+    area = open_area(situation.rules.lease_dir, environ=situation.environ)
+    first = policy.find_ahead(area, frozenset(device.card_uuid for device in own.devices), None)
+    if first is not None:
+        ticket = first.ticket
+        seen = f"{clean(ticket.user)}, run {clean(ticket.run_id)}, stands in line and gets them first"
+        yield failed("cards.line", "cards", seen, "let it wait for its turn: gpu: {wait: 2h}")
 
-    Slices as the card. What nobody accounts for counts as the run's: a start judges it again.
+
+def _find_ending_lease(situation: CheckContext) -> LeaseRecord | None:
+    """The lease of the run that is to end first; None: it has none, or none that can be read."""
+    if not situation.ending_run_id:
+        return None
+    try:
+        found = read_records(open_area(situation.rules.lease_dir, environ=situation.environ))[0]
+    except HoldfastError:
+        return None
+    mine = (seen.record for seen in found if seen.record.uid == os.geteuid())
+    return next((lease for lease in mine if lease.run_id == situation.ending_run_id), None)
+
+
+def _end(inventory: Inventory, own: LeaseRecord) -> Inventory:
+    """The reading as it will be once the run of this lease has ended.
+
+    A card of its own is idle then, whatever is seen on it now: inside a container nobody can tell whose that is. From
+    one that it shares goes what is known to be its own.
     """
-    slices = (
-        replace(part, memory_used_bytes=_sum_others(part.processes, run_id)) if _is_on(part.processes, run_id) else part
-        for part in card.mig_slices
-    )
-    card = replace(card, mig_slices=tuple(slices))
-    if card.memory_total_bytes is None or not _is_on(card.processes or (), run_id):
-        return card
-    return replace(card, memory_free_bytes=card.memory_total_bytes - _sum_others(card.processes or (), run_id))
+    ours = {device.uuid for device in own.devices}
+    cards = []
+    for card in inventory.cards:
+        parts = tuple(_end_slice(part, own) if part.uuid in ours else part for part in card.mig_slices)
+        ended = replace(card, mig_slices=parts)
+        if card.uuid in ours:
+            left = _list_others(card.processes or (), own) if own.share else ()
+            used = _subtract(card.memory_used_bytes, card.processes or (), own)
+            free = None if card.memory_total_bytes is None or used is None else card.memory_total_bytes - used
+            load = card.utilisation_pct if left or card.utilisation_pct is None else 0
+            ended = replace(ended, processes=left, memory_used_bytes=used, memory_free_bytes=free, utilisation_pct=load)
+        cards.append(ended)
+    return replace(inventory, cards=tuple(cards))
 
 
-def _is_on(processes: Iterable[GpuProcess], run_id: str) -> bool:
-    return any(process.run_id == run_id for process in processes)
+def _end_slice(part: MigSlice, own: LeaseRecord) -> MigSlice:
+    left = _list_others(part.processes, own) if own.share else ()
+    return replace(part, processes=left, memory_used_bytes=_subtract(part.memory_used_bytes, part.processes, own))
 
 
-def _sum_others(processes: Iterable[GpuProcess], run_id: str) -> int:
-    return sum(process.used_bytes or 0 for process in processes if process.run_id != run_id)
+def _list_others(processes: Iterable[GpuProcess], own: LeaseRecord) -> tuple[GpuProcess, ...]:
+    return tuple(process for process in processes if process.run_id != own.run_id)
+
+
+def _subtract(used: int | None, processes: Iterable[GpuProcess], own: LeaseRecord) -> int | None:
+    """The memory that is in use of a device of this lease after its end; None where it was not read."""
+    if used is None or not own.share:
+        return None if used is None else 0
+    return max(0, used - sum(process.used_bytes or 0 for process in processes if process.run_id == own.run_id))
 
 
 def check_allocation(situation: CheckContext) -> Iterator[Finding]:
@@ -94,7 +137,7 @@ def check_allocation(situation: CheckContext) -> Iterator[Finding]:
         yield warned("allocation", variable, f"{seen}: it takes a lease as anywhere", remedy)
 
 
-def _judge(situation: CheckContext, inventory: Inventory) -> Iterator[Finding]:
+def _judge(situation: CheckContext, inventory: Inventory, own: LeaseRecord | None) -> Iterator[Finding]:
     spec = situation.spec
     marked = " (simulated)" if inventory.source is InventorySource.SIMULATED else ""
 
@@ -102,7 +145,7 @@ def _judge(situation: CheckContext, inventory: Inventory) -> Iterator[Finding]:
         for why in impossible:
             yield failed("cards", "cards" + marked, why, ASK_FOR_LESS)
         return
-    leased, shared, problem = _read_leases(situation, inventory)
+    leased, shared, problem = _read_leases(situation, inventory, own)
     if problem is not None:
         yield problem
     choice = choose.choose_cards(
@@ -112,7 +155,6 @@ def _judge(situation: CheckContext, inventory: Inventory) -> Iterator[Finding]:
         rules=card_rules(spec, situation.rules),
         imposed=situation.environ.get("CUDA_VISIBLE_DEVICES"),
         device_order=situation.environ.get("CUDA_DEVICE_ORDER"),
-        own_run_id=situation.ending_run_id or None,
         rooms=None if shared is None else shared.rooms,
     )
     if choice.devices:
@@ -168,9 +210,12 @@ def _check_fabric(situation: CheckContext) -> Finding | None:
 
 
 def _read_leases(
-    situation: CheckContext, inventory: Inventory
+    situation: CheckContext, inventory: Inventory, own: LeaseRecord | None
 ) -> tuple[dict[str, str], SharingSurvey | None, Finding | None]:
-    """Device UUID to who holds it, and who shares; what cannot be read is a finding, not "free"."""
+    """Device UUID to who holds it, and who shares; what cannot be read is a finding, not "free".
+
+    The lease `own` is about to end and counts as none.
+    """
     devices = []
     for card in inventory.cards:
         devices.append(LeasedDevice(card.uuid, card.index, card.name))
@@ -180,15 +225,14 @@ def _read_leases(
         seen = survey_leases(area, tuple(devices))
     except HoldfastError as error:
         return {}, None, failed("cards.leases", "lease area", str(error), error.hint or "see docs/leases.md")
-    ending, spec, shared = situation.ending_run_id, situation.spec, None
-    own = next((one.seen.record for one in seen.leases if one.seen.record.run_id == ending), None) if ending else None
+    spec, shared = situation.spec, None
     if own is not None:
-        left = {uuid: tuple(item for item in busy if item.run_id != ending) for uuid, busy in seen.busy.items()}
+        left = {uuid: tuple(item for item in busy if item.run_id != own.run_id) for uuid, busy in seen.busy.items()}
         seen = replace(seen, busy=left)
     held = seen.busy
     if spec.gpu.share:
-        attempt = 0 if own is None else own.attempt
-        asker = sharing_by_memory.SharingRequest(ending, attempt, spec.gpu.memory_bytes)
+        who = ("", 0) if own is None else (own.run_id, own.attempt)
+        asker = sharing_by_memory.SharingRequest(*who, spec.gpu.memory_bytes)
         shared = sharing_by_memory.survey_sharing(area, inventory, asker, card_rules(spec, situation.rules))
         held = sharing_by_memory.drop_sharers(seen)
     leased = {}

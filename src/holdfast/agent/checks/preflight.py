@@ -9,17 +9,22 @@ stops anything, with the same result.
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import time
 from collections.abc import Callable, Iterable, Mapping
 
 from holdfast.agent.plan.profile import find_variables, read_profile
-from holdfast.agent.view.source_change import read_origin
+from holdfast.agent.view.source_change import read_code, read_origin
 from holdfast.core.job.nodes import refuse_nodes
 from holdfast.core.job.setup import put_setup_first
 from holdfast.core.rules.rules import Rules
+from holdfast.host.files.job_change import wait_as_queued
 from holdfast.host.files.rules_file import read_rules
 from holdfast.host.gpu.allocation import imposed_allocation
 from holdfast.host.gpu.inventory import read_inventory
+from holdfast.host.process import libc
 from holdfast.host.process.offload import Offload, OffloadFailed
 from holdfast.model import wire
 from holdfast.model.errors import PreflightFailed, ResourceBusy
@@ -34,6 +39,9 @@ from .context import CheckContext
 from .profile import lasting
 
 Check = Callable[[CheckContext], Iterable[Finding]]
+
+SILENT_S = 1.0
+"""After this long people want to hear what they wait for."""
 
 CHECKS: tuple[Check, ...] = (
     command.check_workdir,
@@ -83,51 +91,60 @@ CHECKS: tuple[Check, ...] = (
 
 def refuse_bad_restart(
     run_dir: str,
-    before: JobSpec,
     spec: JobSpec,
     environ: Mapping[str, str],
     *,
     recorded: bool = False,
     dry_run: bool = False,
+    tell: Callable[[], None] = lambda: None,
 ) -> None:
     """Refuse what a start would refuse now, before the run in `run_dir` is stopped for it.
 
-    What the run itself has of the box counts as free. Of cards that are asked for as `before` it is enough that they
-    can be read: the run has them, or had. `recorded`: the files of the command are those that were copied. A
-    `dry_run` does not try the smoke test.
+    Its own cards count as free, unless somebody stands in line for them. `recorded`: it runs what it recorded. A
+    `dry_run` does not try the smoke test. `tell` is called where it takes more than `SILENT_S`.
 
     Raises:
+        Unsupported: it asks for several nodes.
         PreflightFailed: a check failed, or did not answer in time.
-        ResourceBusy: other cards are asked for than before, and they are taken.
+        ResourceBusy: cards are taken, or somebody waits for its own, and the job does not wait.
         StorageError: the rules file cannot be trusted or read.
     """
-    rules = read_rules(environ)
+    refuse_nodes(spec, "")
+    rules, asker = read_rules(environ), os.getpid()
 
     def work() -> object:
-        failed, busy = _check_restart(run_dir, before, spec, rules, environ, recorded=recorded, dry_run=dry_run)
+        # Who is killed waits no longer, and what the smoke test began is to end.
+        libc.set_parent_death_signal(signal.SIGTERM)
+        if os.getppid() != asker:
+            return (), ()
+        failed, busy = _check_restart(run_dir, spec, rules, environ, recorded=recorded, dry_run=dry_run)
         return wire.encode(failed), wire.encode(busy)
 
+    # In a child, as at a start: a disk that hangs must not keep anybody from an answer.
+    checks = Offload(work)
     try:
-        # In a child, as at a start: a disk that hangs must not keep anybody from an answer.
-        failed, busy = Offload(work).wait(spec.timeouts.preflight_s)
+        if not select.select([checks], [], [], SILENT_S)[0]:
+            tell()
+        failed, busy = checks.wait(spec.timeouts.preflight_s, since_start=True)
     except OffloadFailed as error:
         hint = "nothing was stopped; see what hangs: holdfast doctor"
         raise PreflightFailed(f"the checks before a restart gave no result: {error}", hint=hint) from error
     if failed:
         found = [wire.decode(Finding, value) for value in failed]
-        raise PreflightFailed(_list(found), hint=f"nothing was stopped; {found[0].remedy}")
+        raise PreflightFailed(_describe(found), hint=f"nothing was stopped; {found[0].remedy}")
     if busy:
-        hint = "nothing was stopped; restart it when they are free, or ask for other cards: see `holdfast gpus`"
-        raise ResourceBusy(_list([wire.decode(Finding, value) for value in busy]), hint=hint)
+        hint = (
+            "nothing was stopped; --gpu-wait 2h lets it wait for its turn, or ask for other cards: see `holdfast gpus`"
+        )
+        raise ResourceBusy(_describe([wire.decode(Finding, value) for value in busy]), hint=hint)
 
 
-def _list(findings: Iterable[Finding]) -> str:
+def _describe(findings: Iterable[Finding]) -> str:
     return "\n".join(f"{item.id}: {item.subject}: {item.evidence}" for item in findings)
 
 
 def _check_restart(
     run_dir: str,
-    before: JobSpec,
     spec: JobSpec,
     rules: Rules,
     environ: Mapping[str, str],
@@ -136,26 +153,34 @@ def _check_restart(
     dry_run: bool,
 ) -> tuple[list[Finding], list[Finding]]:
     """What failed; and where nothing did, what is busy for a job that does not wait."""
-    reads = spec.gpus.wanted and imposed_allocation(environ) is None
-    inventory = read_inventory(gpu.READ_WITHIN_S) if reads else None
-    stated = read_origin(run_dir).get("profile")
-    profile = None if stated is None else read_profile(stated)
+    origin = read_origin(run_dir)
+    if recorded:
+        spec = replace(spec, command=read_code(run_dir).command)
+    spec = wait_as_queued(spec, origin)
+    profile = None if origin.get("profile") is None else read_profile(origin["profile"])
     environ = {**environ, **find_variables(profile, spec, environ)}
+    allocation = imposed_allocation(environ) if spec.gpus.wanted else None
+    reads = spec.gpus.wanted and allocation is None
+    inventory = read_inventory(gpu.READ_WITHIN_S) if reads else None
     situation = make_context(spec, rules, environ=environ, run_dir=run_dir, inventory=inventory)
-    situation = replace(situation, profile=profile, restarts=True)
-    judges = inventory is not None and (not inventory.cards or (before.gpus, before.gpu) != (spec.gpus, spec.gpu))
-    skipped = [] if judges else [gpu.check_cards]
-    skipped += [command.check_command, command.check_script] if recorded else []
-    found = [finding for check in CHECKS if check not in skipped for finding in run_one(check, situation)]
+    situation = replace(situation, profile=profile, ends_first=True)
+    found = [finding for check in CHECKS for finding in run_one(check, situation)]
     # Cards that cannot be read are none that could be had.
     unread = [item for item in found if item.id == "cards" and item.level is Level.UNKNOWN]
     failed = [item for item in found if item.level is Level.FAIL] + unread
+    if allocation is not None and allocation.devices is not None and len(allocation.devices) < spec.gpus.wanted:
+        seen = f"{spec.gpus.wanted} asked for; {allocation.describe()}"
+        failed.append(Finding("cards", Level.FAIL, "cards", seen, "ask the scheduler for as many cards"))
     if not failed and not dry_run:
-        failed = [item for item in run_one(smoke.check_smoke, situation) if item.level is Level.FAIL]
-    if failed or not judges or spec.gpu.wait_s > 0:
+        failed = _list_failed(smoke.check_smoke, situation)
+    if failed or inventory is None or spec.gpu.wait_s > 0:
         return failed, []
-    again = run_one(gpu.check_cards, replace(situation, busy_level=Level.FAIL))
-    return [], [item for item in again if item.level is Level.FAIL]
+    situation = replace(situation, busy_level=Level.FAIL)
+    return [], [*_list_failed(gpu.check_cards, situation), *_list_failed(gpu.check_line, situation)]
+
+
+def _list_failed(check: Check, situation: CheckContext) -> list[Finding]:
+    return [finding for finding in run_one(check, situation) if finding.level is Level.FAIL]
 
 
 def examine_job(

@@ -17,6 +17,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from holdfast.agent.view.observe import list_attempts
 from holdfast.agent.view.source_change import read_origin
 from holdfast.core.cards.choose import visible_devices
 from holdfast.core.control_characters import one_line
@@ -34,6 +35,7 @@ from holdfast.host.formats.bundle import find_library
 from holdfast.host.process import libc
 from holdfast.host.process.offload import Offload, OffloadFailed
 from holdfast.host.process.processes import identify_self
+from holdfast.model.record import record
 from holdfast.store.paths import make_state_directory, state_directory
 
 from .context import CheckContext, failed, passed, warned
@@ -58,6 +60,8 @@ EMPTY_WITHIN_S = 2.0
 """What it began is killed, which takes that long where a disk hangs."""
 DECISIVE = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX")
 """Variables, besides the job's own, with which another program or library would be tried."""
+ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""That whoever waits is gone, or that somebody at its terminal wants the end."""
 TRACEBACK = b"Traceback (most recent call last)"
 REMEDY = "correct it and start anew; --skip-smoke goes on without, and the record says so"
 
@@ -77,12 +81,12 @@ def check_smoke(situation: CheckContext) -> Iterator[Finding]:
     if situation.run_dir is None:
         yield passed("smoke", name, "is run before the start, unless it has passed for the same code")
         return
-    key = _name_code(situation, situation.run_dir)
-    before = _recall(key)
+    code = _name_code(situation, situation.run_dir)
+    before = code.recall()
     if before:
         yield passed("smoke", name, f"passed for this code on this box at {before}")
         return
-    yield _run(situation, name, key)
+    yield _run(situation, name, code.key)
 
 
 def _run(situation: CheckContext, name: str, key: str) -> Finding:
@@ -121,8 +125,9 @@ def _execute(situation: CheckContext, limit_s: float) -> tuple[int | None, bytes
     environ, waiting = _build_environment(situation), os.getpid()
 
     def work() -> dict[str, Any]:
-        for number in (signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, _leave if number == signal.SIGTERM else lambda *_: None)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in ENDINGS:
+            signal.signal(number, _leave)
         libc.set_parent_death_signal(signal.SIGTERM)
         if os.getppid() != waiting:
             _leave()
@@ -145,6 +150,9 @@ def _execute(situation: CheckContext, limit_s: float) -> tuple[int | None, bytes
 
 
 def _leave(*_: object) -> None:
+    # One is enough: what was begun is being ended from here on.
+    for number in ENDINGS:
+        signal.signal(number, signal.SIG_IGN)
     raise SystemExit
 
 
@@ -205,28 +213,48 @@ def _list_last(tail: bytes) -> list[str]:
     return [line for line in tail.decode("utf-8", "replace").splitlines() if line.strip()][-LAST_LINES:]
 
 
-def _name_code(situation: CheckContext, run_dir: str) -> str:
-    """What the result is of: command, setup and environment on this box with this code; without its name, this run."""
+@record
+class _NamedCode:
+    """As what a result is remembered (`key`), and as what else it may be known already."""
+
+    key: str
+    known_as: tuple[str, ...]
+
+    def recall(self) -> str:
+        """When it passed; empty where that is not known."""
+        found = _read()
+        return next((str(found[key]) for key in self.known_as if key in found), "")
+
+
+def _name_code(situation: CheckContext, run_dir: str) -> _NamedCode:
+    """What the result is of: command, setup and environment on this box with this code.
+
+    A desk's tree is what it was. A commit is the first attempt's: people edit, and then restart, for which the test is
+    run again. So its result is of this run alone, and so is that of code without a name.
+    """
     spec = situation.spec
     origin = read_origin(run_dir)
     code, snapshot = origin.get("code"), origin.get("snapshot")
     git = snapshot.get("git") if isinstance(snapshot, dict) else None
-    if isinstance(code, dict):
-        named = f"tree {code.get('tree')} {code.get('workdir')}"
-    elif isinstance(git, dict) and git.get("commit") and git.get("dirty") is False:
-        named = f"commit {git['commit']}"
-    else:
-        named = f"run {os.path.basename(run_dir)}"
     # A laid out copy lies in the run's own directory, which may be named in the command.
     words = [word.replace(run_dir, "") for word in spec.smoke]
     environ = {name: situation.job_environ.get(name) for name in (*DECISIVE, *spec.env)}
-    known = [read_box().machine_id, named, words, environ, spec.secrets]
-    return sha256_hex(json.dumps(known, sort_keys=True).encode())[:32]
 
+    def name_key(named: str) -> str:
+        known = [read_box().machine_id, named, words, environ, spec.secrets]
+        return sha256_hex(json.dumps(known, sort_keys=True).encode())[:32]
 
-def _recall(key: str) -> str:
-    """When it passed; empty where that is not known."""
-    return str(_read().get(key, ""))
+    if isinstance(code, dict):
+        tree = name_key(f"tree {code.get('tree')} {code.get('workdir')}")
+        return _NamedCode(tree, (tree,))
+    run = name_key(f"run {os.path.basename(run_dir)}")
+    if situation.ends_first:
+        return _NamedCode(run, ())
+    if not isinstance(git, dict) or not git.get("commit") or git.get("dirty") is not False:
+        return _NamedCode(run, (run,))
+    commit = name_key(f"commit {git['commit']}")
+    first = max(list_attempts(run_dir), default=1) <= 1
+    return _NamedCode(commit if first else run, (run, commit))
 
 
 def _read() -> dict[str, str]:

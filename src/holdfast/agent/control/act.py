@@ -66,9 +66,11 @@ def require_actionable(view: RunView) -> None:
     # A living supervisor hears a request whatever stands in its state.
     if view.state is None and not view.over and not view.supervised:
         what = "; ".join(item.words for item in view.unreadable) or "it has no state.json"
+        pids = " ".join(str(member.pid) for member in view.members)
         raise StorageError(
             f"{view.run_id} cannot be acted on: {what}",
-            hint=f"holdfast show {view.run_id} tells what can still be read",
+            hint=f"holdfast show {view.run_id} tells what can still be read"
+            + (f"; what lives of it ends by: kill {pids}" if pids else ""),
         )
 
 

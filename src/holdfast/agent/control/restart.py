@@ -14,7 +14,7 @@ from holdfast.agent.view.observe import observe_run
 from holdfast.agent.view.source_change import find_file_changes_within
 from holdfast.host.files.job_change import has_checkpoint
 from holdfast.host.process import processes
-from holdfast.model.errors import PreflightFailed, StillAlive, StorageError, UsageError
+from holdfast.model.errors import HoldfastError, PreflightFailed, StillAlive, UsageError
 from holdfast.model.record import record
 from holdfast.model.run import RequestKind
 
@@ -93,7 +93,8 @@ def restart_run(
         view = stop(run_dir, RequestKind.STOP, by=by, reason=RESTART, wait_s=wait_s, tell=tell)
         if not view.over:
             left = "; ".join(describe_survivors(view)) or f"it is still {view.condition}"
-            raise StillAlive(f"{view.run_id} was not restarted: {left}", hint=f"holdfast stop --now {view.run_id}")
+            goes_on = f"it goes on stopping; once it has: holdfast restart {view.run_id}; or now: holdfast stop --now"
+            raise StillAlive(f"{view.run_id} was not restarted: {left}", hint=f"{goes_on} {view.run_id}")
         members = processes.find_marked(view.run_id)
         if members:
             pids = ", ".join(str(member.pid) for member in members)
@@ -106,9 +107,9 @@ def restart_run(
             code, changes = renew_code(run_dir, job, anew=names_other_files(before, job), recorded=recorded)
             attempt = next_attempt(run_dir, RESTART, code=code, change=wanted)
             launch.start_supervisor(run_dir, attempt, environ=environ, reason=RESTART)
-        except StorageError as error:
+        except HoldfastError as error:
             words = f"{view.run_id} is over now, and was not started again: {error}"
-            raise StorageError(words, hint=error.hint) from error
+            raise type(error)(words, hint=error.hint) from error
         return Restarted(
             view.run_id,
             run_dir,

@@ -140,7 +140,8 @@ def reconcile(roots: Iterable[str], *, dry_run: bool = False, whole_s: float = W
         elif ending.row in ORPHANED:
             repairs += _settle_run(seen.run_dir, dry_run=dry_run, late=clock.monotonic_s() >= deadline)
         if seen.damaged and ending.row not in ("incomplete", "unreadable"):
-            unread.append(f"{seen.run_id}: {seen.damaged}; {PUT_BACK}")
+            give_up = "" if seen.alive else f", or give the run up: rm -r {seen.run_dir}"
+            unread.append(f"{seen.run_id}: {seen.damaged}; {PUT_BACK}{give_up}")
     records = sentinel_records.list_all()
     for path, kept in records:
         repair = _clear_sentinel(path, kept, dry_run=dry_run)

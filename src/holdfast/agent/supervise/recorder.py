@@ -114,24 +114,18 @@ class Recorder:
         durable = isinstance(step, (Running, Stopping, Ended)) or (isinstance(step, Starting) and step.job is not None)
         self.commit(wire.STATE, wire.to_bytes(state), durable=durable)
 
-    def mend_state(self, state: RunState) -> bool:
-        """Commit the state again where somebody else has damaged or removed it; whether that was needed.
-
-        One that is whole is left alone: where no lock can tell, another supervisor may have written it. So is a
-        directory that is gone.
-        """
+    def mend_state(self, state: RunState) -> None:
+        """Commit the state again where somebody else has damaged or removed it, but not a run that is being removed."""
         try:
             self.read_state()
         except (OSError, wire.WireError) as error:
-            if not os.path.isdir(self.directory):
-                return False
+            if not os.path.lexists(f"{self.run_dir}/{wire.RUN}") or not os.path.isdir(self.directory):
+                return
             if not self._mended:
                 self._mended = True
                 self.log(f"somebody has damaged {self.path(wire.STATE)} ({error}); it is written anew")
                 self.event("state_mended", path=self.path(wire.STATE), why=str(error))
             self.commit_state(state)
-            return True
-        return False
 
     def read_state(self) -> RunState:
         """The committed state.

@@ -39,7 +39,7 @@ from holdfast.core.run.lifecycle import decide
 from holdfast.host.box import BoxMatch, compare_boxes, read_box
 from holdfast.host.clock import boot_epoch_s, boottime_ns, monotonic_s, parse_utc, utc_now
 from holdfast.host.files.filesystems import is_local
-from holdfast.host.files.inotify import DELETE_SELF, MODIFY, MOVED_TO, Inotify
+from holdfast.host.files.inotify import ATTRIB, CREATE, DELETE_SELF, MODIFY, MOVE_SELF, MOVED_TO, Inotify
 from holdfast.host.process import libc
 from holdfast.host.process.processes import identify_self
 from holdfast.host.process.signals import STOPS, STOPS_IN_FOREGROUND, WARNINGS, hold_back
@@ -95,6 +95,8 @@ WITH_STACKS = (Timer.RUN, Timer.TOTAL)
 STACKS_WITHIN_S = 1.5
 POLL_WITHOUT_INOTIFY_S = 0.5
 """How often files are looked at when the account's inotify instances are used up."""
+MEND_S = 0.5
+"""A damaged state is mended no more often than this, whoever damages it."""
 POLL_SHARED_S = 2.0
 """How often they are looked at on a file system that other machines write to, besides."""
 LEAVING_S = 2.0
@@ -447,7 +449,7 @@ class Supervisor:
     def _watch_directory(self) -> None:
         try:
             queue = Inotify()
-            queue.add(self._recorder.directory, MOVED_TO)
+            queue.add(self._recorder.directory, MOVED_TO | CREATE)
             queue.add(self._context.run_dir, MOVED_TO)
         except OSError as error:
             self._recorder.log(f"no inotify ({error}); looking every {POLL_WITHOUT_INOTIFY_S} s instead")
@@ -469,17 +471,22 @@ class Supervisor:
     def _watch_state(self, queue: Inotify) -> None:
         """Mend our state where somebody has written over it or removed it; each file of that name is watched.
 
-        Whoever looks at the run or acts on it goes by it.
+        Whoever looks at the run or acts on it goes by it. Not more often than each `MEND_S`, whatever it costs.
         """
         try:
-            queue.add(self._recorder.path(wire.STATE), MODIFY | DELETE_SELF)
-        except OSError:
-            # It is gone, or lies elsewhere: the disk refused it.
+            queue.add(self._recorder.path(wire.STATE), MODIFY | ATTRIB | MOVE_SELF | DELETE_SELF)
+        except FileNotFoundError:
             pass
-        self._mend_state()
+        except OSError as error:
+            self._recorder.log(f"{wire.STATE} is not watched ({error}); looking every {POLL_SHARED_S} s instead")
+            self._poll_directory(POLL_SHARED_S)
+        if not self._loop.timers.is_armed("mend"):
+            self._loop.timers.arm("mend", MEND_S, self._mend_state)
 
     def _mend_state(self) -> None:
-        self._recorder.mend_state(self._state)
+        # Without a real lock another supervisor may have come, whose state it is.
+        if not self._context.unlocked:
+            self._recorder.mend_state(self._state)
 
     def _poll_directory(self, every_s: float) -> None:
         self._mend_state()

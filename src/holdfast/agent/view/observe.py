@@ -213,7 +213,8 @@ class _Reader:
         try:
             return read_job_change(run_dir, self._attempt)[1]
         except (OSError, wire.WireError) as error:
-            self.problems.append(Unreadable(f"{run_dir}/{wire.ATTEMPTS}/*/{wire.JOB}", _reason(error)))
+            paths = [f"{wire.attempt_dir(run_dir, number)}/{wire.JOB}" for number in range(self._attempt, 0, -1)]
+            self.problems.append(Unreadable(next(filter(os.path.lexists, paths), paths[0]), _reason(error)))
             return {}
 
     def read_desired(self, run_dir: str, generation: int) -> RunRequest | None:
@@ -392,7 +393,7 @@ def _judge_without_state(view: RunView) -> tuple[str, str]:
     outcome = view.exit.get("outcome")
     if outcome in {item.value for item in Outcome}:
         return str(outcome), f"by {wire.EXIT}: {broken.words}{reader}"
-    if view.supervised:
+    if view.supervised and not reader:
         return UNREADABLE, f"{broken.words}; {_describe_holder(view)}"
     if view.members:
         pids = ", ".join(str(member.pid) for member in view.members)
@@ -408,7 +409,7 @@ def _describe_holder(view: RunView) -> str:
     stat = None if view.holder is None else processes.read_stat(view.holder.pid)
     if stat is not None and stat.state in "Tt":
         return f"{who} was stopped by a signal, and writes it anew after kill -CONT {stat.pid}"
-    return f"{who} lives, hears holdfast stop {view.run_id}, and writes it anew when its state changes at the latest"
+    return f"{who} lives, and `holdfast stop {view.run_id}` works; it writes the file anew at its next step"
 
 
 def _describe_reader(view: RunView) -> str:

@@ -9,6 +9,7 @@ import click
 
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.path_type import PATH
+from holdfast.model.record import replace
 
 from .env_file import env_file_option
 from .options import take_options
@@ -16,8 +17,8 @@ from .schema import KEYS
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-OFFERED = [key for key in KEYS if key.option and key.option != "wait"]
-"""`--wait` is how long to wait for the stop; `gpu.wait` of a job file is taken up with --job."""
+OFFERED = [replace(key, option="gpu-wait") if key.option == "wait" else key for key in KEYS if key.option]
+"""`--wait` is how long to wait for the stop."""
 _OPTIONS = (
     click.argument("run", shell_complete=complete_runs),
     click.option("-f", "--follow", is_flag=True, help="Follow the new attempt."),

@@ -83,7 +83,8 @@ def command(  # noqa: PLR0913 - its options
     that is refused, and --no-code takes up the job alone.
 
     Nothing is stopped for what would not start: every check of a start comes first (78, see `holdfast preflight`), the
-    smoke test with them, and other cards than before must be free by then (75). What RUN itself has counts as free.
+    smoke test with them. RUN's own cards count as free; where others are taken, or somebody stands in line for those of
+    RUN (75), --gpu-wait has it wait for its turn.
 
     A script, configuration or lock file that was changed since the last attempt is named and run as it is now;
     --recorded runs the copy of a shell script instead, and refuses where any other file was changed.
@@ -105,15 +106,22 @@ def command(  # noqa: PLR0913 - its options
     refuse_bad_configs((asked.config,))
     if not scheduled:
         # What a node has, this machine need not have.
-        if asked.smoke and not dry_run and not as_json:
-            note("the smoke test comes first: nothing is stopped yet")
-        refuse_bad_restart(found.run_dir, before.spec, asked, os.environ, recorded=recorded, dry_run=dry_run)
+        refuse_bad_restart(
+            found.run_dir,
+            asked,
+            os.environ,
+            recorded=recorded,
+            dry_run=dry_run,
+            tell=lambda: None if as_json else note("checking whether it can start; nothing is stopped yet"),
+        )
     if job is None and (edited := find_edited_file(before)):
         note(f"{edited} has changed since; --job {edited} takes it up")
     if dry_run:
         view = observe_run(found.run_dir)
         if view.find_unreadable(wire.STATE):
             note(view.note)
+        if asked.smoke and not scheduled:
+            note("a dry run does not try the smoke test")
         anew = names_other_files(before.spec, asked)
         files = tuple(change.words for change in find_code_changes(found.run_dir, anew=anew, recorded=recorded))
         _print_changes(found.run_id, changed, files, as_json=as_json)

@@ -189,7 +189,7 @@ def _busy_refusal(busy: tuple[BusyReason, ...], waited: float | None, short: str
         # Nobody was named: the first look, which takes as long as the idle window, was not over yet.
         message = names or "the cards were still being watched for idleness (gpu.idle_window); wait longer than that"
         message = f"gave up after waiting {waited:.0f} s: {message}"
-    hint = "wait for it (run --wait 1h), ask for other cards, or look at `holdfast gpus`"
+    hint = "wait for it (run --wait 1h, restart --gpu-wait 1h), ask for other cards, or look at `holdfast gpus`"
     return Refusal("busy", 75, message, hint, busy=busy)
 
 

@@ -269,7 +269,7 @@ _ROWS: dict[str, Callable[[], Verb]] = {
         ROUTED,
         "run:run",
         flags="-f --follow --recorded --no-code --dry-run --json",
-        options="--runs",
+        options="--runs --gpu-wait",
         desk_in="--job --env-file",
         job=True,
     ),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.model import wire
+from holdfast.model.record import replace
 
 from . import fallback
+
+if TYPE_CHECKING:
+    from holdfast.model.job import JobSpec
 
 
 def read_job_change(run_dir: str, attempt: int) -> tuple[int, dict[str, Any]]:
@@ -45,6 +49,14 @@ def find_job(record: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, 
     if not isinstance(job, dict):
         return {}
     return {**job, "command": script["argv"]} if isinstance(script, dict) and "argv" in script else job
+
+
+def wait_as_queued(spec: JobSpec, record: Mapping[str, Any]) -> JobSpec:
+    """The job with the wait for cards that whoever queued its run (``run.json``) gave it; its own wait stands."""
+    wait_s = record.get("gpu_wait_s")
+    if not isinstance(wait_s, (int, float)) or not spec.gpus.wanted or spec.gpu.wait_s:
+        return spec
+    return replace(spec, gpu=replace(spec.gpu, wait_s=float(wait_s)))
 
 
 def has_checkpoint(run_dir: str, job: Mapping[str, Any]) -> bool:

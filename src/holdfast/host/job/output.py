@@ -11,7 +11,7 @@ killed in between loses nothing: the next one finishes the cut.
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import os
 
 from holdfast.host.clock import utc_now
@@ -114,8 +114,9 @@ class OutputFile:
         if self._lost_bytes and self._lost_bytes >= 2 * self._told_bytes:
             self._tell_lost()
 
-    def _tell_lost(self) -> None:
-        if self._attempt is None or self._lost_bytes == self._told_bytes:
+    def _tell_lost(self, *, refused: bool = False) -> None:
+        """Write down what was lost since the last time; `refused`: some of what was taken was lost after all."""
+        if self._attempt is None or (self._lost_bytes == self._told_bytes and (not refused or self._lost is not None)):
             return
         if self._lost is None:
             self._lost = LostOutput(utc_now(), self._measure(), 0, self._error)
@@ -205,9 +206,14 @@ class OutputFile:
         """Say what was lost, if anything, make the rest durable, and close."""
         if self._dropped:
             self.write(b"")
-        self._tell_lost()
+        refused = False
         if self._descriptor is not None:
-            with contextlib.suppress(OSError):
+            try:
                 os.fsync(self._descriptor)
+            except OSError as error:
+                # A network's file system may say only now that it took nothing.
+                self._error, refused = error.strerror or str(error), error.errno != errno.EINVAL
+        self._tell_lost(refused=refused)
+        if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

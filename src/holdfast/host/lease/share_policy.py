@@ -143,7 +143,7 @@ class SharePolicy:
     def _read_all_accounts(
         self, area: LeaseArea, uids: frozenset[int], own: LeaseRecord | None
     ) -> dict[int, AccountShare]:
-        """What these accounts hold and have used this week; a record of `own`'s run is left out."""
+        """What these accounts hold and have used this week; of `own`'s run the hours alone count."""
         cards: dict[int, set[str]] = {uid: set() for uid in uids}
         runs: dict[int, dict[str, None]] = {uid: {} for uid in uids}
         hours = dict.fromkeys(uids, 0.0)
@@ -152,9 +152,11 @@ class SharePolicy:
         for seen in records.read_records(area)[0]:
             record = seen.record
             is_own = own is not None and seen.key == records.key_of(own)
-            if record.uid not in uids or is_own or not judge.judge(seen).holds:
+            if record.uid not in uids or not judge.judge(seen).holds:
                 continue
             held.append(record)
+            if is_own:
+                continue
             cards[record.uid].update(device.uuid for device in record.devices)
             runs[record.uid][record.run_id] = None
         if shares.counts_hours(self.rules):
