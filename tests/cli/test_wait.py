@@ -14,9 +14,13 @@ from holdfast.agent.queue.wait.names import Waited
 from holdfast.agent.queue.wait.run import wait_for_run
 from holdfast.cli.placed.wait import read_answer
 from holdfast.desk.runs.wait import WaitedPlace
+from holdfast.host.clock import utc_now
+from holdfast.host.process.processes import identify_self
 from holdfast.model import wire
 from holdfast.model.ids import name_of
+from holdfast.model.lease import BusyReason, Witness
 from holdfast.model.queue import JobState
+from holdfast.model.run import Waiting
 from holdfast.store.paths import queue_directory
 from tests.cli.queues import no_worker, put, say
 from tests.rundirs import ended, make_run
@@ -172,6 +176,29 @@ class TestWithoutAWorker:
         assert "not yet done" in said.out
         assert say("wait", "--timeout", "soon").code == 64
 
+    def test_what_is_not_done_when_the_time_is_up_has_its_reason(self) -> None:
+        say("submit", "--name", "a", "--", "true")
+        say("submit", "--name", "b", "--", "true")
+        say("submit", "--name", "c", "--after", "b", "--", "true")
+        assert say("queue", "pause", "a", "--reason", "not today").code == 0
+        said = say("wait", "--timeout", "0.05s")
+        assert said.code == 124
+        lines = {line.split()[0]: line for line in said.out.splitlines()[1:]}
+        assert "not today" in lines["a"], said
+        assert "it is next" in lines["b"] or "worker" in lines["b"], said
+        assert "needs b" in lines["c"], said
+
+    def test_a_job_whose_run_stands_in_line_is_not_said_to_run(self) -> None:
+        say("submit", "--name", "a", "--", "true")
+        busy = BusyReason("GPU-1", Witness.RECORD, "run x of bob", index=0)
+        run_dir = make_run(
+            os.environ["HOLDFAST_RUNS"], state=Waiting(utc_now(), blocked_by=(busy,)), supervisor=identify_self()
+        )
+        put("a", JobState.CLAIMED, run_id=os.path.basename(run_dir))
+        put("a", JobState.RUNNING, started_at=0.0)
+        said = say("wait", "a", "--timeout", "0.05s")
+        assert said.out.splitlines()[1:] == ["  a  waiting: card 0 is held by run x of bob"], said
+
 
 @pytest.mark.usefixtures("no_worker")
 def test_what_is_handed_in_and_waited_for_is_one_object_for_programs() -> None:
@@ -195,6 +222,15 @@ def test_a_run_that_cannot_be_waited_for_takes_nothing_from_what_is_said_of_the_
     assert "of the jobs: 0 of 1 done, 1 failed" in said.err
 
 
+def test_a_run_that_did_not_end_in_the_time_has_no_exit_code_of_its_own(isolated_environment: dict[str, str]) -> None:
+    run_dir = make_run(os.environ["HOLDFAST_RUNS"], state=Waiting(utc_now()), supervisor=identify_self())
+    said = say("wait", run_dir, "--timeout", "0.05s")
+    words = f"holdfast: {os.path.basename(run_dir)}: no end was seen in this time; it is waiting\n"
+    assert (said.code, said.out, said.err) == (124, "", words)
+    value = say("wait", run_dir, "--timeout", "0.05s", "--json").json()
+    assert (value["timed_out"], value["runs"][0]["timed_out"], value["exit_code"]) == (True, True, 124)
+
+
 def test_while_a_run_is_waited_for_no_queue_is_made_that_a_kill_would_leave(
     isolated_environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +240,7 @@ def test_while_a_run_is_waited_for_no_queue_is_made_that_a_kill_would_leave(
     monkeypatch.setattr(tempfile, "tempdir", str(own))
     seen = []
 
-    def look(run_dir: str, *, deadline: float | None) -> tuple[RunView, int]:
+    def look(run_dir: str, *, deadline: float | None) -> tuple[RunView, int | None]:
         seen.append((os.listdir(own), os.path.exists(queue_directory())))
         return wait_for_run(run_dir, deadline=deadline)
 

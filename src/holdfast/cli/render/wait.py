@@ -15,7 +15,8 @@ from .redrawn_line import RedrawnLine
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.agent.queue.wait.names import MissingJob, Waited
+    from holdfast.agent.queue.wait.missing import MissingJob
+    from holdfast.agent.queue.wait.names import Waited, WaitedRun
     from holdfast.agent.queue.wait.roster import WaitState
 
 MOST_LISTED = 20
@@ -55,11 +56,17 @@ def print_waited(waited: Waited) -> None:
     if waited.for_jobs:
         _print_jobs(waited)
     for run in waited.runs:
-        note(run.gone or f"{run.run_id} {run.condition} (exit {run.exit_code}): {run.note}")
+        note(run.gone or _describe_run(run))
         if run.doubt:
             note(f"{run.run_id}: in doubt: {run.doubt} (holdfast diagnose {run.run_id})")
         for warning in run.warnings:
             note(f"{run.run_id}: warning: {warning} (holdfast show {run.run_id})")
+
+
+def _describe_run(run: WaitedRun) -> str:
+    if run.timed_out:
+        return f"{run.run_id}: no end was seen in this time; it is {run.condition}{f': {run.note}' if run.note else ''}"
+    return f"{run.run_id} {run.condition} (exit {run.exit_code}): {run.note}"
 
 
 def _print_jobs(waited: Waited) -> None:
@@ -90,7 +97,7 @@ def _find_gravity(job: MissingJob) -> int:
 
 def describe_missing(job: MissingJob) -> str:
     """One job and how it stands, in a line."""
-    words = [job.state.value]
+    words = [job.condition or job.state.value]
     if job.state is JobState.FAILED:
         words += [job.failure or job.outcome or ""]
         words += [f"exit {job.exit_code}"] if job.exit_code is not None else []

@@ -82,18 +82,30 @@ def summarise_reasons(reasons: Sequence[WaitReason]) -> str:
     return f"{first.words}{f'; and {alike} more' if several else ''}{f'; go on: {way}' if way else ''}"
 
 
+def explain_each(queue: Queue, jobs: Sequence[QueuedJob]) -> dict[int, str]:
+    """Why each of these jobs waits, by its id, as `explain_briefly` says it."""
+    if not jobs:
+        return {}
+    situation, before = read_situation(queue, queue.active()), _count_before_each(queue)
+    found = {job.id: explain_job(queue, job, situation, behind=before.get(job.id, 0)) for job in jobs}
+    return {number: summarise_reasons(reasons) for number, reasons in found.items() if reasons}
+
+
 def count_before(queue: Queue, job: QueuedJob) -> int:
     """How many jobs of its kind that may start come before a queued one."""
-    if job.state is not JobState.QUEUED:
-        return 0
-    now, before = time.time(), 0
+    return _count_before_each(queue).get(job.id, MANY) if job.state is JobState.QUEUED else 0
+
+
+def _count_before_each(queue: Queue) -> dict[int, int]:
+    """Of each queued job, by its id, how many of its kind that may start come before it."""
+    now = time.time()
     closed = {name for name, group in queue.groups().items() if group.paused or group.held}
-    for other in queue.jobs(states=(JobState.QUEUED,), limit=MANY):
-        if other.id == job.id:
-            break
-        due = other.group not in closed and (other.not_before is None or other.not_before <= now)
-        before += due and bool(other.cards) == bool(job.cards)
-    return before
+    found: dict[int, int] = {}
+    due = {True: 0, False: 0}
+    for job in queue.jobs(states=(JobState.QUEUED,), limit=MANY):
+        found[job.id] = due[bool(job.cards)]
+        due[bool(job.cards)] += job.group not in closed and (job.not_before is None or job.not_before <= now)
+    return found
 
 
 def needs_a_person(reasons: Sequence[WaitReason]) -> bool:

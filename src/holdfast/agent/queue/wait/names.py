@@ -13,9 +13,10 @@ from holdfast.agent.view.runs.roots import list_roots
 from holdfast.agent.view.runs.sweeps import FoundSweep, find_sweep
 from holdfast.model.errors import EXIT_TIMED_OUT, HoldfastError, NoSuchRun, UsageError
 from holdfast.model.ids import is_run_id
-from holdfast.model.queue import CLOSED_STATES, JobState
+from holdfast.model.queue import JobState
 from holdfast.model.record import record, replace
 
+from .missing import MissingJob, describe_missing, describe_waiting, list_missing
 from .roster import AwaitedJobs, WaitState
 from .run import describe_gone, wait_for_run
 from .wait import wait_for
@@ -34,24 +35,11 @@ MOST_NAMED = 20
 
 
 @record
-class MissingJob:
-    """A job that is not proven done. `seconds` is how long its last attempt took, None while it is not over."""
-
-    job: str
-    state: JobState
-    failure: str
-    outcome: str | None
-    exit_code: int | None
-    seconds: float | None
-    note: str
-    run_id: str | None
-
-
-@record
 class WaitedRun:
     """A run that was waited for. `gone`: nobody is left of it, so its end is not on record; this says what to do.
 
     `warnings` are what was found at its end besides, `doubt` what speaks against its success (empty: nothing).
+    `timed_out`: the time was up before it ended; `exit_code` is then that of the wait.
     """
 
     run_id: str
@@ -61,6 +49,7 @@ class WaitedRun:
     gone: str
     warnings: tuple[str, ...] = ()
     doubt: str = ""
+    timed_out: bool = False
 
 
 @record
@@ -116,13 +105,15 @@ def wait_for_names(
         wanted = resolve(queue, names, find_run)
         seen, late = WaitState({}), False
         missing: list[QueuedJob] = []
+        described: list[MissingJob] = []
         codes = []
         if wanted.roster is not None:
             roster = wanted.roster
             seen, late = wait_for(
                 queue, roster, deadline=deadline, tell=lambda look: tell(look, lambda: _estimate(queue, roster, look))
             )
-            missing = _list_missing(queue, roster)
+            missing = list_missing(queue, roster)
+            described = describe_waiting(queue, missing)
             is_done = not missing and seen.total and seen.done >= seen.total
             codes.append(EXIT_TIMED_OUT if late else 0 if is_done else EXIT_INCOMPLETE)
     # With the queue closed: where there was none, nothing of it is left behind by a wait that is killed.
@@ -139,6 +130,7 @@ def wait_for_names(
         counts = {state: seen.counts.get(state, 0) + one.counts.get(state, 0) for state in JobState}
         seen = replace(seen, counts={state: number for state, number in counts.items() if number})
         missing += left
+        described += map(describe_missing, left)
         again.append(find_rerun(os.path.basename(sweep.directory), left) or "")
     try:
         runs = [_wait_for_run(run_dir, deadline) for run_dir in wanted.runs]
@@ -153,9 +145,9 @@ def wait_for_names(
         total=seen.total,
         counts={state.value: number for state, number in seen.counts.items()},
         summary=seen.describe(),
-        timed_out=late,
+        timed_out=late or any(run.timed_out for run in runs),
         stuck=seen.stuck,
-        missing=tuple(_describe_missing(job) for job in missing),
+        missing=tuple(described),
         rerun=" && ".join(filter(None, again)),
         runs=tuple(runs),
         exit_code=_join(codes, passes=len(codes) == 1),
@@ -176,7 +168,7 @@ def _wait_for_runs(run_dirs: Sequence[str], deadline: float | None) -> Waited:
         total=0,
         counts={},
         summary=WaitState({}).describe(),
-        timed_out=False,
+        timed_out=any(run.timed_out for run in runs),
         stuck="",
         missing=(),
         rerun="",
@@ -240,34 +232,22 @@ def _estimate(queue: Queue, roster: AwaitedJobs, seen: WaitState) -> str:
 def _wait_for_run(run_dir: str, deadline: float | None) -> WaitedRun:
     view, code = wait_for_run(run_dir, deadline=deadline)
     gone = describe_gone(view) if view.vanished else ""
-    warnings = () if view.end is None else view.end.warnings
-    return WaitedRun(view.run_id, view.condition, code, view.note, gone, warnings, describe_doubt(view))
+    return WaitedRun(
+        run_id=view.run_id,
+        condition=view.condition,
+        exit_code=EXIT_TIMED_OUT if code is None else code,
+        note=view.note,
+        gone=gone,
+        warnings=() if view.end is None else view.end.warnings,
+        doubt=describe_doubt(view),
+        timed_out=code is None,
+    )
 
 
 def _join(codes: Sequence[int], *, passes: bool) -> int:
     if passes or not any(codes):
         return codes[0] if passes else 0
     return EXIT_TIMED_OUT if EXIT_TIMED_OUT in codes else EXIT_INCOMPLETE
-
-
-def _list_missing(queue: Queue, roster: AwaitedJobs) -> list[QueuedJob]:
-    """The jobs of the roster that are not proven done."""
-    states = [state for state in JobState if state is not JobState.DONE]
-    return [job for job in queue.jobs(states=states) if roster.holds(job)]
-
-
-def _describe_missing(job: QueuedJob) -> MissingJob:
-    seconds = job.ended_at - job.started_at if job.ended_at and job.started_at else None
-    return MissingJob(
-        job=job.label,
-        state=job.state,
-        failure=job.failure,
-        outcome=job.outcome,
-        exit_code=job.exit_code,
-        seconds=seconds if job.state in CLOSED_STATES else None,
-        note=job.note,
-        run_id=job.run_id,
-    )
 
 
 def rerun_command(missing: Sequence[QueuedJob]) -> str:

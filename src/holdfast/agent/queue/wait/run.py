@@ -15,7 +15,7 @@ from holdfast.agent.view.scheduled import SchedulerEar, apply_word, judge_end
 from holdfast.core.run.outcome import EXIT_LOST
 from holdfast.host.clock import monotonic_s
 from holdfast.model import wire
-from holdfast.model.errors import EXIT_STOPPED, EXIT_TIMED_OUT, StorageError
+from holdfast.model.errors import EXIT_STOPPED, StorageError
 from holdfast.model.identity import WaitStatus
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ EXIT_UNKNOWN = 69
 """It has ended, and how is not known: that is no success."""
 
 
-def wait_for_run(run_dir: str, *, deadline: float | None) -> tuple[RunView, int]:
-    """Sleep until a run is over; the last look, and its exit code, or 124 when the time was up first.
+def wait_for_run(run_dir: str, *, deadline: float | None) -> tuple[RunView, int | None]:
+    """Sleep until a run is over; the last look, and its exit code, or None when the time was up first.
 
     One of which nobody is left is not waited for (`code_of_gone`, `describe_gone`); of a scheduler's run that decides.
 
@@ -58,7 +58,7 @@ def wait_for_run(run_dir: str, *, deadline: float | None) -> tuple[RunView, int]
                 raise StorageError(f"nobody supervises {view.run_id}", hint=f"holdfast {verb} {view.run_id}")
             limit_s = LOOK_AGAIN_S if deadline is None else min(LOOK_AGAIN_S, deadline - monotonic_s())
             if limit_s <= 0:
-                return view if heard.word is None else apply_word(view, heard.word), EXIT_TIMED_OUT
+                return view if heard.word is None else apply_word(view, heard.word), None
             follow.rest(limit_s)
 
 
