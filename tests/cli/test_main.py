@@ -139,6 +139,8 @@ def test_a_misspelt_command_of_sweep_is_no_sweep_file(holdfast: Command) -> None
     ended = holdfast("sweep", "shows", "rates")
     assert ended.code == 64
     assert "no command 'shows', and there is no such file\n  did you mean `holdfast sweep show`?" in ended.err
+    ended = holdfast("sweep", "stop", "rates")
+    assert (ended.code, "did you mean `holdfast queue cancel NAME/ --running`?" in ended.err) == (64, True)
 
 
 def test_an_unknown_verb_gets_a_suggestion(holdfast: Command) -> None:
@@ -184,18 +186,23 @@ def test_the_installed_module_and_the_package_are_the_same_program(holdfast: Com
     ("word", "meant"),
     [
         ("ps", "ls"),
-        ("status", "ls"),
+        ("status", "show"),
+        ("health", "gpus health"),
         ("kill", "stop"),
         ("srun", "run"),
         ("sbatch", "submit"),
         ("top", "gpus"),
-        ("statu", "ls"),
+        ("statu", "show"),
     ],
 )
 def test_what_other_tools_call_a_verb_is_understood(word: str, meant: str, holdfast: Command) -> None:
     ended = holdfast(word, "x")
     assert ended.code == 64
     assert f"did you mean `holdfast {meant}`?" in ended.err
+
+
+def test_a_status_of_nothing_in_particular_is_the_list(holdfast: Command) -> None:
+    assert "did you mean `holdfast ls`?" in holdfast("status").err
 
 
 def test_each_other_word_leads_to_a_verb_and_is_none_itself() -> None:

@@ -151,7 +151,8 @@ def test_what_runs_or_is_not_there_is_not_held() -> None:
     submit("a", "b", "night/c")
     run("a")
     said = say("queue", "pause", "a")
-    assert (said.code, "a is running" in said.err) == (64, True)
+    assert (said.code, "queue pause: a is running" in said.err) == (64, True)
+    assert "holdfast queue cancel a --running" in said.err, said
     assert "left alone: a is running" in say("queue", "pause", "a", "b").err
     assert say("queue", "pause", "nosuch").code == 66
     assert say("queue", "pause", "night", "night/").out == "group night is paused\n"

@@ -39,7 +39,7 @@ class VerbGroup(LazyGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with a suggestion for a misspelt verb."""
         if args[0] not in SUMMARIES and not args[0].startswith("-") and not ctx.resilient_parsing:
-            raise UsageError(f"there is no verb {args[0]!r}", hint=suggest_verb(args[0]))
+            raise UsageError(f"there is no verb {args[0]!r}", hint=suggest_verb(args[0], named=len(args) > 1))
         return super().resolve_command(ctx, args)
 
 
@@ -61,18 +61,21 @@ ELSEWHERE = {
     **dict.fromkeys(("host", "hosts", "places", "remote", "node", "box"), "place"),
     **dict.fromkeys(("rehearse", "chaos"), "drill"),
     "release": "gpus release",
+    "health": "gpus health",
     "help": "--help",
 }
 """What other tools call a verb, to ours. A near spelling would mislead: `status` looks most like `restart`."""
 
 
-def suggest_verb(word: str) -> str:
-    """What to do about an unknown verb: the one that is meant, and where the list is."""
+def suggest_verb(word: str, *, named: bool = False) -> str:
+    """What to do about an unknown verb: the one that is meant, and where the list is. `named`: of one run."""
+    if word == "status" and named:
+        return "did you mean `holdfast show`? `holdfast --help` lists the verbs"
     if word in ELSEWHERE:
         return f"did you mean `holdfast {ELSEWHERE[word]}`? `holdfast --help` lists the verbs"
     near = find_near(word, (*SUMMARIES, *ELSEWHERE))
     if near in ELSEWHERE:
-        return suggest_verb(near)
+        return suggest_verb(near, named=named)
     if near:
         return f"did you mean {near}? `holdfast --help` lists the verbs"
     return "`holdfast --help` lists the verbs; to run a command write `holdfast run -- COMMAND`"

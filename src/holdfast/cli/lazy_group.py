@@ -114,18 +114,23 @@ class LazyGroup(click.Group):
 
 
 class ShortGroup(LazyGroup):
-    """A group that can be typed without a verb: the first word that names none belongs to its `default` verb."""
+    """A group that can be typed without a verb: the first word that names none belongs to its `default` verb.
+
+    `elsewhere` has words that people try, with the command that does it.
+    """
 
     default = ""
+    elsewhere: Mapping[str, str] = {}  # noqa: RUF012 - of a class, never changed
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the default's name before arguments that have none."""
         if args and args[0] not in self.summaries and args[0] not in ctx.help_option_names:
             word = args[0]
+            us = f"holdfast {self.route}"
             near = "" if word.startswith("-") or os.path.exists(word) else find_near(word, self.summaries)
-            if near and not ctx.resilient_parsing:
-                us = f"holdfast {self.route}"
-                hint = f"did you mean `{us} {near}`? else: {us} {self.default} {word}"
+            meant = self.elsewhere.get(word) or (f"{us} {near}" if near else "")
+            if meant and not os.path.exists(word) and not ctx.resilient_parsing:
+                hint = f"did you mean `{meant}`? else: {us} {self.default} {word}"
                 raise UsageError(f"`{us}` has no command {word!r}, and there is no such file", hint=hint)
             args = [self.default, *args]
         return super().parse_args(ctx, args)

@@ -219,6 +219,9 @@ def test_missing_files_and_directories_get_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(JobFileError, match="no such job file") as caught:
         load_document(str(tmp_path / "absent" / "job.yaml"))
     assert "there is no directory" in caught.value.hint
+    with pytest.raises(JobFileError, match="no such job file") as caught:
+        load_document("python3 t.py")
+    assert caught.value.hint == "to run a command: holdfast run -- python3 t.py"
     with pytest.raises(JobFileError, match="cannot be read"):
         load_document(str(tmp_path / "job.yaml" / "x"))
     with pytest.raises(JobFileError, match="cannot be read"):

@@ -127,6 +127,8 @@ def _read_data(path: str) -> bytes:
 
 def _suggest_file(path: str) -> str:
     directory, name = os.path.split(path)
+    if " " in path:
+        return f"to run a command: holdfast run -- {path}"
     if name.endswith((".py", ".sh")):
         return f"to run a script: holdfast run -- {'python' if name.endswith('.py') else 'bash'} {path}"
     try:

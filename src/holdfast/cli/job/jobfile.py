@@ -30,9 +30,21 @@ MAX_PROBLEMS = 10
 """So many mistakes are listed; more are only counted."""
 
 FEW_KEYS = 8
+"""Up to so many keys are listed in an error."""
+
+ELSEWHERE = {
+    **dict.fromkeys(("count", "num_gpus", "gpu_count", "cards"), "gpus"),
+    **dict.fromkeys(("cmd", "script", "run", "program"), "command"),
+    **dict.fromkeys(("cwd", "dir", "directory", "chdir"), "workdir"),
+    **dict.fromkeys(("time", "walltime", "deadline", "max_time"), "timeout"),
+    **dict.fromkeys(("outputs", "output_files"), "artifacts"),
+    "environment": "env",
+    "mem": "limits.memory",
+}
+"""What other tools call a key, to ours; where a spelling is near to another key that one is proposed."""
+
 DEADLINES = {"timeout": "timeouts.total_s", "timeouts.run": "timeouts.run_s", "gpu.max_hold": "gpu.max_hold_s"}
 """Keys that end a run, and the fields that hold them."""
-"""Up to so many keys are listed in an error."""
 
 INTERPRETERS = ("python", "bash", "sh", "dash", "zsh", "perl", "ruby", "Rscript", "julia", "node", "uv")
 """Commands whose script, not themselves, names the run."""
@@ -212,11 +224,13 @@ def _unknown_key(name: str, candidates: Sequence[str]) -> str:
     near = find_near(name, candidates)
     if near:
         return f"unknown key; did you mean {near}?"
+    if name in ELSEWHERE:
+        return f"unknown key here; did you mean {ELSEWHERE[name]}?"
     elsewhere = [
         key.path for key in KEYS if key.path.rpartition(".")[2] == name or key.option == name.replace("_", "-")
     ]
     if elsewhere:
-        return f"unknown key here; did you mean {elsewhere[0]}?"
+        return f"unknown key here; did you mean {' or '.join(elsewhere)}?"
     known = f"there are {', '.join(candidates)}" if len(candidates) <= FEW_KEYS else "`holdfast schema` lists the keys"
     return f"unknown key; {known}"
 

@@ -7,6 +7,7 @@ stands behind it is the job's, untouched.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ import click
 
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note
-from holdfast.model.errors import UsageError
+from holdfast.model.errors import JobFileError, UsageError
 from holdfast.model.job import JobSpec
 from holdfast.model.record import replace
 
@@ -240,6 +241,8 @@ def resolve_job(
             "no job: name a job file, or write a command behind `--`",
             hint="such as: job.yaml, or: --gpus 1 -- python train.py",
         )
+    if job is not None and command and not os.path.lexists(job):
+        raise JobFileError(f"{job}: no such job file", hint=f"the command behind `--` needs none: leave {job!r} out")
     used: list[str] = []
     under = read_queued_defaults() if queued else read_defaults()
     spec = read_job(job, collect_nodes(options), command=command, elsewhere=elsewhere, under=under, used=used)

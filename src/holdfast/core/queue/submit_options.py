@@ -75,7 +75,9 @@ def choose_group(text: str | None, lines: str | None) -> str:
         return "lines" if nameless else clean_name(posixpath.splitext(posixpath.basename(lines))[0])
     name = text.rstrip("/")
     if not name or name != clean_name(name):
-        raise UsageError(f"--group: {text!r} is no name", hint=f"write it like {clean_name(name) or 'night'}")
+        near = clean_name(name)
+        example = "night" if near == clean_name("") else near
+        raise UsageError(f"--group: {text!r} is no name: letters, digits and . _ -", hint=f"write it like {example}")
     return name
 
 

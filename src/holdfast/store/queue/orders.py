@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -107,9 +108,12 @@ def _pick(
 ) -> tuple[tuple[int, int], ...]:
     """Those in a state that fits. Jobs that were named and of which none does (nor is in `also`) are a mistake."""
     if order.jobs and not any(row.state in fitting or row.state in also for row in rows):
-        states = ", ".join(f"{row.label} is {row.state.value}" for row in rows[:10])
-        words = " or ".join(sorted(state.value for state in fitting))
-        raise UsageError(f"{order.verb.value}: {states}", hint=f"It is for jobs that are {words}.")
+        labels = [row.label.removeprefix(f"{DEFAULT_GROUP}/") for row in rows[:10]]
+        states = ", ".join(f"{label} is {row.state.value}" for label, row in zip(labels, rows, strict=False))
+        hint = f"it is for jobs that are {' or '.join(sorted(state.value for state in fitting))}"
+        if order.verb is OrderVerb.PAUSE and any(row.state in ACTIVE_STATES for row in rows):
+            hint += f"; what is at work is stopped by: holdfast queue cancel {shlex.join(labels)} --running"
+        raise UsageError(f"queue {order.verb.value}: {states}", hint=hint)
     return tuple((row.id, row.attempts) for row in rows if row.state in fitting)
 
 

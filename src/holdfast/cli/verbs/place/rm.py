@@ -12,7 +12,7 @@ from holdfast.desk.places.aliases import is_alias
 from holdfast.desk.places.config import has_place, remove_place
 from holdfast.desk.places.facts import forget_place
 from holdfast.desk.runs.registry import list_seen_places, list_unfinished
-from holdfast.model.errors import HoldfastError, ResourceBusy, UsageError
+from holdfast.model.errors import HoldfastError, NoSuchName, ResourceBusy, UsageError
 from holdfast.model.place import LOCAL
 from holdfast.model.record import record
 
@@ -50,7 +50,7 @@ def command(*, name: str, forget_runs: bool, as_json: bool) -> int:
         raise UsageError(f"{LOCAL} is this machine, always")
     is_configured = has_place(name)
     if not is_configured and name not in list_seen_places():
-        find_place(name)
+        _require_place(name)
     unfinished = list_unfinished(name)
     if unfinished and not forget_runs:
         more = f" and {len(unfinished) - MOST_NAMED} more" if len(unfinished) > MOST_NAMED else ""
@@ -71,6 +71,19 @@ def command(*, name: str, forget_runs: bool, as_json: bool) -> int:
     if bill:
         note(bill)
     return 0
+
+
+def _require_place(name: str) -> None:
+    """That there is something to forget.
+
+    Raises:
+        NoSuchName: there is no such place.
+    """
+    try:
+        find_place(name)
+    except NoSuchName as error:
+        error.hint = "`holdfast place ls` lists the places"
+        raise
 
 
 def _say_where(name: str, path: str | None) -> str:

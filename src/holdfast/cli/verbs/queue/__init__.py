@@ -19,7 +19,8 @@ Examples:
   holdfast queue retry --failed          every failed job once more
   holdfast queue retry --from night/c4   this job of its group and all behind it
 
-Exit code 0: done; 1: nothing of what was named could be changed; 66: there is no such job or group."""
+Exit code 0: done; 1: nothing of what was named could be changed; 64: no job that was named is in a state for it;
+66: there is no such job or group."""
 VERBS = {
     "accept": "Take a job as done whose exit code 0 is in doubt.",
     "cancel": "Take jobs out of the queue.",

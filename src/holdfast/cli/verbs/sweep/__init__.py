@@ -33,6 +33,14 @@ class SweepGroup(ShortGroup):
     """``sweep SOURCE`` is ``sweep submit SOURCE``."""
 
     default = SUBMIT
+    elsewhere = {  # noqa: RUF012 - of a class, never changed
+        **dict.fromkeys(("ls", "list"), "holdfast queue ls"),
+        **dict.fromkeys(("stop", "cancel", "kill"), "holdfast queue cancel NAME/ --running"),
+        **dict.fromkeys(("rm", "clear", "delete"), "holdfast queue clear NAME"),
+        "pause": "holdfast queue pause NAME",
+        "resume": "holdfast queue resume NAME",
+        "wait": "holdfast wait NAME/",
+    }
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Subcommands, and what `submit` takes: its options, and files."""
