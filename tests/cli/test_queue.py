@@ -395,6 +395,7 @@ def test_failures_are_pointed_at_and_their_job_says_how_to_find_out_why() -> Non
     submit("night/a")
     fail("night/a")
     assert "1 failed: holdfast queue ls night --state failed" in say("queue", "ls", "night").err
+    os.makedirs(find("night/a").run_dir or "")
     shown = say("queue", "show", "night/a").out
     assert f"holdfast diagnose {RUN.format('a')}" in shown
     assert "holdfast queue retry night/a" in shown
@@ -417,9 +418,27 @@ def test_a_jobs_name_finds_its_run_and_says_when_there_is_none() -> None:
     submit("night/a", "night/b")
     run("night/a")
     assert find_run("night/a").run_id == RUN.format("a")
-    for label, words in (("night/b", "no run yet: it is queued"), ("night/c", "nor a job of the queue")):
+    submit("c", "d")
+    run("d")
+    told = {
+        "night/b": "job night/b has no run yet: it is queued",
+        "night/c": "nor a job of the queue",
+        "c": "job c has no run yet: it is queued",
+        "d": "run of the job d has gone",
+        "e": "no run answers to 'e'",
+    }
+    for label, words in told.items():
         with pytest.raises(NoSuchRun, match=words):
             find_run(label)
+
+
+def test_of_a_removed_run_nothing_is_advised_that_needs_it(tmp_path: Path) -> None:
+    submit("a")
+    fail("a")
+    said = say("queue", "show", "a").out
+    assert f"{RUN.format('a')}  (not there any more)" in said
+    assert "holdfast queue retry a" in said
+    assert "holdfast diagnose" not in said
 
 
 def test_the_beginning_of_a_long_name_and_a_name_without_its_group_are_understood() -> None:

@@ -19,6 +19,7 @@ from holdfast.host.process.processes import user_name
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError, NoSuchRun, NotPermitted, UsageError
 from holdfast.model.ids import is_name, is_run_id, name_of
+from holdfast.model.queue import DEFAULT_GROUP
 from holdfast.model.record import record
 
 from .runs.roots import list_roots
@@ -187,6 +188,20 @@ def _find_job(label: str) -> FoundRun | None:
     return None if found is None else FoundRun(f"{found[0]}/{found[1]}", found[1], found[0], found[2])
 
 
+def _explain_job(name: str) -> NoSuchRun | None:
+    """Why a job of the queue's default group that is called so has no run; None: there is none, or nothing reads it."""
+    try:
+        found = _find_job(f"{DEFAULT_GROUP}/{name}")
+    except NoSuchRun as error:
+        return error
+    except (HoldfastError, OSError):
+        # It only makes a refusal more precise; the plain one stands without it.
+        return None
+    if found is None or _is_directory(found.run_dir):
+        return None
+    return NoSuchRun(f"the run of the job {name} has gone: {found.run_dir}", hint=f"holdfast queue show {name}")
+
+
 def _point_at_group(text: str, roots: Iterable[str]) -> str:
     """The commands for all jobs of a group, where a group is called so, with or without a slash at the end."""
     from .runs.by_label import is_group  # lazy: for a run that is not found
@@ -261,6 +276,8 @@ def _missing(text: str, roots: list[str], runs: list[tuple[str, str]]) -> FoundR
             f"{leased.run_id} has a lease, and its run directory {leased.run_dir} cannot be seen from here",
             hint=f"if that disk is gone for good, `kill -TERM {pid}` (its supervisor) stops the run",
         )
+    if is_name(text) and (job := _explain_job(text)) is not None:
+        return job
     names = list(dict.fromkeys(name_of(run_id) for run_id, _ in runs))
     near = find_near(text, names)
     hint = f"did you mean {near}?" if near else "holdfast ls lists the runs; --runs DIR looks elsewhere"

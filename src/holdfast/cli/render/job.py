@@ -64,7 +64,7 @@ def _list_facts(seen: JobView) -> Iterator[tuple[str, object]]:
     yield "handed in", f"{handed_in.at} by {handed_in.by}, from {handed_in.cwd}"
     yield "configuration", job.sha256[:HASH_DIGITS]
     if job.run_id is not None:
-        yield "run", f"{job.run_id}  (holdfast show {job.run_id})"
+        yield "run", f"{job.run_id}  ({'not there any more' if seen.run_gone else f'holdfast show {job.run_id}'})"
         yield "attempts", job.attempts
     if job.started_at is not None:
         yield "started", format_moment(job.started_at, now)
@@ -77,7 +77,8 @@ def _list_facts(seen: JobView) -> Iterator[tuple[str, object]]:
             + (f", after {format_duration(job.ended_at - job.started_at)}" if job.started_at is not None else ""),
         )
     if job.state is JobState.FAILED and job.run_id is not None:
-        yield "find out why", f"holdfast diagnose {job.run_id}    holdfast logs {job.run_id}"
+        if not seen.run_gone:
+            yield "find out why", f"holdfast diagnose {job.run_id}    holdfast logs {job.run_id}"
         yield "try again", f"holdfast queue retry {job.label}"
         if job.outcome == Outcome.SUCCEEDED.value and job.failure:
             yield "take it as done", f"holdfast queue accept {job.label}"

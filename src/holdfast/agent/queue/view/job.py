@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from holdfast.agent.cards.box import read_box
@@ -41,6 +42,7 @@ class JobView:
     says in a line each who has a card, and who stands in line for one: for a job that wants cards and is not over.
     `spec` is its resolved `JobSpec`, encoded. `worker_problem`: why no worker looks after it now (empty: one does).
     `condition` is how its run stands, None without one: a job whose run stands in line for cards is ``waiting``.
+    `run_gone`: the run's directory is not there any more, so nothing can be shown of it.
     """
 
     job: QueuedJob
@@ -57,6 +59,7 @@ class JobView:
     spec: dict[str, object]
     notes: tuple[str, ...]
     condition: str | None = None
+    run_gone: bool = False
 
 
 def show_job(word: str) -> JobView:
@@ -101,6 +104,7 @@ def _look(queue: Queue, job: QueuedJob) -> JobView:
         spec={**submission.base, **submission.jobs[0].change},
         notes=tuple(list_notices(queue)),
         condition=None if row is None else row.condition,
+        run_gone=job.run_dir is not None and not os.path.lexists(job.run_dir),
     )
 
 

@@ -42,7 +42,10 @@ def _find_queued(label: str) -> tuple[str, str, str | None] | None:
     except UsageError:
         return None
     if job.run_id is None:
-        raise NoSuchRun(f"{label} has no run yet: it is {job.state.value}", hint=f"holdfast queue show {label}")
+        raise NoSuchRun(
+            f"the job {job.label} has no run yet: it is {job.state.value}",
+            hint=f"holdfast queue show {job.label} says why; holdfast queue cancel {job.label} takes it out",
+        )
     return job.runs_root, job.run_id, notice or None
 
 
