@@ -150,6 +150,7 @@ def test_a_reservation_of_another_keeps_a_run_off_and_says_who_when_and_why(hold
     first, second = holdfast("gpus", "--json").json()["cards"]
     assert (first["available"], second["available"]) == (False, True)
     assert kept.id in first["unavailable"][0]
+    assert "reserved: card" not in holdfast("gpus").out, "it is told with its card"
     done = holdfast("run", "--gpus", "0,", "--idle-window", "0s", "--", "true")
     assert done.code == 75
     for part in ("card 0: reserved by", processes.user_name(OTHER), kept.id):
@@ -181,6 +182,10 @@ def test_ones_own_reservation_is_used_first_and_ends_when_told(holdfast: Command
     assert made["cards"] == uuids[1:]
     assert find_faults("gpus reserve", made) == []
     assert "\x1b" not in holdfast("gpus", "reservations").out
+    shown = holdfast("gpus")
+    (line,) = [line for line in shown.out.splitlines() if line.startswith("reserved: card 1 for ")]
+    assert (name in line, line.endswith("paper"), "\x1b" in line) == (True, True, False)
+    assert [item["id"] for item in holdfast("gpus", "--json").json()["reservations"]] == [name]
     with live_run(holdfast, *ON_A_CARD, "--name", "mine") as run:
         (held,) = [card for card in holdfast("gpus", "--json").json()["cards"] if card["lease"]]
         assert (held["uuid"], held["lease"]["run_id"]) == (uuids[1], run.run_id)

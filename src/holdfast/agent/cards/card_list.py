@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from holdfast.core.cards.reservations import Reservation
+from holdfast.model.errors import HoldfastError
 from holdfast.model.gpu import Card, GpuProcess, InventorySource
 from holdfast.model.lease import BusyReason, LeaseRecord, Ticket
 from holdfast.model.packing import Sharer
-from holdfast.model.record import record
+from holdfast.model.record import record, replace
 
 from .box import BoxCards, LeasableDevice, read_box
+from .reserved import list_reservations
 
 
 @record
@@ -42,7 +45,7 @@ class CardList:
     """All cards of this box at one moment. `waiting` is the line, first come first; `warnings` are for people.
 
     Not `complete`: some card may be missing, and `reason` says why. `unread`: why the leases cannot be read; no card is
-    `available` then.
+    `available` then. `reservations` are those that are not over, one's own too, which keep no card from oneself.
     """
 
     source: InventorySource
@@ -56,11 +59,17 @@ class CardList:
     waiting: tuple[Ticket, ...]
     warnings: tuple[str, ...]
     unread: str = ""
+    reservations: tuple[Reservation, ...] = ()
 
 
 def list_cards() -> CardList:
     """Every card with its lessee, its processes, and why it is not to be had; a driver that hangs costs 5 s."""
-    return _describe(read_box())
+    try:
+        reserved = list_reservations().reservations
+    except (HoldfastError, OSError):
+        # What cannot be read of the area is told with the cards.
+        reserved = ()
+    return replace(_describe(read_box()), reservations=reserved)
 
 
 def name_cards() -> dict[str, int]:

@@ -55,11 +55,26 @@ def print_cards(box: CardList) -> None:
         if details:
             print(f"card {_title(place)}:")
             pairs(details, indent=2)
+    _print_reserved(box)
     for position, ticket in enumerate(box.waiting[:MOST_WAITING], start=1):
         wanted = f"{ticket.count} of {format_count(len(ticket.candidates), 'card')}"
         print(clean(f"in line {position}: {ticket.user}, run {ticket.run_id}, {wanted}"))
     if len(box.waiting) > MOST_WAITING:
         note(f"{len(box.waiting) - MOST_WAITING} more wait; --json lists them all")
+
+
+def _print_reserved(box: CardList) -> None:
+    """What is reserved and stands in nobody's way yet: later, or one's own."""
+    told = " ".join(busy.holder for place in box.cards for busy in place.busy)
+    indexes = {place.uuid: place.index for place in box.cards}
+    shown = [item for item in box.reservations if item.id not in told]
+    for item in shown[:MOST_WAITING]:
+        cards = ", ".join(str(indexes.get(card, card)) for card in item.cards)
+        span = f"from {format_time(item.begin_s)} to {format_time(item.end_s)}"
+        reason = f": {item.reason}" if item.reason else ""
+        print(clean(f"reserved: card {cards} for {item.user} {span} ({item.id}){reason}"))
+    if len(shown) > MOST_WAITING:
+        note(f"{len(shown) - MOST_WAITING} more are reserved; holdfast gpus reservations lists them")
 
 
 def _print_table(box: CardList) -> None:

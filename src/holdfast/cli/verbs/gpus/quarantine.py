@@ -6,7 +6,7 @@ import click
 
 from holdfast.agent.cards.quarantine import set_aside
 from holdfast.cli.completion import complete_cards
-from holdfast.cli.render import note, print_record
+from holdfast.cli.render import clean, note, print_record
 
 from . import VERBS
 
@@ -33,5 +33,5 @@ def command(*, card: str, reason: str, as_json: bool) -> int:
     if as_json:
         print_record(made)
     else:
-        print(f"card {card} ({record.uuid}) is set aside: {record.reason}")
+        print(clean(f"card {card} ({record.uuid}) is set aside: {record.reason}"))
     return 0
