@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import re
 import shlex
 import subprocess
@@ -173,6 +175,15 @@ def test_an_unknown_option_is_a_usage_error_in_words_and_in_json(holdfast: Comma
 def test_json_behind_the_dashes_is_the_jobs_own(holdfast: Command) -> None:
     ended = holdfast("run", "--nonsense", "--", "true", "--json")
     assert (ended.code, ended.out) == (64, "")
+
+
+def test_an_empty_home_is_the_accounts_own() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "show", "nosuch"],
+        capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"], "HOME": ""},
+    )  # fmt: skip
+    home = pwd.getpwuid(os.geteuid()).pw_dir
+    assert (done.returncode, f" under {home}/.local/share/holdfast/runs" in done.stderr) == (66, True), done.stderr
 
 
 def test_the_installed_module_and_the_package_are_the_same_program(holdfast: Command) -> None:

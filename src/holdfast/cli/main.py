@@ -35,6 +35,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if argv is None:
             _open_standard_streams()
+            if os.environ.get("HOME") == "":
+                # As where it is not set: the account's own home, never "/.local".
+                del os.environ["HOME"]
             # A command loads and prints: there is little garbage, and to look for it costs a fifth of the loading.
             gc.set_threshold(GARBAGE)
         if arguments in (["--version"], ["-V"]):
