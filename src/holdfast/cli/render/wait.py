@@ -85,7 +85,7 @@ def _print_jobs(waited: Waited) -> None:
     if failed:
         note(f"find out why: holdfast diagnose {failed[0].run_id}")
     if waited.rerun and not waited.timed_out:
-        note(f"try again what is missing: {waited.rerun}")
+        note(f"try again what is missing{', once its cause is mended' if failed else ''}: {waited.rerun}")
     doubted = [job.job for job in failed if job.outcome == Outcome.SUCCEEDED.value]
     if doubted:
         note(f"or, if its result is right after all: holdfast queue accept {doubted[0]}")

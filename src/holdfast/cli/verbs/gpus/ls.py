@@ -16,4 +16,4 @@ def command(*, as_json: bool) -> int:
     """Show every card of this box."""
     found = list_cards()
     print_record(found) if as_json else print_cards(found)
-    return PlaceError.exit_code if found.unread else 0
+    return PlaceError.exit_code if found.unread or not (found.cards or found.complete) else 0
