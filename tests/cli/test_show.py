@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.cli.render.run import Facts, describe_stall
+from holdfast.host.box import FIRST_NAMESPACE, read_box
 from holdfast.host.process.processes import identify_self
 from holdfast.model import wire
 from holdfast.model.requeue import AttemptPlacement, Requeue, RequeueAction
@@ -254,6 +256,21 @@ def test_LIB_18_why_a_training_left_and_what_is_durable_are_shown(
     assert "traceback deep" not in shown, "a traceback is for the failure note"
     value = holdfast("show", "--json", run_dir).json()
     assert value["exit"]["stop"]["checkpoint_step"] == value["committed"]["state"]["stop"]["checkpoint_step"] == 120
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or read_box().pid_namespace != FIRST_NAMESPACE, reason="needs root outside of any container"
+)
+def test_from_inside_of_its_job_a_run_is_outside_and_not_on_another_box(holdfast: Command) -> None:
+    verbs = ("show inner", "diagnose inner", "stop inner", "patrol", "reconcile")
+    script = "; ".join(f"{sys.executable} -m holdfast {verb}" for verb in verbs)
+    done = holdfast("run", "--name", "inner", "--containment", "pid_namespace", "--", "sh", "-c", f"{script}; exit 0")
+    assert done.code == 0, done
+    said = done.out + done.err
+    assert said.count("outside of this container or job") >= len(verbs), said
+    assert "type it outside of this container or job" in said
+    for wrong in ("another box", "was begun on another", "--gone", "ssh "):
+        assert wrong not in said, said
 
 
 def test_a_run_that_stands_still_says_so_until_it_goes_on() -> None:

@@ -73,6 +73,12 @@ def may_be_same(recorded: BoxIdentity, here: BoxIdentity) -> bool:
     return named and len(known) < 2 and not (recorded.boot_id and here.boot_id)
 
 
+def is_outside(recorded: BoxIdentity, here: BoxIdentity) -> bool:
+    """Whether it was recorded on this very machine, outside of the container, or the job, that this looks from."""
+    same_boot = bool(recorded.boot_id) and recorded.boot_id == here.boot_id
+    return same_boot and recorded.pid_namespace == FIRST_NAMESPACE != here.pid_namespace
+
+
 def _read_machine_id() -> str:
     """The machine id where it names one machine; empty in a container, where it may be that of an image.
 

@@ -50,6 +50,7 @@ ENDING_CASES: dict[str, tuple[CompletionEvidence, RunStatus, bool]] = {
         True,
     ),
     "unheard": (FAR, RunStatus.UNKNOWN, False),
+    "outside": (replace(LIVE, here=False, outside=True, supervisor=None, job=None), RunStatus.UNKNOWN, False),
     "elsewhere": (replace(LIVE, here=False, host="b17", supervisor=None, job=None), RunStatus.UNKNOWN, False),
     "untold": (
         CompletionEvidence(phase="ended", outcome="succeeded", untold="slack: HTTP 404"),

@@ -51,6 +51,9 @@ def require_actionable(view: RunView) -> None:
             "has put them",
             hint=f"holdfast stop {view.run_id}, then holdfast restart {view.run_id} with what is to be otherwise",
         )
+    if view.outside:
+        words = f"{view.run_id} cannot be acted on from here: {view.note}"
+        raise StorageError(words, hint="type it outside of this container or job")
     if view.reach is RunReach.ELSEWHERE:
         there = "where it was begun" if view.host == os.uname().nodename else f"there: ssh {view.host} holdfast ..."
         gone = f"if that place is gone for good: holdfast adopt --gone REASON {view.run_id}"

@@ -83,6 +83,7 @@ def _read_ending(view: RunView, *, job: bool | None) -> CompletionEvidence:
         remedy=remedy,
         fast="" if end is None else next((text for text in end.warnings if text.startswith("duration:")), ""),
         here=view.reach is not RunReach.ELSEWHERE,
+        outside=view.outside,
         host=view.host,
         supervisor=supervisor,
         asleep_pid=_find_asleep(view),

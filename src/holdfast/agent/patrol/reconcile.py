@@ -133,7 +133,7 @@ def reconcile(roots: Iterable[str], *, dry_run: bool = False, whole_s: float = W
         if seen.run_dir in over:
             late = clock.monotonic_s() >= deadline
             repairs += _settle_scheduled(over[seen.run_dir], seen.run_dir, dry_run=dry_run, late=late)
-        elif ending.row == "elsewhere":
+        elif ending.row in ("elsewhere", "outside"):
             elsewhere.append(f"{seen.run_id} {ending.text}; {ending.action}")
         elif seen.standing is RunStatus.UNKNOWN and ending.escalate:
             unread.append(f"{seen.run_id}: {ending.text}")

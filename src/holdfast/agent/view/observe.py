@@ -26,7 +26,7 @@ from typing import Any
 from holdfast.agent.requests import read_request
 from holdfast.core.run.copied import describe_copy, make_good, may_have_copy
 from holdfast.host import clock
-from holdfast.host.box import BoxMatch, find_box, may_be_same, read_box
+from holdfast.host.box import BoxMatch, find_box, is_outside, may_be_same, read_box
 from holdfast.host.files import fallback, files
 from holdfast.host.files.filesystems import is_local
 from holdfast.host.files.job_change import read_job_change
@@ -258,7 +258,8 @@ def _look_for_processes(view: RunView) -> RunView:
         return _with(view, rebooted=False)
     if view.reach is not RunReach.HERE:
         unknown = Presence.UNKNOWN
-        return _with(view, supervisor=unknown, keeper=unknown, job=unknown)
+        outside = is_outside(view.state.box, read_box())
+        return _with(view, supervisor=unknown, keeper=unknown, job=unknown, outside=outside)
     keeper, job = recorded_processes(view.state.state)
     seen = _with(
         view,
@@ -366,7 +367,9 @@ def _describe_elsewhere(view: RunView, seen_at: str) -> str:
     except ValueError:
         age = ""
     whose = f"it belongs to host {view.host or 'unknown'}"
-    if view.state is not None and may_be_same(view.state.box, read_box()):
+    if view.outside:
+        whose = "its processes are outside of this container or job: look from there"
+    elif view.state is not None and may_be_same(view.state.box, read_box()):
         whose = "no boot id tells whether this is its box, and none of its processes is seen here"
     elif view.host == os.uname().nodename:
         whose = f"it was begun on another {view.host}: a machine or container of that name, or before it was started"

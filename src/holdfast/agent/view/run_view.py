@@ -78,7 +78,8 @@ class RunView:
     that holds the run's lock; None where that is not seen. `change` is the ``job.json`` in force, empty while nobody
     changed the job. `results` is what became of the copy of its results, but for the files. Where that was made up
     for after the end, `exit` and the end say that it succeeded, and ``exit.json`` still says what was so then. `copy`
-    says of which run this is a copy, None for a run itself: a copy has no processes, whatever they say.
+    says of which run this is a copy, None for a run itself: a copy has no processes, whatever they say. `outside`:
+    it is on this machine, and not to be seen from within this container or job.
     """
 
     run_dir: str
@@ -107,6 +108,7 @@ class RunView:
     results: dict[str, Any] = field(default_factory=dict)
     unreadable: tuple[Unreadable, ...] = ()
     copy: CopyMark | None = None
+    outside: bool = False
 
     @property
     def name(self) -> str:

@@ -35,9 +35,9 @@ class CompletionEvidence:
     `phase` is the lifecycle state as committed (empty: no readable state); ``ended`` without an `outcome` is an end of
     which not everything is written. `supervisor` and `job` say whether exactly the recorded processes live, None where
     that could not be told. Ages in seconds; None is not known. `unread` names what could not be read, `incomplete` what
-    is not there and should be. `refused`: nothing was ever begun of it, and who started it was told so. `untold` says
-    why nobody has heard of its end though its job asks for that. `scheduler` starts its attempts, if any does, and said
-    `word` of it.
+    is not there and should be. `outside`: it is on this machine, outside of the container or job that asks. `refused`:
+    nothing was ever begun of it, and who started it was told so. `untold` says why nobody has heard of its end though
+    its job asks for that. `scheduler` starts its attempts, if any does, and said `word` of it.
     """
 
     phase: str = ""
@@ -50,6 +50,7 @@ class CompletionEvidence:
     remedy: str = ""
     fast: str = ""
     here: bool = True
+    outside: bool = False
     host: str = ""
     supervisor: bool | None = None
     asleep_pid: int | None = None

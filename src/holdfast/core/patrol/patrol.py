@@ -104,6 +104,12 @@ def _incomplete(seen: CompletionEvidence) -> str:
     return f"its directory is not whole: {seen.incomplete}" if seen.incomplete else ""
 
 
+def _outside(seen: CompletionEvidence) -> str:
+    if not seen.outside or seen.outcome:
+        return ""
+    return "is outside of this container or job: whether it lives cannot be seen from here"
+
+
 def _elsewhere(seen: CompletionEvidence) -> str:
     if seen.here or seen.outcome:
         return ""
@@ -241,6 +247,7 @@ ENDINGS: tuple[CompletionRow, ...] = (
     CompletionRow("placed", RunStatus.RUNNING, _placed),
     CompletionRow("unrecorded", RunStatus.DEAD, _unrecorded, escalate=True, action="holdfast reconcile"),
     CompletionRow("unheard", RunStatus.UNKNOWN, _unheard, action="holdfast show {run}"),
+    CompletionRow("outside", RunStatus.UNKNOWN, _outside, action="run the patrol outside"),
     CompletionRow("elsewhere", RunStatus.UNKNOWN, _elsewhere, action=LOOK_THERE),
     CompletionRow("untold", RunStatus.FINISHED, _untold, escalate=True, action="holdfast show {run}"),
     CompletionRow("succeeded", RunStatus.FINISHED, _succeeded),

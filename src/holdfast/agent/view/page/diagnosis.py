@@ -227,7 +227,8 @@ def _describe_unstarted(view: RunView) -> Verdict:
     seen = Clue(f"{view.condition}: {view.note}" if view.note else view.condition, wire.STATE, view.observed_at)
     unread = tuple(Clue(f"{item.path}: {item.reason}") for item in view.unreadable)
     if view.reach is not RunReach.HERE or unread:
-        action = f"look from where it runs: {view.host}" if view.host else f"see what is left in {view.run_dir}"
+        where = "outside of this container or job" if view.outside else view.host
+        action = f"look from where it runs: {where}" if where else f"see what is left in {view.run_dir}"
         return Verdict(LiveClass.UNCLEAR, Confidence.POSSIBLE, action, (seen,), unknown=unread)
     return Verdict(LiveClass.STARTING, Confidence.LIKELY, "wait: nothing of it runs yet", (seen,))
 
