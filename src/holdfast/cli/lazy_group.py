@@ -120,7 +120,7 @@ class ShortGroup(LazyGroup):
     """
 
     default = ""
-    elsewhere: Mapping[str, str] = {}  # noqa: RUF012 - of a class, never changed
+    elsewhere: Mapping[str, str] = {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the default's name before arguments that have none."""

@@ -445,10 +445,16 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
             ),
         ),
         ("command: x\ngpu: {count: 2}\n", "job.yaml:2: gpu.count: unknown key here; did you mean gpus?"),
-        ("command: x\nmemory: 5GB\n", "job.yaml:2: memory: unknown key here; did you mean gpu.memory or limits.memory?"),
+        (
+            "command: x\nmemory: 5GB\n",
+            "job.yaml:2: memory: unknown key here; did you mean gpu.memory or limits.memory?",
+        ),
         ("command: x\nzzz: 1\n", "job.yaml:2: zzz: unknown key; `holdfast schema` lists the keys"),
         ("command: x\noutput: {zzz: 1}\n", "job.yaml:2: output.zzz: unknown key; there are max"),
-        ("command: x\nmin_free: 1GB\n", "job.yaml:2: min_free: unknown key here; did you mean gpu.min_free or disk.min_free?"),
+        (
+            "command: x\nmin_free: 1GB\n",
+            "job.yaml:2: min_free: unknown key here; did you mean gpu.min_free or disk.min_free?",
+        ),
         ("command: x\ngpus: [0, 0]\n", "job.yaml:2: gpus: [0, 0] names 0 twice"),
         (
             "command: x\ngpus: yes\n",
