@@ -70,18 +70,19 @@ _NUMBERS = frozenset({Kind.INT, Kind.NUMBER})
 
 
 class JobOption(click.Option):
-    """An option made from a key; `section` is its place in the help page."""
+    """An option made from a key, under its own name and under `name`; `section` is its place in the help page."""
 
     def __init__(self, key: Key, name: str = "") -> None:
-        flag, name = key.kind is Kind.BOOL, name or key.option
-        declaration = f"--{name}/--no-{name}" if flag else f"--{name}"
+        flag = key.kind is Kind.BOOL
+        names = dict.fromkeys((name or key.option, key.option))
+        declarations = [f"--{each}/--no-{each}" if flag else f"--{each}" for each in names]
         choices = "|".join(key.choices)
         metavar = METAVARS.get(key.kind) or (choices if len(choices) <= LONGEST_METAVAR else "WORD")
         help_text = f"{key.help}  [default: {key.default}]" if key.default else key.help
         if metavar == "WORD":
             help_text = f"{key.help} ({', '.join(key.choices)})  [default: {key.default}]"
         super().__init__(
-            [declaration, _parameter(key)],
+            [*declarations, _parameter(key)],
             default=None,
             multiple=key.kind in LIST_KINDS or key.kind in {Kind.ENV, Kind.SBATCH},
             type=_click_type(key),
@@ -207,7 +208,7 @@ def job_options(function: Function) -> Function:
 
 
 def take_options(keys: Iterable[Key], *, prefix: str = "") -> Callable[[Function], Function]:
-    """Give a click callback the options of these keys; `prefix` is left out of their names (``--limit-memory``)."""
+    """Give a click callback the options of these keys; `prefix` can be left out of their names (``--limit-memory``)."""
     options = [JobOption(key, key.option.removeprefix(prefix)) for key in keys]
 
     def decorate(function: Function) -> Function:
