@@ -106,7 +106,7 @@ def test_a_tree_that_is_not_there_or_has_no_such_directory_is_told(root: Path, c
             lay_out(run_dir, str(root), replace(code, workdir=workdir))
 
 
-@pytest.mark.requirement("PRE-13")
+@pytest.mark.requirement("PRE-13", "B-33a")
 @pytest.mark.gotcha("U42")
 def test_PRE_13_one_byte_that_was_changed_on_the_box_refuses_the_run_and_names_the_file(
     root: Path, code: CodeRef

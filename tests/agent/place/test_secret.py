@@ -121,7 +121,7 @@ def test_what_others_could_have_read_or_put_there_is_not_used(kept: Path) -> Non
     kept.parent.chmod(0o700)
 
 
-@pytest.mark.requirement("XPORT-13")
+@pytest.mark.requirement("XPORT-13", "B-76")
 def test_XPORT_13_storage_shared_with_others_is_refused_and_a_network_home_is_said(
     kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,7 +117,7 @@ def test_a_job_that_holds_a_secret_leaves_nothing(order_box: OrderBox) -> None:
     assert not os.path.exists(order_box.root) or not os.listdir(order_box.root)
 
 
-@pytest.mark.requirement("RAIL-14")
+@pytest.mark.requirement("RAIL-14", "B-85")
 def test_a_line_of_setup_that_fails_ends_the_run_with_its_own_words(order_box: OrderBox, tmp_path: Path) -> None:
     command, ran = count_job(tmp_path)
     setup = ("export GREETING=hello", "echo 'no such module: cuda' >&2; (exit 7)", "echo never")
