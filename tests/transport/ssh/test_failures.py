@@ -192,6 +192,8 @@ def test_a_place_without_a_host() -> None:
 def test_a_login_shell_that_runs_no_commands(connect: Connect, user: str, printed: str) -> None:
     error = fail(connect(user), Refused, "shell")
     assert f"it printed: {printed}" in str(error)
+    assert "take the box's direct address" in error.hint
+    assert "--replace" in error.hint
 
 
 def test_a_box_whose_dev_null_cannot_be_used_is_not_said_to_have_a_wrong_shell() -> None:

@@ -94,7 +94,9 @@ def explain(place: Place, ending: Ending) -> HoldfastError:
         "shell",
         f"its login shell runs no commands: exit code {ending.returncode}",
         seen=f"it printed: {seen}",
-        hint="ask for an account whose login shell is one (sh, bash, zsh, csh, fish ...)",
+        hint="at a provider's proxy, which is for people alone, take the box's direct address (`SSH over exposed TCP` "
+        f"or so): holdfast place add {place.name} USER@HOST --port N --replace; else ask for an account whose login "
+        "shell is one (sh, bash, zsh, csh, fish ...)",
     )
 
 
