@@ -321,6 +321,8 @@ class Supervisor:
             self._recorder.event("internal_error", error=f"{type(error).__name__}: {error}")
             words = f"holdfast itself failed: {type(error).__name__}: {error}"
             refusal = Refusal("internal", 70, words, "please report it with supervisor.log")
+        if isinstance(state, (Preflight, Waiting, Starting)):
+            self._hear_signals()
         if isinstance(state, Preflight):
             finding = Finding("preflight.internal", Level.FAIL, "preflight", refusal.message, refusal.hint)
             self._emit(ChecksDone((finding,)))
@@ -337,6 +339,13 @@ class Supervisor:
             self._leaving = True
         elif isinstance(state, (Running, Stopping)):
             self._press_on(state, event)
+
+    def _hear_signals(self) -> None:
+        """A request to stop that came meanwhile goes before a refusal: what failed may have failed of that signal."""
+        try:
+            self._loop.take_signals()
+        except Exception as error:  # noqa: BLE001 - part of the supervision barrier
+            self._recorder.log(f"while signals were heard: {type(error).__name__}: {error}")
 
     def _press_on(self, state: Running | Stopping, event: Event | None) -> None:
         """A step of ours failed beside a living job.

@@ -23,6 +23,7 @@ from collections.abc import Mapping
 
 import holdfast
 from holdfast.host.process import pidfd
+from holdfast.host.process.signals import STOPS
 from holdfast.model.record import record
 
 Reply = dict[str, object]
@@ -126,8 +127,9 @@ def _start_child() -> _Child:
                 (os.POSIX_SPAWN_DUP2, reply_end, 1),
             ],
             setpgroup=0,
-            setsigmask=(),
-            setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD),
+            # A signal to all processes of a job (a scheduler's) is for who asks; this one ends with its input.
+            setsigmask=STOPS,
+            setsigdef=(signal.SIGPIPE, signal.SIGCHLD, *STOPS),
         )
     except OSError as error:
         os.close(requests)

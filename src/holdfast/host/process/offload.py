@@ -1,7 +1,9 @@
 """Work that may hang, done in a disposable child: a stuck disk or driver costs a deadline, never the supervisor.
 
 The child is forked, runs one function, and sends its JSON result back through a pipe. It drops every descriptor that it
-does not need first (a hung child must not hold a lease), and is killed, not waited for, when it is given up.
+does not need first (a hung child must not hold a lease), and is killed, not waited for, when it is given up. A signal
+that asks its parent to stop may go to all processes at once (a scheduler, a terminal): where the parent handles it by
+itself, the child goes on, so that what it was to tell is not lost.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any
 from holdfast.host.clock import monotonic_s
 
 from . import pidfd
+from .signals import STOPS
 
 KILL_PATIENCE_S = 0.2
 """How long a killed child may take to be gone before it is left for `reap_left`."""
@@ -143,12 +146,23 @@ def close_all_except(keep: set[int]) -> None:
                 continue
 
 
+def _is_handled(number: signal.Signals) -> bool:
+    how = signal.getsignal(number)
+    return callable(how) and how is not signal.default_int_handler
+
+
+def _leave_to_parent(_number: int, _frame: object) -> None:
+    """The parent has heard of it, and decides."""
+
+
 def _run_child(work: Callable[[], Any], write_end: int, keep: set[int]) -> None:
     code = 1
     try:
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in STOPS:
+            # A handler, not SIG_IGN, which a program that the work starts would inherit.
+            signal.signal(number, _leave_to_parent if _is_handled(number) else signal.SIG_DFL)
         close_all_except(keep)
         answer = {"result": work()}
         code = 0

@@ -75,6 +75,8 @@ class PreflightStep:
 
     def _done(self, findings: tuple[Finding, ...]) -> None:
         self._context.recorder.findings(wire.PREFLIGHT, findings)
+        # A request to stop that came meanwhile goes first: what failed may have failed of its signal.
+        self._context.loop.take_signals()
         self._context.emit(ChecksDone(findings))
 
 
