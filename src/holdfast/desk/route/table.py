@@ -88,7 +88,9 @@ JOB_OPTIONS = (
 )
 """The options that a job has (`cli.job.options`). Paths in them mean the box, or the code that is pushed there."""
 LIMIT_OPTIONS = (
-    "--priority --max-hold --timeout --timeout-run --memory --memory-high --swap --cpus --cpu-weight --affinity --tasks"
+    "--priority --max-hold --timeout --timeout-run "
+    "--memory --memory-high --swap --cpus --cpu-weight --affinity --tasks "
+    "--limit-memory --limit-memory-high --limit-swap --limit-cpus --limit-cpu-weight --limit-affinity --limit-tasks"
 )
 
 
