@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.desk.orders.journal import Step, claim_order, note_step, read_journal
 from holdfast.desk.places.config import places_path
 from holdfast.desk.places.facts import place_directory, write_facts
 from holdfast.desk.places.known_hosts import hash_name, parse_keys
@@ -95,7 +96,8 @@ def test_what_is_there_already_is_refused_with_the_difference(holdfast: Command)
         (("a", "-oProxyCommand=x"), "such option"),
         (("a", "me@a", "--root", "runs"), "--root: 'runs' is neither absolute"),
         (("a", "me@a", "--root", "/a b"), "--root: '/a b' may have letters"),
-        (("a", "me@a", "--python", "bin/x"), "--python: 'bin/x' is relative"),
+        (("a", "me@a", "--python", "bin/x"), "--python: 'bin/x' is neither absolute"),
+        (("a", "me@a", "--python", "python3.11"), "--python: 'python3.11' is neither absolute"),
         (("a", "me@a", "--port", "0"), "--port"),
     ],
 )
@@ -164,6 +166,20 @@ def test_a_place_with_unfinished_runs_is_not_forgotten_unasked(holdfast: Command
     assert holdfast("place", "rm", "gpu1", "--forget-runs").code == 0
     assert not directory.exists()
     assert holdfast("place", "rm", "gpu1").code == 66
+
+
+def test_a_place_with_an_order_without_an_answer_is_not_forgotten_unasked(holdfast: Command) -> None:
+    """Without the journal the same command would begin a second run."""
+    holdfast("place", "add", "gpu1", "me@a", "--no-probe")
+    with claim_order("gpu1", "digits", "0" * 64, "") as claim:
+        note_step("gpu1", Step.SENT, claim.run_id)
+    before = read_journal("gpu1")
+    assert [entry.step for entry in before] == [Step.INTENT, Step.SENT]
+    refused = holdfast("place", "rm", "gpu1")
+    assert (refused.code, claim.run_id in refused.err, "`holdfast reconcile gpu1`" in refused.err) == (75, True, True)
+    assert read_journal("gpu1") == before
+    assert holdfast("place", "rm", "gpu1", "--forget-runs", "--json").json()["forgotten_runs"] == [claim.run_id]
+    assert read_journal("gpu1") == ()
 
 
 @pytest.mark.slow
@@ -416,6 +432,22 @@ def test_a_host_key_alias_and_a_user_without_known_hosts_are_respected(
 def test_a_host_that_is_down_has_no_key_to_be_trusted(holdfast: Command) -> None:
     ended = holdfast("place", "trust", "lab")
     assert (ended.code, "unreachable" in ended.err) == (69, True)
+
+
+def test_a_host_that_talks_without_end_is_not_listened_to(
+    holdfast: Command, tmp_path: Path, own_ssh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, pid = tmp_path / "ssh-of-a-host-that-talks", tmp_path / "pid"
+    flood = "while :; do head -c 8192 /dev/zero >&2; sleep 0.01; done"
+    script.write_text(
+        f'#!/bin/sh\ncase " $* " in *" -G "*) exec /usr/bin/ssh -F {own_ssh} "$@";; esac\necho $$ > {pid}\n{flood}\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("HOLDFAST_SSH", str(script))
+    ended = holdfast("place", "trust", "lab")
+    assert (ended.code, "more than 64 KiB" in ended.err, len(ended.err) < 1000) == (77, True, True)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
 
 
 @pytest.mark.slow

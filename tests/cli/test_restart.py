@@ -56,6 +56,29 @@ def test_PROC_27_a_live_run_is_stopped_and_started_again_never_both(holdfast: Co
 
 
 @pytest.mark.slow
+@pytest.mark.gotcha("U4")
+def test_a_terminal_that_ends_after_the_stop_leaves_no_run_that_is_not_started_again(
+    holdfast: Command, tmp_path: Path
+) -> None:
+    waits = f"while ! [ -e {tmp_path}/go ]; do sleep 0.05; done"
+    body = f"trap '{waits}; exit 0' TERM; echo ready; while :; do sleep 0.05; done"
+    with live_run(holdfast, "--grace", "60s", job=("sh", "-c", body)) as run:
+        with started("restart", run.run_id) as restart:
+            assert restart.stderr is not None
+            assert restart.stdout is not None
+            while "TERM sent" not in restart.stderr.readline():
+                assert restart.poll() is None
+            restart.stderr.close()
+            restart.stdout.close()
+            restart.send_signal(signal.SIGHUP)
+            (tmp_path / "go").touch()
+            assert restart.wait(LIMIT_S) == -signal.SIGHUP
+            restart.stdout = restart.stderr = None
+        assert list_attempts(run.run_dir) == (1, 2)
+        run.wait_condition("running")
+
+
+@pytest.mark.slow
 def test_an_ended_run_is_started_again_with_its_artifacts(holdfast: Command) -> None:
     first = holdfast("run", "--json", "--", "sh", "-c", "date >> $HOLDFAST_ARTIFACT_DIR/log; exit 4")
     run_dir = first.json()["run_dir"]

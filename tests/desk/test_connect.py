@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.desk.connect import find_place, measure_box, open_box
+from holdfast.desk.orders.journal import Step, claim_order, note_step
 from holdfast.desk.place_list import list_places
 from holdfast.desk.places.config import add_place
 from holdfast.desk.places.facts import read_facts, write_facts
-from holdfast.model.errors import UsageError
+from holdfast.model.errors import StorageError, UsageError
 from holdfast.model.place import Place
 from tests.desk.boxes import FACTS_OF_A_BOX
 
@@ -65,6 +66,26 @@ def test_what_cannot_be_kept_fails_no_call(isolated_environment: dict[str, str])
     box = open_box(Place("there", kind="local"))
     assert box.facts is None
     box._remember(FACTS_OF_A_BOX)
+
+
+def test_an_empty_runs_root_with_an_order_without_an_answer_is_no_new_one(tmp_path: Path) -> None:
+    """The run may be there, below a file system that is not mounted."""
+    place = Place("cut", kind="local", root=str(tmp_path / "r"))
+    with claim_order(place.name, "digits", "0" * 64, "") as claim:
+        note_step(place.name, Step.SENT, claim.run_id)
+    with pytest.raises(StorageError, match=f"nothing is in its runs root .*, where {claim.run_id} had not ended"):
+        open_box(place).ensure()
+    assert not (tmp_path / "r").exists()
+
+
+def test_what_a_command_is_about_to_order_is_in_nobodys_way_at_a_new_place() -> None:
+    place = Place("new", kind="local")
+    with claim_order(place.name, "digits", "0" * 64, ""):
+        box = open_box(place)
+        assert box._list_unfinished() == []
+        with claim_order(place.name, "digits", "1" * 64, "") as claim:
+            note_step(place.name, Step.SENT, claim.run_id)
+            assert box._list_unfinished() == []
 
 
 def test_an_alias_is_listed_once_something_is_known_of_it() -> None:

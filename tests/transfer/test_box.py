@@ -16,9 +16,10 @@ from holdfast.model.errors import InternalError, NoInterpreter, NoSuchRun, NotPe
 from holdfast.model.place import BoxFacts
 from holdfast.model.record import replace
 from holdfast.transfer.answers import read_answer, read_error
-from holdfast.transfer.bundle import bootstrap
+from holdfast.transfer.box import BROKEN_PYTHON
+from holdfast.transfer.bundle import bootstrap, hf, receive
 from holdfast.transport.base import Done
-from tests.transfer.boxes import bundle_of, calls_of, is_used, list_pythons, make_box, remove_tree
+from tests.transfer.boxes import bundle_of, calls_of, is_used, list_pythons, make_box, pack, remove_tree
 from tests.waiting import LONG_S, wait_until
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 AGENT = f".agent-{os.geteuid()}"
+
+RUN = bootstrap.RUN_SCRIPT
+OLD_SAYS = 'echo "holdfast: $0 is Python 3.9.2, and holdfast needs 3.10"'
+"""As `hf.py` says it."""
 
 NOT_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs to own files as another account")
 
@@ -211,6 +216,52 @@ def make_script(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "exit 127",
+        f"case $* in *hf.py*) {OLD_SAYS} >&2; exit 78;; esac; echo $0; echo 3.9.2; exit 9",
+        "echo 'Fatal Python error: init_fs_encoding: failed to get the Python codec' >&2; exit 1",
+    ],
+)
+def test_an_interpreter_that_works_no_more_is_looked_for_again(box: Box, tmp_path: Path, text: str) -> None:
+    """As after an update of the system's libraries, or where a conda of another version, or half of it, is there."""
+    facts = box.ensure()
+    broken = replace(facts, python=str(make_script(tmp_path / "python3", text)))
+    box.facts = broken
+    assert box.run(("--version",), limit_s=LONG_S).out.startswith(b"holdfast ")
+    assert [script for script, _ in calls_of(box)] == [RUN, bootstrap.CONTACT_SCRIPT, RUN]
+    assert BROKEN_PYTHON[0] in Path(hf.__file__).read_bytes()
+
+
+@pytest.mark.slow
+def test_what_is_followed_finds_another_interpreter_too_and_input_is_sent_once(box: Box, tmp_path: Path) -> None:
+    facts = box.ensure()
+    broken = replace(facts, python=str(make_script(tmp_path / "python3", "exit 127")))
+    pieces: list[bytes] = []
+    box.facts = broken
+    assert box.follow(("--version",), out=pieces.append, err=pieces.append) == 0
+    assert b"".join(pieces).startswith(b"holdfast ")
+    box.facts = broken
+    assert box.entry("probe", limit_s=LONG_S)["schema"] == 1
+    box.facts = broken
+    assert box.run(("--version",), stdin=iter([b""]), limit_s=LONG_S).code == 127
+    assert box.run(("--version",), limit_s=LONG_S).code == 0
+
+
+def test_what_ends_like_a_shell_that_starts_nothing_is_not_repeated(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, made = box.ensure(), list[str]()
+
+    def answer(script: str, *_: object, **__: object) -> Done:
+        made.append(script)
+        return Done(127, b"", b"sh: 1: exit 127 after much work", cut=False)
+
+    monkeypatch.setattr(box.transport, "run", answer)
+    monkeypatch.setattr(box, "_meet", lambda: (facts, ""))
+    assert box.run(("exec",), limit_s=LONG_S).code == 127
+    assert made == [RUN]
+
+
 def test_a_box_without_a_python_for_us_says_what_it_has(
     box_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +369,33 @@ def test_two_pushes_at_once_leave_one_bundle(box_root: Path) -> None:
     assert [path.name for path in bundle_of(boxes[0]).parent.iterdir()] == [found[0].bundle]
 
 
+@pytest.mark.parametrize("does", ["has replaced it", "moves it out"])
+def test_another_desk_that_replaces_a_damaged_bundle_at_the_same_time(
+    box: Box, box_root: Path, monkeypatch: pytest.MonkeyPatch, does: str
+) -> None:
+    bundle, judge = bundle_of(box), receive._describe_damage
+    seen, theirs = list[str](), list[int]()
+    damage(bundle / "LICENSES/click", b"something else")
+
+    def look(target: str, name: str) -> str | None:
+        found = judge(target, name)
+        if found is not None and not seen:
+            seen.append(found)
+            os.rename(bundle, box_root / "damaged")
+            if does == "has replaced it":
+                receive.install(pack().data, str(bundle.parent), bundle.name)
+                theirs.append(bundle.stat().st_ino)
+        return found
+
+    monkeypatch.setattr(receive, "_describe_damage", look)
+    receive.install(pack().data, str(bundle.parent), bundle.name)
+    assert seen
+    assert judge(str(bundle), bundle.name) is None
+    assert not theirs or theirs == [bundle.stat().st_ino], "it may be in use"
+    assert stat.S_IMODE(bundle.stat().st_mode) == 0o500
+    assert list(bundle.parent.iterdir()) == [bundle]
+
+
 @pytest.mark.slow
 def test_calls_from_several_threads_push_once(box: Box, box_root: Path) -> None:
     box.ensure()
@@ -391,6 +469,22 @@ def test_a_file_where_the_root_should_be(box_root: Path) -> None:
     with pytest.raises(StorageError, match="Not a directory") as caught:
         make_box(box_root / "runs").ensure()
     assert "`root`" in caught.value.hint
+
+
+def test_a_root_that_cannot_be_entered_is_told_with_its_path(box: Box, box_root: Path) -> None:
+    """Seen below another account's directory of mode 0700: a traceback there, and here "no answer that can be read"."""
+    (box_root / "loop").symlink_to("loop")
+    with pytest.raises(StorageError, match=f"{box_root}/loop/runs.*: Too many levels of symbolic links") as caught:
+        make_box(box_root / "loop" / "runs").ensure()
+    assert "`root`" in caught.value.hint
+
+    # A network file system that lost it, by the time that a call is made.
+    lost = b'def describe_weakness(path):\n    raise OSError(116, "Stale file handle", path)\n'
+    damage(bundle_of(box) / "lib/holdfast/host/files/ownership.py", lost)
+    done = box.run(("ls",), limit_s=LONG_S)
+    assert (done.code, b"Stale file handle" in done.err, b"`root`" in done.err) == (74, True, True), done
+    with pytest.raises(StorageError, match="Stale file handle"):
+        box.entry("poll", limit_s=LONG_S)
 
 
 @NOT_ROOT

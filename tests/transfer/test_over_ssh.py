@@ -41,7 +41,7 @@ def open_box(user: str, root: Path | None = None) -> Box:
 @pytest.mark.parametrize(
     "user",
     [
-        "box",
+        "nosftp",
         "cshell",
         *(pytest.param(user, marks=pytest.mark.slow) for user in ("chatty", "bsdcsh", "fisher", "zshell")),
     ],

@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.model.errors import CutOff, TooLate
 from holdfast.model.place import Place
+from holdfast.transport.calls import Calls
 from holdfast.transport.open import open_transport
 from tests.budget import examples
 from tests.waiting import LIMIT_S, wait_until
@@ -110,6 +111,14 @@ def test_a_limit_ends_the_call_and_says_that_the_effect_is_unknown(transport: Tr
         transport.run("echo begun; exec sleep 1000", limit_s=0.7)
     assert "not known" in caught.value.hint
     assert caught.value.exit_code == 69
+
+
+def test_a_call_that_found_no_place_among_the_others_says_that_nothing_was_sent(transport: Transport) -> None:
+    assert isinstance(transport, Calls)
+    transport._slots = threading.BoundedSemaphore(1)
+    with transport._slots, pytest.raises(TooLate, match="nothing was sent") as caught:
+        transport.run("echo begun", limit_s=0.1)
+    assert caught.value.hint == "ask again when one of them has ended"
 
 
 def test_a_flood_cannot_outrun_the_limit(transport: Transport) -> None:

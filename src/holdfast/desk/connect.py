@@ -18,7 +18,7 @@ from .places.aliases import is_alias, list_aliases
 from .places.config import read_places
 from .places.facts import read_facts, write_facts
 from .places.schema import check_name
-from .runs.registry import list_unfinished
+from .runs.registry import list_sent, list_unfinished
 
 LOGIN_LIMIT_S = 60.0
 LONGEST_PATH = 4096
@@ -64,12 +64,14 @@ def open_box(place: Place) -> Box:
         box = _BOXES.get(place.name)
         if box is None or box.place != place:
             facts = read_facts(place).facts
+            # Until now: what this command itself is about to order is no run yet.
+            sent = list_sent(place.name)
             box = Box(
                 place,
                 open_transport(place),
                 facts=facts,
                 remember=lambda found: _remember(place, found),
-                unfinished=lambda: list_unfinished(place.name),
+                unfinished=lambda: list(dict.fromkeys([*list_unfinished(place.name), *sent])),
             )
             _BOXES[place.name] = box
         return box

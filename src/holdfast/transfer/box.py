@@ -32,6 +32,10 @@ TRIES = 3
 FAULTY_CODES = (1, InternalError.exit_code)
 FAULTS = (b"this is a bug in holdfast", b'"code": "internal"', b'/hf.py", line ')
 """What is said of a fault of our own: by the command line, by an entry, by Python where ``hf.py`` cannot go on."""
+UNSTARTED_CODES = (126, 127)
+"""A shell could not start it. Source: POSIX, sh, "Exit Status"; the dynamic loader's code is 127, too."""
+BROKEN_PYTHON = (b"and holdfast needs 3.10", b"Fatal Python error: init_")
+"""What `hf.py` says of an interpreter that is too old, and one of itself that lacks its own library."""
 LAST_BYTES = 16 << 10
 """Of what was said, as much as that."""
 
@@ -57,8 +61,8 @@ class Box:
     ) -> None:
         """`facts` are what was measured earlier; `remember` gets what is measured anew.
 
-        `unfinished` names runs that had not ended when they were last seen there: while there are any, a runs root
-        without anything in it is not taken for a new one.
+        `unfinished` names runs there that had not ended, as far as is known: while there are any, a runs root without
+        anything in it is not taken for a new one.
         """
         self.place, self.transport, self.facts = place, transport, facts
         self._remember, self._list_unfinished = remember, unfinished
@@ -107,8 +111,12 @@ class Box:
             words = self._build_words(facts, argv, env, mark)
             done = self.transport.run(bootstrap.RUN_SCRIPT, words, stdin=stdin, limit_s=limit_s, most_bytes=most_bytes)
             if not done.out.startswith(mark.encode()):
+                said = done.err + done.out[-LAST_BYTES:]
+                changed = self._has_changed_python(facts, meetings, done.code, said, silent=not done.out)
+                if changed and not isinstance(stdin, Iterator):
+                    continue
                 self._seen = True
-                self._mend_if_broken(done.code, done.err + done.out[-LAST_BYTES:])
+                self._mend_if_broken(done.code, said)
                 return done
             self._meet_again(meetings)
         raise self._vanishing()
@@ -160,6 +168,9 @@ class Box:
                 woken=woken,
             )
             if not held.is_absent():
+                changed = self._has_changed_python(facts, meetings, code, bytes(last), silent=held.is_empty)
+                if changed and stdin_fd is None:
+                    continue
                 self._seen = True
                 self._mend_if_broken(code, bytes(last))
                 return code
@@ -206,6 +217,18 @@ class Box:
         with self._meeting:
             if self._meetings == meetings:
                 self._meet()
+
+    def _has_changed_python(self, facts: BoxFacts, meetings: int, code: int, said: bytes, *, silent: bool) -> bool:
+        """Whether another interpreter was found after a failure that may be the interpreter's: nothing of ours had run.
+
+        A job, too, may end so: then the interpreter works, and a meeting finds the same one. `silent`: nothing was put
+        out.
+        """
+        failed = (code in UNSTARTED_CODES and silent) or (code != 0 and any(mark in said for mark in BROKEN_PYTHON))
+        if not failed or self.place.python is not None:
+            return False
+        self._meet_again(meetings)
+        return self.facts is not None and self.facts.python != facts.python
 
     def _mend_if_broken(self, code: int, said: bytes) -> None:
         """After a failure that is our own by its words: a job, too, may end with these codes. As `_mend`."""
@@ -258,8 +281,8 @@ class Box:
         if runs:
             which = runs[0] if len(runs) == 1 else f"{runs[0]} and {len(runs) - 1} more"
             raise StorageError(
-                f"place {name}: nothing is in its runs root {root}, where {which} had not ended when last seen: its "
-                "file system is not mounted, or it was emptied",
+                f"place {name}: nothing is in its runs root {root}, where {which} had not ended, as far as is known: "
+                "its file system is not mounted, or it was emptied",
                 hint=f"have it mounted there; if what was in it is gone for good: holdfast place probe {name}",
                 details={"place": name},
             )
@@ -327,6 +350,11 @@ class _HeldBeginning:
         if not self._held.startswith(self._mark[: len(self._held)]):
             held, self._held = self._held, None
             self._out(held)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing came at all."""
+        return self._held == b""
 
     def is_absent(self) -> bool:
         """Whether the bundle was not there; a beginning that was held for nothing is handed on."""

@@ -62,7 +62,8 @@ class Calls:
         line = build_line(nonce, script, words)
         out, err = _Kept(most_bytes), _Kept(most_bytes)
         if not self._slots.acquire(timeout=limit_s):
-            raise self._too_late(limit_s, f"{MOST_AT_ONCE} calls were in the way; nothing was sent")
+            seen = f"{MOST_AT_ONCE} calls were in the way; nothing was sent"
+            raise self._too_late(limit_s, seen, "ask again when one of them has ended")
         try:
             child = self._start(line, nonce, subprocess.DEVNULL if stdin == b"" else subprocess.PIPE)
             with contextlib.closing(child):
@@ -104,10 +105,10 @@ class Calls:
                 raise self._explain(child.ending())
             return child.code
 
-    def _too_late(self, limit_s: float, seen: str, more: str = "") -> TooLate:
+    def _too_late(self, limit_s: float, seen: str, hint: str) -> TooLate:
         return TooLate(
             f"{self.place}: no answer within {limit_s:g} s ({seen})",
-            hint=f"ask again: whether it had an effect there is not known{more}",
+            hint=hint,
             details={"place": self.place, "why": "limit"},
         )
 
@@ -133,7 +134,8 @@ class _Kept:
 
 
 def _describe(late: Late, place: str) -> tuple[str, str]:
-    """What was seen of a call that ended too late, and what else to look at."""
+    """What was seen of a call that ended too late, and what to do."""
+    hint = "ask again: whether it had an effect there is not known"
     if late.begun:
-        return "it began, and did not end", ""
-    return "it has not begun", f"; if it stays so, see that a login at {place} comes to its end"
+        return "it began, and did not end", hint
+    return "it has not begun", f"{hint}; if it stays so, see that a login at {place} comes to its end"

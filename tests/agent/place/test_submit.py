@@ -110,6 +110,15 @@ def test_an_order_is_what_its_hash_is_of_and_its_id_is_a_run_id(order_box: Order
     assert not os.path.exists(order_box.root)
 
 
+def test_of_a_run_that_cannot_be_read_it_is_said_how_another_is_begun(order_box: OrderBox) -> None:
+    """The same order again would be refused again."""
+    os.makedirs(order_box.run_dir())
+    Path(order_box.run_dir(), wire.RUN).write_text("{")
+    answer = order_box.submit(make_order("true"))
+    assert (answer["code"], "cannot be read" in answer["error"]["message"]) == (74, True)
+    assert "begin another run with --run-id" in answer["error"]["hint"]
+
+
 @pytest.mark.slow
 def test_a_job_that_holds_a_secret_leaves_nothing(order_box: OrderBox) -> None:
     answer = order_box.submit(make_order("true", "--password=hunter2hunter2"))

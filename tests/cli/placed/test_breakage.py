@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.canary import Canary
 from tests.cli.conftest import ENTRY, Ended
 from tests.cli.placed.following import Follower
 from tests.desk.route.loop import add_place
@@ -366,6 +367,7 @@ def test_a_clock_that_is_an_hour_off_is_said_and_bends_nothing(
 
 
 CANARY = "c4n4ry-51-d0-n0t-sh0w"
+FORMS = Canary(CANARY)
 
 
 @pytest.mark.requirement("XPORT-11", "XPORT-13")
@@ -429,12 +431,11 @@ def test_XPORT_11_a_canary_is_in_its_file_and_in_the_job_and_in_no_argument_log_
     places = [tmp_path, box.volume, box.sshd.home("box"), *map(Path, isolated_environment.values())]
     holding = {str(path) for place in places for path in place.rglob("*") if path.is_file() and _has(path)}
     assert holding == {str(box.sshd.home("box") / ".config/holdfast/secrets/HF_TOKEN")}
-    assert CANARY not in box.sshd.log.read_text()
-    assert CANARY not in str(box.sshd.processes())
+    assert not FORMS.is_in(box.sshd.log.read_bytes())
 
 
 def _has(path: Path) -> bool:
     try:
-        return CANARY.encode() in path.read_bytes()
+        return FORMS.is_in(path.read_bytes())
     except OSError:
         return False

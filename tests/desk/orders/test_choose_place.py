@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,6 +69,31 @@ def test_without_room_it_is_refused_or_waits_where_somebody_answers(answers: dic
     assert choose("a,b", waits=True) == "b"
     with pytest.raises(PlaceError, match="no place answers"):
         choose("a", waits=True)
+
+
+def test_places_that_give_no_answer_are_waited_for_at_once(
+    answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each answers once all are asked; the one behind the choice after the choice."""
+    together, chosen = threading.Barrier(3), threading.Event()
+
+    class SlowBox(Box):
+        def entry(self, name: str, *, limit_s: float) -> Mapping[str, Any]:
+            if self.answer is answers["d"]:
+                chosen.wait(10)
+            else:
+                together.wait(10)
+            return super().entry(name, limit_s=limit_s)
+
+    answers.update(a=None, b=None, c=FREE, d={**FREE})
+    monkeypatch.setattr(module, "open_box", lambda place: SlowBox(answers[place.name]))
+    told: list[str] = []
+    before = set(threading.enumerate())
+    assert choose("a,b,c,d", told) == "c"
+    assert [words.split()[0] for words in told] == ["a", "b"]
+    (left,) = set(threading.enumerate()) - before
+    chosen.set()
+    left.join()
 
 
 def test_what_was_begun_somewhere_goes_on_there(answers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,22 @@ import pytest
 
 from holdfast.core.job.job_hash import hash_job
 from holdfast.desk.orders.build import Draft
-from holdfast.desk.orders.journal import Step, hold_order, list_orders, read_journal
+from holdfast.desk.orders.journal import Step, hold_order, list_orders, note_end, read_journal
 from holdfast.desk.orders.submit import submit_draft
 from holdfast.desk.runs import registry
 from holdfast.desk.runs.pending import GIVE_UP_S, list_pending
 from holdfast.host.clock import epoch_s, utc_now
-from holdfast.model.errors import CutOff, HoldfastError, Refused, StorageError, Taken, TooLate, Unreachable
+from holdfast.model.errors import (
+    CutOff,
+    HoldfastError,
+    NoInterpreter,
+    PreflightFailed,
+    Refused,
+    StorageError,
+    Taken,
+    TooLate,
+    Unreachable,
+)
 from holdfast.model.job import JobSpec
 from holdfast.model.order import RunRef
 from holdfast.model.place import Place
@@ -158,6 +168,47 @@ def test_a_refusal_is_an_answer() -> None:
     with pytest.raises(Taken):
         submit(FakePlatform(Taken("another job")))
     assert [step for step, _ in steps()] == [Step.INTENT, Step.SENT, Step.REFUSED]
+
+
+@pytest.mark.parametrize("refusal", [NoInterpreter("no Python"), PreflightFailed("the login shell says nothing")])
+def test_a_refusal_of_another_try_is_no_answer_to_the_one_that_was_cut_off(refusal: HoldfastError) -> None:
+    """What refuses it may not have looked for the run, which may be there."""
+    told: list[str] = []
+    with pytest.raises(type(refusal)):
+        submit(FakePlatform(CutOff("cut"), refusal), told=told)
+    (run_id,) = list_orders(read_journal("gpu1"))
+    assert told[-1].startswith(f"an answer is missing: whether gpu1:{run_id} runs is not known; the same command asks")
+    with pytest.raises(type(refusal)):
+        submit(FakePlatform(refusal))
+    assert [said for _, said, _ in pending()] == ["submitted, no answer yet"]
+    assert submit(FakePlatform()).ref.run_id == run_id
+    assert submit(FakePlatform()).ref.run_id != run_id
+
+
+def test_what_refuses_to_go_on_with_a_run_begins_no_second_one() -> None:
+    run_id = submit(FakePlatform(), follow=True).ref.run_id
+    with pytest.raises(PreflightFailed):
+        submit(FakePlatform(PreflightFailed("the login shell says nothing")), follow=True)
+    assert submit(FakePlatform(), follow=True).ref.run_id == run_id
+    assert steps()[-1] == (Step.FOLLOWED, run_id)
+
+
+def test_a_run_whose_answer_is_missing_is_not_called_unordered_when_its_place_cannot_be_reached() -> None:
+    with pytest.raises(CutOff):
+        submit(FakePlatform(*(CutOff("cut") for _ in range(3))))
+    with pytest.raises(Unreachable, match=r"whether gpu1:.* runs is not known"):
+        submit(FakePlatform(), FakeBox(Unreachable("no route")))
+
+
+def test_a_run_that_was_followed_to_its_end_is_not_gone_on_with_when_no_list_has_it_any_more() -> None:
+    run_id = submit(FakePlatform(), follow=True).ref.run_id
+    note_end("gpu1", run_id)
+    assert steps()[-1] == (Step.TAKEN, run_id)
+    written = steps()
+    note_end("gpu1", run_id)
+    note_end("gpu1", "20260101-000000-other-0000")
+    assert steps() == written
+    assert submit(FakePlatform(), follow=True).ref.run_id != run_id
 
 
 def pending() -> list[tuple[str, str, str]]:

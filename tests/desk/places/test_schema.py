@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from holdfast.desk.places.schema import check_name, parse_places
-from holdfast.desk.toml import parse_toml
+from holdfast.desk.places.schema import build_place, check_name, parse_places
+from holdfast.desk.toml import Node, parse_toml
 from holdfast.model.errors import UsageError
 from holdfast.model.place import Place, Rent
+from holdfast.transfer.contact import check_path
 from tests.each import each
 
 pytestmark = pytest.mark.pure
@@ -118,7 +121,8 @@ def test_what_ssh_takes_is_taken(host: str) -> None:
         ('[a]\nhost = "x"\nroot = "/a b"', "may have letters, digits"),
         ('[a]\nhost = "x"\nroot = "$HOME/x"', "may have letters, digits"),
         ('[a]\nhost = "x"\nroot = "/a/../b"', "write it without .."),
-        ('[a]\nhost = "x"\npython = "bin/python"', "a.python: 'bin/python' is relative"),
+        ('[a]\nhost = "x"\npython = "bin/python"', "a.python: 'bin/python' is neither absolute nor below"),
+        ('[a]\nhost = "x"\npython = "python3.11"', "a.python: 'python3.11' is neither absolute nor below"),
         ('[a]\nhost = "x"\npython = "python -x"', "may have letters, digits"),
         ('[a]\nhost = "x"\nsetup = 3', "a.setup: expected text in quotes, found 3"),
         ('[a]\nhost = "x"\nsetup = ["a", 3]', "a.setup: expected text in quotes, found 3"),
@@ -129,6 +133,20 @@ def test_what_ssh_takes_is_taken(host: str) -> None:
 )
 def test_what_is_wrong_is_named_with_line_and_key(text: str, words: str) -> None:
     assert words in refuse(text)
+
+
+@given(
+    key=st.sampled_from(["root", "python"]),
+    beginning=st.sampled_from(["", "/", "~/", "a"]),
+    rest=st.text("ab1./~=@:-+_ \n", max_size=8),
+)
+def test_every_path_that_is_taken_can_be_sent(key: str, beginning: str, rest: str) -> None:
+    try:
+        place = build_place("a", {"host": Node("x", "a"), key: Node(beginning + rest, "a")}, "a")
+    except UsageError:
+        return
+    path = getattr(place, key)
+    assert check_path(place, key, path) == path
 
 
 def test_all_that_is_wrong_is_said_at_once() -> None:

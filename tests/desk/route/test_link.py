@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.model.errors import CutOff
 from tests.cli.conftest import ENTRY
+from tests.cli.placed.following import Follower
 from tests.desk.route.loop import add_place
 from tests.proxy import Proxy
 from tests.waiting import LONG_S, wait_until
@@ -66,6 +68,39 @@ def test_XPORT_06_every_byte_comes_once_though_the_link_is_cut(
     lost = said.count(b"link to gpu1 lost, trying again; the run goes on")
     assert 1 <= lost <= 3
     assert said.count(b"the link to gpu1 is back") == lost
+
+
+@pytest.mark.slow
+@pytest.mark.gotcha("U1", "U4")
+@pytest.mark.requirement("XPORT-07")
+@pytest.mark.timeout(240)
+def test_XPORT_07_a_run_is_started_again_though_the_link_is_cut_after_its_stop(
+    holdfast: Command, link: Proxy, ssh_desk: Sshd, tmp_path: Path
+) -> None:
+    go = ssh_desk.home("box") / f"go-{tmp_path.name}"
+    waits = f"while ! [ -e {go} ]; do sleep 0.05; done"
+    job = f"trap '{waits}; exit 0' TERM; while :; do sleep 0.05; done"
+    words = ("run", "--on", "gpu1", "--no-code", "-d", "--grace", "90s", "--", "sh", "-c", job)
+    ordered = holdfast(*words, timeout_s=LONG_S)
+    assert ordered.code == 0, ordered
+    run_id = ordered.out.split()[0].partition(":")[2]
+    restart = Follower(tmp_path, "restart", f"gpu1:{run_id}")
+    try:
+        wait_until(lambda: "TERM sent" in restart.err, LONG_S, what="the stop")
+        link.cut()
+        assert restart.end(LONG_S) == CutOff.exit_code, restart.err
+        assert f"looked at again: {run_id} is stopping (attempt 1)" in restart.err
+        assert f"holdfast show gpu1:{run_id}" in restart.err
+        go.touch()
+
+        def look() -> tuple[int, str]:
+            shown = holdfast("show", "--json", f"gpu1:{run_id}", timeout_s=LONG_S).json()
+            return shown["attempt"], shown["condition"]
+
+        wait_until(lambda: look() == (2, "running"), LONG_S, what="its second attempt")
+    finally:
+        restart.kill()
+        holdfast("stop", "--now", f"gpu1:{run_id}", timeout_s=LONG_S)
 
 
 @pytest.mark.slow

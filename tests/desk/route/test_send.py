@@ -10,10 +10,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from holdfast.desk.route.send import send
+from holdfast.model.errors import Unreachable, UsageError
+from holdfast.model.place import Place
 from tests.cli.conftest import ENTRY
 from tests.cli.live import live_run
 from tests.desk.route.loop import WarmLoop
@@ -22,6 +25,7 @@ from tests.waiting import LIMIT_S, PATIENCE, wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.transfer.box import Box
     from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.process
@@ -49,6 +53,16 @@ def loop(
     warm.add()
     yield warm
     warm.keep()
+
+
+class Unreached:
+    """A place whose link is down."""
+
+    place = Place("gpu1", host="gpu1")
+
+    def follow(self, *_: object, **__: object) -> int:
+        """As of `Box`."""
+        raise Unreachable("no route")
 
 
 def alike(text: str) -> str:
@@ -118,6 +132,41 @@ def test_words_of_any_kind_arrive(holdfast: Command) -> None:
     assert holdfast("stop", "loop:odd", "--reason", odd).code == 0
     shown = holdfast("show", "odd", "--json", "--events").json()
     assert odd in [value for event in shown["events"] for value in event.get("data", {}).values()]
+
+
+HUB_TOKEN = "hf_abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+@pytest.mark.requirement("XPORT-11")
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--env", "API_TOKEN=c4n4ry51"), "--env API_TOKEN"),
+        ((f"--env=LR={HUB_TOKEN}",), "--env LR"),
+        (("--notify-ntfy", f"https://ntfy.sh/{HUB_TOKEN}"), "--notify-ntfy"),
+        (("--", "train.py", "--api-key", "c4n4ry51"), "argument 3"),
+    ],
+)
+def test_XPORT_11_a_secret_among_the_words_of_a_restart_is_not_sent(words: tuple[str, ...], named: str) -> None:
+    """It would be in the command line of a process there before it is refused there."""
+    with pytest.raises(UsageError, match="looks like a secret") as caught:
+        send(cast("Box", Unreached()), ["restart", "digits", *words])
+    assert named in str(caught.value)
+    assert "c4n4ry" not in str(caught.value)
+    assert HUB_TOKEN not in str(caught.value)
+    assert "holdfast secret push gpu1 NAME" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("restart", "digits", "--secret", "HF_TOKEN", "--notify-smtp-password", "env:SMTP", "--env", "LR=1e-3"),
+        ("logs", "digits", "--grep", "token=abcdefgh"),
+    ],
+)
+def test_what_only_names_a_secret_is_sent(words: tuple[str, ...]) -> None:
+    with pytest.raises(Unreachable):
+        send(cast("Box", Unreached()), words)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.desk.orders.journal import Step, claim_order, note_step
 from holdfast.desk.places.facts import PROOFS, forget_place
 from holdfast.desk.runs import registry
 from holdfast.desk.runs.answer import read_answer
@@ -19,6 +20,7 @@ from holdfast.desk.runs.registry import (
     ABSENT,
     Contact,
     find,
+    list_sent,
     list_unfinished,
     read_contact,
     read_sightings,
@@ -134,6 +136,28 @@ def test_an_older_look_never_replaces_a_newer_one() -> None:
     see(3, absent=[run_id(1)], asked=(run_id(1),))
     (seen,) = read_sightings("gpu1")
     assert (seen.ended, seen.seen_at) == (True, at(5))
+
+
+def test_a_look_of_a_clock_that_was_ahead_is_replaced_by_the_next_one() -> None:
+    ahead = "2099-01-01T00:00:00.000Z"
+    for poll in (read_answer("gpu1", answer(row(1), row(2)), at=ahead, asked=()), Poll("gpu2", ahead)):
+        record_poll(poll)
+    see(1, over(1), absent=[run_id(2)], asked=(run_id(2),))
+    assert [(s.condition, s.seen_at) for s in read_sightings("gpu1")] == [(ABSENT, at(1)), ("succeeded", at(1))]
+    record_poll(Poll("gpu2", at(1)))
+    assert [read_contact(name).last_contact for name in ("gpu1", "gpu2")] == [at(1), at(1)]
+    see(0, row(1))
+    assert read_sightings("gpu1")[1].condition == "succeeded"
+
+
+def test_an_order_without_an_answer_may_be_a_run_until_it_was_seen_as_one() -> None:
+    with claim_order("gpu1", "digits", "0" * 64, "") as claim:
+        assert (list_sent("gpu1"), list_sent("gpu1", also_being_sent=True)) == ([], [claim.run_id])
+    assert list_sent("gpu1", also_being_sent=True) == []
+    note_step("gpu1", Step.SENT, claim.run_id)
+    assert list_sent("gpu1") == [claim.run_id]
+    see(1, over(run_id=claim.run_id))
+    assert list_sent("gpu1", also_being_sent=True) == []
 
 
 def test_a_run_that_a_place_has_just_taken_is_known() -> None:

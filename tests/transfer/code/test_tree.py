@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.core.code import manifest as limits
+from holdfast.core.code.manifest import parse_manifest
 from holdfast.model.errors import PreflightFailed, StorageError, UsageError
 from holdfast.transfer.code import listing
 from holdfast.transfer.code.tree import read_tree
@@ -93,6 +94,26 @@ def test_a_name_that_is_no_text_is_sent_as_it_is(tmp_path: Path) -> None:
     top = make_repository(tmp_path / "r", {"a.py": "1"})
     (top / os.fsdecode(b"caf\xe9.py")).write_text("1")
     assert os.fsencode(paths(read(top))[1]) == b"caf\xe9.py"
+
+
+def test_what_was_tracked_below_a_directory_that_is_a_link_now_is_deleted(tmp_path: Path) -> None:
+    """As git says it: else the tree has a link and files below it, or files from outside of it."""
+    top = make_repository(tmp_path / "r", dict.fromkeys(("a.py", "common/z", "configs/x.yaml", "data/y.yaml"), "1"))
+    git(top, "mv", "configs", "common/")
+    git(top, "reset", "-q")
+    (top / "configs").symlink_to("common/configs")
+    outside = write(tmp_path / "outside", {"y.yaml": "another's"})
+    (top / "data/y.yaml").unlink()
+    (top / "data").rmdir()
+    (top / "data").symlink_to(outside)
+    assert " D data/y.yaml" in git(top, "status", "--porcelain").splitlines()
+
+    found = read(top)
+
+    assert paths(found) == ["a.py", "common/configs/x.yaml", "common/z", "configs"]
+    assert parse_manifest(found.manifest.data) == found.manifest
+    (words,) = found.warnings
+    assert "data -> " in words
 
 
 def test_variables_of_git_and_a_hook_that_calls_us_change_nothing(

@@ -27,9 +27,8 @@ from holdfast.agent.view.runs.roots import choose_root
 from holdfast.core.job.secret_names import read_uses
 from holdfast.core.queue.job_hasher import JobHasher
 from holdfast.core.queue.submit_options import SubmitOptions
-from holdfast.host.files.code.store import FILES, is_whole, tree_dir, trees_dir
+from holdfast.host.files.code.store import FILES, tree_dir, trees_dir
 from holdfast.host.files.secret_files import SecretUnusableError, read_secret
-from holdfast.host.formats.own_bundle import note_use
 from holdfast.model import wire
 from holdfast.model.errors import PreflightFailed, StorageError, UsageError
 from holdfast.model.ids import is_run_id
@@ -41,7 +40,7 @@ from holdfast.model.sweep import ResolvedConfig
 from holdfast.store.paths import queue_directory
 
 from .answer import answer, read_input
-from .submit import OF_THE_CALL
+from .submit import OF_THE_CALL, has_tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -195,20 +194,13 @@ def _find_workdir(root: str, code: CodeRef | None) -> str:
     """
     if code is None:
         return queue_directory()
-    try:
-        there = is_whole(root, code.tree)
-        place = tree_dir(root, code.tree)
-    except ValueError as error:
-        raise UsageError(f"the code of the order: {error}") from error
-    if not there:
+    if not has_tree(root, code):
         raise StorageError(
             f"the code tree {code.tree} is not below {root}, or is damaged",
             hint="the same command from the desk sends it",
             details={"code": "absent"},
         )
-    # What was used lately is not swept before a job names it.
-    note_use(place)
-    return os.path.normpath(f"{place}/{FILES}/{code.workdir}")
+    return os.path.normpath(f"{tree_dir(root, code.tree)}/{FILES}/{code.workdir}")
 
 
 def _name_configs(order: QueueOrder, submission: Submission, kept: str | None) -> Submission:

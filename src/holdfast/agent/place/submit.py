@@ -25,8 +25,9 @@ from holdfast.agent.view.observe import list_attempts
 from holdfast.agent.view.runs.roots import choose_root
 from holdfast.core.job.job_hash import hash_job
 from holdfast.host.files import files
-from holdfast.host.files.code.store import is_whole
+from holdfast.host.files.code.store import is_whole, tree_dir
 from holdfast.host.files.secret_files import SecretUnusableError, read_secret
+from holdfast.host.formats.own_bundle import note_use
 from holdfast.host.process.wait import wait_briefly
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError, PreflightFailed, StorageError, Taken, UsageError
@@ -236,7 +237,7 @@ def refuse_absent_tree(order: Order, root: str) -> None:
     Raises:
         StorageError: the desk is to send it, which `details` say.
     """
-    if order.code is not None and not _has_tree(root, order.code):
+    if order.code is not None and not has_tree(root, order.code):
         raise StorageError(
             f"the code tree {order.code.tree} is not below {root}, or is damaged",
             hint="the same command from the desk sends it; with --like only --workdir DIR sends any",
@@ -244,9 +245,15 @@ def refuse_absent_tree(order: Order, root: str) -> None:
         )
 
 
-def _has_tree(root: str, code: CodeRef) -> bool:
-    """Whether the tree of an order is there, whole."""
+def has_tree(root: str, code: CodeRef) -> bool:
+    """Whether the tree of an order is there, whole.
+
+    Raises:
+        UsageError: the order does not name one.
+    """
     try:
+        # First: what was used lately is not swept before a run or a job names it.
+        note_use(tree_dir(root, code.tree))
         return is_whole(root, code.tree)
     except ValueError as error:
         raise UsageError(f"the code of the order: {error}") from error
@@ -279,7 +286,8 @@ def _compare(order: Order, run_dir: str) -> None:
         origin = wire.decode(RunOrigin, content, path)
     except (OSError, wire.WireError) as error:
         raise StorageError(
-            f"{run_dir} is there, and what it is cannot be read: {error}", hint="look at it on the box, or order anew"
+            f"{run_dir} is there, and what it is cannot be read: {error}",
+            hint="look at it on the box, or begin another run with --run-id",
         ) from error
     tree, wanted = (code.tree if code is not None else None for code in (origin.code, order.code))
     if origin.job_sha256 != order.job_sha256 or tree != wanted:

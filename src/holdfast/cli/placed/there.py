@@ -19,14 +19,16 @@ from holdfast.desk.runs import registry
 from holdfast.desk.runs.pending import has_queued_jobs
 from holdfast.desk.runs.poll import PATIENT_S, is_due, look_again, poll_places
 from holdfast.desk.runs.registry import ABSENT
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import CutOff, HoldfastError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.desk.route.line import Line
     from holdfast.model.place import Place
+    from holdfast.model.sighting import Sighting
 
 __all__ = ["find_place", "find_runs", "learn_runs", "list_queues", "send_to"]
+STOP, RESTART = "stop", "restart"
 CHANGING = frozenset({"rm", "stop", "restart", "adopt", "prune", "reconcile", "queue cancel", "results copy"})
 """Verbs after which runs may be other than they were seen last."""
 
@@ -49,6 +51,8 @@ def send_to(place: str, argv: Sequence[str], order: bytes | None = None) -> int:
     ask = _ask if sys.stdin is not None and sys.stdin.isatty() and not wants_json(argv) else None
     try:
         code = send(box, argv, order=order, ask=ask, tell=progress.tell)
+    except CutOff as error:
+        raise _look_after(error, box.place, line) from error
     finally:
         progress.end()
     for reminder in list_reminders([box.place]) if line.name == "show" and not wants_json(argv) else ():
@@ -56,6 +60,24 @@ def send_to(place: str, argv: Sequence[str], order: bytes | None = None) -> int:
     if line.name in CHANGING and not line.has("--dry-run"):
         look_again([box.place], open_box=open_box, removed=removed)
     return code
+
+
+def _look_after(error: CutOff, place: Place, line: Line) -> CutOff:
+    """The same with where the runs stand that were to be stopped, by one look over another connection (XPORT-07)."""
+    if line.name not in (STOP, RESTART):
+        return error
+    texts = [line.text(given) for given in line.given if given.side is Side.RUN]
+    ids = dict.fromkeys(known.run_id for text in texts for known in registry.find(text) if known.place == place.name)
+    (poll,) = poll_places([place], deadline_s=PATIENT_S, open_box=open_box, ids={place.name: [*ids]})
+    seen = [poll.sightings[run_id] for run_id in ids if run_id in poll.sightings]
+    said = ", ".join(f"{each.run_id} is {each.condition}{_name_attempt(each)}" for each in seen)
+    words = f"looked at again: {said}" if seen else "whether it had an effect there is not known"
+    hint = f"see what becomes of it: holdfast show {place.name}:{texts[0] if len(texts) == 1 else 'RUN'}"
+    return CutOff(f"{error}; {words}", hint=hint, details=error.details)
+
+
+def _name_attempt(seen: Sighting) -> str:
+    return "" if seen.row is None else f" (attempt {seen.row['attempt']})"
 
 
 def list_queues() -> list[str]:

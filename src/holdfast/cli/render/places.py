@@ -9,7 +9,7 @@ from holdfast.desk.place_list import MOST_PARTITIONS, REACHED, list_warnings
 from holdfast.host.clock import find_age
 from holdfast.model.units import format_bytes, format_count, format_duration
 
-from . import fits, note, pairs, table
+from . import clean, fits, note, pairs, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -238,7 +238,7 @@ def print_next(place: Place, facts: BoxFacts | None, problem: HoldfastError | No
         found = format_count(len(facts.cards), "card")
         if facts.slurm is not None:
             found = f"Slurm {facts.slurm.version} with {_describe_nodes(facts.slurm)}"
-        print(f"measured: Python {facts.python_version}, {found}, runs in {facts.root}")
+        print(clean(f"measured: Python {facts.python_version}, {found}, runs in {facts.root}"))
     commands = [(f"holdfast place probe {place.name}", "measure it" if facts is None else "all that was measured")]
     if problem is None:
         commands.append((f"holdfast run --on {place.name} job.yaml", "run a job there"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from holdfast.model.run import Finalizing, Stopping
@@ -46,7 +47,9 @@ class StopReporter:
     def _say(self, text: str) -> None:
         if not self._quiet and text not in self._said:
             self._said.add(text)
-            note(text)
+            # Whoever does not take it loses it, and nothing else: a restart goes on with the start.
+            with suppress(OSError):
+                note(text)
 
 
 def print_stopped(stopped: StopResult) -> None:

@@ -29,6 +29,7 @@ from holdfast.cli.render.job_change import describe_changes
 from holdfast.cli.render.start import describe_start
 from holdfast.cli.render.stop import StopReporter
 from holdfast.desk.caller import CALLER
+from holdfast.host.process.signals import hold_hangups
 from holdfast.model import wire
 from holdfast.model.errors import UsageError
 from holdfast.model.record import record
@@ -127,16 +128,20 @@ def command(  # noqa: PLR0913 - its options
         _print_changes(found.run_id, changed, files, as_json=as_json)
         return 0
     job_file = None if CALLER.order else job
-    made = restart_run(
-        found.run_dir,
-        environ=os.environ,
-        by=describe_caller(),
-        wait_s=parse_duration_option(wait, "--wait"),
-        tell=StopReporter(quiet=as_json),
-        change=lambda: build_change(found.run_dir, before, asked, by=describe_caller(), job_file=job_file),
-        recorded=recorded,
-    )
-    for text in notify_queue(found.run_dir):
+    wait_s = parse_duration_option(wait, "--wait")
+    # A link or a terminal that ends meanwhile leaves no run that is stopped and not started again.
+    with hold_hangups():
+        made = restart_run(
+            found.run_dir,
+            environ=os.environ,
+            by=describe_caller(),
+            wait_s=wait_s,
+            tell=StopReporter(quiet=as_json),
+            change=lambda: build_change(found.run_dir, before, asked, by=describe_caller(), job_file=job_file),
+            recorded=recorded,
+        )
+        notes = notify_queue(found.run_dir)
+    for text in notes:
         note(text)
     answer = _follow if follow else _tell_begun
     return answer(found.run_dir, made, as_json=as_json)

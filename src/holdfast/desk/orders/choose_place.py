@@ -1,19 +1,24 @@
 """``run --on a,b``: the first of several places that has the cards now.
 
+They are asked at once, and heard in the order in which they are named: a place is waited for by those after it alone.
 A place of kind slurm has a line of its own, so it takes any job: it is chosen where it is named after those that are
 busy. A command that was cut off goes on at the place where it began, whatever is free by now.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from holdfast.desk.connect import find_place, open_box
+from holdfast.desk.runs.at_once import Asking
 from holdfast.model.errors import HoldfastError, PlaceError, ResourceBusy, UsageError
 from holdfast.model.place import LOCAL
-from holdfast.model.record import replace
+from holdfast.model.record import record, replace
 from holdfast.model.slurm import SLURM
+from holdfast.transfer.contact import CONTACT_LIMIT_S, PUSH_LIMIT_S
 
 from .submit import is_begun
 
@@ -23,6 +28,16 @@ if TYPE_CHECKING:
     from .build import Draft
 
 ASK_LIMIT_S = 20.0
+LONGEST_S = CONTACT_LIMIT_S + PUSH_LIMIT_S + ASK_LIMIT_S
+"""For a box that gets holdfast first; one that cannot be reached says so long before."""
+
+
+@record
+class _Room:
+    """Whether a place has the cards now (None: it does not answer), and what is told where it has not."""
+
+    is_free: bool | None
+    words: str = ""
 
 
 def choose_place(names: str, draft: Draft, *, waits: bool, tell: Callable[[str], None]) -> Place:
@@ -42,14 +57,20 @@ def choose_place(names: str, draft: Draft, *, waits: bool, tell: Callable[[str],
         if is_begun(replace(draft, native=place.slurm), place):
             tell(f"it was begun at {place.name}, and goes on there")
             return place
+    end, count = time.monotonic() + LONGEST_S, draft.job.gpus.wanted
+    asked = {
+        each.name: Asking([each], lambda place: _ask(place, count), name=lambda place: f"cards of {place.name}")
+        for each in takewhile(lambda place: place.kind != SLURM, places)
+    }
     busy: list[Place] = []
     for place in places:
         if place.kind == SLURM:
             return place
-        found = _ask(place, draft.job.gpus.wanted, tell)
-        if found:
+        [room] = asked[place.name].collect(end, _is_late)
+        if room.is_free:
             return place
-        if found is not None:
+        tell(room.words)
+        if room.is_free is not None:
             busy.append(place)
     if busy and waits:
         tell(f"none is free; it waits at {busy[0].name}")
@@ -62,18 +83,20 @@ def choose_place(names: str, draft: Draft, *, waits: bool, tell: Callable[[str],
     raise PlaceError(f"no place answers: {named}", hint="holdfast place show NAME tries one")
 
 
-def _ask(place: Place, count: int, tell: Callable[[str], None]) -> bool | None:
-    """Whether a place has so many cards; None where it does not answer. What is not so is told."""
+def _is_late(place: Place) -> _Room:
+    return _Room(None, f"{place.name} is left out: it does not answer")
+
+
+def _ask(place: Place, count: int) -> _Room:
+    """Whether a place has so many cards."""
     try:
         answer = open_box(place).entry("cards", limit_s=ASK_LIMIT_S)
     except UsageError:
         raise
     except HoldfastError as error:
-        tell(f"{place.name} is left out: {error}")
-        return None
+        return _Room(None, f"{place.name} is left out: {error}")
     free, reason = answer.get("free"), answer.get("reason")
     if isinstance(free, int) and free >= count and not reason:
-        return True
+        return _Room(is_free=True)
     words = str(reason)[:200] if reason else f"{free} of {answer.get('total')} cards are free"
-    tell(f"{place.name} has no room: {words}")
-    return False
+    return _Room(False, f"{place.name} has no room: {words}")

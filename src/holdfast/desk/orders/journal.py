@@ -18,7 +18,7 @@ import fcntl
 import json
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -133,7 +133,7 @@ def list_orders(entries: tuple[JournalEntry, ...]) -> dict[str, JournalEntry]:
             orders[entry.run_id] = entry
         elif (
             not before.step.is_answer
-            or (before.step is Step.FOLLOWED and entry.step.is_answer)
+            or (before.step is Step.FOLLOWED and entry.step.was_taken)
             or entry.step is Step.REMOVED
         ):
             orders[entry.run_id] = replace(entry, job_sha256=before.job_sha256, tree=before.tree, what=before.what)
@@ -160,6 +160,17 @@ def note_step(place: str, step: Step, run_id: str, *, run_dir: str = "", message
         StorageError: it cannot be written.
     """
     _append(place, JournalEntry(step, run_id, utc_now(), run_dir=run_dir, message=message))
+
+
+def note_end(place: str, run_id: str) -> None:
+    """Write that the end of a run was shown here: the same command begins another one from now on.
+
+    What cannot be written is left: then a list of the place says it.
+    """
+    with suppress(StorageError):
+        order = list_orders(read_journal(place)).get(run_id)
+        if order is not None and order.step is Step.FOLLOWED:
+            note_step(place, Step.TAKEN, run_id, run_dir=order.run_dir)
 
 
 @contextmanager

@@ -147,10 +147,7 @@ def send_order(
         try:
             answer = sent.repeat(send)
         except HoldfastError as error:
-            if not _may_pass(error):
-                note_step(place, Step.REFUSED, claim.run_id, message=str(error)[:LONGEST_REASON])
-            elif sent.order and not sent.lost and _is_said_by(place, error):
-                note_step(place, Step.SENT, claim.run_id, message=str(error)[:LONGEST_REASON])
+            sent.note(error)
             raise
         except KeyboardInterrupt:
             tell(f"left alone: {sent.describe()}; the same command goes on with it, {ONCE[asked.what]}")
@@ -173,6 +170,7 @@ class _Attempts:
     def __init__(
         self, claim: ClaimedOrder, place: str, what: OrderKind, tell: Callable[[str], None], pauses_s: Sequence[float]
     ) -> None:
+        self._claim, self._place = claim, place
         self._name, self._what = f"{place}:{claim.run_id}", what
         self._tell = tell
         self._pauses_s = tuple(pauses_s)
@@ -204,8 +202,26 @@ class _Attempts:
 
     def describe(self) -> str:
         """What is known of it while there is no answer."""
+        begun = self._claim.begun
+        if begun is not None and begun.step.was_taken:
+            return f"{self._name} was taken at {begun.at}"
         does = "runs" if self._what is OrderKind.RUN else "was taken"
-        return f"whether {self._name} {does} is not known" if self.order else "nothing was ordered yet"
+        return f"whether {self._name} {does} is not known" if self.order or self.lost else "nothing was ordered yet"
+
+    def note(self, error: HoldfastError) -> None:
+        """Journal what a failure says of the order.
+
+        What refuses another try need not have looked for the run: where there may be one the order stays open.
+        """
+        place, run_id, message = self._place, self._claim.run_id, str(error)[:LONGEST_REASON]
+        begun = self._claim.begun
+        if _may_pass(error):
+            if self.order and not self.lost and _is_said_by(place, error):
+                note_step(place, Step.SENT, run_id, message=message)
+        elif self.lost:
+            self._tell(f"an answer is missing: {self.describe()}; the same command asks again, {ONCE[self._what]}")
+        elif begun is None or not begun.step.was_taken:
+            note_step(place, Step.REFUSED, run_id, message=message)
 
     def _pause(self, error: PlaceError) -> PlaceError:
         hint = f"the same command goes on with it, {ONCE[self._what]}"

@@ -10,14 +10,17 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import closing
 
 from holdfast.host.files import files
 from holdfast.host.files.ownership import make_own_directory
 from holdfast.model.errors import Refused, StorageError, TooLate, Unsupported
 from holdfast.model.place import Place
 from holdfast.model.record import record
-from holdfast.transport.child import Ending
+from holdfast.transport.child import Child, Ending, Late
+from holdfast.transport.frame import make_nonce
 from holdfast.transport.ssh.classify import explain
 from holdfast.transport.ssh.command import find_program, target
 from holdfast.transport.ssh.config import SshConfig, read_config
@@ -264,17 +267,23 @@ def _build_options(path: str, algorithms: str) -> list[str]:
 
 
 def _call(place: Place, argv: list[str]) -> Ending:
+    """How ssh ended. It is ended itself when it says more than a child may: the host is nobody's yet."""
+    env = {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
     try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_S, check=False,
-            start_new_session=True, env={**os.environ, "SSH_ASKPASS_REQUIRE": "never"},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise TooLate(
-            f"{place.name}: no host key within {PATIENCE_S:g} s",
-            hint=f"try `ssh {place.host}`",
-            details={"place": place.name, "why": "timeout"},
-        ) from error
+        child = Child(argv, make_nonce(), stdin=subprocess.DEVNULL, env=env, group=True)
     except OSError as error:
         raise StorageError(f"{place.name}: {argv[0]!r} cannot be started: {error.strerror}") from error
-    return Ending(begun=False, returncode=done.returncode, out=b"", err=done.stderr[-4096:])
+    with closing(child):
+        try:
+            child.serve(_drop, _drop, deadline=time.monotonic() + PATIENCE_S)
+        except Late as error:
+            raise TooLate(
+                f"{place.name}: no host key within {PATIENCE_S:g} s",
+                hint=f"try `ssh {place.host}`",
+                details={"place": place.name, "why": "timeout"},
+            ) from error
+        return child.ending()
+
+
+def _drop(_: bytes) -> None:
+    """No command of ours begins there, so nothing is its output."""

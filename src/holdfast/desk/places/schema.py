@@ -153,27 +153,17 @@ def _read_port(node: Node) -> int:
     return value
 
 
-def _read_root(node: Node) -> str:
-    text = _read_path(read_text(node))
-    if text.startswith(("/", "~/")):
-        return text
-    raise PlaceValueError(f"{text[:80]!r} is neither absolute nor below the home there (~/...)")
-
-
-def _read_python(node: Node) -> str:
-    text = _read_path(read_text(node))
-    if text.startswith(("/", "~/")) or "/" not in text:
-        return text
-    raise PlaceValueError(f"{text[:80]!r} is relative; write it absolute, as ~/..., or as a name on the PATH there")
-
-
-def _read_path(text: str) -> str:
+def _read_path(node: Node) -> str:
+    text = read_text(node)
     rest = text.removeprefix("~/")
     if not SAFE_WORD.match(rest):
         raise PlaceValueError(f"{text[:80]!r} may have letters, digits and . _ / + = @ : - only")
     if ".." in rest.split("/"):
         raise PlaceValueError(f"{text[:80]!r}: write it without ..")
-    return text.rstrip("/") or "/"
+    path = text.rstrip("/") or "/"
+    if not path.startswith(("/", "~/")):
+        raise PlaceValueError(f"{path[:80]!r} is neither absolute nor below the home there (~/...)")
+    return path
 
 
 def _read_setup(node: Node) -> tuple[str, ...]:
@@ -215,8 +205,8 @@ _READERS: dict[str, Callable[[Node], object]] = {
     "kind": _read_choice(KINDS),
     "host": _read_host,
     "port": _read_port,
-    "root": _read_root,
-    "python": _read_python,
+    "root": _read_path,
+    "python": _read_path,
     "setup": _read_setup,
     "env_from": _read_choice(ENVIRONMENTS),
     "slurm": _read_slurm,

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.desk.author import name_author
 from holdfast.desk.caller import AUTHOR, FILES
+from holdfast.desk.orders.journal import note_end
 from holdfast.desk.runs.poll import record_row
 from holdfast.desk.terminal import OutputRefused, ReceivedSignals, drain, say
 from holdfast.model.errors import EXIT_STOPPED, CutOff, HoldfastError, PlaceError, StorageError, Unreachable
 from holdfast.model.record import field, record
-from holdfast.model.units import format_duration, parse_duration
+from holdfast.model.units import format_duration
 
 from .frames import FrameReader, write_position
 from .screen import Screen, describe_terminal
@@ -51,8 +52,6 @@ class Manner(Enum):
     """As `ATTACH`, once it has begun."""
     LOGS = "logs"
     """Output alone: an interrupt ends the look."""
-    WAIT = "wait"
-    """An end, without output before it."""
 
     @property
     def stops(self) -> bool:
@@ -71,7 +70,7 @@ def choose_manner(line: Line) -> Manner | None:
         runs = [line.text(given) for given in line.given if given.name == "names"]
         grep = any(given.name == "--grep" for given in line.given)
         return None if grep or len(runs) > 1 or runs[0].endswith("/") else Manner.LOGS
-    return Manner.WAIT if line.name == "wait" else None
+    return None
 
 
 def _follows(line: Line) -> bool:
@@ -111,12 +110,11 @@ class Following:
         self._wake_fd, self._heard = wake_fd, heard
         self._beside = Beside() if beside is None else beside
         self._give_up_s = give_up_s
-        self._framed = manner is not Manner.WAIT and not line.has("--json")
+        self._framed = not line.has("--json")
         self._frames = FrameReader(screen.out, screen.job, self._hear_end)
         self._interrupts = 0
         self._code: int | None = None
         self._lost_since: float | None = None
-        self._began = time.monotonic()
         self._answered = False
         self._asking: list[threading.Thread] = []
 
@@ -129,8 +127,7 @@ class Following:
         try:
             return self._run()
         except BrokenPipeError:
-            if self._manner is not Manner.WAIT:
-                say(f"standard output was closed; {self._name} goes on: holdfast attach {self._name}")
+            say(f"standard output was closed; {self._name} goes on: holdfast attach {self._name}")
             return EXIT_BROKEN_PIPE
         except OutputRefused as error:
             raise StorageError(
@@ -181,7 +178,7 @@ class Following:
         """The command as it was given; later the run by its id, which a name might not mean any more."""
         position = self._frames.position
         if position is None:
-            return self._with_time_left()
+            return self._line.argv
         if self._manner is Manner.RESTART:
             return ("attach", position.run_id)
         argv = list(self._line.argv)
@@ -189,20 +186,6 @@ class Following:
             if given.name == "run":
                 argv[given.index] = argv[given.index][: given.begin] + position.run_id
         return tuple(argv)
-
-    def _with_time_left(self) -> tuple[str, ...]:
-        """A wait that is begun again has what is left of its time."""
-        argv = list(self._line.argv)
-        for given in self._line.given:
-            if given.name == "--timeout" and self._manner is Manner.WAIT and self._lost_since is not None:
-                argv[given.index] = argv[given.index][: given.begin] + self._time_left(self._line.text(given))
-        return tuple(argv)
-
-    def _time_left(self, stated: str) -> str:
-        try:
-            return f"{max(0.0, parse_duration(stated) - (time.monotonic() - self._began)):.0f}s"
-        except ValueError:
-            return stated
 
     # ---------------------------------------------------------------------------------------------------- output
 
@@ -219,9 +202,9 @@ class Following:
 
     def _hear_end(self, row: bytes) -> None:
         """The run is over: the next list says so, also when its place cannot be asked any more."""
-        position = self._frames.position
-        if position is not None:
-            record_row(self._box.place.name, position.run_id, row)
+        place, position = self._box.place.name, self._frames.position
+        if position is not None and record_row(place, position.run_id, row):
+            note_end(place, position.run_id)
 
     def _hear_place(self) -> None:
         self._answered = True
@@ -240,10 +223,7 @@ class Following:
     @property
     def _name(self) -> str:
         """What is followed, as it is named at the desk."""
-        place = self._box.place.name
-        if self._manner is not Manner.WAIT:
-            return f"{place}:{self._run_word}"
-        return f"what is waited for at {place}"
+        return f"{self._box.place.name}:{self._run_word}"
 
     # ----------------------------------------------------------------------------------------------- a lost link
 
@@ -264,21 +244,16 @@ class Following:
         now = time.monotonic()
         if self._lost_since is None:
             self._lost_since = now
-            say(f"link to {self._box.place.name} lost, trying again; {self._goes_on}")
+            say(f"link to {self._box.place.name} lost, trying again; the run goes on")
             self._screen.begin_again()
         if now - self._lost_since >= self._give_up_s:
             raise self._give_up(error) from error
 
-    @property
-    def _goes_on(self) -> str:
-        return "what is waited for goes on" if self._manner is Manner.WAIT else "the run goes on"
-
     def _give_up(self, error: PlaceError) -> CutOff:
         place, away = self._box.place.name, format_duration(self._give_up_s)
-        again = "the same command waits again" if self._manner is Manner.WAIT else f"holdfast attach {self._name}"
         return CutOff(
-            f"the link to {place} is lost for {away} ({error}); {self._goes_on}",
-            hint=f"when {place} can be reached again: {again}",
+            f"the link to {place} is lost for {away} ({error}); the run goes on",
+            hint=f"when {place} can be reached again: holdfast attach {self._name}",
             details={**error.details, "place": place},
         )
 
@@ -301,8 +276,7 @@ class Following:
         if number == signal.SIGHUP:
             self._code = 128 + number
         elif number == signal.SIGTERM:
-            if self._manner is not Manner.WAIT:
-                say(f"detached by SIGTERM; {self._name} goes on: holdfast attach {self._name}")
+            say(f"detached by SIGTERM; {self._name} goes on: holdfast attach {self._name}")
             self._code = 128 + number
         elif not self._manner.stops:
             self._code = EXIT_STOPPED

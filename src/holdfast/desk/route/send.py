@@ -12,6 +12,7 @@ import signal
 import stat
 from typing import TYPE_CHECKING
 
+from holdfast.core.job.redact import redact_argv, redact_text
 from holdfast.desk.author import name_author
 from holdfast.desk.caller import AUTHOR, CONSENT, ENV_FROM
 from holdfast.desk.terminal import ReceivedSignals, drain, listening, say
@@ -35,6 +36,10 @@ RAW = frozenset({"logs", "attach", "exec"})
 STARTING = frozenset({"restart", "preflight", "drill", "submit", "sweep", "queue", "doctor"})
 """Verbs with which jobs are started, or judged, in the environment of the command itself."""
 EXEC, SHELL = "exec", "shell"
+ENV = "--env"
+"""The verbs that have it take what a job is made of."""
+NAMES_OF_SECRETS = frozenset({"--secret", "--notify-smtp-password"})
+"""Options that take the name of one, or where it stands."""
 EXIT_NO_CONNECTION = 255
 """ssh's own. Source: ssh(1), EXIT STATUS."""
 
@@ -54,11 +59,13 @@ def send(
 
     Raises:
         PlaceError, Refused, NoInterpreter: as of `Box`.
-        UsageError: a shell is asked for, and there is no terminal; a file of this desk cannot be read.
+        UsageError: a shell is asked for, and there is no terminal; a file of this desk cannot be read; a secret is
+            among the words.
         StorageError: a file of this desk cannot be written; nothing of it is left.
         BrokenPipeError, OutputRefused: standard output takes no more.
     """
     line = read_line(list(argv))
+    _refuse_secrets(box, line)
     if line.name == SHELL:
         return _open_shell(box, line)
     carried = _gather_files(line, order)
@@ -72,6 +79,22 @@ def send(
     if carried is not None and carried.target is not None:
         return call.collect(tell)
     return call.run(screen.out) if line.name in RAW or ask is None else call.converse(ask)
+
+
+def _refuse_secrets(box: Box, line: Line) -> None:
+    """Before it is sent: every account of a box sees the words of all commands there, and a job is recorded."""
+    if line.verb is None or ENV not in line.verb.options:
+        return
+    texts = [(given.name, line.text(given)) for given in line.given if given.name not in NAMES_OF_SECRETS]
+    found = [f"{name} {text.partition('=')[0]}" for name, text in texts if name == ENV and redact_text(text) != text]
+    found += [name for name, text in texts if name != ENV and redact_text(text) != text]
+    found += redact_argv(line.argv[line.own :])[1]
+    if found:
+        place = box.place.name
+        raise UsageError(
+            f"{line.name} holds what looks like a secret: {', '.join(found)}; nothing was sent to {place}",
+            hint=f"holdfast secret push {place} NAME, and --secret NAME",
+        )
 
 
 def _gather_files(line: Line, order: bytes | None) -> Carried | None:

@@ -164,15 +164,16 @@ def poll_place(look: _Look, *, limit: int | None, at: str, end: float, open_box:
     return read_answer(place.name, answer, at=at, asked=look.ids, only=limit is None)
 
 
-def record_row(place: str, run_id: str, data: bytes) -> None:
-    """Keep what a box says of one run, as JSON; nothing where it is no row of that run."""
+def record_row(place: str, run_id: str, data: bytes) -> bool:
+    """Keep what a box says of one run, as JSON, and whether it has ended; nothing where it is no row of that run."""
     try:
         answer = {"schema": SCHEMA, "runs": [json.loads(data)]}
     except (ValueError, RecursionError):
-        return
+        return False
     poll = read_answer(place, answer, at=clock.utc_now(), asked=(run_id,), only=True)
     if poll.sightings:
         record_poll(poll)
+    return run_id in poll.sightings and poll.sightings[run_id].ended
 
 
 def look_again(places: Sequence[Place], *, open_box: OpenBox, removed: Sequence[str] = ()) -> list[Poll]:

@@ -7,7 +7,8 @@ losing it loses nothing that `holdfast reconcile PLACE` does not bring back from
 - A sighting is keyed by place and id: what one place says is never taken for another's.
 - A place that does not answer changes no sighting. A run that is not there any more stays on the list as ``absent``,
   with what was seen of it last, unless this desk has removed it: its disk may be gone. Absent is not ended.
-- An older look never replaces a newer one; both files are replaced whole, so a kill leaves the old or the new.
+- An older look never replaces a newer one; a time that is later than now counts as old. Both files are replaced whole,
+  so a kill leaves the old or the new.
 - Bounded: `MOST_ENDED` ended runs of a place, the newest, and `MOST_RUNS` in all.
 
 Finding a run reads these files and nothing else: no network, and no JSON of runs that are not meant.
@@ -34,7 +35,7 @@ from holdfast.model.record import record, replace
 from holdfast.model.sighting import Poll, Reach, Sighting
 from holdfast.store.paths import make_state_directory, state_directory
 
-from .pending import list_unanswered
+from .pending import list_unanswered, may_arrive, was_sent
 
 RUNS = "runs.tsv"
 REACH = "reach.json"
@@ -159,6 +160,16 @@ def list_unfinished(place: str) -> list[str]:
     return sorted((line.run_id for line in read_lines(place) if not line.ended), reverse=True)
 
 
+def list_sent(place: str, *, also_being_sent: bool = False) -> list[str]:
+    """The ids of orders of a place that may be runs: without an answer, and never seen as a run; newest first.
+
+    With `also_being_sent` those, too, that a command is at just now and has perhaps not sent yet.
+    """
+    seen = {line.run_id for line in read_lines(place)}
+    orders = (each for each in list_unanswered(place) if each.run_id not in seen)
+    return [each.run_id for each in orders if was_sent(each) or (also_being_sent and may_arrive(each, place))]
+
+
 def read_lines(place: str, needle: bytes = b"") -> Iterator[SeenLine]:
     """The last sightings of a place, none of them decoded; nothing where `needle` stands nowhere among them."""
     try:
@@ -281,11 +292,11 @@ def _merge(known: Iterable[SeenLine], poll: Poll) -> list[SeenLine]:
     """The sightings of a place after a look at it."""
     merged = {line.run_id: line for line in known}
     for run_id, sighting in poll.sightings.items():
-        if run_id not in merged or merged[run_id].seen_at <= sighting.seen_at:
+        if run_id not in merged or not _is_newer(merged[run_id].seen_at, sighting.seen_at):
             merged[run_id] = _encode(sighting)
     for run_id in [each for each in merged if each not in poll.sightings] if poll.complete else poll.absent:
         line = merged.get(run_id)
-        before = None if line is None or line.seen_at > poll.at else decode_line(poll.place, line)
+        before = None if line is None or _is_newer(line.seen_at, poll.at) else decode_line(poll.place, line)
         if before is None:
             continue
         if (root := _root_of(before)) in poll.missing_roots:
@@ -297,13 +308,20 @@ def _merge(known: Iterable[SeenLine], poll: Poll) -> list[SeenLine]:
     return list(merged.values())
 
 
+def _is_newer(seen_at: str, at: str) -> bool:
+    """Whether a look of `seen_at` is newer than one of `at`; one from the future is not: the clock was set."""
+    return at < seen_at <= clock.utc_now()
+
+
 def _root_of(sighting: Sighting) -> object:
     return None if sighting.row is None else sighting.row.get("root")
 
 
 def _follow(before: Contact, poll: Poll) -> Contact:
     if poll.unreachable is None:
-        return Contact(last_contact=max(before.last_contact or "", poll.at), unkept=before.unkept)
+        last = before.last_contact
+        at = last if last is not None and _is_newer(last, poll.at) else poll.at
+        return Contact(last_contact=at, unkept=before.unkept)
     return replace(
         before, failures=before.failures + 1, failed_at=poll.at, why=poll.why, reason=poll.unreachable[:1000]
     )

@@ -35,10 +35,13 @@ def main(text: str | bytes, *, plain: bool = False) -> int:
         return refuse("NoInterpreter", what, "name another in places.toml: python", internal)
     from holdfast.host.files.ownership import describe_weakness  # lazy: it is found from here on
 
-    weakness = describe_weakness(here)
+    hint = "name a directory of your own as `root` of the place in places.toml"
+    try:
+        weakness = describe_weakness(here)
+    except OSError as error:
+        return refuse("StorageError", f"{here} cannot be looked at: {error}", hint, internal)
     if weakness:
         what = f"{here} is not used: another account could change what is run from it: {weakness}"
-        hint = "name a directory of your own as `root` of the place in places.toml"
         return refuse("NotPermitted", what, hint, internal)
     # The runs root that the bundle lies in is the one that is meant.
     os.environ["HOLDFAST_RUNS"] = os.path.dirname(os.path.dirname(here))

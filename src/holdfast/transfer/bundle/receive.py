@@ -27,6 +27,7 @@ import tarfile
 import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from holdfast.host.files.ownership import describe_weakness
@@ -104,7 +105,10 @@ def _is_empty(root: str) -> bool:
 
 
 def _check(target: str) -> None:
-    weakness = describe_weakness(target)
+    try:
+        weakness = describe_weakness(target)
+    except OSError as error:
+        raise _explain(error, target) from error
     if weakness:
         raise NotPermitted(
             f"{target} cannot be used: another account could change what is run from it: {weakness}",
@@ -216,10 +220,10 @@ def _sync(path: str) -> None:
 def _rename(aside: str, base: str, name: str) -> None:
     target = f"{base}/{name}"
     bad = f"{base}/{BAD}{name}-{os.path.basename(aside)[len(NEW) :]}"
+    os.chmod(aside, 0o500)
     for _ in range(3):
         try:
             os.rename(aside, target)
-            os.chmod(target, 0o500)
             _sync(base)
             return
         except OSError as error:
@@ -227,7 +231,14 @@ def _rename(aside: str, base: str, name: str) -> None:
                 raise
         if _describe_damage(target, name) is None:
             return  # somebody else pushed the same at the same time
-        os.rename(target, bad)
+        try:
+            os.rename(target, bad)
+        except FileNotFoundError:
+            continue  # somebody else moves it out just now
+        if _describe_damage(bad, name) is None:
+            # Somebody else replaced it since we looked, and runs what is there now.
+            with suppress(OSError):
+                os.rename(bad, target)
         remove(bad)
     raise StorageError(f"{target} is damaged as often as it is replaced", hint="repeat the command")
 

@@ -1,8 +1,9 @@
 """Which files are a job's code: what git sees of the work tree around it, or all of a directory but usual caches.
 
 git is asked in children of its own, without hooks and without its variables in the environment. What it lists is taken
-from the disk: changed files as they are, deleted ones left out. A submodule, and another repository that lies inside,
-is listed by git in its turn.
+from the disk: changed files as they are, deleted ones left out. Neither git nor this follows a link: what was tracked
+below a directory that is a link now is deleted. A submodule, and another repository that lies inside, is listed by git
+in its turn.
 """
 
 from __future__ import annotations
@@ -163,9 +164,10 @@ def _ask_git(top: str, environ: Mapping[str, str]) -> Listing:
     paths: list[str] = []
     inside: list[str] = []
     absent: list[str] = []
+    reached = {"": True}
     for path in dict.fromkeys((*known, *_leave_copies(top, _split(others)))):
         bare = path.rstrip("/")
-        if is_left_out(bare, patterns, is_directory=path != bare):
+        if is_left_out(bare, patterns, is_directory=path != bare) or not _is_reached(top, bare, reached):
             continue
         kind = _kind(f"{top}/{bare}")
         if kind != stat.S_IFDIR:
@@ -259,6 +261,14 @@ def _read_status(data: bytes) -> tuple[str | None, bool]:
         elif entry and not entry.startswith("# "):
             dirty = True
     return commit, dirty
+
+
+def _is_reached(top: str, path: str, known: dict[str, bool]) -> bool:
+    """Whether no directory above a path is a link. `known` has the answer for each directory seen so far."""
+    parent = path.rpartition("/")[0]
+    if parent not in known:
+        known[parent] = _is_reached(top, parent, known) and _kind(f"{top}/{parent}") != stat.S_IFLNK
+    return known[parent]
 
 
 def _kind(path: str) -> int:

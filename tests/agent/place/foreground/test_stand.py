@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.agent.control.run_lock import TakenUp, hold_run_lock
 from holdfast.agent.view.observe import observe_run
 from holdfast.faults.box import list_descendants
 from holdfast.host.process import processes
 from holdfast.model import wire
+from holdfast.model.identity import BoxIdentity
 from holdfast.model.job import Retries
 from tests import other_kernels
 from tests.agent.driving import Driven, job, timeouts
@@ -144,6 +146,42 @@ def test_no_run_and_no_order_are_told(stands: Stands, tmp_path: Path) -> None:
     assert standing.end() == NO_RUN, standing.said()
     standing = stands((str(tmp_path / "absent"), order[1]))
     assert standing.end() == USAGE, standing.said()
+
+
+def changed(statements: str) -> tuple[str, ...]:
+    """Before what it is followed by, an isolated Python's entry: the same in a process where these have been run."""
+    text = f"""
+import runpy, sys
+from holdfast.agent.place.foreground import predecessor, stand
+{statements}
+del sys.argv[:4]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    return (sys.executable, "-c", text)
+
+
+def test_a_run_that_is_removed_while_it_waits_is_told(stands: Stands) -> None:
+    order = stands.order("true")
+    assert stands(order).end() == 0
+    run = order[1]
+    lock = f"{run.run_dir}/{wire.RUN_LOCK}"
+    with hold_run_lock(run.run_dir, what="remove it"):
+        waiting = stands.go_on(run, "--next", "requeue")
+        opened = f"/proc/{waiting.process.pid}/fd"
+        wait_until(lambda: lock in {os.path.realpath(f"{opened}/{fd}") for fd in os.listdir(opened)}, what="it waits")
+        os.rename(run.run_dir, f"{run.run_dir}-removed")
+        assert waiting.end() == NO_RUN, waiting.said()
+    assert waiting.said()[1].startswith(f"holdfast: {run.run_dir} has been removed\n")
+
+
+def test_a_refusal_of_the_system_is_not_the_code_of_the_job(stands: Stands) -> None:
+    """Seen: 1 and a traceback where no process was to be had, as of a job that failed."""
+    order = stands.order("true")
+    full = 'def stand.Relay(*_, **__): raise BlockingIOError(11, "Resource temporarily unavailable")'
+    refused = stands(order, prefix=changed(full.replace("stand.Relay", "refuse", 1) + "\nstand.Relay = refuse"))
+    assert refused.end() == 74, refused.said()
+    assert "temporarily unavailable" in refused.said()[1].splitlines()[0]
+    assert stands(order).end() == 0
 
 
 # --- process 1 -------------------------------------------------------------------------------------------------------
@@ -432,6 +470,36 @@ def test_without_locks_one_supervises_and_one_begins_the_next_attempt(stands: St
     assert [one.end() for one in both] == [143, 143]
     assert observe_run(run.run_dir).attempts == (1, 2)
     assert len(run.events("supervisor_started")) == 1
+
+
+@pytest.mark.slow
+def test_without_locks_evidence_is_about_the_attempt_that_was_there_when_it_was_given(stands: Stands) -> None:
+    """Two pods take the place of one that was deleted, with the same words: each would say so of the other, too."""
+    boxes = [{"HOLDFAST_MACHINE_ID": f"{n}" * 32, "HOLDFAST_BOOT_ID": f"boot {n}"} for n in range(3)]
+    order = stands.order(*SAVES, grace_s=0.1)
+    run = order[1]
+    first = stands(order, prefix=WITHOUT_LOCKS, environ=boxes[0])
+    first.ready()
+    _kill(first)
+    run.assert_gone()
+    # The second pod has looked, and somebody else was about to take the first attempt up.
+    taken = f"{run.path(wire.TAKEN)}.{run.state().version}.0"
+    Path(taken).write_bytes(wire.to_bytes(TakenUp(run.supervisor(), BoxIdentity("h", "9" * 32, "boot 9"))))
+    words = ("--next", "requeue", "--evidence", "the pod was deleted")
+    hasty = changed("predecessor.WAIT_BEYOND_GRACE_S = 1.0")
+    late = stands(order, *words, prefix=(*WITHOUT_LOCKS, *hasty), environ=boxes[2])
+    wait_until(lambda: os.path.exists(run.path(wire.GONE)), what="it has looked")
+    os.kill(late.process.pid, signal.SIGSTOP)
+    os.unlink(taken)
+    second = stands(order, *words, prefix=WITHOUT_LOCKS, environ=boxes[1])
+    wait_until(lambda: observe_run(run.run_dir).attempts == (1, 2), what="attempt 2 is there")
+    run.attempt = 2
+    second.ready()
+    os.kill(late.process.pid, signal.SIGCONT)
+    assert late.end() == BUSY, late.said()
+    assert observe_run(run.run_dir).attempts == (1, 2)
+    second.signal(signal.SIGTERM)
+    assert second.end() == 130, second.said()
 
 
 @pytest.mark.slow

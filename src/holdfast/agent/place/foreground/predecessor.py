@@ -3,7 +3,8 @@
 One attempt at a time for each run, wherever it stands: a further one is begun only when the one before it is over, or
 provably has nobody left. That is proven on this box by its processes, else by the lock of its supervisor on a file
 system that is this box's alone, or by what the place says: Slurm starts a job again only after it has ended it, and the
-caller may know (`Wanted.evidence`). Silence proves nothing: then nothing is begun.
+caller may know (`Wanted.evidence`, of the attempt that was the newest when it was given). Silence proves nothing: then
+nothing is begun.
 
 Where locks prove nothing (a file system that is not this box's alone, or takes none) files that can be made only once
 decide: ``attempts/N`` itself, ``native.json`` in it, and those of `run_lock.take_unlocked` (docs/adr/0027).
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -76,17 +78,13 @@ class Native:
 
 @record
 class Wanted:
-    """What is asked for: a run, why another attempt is to follow one that is over, what the caller knows.
-
-    `settled` is the attempt that was settled from here just now.
-    """
+    """What is asked for: a run, why another attempt is to follow one that is over, what the caller knows."""
 
     run_dir: str
     next_reason: str | None
     evidence: str | None
     term: StopCause
     allocation: SlurmJob | None
-    settled: int = 0
 
 
 @record
@@ -132,12 +130,17 @@ def choose(wanted: Wanted) -> Begin | Settle | Done:
         Stopped: a stop was asked for meanwhile.
         ResourceBusy: somebody else is at it, or that cannot be excluded.
         NoSuchRun, StorageError: the run cannot be read or written.
+        OSError: the system refuses what is needed.
     """
     chooser = _Chooser(wanted)
     deadline_s: float | None = None
     while True:
         try:
             return chooser.look()
+        except FileNotFoundError:
+            if os.path.exists(wanted.run_dir):
+                raise
+            raise NoSuchRun(f"{wanted.run_dir} has been removed", hint="order it anew") from None
         except (_Wait, ResourceBusy) as busy:
             if wanted.next_reason is None:
                 raise _refuse(wanted, busy, "only one process at a time supervises a run") from None
@@ -164,7 +167,9 @@ def _rest(term: StopCause, words: str) -> None:
                 break
         except ChildProcessError:
             break
-    found = signal.sigtimedwait(STOPS_IN_FOREGROUND, LOOK_EVERY_S)
+    # Python's sigtimedwait answers any number when STOP and CONT (Slurm's suspend) outlast its time: seen with 3.11.
+    time.sleep(LOOK_EVERY_S)
+    found = signal.sigtimedwait(STOPS_IN_FOREGROUND, 0)
     if found is not None:
         raise Stopped(found.si_signo, term, f"no attempt was begun; {words}")
 
@@ -174,6 +179,8 @@ class _Chooser:
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
+        # Another process with the same evidence may begin the next attempt while we wait: it says nothing of that one.
+        self._newest = max(observe.list_attempts(wanted.run_dir), default=0)
         self._free_since_s: float | None = None
         self.patience_s = WAIT_BEYOND_GRACE_S
 
@@ -260,7 +267,7 @@ class _Chooser:
             _Wait: nothing does, so far.
         """
         assert view.state is not None
-        if self._wanted.evidence:
+        if self._wanted.evidence and view.attempt == self._newest:
             return self._wanted.evidence
         if os.path.exists(f"{view.attempt_dir}/{wire.GONE}"):
             return "its place was said to be gone"

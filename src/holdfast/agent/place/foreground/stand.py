@@ -26,7 +26,7 @@ from holdfast.host.files import files
 from holdfast.host.process.standard_streams import open_standard_descriptor
 from holdfast.host.process.surroundings import find_allocation
 from holdfast.model import wire
-from holdfast.model.errors import EXIT_STOPPED, HoldfastError, NoSuchRun, UsageError
+from holdfast.model.errors import EXIT_STOPPED, HoldfastError, NoSuchRun, StorageError, UsageError
 from holdfast.model.foreground import Foreground
 from holdfast.model.record import record, replace
 from holdfast.model.run import StopCause
@@ -100,8 +100,16 @@ def main(
         _say(str(stopped))
         return EXIT_PREEMPTED if stopped.cause is StopCause.PREEMPTION else EXIT_STOPPED
     except HoldfastError as error:
-        _say(f"{error}\n  {error.hint}" if error.hint else str(error))
-        return error.exit_code
+        return _refuse(error)
+    except OSError as error:
+        # A traceback would end with 1, which reads as the job's own code.
+        hint = "see df, ulimit -a and free, then start it again: it goes on with what is there"
+        return _refuse(StorageError(f"the system refuses what `stand` needs: {error}", hint=hint))
+
+
+def _refuse(error: HoldfastError) -> int:
+    _say(f"{error}\n  {error.hint}" if error.hint else str(error))
+    return error.exit_code
 
 
 def read_words(words: list[str]) -> Call:
@@ -184,7 +192,8 @@ def _stand(run_dir: str, call: Call, supervise: Supervise, umask: int, foregroun
             os.dup2(err, 2)
         if foreground.heard:
             raise Stopped(foreground.heard, call.term, f"attempt {step.attempt} is settled, and no other was begun")
-        wanted = replace(wanted, settled=step.attempt)
+        # It was about the attempt that is settled now.
+        wanted = replace(wanted, evidence=None)
 
 
 def _settle(run_dir: str, step: Settle, stance: Stance, umask: int, supervise: Supervise) -> None:

@@ -11,7 +11,7 @@ from holdfast.desk.cost.reminder import describe_sum, remind
 from holdfast.desk.places.aliases import is_alias
 from holdfast.desk.places.config import has_place, remove_place
 from holdfast.desk.places.facts import forget_place
-from holdfast.desk.runs.registry import list_seen_places, list_unfinished
+from holdfast.desk.runs.registry import list_seen_places, list_sent, list_unfinished
 from holdfast.model.errors import HoldfastError, NoSuchName, ResourceBusy, UsageError
 from holdfast.model.place import LOCAL
 from holdfast.model.record import record
@@ -51,12 +51,13 @@ def command(*, name: str, forget_runs: bool, as_json: bool) -> int:
     is_configured = has_place(name)
     if not is_configured and name not in list_seen_places():
         _require_place(name)
-    unfinished = list_unfinished(name)
+    unfinished = list_unfinished(name) + list_sent(name, also_being_sent=True)
     if unfinished and not forget_runs:
         more = f" and {len(unfinished) - MOST_NAMED} more" if len(unfinished) > MOST_NAMED else ""
         raise ResourceBusy(
             f"{name} has runs that have not ended, as far as is known here: {', '.join(unfinished[:MOST_NAMED])}{more}",
-            hint=f"look at them first (`holdfast ls`); --forget-runs forgets {name} all the same, and lets them run",
+            hint=f"look at them first (`holdfast ls`; what became of orders without an answer: `holdfast reconcile "
+            f"{name}`); --forget-runs forgets {name} all the same, and lets them run",
             details={"runs": unfinished},
         )
     bill = _tell_bill(name)
