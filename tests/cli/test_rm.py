@@ -62,7 +62,7 @@ def test_runs_are_removed_by_state_and_age(holdfast: Command, runs: str) -> None
     make_run(runs, live, running(), supervisor=identify_self())
     shown = holdfast("rm", "--older", "0s", "--dry-run")
     assert (shown.code, "would remove 3 runs" in shown.err) == (0, True), shown
-    none = holdfast("rm", "--yes", "--older", "9d")
+    none = holdfast("rm", "--yes", "--older", "999d")
     assert (none.code, none.err) == (0, "holdfast: no ended run matches; nothing was removed\n")
     assert holdfast("rm", "--yes", "--state", "failed", "--older", "0s").code == 0
     assert sorted(os.listdir(runs)) == [FIRST, SECOND, live]

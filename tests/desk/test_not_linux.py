@@ -87,7 +87,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.slow
 def test_what_a_desk_needs_imports_where_linux_is_not() -> None:
     done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "", "")

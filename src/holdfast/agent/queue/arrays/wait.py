@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,10 @@ from holdfast.agent.queue.wait.roster import WaitState
 from holdfast.agent.queue.wait.run import wait_for_run
 from holdfast.host.clock import monotonic_s
 from holdfast.model.errors import StorageError
-from holdfast.model.queue import JobState
+from holdfast.model.queue import JobState, QueuedJob
+from holdfast.model.record import record
 
-from .look import JobLook, look_at_jobs, require_sweep
+from .look import find_rerun, look_at_jobs, require_sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,10 +23,21 @@ if TYPE_CHECKING:
 OPEN = frozenset({JobState.QUEUED, JobState.RUNNING})
 
 
-def wait_for_sweep(
-    found: FoundSweep, *, deadline: float | None, tell: Callable[[WaitState], None]
-) -> tuple[WaitState, tuple[JobLook, ...], bool]:
-    """Sleep until no job waits or runs, those too that are added meanwhile; the last look, and whether time was up.
+@record
+class WaitedSweep:
+    """The last look at a sweep, and whether the time was up. `missing` are the jobs that are not done.
+
+    `rerun` is the command that hands those in again that have failed or were cancelled (empty: nothing).
+    """
+
+    seen: WaitState
+    late: bool
+    missing: tuple[QueuedJob, ...]
+    rerun: str
+
+
+def wait_for_sweep(found: FoundSweep, *, deadline: float | None, tell: Callable[[WaitState], None]) -> WaitedSweep:
+    """Sleep until no job waits or runs, those too that are added meanwhile.
 
     Raises:
         StorageError: the sweep cannot be read.
@@ -37,7 +50,8 @@ def wait_for_sweep(
         left = [look for look in looks if look.job.state in OPEN and look.view.run_dir not in given_up]
         late = deadline is not None and monotonic_s() >= deadline
         if late or not left:
-            return seen, looks, late
+            missing = tuple(look.job for look in looks if look.job.state is not JobState.DONE)
+            return WaitedSweep(seen, late, missing, find_rerun(os.path.basename(found.directory), missing) or "")
         for look in left:
             try:
                 wait_for_run(look.view.run_dir, deadline=deadline)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.agent.queue.view.reasons import explain_each
 from holdfast.agent.view.runs.row import read_row
 from holdfast.model.queue import ACTIVE_STATES, CLOSED_STATES, WAITING_STATES, JobState, QueuedJob
 from holdfast.model.record import record, replace
@@ -61,6 +60,9 @@ def describe_missing(job: QueuedJob) -> MissingJob:
 
 def describe_waiting(queue: Queue, jobs: Sequence[QueuedJob]) -> list[MissingJob]:
     """What is known of each, with why it waits; of many the first of those that do not start by themselves."""
+    # What they need a desk that is no Linux has not, and it has no queue.
+    from holdfast.agent.queue.view.reasons import explain_each  # lazy: for jobs that wait alone
+
     waiting = sorted((job for job in jobs if job.state in WAITING_STATES), key=lambda job: job.state is JobState.QUEUED)
     reasons = explain_each(queue, waiting[:MOST_EXPLAINED])
     looked_at = {job.id for job in [job for job in jobs if job.state in ACTIVE_STATES][:MOST_EXPLAINED]}

@@ -120,18 +120,17 @@ def wait_for_names(
     again = [rerun_command(missing)]
     for sweep in wanted.sweeps:
         # What they need a desk that is no Linux has not, and it has none of them.
-        from holdfast.agent.queue.arrays.look import find_rerun  # lazy: for sweeps of a scheduler alone
         from holdfast.agent.queue.arrays.wait import wait_for_sweep  # lazy: for sweeps of a scheduler alone
 
-        one, looks, was_late = wait_for_sweep(sweep, deadline=deadline, tell=lambda look: tell(look, str))
-        late = late or was_late
-        left = [look.job for look in looks if look.job.state is not JobState.DONE]
-        codes.append(EXIT_TIMED_OUT if was_late else EXIT_INCOMPLETE if left or not looks else 0)
-        counts = {state: seen.counts.get(state, 0) + one.counts.get(state, 0) for state in JobState}
+        ended = wait_for_sweep(sweep, deadline=deadline, tell=lambda look: tell(look, str))
+        late = late or ended.late
+        is_done = ended.seen.total and not ended.missing
+        codes.append(EXIT_TIMED_OUT if ended.late else 0 if is_done else EXIT_INCOMPLETE)
+        counts = {state: seen.counts.get(state, 0) + ended.seen.counts.get(state, 0) for state in JobState}
         seen = replace(seen, counts={state: number for state, number in counts.items() if number})
-        missing += left
-        described += map(describe_missing, left)
-        again.append(find_rerun(os.path.basename(sweep.directory), left) or "")
+        missing += ended.missing
+        described += map(describe_missing, ended.missing)
+        again.append(ended.rerun)
     try:
         runs = [_wait_for_run(run_dir, deadline) for run_dir in wanted.runs]
     except HoldfastError as error:
