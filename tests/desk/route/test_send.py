@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import re
@@ -19,8 +20,9 @@ from holdfast.model.errors import Unreachable, UsageError
 from holdfast.model.place import Place
 from tests.cli.conftest import ENTRY
 from tests.cli.live import live_run
+from tests.cli.placed.following import Follower
 from tests.desk.route.loop import WarmLoop
-from tests.waiting import LIMIT_S, PATIENCE, wait_until
+from tests.waiting import LIMIT_S, LONG_S, PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,6 +65,17 @@ class Unreached:
     def follow(self, *_: object, **__: object) -> int:
         """As of `Box`."""
         raise Unreachable("no route")
+
+
+def list_calls(root: str) -> list[int]:
+    """The processes that carry out what a desk has sent to a place."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+            if any(word.startswith(f"{root}/.agent-") and word.endswith("/hf.py") for word in words):
+                found.append(int(pid))
+    return found
 
 
 def alike(text: str) -> str:
@@ -225,8 +238,34 @@ def test_a_command_that_is_killed_while_it_follows_attaches_when_it_is_typed_aga
     assert "going on with loop:" in again.err
     fresh = holdfast(*words)
     assert (fresh.code, fresh.out, "going on with" in fresh.err) == (0, "begun\ndone\n", False), fresh
+    # What a list has of it may be lost: that the end was seen stands in the journal.
+    os.unlink(f"{os.environ['XDG_STATE_HOME']}/holdfast/places/loop/runs.tsv")
+    assert "going on with" not in holdfast(*words).err
     runs = holdfast("ls", "--all", "--json", "--here").json()["runs"]
-    assert [run["name"] for run in runs].count("twice") == 2
+    assert [run["name"] for run in runs].count("twice") == 3
+
+
+@pytest.mark.slow
+def test_what_follows_there_may_be_killed_and_the_exit_code_is_still_the_jobs(
+    holdfast: Command, loop: WarmLoop, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    code = f"echo begun; while [ ! -e {go} ]; do sleep 0.1; done; echo done; exit 3"
+    follower = Follower(tmp_path, "run", "--on", "loop", "--no-code", "--name", "short", "--", "sh", "-c", code)
+    try:
+        wait_until(lambda: follower.out == b"begun\n", LONG_S, what=follower.err)
+        # What compiles a new bundle has ended.
+        wait_until(lambda: len(list_calls(str(loop.root))) == 1, LONG_S, what="one call alone")
+        (pid,) = list_calls(str(loop.root))
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: "the link to loop is back" in follower.err, LONG_S, what="another one")
+        go.touch()
+        assert (follower.end(LONG_S), follower.out) == (3, b"begun\ndone\n"), follower.err
+    finally:
+        follower.kill()
+    # Of a job that was killed it is the job's code, at once.
+    killed = holdfast("run", "--on", "loop", "--no-code", "--", "sh", "-c", "kill -9 $$")
+    assert (killed.code, "link to" in killed.err) == (137, False), killed
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from holdfast.model.errors import EXIT_STOPPED, CutOff, HoldfastError, PlaceErro
 from holdfast.model.record import field, record
 from holdfast.model.units import format_duration
 
-from .frames import FrameReader, write_position
+from .frames import FrameReader, Position, write_position
 from .screen import Screen, describe_terminal
 
 if TYPE_CHECKING:
@@ -116,6 +116,8 @@ class Following:
         self._code: int | None = None
         self._lost_since: float | None = None
         self._answered = False
+        self._has_ended = False
+        self._cut_at: tuple[int, Position | None] | None = None
         self._asking: list[threading.Thread] = []
 
     def run(self) -> int:
@@ -144,6 +146,8 @@ class Following:
         while True:
             try:
                 code = self._follow_once()
+                if self._is_cut_short(code):
+                    raise CutOff(f"what follows there was ended with {code}")
             except PlaceError as error:
                 self._lose(error)
                 pause_s = FIRST_PAUSE_S if self._answered else pause_s
@@ -155,6 +159,16 @@ class Following:
                     return code
             if self._code is not None:
                 return self._code
+
+    def _is_cut_short(self, code: int) -> bool:
+        """Whether the command there was killed: a signal's code is the job's only where its end came with it.
+
+        Where the next one ends in the same way, with nothing in between, that is how it stands.
+        """
+        if not self._framed or code < 128 or self._has_ended or self._interrupts or self._code is not None:
+            return False
+        before, self._cut_at = self._cut_at, (code, self._frames.position)
+        return before != self._cut_at
 
     def _follow_once(self) -> int:
         self._frames.restart()
@@ -202,6 +216,7 @@ class Following:
 
     def _hear_end(self, row: bytes) -> None:
         """The run is over: the next list says so, also when its place cannot be asked any more."""
+        self._has_ended = True
         place, position = self._box.place.name, self._frames.position
         if position is not None and record_row(place, position.run_id, row):
             note_end(place, position.run_id)
