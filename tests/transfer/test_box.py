@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.model.errors import InternalError, NoInterpreter, NoSuchRun, NotPermitted, StorageError, UsageError
+from holdfast.model.errors import (
+    CutOff,
+    InternalError,
+    NoInterpreter,
+    NoSuchRun,
+    NotPermitted,
+    StorageError,
+    UsageError,
+)
 from holdfast.model.place import BoxFacts
 from holdfast.model.record import replace
 from holdfast.transfer.answers import read_answer, read_error
@@ -260,6 +268,13 @@ def test_what_ends_like_a_shell_that_starts_nothing_is_not_repeated(box: Box, mo
     monkeypatch.setattr(box, "_meet", lambda: (facts, ""))
     assert box.run(("exec",), limit_s=LONG_S).code == 127
     assert made == [RUN]
+
+    def lose() -> None:
+        raise CutOff("cut")
+
+    # Nor is its code lost where the box cannot be looked at.
+    monkeypatch.setattr(box, "_meet", lose)
+    assert box.run(("exec",), limit_s=LONG_S).code == 127
 
 
 def test_a_box_without_a_python_for_us_says_what_it_has(

@@ -70,24 +70,22 @@ def follow_run(
     before, if that is known. `listened` is what a caller of `listening` was given: signals that came before count.
     """
     with listening() if listened is None else nullcontext(listened) as (wake_fd, heard):
-        code = _follow_one(run_dir, attempt, (wake_fd, heard), start=(offset, anchor), quiet=quiet)
-        while _announce_next(run_dir, attempt, wake_fd, heard):
+        code, left = _follow_one(run_dir, attempt, (wake_fd, heard), start=(offset, anchor), quiet=quiet)
+        while not left and _announce_next(run_dir, attempt, wake_fd, heard):
             attempt += 1
-            code = _follow_one(run_dir, attempt, (wake_fd, heard), start=(0, b""), quiet=quiet)
-        if CALLER.follows and not quiet and code != EXIT_BROKEN_PIPE:
+            code, left = _follow_one(run_dir, attempt, (wake_fd, heard), start=(0, b""), quiet=quiet)
+        if CALLER.follows and not quiet and not left:
             _tell_end(run_dir)
         return code
 
 
 def _tell_end(run_dir: str) -> None:
-    """Let a desk that follows know what its list is to say of the run."""
-    view = observe_run(run_dir)
-    if view.over:
-        from holdfast.agent.place.poll import describe_view  # lazy: for a desk that follows alone
+    """Let a desk that follows know that this is all, and what its list is to say of the run."""
+    from holdfast.agent.place.poll import describe_view  # lazy: for a desk that follows alone
 
-        row = describe_view(view)
-        sys.stdout.flush()
-        write_fully(sys.stdout.buffer, build_end(row))
+    row = describe_view(observe_run(run_dir))
+    sys.stdout.flush()
+    write_fully(sys.stdout.buffer, build_end(row))
 
 
 def _announce_next(run_dir: str, attempt: int, wake_fd: int, heard: list[int]) -> bool:
@@ -128,17 +126,19 @@ def _await_scheduler(view: RunView, wake_fd: int, heard: list[int]) -> bool:
 
 def _follow_one(
     run_dir: str, attempt: int, listened: tuple[int, list[int]], *, start: tuple[int, bytes], quiet: bool
-) -> int:
+) -> tuple[int, bool]:
+    """The exit code, and whether it was left before its end: by a signal, or with nobody who reads."""
     run_id = os.path.basename(run_dir)
     wake_fd, heard = listened
     offset, anchor = start
     try:
         with FollowAttempt(run_dir, attempt, wake_fd=wake_fd, offset=offset, anchor=anchor) as following:
             output = None if quiet else JobOutput(run_id, attempt, following.output)
-            return _FollowedAttempt(following, run_id, output).run(wake_fd, heard)
+            shown = _FollowedAttempt(following, run_id, output)
+            return shown.run(wake_fd, heard), shown.left
     except BrokenPipeError:
         note(f"standard output was closed; {run_id} goes on: holdfast attach {run_id}")
-        return EXIT_BROKEN_PIPE
+        return EXIT_BROKEN_PIPE, True
     except OutputRefused as error:
         raise StorageError(
             f"standard output takes no more: {error.strerror}; {run_id} is not affected",
@@ -156,6 +156,7 @@ class _FollowedAttempt:
         self._notices: set[str] = set()
         self._ear, self._heard = SchedulerEar(), ""
         self._interrupts = 0
+        self.left = False
 
     def run(self, wake_fd: int, heard: list[int]) -> int:
         while True:
@@ -179,6 +180,7 @@ class _FollowedAttempt:
                 while heard:
                     code = self._on_signal(heard.pop(0), view)
                     if code is not None:
+                        self.left = True
                         return code
             look = self._attempt.rest()
             self._pump(self._attempt.read())

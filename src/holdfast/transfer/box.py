@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from holdfast.core.control_characters import one_line
 from holdfast.host.clock import format_utc
 from holdfast.model import wire
-from holdfast.model.errors import HoldfastError, InternalError, StorageError, UsageError
+from holdfast.model.errors import HoldfastError, InternalError, PlaceError, StorageError, UsageError
 from holdfast.model.place import BoxFacts, Place
 from holdfast.model.record import replace
 from holdfast.model.runs_root import bundles_dir
@@ -227,7 +227,11 @@ class Box:
         failed = (code in UNSTARTED_CODES and silent) or (code != 0 and any(mark in said for mark in BROKEN_PYTHON))
         if not failed or self.place.python is not None:
             return False
-        self._meet_again(meetings)
+        try:
+            self._meet_again(meetings)
+        except PlaceError:
+            # What was answered is the answer, whatever comes of another look.
+            return False
         return self.facts is not None and self.facts.python != facts.python
 
     def _mend_if_broken(self, code: int, said: bytes) -> None:

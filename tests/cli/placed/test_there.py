@@ -8,11 +8,13 @@ import pytest
 
 from holdfast.cli.placed import there
 from holdfast.desk.orders.journal import Step, claim_order, list_orders, note_step, read_journal
+from holdfast.desk.route.follow import FOLLOWED
 from holdfast.desk.runs import registry
 from holdfast.desk.runs.answer import read_answer
 from holdfast.host.clock import utc_now
+from holdfast.model.errors import CutOff
 from holdfast.model.place import Place
-from tests.desk.runs.sightings import answer, over, run_id
+from tests.desk.runs.sightings import answer, over, row, run_id
 
 pytestmark = pytest.mark.cli
 PLACE = Place("gpu1", host="gpu1")
@@ -70,3 +72,43 @@ def test_what_was_there_before_rm_and_is_not_afterwards_was_removed(
     known = _remove(_Box(before, after), monkeypatch, taken)
     assert (taken in known) == bool(roots)
     assert list_orders(read_journal("gpu1"))[taken].step is (Step.TAKEN if roots else Step.REMOVED)
+
+
+def cut(monkeypatch: pytest.MonkeyPatch, box: _Box, *words: str, **details: object) -> str:
+    """What is said of a command whose answer is cut off."""
+
+    def send(*_: object, **__: object) -> int:
+        raise CutOff("gpu1: cut off", hint="attach", details=details)
+
+    monkeypatch.setattr(there, "find_place", lambda _: PLACE)
+    monkeypatch.setattr(there, "open_box", lambda _: box)
+    monkeypatch.setattr(there, "send", send)
+    with pytest.raises(CutOff) as caught:
+        there.send_to("gpu1", words)
+    return f"{caught.value}; {caught.value.hint}"
+
+
+@pytest.mark.requirement("XPORT-07")
+@pytest.mark.parametrize("verb", ["stop", "restart"])
+def test_XPORT_07_after_a_cut_the_run_that_was_to_be_stopped_is_looked_at(
+    isolated_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    assert isolated_environment
+    live, old = run_id(2), run_id(1)
+    registry.record_poll(read_answer("gpu1", answer(row(2), over(1)), at=utc_now()))
+    looked = answer({**row(2), "condition": "stopping"})
+    assert cut(monkeypatch, _Box(looked), verb, "digits") == (
+        f"gpu1: cut off; looked at again: {live} is stopping (attempt 1); see what becomes of it: "
+        "holdfast show gpu1:digits"
+    )
+    # A run of that name which had ended was not meant, unless there is no other.
+    registry.record_poll(read_answer("gpu1", answer(over(2), over(1)), at=utc_now()))
+    assert f"looked at again: {live} is " in (said := cut(monkeypatch, _Box(answer(over(2))), verb, "digits"))
+    assert old not in said
+    assert "whether it had an effect there is not known" in cut(monkeypatch, _Box(answer()), verb, "digits")
+
+
+def test_what_was_given_up_while_it_was_followed_is_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = cut(monkeypatch, _Box(), "restart", "-f", "digits", **{FOLLOWED: "gpu1:digits"})
+    assert said == "gpu1: cut off; attach"
+    assert cut(monkeypatch, _Box(), "queue", "pause") == "gpu1: cut off; attach"

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.files
 
 JOB = JobSpec("job", ("true",), ".")
+OWN_ID = "20261120-104501-job-3fa2"
 
 
 class FakeBox:
@@ -183,6 +184,26 @@ def test_a_refusal_of_another_try_is_no_answer_to_the_one_that_was_cut_off(refus
     assert [said for _, said, _ in pending()] == ["submitted, no answer yet"]
     assert submit(FakePlatform()).ref.run_id == run_id
     assert submit(FakePlatform()).ref.run_id != run_id
+
+
+def test_that_the_id_is_another_jobs_is_an_answer_after_a_cut_too() -> None:
+    """It was found there: the order is no run, and will be none."""
+    with pytest.raises(Taken):
+        submit(FakePlatform(CutOff("cut"), Taken("another job")), run_id=OWN_ID)
+    assert steps()[-1] == (Step.REFUSED, OWN_ID)
+    assert submit(FakePlatform()).ref.run_id != OWN_ID
+
+
+def test_that_the_id_is_taken_says_nothing_of_the_order_that_was_cut_off_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(CutOff):
+        submit(FakePlatform(*(CutOff("cut") for _ in range(3))), run_id=OWN_ID)
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.desk.orders.test_submit.JOB", replace(JOB, command=("false",)))
+        with pytest.raises(Taken):
+            submit(FakePlatform(Taken("another job")), run_id=OWN_ID)
+    assert submit(FakePlatform()).ref.run_id == OWN_ID
 
 
 def test_what_refuses_to_go_on_with_a_run_begins_no_second_one() -> None:

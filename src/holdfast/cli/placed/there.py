@@ -12,6 +12,7 @@ from holdfast.cli.render import note
 from holdfast.cli.render.copying import CopyProgress
 from holdfast.desk.connect import find_place, open_box
 from holdfast.desk.cost.every import list_reminders
+from holdfast.desk.route.follow import FOLLOWED
 from holdfast.desk.route.line import read_line
 from holdfast.desk.route.send import send
 from holdfast.desk.route.table import Side
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["find_place", "find_runs", "learn_runs", "list_queues", "send_to"]
 STOP, RESTART = "stop", "restart"
+MOST_LOOKED_AT = 3
 CHANGING = frozenset({"rm", "stop", "restart", "adopt", "prune", "reconcile", "queue cancel", "results copy"})
 """Verbs after which runs may be other than they were seen last."""
 
@@ -64,16 +66,23 @@ def send_to(place: str, argv: Sequence[str], order: bytes | None = None) -> int:
 
 def _look_after(error: CutOff, place: Place, line: Line) -> CutOff:
     """The same with where the runs stand that were to be stopped, by one look over another connection (XPORT-07)."""
-    if line.name not in (STOP, RESTART):
+    if line.name not in (STOP, RESTART) or FOLLOWED in error.details:
         return error
     texts = [line.text(given) for given in line.given if given.side is Side.RUN]
-    ids = dict.fromkeys(known.run_id for text in texts for known in registry.find(text) if known.place == place.name)
-    (poll,) = poll_places([place], deadline_s=PATIENT_S, open_box=open_box, ids={place.name: [*ids]})
+    ids = dict.fromkeys(run_id for text in texts for run_id in _find_meant(place, text))
+    (poll,) = poll_places([place], deadline_s=PATIENT_S, open_box=open_box, limit=None, ids={place.name: [*ids]})
     seen = [poll.sightings[run_id] for run_id in ids if run_id in poll.sightings]
     said = ", ".join(f"{each.run_id} is {each.condition}{_name_attempt(each)}" for each in seen)
     words = f"looked at again: {said}" if seen else "whether it had an effect there is not known"
     hint = f"see what becomes of it: holdfast show {place.name}:{texts[0] if len(texts) == 1 else 'RUN'}"
     return CutOff(f"{error}; {words}", hint=hint, details=error.details)
+
+
+def _find_meant(place: Place, text: str) -> list[str]:
+    """The ids that a name can have meant to stop: of several runs those that had not ended, else the newest."""
+    ids = [known.run_id for known in registry.find(text) if known.place == place.name]
+    unfinished = set(registry.list_unfinished(place.name))
+    return [run_id for run_id in ids if run_id in unfinished][:MOST_LOOKED_AT] or ids[:1]
 
 
 def _name_attempt(seen: Sighting) -> str:

@@ -9,6 +9,7 @@ import click
 
 from holdfast.agent.caller import describe_caller
 from holdfast.agent.checks.preflight import refuse_bad_restart
+from holdfast.agent.control.hangup import hold_hangups
 from holdfast.agent.control.job.change import build_change, find_changes, find_edited_file, read_recorded_job
 from holdfast.agent.control.job.code import find_code_changes, names_other_files
 from holdfast.agent.control.restart import restart_run
@@ -29,7 +30,6 @@ from holdfast.cli.render.job_change import describe_changes
 from holdfast.cli.render.start import describe_start
 from holdfast.cli.render.stop import StopReporter
 from holdfast.desk.caller import CALLER
-from holdfast.host.process.signals import hold_hangups
 from holdfast.model import wire
 from holdfast.model.errors import UsageError
 from holdfast.model.record import record

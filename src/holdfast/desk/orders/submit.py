@@ -21,6 +21,7 @@ from holdfast.model.errors import (
     Refused,
     ResourceBusy,
     StorageError,
+    Taken,
     TooLate,
     Unreachable,
 )
@@ -125,7 +126,7 @@ def send_order(
     with claim_order(place, asked.name, asked.sha256, tree_hash, run_id=run_id, what=asked.what, ended=ended) as claim:
         if claim.begun is not None:
             tell(_say_resumed(claim.begun, place, asked.what))
-        sent = _Attempts(claim, place, asked.what, tell, pauses_s)
+        sent = _Attempts(claim, place, asked, tell, pauses_s)
         # A tree that an order was taken with is most likely there: the box says so if it is not, which saves a call.
         expected = has_taken(place, tree_hash)
 
@@ -168,10 +169,10 @@ class _Attempts:
     """
 
     def __init__(
-        self, claim: ClaimedOrder, place: str, what: OrderKind, tell: Callable[[str], None], pauses_s: Sequence[float]
+        self, claim: ClaimedOrder, place: str, asked: Asked, tell: Callable[[str], None], pauses_s: Sequence[float]
     ) -> None:
-        self._claim, self._place = claim, place
-        self._name, self._what = f"{place}:{claim.run_id}", what
+        self._claim, self._place, self._asked = claim, place, asked
+        self._name, self._what = f"{place}:{claim.run_id}", asked.what
         self._tell = tell
         self._pauses_s = tuple(pauses_s)
         self.order = False
@@ -211,15 +212,18 @@ class _Attempts:
     def note(self, error: HoldfastError) -> None:
         """Journal what a failure says of the order.
 
-        What refuses another try need not have looked for the run: where there may be one the order stays open.
+        What refuses another try need not have looked for the run: where there may be one the order stays open. That
+        its id is another job's is known after a look alone.
         """
         place, run_id, message = self._place, self._claim.run_id, str(error)[:LONGEST_REASON]
         begun = self._claim.begun
+        is_this = begun is None or begun.job_sha256 == self._asked.sha256
         if _may_pass(error):
             if self.order and not self.lost and _is_said_by(place, error):
                 note_step(place, Step.SENT, run_id, message=message)
-        elif self.lost:
-            self._tell(f"an answer is missing: {self.describe()}; the same command asks again, {ONCE[self._what]}")
+        elif self.lost and not (isinstance(error, Taken) and is_this):
+            again = f"the same command asks again, {ONCE[self._what]}; so does holdfast reconcile {place}"
+            self._tell(f"an answer is missing: {self.describe()}; {again}")
         elif begun is None or not begun.step.was_taken:
             note_step(place, Step.REFUSED, run_id, message=message)
 

@@ -23,7 +23,7 @@ from holdfast.model.errors import EXIT_STOPPED, CutOff, HoldfastError, PlaceErro
 from holdfast.model.record import field, record
 from holdfast.model.units import format_duration
 
-from .frames import FrameReader, Position, write_position
+from .frames import FrameReader, write_position
 from .screen import Screen, describe_terminal
 
 if TYPE_CHECKING:
@@ -39,8 +39,14 @@ ASK_WAIT = "0s"
 JOIN_LIMIT_S = 2.0
 """What an unfinished question may delay the end."""
 EXIT_BROKEN_PIPE = 141
+FOLLOWED = "followed"
+"""The run that was followed, among the details of the error that gives it up."""
 _CODES = frozenset({0, 76, 124})
 """Exit codes of a `stop` that has asked."""
+
+
+class _KilledError(CutOff):
+    """The command that followed was ended on the box; the link stands."""
 
 
 class Manner(Enum):
@@ -115,9 +121,9 @@ class Following:
         self._interrupts = 0
         self._code: int | None = None
         self._lost_since: float | None = None
+        self._is_back = ""
         self._answered = False
         self._has_ended = False
-        self._cut_at: tuple[int, Position | None] | None = None
         self._asking: list[threading.Thread] = []
 
     def run(self) -> int:
@@ -147,7 +153,7 @@ class Following:
             try:
                 code = self._follow_once()
                 if self._is_cut_short(code):
-                    raise CutOff(f"what follows there was ended with {code}")
+                    raise _KilledError(f"{self._box.place.name}: what followed there was ended ({code})")
             except PlaceError as error:
                 self._lose(error)
                 pause_s = FIRST_PAUSE_S if self._answered else pause_s
@@ -161,14 +167,8 @@ class Following:
                 return self._code
 
     def _is_cut_short(self, code: int) -> bool:
-        """Whether the command there was killed: a signal's code is the job's only where its end came with it.
-
-        Where the next one ends in the same way, with nothing in between, that is how it stands.
-        """
-        if not self._framed or code < 128 or self._has_ended or self._interrupts or self._code is not None:
-            return False
-        before, self._cut_at = self._cut_at, (code, self._frames.position)
-        return before != self._cut_at
+        """Whether the command there was killed: the code of a signal is the job's only where its end came with it."""
+        return self._framed and code >= 128 and not self._has_ended and self._code is None
 
     def _follow_once(self) -> int:
         self._frames.restart()
@@ -225,7 +225,7 @@ class Following:
         self._answered = True
         if self._lost_since is not None:
             self._lost_since = None
-            say(f"the link to {self._box.place.name} is back")
+            say(self._is_back)
 
     @property
     def _run_word(self) -> str:
@@ -258,8 +258,12 @@ class Following:
             raise error
         now = time.monotonic()
         if self._lost_since is None:
+            place = self._box.place.name
+            was_killed = isinstance(error, _KilledError)
             self._lost_since = now
-            say(f"link to {self._box.place.name} lost, trying again; the run goes on")
+            self._is_back = f"{self._name} is followed again" if was_killed else f"the link to {place} is back"
+            lost = f"what followed at {place} was ended" if was_killed else f"link to {place} lost"
+            say(f"{lost}, trying again; the run goes on")
             self._screen.begin_again()
         if now - self._lost_since >= self._give_up_s:
             raise self._give_up(error) from error
@@ -269,7 +273,7 @@ class Following:
         return CutOff(
             f"the link to {place} is lost for {away} ({error}); the run goes on",
             hint=f"when {place} can be reached again: holdfast attach {self._name}",
-            details={**error.details, "place": place},
+            details={**error.details, "place": place, FOLLOWED: self._name},
         )
 
     def _rest(self, pause_s: float) -> None:

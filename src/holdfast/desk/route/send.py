@@ -12,7 +12,7 @@ import signal
 import stat
 from typing import TYPE_CHECKING
 
-from holdfast.core.job.redact import redact_argv, redact_text
+from holdfast.core.job.redact import is_secret_name, is_secret_value, redact_argv, redact_text
 from holdfast.desk.author import name_author
 from holdfast.desk.caller import AUTHOR, CONSENT, ENV_FROM
 from holdfast.desk.terminal import ReceivedSignals, drain, listening, say
@@ -36,6 +36,8 @@ RAW = frozenset({"logs", "attach", "exec"})
 STARTING = frozenset({"restart", "preflight", "drill", "submit", "sweep", "queue", "doctor"})
 """Verbs with which jobs are started, or judged, in the environment of the command itself."""
 EXEC, SHELL = "exec", "shell"
+GOING_ON = frozenset({"stop", "restart"})
+"""Verbs that go on there when the connection ends."""
 ENV = "--env"
 """The verbs that have it take what a job is made of."""
 NAMES_OF_SECRETS = frozenset({"--secret", "--notify-smtp-password"})
@@ -85,10 +87,15 @@ def _refuse_secrets(box: Box, line: Line) -> None:
     """Before it is sent: every account of a box sees the words of all commands there, and a job is recorded."""
     if line.verb is None or ENV not in line.verb.options:
         return
-    texts = [(given.name, line.text(given)) for given in line.given if given.name not in NAMES_OF_SECRETS]
-    found = [f"{name} {text.partition('=')[0]}" for name, text in texts if name == ENV and redact_text(text) != text]
-    found += [name for name, text in texts if name != ENV and redact_text(text) != text]
-    found += redact_argv(line.argv[line.own :])[1]
+    found = []
+    for given in line.given:
+        text = line.text(given)
+        name, is_set, value = text.partition("=")
+        if given.name == ENV and is_set:
+            found += [f"{ENV} {name}"] if is_secret_name(name) or is_secret_value(value, name) else []
+        elif given.name not in NAMES_OF_SECRETS and redact_text(text) != text:
+            found.append(given.name)
+    found += redact_argv(line.argv[line.own + 1 :])[1]
     if found:
         place = box.place.name
         raise UsageError(
@@ -143,7 +150,14 @@ class _Call:
                 )
             finally:
                 self._screen.end()
-            return code if code != -1 else _name_signal(heard)
+            return code if code != -1 else self._leave(heard)
+
+    def _leave(self, heard: ReceivedSignals) -> int:
+        runs = [self._line.text(given) for given in self._line.given if given.side is Side.RUN]
+        if self._line.name in GOING_ON and len(runs) == 1:
+            name = f"{self._box.place.name}:{runs[0]}"
+            say(f"left; if it has arrived, the {self._line.name} of {name} goes on there: holdfast show {name}")
+        return EXIT_STOPPED if heard[0] == signal.SIGINT else 128 + heard[0]
 
     def collect(self, tell: Callable[[int, int], None]) -> int:
         """Send one that writes a file of this desk, which is there whole afterwards, or not at all."""
@@ -174,10 +188,6 @@ class _Call:
                 raise UsageError("nothing was done: the answer was no")
             consent, shown = question.plan_hash, listener.shown
             self._screen.begin_again()
-
-
-def _name_signal(heard: ReceivedSignals) -> int:
-    return EXIT_STOPPED if heard[0] == signal.SIGINT else 128 + heard[0]
 
 
 def _choose_environment(box: Box, line: Line) -> dict[str, str]:

@@ -165,9 +165,11 @@ def list_sent(place: str, *, also_being_sent: bool = False) -> list[str]:
 
     With `also_being_sent` those, too, that a command is at just now and has perhaps not sent yet.
     """
-    seen = {line.run_id for line in read_lines(place)}
-    orders = (each for each in list_unanswered(place) if each.run_id not in seen)
-    return [each.run_id for each in orders if was_sent(each) or (also_being_sent and may_arrive(each, place))]
+    orders = [
+        each for each in list_unanswered(place) if was_sent(each) or (also_being_sent and may_arrive(each, place))
+    ]
+    seen = {line.run_id for line in read_lines(place)} if orders else set()
+    return [each.run_id for each in orders if each.run_id not in seen]
 
 
 def read_lines(place: str, needle: bytes = b"") -> Iterator[SeenLine]:

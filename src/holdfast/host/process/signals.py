@@ -8,11 +8,6 @@ what only stops or resumes (STOP, TSTP, CONT ...) and what the kernel or Python 
 from __future__ import annotations
 
 import signal
-from contextlib import contextmanager
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 STOPS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 """Requests to a supervisor to stop its run."""
@@ -38,19 +33,3 @@ def hold_back() -> None:
     no handler yet. `Loop` lets them in.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, SURVIVED)
-
-
-@contextmanager
-def hold_hangups() -> Iterator[None]:
-    """Let the end of our terminal or connection (HUP) wait until something is done that must not be left half done.
-
-    A handler, and no mask: a process that is started meanwhile is not to inherit it. Only in the main thread.
-    """
-    heard: list[int] = []
-    before = signal.signal(signal.SIGHUP, lambda number, _frame: heard.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before)
-        if heard:
-            signal.raise_signal(signal.SIGHUP)
