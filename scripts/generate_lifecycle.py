@@ -97,7 +97,7 @@ EVENTS: tuple[e.Event, ...] = (
     e.LeaseGranted(DEVICES),
     e.LeaseFailed(REFUSAL),
     e.JobReported(KEEPER, JOB),
-    e.JobStarted(),
+    e.JobStarted(NOW.utc),
     e.StartFailed(REFUSAL),
     e.JobExited(STATUS),
     e.JobVanished(),

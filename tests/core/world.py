@@ -237,7 +237,7 @@ class World:
             self.queue.append(StartFailed(REFUSAL))
         else:
             self.job = "alive"
-            self.queue.append(JobStarted())
+            self.queue.append(JobStarted("then"))
 
     def _watch_job(self) -> None:
         if self.job == "dead" and not self.told:

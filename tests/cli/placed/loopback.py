@@ -55,6 +55,8 @@ AGES = (
     (re.compile(r'"id": ("[0-9a-f]{8}"|\d+)|\(id \d+\)|\br[0-9a-f]{8}\b'), "ID"),
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d|began \d+|job process pid.*|^ +job hash .*", re.MULTILINE), "T"),
     (re.compile(r'("GPU-[0-9a-f-]+"): [\d.]+'), r"\1: HOURS"),
+    # How often the cards were looked at in the time of one look.
+    (re.compile(r'("readings": )\d+'), r"\1N"),
     # What the rest of the machine does meanwhile.
     (re.compile(r"others on this host used .*|\d+(\.\d+)? [KMGT]i?B of \d+"), "USE"),
 )

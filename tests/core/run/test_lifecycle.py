@@ -210,7 +210,7 @@ class TestWholeLives:
             ChecksDone(()),
             LeaseGranted((DEVICE,)),
             JobReported(KEEPER, JOB),
-            JobStarted(),
+            JobStarted("a little earlier"),
             JobExited(OK),
             TreeEmptied(),
             ResultsChecked(()),
@@ -224,7 +224,7 @@ class TestWholeLives:
             *("Created", "Preflight", "Waiting", "Starting", "Starting", "Running", "Finalizing", "Finalizing", "Ended")
         ]
         assert run.version == 8
-        assert run.state == Ended("later", Outcome.SUCCEEDED, 0, "exit code 0", OK, started_at="later")
+        assert run.state == Ended("later", Outcome.SUCCEEDED, 0, "exit code 0", OK, started_at="a little earlier")
 
 
 class TestBeforeTheJob:
@@ -318,7 +318,7 @@ class TestBeforeTheJob:
         assert step(STARTING, JobReported(KEEPER, JOB)) == (REPORTED, (SimpleAction.LET_GO,))
 
     def test_a_start_without_ids_is_not_believed(self) -> None:
-        assert_stale(STARTING, JobStarted())
+        assert_stale(STARTING, JobStarted("a little earlier"))
 
     @pytest.mark.parametrize("state", [Created(), Preflight("p"), Waiting("w"), STARTING])
     @pytest.mark.parametrize("request_", [STOP, FORCE])
@@ -388,12 +388,12 @@ class TestTimers:
         assert actions[-2:] == (SimpleAction.TERM_TREE, Arm(Timer.GRACE, 30.0))
 
     def test_a_running_job_has_every_limit_from_its_own_beginning(self) -> None:
-        state, actions = step(REPORTED, JobStarted())
-        assert state == Running("later", (DEVICE,), KEEPER, JOB, began=NOW.epoch_s, held_from=T0)
+        state, actions = step(REPORTED, JobStarted("a little earlier"))
+        assert state == Running("a little earlier", (DEVICE,), KEEPER, JOB, began=NOW.epoch_s, held_from=T0)
         assert actions == (SimpleAction.WATCH_JOB, Arm(Timer.RUN, 100), Arm(Timer.TOTAL, 990), Arm(Timer.MAX_HOLD, 490))
 
     def test_without_limits_nothing_is_armed(self) -> None:
-        assert step(REPORTED, JobStarted(), plan=BARE)[1] == (SimpleAction.WATCH_JOB,)
+        assert step(REPORTED, JobStarted("a little earlier"), plan=BARE)[1] == (SimpleAction.WATCH_JOB,)
 
     def test_who_holds_no_card_holds_none_too_long(self) -> None:
         state = replace(RUNNING, devices=())

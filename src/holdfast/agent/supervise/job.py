@@ -87,6 +87,7 @@ class JobControl:
         self._drain: OutputTakeover | None = None
         self._told_status = False
         self._exec_pending = False
+        self._let_go_at = ""
         self._watchdog: Watchdog | None = None
         self._progress = ShutdownProgress((context.shared(wire.CHECKPOINTS), context.shared(wire.ARTIFACTS)))
         self._stuck = self._keeper_gone = self._keeper_done = self._resumed = False
@@ -149,6 +150,7 @@ class JobControl:
         if self._started is None or self._started.error_fd < 0:
             return
         self._hold_processes()
+        self._let_go_at = utc_now()
         try:
             self._started.go()
         except OSError as error:
@@ -173,7 +175,7 @@ class JobControl:
             return
         if error is None:
             self._context.recorder.event("exec", pid=self._started.job.process.pid)
-            self._context.emit(JobStarted())
+            self._context.emit(JobStarted(self._let_go_at))
             return
         command = self._context.spec.command[0]
         words = f"{command}: {error.message} (at {error.step})"

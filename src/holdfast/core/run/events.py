@@ -118,7 +118,12 @@ class JobReported:
 
 @record
 class JobStarted:
-    """The exec of the job's command succeeded."""
+    """The exec of the job's command succeeded. `let_go` is when it was told to begin (ISO UTC).
+
+    It may have written its results, and have ended, before this is heard.
+    """
+
+    let_go: str
 
 
 @record

@@ -208,10 +208,10 @@ def _reported(state: Starting, event: JobReported, _now: Moment, _plan: RunPlan)
     return replace(state, keeper=event.keeper, job=event.job), (SimpleAction.LET_GO,)
 
 
-def _started(state: Starting, _event: JobStarted, now: Moment, plan: RunPlan) -> Step | None:
+def _started(state: Starting, event: JobStarted, now: Moment, plan: RunPlan) -> Step | None:
     if state.keeper is None or state.job is None:
         return None
-    running = _run(state, now.utc, now.epoch_s)
+    running = _run(state, event.let_go, now.epoch_s)
     return running, (SimpleAction.WATCH_JOB, *arm_limits(running, now, plan))
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.container.command import build_exec_command, build_start_command, name_container
 from holdfast.core.job.limits import Mechanism
 from holdfast.core.run.events import JobStarted, StartFailed
-from holdfast.host.clock import monotonic_s
+from holdfast.host.clock import monotonic_s, utc_now
 from holdfast.host.contain import limits, members
 from holdfast.host.contain.create import ControlGroup
 from holdfast.host.container import members as inside
@@ -354,9 +354,10 @@ class ContainerControl:
             self._turn_away(answer)
             return
         try:
+            now = utc_now()
             if self.room.open_gate() or self.room.has_begun():
                 # Or a supervisor that was killed opened it, and could not commit that any more.
-                self._pass_gate()
+                self._pass_gate(now)
             else:
                 self._look_again()
         except GateLost as error:
@@ -371,7 +372,7 @@ class ContainerControl:
             self.room.open_gate("no")
         self._context.emit(StartFailed(answer.refusal))
 
-    def _pass_gate(self) -> None:
+    def _pass_gate(self, let_go: str) -> None:
         """The command goes: on record, then known to the run."""
         assert self.record is not None
         self._end_looking()
@@ -379,7 +380,7 @@ class ContainerControl:
         if self.record.init is not None:
             self._client_watch.begin(self.record.init)
         self._context.recorder.event("exec", container=self.record.id, pid=self.record.init and self.record.init.pid)
-        self._context.emit(JobStarted())
+        self._context.emit(JobStarted(let_go))
 
     def _tell_failure(self) -> None:
         """The client has ended and the gate was never opened: the command has not run."""

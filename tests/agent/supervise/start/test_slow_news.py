@@ -1,0 +1,40 @@
+"""A job that is over before its supervisor knows that it has begun: a slow disk, a busy box."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast.agent.control.create import next_attempt
+from holdfast.agent.supervise.start import manifest
+from holdfast.agent.supervisor_process import fork_supervisor
+from holdfast.host.clock import parse_utc
+from holdfast.model.run import Outcome
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.agent.driving import Drive
+
+pytestmark = pytest.mark.process
+
+SLOW_S = 0.5
+
+
+@pytest.mark.requirement("POST-05")
+def test_its_result_is_this_attempts(drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: its result was called older than the start of the job, and the run failed with 73."""
+    result = tmp_path / "result.txt"
+    run = drive("sh", "-c", f"echo 1 > {result}", artifacts=(str(result),))
+    assert run.ended().outcome is Outcome.SUCCEEDED
+    result.unlink()
+    run.attempt = next_attempt(run.run_dir, "restart")
+    monkeypatch.setattr(manifest, "note_started", lambda *_: time.sleep(SLOW_S))
+    fork_supervisor(run.run_dir, run.attempt, environ=run.environ, reason="restart")
+    end = run.ended()
+    assert (end.outcome, end.evidence) == (Outcome.SUCCEEDED, "exit code 0 and every declared result is in place"), end
+    assert end.status is not None
+    assert end.started_at is not None
+    assert parse_utc(end.started_at) <= parse_utc(end.status.ended_at or "")
