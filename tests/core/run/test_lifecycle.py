@@ -419,11 +419,11 @@ class TestTimers:
 
 class TestRunning:
     @pytest.mark.parametrize("state", [REPORTED, RUNNING])
-    def test_its_own_end(self, state: State) -> None:
+    def test_its_own_end(self, state: Starting | Running) -> None:
         after, actions = step(state, JobExited(OK))
         assert isinstance(after, Finalizing)
         assert (after.status, after.devices, after.keeper, after.job) == (OK, (DEVICE,), KEEPER, JOB)
-        assert after.started_at == ("r" if state is RUNNING else None)
+        assert after.started_at == state.since, "the results of what ran are looked at"
         assert actions[-1] == EmptyTree(LEFTOVER_GRACE_S)
 
     @pytest.mark.parametrize("state", [REPORTED, RUNNING, STOPPING])

@@ -389,6 +389,9 @@ def _finalize(
         devices, keeper, job = state.devices, state.keeper, state.job
     if isinstance(state, (Running, Stopping)):
         started_at = state.since
+    elif isinstance(state, Starting) and state.job is not None and status is not None:
+        # It ran and ended while nobody looked: its time counts from when its cards were taken.
+        started_at = state.since
     if isinstance(state, Stopping):
         request = state.request
         gentle_s = 0.0
