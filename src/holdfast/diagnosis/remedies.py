@@ -154,8 +154,8 @@ REMEDIES: dict[FailureClass, Remedy] = {
     FailureClass.STOPPED: Remedy("holdfast restart{run} {resume}", defaults={"resume": RESUME}),
     FailureClass.LEASE_MISMATCH: Remedy("leave CUDA_VISIBLE_DEVICES alone: the job would use other cards than its own"),
     FailureClass.SUPERVISOR_LOST: Remedy(
-        "see supervisor.log and who ended holdfast's own processes (a session that was cleaned up, KILL by hand), "
-        "then: holdfast restart{run}"
+        "see supervisor.log and who ended holdfast's own processes (a gateway or a login service that ends what is in "
+        "the background, KILL by hand), then: holdfast restart{run}"
     ),
     FailureClass.REFUSED: Remedy("do what the refusal says; holdfast preflight repeats the checks"),
     FailureClass.UNKNOWN: Remedy(

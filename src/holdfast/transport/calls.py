@@ -7,11 +7,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 
 from holdfast.model.errors import HoldfastError, TooLate
 
 from .base import MOST_BYTES, Done
-from .child import Child, Ending, Late, Sink, Woken
+from .child import Child, Ending, Late, Silence, Silent, Sink, Woken
 from .frame import build_line, make_nonce
 
 MOST_AT_ONCE = 8
@@ -42,6 +43,14 @@ class Calls:
 
     def _explain(self, ending: Ending) -> HoldfastError:
         """The error for a child that gave no whole answer."""
+        raise NotImplementedError
+
+    def _watch_silence(self) -> AbstractContextManager[Silence | None]:
+        """What looks after the link of one followed call; None: the child notices by itself that it is dead."""
+        return contextlib.nullcontext()
+
+    def _explain_silence(self) -> HoldfastError:
+        """The error for a link on which nothing gets through."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -94,11 +103,14 @@ class Calls:
         line = build_line(nonce, script, words)
         wake = None if wake_fd is None else (wake_fd, woken or (lambda: True))
         child = self._start(line, nonce, subprocess.DEVNULL if stdin_fd is None else stdin_fd)
-        with contextlib.closing(child):
+        with contextlib.closing(child), self._watch_silence() as silence:
+            begin_by = time.monotonic() + START_LIMIT_S
             try:
-                child.serve(out, err, start_deadline=time.monotonic() + START_LIMIT_S, wake=wake)
+                child.serve(out, err, start_deadline=begin_by, wake=wake, silence=silence)
             except Woken:
                 return WOKEN
+            except Silent:
+                raise self._explain_silence() from None
             except Late as late:
                 raise self._too_late(START_LIMIT_S, *_describe(late, self.place)) from None
             if child.code is None:

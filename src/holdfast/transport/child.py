@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 from holdfast.model.record import record
 
@@ -55,6 +56,25 @@ class Late(Exception):
 
 class Woken(Exception):
     """Whoever follows wants no more."""
+
+
+class Silent(Exception):
+    """Nothing comes any more, and nothing else gets through either."""
+
+
+class Silence(Protocol):
+    """What looks after a link on which nothing comes."""
+
+    due: float
+    """When `note` is to be called at the latest (a moment of `time.monotonic`)."""
+
+    def note(self, *, heard: bool) -> None:
+        """Hear whether something came.
+
+        Raises:
+            Silent: the link is dead.
+        """
+        ...
 
 
 class Child:
@@ -116,14 +136,16 @@ class Child:
         deadline: float | None = None,
         start_deadline: float | None = None,
         wake: tuple[int, Callable[[], bool]] | None = None,
+        silence: Silence | None = None,
     ) -> None:
         """Move bytes until the answer is whole, or the child has ended without one.
 
         `deadline` and `start_deadline` (until the command begins) are moments of `time.monotonic`. `wake` has a
-        descriptor and what is called when it becomes readable.
+        descriptor and what is called when it becomes readable. `silence` is told of what comes, and of nothing.
 
         Raises:
             Late: a deadline passed.
+            Silent: `silence` says so.
             Woken: what `wake` calls answered True.
         """
         sinks = {fd: out if stream is self._out else err for fd, stream in self._streams.items()}
@@ -131,7 +153,11 @@ class Child:
             self._selector.register(wake[0], selectors.EVENT_READ)
         try:
             while not (self.code is not None or self._is_hopeless()):
-                for fd in self._wait(deadline if self.begun else _earliest(deadline, start_deadline)):
+                end = deadline if self.begun else _earliest(deadline, start_deadline)
+                ready = self._wait(end, None if silence is None else silence.due)
+                if silence is not None:
+                    silence.note(heard=any(fd in sinks for fd in ready))
+                for fd in ready:
                     if fd in sinks:
                         self._read(fd, sinks[fd])
                     elif wake is None or fd != wake[0]:
@@ -179,11 +205,13 @@ class Child:
             # Not its group: what ssh started for a shared connection (ProxyCommand) outlives this one call.
             self._process.send_signal(signum)
 
-    def _wait(self, end: float | None) -> list[int]:
-        """Descriptors that are ready; looks at the child too when somebody else may hold a pipe open."""
-        pause = None if end is None else end - time.monotonic()
-        if pause is not None and pause <= 0:
+    def _wait(self, end: float | None, until: float | None) -> list[int]:
+        """Descriptors that are ready by `until`; looks at the child too when somebody else may hold a pipe open."""
+        now = time.monotonic()
+        if end is not None and end <= now:
             raise Late(begun=self.begun)
+        until = _earliest(end, until)
+        pause = None if until is None else max(0.0, until - now)
         one_closed = len(self._open) < len(self._streams)
         if one_closed:
             pause = LOOK_S if pause is None else min(pause, LOOK_S)

@@ -175,7 +175,7 @@ def test_a_plain_success_has_no_verdict(drive: Drive) -> None:
     assert run.read(wire.EXIT)["failure_class"] is None
 
 
-@pytest.mark.requirement("DIAG-02", "PROC-15")
+@pytest.mark.requirement("DIAG-02", "PROC-15", "BSSH-10")
 def test_DIAG_02_a_run_whose_keepers_were_killed_is_said_to_have_lost_them(drive: Drive) -> None:
     run = drive(*job("stay"))
     state = run.ready()
@@ -184,7 +184,10 @@ def test_DIAG_02_a_run_whose_keepers_were_killed_is_said_to_have_lost_them(drive
     run.kill(state.job.process)
     run.assert_gone()
     run.adopt()
-    assert verdict_of(run).kind is F.SUPERVISOR_LOST
+    verdict = verdict_of(run)
+    assert verdict.kind is F.SUPERVISOR_LOST
+    assert "a gateway or a login service that ends what is in the background" in verdict.action
+    assert [clue.text for clue in verdict.evidence_against if clue.text.startswith("not out_of_memory")]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import os
 import signal
 import stat
@@ -14,8 +15,9 @@ from holdfast.core.code import stream
 from holdfast.core.code.manifest import FORMAT, CodeEntry, build_manifest
 from holdfast.core.digest import sha256_hex
 from holdfast.host.files.code import store
+from holdfast.host.files.code.receive import receive_tree, sweep_store
 from holdfast.model.errors import CutOff, NotPermitted, StorageError, UsageError
-from holdfast.transfer.code.push import _make_frames, push_tree
+from holdfast.transfer.code.push import _make_frames, push_tree, shrinks
 from holdfast.transfer.code.tree import CodeTree, read_tree
 from tests.host.small_disk import fill, mount_small_disk
 from tests.waiting import LONG_S, wait_until
@@ -128,6 +130,13 @@ def test_XPORT_18_what_shrinks_is_compressed_and_what_does_not_is_sent_as_it_is(
         box.sent = 0
         push_tree(box, read(write(tmp_path / name, {"file": content})))  # type: ignore[arg-type]
         assert (box.sent < 10**5) is packed
+
+
+def test_a_pipe_in_the_place_of_a_file_is_no_sample_and_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"all work and no play\n" * 50)
+    os.mkfifo(tmp_path / "pipe")
+    assert not shrinks([str(tmp_path / "pipe")])
+    assert shrinks([str(tmp_path / "pipe"), str(tmp_path / "text")])
 
 
 def test_after_a_cut_what_arrived_is_not_sent_again(box: EntryBox, tmp_path: Path) -> None:
@@ -248,6 +257,22 @@ def test_a_receiver_that_is_killed_leaves_no_tree_and_its_rest_is_used_then_swep
     os.utime(place / rest, (1, 1))
     push_tree(box, read(write(tmp_path / "other", {"a": "1"})))  # type: ignore[arg-type]
     assert rest not in os.listdir(place)
+
+
+def test_a_file_that_takes_hours_to_arrive_is_not_swept_meanwhile(box: EntryBox) -> None:
+    """Each piece takes 40 minutes, and after each another push sweeps what nobody touched for an hour."""
+    content = os.urandom(5 * stream.PIECE)
+    tree, data = _stream([_entry("large.bin", content)], [content])
+    arriving = io.BytesIO(data)
+
+    def receive_slowly(size: int) -> bytes:
+        for path in (box.root / CODE).iterdir():
+            os.utime(path, (0, path.stat().st_mtime - 2400))
+        assert sweep_store(str(box.root)) == 0
+        return arriving.read(size)
+
+    receive_tree(str(box.root), tree, receive_slowly)
+    assert store.is_whole(str(box.root), tree)
 
 
 def _stream(entries: list[CodeEntry], contents: list[bytes], manifest: bytes | None = None) -> tuple[str, bytes]:

@@ -16,6 +16,7 @@ from holdfast.core.digest import sha256_hex
 from holdfast.host.files.code.roster import read_roster
 from holdfast.model.errors import CutOff, PreflightFailed, ResourceBusy, StorageError, UsageError
 from holdfast.model.place import Place
+from holdfast.transfer.data import hub
 from holdfast.transfer.data.push import Pushed, push_data
 from holdfast.transfer.data.roster import read_data
 from tests.host.small_disk import mount_small_disk
@@ -94,6 +95,37 @@ def test_a_directory_goes_by_its_name_and_its_content_with_a_slash(box: EntryBox
         push(box, there, str(tmp_path / "x.bin"), str(tmp_path / "x.bin"))
     with pytest.raises(UsageError, match="does not exist"):
         push(box, there, str(tmp_path / "y.bin"))
+
+
+@pytest.mark.requirement("XPORT-17")
+def test_XPORT_17_what_the_box_can_fetch_itself_is_said_before_it_is_sent(
+    box: EntryBox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "LARGE_BYTES", 1000)
+    cache = write(
+        tmp_path / "hub",
+        {
+            "models--org--net-7b/blobs/x": os.urandom(2000),
+            "datasets--pairs/blobs/x": os.urandom(1500),
+            "models--org--small/blobs/x": os.urandom(500),
+            "models--org--net; rm/blobs/x": os.urandom(5000),
+            "other/x": os.urandom(5000),
+        },
+    )
+    box.place = Place("gpu1", host="gpu1.lab")
+    said: list[str] = []
+    push(box, tmp_path / "there", str(cache), dry_run=True, say=said.append)
+    begun = "is on a hub: gpu1 may have it sooner by itself: holdfast run --on gpu1 -- hf download"
+    assert sorted(said) == [
+        f"datasets--pairs (1.46 KiB) {begun} pairs --repo-type dataset",
+        f"models--org--net-7b (1.95 KiB) {begun} org/net-7b",
+    ]
+    said.clear()
+    push(box, tmp_path / "there", f"{cache}/models--org--net-7b/", say=said.append)
+    assert len(said) == 1
+    said.clear()
+    push(box, tmp_path / "there", f"{cache}/models--org--net-7b/", say=said.append)
+    assert not said, "it is there"
 
 
 def test_a_dry_run_changes_nothing_there(box: EntryBox, here: Path, tmp_path: Path) -> None:

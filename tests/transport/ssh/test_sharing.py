@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.model.errors import CutOff
 from holdfast.model.place import Place
 from holdfast.transport.ssh.command import Timing
 from holdfast.transport.ssh.control import LONGEST_SOCKET, TEMPORARY_SUFFIX, find_socket
@@ -20,7 +21,7 @@ from tests.sshd import SECOND_FACTOR, Sshd, end_masters, skip_without_rights
 from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Connect = Callable[..., SshTransport]
 
@@ -115,6 +116,38 @@ def test_the_users_own_control_path_is_used_and_stays_open(connect: Connect, ssh
     # Without it, ours neither make one nor fail.
     assert transport.run("echo direct", limit_s=LIMIT_S).out == b"direct\n"
     assert not own.exists()
+
+
+@pytest.fixture
+def own_master(connect: Connect, ssh_desk: Sshd, link: Proxy) -> Iterator[SshTransport]:
+    """A transport that uses a connection of the user's own, opened without `ServerAliveInterval`."""
+    transport = connect(
+        via=link.port,
+        timing=Timing(connect_s=2, alive_s=1, alive_count=0),
+        ControlPath=str(Path(os.environ["TMPDIR"]) / "own"),
+    )
+    host = transport.build_argv("true")[-2]
+    master = ["-o", "ControlMaster=yes", "-o", "ControlPersist=60", "-n", host, "true"]
+    subprocess.run([ssh_desk.program, *master], check=True, stderr=subprocess.DEVNULL)
+    yield transport
+    subprocess.run([ssh_desk.program, "-O", "exit", host], check=False, capture_output=True)
+
+
+@pytest.mark.requirement("XPORT-06")
+def test_a_frozen_connection_of_the_users_own_is_noticed_and_gone_round(own_master: SshTransport, link: Proxy) -> None:
+    """ssh does not watch it: what follows over it waited for as long as TCP does."""
+    with pytest.raises(CutOff, match="your own ssh connection") as caught:
+        own_master.follow("echo some; exec sleep 100", out=lambda _: link.freeze(), err=_drop)
+    assert "ServerAliveInterval" in caught.value.hint
+    link.thaw()
+    assert own_master.run("echo again", limit_s=LIMIT_S).out == b"again\n"
+    assert link.connections == 2, "another connection than the one that was found dead"
+
+
+def test_a_quiet_command_over_the_users_own_connection_goes_on(own_master: SshTransport, link: Proxy) -> None:
+    out = bytearray()
+    assert own_master.follow("echo some; sleep 4; echo more", out=out.extend, err=_drop) == 0
+    assert (out, link.connections) == (b"some\nmore\n", 1)
 
 
 @pytest.mark.parametrize("obstacle", ["long", "open to others", "a file"])

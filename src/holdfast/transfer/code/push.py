@@ -17,7 +17,7 @@ from holdfast.host.files import files
 from holdfast.host.files.code.hashes import choose_memory
 from holdfast.model.errors import HoldfastError, InternalError, StorageError
 
-from .content import send_file
+from .content import READ, send_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -191,8 +191,11 @@ def shrinks(paths: Iterable[str]) -> bool:
         if len(sample) >= SAMPLE_BYTES:
             break
         try:
-            with open(path, "rb") as file:
-                sample += file.read(SAMPLED_BYTES)
+            descriptor = os.open(path, READ)
+            try:
+                sample += os.read(descriptor, SAMPLED_BYTES)
+            finally:
+                os.close(descriptor)
         except OSError:
             continue
     return bool(sample) and len(zlib.compress(bytes(sample), 1)) <= WORTH_IT * len(sample)

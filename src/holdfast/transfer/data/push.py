@@ -22,6 +22,8 @@ from holdfast.model.units import format_bytes
 from holdfast.transfer.code.content import CHUNK, send_file
 from holdfast.transfer.code.push import shrinks
 
+from .hub import suggest_fetch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -96,7 +98,7 @@ def push_data(
     begun = False
     for pause_s in (*pauses_s, None):
         try:
-            return _push_once(box, data, directory, dry_run=dry_run, tell=tell)
+            return _push_once(box, data, directory, dry_run=dry_run, tell=tell, say=None if begun else say)
         except (CutOff, TooLate, Unreachable) as error:
             # A box that was never reached is said at once: nobody waits for it.
             begun = begun or not isinstance(error, Unreachable)
@@ -108,7 +110,15 @@ def push_data(
     raise AssertionError("unreachable")
 
 
-def _push_once(box: Box, data: DataSet, directory: str, *, dry_run: bool, tell: Callable[[int, int], None]) -> Pushed:
+def _push_once(
+    box: Box,
+    data: DataSet,
+    directory: str,
+    *,
+    dry_run: bool,
+    tell: Callable[[int, int], None],
+    say: Callable[[str], None] | None,
+) -> Pushed:
     roster = data.roster
     packed = zlib.compress(roster.data, 1)
     limit_s = ASK_LIMIT_S + roster.bytes / SLOWEST_READ_S
@@ -133,6 +143,9 @@ def _push_once(box: Box, data: DataSet, directory: str, *, dry_run: bool, tell: 
     )
     if missing:
         _refuse_lack(data, found, starts, box.place.name)
+    if say is not None and box.place.host is not None:
+        for words in suggest_fetch(box.place.name, data, missing):
+            say(words)
     if missing and not dry_run:
         _send(box, data, directory, missing, starts, total, tell)
     return result

@@ -11,17 +11,19 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
-from holdfast.model.errors import HoldfastError, Unreachable
+from holdfast.model.errors import CutOff, HoldfastError, Refused, Unreachable
 from holdfast.model.place import Place
 from holdfast.transport.calls import Calls
-from holdfast.transport.child import Child, Ending, Late
+from holdfast.transport.child import Child, Ending, Late, Silence
 from holdfast.transport.frame import build_line, build_plain_line, make_nonce
 
 from .classify import JUMP, explain
 from .command import Sharing, Timing, build_options, find_program, target
 from .config import SshConfig, read_config
 from .control import find_socket
+from .silence import SilenceCheck
 
 CLOSE_LIMIT_S = 5.0
 
@@ -38,6 +40,8 @@ class SshTransport(Calls):
         self._timing = timing or Timing()
         self._reading = threading.Lock()
         self._config: SshConfig | None = None
+        self._avoids_own = False
+        """Whether the user's own connection was found dead: calls take one of ours, unless that is refused."""
 
     def read_config(self) -> SshConfig:
         """What ``ssh -G`` says of this place; asked once.
@@ -126,7 +130,32 @@ class SshTransport(Calls):
 
     def _explain(self, ending: Ending) -> HoldfastError:
         error = explain(self._place, ending)
+        if isinstance(error, Refused):
+            # With a second factor only the user's own connection lets us in, once it lives again.
+            self._avoids_own = False
         return (self._ask_jump() or error) if error.details["why"] == JUMP else error
+
+    def _watch_silence(self) -> AbstractContextManager[Silence | None]:
+        config = self.read_config()
+        sharing = self._share(config)
+        if not sharing.is_users or config.values.get("serveraliveinterval", "0") != "0":
+            return contextlib.nullcontext()
+        timing = self._timing
+        # No command: it would wait for the login shell. A port where nothing listens: any answer is one.
+        options = ["-W", "127.0.0.1:1", *build_options(timing, sharing), *config.overrides]
+        return SilenceCheck(
+            [find_program(), *options, *target(self._place)],
+            quiet_s=timing.alive_s * (timing.alive_count + 1),
+            answer_s=timing.connect_s,
+        )
+
+    def _explain_silence(self) -> HoldfastError:
+        self._avoids_own = True
+        return CutOff(
+            f"{self.place}: nothing comes over your own ssh connection to it, and another call over it got no answer",
+            hint=f"ServerAliveInterval 15 in ~/.ssh/config, for {self._place.host}, has ssh notice by itself",
+            details={"place": self.place, "why": "cut_off"},
+        )
 
     def _ask_jump(self) -> HoldfastError | None:
         """Connect once more, unshared: only then does ssh pass on what a jump host's ssh says.
@@ -143,7 +172,7 @@ class SshTransport(Calls):
             return explain(self._place, child.ending()) if child.code is None else None
 
     def _share(self, config: SshConfig) -> Sharing:
-        if config.own_control_path:
+        if config.own_control_path and not self._avoids_own:
             return Sharing(config.own_control_path, is_users=True)
         # Calls that ssh would make alike share a connection, whichever command of the desk they come from.
         return Sharing(find_socket(f"{find_program()}\n{self._place.host}\n{config.text}"))

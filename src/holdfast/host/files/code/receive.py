@@ -21,7 +21,7 @@ from holdfast.model.errors import StorageError, UsageError
 from . import store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from holdfast.core.code.manifest import CodeEntry, Manifest
 
@@ -117,19 +117,25 @@ def _take_contents(
             raise StreamError(f"a content that was not asked for, or twice: {digest}")
         plain = [entry for entry in entries if entry.kind != LINK]
         if len(plain) < len(entries):
-            content = b"".join(reader.content(size))
+            content = b"".join(_read_content(reader, size, aside))
             found = hashlib.sha256(content).hexdigest()
             links += [(entry, os.fsdecode(content)) for entry in entries if entry.kind == LINK]
             if plain:
                 store.write_file(f"{top}/{plain[0].path}", (content,), _mode(plain[0]))
         else:
-            found = store.write_file(f"{top}/{plain[0].path}", reader.content(size), _mode(plain[0]))
+            found = store.write_file(f"{top}/{plain[0].path}", _read_content(reader, size, aside), _mode(plain[0]))
         if found != digest:
             raise StreamError(f"a content is not what its hash says: {digest}")
         for entry in plain[1:]:
             _copy(f"{top}/{plain[0].path}", top, entry)
-        os.utime(aside)  # somebody is at it
     return links
+
+
+def _read_content(reader: StreamReader, size: int, aside: str) -> Iterator[bytes]:
+    """The next content; with each piece the directory says that somebody is at it."""
+    for piece in reader.content(size):
+        os.utime(aside)
+        yield piece
 
 
 def _copy_contents(root: str, top: str, by_content: dict[str, list[CodeEntry]]) -> None:
