@@ -63,6 +63,16 @@ def test_pairs_are_aligned_and_further_lines_indented(capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == ""
 
 
+def test_json_steers_no_terminal_and_means_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """json.dumps escapes C0 alone; a terminal takes C1 (CSI is U+009B), DEL and marks of direction as well."""
+    text = "a\x1b[2J\x9b31m\x7f\u202egnp.exe \u00fc"
+    render.print_json({"name": text})
+    out = capsys.readouterr().out
+    assert json.loads(out)["name"] == text
+    assert out.replace("\n", "").isprintable()
+    assert "\u00fc" in out
+
+
 def test_json_states_its_schema_and_encodes_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     finding = Finding("disk.bytes", Level.FAIL, "/", "full", "make room")
     render.print_json({"level": Level.WARN, "findings": (finding,), "name": "\u00fc"})

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.core.control_characters import clean as make_harmless
+from holdfast.core.control_characters import clean_json
 from holdfast.core.moments import show_times
 from holdfast.desk.caller import has_colour as has_colour
 from holdfast.desk.caller import is_terminal as is_terminal
@@ -66,7 +67,7 @@ def _print_encoded(value: object) -> None:
         raise StorageError(
             "a file of the run is nested deeper than anything holdfast writes", hint="look at its files themselves"
         ) from error
-    print(text)
+    print(clean_json(text))
 
 
 def _without_nan(value: object) -> object:

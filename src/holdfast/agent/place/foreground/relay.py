@@ -18,6 +18,7 @@ from holdfast.agent.view.changes import ChangeWatch
 from holdfast.agent.view.live.attempt import read_followed
 from holdfast.agent.view.live.tail import TailReader
 from holdfast.agent.view.observe import observe_run
+from holdfast.core.control_characters import clean_json
 from holdfast.host.process import libc
 from holdfast.host.process.offload import close_all_except
 from holdfast.host.process.wait import wait_briefly
@@ -113,7 +114,7 @@ class _Child:
         if last and self._as_json:
             followed = read_followed(self._run_dir, 0 if code is None else code)
             text = json.dumps({"schema": SCHEMA, **wire.encode(followed)}, indent=1, ensure_ascii=False)
-            self._write(self._out, f"{text}\n".encode("utf-8", "backslashreplace"))
+            self._write(self._out, f"{clean_json(text)}\n".encode("utf-8", "backslashreplace"))
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):
