@@ -19,7 +19,7 @@ def clean(text: str, *, keep_newlines: bool = False) -> str:
 
 
 def clean_json(text: str) -> str:
-    """A JSON text that means the same, with such characters as escapes: json.dumps leaves DEL, C1 and marks as they are."""
+    """A JSON text that means the same, with such characters as escapes: json.dumps leaves most of them as they are."""
     return text.translate(_IN_JSON)
 
 

@@ -7,13 +7,16 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from holdfast.model.errors import HoldfastError, TooLate
 
 from .base import MOST_BYTES, Done
 from .child import Child, Ending, Late, Silence, Silent, Sink, Woken
 from .frame import build_line, make_nonce
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 MOST_AT_ONCE = 8
 """Calls at once through one connection. Source: MaxSessions is 10 by default (sshd_config(5)), and others use some."""

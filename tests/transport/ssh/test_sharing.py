@@ -147,7 +147,7 @@ def test_a_frozen_connection_of_the_users_own_is_noticed_and_gone_round(own_mast
 def test_a_quiet_command_over_the_users_own_connection_goes_on(own_master: SshTransport, link: Proxy) -> None:
     out = bytearray()
     assert own_master.follow("echo some; sleep 4; echo more", out=out.extend, err=_drop) == 0
-    assert (out, link.connections) == (b"some\nmore\n", 1)
+    assert (bytes(out), link.connections) == (b"some\nmore\n", 1)
 
 
 @pytest.mark.parametrize("obstacle", ["long", "open to others", "a file"])

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
 from holdfast.model.errors import CutOff, HoldfastError, Refused, Unreachable
 from holdfast.model.place import Place
@@ -24,6 +24,9 @@ from .command import Sharing, Timing, build_options, find_program, target
 from .config import SshConfig, read_config
 from .control import find_socket
 from .silence import SilenceCheck
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 CLOSE_LIMIT_S = 5.0
 
