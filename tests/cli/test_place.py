@@ -284,7 +284,8 @@ def test_BSSH_06_a_box_is_inspected_with_one_command(holdfast: Command, ssh_desk
     assert find_faults("place probe", found) == []
     facts = found["facts"]
     assert (facts["user"], facts["uid"]) == ("box", ssh_desk.users["box"])
-    for key in ("python", "python_version", "disks", "limits", "tools", "flock", "pidfd", "kernel", "box", "cards"):
+    held = ("cards", "memory_limit_bytes", "cpu_limit", "task_limit")
+    for key in ("python", "python_version", "disks", "limits", "tools", "flock", "pidfd", "kernel", "box", *held):
         assert key in facts
     assert facts["root"].startswith(str(ssh_desk.home("box")))
     assert any(disk["free_inodes"] is not None for disk in facts["disks"])

@@ -1,4 +1,4 @@
-"""What is to be minded of a box comes first, the clock before all else."""
+"""What is shown of a place: what is to be minded of its box comes first, and nothing of it steers a terminal."""
 
 from __future__ import annotations
 
@@ -23,17 +23,10 @@ def test_a_box_with_nothing_to_mind_has_no_warnings() -> None:
     assert list_warnings(FACTS_OF_A_BOX) == []
 
 
-@pytest.mark.parametrize(("ahead_s", "words"), [(3600.0, "3600 s ahead of"), (-6.0, "6 s behind")])
-def test_a_clock_that_is_off_is_said_first_and_once(ahead_s: float, words: str) -> None:
-    facts = replace(FACTS_OF_A_BOX, clock_ahead_s=ahead_s, warnings=("/data: 3 inodes are free",), tools={})
-    clock, *others = list_warnings(facts)
-    assert words in clock
-    assert others == ["/data: 3 inodes are free", "tar is not there"]
-    assert list_warnings(replace(facts, warnings=("/data: 3 inodes are free", clock))) == [clock, *others]
-
-
-def test_five_seconds_are_no_matter() -> None:
-    assert list_warnings(replace(FACTS_OF_A_BOX, clock_ahead_s=-5.0)) == []
+def test_what_was_found_on_a_box_comes_before_what_it_lacks() -> None:
+    found = ("its clock is 3600 s ahead of this machine's", "/data: 3 inodes are free")
+    facts = replace(FACTS_OF_A_BOX, clock_ahead_s=3600.0, warnings=found, tools={})
+    assert list_warnings(facts) == [*found, "tar is not there"]
 
 
 def test_a_place_whose_host_key_is_unknown_is_trusted_first(capsys: pytest.CaptureFixture[str]) -> None:

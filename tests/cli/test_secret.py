@@ -10,11 +10,13 @@ import subprocess
 import sys
 import threading
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.model.errors import NotPermitted, StorageError
 from holdfast.transfer.bundle.bootstrap import build_word
 from tests.canary import Canary
 from tests.cli.conftest import ENTRY
@@ -213,6 +215,45 @@ def test_bad_words_are_refused(holdfast: Command, words: tuple[str, ...], stdin:
         assert holdfast("secret", "push", "local", "A", stdin="v").code == 0
     done = holdfast("secret", *words, stdin=stdin)
     assert (done.code, seen in done.err) == (66 if "nowhere" in words else 64, True), done.err
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    """The address of a service of the test's own, on loopback: it answers with the status that its path names."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_sent = self.headers["Authorization"] == f"Bearer {CANARY}"
+            self.send_response(int(self.path.split("/")[1]) if is_sent else 400)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_words: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.requirement("PRE-14")
+def test_PRE_14_a_secret_is_proven_by_the_service_and_never_shown(holdfast: Command, service: str) -> None:
+    assert holdfast("secret", "push", "local", "TOKEN", stdin=f"{CANARY}\n").code == 0
+    for status, code, said in (
+        (200, 0, "local: TOKEN is accepted there (200)"),
+        (401, NotPermitted.exit_code, "TOKEN is refused there (401)"),
+        (500, StorageError.exit_code, "whether TOKEN works cannot be told"),
+    ):
+        done = holdfast("secret", "check", "local", "TOKEN", "--url", f"{service}/{status}")
+        assert (done.code, said in done.err) == (code, True), done
+        assert not FORMS.is_in(done.out + done.err)
+    # Its answer is its exit code: it has no form for programs, and says so without a value too.
+    done = holdfast("secret", "check", "local", "TOKEN", "--url", f"{service}/200", "--json")
+    assert (done.code, json.loads(done.out)["error"]["code"]) == (64, "usage"), done
+    assert not FORMS.is_in(done.out + done.err)
 
 
 @pytest.mark.slow

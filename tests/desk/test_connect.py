@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.desk.connect import find_place, measure_box, open_box
 from holdfast.desk.orders.journal import Step, claim_order, note_step
-from holdfast.desk.place_list import list_places
+from holdfast.desk.place_list import view_places
 from holdfast.desk.places.config import add_place
 from holdfast.desk.places.facts import read_facts, write_facts
 from holdfast.model.errors import StorageError, UsageError
@@ -89,7 +89,7 @@ def test_what_a_command_is_about_to_order_is_in_nobodys_way_at_a_new_place() -> 
 
 
 def test_an_alias_is_listed_once_something_is_known_of_it() -> None:
-    assert list_places() == []
+    assert view_places() == []
     write_facts(Place("lab", host="lab", configured=False), FACTS_OF_A_BOX)
     write_facts(Place("gone", host="gone", configured=False), FACTS_OF_A_BOX)
-    assert [view.place.name for view in list_places()] == ["lab"]
+    assert [view.place.name for view in view_places()] == ["lab"]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from holdfast.desk.secrets import check_secret
-from holdfast.model.errors import InternalError
+from holdfast.desk.secrets import check_secret, push_value
+from holdfast.model.errors import InternalError, UsageError
 from holdfast.model.place import Place
 
 if TYPE_CHECKING:
@@ -32,3 +32,12 @@ class Stranger:
 def test_a_status_that_is_none_is_an_error_with_words(answer: dict[str, Any]) -> None:
     with pytest.raises(InternalError, match="gpu1: its answer was not understood"):
         check_secret(cast("Box", Stranger(answer)), "HF_TOKEN", "https://example.org")
+
+
+@pytest.mark.requirement("XPORT-14")
+def test_XPORT_14_a_private_key_of_ssh_is_not_sent_as_a_secret() -> None:
+    box = cast("Box", Stranger({"replaced": False}))
+    with pytest.raises(UsageError, match=r"private key of ssh.*nothing was sent"):
+        push_value(box, "KEY", b"\n-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n")
+    account = b'{"private_key": "-----BEGIN PRIVATE KEY-----"}'
+    assert push_value(box, "GOOGLE", account) == {"replaced": False}, "a credential of a cloud has a key within"

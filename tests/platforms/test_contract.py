@@ -139,6 +139,15 @@ def test_a_start_is_proven_there(conforming: Conforming, run_id: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.requirement("BSSH-03")
+def test_an_end_within_the_look_is_said_with_its_code(conforming: Conforming, run_id: str) -> None:
+    answer = conforming.platform.submit(_order(run_id, "sh", "-c", "sleep 1; exit 9"), prove_s=20)
+    assert answer.started is not None
+    assert isinstance(answer.started.state, Ended)
+    assert (answer.started.exit_code, answer.started.state.refusal) == (9, None)
+
+
+@pytest.mark.slow
 def test_a_start_that_fails_is_said_with_its_reason(conforming: Conforming, run_id: str) -> None:
     answer = conforming.platform.submit(_order(run_id, "/no/such/program"), prove_s=0)
     assert answer.started is not None

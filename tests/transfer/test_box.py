@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import stat
 import subprocess
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.model import wire
 from holdfast.model.errors import (
     CutOff,
     InternalError,
@@ -26,7 +29,9 @@ from holdfast.model.record import replace
 from holdfast.transfer.answers import read_answer, read_error
 from holdfast.transfer.box import BROKEN_PYTHON
 from holdfast.transfer.bundle import bootstrap, hf, receive
+from holdfast.transfer.contact import ENTRY
 from holdfast.transport.base import Done
+from tests.each import each
 from tests.transfer.boxes import bundle_of, calls_of, is_used, list_pythons, make_box, pack, remove_tree
 from tests.waiting import LONG_S, wait_until
 
@@ -69,6 +74,13 @@ def test_BSSH_06_a_box_is_inspected_before_it_is_used(new_box: Box) -> None:
     assert "open files" in facts.limits
     assert facts.tools.get("tar", "").endswith("/tar")
     assert facts.clock_ahead_s is not None
+
+
+@each("ahead_s, said", [(3600.0, "3600 s ahead of"), (-6.2, "6 s behind"), (4.0, "")])
+def test_a_clock_that_is_off_is_the_first_of_the_warnings(box: Box, ahead_s: float, said: str) -> None:
+    facts = replace(box.ensure(), warnings=("/data: 3 inodes are free",))
+    found = box._keep({**wire.encode(facts), "clock_epoch_s": time.time() + ahead_s})
+    assert found.warnings == (*([f"its clock is {said} this machine's"] if said else []), *facts.warnings)
 
 
 def test_another_desk_finds_the_bundle_there(box: Box, box_root: Path) -> None:
@@ -597,7 +609,23 @@ def test_who_knows_the_box_does_not_wait_for_another_who_meets_it(box: Box) -> N
 
 
 def test_the_place_is_told_and_more_environment(box: Box) -> None:
+    """The command there names the place, and its lines are as wide as the desk's terminal."""
     box.ensure()
-    done = box.run(("doctor", "--json"), env={"COLUMNS": "60"}, limit_s=LONG_S)
-    assert done.code in {0, 1, 78}, done.err
-    assert json.loads(done.out)
+    unknown = box.run(("show", "nothing"), limit_s=LONG_S)
+    assert (unknown.code, b"holdfast ls --on gpu1" in unknown.err) == (66, True), unknown.err
+    shown = [box.run(("explain", "U8"), env={"COLUMNS": width}, limit_s=LONG_S).out for width in ("60", "90")]
+    widest = [max(len(line) for line in out.decode().splitlines()) for out in shown]
+    assert 50 < widest[0] <= 60 < widest[1] <= 90, shown
+
+
+def test_an_entry_is_not_told_the_place(box: Box) -> None:
+    """A job that it starts would inherit the variable."""
+    facts = box.ensure()
+
+    def list_told(*argv: str) -> dict[str, str]:
+        words = box._build_words(facts, argv, {"MINE": "yes"}, "mark")
+        told: dict[str, str] = json.loads(base64.b64decode("".join(words[words.index("mark") + 1 :])))["env"]
+        return told
+
+    assert list_told("ls") == {"HOLDFAST_PLACE": "gpu1", "MINE": "yes"}
+    assert list_told(ENTRY, "submit") == {"MINE": "yes"}

@@ -14,7 +14,6 @@ from holdfast.transport.open import open_transport
 from tests.waiting import LIMIT_S, LONG_S, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.sshd import Sshd
@@ -25,10 +24,8 @@ ODD = "ü\n'\"!$HOME `x` \\ \udcff"
 
 
 @pytest.fixture
-def ssh_box(ssh_desk: Sshd) -> Iterator[Box]:
-    box = open_box("box")
-    yield box
-    box.transport.close()
+def ssh_box(ssh_desk: Sshd) -> Box:
+    return open_box("box")
 
 
 def open_box(user: str, root: Path | None = None) -> Box:
@@ -54,7 +51,6 @@ def test_a_box_is_met_whatever_its_login_shell(ssh_desk: Sshd, user: str) -> Non
     done = box.run(("show", ODD), limit_s=LONG_S)
     assert done.code == 66
     assert "ü\\n'\"!$HOME `x`".replace("'", "\\'").encode() in done.err
-    box.transport.close()
 
 
 @pytest.mark.slow
@@ -70,7 +66,6 @@ def test_two_accounts_share_a_sticky_root(ssh_desk: Sshd) -> None:
         assert box.run(("run", "--gpus", "0", "--name", user, "--", "true"), limit_s=LONG_S).code == 0
         listed = json.loads(box.run(("ls", "--json"), limit_s=LONG_S).out)
         assert user in {run["name"] for run in listed["runs"]}
-        box.transport.close()
     owners = {path.name.rpartition("-")[2]: path.stat().st_uid for path in root.glob(".agent-*")}
     assert owners == {str(ssh_desk.users[user]): ssh_desk.users[user] for user in ("box", "other")}
 

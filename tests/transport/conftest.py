@@ -1,4 +1,4 @@
-"""Transports for the tests, and what they leave ended."""
+"""Transports for the tests."""
 
 from __future__ import annotations
 
@@ -20,19 +20,17 @@ if TYPE_CHECKING:
 @pytest.fixture
 def connect(ssh_desk: Sshd) -> Iterator[Callable[..., SshTransport]]:
     """Make a transport to an account of the box: ``connect("box", via=link.port, alive_s=1)``."""
-    made: list[tuple[SshTransport, str]] = []
+    made: list[str] = []
 
     def make(
         user: str = "box", *, via: int | None = None, timing: Timing | None = None, **settings: str | int
     ) -> SshTransport:
         alias = ssh_desk.alias(user, via=via, **{name: str(value) for name, value in settings.items()})
-        transport = SshTransport(Place("gpu1", host=alias), timing=timing)
-        made.append((transport, alias))
-        return transport
+        made.append(alias)
+        return SshTransport(Place("gpu1", host=alias), timing=timing)
 
     yield make
-    for transport, alias in made:
-        transport.close()
+    for alias in made:
         ssh_desk.forget(alias)
 
 

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -111,6 +112,23 @@ def test_a_limit_ends_the_call_and_says_that_the_effect_is_unknown(transport: Tr
         transport.run("echo begun; exec sleep 1000", limit_s=0.7)
     assert "not known" in caught.value.hint
     assert caught.value.exit_code == 69
+
+
+@pytest.mark.requirement("XPORT-05")
+@pytest.mark.gotcha("U12")
+def test_XPORT_05_input_that_is_not_taken_any_more_ends_the_call(transport: Transport) -> None:
+    """As when a receiver hangs in a file system, or is stopped, while its sshd answers."""
+    assert isinstance(transport, Calls)
+    transport.stall_s = 1.0
+
+    def send_slowly() -> Iterator[bytes]:
+        yield b"x" * 1000
+        time.sleep(1.5)  # our own time to read the next piece is no stall
+        yield from (b"x" * (1 << 16) for _ in range(10_000))
+
+    with pytest.raises(TooLate, match=r"no answer within 1 s \(it takes no more of what is sent\)"):
+        transport.run("exec sleep 6", stdin=send_slowly(), limit_s=LIMIT_S)
+    assert transport.run("sleep 2; cat", stdin=b"read late", limit_s=LIMIT_S).out == b"read late"
 
 
 def test_a_call_that_found_no_place_among_the_others_says_that_nothing_was_sent(transport: Transport) -> None:

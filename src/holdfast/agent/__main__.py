@@ -56,7 +56,6 @@ ENTRIES = {
     "notify": "place.secrets.trial",
     "roster": "place.data.roster",
     "send": "place.data.send",
-    "remove-unused": "place.unused",
     "secret": "place.secrets.entry",
     "slurm": "place.slurm",
     "slurm-lead": "place.nodes.lead",

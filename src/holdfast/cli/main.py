@@ -85,7 +85,8 @@ def may_name_place(arguments: list[str]) -> bool:
             break
         if word.startswith("--on") or ":" in word:
             return True
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    stated = os.environ.get("XDG_CONFIG_HOME", "")  # as `settings.user_file.config_home`, which loads much
+    config = stated if os.path.isabs(stated) else os.path.expanduser("~/.config")
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
     return os.path.exists(f"{config}/holdfast/places.toml") or os.path.exists(f"{state}/holdfast/places")
 

@@ -21,9 +21,5 @@ def find_desk() -> str:
 
 def name_author() -> str:
     """Both, as ``anna@desk``."""
-    return join_author(find_user(), find_desk())
-
-
-def join_author(user: str, desk: str) -> str:
-    """``anna@desk``, from what an order says."""
+    user, desk = find_user(), find_desk()
     return f"{user}@{desk}" if desk else user

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 
 from holdfast.agent.view.find import find_run, require_readable
@@ -13,7 +12,7 @@ from holdfast.desk.route.router import split_run
 from holdfast.desk.runs import registry
 from holdfast.desk.terminal import ReceivedSignals, drain, listening
 from holdfast.host.formats.copy_mark import read_mark
-from holdfast.model.errors import EXIT_STOPPED, HoldfastError, NoSuchRun, StorageError, UsageError
+from holdfast.model.errors import HoldfastError, NoSuchRun, StorageError, UsageError
 from holdfast.model.place import LOCAL
 from holdfast.model.record import record
 from holdfast.transfer.contact import ENTRY
@@ -39,7 +38,7 @@ class Interrupted(Exception):
     def __init__(self, number: int) -> None:
         """`number` is the signal's."""
         super().__init__()
-        self.code = EXIT_STOPPED if number == signal.SIGINT else 128 + number
+        self.code = 128 + number
 
 
 def parse_source(text: str) -> FetchSource:

@@ -20,7 +20,6 @@ REACHED = "here"
 NEEDED = ("tar",)
 """Tools whose absence is a warning; what else is missing is only named."""
 MOST_PARTITIONS = 50
-CLOCK_TOLERANCE_S = 5.0
 
 
 @record
@@ -87,14 +86,9 @@ def describe_place(view: PlaceView) -> PlacePage:
 
 
 def list_warnings(facts: BoxFacts, place: Place | None = None) -> list[str]:
-    """What to mind on the box, the clock first: every time that it states is off by as much."""
-    ahead = facts.clock_ahead_s
-    clock = [words for words in facts.warnings if words.startswith("its clock")]
-    if not clock and ahead is not None and abs(ahead) > CLOCK_TOLERANCE_S:
-        clock = [f"its clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"]
+    """What to mind on the box."""
     missing = [f"{name} is not there" for name in NEEDED if name not in facts.tools]
-    rest = (words for words in facts.warnings if words not in clock)
-    return [*clock, *rest, *missing, *_list_unknown_partitions(facts, place)]
+    return [*facts.warnings, *missing, *_list_unknown_partitions(facts, place)]
 
 
 def _list_unknown_partitions(facts: BoxFacts, place: Place | None) -> list[str]:
@@ -112,7 +106,7 @@ def view_place(place: Place) -> PlaceView:
     return PlaceView(place, source if place.host or place.root else "this machine", stored.facts, stored.problem)
 
 
-def list_places() -> list[PlaceView]:
+def view_places() -> list[PlaceView]:
     """All configured places, then the aliases of ssh of which something is kept.
 
     Raises:

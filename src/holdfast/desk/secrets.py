@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 LIMIT_S = 60.0
 MOST_NETRC_BYTES = 1 << 20
 LONGEST_WORD = 200
+SSH_KEY = b"-----BEGIN OPENSSH PRIVATE KEY-----"
+"""How ssh-keygen's file begins. Source: PROTOCOL.key of OpenSSH. Other keys are parts of credentials that jobs need."""
 _OK, _REDIRECTED, _FAILED = 200, 300, 400
 _REFUSED = (401, 403)
 
@@ -42,6 +44,11 @@ def push_value(box: Box, name: str, value: bytes) -> dict[str, Any]:
         raise UsageError(f"the value for {name} is empty", hint="nothing was sent")
     if len(value) > MOST_BYTES:
         raise UsageError(f"the value for {name} is larger than {MOST_BYTES // 1024} KiB", hint="nothing was sent")
+    if value.lstrip().startswith(SSH_KEY):
+        raise UsageError(
+            f"the value for {name} is a private key of ssh, which stays on its machine; nothing was sent",
+            hint="make a key on the box (ssh-keygen) and allow it where it is to be used: a deploy key, for one",
+        )
     return _ask(box, {"action": "push", "name": name, "value": base64.b64encode(value).decode("ascii")})
 
 

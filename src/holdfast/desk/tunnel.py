@@ -10,19 +10,17 @@ from __future__ import annotations
 import os
 import re
 import select
-import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
 
 from holdfast.desk.terminal import ReceivedSignals, drain, listening, say
-from holdfast.model.errors import EXIT_STOPPED, PlaceError, ResourceBusy, UsageError
+from holdfast.model.errors import PlaceError, ResourceBusy, UsageError
 from holdfast.model.place import Place
 from holdfast.model.record import record
-from holdfast.transport.ssh.forward import Forward, ForwardingTransport
+from holdfast.transport.ssh.forward import LOOPBACK, Forward, ForwardingTransport
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-LOOPBACK = "127.0.0.1"
 MOST_PORTS = 32
 HIGHEST = 65535
 FIRST_FREE = 1024
@@ -160,7 +158,7 @@ class _Holding:
                 pause_s = FIRST_PAUSE_S
             self._rest(pause_s)
             pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
-        return EXIT_STOPPED if self._heard[0] == signal.SIGINT else 128 + self._heard[0]
+        return 128 + self._heard[0]
 
     def _connect(self) -> None:
         self._out, self._up = b"", False

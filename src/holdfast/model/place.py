@@ -89,7 +89,9 @@ class BoxFacts:
     ``syscall``, ``none``). `tools` are paths by name (tar, rsync, git ...; absent: not there). `limits` are
     those of the login in words of ``ulimit`` (None: unlimited). `clock_epoch_s` is the box's clock and `measured_at`
     (ISO UTC) the desk's: `clock_ahead_s` is how far the box is ahead, None until the desk has compared. `warnings` are
-    for people. `login_path` is the PATH of a login shell there, of a place whose jobs get such an environment.
+    for people. `cpus` and `memory_bytes` are the machine's; `cpu_limit` (cores, 1.5 is one and a half),
+    `memory_limit_bytes` and `task_limit` what the control groups around the login allow of it (None: no limit found).
+    `login_path` is the PATH of a login shell there, of a place whose jobs get such an environment.
     `slurm` is what was measured of the Slurm of a place of that kind.
     """
 
@@ -111,6 +113,9 @@ class BoxFacts:
     containment: str = ""
     cpus: int | None = None
     memory_bytes: int | None = None
+    cpu_limit: float | None = None
+    memory_limit_bytes: int | None = None
+    task_limit: int | None = None
     driver: str | None = None
     cards: tuple[CardFacts, ...] = ()
     disks: tuple[DiskFacts, ...] = ()

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from holdfast.core.control_characters import one_line
 from holdfast.host.clock import format_utc
@@ -87,6 +88,15 @@ class Box:
         with self._meeting:
             known = self._get_known()  # another thread may have met it meanwhile
             return known if known is not None else self._meet()[0]
+
+    def prepare(self, *, sends: bool) -> None:
+        """Meet the box, if that is still to be done, which may take minutes; `sends`: a call has input to be read once.
+
+        For whoever is about to turn signals into numbers: until then each ends the command.
+        """
+        self.ensure()
+        if sends:
+            self._prove()
 
     def probe(self) -> BoxFacts:
         """Measure the box now, whatever is known; the bundle there is proven, file by file, and mended."""
@@ -237,7 +247,8 @@ class Box:
     def _mend_if_broken(self, code: int, said: bytes) -> None:
         """After a failure that is our own by its words: a job, too, may end with these codes. As `_mend`."""
         if code in FAULTY_CODES and any(mark in said for mark in FAULTS):
-            self._mend()
+            with suppress(PlaceError):  # what was answered is the answer, whatever comes of another look
+                self._mend()
 
     def _mend(self) -> None:
         """Was the bundle damaged? What a command had done until then is not known.
@@ -310,7 +321,8 @@ class Box:
         warnings = facts.warnings
         if abs(ahead) > CLOCK_TOLERANCE_S:
             way = "ahead of" if ahead > 0 else "behind"
-            warnings = (*warnings, f"its clock is {abs(ahead):.0f} s {way} this machine's")
+            # Every time that it states is off by as much, so that comes first.
+            warnings = (f"its clock is {abs(ahead):.0f} s {way} this machine's", *warnings)
         self.facts = replace(facts, clock_ahead_s=ahead, warnings=warnings)
         self._remember(self.facts)
         return self.facts
@@ -320,8 +332,9 @@ class Box:
     def _build_words(
         self, facts: BoxFacts, argv: Sequence[str], env: Mapping[str, str] | None, mark: str
     ) -> tuple[str, ...]:
-        environ = {"HOLDFAST_PLACE": self.place.name, **(env or {})}
-        pieces = bootstrap.build_call(argv, environ)
+        # An internal entry answers a program, and what it starts must not inherit the variable.
+        told = {} if ENTRY in argv[:1] else {"HOLDFAST_PLACE": self.place.name}
+        pieces = bootstrap.build_call(argv, {**told, **(env or {})})
         if len(pieces) * bootstrap.PIECE > LONGEST_LINE - 2 * bootstrap.PIECE:
             raise UsageError(
                 f"the command line is too long to be sent to {self.place.name}", hint="put it into a file or a script"

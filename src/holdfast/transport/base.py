@@ -85,10 +85,6 @@ class Transport(Protocol):
         """Run a command on this process's terminal, until it ends; its exit code. Nothing of it is framed."""
         ...
 
-    def close(self) -> None:
-        """Give up what is kept for further calls, if anything is."""
-        ...
-
 
 def check_call(script: str, words: Sequence[str]) -> None:
     """Refuse what some login shell would read otherwise than it is meant.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.errors import HoldfastError, TooLate
 
 from .base import MOST_BYTES, Done
-from .child import Child, Ending, Late, Silence, Silent, Sink, Woken
+from .child import STALL_S, Child, Ending, Late, Silence, Silent, Sink, Woken
 from .frame import build_line, make_nonce
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ class Calls:
     name: str
     place: str
     """The place's name, for messages and details."""
+    stall_s = STALL_S
+    """How long input may stand still, as of `Child.serve`."""
 
     def __init__(self) -> None:
         """Nothing is started before the first call."""
@@ -56,9 +58,6 @@ class Calls:
         """The error for a link on which nothing gets through."""
         raise NotImplementedError
 
-    def close(self) -> None:
-        """As of `base.Transport`: nothing is kept."""
-
     def run(
         self,
         script: str,
@@ -81,9 +80,11 @@ class Calls:
             with contextlib.closing(child):
                 child.send(stdin)
                 try:
-                    child.serve(out.add, err.add, deadline=deadline)
+                    child.serve(out.add, err.add, deadline=deadline, stall_s=self.stall_s)
                 except Late as late:
-                    raise self._too_late(limit_s, *_describe(late, self.place)) from None
+                    raise self._too_late(
+                        self.stall_s if late.stalled else limit_s, *_describe(late, self.place)
+                    ) from None
                 if child.code is None:
                     raise self._explain(child.ending())
                 return Done(code=child.code, out=out.join(), err=err.join(), cut=out.cut or err.cut)
@@ -151,6 +152,8 @@ class _Kept:
 def _describe(late: Late, place: str) -> tuple[str, str]:
     """What was seen of a call that ended too late, and what to do."""
     hint = "ask again: whether it had an effect there is not known"
+    if late.stalled:
+        return "it takes no more of what is sent", hint
     if late.begun:
         return "it began, and did not end", hint
     return "it has not begun", f"{hint}; if it stays so, see that a login at {place} comes to its end"

@@ -13,7 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Protocol
+from typing import IO, Protocol
 
 from holdfast.model.record import record
 
@@ -24,6 +24,8 @@ TAIL_BYTES = 4096
 """How much of the end of standard error is kept for messages."""
 GRACE_S = 0.5
 """How long a child may take to leave by itself, or after a signal."""
+STALL_S = 300.0
+"""How long input may stand still while nothing comes, either: a file system there may sync a large file meanwhile."""
 LOOK_S = 0.05
 """How often we look whether the child has ended while somebody else holds one of its pipes open."""
 
@@ -46,12 +48,12 @@ class Ending:
 
 
 class Late(Exception):
-    """The deadline has passed. `begun`: the command there had started."""
+    """The deadline has passed. `begun`: the command there had started. `stalled`: it took no more of its input."""
 
-    def __init__(self, *, begun: bool) -> None:
-        """Nothing but the fact."""
+    def __init__(self, *, begun: bool, stalled: bool = False) -> None:
+        """Nothing but the facts."""
         super().__init__()
-        self.begun = begun
+        self.begun, self.stalled = begun, stalled
 
 
 class Woken(Exception):
@@ -108,6 +110,7 @@ class Child:
             self._selector.register(fd, selectors.EVENT_READ)
         self._pieces: Iterator[bytes] = iter(())
         self._unsent = memoryview(b"")
+        self._sends = False
 
     @property
     def begun(self) -> bool:
@@ -125,6 +128,7 @@ class Child:
         self._pieces = iter((data,) if isinstance(data, bytes) else data)
         if stdin is not None and not stdin.closed:
             os.set_blocking(stdin.fileno(), False)
+            self._sends = True
             if stdin.fileno() not in self._selector.get_map():
                 self._selector.register(stdin, selectors.EVENT_WRITE)
 
@@ -137,24 +141,30 @@ class Child:
         start_deadline: float | None = None,
         wake: tuple[int, Callable[[], bool]] | None = None,
         silence: Silence | None = None,
+        stall_s: float = STALL_S,
     ) -> None:
         """Move bytes until the answer is whole, or the child has ended without one.
 
         `deadline` and `start_deadline` (until the command begins) are moments of `time.monotonic`. `wake` has a
         descriptor and what is called when it becomes readable. `silence` is told of what comes, and of nothing.
+        `stall_s`: how long no byte may move while there is input to be sent.
 
         Raises:
-            Late: a deadline passed.
+            Late: a deadline passed, or the input stands still.
             Silent: `silence` says so.
             Woken: what `wake` calls answered True.
         """
         sinks = {fd: out if stream is self._out else err for fd, stream in self._streams.items()}
         if wake is not None:
             self._selector.register(wake[0], selectors.EVENT_READ)
+        moved_at = time.monotonic()
         try:
             while not (self.code is not None or self._is_hopeless()):
                 end = deadline if self.begun else _earliest(deadline, start_deadline)
-                ready = self._wait(end, None if silence is None else silence.due)
+                until = None if silence is None else silence.due
+                ready = self._wait(end, _earliest(until, moved_at + stall_s) if self._sends else until)
+                if not ready and self._sends and time.monotonic() - moved_at >= stall_s:
+                    raise Late(begun=self.begun, stalled=True)
                 if silence is not None:
                     silence.note(heard=any(fd in sinks for fd in ready))
                 for fd in ready:
@@ -164,6 +174,8 @@ class Child:
                         self._write()
                     elif wake[1]():
                         raise Woken
+                if ready:
+                    moved_at = time.monotonic()  # the time in which the next piece was read here is not the box's
         finally:
             if wake is not None:
                 self._selector.unregister(wake[0])
@@ -247,8 +259,7 @@ class Child:
         if not self._unsent:
             piece = next(self._pieces, None)
             if piece is None:
-                self._selector.unregister(stdin)
-                stdin.close()
+                self._close_input(stdin)
                 return
             self._unsent = memoryview(piece)
         try:
@@ -256,8 +267,12 @@ class Child:
         except BlockingIOError:
             pass
         except BrokenPipeError:  # it reads no further; what it answers says the rest
-            self._selector.unregister(stdin)
-            stdin.close()
+            self._close_input(stdin)
+
+    def _close_input(self, stdin: IO[bytes]) -> None:
+        self._selector.unregister(stdin)
+        stdin.close()
+        self._sends = False
 
 
 def _earliest(one: float | None, other: float | None) -> float | None:

@@ -533,7 +533,7 @@ def test_a_copy_that_cannot_go_on_is_warned_of(run: Run, work: Path) -> None:
 
 
 @pytest.mark.gotcha("U35")
-@pytest.mark.requirement("RAIL-11", "PRE-14")
+@pytest.mark.requirement("RAIL-11")
 def test_RAIL_11_online_needs_a_credential_which_is_never_shown(run: Run, work: Path) -> None:
     assert level(run(tracker=TrackerMode.ONLINE), "tracker") is Level.FAIL
     found = run(tracker=TrackerMode.ONLINE, environ={"WANDB_API_KEY": "verysecret"})

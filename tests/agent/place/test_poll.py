@@ -14,6 +14,7 @@ import pytest
 import holdfast
 from holdfast.agent.place.poll import take_most
 from holdfast.agent.requests import write_request
+from holdfast.agent.view.runs.roots import choose_root
 from holdfast.desk.runs.answer import read_answer
 from holdfast.host.clock import utc_now
 from holdfast.host.process.processes import identify_self
@@ -57,7 +58,7 @@ def test_unfinished_runs_always_and_the_newest_ended_ones(runs: str) -> None:
         make_run(runs, run_id(number), ended())
     code, (answer,) = poll("--limit", "2")
     assert (code, ids(answer)) == (0, [run_id(5), run_id(4), run_id(1)])
-    assert (answer["schema"], answer["total"], answer["known"], answer["complete"]) == (1, 5, 5, False)
+    assert (answer["schema"], answer["known"], answer["complete"]) == (1, 5, False)
     assert answer["runs"][2]["vanished"] is False
     (more,) = poll("--limit", "0", run_id(2), run_id(9))[1]
     assert (ids(more), more["absent"]) == ([run_id(1), run_id(2)], [run_id(9)])
@@ -79,11 +80,12 @@ def test_only_the_runs_that_are_named(runs: str) -> None:
     assert (ids(answer), answer["absent"], answer["complete"]) == ([run_id(2)], [run_id(3)], False)
 
 
-def test_roots_that_are_named_and_those_that_cannot_be_read(runs: str, tmp_path: Path) -> None:
+def test_a_runs_root_that_cannot_be_read_is_named(runs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(runs, run_id(1), ended())
-    make_run(str(tmp_path / "other"), run_id(2), ended())
-    (answer,) = poll("--root", str(tmp_path / "other"), "--root", "/nowhere/runs")[1]
-    assert (ids(answer), answer["missing_roots"], answer["complete"]) == ([run_id(2)], ["/nowhere/runs"], True)
+    choose_root(runs)
+    monkeypatch.setenv("HOLDFAST_RUNS", "/nowhere/runs")
+    (answer,) = poll()[1]
+    assert (ids(answer), answer["missing_roots"], answer["complete"]) == ([run_id(1)], ["/nowhere/runs"], True)
     assert not read_answer("gpu1", answer, at="2026-11-22T10:00:00.000Z").complete
 
 

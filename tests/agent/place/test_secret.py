@@ -136,6 +136,26 @@ def test_XPORT_13_storage_shared_with_others_is_refused_and_a_network_home_is_sa
     assert "on a network (nfs4)" in push("A", b"value")["notice"]
 
 
+@pytest.mark.requirement("XPORT-13")
+@pytest.mark.parametrize("kind", ["nfs4", "ext4"])
+def test_XPORT_13_a_netrc_that_is_a_link_to_shared_storage_gets_no_secret(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    assert not kept.exists()
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    (shared / "netrc").write_text("machine a.org login me password one\n")
+    (Path.home() / ".netrc").symlink_to(shared / "netrc")
+    if kind == "ext4":
+        shared.chmod(0o777)
+    monkeypatch.setattr(
+        secret_files, "filesystem_of", lambda path: (kind, "0:50") if path == str(shared) else ("ext4", "8:1")
+    )
+    with pytest.raises(NotPermitted, match=r"shared storage \(nfs4\)" if kind == "nfs4" else "written by others"):
+        secret.carry_out({"action": "netrc", "machine": "b.org", "words": {"password": CANARY}})
+    assert CANARY not in (shared / "netrc").read_text()
+
+
 @pytest.mark.slow
 def test_many_at_once_are_each_whole(kept: Path) -> None:
     values = [bytes([65 + n]) * 30_000 for n in range(8)]

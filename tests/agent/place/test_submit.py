@@ -11,9 +11,10 @@ import pytest
 
 from holdfast.agent.control.job.ordered import prepare_job
 from holdfast.agent.view.source_change import find_change
+from holdfast.core.job.setup import put_setup_first
 from holdfast.model import wire
 from holdfast.model.errors import PreflightFailed
-from holdfast.model.job import DiskNeeds
+from holdfast.model.job import DiskNeeds, JobSpec
 from holdfast.model.order import CodeRef
 from holdfast.model.record import replace
 from holdfast.store.index import Index
@@ -144,8 +145,13 @@ def test_setup_reaches_the_job_and_its_command_stays_visible(order_box: OrderBox
     )
     assert order_box.ended() == 0
     assert Path(order_box.run_dir(), "attempts/1/output.log").read_text() == "hello it's $HOME\n"
-    command = json.loads(Path(order_box.run_dir(), wire.RUN).read_text())["job"]["command"]
-    assert command[-5:] == ["sh", "-c", 'echo "$GREETING" "$1"', "x", "it's $HOME"]
+    job = wire.decode(JobSpec, json.loads(Path(order_box.run_dir(), wire.RUN).read_text())["job"])
+    command = ("sh", "-c", 'echo "$GREETING" "$1"', "x", "it's $HOME")
+    assert (job.command, job.setup) == (command, ("export GREETING=hello",))
+    # What is executed: the line of setup stands before the user's words, which are all there.
+    executed = put_setup_first(job).command
+    assert executed[-5:] == command
+    assert "{ export GREETING=hello\n}" in executed[:-5][2]
 
 
 def test_who_types_on_the_box_finds_the_run(order_box: OrderBox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,13 +160,6 @@ def test_who_types_on_the_box_finds_the_run(order_box: OrderBox, monkeypatch: py
     monkeypatch.delenv("HOLDFAST_RUNS")
     with Index() as index:
         assert order_box.root in index.roots()
-
-
-def test_what_only_the_answer_needs_does_not_reach_the_job(order_box: OrderBox) -> None:
-    told = {"HOLDFAST_PLACE": "gpu1", "COLUMNS": "40", "NO_COLOR": "1", "MINE": "yes"}
-    order_box.submit(make_order("sh", "-c", "echo ${HOLDFAST_PLACE-} ${COLUMNS-} ${NO_COLOR-} $MINE"), environ=told)
-    order_box.ended()
-    assert Path(order_box.run_dir(), "attempts/1/output.log").read_text() == "yes\n"
 
 
 def test_paths_are_those_of_the_box() -> None:

@@ -58,6 +58,7 @@ def test_data_is_pushed_proven_and_checked_before_a_job(place: Path, holdfast: C
 
 
 @pytest.mark.slow
+@pytest.mark.requirement("STOR-06")
 def test_this_machine_is_a_place_too(holdfast: Command, tmp_path: Path) -> None:
     (tmp_path / "slow").mkdir()
     (tmp_path / "slow" / "x.bin").write_bytes(b"x" * 5000)

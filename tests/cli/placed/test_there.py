@@ -95,6 +95,9 @@ def test_XPORT_07_after_a_cut_the_run_that_was_to_be_stopped_is_looked_at(
 ) -> None:
     assert isolated_environment
     live, old = run_id(2), run_id(1)
+    asked = _Box(answer())
+    assert "whether it had an effect there is not known" in cut(monkeypatch, asked, verb, "digits")
+    assert asked.answers, "which run is meant is not known here: the place is not asked for all it has"
     registry.record_poll(read_answer("gpu1", answer(row(2), over(1)), at=utc_now()))
     looked = answer({**row(2), "condition": "stopping"})
     assert cut(monkeypatch, _Box(looked), verb, "digits") == (

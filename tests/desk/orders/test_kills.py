@@ -6,7 +6,10 @@ nothing differs. Every step is taken by ``make soak``.
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +19,7 @@ from tests.agent.killing import FRONT_NAME, build_library
 from tests.budget import examples
 from tests.desk.orders.ordering import PLACE, Desk
 from tests.proxy import Proxy
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,3 +114,29 @@ def test_a_link_that_is_cut_while_an_order_is_answered_leaves_one_run(ssh_desk: 
         desk.clear()
         outputs = {(desk.root / run_id / "attempts/1/output.log").read_text() for run_id in desk.list_runs()}
         assert outputs == {"ran\n"}
+
+
+@pytest.mark.requirement("XPORT-07")
+def test_a_desk_that_is_ended_while_it_waits_for_json_has_not_seen_the_end(near: Desk, tmp_path: Path) -> None:
+    """Seen: the order counted as answered, and the same command began a second run."""
+    job = f"echo x >> {tmp_path}/ran; until [ -e {tmp_path}/go ]; do sleep 0.1; done; exit 9"
+    words = ("run", "--on", PLACE, "--json", "--", "sh", "-c", job)
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *words],
+        cwd=near.tree,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as first:
+        wait_until(lambda: _count(tmp_path), what="the job runs")
+        (run_id,) = near.list_runs()
+        wait_until(lambda: list_orders(read_journal(PLACE))[run_id].step is Step.FOLLOWED, what="it is followed")
+        first.terminate()
+        out, _ = first.communicate(timeout=LIMIT_S)
+    assert (first.returncode, out) == (143, b"")
+    (tmp_path / "go").touch()
+    again = near.say(*words)
+    assert (again.returncode, json.loads(again.stdout)["run_id"]) == (9, run_id), again.stderr
+    assert (near.list_runs(), _count(tmp_path)) == ({run_id}, 1)
+    # Now it was seen: the same command begins another one.
+    assert json.loads(near.say(*words).stdout)["run_id"] != run_id

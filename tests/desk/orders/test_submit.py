@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from holdfast.core.job.job_hash import hash_job
-from holdfast.desk.orders.build import Draft
+from holdfast.desk.orders.build import Draft, draft_job
 from holdfast.desk.orders.journal import Step, hold_order, list_orders, note_end, read_journal
 from holdfast.desk.orders.submit import submit_draft
 from holdfast.desk.runs import registry
@@ -23,6 +23,7 @@ from holdfast.model.errors import (
     Taken,
     TooLate,
     Unreachable,
+    UsageError,
 )
 from holdfast.model.job import JobSpec
 from holdfast.model.order import RunRef
@@ -294,3 +295,19 @@ def test_a_command_that_was_cut_off_while_it_followed_goes_on_with_its_run_until
         seen = Sighting("gpu1", ended, utc_now(), "agent", Reach.HERE, "succeeded", ended=True, exit_code=0)
         registry.record_poll(Poll("gpu1", utc_now(), {ended: seen}))
     assert submit(FakePlatform(), follow=True).ref.run_id not in {run_id, beside}
+
+
+@pytest.mark.requirement("XPORT-11")
+@pytest.mark.parametrize(
+    "job",
+    [
+        JobSpec("job", ("python", "t.py", "--api-key", "c4n4ry51"), "/w"),
+        JobSpec("job", ("true",), "/w", env={"DATA": "https://b.example/x?X-Amz-Signature=c4n4ry51c4n4ry51"}),
+    ],
+)
+def test_XPORT_11_a_job_with_a_secret_is_refused_before_it_is_shown_or_sent(job: JobSpec) -> None:
+    """Seen: the dry run printed it, and the box refused it when its code had been pushed."""
+    with pytest.raises(UsageError, match="looks like a secret") as caught:
+        draft_job(job, {}, send_code=False)
+    assert "c4n4ry" not in str(caught.value)
+    assert "holdfast secret push" in caught.value.hint

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.main import may_name_place
 from holdfast.desk.places.config import add_place, places_path, read_places, remove_place
+from holdfast.desk.runs.presence import has_places
 from holdfast.model.errors import NotPermitted, StorageError, UsageError
 from holdfast.model.place import Place
 
@@ -32,8 +34,15 @@ def test_without_a_file_there_is_no_place(config: Path) -> None:
 
 
 def test_a_relative_directory_is_ignored(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By those, too, who only look whether there are places."""
+    add_place(Place("a", host="a"))
+    monkeypatch.chdir(config.parents[2])
     monkeypatch.setenv("XDG_CONFIG_HOME", "config")
+    assert os.path.exists("config/holdfast/places.toml")
+    assert (has_places(), may_name_place(["ls"])) == (False, False)
     assert places_path() == f"{os.environ['HOME']}/.config/holdfast/places.toml"
+    add_place(Place("a", host="a"))
+    assert (has_places(), may_name_place(["ls"])) == (True, True)
 
 
 def test_places_come_and_go(config: Path) -> None:

@@ -132,6 +132,7 @@ def test_facts_have_room_for_nothing_secret() -> None:
             "driver",
         ),
         *("cards", "disks", "tools", "limits", "warnings", "login_path", "slurm"),
+        *("cpu_limit", "memory_limit_bytes", "task_limit"),
     }
     assert set(CardFacts.__annotations__) == {"index", "name", "memory_bytes", "simulated"}
     assert set(DiskFacts.__annotations__) == {"path", "type", "free_bytes", "total_bytes", "free_inodes", "writable"}

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.clocks import make_clocks, with_clocks
 from tests.cli.live import live_run
+from tests.cli.test_doctor import marked
 from tests.desk.route.loop import WarmLoop
 from tests.desk.route.terminal import answer_at_terminal
-from tests.rundirs import ended, make_run
+from tests.rundirs import ended, make_run, own_run_id
+from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,15 +87,42 @@ def test_a_plan_that_changed_while_it_was_asked_for_is_asked_for_anew(warm: Warm
 
 
 @pytest.mark.slow
-def test_each_verb_that_asks_is_asked_through_a_place(warm: WarmLoop, holdfast: Command, tmp_path: Path) -> None:
-    for words, refusal in (
-        (("queue", "install", "--cron", "--on", "loop"), "holdfast queue install --on loop --yes --cron"),
-        (("patrol", "install", "--cron", "--on", "loop"), "holdfast patrol install --on loop --yes --cron"),
-    ):
+@pytest.mark.parametrize("verb", ["queue", "patrol"])
+def test_each_verb_of_a_clock_asks_through_a_place(
+    holdfast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    clocks = make_clocks(tmp_path / "clocks")
+    monkeypatch.setenv("PATH", str(with_clocks(clocks, "crontab")["PATH"]))
+    table = clocks / "table"
+
+    def is_there() -> bool:
+        return table.exists() and f"holdfast {verb}: begin" in table.read_text()
+
+    for act, options, question in (("install", ["--cron"], "entry?"), ("uninstall", [], "entry from there?")):
+        words, before = (verb, act, *options, "--on", "loop"), is_there()
+        assert before is (act == "uninstall")
         refused = holdfast(*words)
-        assert (refused.code, refusal in refused.err) == (64, True), refused
+        assert refused.code == 64, refused
+        assert f"holdfast {' '.join([verb, act, '--on', 'loop', '--yes', *options])}" in refused.err, refused
         code, text = answer_at_terminal(*words, cwd=tmp_path, answers=["n"])
-        assert (code, "entry?" in text, "nothing was done" in text) == (64, True, True), text
+        assert (code, question in text, "nothing was done" in text, is_there()) == (64, True, True, before), text
+        code, text = answer_at_terminal(*words, cwd=tmp_path, answers=["y"])
+        assert (code, is_there()) == (0, not before), text
+
+
+@pytest.mark.slow
+def test_the_reaper_asks_through_a_place(warm: WarmLoop, holdfast: Command, tmp_path: Path) -> None:
+    run_dir = make_run(str(warm.root), own_run_id(), ended())
+    words = ("doctor", "--reap", "--runs", str(warm.root), "--on", "loop")
+    with marked(run_dir) as left:
+        refused = holdfast(*words)
+        assert (refused.code, "holdfast doctor --on loop --yes --reap" in refused.err) == (64, True), refused
+        code, text = answer_at_terminal(*words, cwd=tmp_path, answers=["n"])
+        assert (code, "End this process?" in text, "nothing was done" in text) == (64, True, True), text
+        assert left.poll() is None
+        code, text = answer_at_terminal(*words, cwd=tmp_path, answers=["y"])
+        assert (code, left.wait(LIMIT_S)) == (0, -signal.SIGTERM), text
+    shutil.rmtree(run_dir)
 
 
 @pytest.mark.slow

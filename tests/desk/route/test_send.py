@@ -22,7 +22,8 @@ from holdfast.model.place import Place
 from tests.cli.conftest import ENTRY
 from tests.cli.live import live_run
 from tests.cli.placed.following import Follower
-from tests.desk.route.loop import WarmLoop
+from tests.desk.route.loop import WarmLoop, add_place
+from tests.desk.route.terminal import answer_at_terminal
 from tests.waiting import LIMIT_S, LONG_S, PATIENCE, wait_until
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ class Unreached:
     """A place whose link is down."""
 
     place = Place("gpu1", host="gpu1")
+
+    def prepare(self, *, sends: bool) -> None:
+        """As of `Box`: it was met earlier."""
 
     def follow(self, *_: object, **__: object) -> int:
         """As of `Box`."""
@@ -164,6 +168,8 @@ HUB_TOKEN = "hf_abcdefghijklmnopqrstuvwxyz0123456789"
         ((f"--env=LR={HUB_TOKEN}",), "--env LR"),
         (("--notify-ntfy", f"https://ntfy.sh/{HUB_TOKEN}"), "--notify-ntfy"),
         (("--env", HUB_TOKEN), "--env;"),
+        (("--env", "DATA=https://b.example/x?X-Amz-Signature=c4n4ry51c4n4ry51"), "--env DATA"),
+        (("--env", "ARGS=--api-key=c4n4ry51"), "--env ARGS"),
         (("--env", "DB_PASSWORD=/c4n4ry51"), "--env DB_PASSWORD"),
         (("--", "train.py", "--api-key", "c4n4ry51"), "argument 2"),
     ],
@@ -314,8 +320,26 @@ def test_term_leaves_and_the_run_goes_on(holdfast: Command, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_what_a_desk_says_of_itself_is_not_inherited_by_a_job(holdfast: Command) -> None:
-    job = "env | grep -E 'HOLDFAST_PLACE|HOLDFAST_FOLLOW|COLUMNS|NO_COLOR|FORCE_COLOR' || echo none"
-    holdfast("run", "--name", "told", "--", "sh", "-c", job, env={"COLUMNS": None})
-    done = holdfast("restart", "loop:told", "-f")
-    assert (done.code, done.out) == (0, "none\n")
+def test_what_a_desk_says_of_itself_is_not_inherited_by_a_job(
+    warm: WarmLoop, holdfast: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sent from a terminal, which has a width and colours; followed, with a file, with a question that may come."""
+    own = ("PLACE", "FOLLOW", "AUTHOR", "ZONE", "ENV_FROM", "FILES", "CONSENT")
+    said = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", *(f"HOLDFAST_{name}" for name in own))
+    for name in said:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    (tmp_path / "env").write_text("MINE=yes\n")
+    add_place("login", root=str(warm.root), kind="local", env_from="login")
+    job = f"env | grep -E '^({'|'.join(said)})=' || echo none"
+    assert holdfast("run", "--name", "told", "--", "sh", "-c", job).out == "none\n"
+    for attempt, words in enumerate(
+        (("loop:told", "-f", "--env-file", "env"), ("loop:told",), ("login:told", "-f")), 2
+    ):
+        code, text = answer_at_terminal("restart", *words, cwd=tmp_path, answers=[])
+        assert code == 0, text
+        (run_dir,) = warm.root.glob("*-told-*")
+        output = run_dir / f"attempts/{attempt}/output.log"
+        wait_until((output.parent / "exit.json").exists, what="the end of the attempt")
+        assert output.read_text() == "none\n", words
+    assert holdfast("restart", "loop:told", "-f").out == "none\n"

@@ -18,6 +18,13 @@ from tests.desk.runs.sightings import place
 pytestmark = pytest.mark.files
 
 
+class SaidNothing:
+    """A command there that ended without a word, with `code`."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
 class Box:
     """Answers its next line of `script`: an exit code, an error, or None: it waits until the follower is woken."""
 
@@ -33,6 +40,8 @@ class Box:
             out(text)
         if isinstance(said, Exception):
             raise said
+        if isinstance(said, SaidNothing):
+            return said.code
         if said is None:
             select.select([wake_fd], [], [])
             assert woken()
@@ -70,6 +79,15 @@ def test_a_link_that_ends_is_made_again_and_said_once(told: list[str]) -> None:
         (found,) = waiting.collect()
     assert (found.exit_code, found.reason) == (0, "")
     assert told == ["gpu1 does not answer (cut); what is waited for goes on, and so does the wait"]
+
+
+def test_a_wait_that_is_killed_there_is_no_end_of_the_run(told: list[str]) -> None:
+    killed, quiet = Box(SaidNothing(137), 0), Box(SaidNothing(143), SaidNothing(143))
+    with begin({"gpu1": killed, "gpu2": quiet}, told) as waiting:
+        found = waiting.collect()
+    assert [item.exit_code for item in found] == [0, 143], "the run's own code, of a quiet wait, comes again"
+    assert (len(killed.asked), len(quiet.asked)) == (2, 2)
+    assert not told
 
 
 def test_out_of_reach_for_too_long_is_69_and_no_end(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def test_XPORT_17_what_the_box_can_fetch_itself_is_said_before_it_is_sent(
     box.place = Place("gpu1", host="gpu1.lab")
     said: list[str] = []
     push(box, tmp_path / "there", str(cache), dry_run=True, say=said.append)
-    begun = "is on a hub: gpu1 may have it sooner by itself: holdfast run --on gpu1 -- hf download"
+    begun = "is on a hub: gpu1 may have it sooner by itself: holdfast run -d --no-code --on gpu1 -- hf download"
     assert sorted(said) == [
         f"datasets--pairs (1.46 KiB) {begun} pairs --repo-type dataset",
         f"models--org--net-7b (1.95 KiB) {begun} org/net-7b",
@@ -184,6 +184,41 @@ def test_a_lost_link_is_tried_again_by_itself(box: EntryBox, tmp_path: Path) -> 
     assert (said, list_tree(tmp_path / "there")["b"]) == (["the link was cut; going on in 0 s"], list_tree(here)["b"])
 
 
+@pytest.mark.requirement("XPORT-05")
+@pytest.mark.gotcha("U12")
+def test_XPORT_05_it_is_tried_for_as_long_as_each_try_brings_something(box: EntryBox, tmp_path: Path) -> None:
+    here = write(tmp_path / "set", {str(number): os.urandom(MIB) for number in range(6)})
+    data = read_data((f"{here}/",), os.environ)
+    said: list[str] = []
+
+    def cut_again(words: str) -> None:
+        said.append(words)
+        box.cut_after = 3 * MIB // 2
+
+    cut_again("")
+    push_data(cast("Box", box), data, str(tmp_path / "there"), pauses_s=(0.0,), say=cut_again)
+    assert len(said) >= 4
+    assert set(list_tree(tmp_path / "there")) - {ROSTER} == set(list_tree(here))
+    # What brings nothing is given up, and says how to go on.
+    other = write(tmp_path / "other", {"a": os.urandom(MIB)})
+    said.clear()
+
+    def cut_at_once(words: str) -> None:
+        said.append(words)
+        box.cut_after = 10
+
+    cut_at_once("")
+    with pytest.raises(CutOff) as caught:
+        push_data(
+            cast("Box", box),
+            read_data((f"{other}/",), os.environ),
+            str(tmp_path / "x"),
+            pauses_s=(0.0,),
+            say=cut_at_once,
+        )
+    assert (len(said), "the same command goes on" in caught.value.hint) == (2, True)
+
+
 def test_holes_stay_holes(box: EntryBox, tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     with (tmp_path / "set" / "sparse").open("wb") as file:
@@ -202,6 +237,7 @@ def test_too_little_room_is_said_before_anything_is_sent(box: EntryBox, tmp_path
         assert (box.asked, list(disk.iterdir())) == (["ask"], [])
 
 
+@pytest.mark.requirement("XPORT-14")
 def test_keys_and_credentials_stay_here(box: EntryBox, here: Path, tmp_path: Path) -> None:
     write(here, {"id_rsa": "x", "kaggle.json": "{}", "notes.txt": "-----BEGIN RSA PRIVATE KEY-----\nabc\n"})
     os.mkfifo(here / "pipe")

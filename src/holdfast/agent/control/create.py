@@ -24,9 +24,9 @@ from holdfast.agent.view.run_view import is_never_taken
 from holdfast.agent.view.source_change import rehash_job
 from holdfast.core.job.job_hash import hash_job
 from holdfast.core.job.nodes import refuse_nodes
-from holdfast.core.job.redact import is_secret_name, is_secret_value, redact_argv, redact_code, redact_text
-from holdfast.core.messages.channels import list_targets
+from holdfast.core.job.redact import redact_argv, redact_code
 from holdfast.core.recorded_environment import select_recorded
+from holdfast.core.refuse_secrets import refuse_secrets
 from holdfast.host.box import read_box
 from holdfast.host.clock import boot_epoch_s, utc_now
 from holdfast.host.files import files, trees
@@ -188,26 +188,6 @@ def _make_whole(path: str, fill: Callable[[str], None]) -> None:
     except BaseException:
         files.remove_tree(built)
         raise
-
-
-def refuse_secrets(spec: JobSpec) -> None:
-    """Refuse a job that could only be recorded with a secret in it.
-
-    Raises:
-        UsageError: names the place, never the value.
-    """
-    places = list(redact_argv(spec.command)[1])
-    places += [f"setup line {n}" for n, line in enumerate(spec.setup, 1) if redact_argv(line.split())[1]]
-    places += [f"smoke {place}" for place in redact_argv(spec.smoke)[1]]
-    places += [
-        f"env {name}" for name, value in spec.env.items() if is_secret_name(name) or is_secret_value(value, name)
-    ]
-    targets = list_targets(spec.notify, spec.channels)
-    places += [f"notify: {target.label}" for target in targets if redact_text(target.address) != target.address]
-    places += [f"notify.command {place}" for place in redact_argv(spec.notify.command)[1]]
-    if places:
-        hint = "export it before `holdfast run` and let the program read it from its environment"
-        raise UsageError(f"the job holds what looks like a secret: {', '.join(places)}; jobs are recorded", hint=hint)
 
 
 def _open_root(path: str) -> str:

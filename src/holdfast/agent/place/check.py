@@ -18,7 +18,7 @@ from holdfast.model.finding import Finding
 from holdfast.model.record import replace
 
 from .answer import answer, read_input
-from .submit import OF_THE_CALL, find_environ, lay_out_order, read_order, refuse_absent_tree
+from .submit import find_environ, lay_out_order, read_order, refuse_absent_tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,8 +31,6 @@ STRICT = "strict"
 
 def main(words: list[str]) -> int:
     """Be the entry ``check``."""
-    for name in OF_THE_CALL:
-        os.environ.pop(name, None)
     return answer(lambda: _check(words))
 
 

@@ -20,7 +20,7 @@ from holdfast.model import wire
 from holdfast.model.errors import EXIT_STOPPED, UsageError
 
 from .answer import answer, read_input
-from .submit import OF_THE_CALL, find_environ, lay_out_order, read_order, refuse_absent_tree
+from .submit import find_environ, lay_out_order, read_order, refuse_absent_tree
 
 if TYPE_CHECKING:
     from holdfast.agent.drill.report import DrillReport
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 def main(words: list[str]) -> int:
     """Be the entry ``drill``."""
-    for name in OF_THE_CALL:
-        os.environ.pop(name, None)
     signals: list[int] = []
     for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: signals.append(number))

@@ -40,7 +40,7 @@ from holdfast.model.sweep import ResolvedConfig
 from holdfast.store.paths import queue_directory
 
 from .answer import answer, read_input
-from .submit import OF_THE_CALL, has_tree
+from .submit import has_tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,8 +67,6 @@ class Enqueued:
 
 def main(words: list[str]) -> int:
     """Be the entry ``enqueue``."""
-    for name in OF_THE_CALL:
-        os.environ.pop(name, None)
     return answer(lambda: _answer(words))
 
 

@@ -1,10 +1,10 @@
-"""``poll [--root DIR]... [--limit N] [ID...]``: many runs of this box in one process, for a desk far away.
+"""``poll [--limit N] [ID...]``: many runs of this box in one process, for a desk far away.
 
-Answers one JSON object: ``runs`` (what ``holdfast ls --json`` has of each, and what `describe_run` adds), ``total``,
-``known``, ``complete`` (there are no other runs), ``absent`` (ids that were asked for and are not there),
-``missing_roots`` (directories of runs that cannot be read now: nothing follows for what was in them), ``notice`` and
-``at``. With ids alone these runs are looked at; with ``--limit``, or without ids, all that have not ended, the newest N
-that have, and the ids too. Without ``--root`` the runs are those that ``holdfast ls`` finds here.
+Answers one JSON object: ``runs`` (what ``holdfast ls --json`` has of each, and what `describe_run` adds), ``known``
+(how many there are), ``complete`` (there are no other runs), ``absent`` (ids that were asked for and are not there),
+``missing_roots`` (directories of runs that cannot be read now: nothing follows for what was in them) and ``notice``.
+With ids alone these runs are looked at; with ``--limit``, or without ids, all that have not ended, the newest N that
+have, and the ids too. The runs are those that ``holdfast ls`` finds here.
 
 A reader: it changes nothing of any run (docs/adr/0020).
 """
@@ -54,16 +54,16 @@ class Question:
 
 def main(words: list[str]) -> int:
     """Answer once; the exit code."""
-    return answer(lambda: answer_question(*_parse_words(words)))
+    return answer(lambda: answer_question(_parse_words(words)))
 
 
-def answer_question(question: Question, roots: Sequence[str] = ()) -> Row:
-    """What can be seen of the runs that are asked about, below `roots`, else wherever runs of this account are."""
-    places = [os.path.abspath(os.path.expanduser(root)) for root in roots] or list_roots()
+def answer_question(question: Question) -> Row:
+    """What can be seen of the runs that are asked about, wherever runs of this account are."""
+    places = list_roots()
     missing = [place for place in places if not _is_readable(place)]
     now = clock.utc_now()
     views: Views = {}
-    rows, known, notice = _list_rows(places, views, roots=bool(roots)) if question.limit is not None else ([], 0, None)
+    rows, known, notice = _list_rows(places, views) if question.limit is not None else ([], 0, None)
     shown = _newest(rows, question.limit or 0)
     have = {row.run_id for row in shown}
     listed = {row.run_id: row for row in rows}
@@ -77,9 +77,7 @@ def answer_question(question: Question, roots: Sequence[str] = ()) -> Row:
             have.add(run_id)
     described = take_most(describe_run(row, views.get(row.run_id), now) for row in shown)
     return {
-        "at": now,
         "runs": described,
-        "total": len(rows) or len(shown),
         "known": known,
         "complete": question.limit is not None and len(rows) == len(shown) == len(described),
         "absent": absent,
@@ -125,15 +123,13 @@ def describe_view(view: run_view.RunView) -> Row:
     return describe_run(build_row(view, os.path.dirname(view.run_dir)), view, clock.utc_now())
 
 
-def _list_rows(places: Sequence[str], views: Views, *, roots: bool) -> tuple[list[IndexRow], int, str | None]:
+def _list_rows(places: Sequence[str], views: Views) -> tuple[list[IndexRow], int, str | None]:
     def read(root: str, run_id: str) -> IndexRow:
         view = views[run_id] = observe.observe_run(f"{root}/{run_id}")
         return build_row(view, root)
 
     with Index() as index:
         rows = hear_rows(index.sync(places, read))
-        if roots:
-            rows = [row for row in rows if row.root in places]
         return rows, len(rows), index.notice
 
 
@@ -170,30 +166,26 @@ def _text(value: object) -> str:
     return value[:LONGEST_TEXT] if isinstance(value, str) else ""
 
 
-def _parse_words(words: Sequence[str]) -> tuple[Question, list[str]]:
-    """What is asked, and below which roots."""
-    roots: list[str] = []
+def _parse_words(words: Sequence[str]) -> Question:
     ids: list[str] = []
     limit: int | None = None
     rest = iter(words)
     for word in rest:
-        if word == "--root":
-            roots.append(next(rest, ""))
-        elif word == "--limit":
+        if word == "--limit":
             limit = _check_limit(next(rest, ""))
         else:
             ids.append(_check_id(word))
-    return Question(tuple(ids), DEFAULT_LIMIT if limit is None and not ids else limit), roots
+    return Question(tuple(ids), DEFAULT_LIMIT if limit is None and not ids else limit)
 
 
-def _check_limit(value: object) -> int | None:
+def _check_limit(text: str) -> int:
     try:
-        return None if value is None else max(0, min(MOST_ROWS, int(str(value))))
+        return max(0, min(MOST_ROWS, int(text)))
     except ValueError:
-        raise UsageError(f"poll --limit: {value!r} is no number") from None
+        raise UsageError(f"poll --limit: {text!r} is no number") from None
 
 
-def _check_id(text: object) -> str:
-    if not isinstance(text, str) or not is_run_id(text):
+def _check_id(text: str) -> str:
+    if not is_run_id(text):
         raise UsageError(f"poll: {text!r} is no run id")
     return text

@@ -20,6 +20,7 @@ from typing import Any
 from holdfast.host.box import read_box
 from holdfast.host.clock import utc_now
 from holdfast.host.contain.containment import choose_level
+from holdfast.host.contain.tree import read_effective
 from holdfast.host.files.disks import DiskUnreadable, measure_space
 from holdfast.host.files.files import read_text_or_none
 from holdfast.host.files.filesystems import NETWORK_FILESYSTEMS
@@ -75,6 +76,8 @@ def read_facts() -> BoxFacts:
     flock = _wait(lock, began, f"a lock below {root}", warnings) or ""
     containment = _wait(level, began, "containment", warnings) or ""
     user = user_name(os.geteuid())
+    held = read_effective()
+    warnings += [f"{path} cannot be read: it may limit what a job may use" for path in held.unreadable]
     facts = BoxFacts(
         measured_at=utc_now(),
         uid=os.geteuid(),
@@ -93,6 +96,9 @@ def read_facts() -> BoxFacts:
         containment=containment,
         cpus=len(os.sched_getaffinity(0)),
         memory_bytes=_read_memory(),
+        cpu_limit=held.cpu_quota,
+        memory_limit_bytes=held.memory_bytes,
+        task_limit=held.tasks,
         driver=inventory.driver_version,
         cards=_list_cards(inventory),
         disks=tuple(DiskFacts(**entry) for entry in found_disks),

@@ -33,7 +33,7 @@ from holdfast.model.record import replace
 from holdfast.model.slurm import SLURM
 
 from .answer import answer, read_input
-from .submit import OF_THE_CALL, create_or_find, lay_out_order, read_order, refuse_absent_tree
+from .submit import create_or_find, lay_out_order, read_order, refuse_absent_tree
 
 if TYPE_CHECKING:
     from holdfast.model.finding import PreflightReport
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 def main(words: list[str]) -> int:
     """Be the entry ``slurm``."""
-    for name in OF_THE_CALL:
-        os.environ.pop(name, None)
     return answer(lambda: _answer(words))
 
 

@@ -14,7 +14,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.agent.control.create import OrderedRun, RunExists, create_run, refuse_secrets
+from holdfast.agent.control.create import OrderedRun, RunExists, create_run
 from holdfast.agent.control.job.ordered import lay_out, prepare_job
 from holdfast.agent.launch import start_supervisor
 from holdfast.agent.login_environment import choose_environ
@@ -24,6 +24,7 @@ from holdfast.agent.view.live.start import FIRST_ATTEMPT, Started, prove_start, 
 from holdfast.agent.view.observe import list_attempts
 from holdfast.agent.view.runs.roots import choose_root
 from holdfast.core.job.job_hash import hash_job
+from holdfast.core.refuse_secrets import refuse_secrets
 from holdfast.host.files import files
 from holdfast.host.files.code.store import is_whole, tree_dir
 from holdfast.host.files.secret_files import SecretUnusableError, read_secret
@@ -49,8 +50,6 @@ WORK = "work"
 """The empty working directory of a run without code."""
 TAKE_UP_S = 3.0
 """How long a run that was made by another call is given to get its supervisor before it is started from here."""
-OF_THE_CALL = ("HOLDFAST_PLACE", "COLUMNS", "NO_COLOR")
-"""Variables that are about the answer to the desk, and nothing of the job."""
 
 
 @record
@@ -72,8 +71,6 @@ class CarriedOut:
 
 def main(words: list[str]) -> int:
     """Be the entry ``submit``."""
-    for name in OF_THE_CALL:
-        os.environ.pop(name, None)
     # It loads while the order is read and the run is made.
     PRESTARTED.start()
     return answer(lambda: _submit(words))

@@ -28,7 +28,6 @@ from holdfast.model.slurm import SLURM
 
 from .answer import answer, read_input
 from .enqueue import MOST_ORDER_BYTES, Enqueued, prepare, read_order
-from .submit import OF_THE_CALL
 
 if TYPE_CHECKING:
     from holdfast.agent.queue.arrays.take import ArrayJob
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 
 def main(words: list[str]) -> int:
     """Be the entry ``slurm-sweep``."""
-    for name in OF_THE_CALL:
-        os.environ.pop(name, None)
     return answer(lambda: _answer(words))
 
 

@@ -1,4 +1,4 @@
-"""The entry ``remove-unused``: bundles and code trees of this account that nothing below the runs root needs any more.
+"""Removes the bundles and code trees of this account that nothing below the runs root needs any more.
 
 A bundle is needed while an unfinished run names it (``run.json``), an entry of a clock calls it (patrol, queue), or a
 process uses it; a code tree while any run directory or a job of the queue names it, or a process uses it. Either also
@@ -31,8 +31,6 @@ from holdfast.model.runs_root import bundles_dir
 from holdfast.store.paths import default_root, queue_directory
 from holdfast.store.queue.journal import list_ordered_trees
 
-from .answer import answer
-
 WEEK_S = 7 * 86400.0
 UNSEEN_S = 60 * 86400.0
 """How long unused on a file system where other machines may use it."""
@@ -42,11 +40,6 @@ CALL = ".call-"
 """What lies there for one call of a desk (`cli.placed.desk_files`)."""
 CALL_S = 2 * 86400.0
 MOST_RECORD_BYTES = 8 << 20
-
-
-def main(_words: list[str]) -> int:
-    """Sweep the runs root and say what was removed and why the rest was not."""
-    return answer(remove_unused)
 
 
 def remove_unused(root: str | None = None, *, now_s: float | None = None) -> dict[str, Any]:

@@ -372,7 +372,10 @@ def _describe_elsewhere(view: RunView, seen_at: str) -> str:
     elif view.state is not None and may_be_same(view.state.box, read_box()):
         whose = "no boot id tells whether this is its box, and none of its processes is seen here"
     elif view.host == os.uname().nodename:
-        whose = f"it was begun on another {view.host}: a machine or container of that name, or before it was started"
+        whose = (
+            f"it was begun on another {view.host}: a machine or container of that name, or this one before it was "
+            f"started; if that is gone for good: holdfast adopt --gone REASON {view.run_id}"
+        )
     return f"last seen {seen_at}{age}; {whose}"
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .wish import JobsWish
 
 
-def choose_place(wish: JobsWish, claims: str | None) -> Place:
+def find_place_for_jobs(wish: JobsWish, claims: str | None) -> Place:
     """The place that jobs go to.
 
     Raises:
@@ -116,7 +116,7 @@ def hand_in(
 
 def hand_in_sweep(asked: SweepOptions, wish: JobsWish, *, strict: bool) -> int:
     """Read a sweep here and hand it in at its place; the exit code."""
-    place = choose_place(wish, asked.claims)
+    place = find_place_for_jobs(wish, asked.claims)
     elsewhere = Elsewhere(lambda spec: draft_base(spec, wish))
     made = plan_sweep(asked, elsewhere)
     if strict:

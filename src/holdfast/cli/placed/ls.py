@@ -28,7 +28,7 @@ def list_placed(on: str | None, *, everything: bool, limit: int, states: Sequenc
         return any(has_state(condition, state, ended=ended, failure=failure) for state in states)
 
     wanted = Wanted(on is not None, everything, None if everything else limit, keep=keep if states else None)
-    places, problem = read_places() if on is None else ([find_place(on)], None)
+    places, problem = read_places_or_problem() if on is None else ([find_place(on)], None)
     found = list_runs(
         places,
         wanted,
@@ -48,7 +48,7 @@ def list_placed(on: str | None, *, everything: bool, limit: int, states: Sequenc
     return PlaceError.exit_code if on and silent else 0
 
 
-def read_places() -> tuple[list[Place], str | None]:
+def read_places_or_problem() -> tuple[list[Place], str | None]:
     """The places; none, and why, where places.toml cannot be read: that hides no run of this machine."""
     try:
         return list_places(), None

@@ -18,9 +18,7 @@ from holdfast.desk.runs.patrol import patrol_places
 from holdfast.model.place import LOCAL
 from holdfast.model.record import replace
 
-from .ls import read_places
-
-"""A desk without Linux cannot load it, and has no queue."""
+from .ls import read_places_or_problem
 
 
 def patrol_placed(on: str | None, *, since_last: bool, everything: bool, ways: Ways | None, as_json: bool) -> int:
@@ -29,7 +27,7 @@ def patrol_placed(on: str | None, *, since_last: bool, everything: bool, ways: W
     Raises:
         UsageError: there is no such place.
     """
-    places, problem = read_places() if on is None else ([find_place(on)], None)
+    places, problem = read_places_or_problem() if on is None else ([find_place(on)], None)
     if problem:
         note(problem)
     # Where Linux is not there are no runs of this machine.

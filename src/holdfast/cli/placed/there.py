@@ -70,8 +70,10 @@ def _look_after(error: CutOff, place: Place, line: Line) -> CutOff:
         return error
     texts = [line.text(given) for given in line.given if given.side is Side.RUN]
     ids = dict.fromkeys(run_id for text in texts for run_id in _find_meant(place, text))
-    (poll,) = poll_places([place], deadline_s=PATIENT_S, open_box=open_box, limit=None, ids={place.name: [*ids]})
-    seen = [poll.sightings[run_id] for run_id in ids if run_id in poll.sightings]
+    seen: list[Sighting] = []
+    if ids:  # without one the place would be asked for all its runs
+        (poll,) = poll_places([place], deadline_s=PATIENT_S, open_box=open_box, limit=None, ids={place.name: [*ids]})
+        seen = [poll.sightings[run_id] for run_id in ids if run_id in poll.sightings]
     said = ", ".join(f"{each.run_id} is {each.condition}{_name_attempt(each)}" for each in seen)
     words = f"looked at again: {said}" if seen else "whether it had an effect there is not known"
     hint = f"see what becomes of it: holdfast show {place.name}:{texts[0] if len(texts) == 1 else 'RUN'}"

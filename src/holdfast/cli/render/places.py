@@ -134,6 +134,8 @@ def _measured(facts: BoxFacts) -> Iterator[tuple[str, object]]:
         yield "PATH at login", facts.login_path
     memory = "unknown" if facts.memory_bytes is None else format_bytes(facts.memory_bytes)
     yield "cpus, memory", f"{facts.cpus if facts.cpus is not None else 'unknown'}, {memory}"
+    if held := _describe_control_groups(facts):
+        yield "of which", f"{held} by control groups"
     if facts.slurm is None:
         yield "cards", "\n".join(_describe_card(card) for card in facts.cards[:MOST_CARDS]) or "none"
     if facts.driver is not None:
@@ -184,6 +186,13 @@ def _describe_clock(ahead_s: float | None) -> str:
     if abs(ahead_s) < 1:
         return "as here"
     return f"{format_duration(abs(ahead_s))} {'ahead of' if ahead_s > 0 else 'behind'} this machine's"
+
+
+def _describe_control_groups(facts: BoxFacts) -> str:
+    memory = "" if facts.memory_limit_bytes is None else f"{format_bytes(facts.memory_limit_bytes)} of memory"
+    cpus = "" if facts.cpu_limit is None else f"{facts.cpu_limit:g} cpus"
+    tasks = "" if facts.task_limit is None else format_count(facts.task_limit, "task")
+    return ", ".join(filter(None, (cpus, memory, tasks)))
 
 
 def _describe_card(card: CardFacts) -> str:

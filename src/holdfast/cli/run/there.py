@@ -16,7 +16,7 @@ from holdfast.desk.connect import find_place, open_box
 from holdfast.desk.cost.cap import refuse_over_cap
 from holdfast.desk.orders.build import draft_job
 from holdfast.desk.orders.choose_place import choose_place
-from holdfast.desk.orders.journal import Step, hold_order, note_step
+from holdfast.desk.orders.journal import hold_order
 from holdfast.desk.orders.plan import OF_SCHEDULER, plan_order
 from holdfast.desk.orders.submit import submit_draft
 from holdfast.desk.places.facts import read_facts
@@ -73,9 +73,10 @@ def order(spec: JobSpec, wish: RunWish) -> OrderResult | None:
     assert wish.place is not None
     if wish.runs is not None:
         raise UsageError("--runs and --on do not go together", hint=f"the root of a place is `root` of [{wish.place}]")
+    draft = None
     if "," in wish.place:
-        wanted = draft_job(spec, os.environ, send_code=wish.send_code)
-        place = choose_place(wish.place, wanted, waits=spec.gpu.wait_s > 0, tell=note)
+        draft = draft_job(spec, os.environ, send_code=wish.send_code)
+        place = choose_place(wish.place, draft, waits=spec.gpu.wait_s > 0, tell=note)
         note(f"at {place.name}")
     else:
         place = find_place(wish.place)
@@ -83,7 +84,8 @@ def order(spec: JobSpec, wish: RunWish) -> OrderResult | None:
     if wish.asks_slurm and place.kind != SLURM:
         raise UsageError(f"--slurm is for places of kind slurm, and {place.name} is of kind {place.kind}")
     refuse_nodes(spec, SLURM if place.kind == SLURM else "")
-    draft = draft_job(spec, os.environ, send_code=wish.send_code)
+    if draft is None:
+        draft = draft_job(spec, os.environ, send_code=wish.send_code)
     draft = replace(draft, native=place.slurm, after=wish.after, there=wish.code)
     if place.kind == SLURM:
         options = {**draft.native, **draft.job.slurm}
@@ -150,8 +152,4 @@ def _follow(answer: OrderResult, *, as_json: bool) -> int:
         note(f"run {answer.ref.place}:{answer.ref.run_id}")
     words = ["attach", *(["--json"] if as_json else []), answer.ref.run_id]
     with hold_order(answer.ref.place, answer.ref.run_id):
-        code = send(open_box(find_place(answer.ref.place)), words)
-    if as_json:
-        # Only what is shown as it comes has the run's end with it.
-        note_step(answer.ref.place, Step.TAKEN, answer.ref.run_id)
-    return code
+        return send(open_box(find_place(answer.ref.place)), words)

@@ -153,7 +153,7 @@ def _submit_there(spec: JobSpec, lines: str | None, wishes: SubmitOptions, wish:
     """Hand the job, or the jobs of a file of commands, in at a place; the exit code."""
     from holdfast.cli.placed import enqueue as there  # lazy: who has no places does not pay for them
 
-    place = there.choose_place(wish, wishes.claims)
+    place = there.find_place_for_jobs(wish, wishes.claims)
     refuse_bad_configs((spec.config,) if isinstance(spec.config, DeskPath) else ())
     if place.kind == SLURM and lines is None:
         from holdfast.cli.placed.ordered.submit import hand_in  # lazy: for places of Slurm alone

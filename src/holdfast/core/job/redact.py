@@ -198,6 +198,11 @@ def is_secret_value(value: str, name: str = "") -> bool:
     return bool(name and "key" in name.lower() and _HEX_KEY.fullmatch(value))
 
 
+def holds_secret(name: str, value: str) -> bool:
+    """Whether a variable of a job is, or has within, what looks like a secret: also a signed address, or a flag."""
+    return is_secret_name(name) or is_secret_value(value, name) or redact_text(value) != value
+
+
 def _has_url_password(value: str) -> bool:
     return any(not match[2].startswith("$") and match[2] != REDACTED for match in _URL_PASSWORD.finditer(value))
 

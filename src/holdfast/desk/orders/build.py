@@ -10,6 +10,7 @@ from holdfast.core.job.job_hash import hash_job
 from holdfast.core.job.redact import redact_argv
 from holdfast.core.job.secret_names import read_uses
 from holdfast.core.profile.variables import for_box, list_hooks
+from holdfast.core.refuse_secrets import refuse_secrets
 from holdfast.desk.author import find_desk, find_user
 from holdfast.desk.profiles.read import load_profile
 from holdfast.host.clock import utc_now
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from holdfast.model.place import Place
     from holdfast.model.profile import Profile
     from holdfast.transfer.code.tree import CodeTree
+
+PUSH_HINT = "holdfast secret push PLACE NAME, and --secret NAME (in a job file: secrets: [NAME])"
 
 
 @record
@@ -67,8 +70,9 @@ def draft_job(job: JobSpec, environ: Mapping[str, str], *, send_code: bool) -> D
     A working directory that is the box's own (absolute, or from ``~`` or ``$NAME``) is there already: nothing is sent.
 
     Raises:
-        JobFileError, UsageError: a path leads out of the tree, or the tree cannot be sent; it is said why.
+        JobFileError, UsageError: a path leads out of the tree, the tree cannot be sent, or the job holds a secret.
     """
+    refuse_secrets(job, hint=PUSH_HINT)
     tree = read_tree(str(job.workdir), environ) if send_code and isinstance(job.workdir, DeskPath) else None
     related = relate_paths(job, None if tree is None else find_top(job.workdir, tree.ref.workdir))
     return Draft(related, hash_job(related), tree)

@@ -89,6 +89,11 @@ class JournalEntry:
     message: str = ""
     what: OrderKind = OrderKind.RUN
 
+    @property
+    def may_be_there(self) -> bool:
+        """Whether it was sent, and no answer has come: it may be a run, or jobs."""
+        return self.step is Step.SENT and not self.message
+
 
 @record
 class ClaimedOrder:

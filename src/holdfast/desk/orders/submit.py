@@ -176,7 +176,7 @@ class _Attempts:
         self._tell = tell
         self._pauses_s = tuple(pauses_s)
         self.order = False
-        self.lost = claim.begun is not None and claim.begun.step is Step.SENT and not claim.begun.message
+        self.lost = claim.begun is not None and claim.begun.may_be_there
 
     def repeat(self, send: Callable[[], Answer]) -> Answer:
         failed_at: float | None = None
@@ -212,8 +212,8 @@ class _Attempts:
     def note(self, error: HoldfastError) -> None:
         """Journal what a failure says of the order.
 
-        What refuses another try need not have looked for the run: where there may be one the order stays open. That
-        its id is another job's is known after a look alone.
+        A refusal does not prove that the place looked for the run. While an answer is missing the order stays open;
+        only `Taken` settles it, because the place has compared the id with a run that is there.
         """
         place, run_id, message = self._place, self._claim.run_id, str(error)[:LONGEST_REASON]
         begun = self._claim.begun
@@ -262,8 +262,8 @@ def _say_resumed(begun: JournalEntry, place: str, what: OrderKind) -> str:
         return f"going on with {name}, which this command began at {begun.at}; --run-id begins another"
     if begun.step.is_answer:
         return f"{name} was {begun.step.value} at {begun.at}; asking for it again, which begins no second run"
-    how = "was sent and not answered" if begun.step is Step.SENT else "was not sent"
-    if begun.message:
-        how = f"was not taken then ({begun.message})"
+    how = f"was not taken then ({begun.message})" if begun.message else "was not sent"
+    if begun.may_be_there:
+        how = "was sent and not answered"
     another = "; --run-id begins another" if what is OrderKind.RUN else ""
     return f"going on with {name}, which was ordered at {begun.at} and {how}{another}"

@@ -100,8 +100,8 @@ def parse_files(text: str) -> tuple[CarriedFile, ...]:
     return found
 
 
-def gather_files(line: Line, order: bytes | None = None) -> Carried | None:
-    """Read what a command line names of the desk, and look at what it would write; None where it names nothing.
+def gather_files(line: Line, order: bytes | None = None) -> Carried:
+    """Read what a command line names of the desk, and look at what it would write.
 
     `order` is sent in the place of its job file.
 
@@ -110,8 +110,6 @@ def gather_files(line: Line, order: bytes | None = None) -> Carried | None:
         StorageError: the file cannot be written, or is there already.
     """
     given = [one for one in line.given if one.side in (Side.DESK_IN, Side.DESK_OUT)]
-    if not given:
-        return None
     files, pieces, target = [], [], None
     replace = line.has(OVERWRITE)
     for one in given:

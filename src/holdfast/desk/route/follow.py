@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .line import Line
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+STEADY_S = 10.0
+"""A link that held so long was well."""
 GIVE_UP_S = 1200.0
 """A link that is away for longer is not waited for: the run goes on, and can be attached to."""
 ASK_LIMIT_S = 30.0
@@ -125,6 +127,7 @@ class Following:
         self._answered = False
         self._has_ended = False
         self._asking: list[threading.Thread] = []
+        self._has_asked = False
 
     def run(self) -> int:
         """Follow to the end; the exit code.
@@ -150,25 +153,41 @@ class Following:
     def _run(self) -> int:
         pause_s = FIRST_PAUSE_S
         while True:
+            began = time.monotonic()
             try:
                 code = self._follow_once()
                 if self._is_cut_short(code):
                     raise _KilledError(f"{self._box.place.name}: what followed there was ended ({code})")
             except PlaceError as error:
                 self._lose(error)
-                pause_s = FIRST_PAUSE_S if self._answered else pause_s
+                # What is ended each time as soon as it answers is not begun again without a pause.
+                held = self._answered and time.monotonic() - began >= STEADY_S
+                pause_s = FIRST_PAUSE_S if held else pause_s
                 self._answered = False
                 self._rest(pause_s)
                 pause_s = min(LONGEST_PAUSE_S, pause_s * 2)
+            except HoldfastError as error:
+                # Not let in any more, or no interpreter: nothing that another try mends, and nothing of the run's.
+                if self._lost_since is None:
+                    raise
+                words, hint = f"{error}; the run goes on", f"{error.hint}; then: holdfast attach {self._name}"
+                raise type(error)(words, hint=hint, details=error.details) from error
             else:
                 if code != -1:
+                    if not self._framed and self._manner.stops and self._saw_end:
+                        note_end(self._box.place.name, self._run_word)
                     return code
             if self._code is not None:
                 return self._code
 
     def _is_cut_short(self, code: int) -> bool:
         """Whether the command there was killed: the code of a signal is the job's only where its end came with it."""
-        return self._framed and code >= 128 and not self._has_ended and self._code is None
+        return code >= 128 and not self._saw_end and self._code is None
+
+    @property
+    def _saw_end(self) -> bool:
+        """Whether the end of what is followed was shown: behind its output, or as the one object of ``--json``."""
+        return self._has_ended if self._framed else self._screen.printed
 
     def _follow_once(self) -> int:
         self._frames.restart()
@@ -305,7 +324,9 @@ class Following:
     def _interrupt(self) -> None:
         self._interrupts += 1
         if self._interrupts > 2:
-            say(f"detached; the stop of {self._name} goes on: holdfast show {self._name}")
+            goes_on = f"the stop of {self._name} goes on"
+            told = goes_on if self._has_asked else f"whether {self._name} was asked to stop is not known"
+            say(f"detached; {told}: holdfast show {self._name}")
             self._code = EXIT_STOPPED
             return
         # A link that is lost must not keep the next interrupt from being heard.
@@ -318,19 +339,25 @@ class Following:
         argv = ["stop", "--wait", ASK_WAIT, "--reason", "Ctrl-C at the desk", *(["--now"] if force else [])]
         try:
             done = self._box.run([*argv, self._run_word], env={AUTHOR: name_author()}, limit_s=ASK_LIMIT_S)
+        except PlaceError as error:
+            arrived = "" if isinstance(error, Unreachable) else "; whether the stop has arrived is not known"
+            self._leave(f"{error}{arrived}")
+            return
         except HoldfastError as error:
             self._leave(f"{error}")
             return
         if done.code not in _CODES:
             lines = done.err.decode("utf-8", "replace").strip().splitlines() or [f"exit code {done.code}"]
             self._leave(f"the stop was refused: {lines[0].removeprefix('holdfast: ')}")
-        elif force:
+            return
+        self._has_asked = True
+        if force:
             say(f"asked for KILL. Ctrl-C again leaves {self._name} to its supervisor")
         else:
             say(f"asked {self._name} to stop; it has its grace to save. Ctrl-C again kills it at once")
 
     def _leave(self, why: str) -> None:
-        """End the following: nobody could be asked."""
-        say(f"{why}; detached, {self._name} goes on")
+        """End the following: it could not be asked for."""
+        say(f"{why}; detached: holdfast show {self._name}")
         self._code = EXIT_STOPPED
         self._heard.wake()

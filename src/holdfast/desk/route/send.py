@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import stat
 from typing import TYPE_CHECKING
 
-from holdfast.core.job.redact import is_secret_name, is_secret_value, redact_argv, redact_text
+from holdfast.core.job.redact import holds_secret, redact_argv, redact_text
 from holdfast.desk.author import name_author
 from holdfast.desk.caller import AUTHOR, CONSENT, ENV_FROM
 from holdfast.desk.terminal import ReceivedSignals, drain, listening, say
-from holdfast.model.errors import EXIT_STOPPED, PlaceError, UsageError
+from holdfast.model.errors import PlaceError, UsageError
 
 from .asking import Listener
 from .follow import Beside, Following, choose_manner
@@ -75,9 +74,11 @@ def send(
     screen = Screen(raw=line.name in RAW, raw_errors=line.name == EXEC)
     call = _Call(box, line, screen, carried)
     if manner is not None:
-        with call.input() as stdin_fd, listening() as (wake_fd, heard):
+        with call.input() as stdin_fd:
+            box.prepare(sends=stdin_fd is not None)
             beside = Beside(stdin_fd, call.env)
-            return Following(box, line, manner, screen, wake_fd=wake_fd, heard=heard, beside=beside).run()
+            with listening() as (wake_fd, heard):
+                return Following(box, line, manner, screen, wake_fd=wake_fd, heard=heard, beside=beside).run()
     if carried is not None and carried.target is not None:
         return call.collect(tell)
     return call.run(screen.out) if line.name in RAW or ask is None else call.converse(ask)
@@ -92,7 +93,7 @@ def _refuse_secrets(box: Box, line: Line) -> None:
         text = line.text(given)
         name, is_set, value = text.partition("=")
         if given.name == ENV and is_set:
-            found += [f"{ENV} {name}"] if is_secret_name(name) or is_secret_value(value, name) else []
+            found += [f"{ENV} {name}"] if holds_secret(name, value) else []
         elif given.name not in NAMES_OF_SECRETS and redact_text(text) != text:
             found.append(given.name)
     found += redact_argv(line.argv[line.own + 1 :])[1]
@@ -132,32 +133,34 @@ class _Call:
 
     def run(self, out: Callable[[bytes], None], **env: str) -> int:
         """Send it, and hand on what it writes."""
-        with self.input() as stdin_fd, listening() as (wake_fd, heard):
+        with self.input() as stdin_fd:
+            self._box.prepare(sends=stdin_fd is not None)
+            with listening() as (wake_fd, heard):
 
-            def woken() -> bool:
-                drain(wake_fd)
-                return bool(heard)
+                def woken() -> bool:
+                    drain(wake_fd)
+                    return bool(heard)
 
-            try:
-                code = self._box.follow(
-                    self._line.argv,
-                    out=out,
-                    err=self._screen.err,
-                    stdin_fd=stdin_fd,
-                    wake_fd=wake_fd,
-                    woken=woken,
-                    env={**describe_terminal(), **self.env, **env},
-                )
-            finally:
-                self._screen.end()
-            return code if code != -1 else self._leave(heard)
+                try:
+                    code = self._box.follow(
+                        self._line.argv,
+                        out=out,
+                        err=self._screen.err,
+                        stdin_fd=stdin_fd,
+                        wake_fd=wake_fd,
+                        woken=woken,
+                        env={**describe_terminal(), **self.env, **env},
+                    )
+                finally:
+                    self._screen.end()
+                return code if code != -1 else self._leave(heard)
 
     def _leave(self, heard: ReceivedSignals) -> int:
         runs = [self._line.text(given) for given in self._line.given if given.side is Side.RUN]
         if self._line.name in GOING_ON and len(runs) == 1:
             name = f"{self._box.place.name}:{runs[0]}"
             say(f"left; if it has arrived, the {self._line.name} of {name} goes on there: holdfast show {name}")
-        return EXIT_STOPPED if heard[0] == signal.SIGINT else 128 + heard[0]
+        return 128 + heard[0]
 
     def collect(self, tell: Callable[[int, int], None]) -> int:
         """Send one that writes a file of this desk, which is there whole afterwards, or not at all."""

@@ -39,7 +39,7 @@ def list_pending(place: str, now_s: float) -> list[tuple[JournalEntry, str]]:
 def _describe(entry: JournalEntry, place: str, now_s: float) -> str | None:
     if entry.step.was_taken:
         return None
-    if was_sent(entry):
+    if entry.may_be_there:
         return SUBMITTED
     if is_being_sent(place, entry.run_id):
         return SENDING
@@ -48,17 +48,12 @@ def _describe(entry: JournalEntry, place: str, now_s: float) -> str | None:
     return REFUSED if entry.message else NOT_SENT if entry.step is Step.INTENT else None
 
 
-def was_sent(entry: JournalEntry) -> bool:
-    """Whether it was sent, and nothing has come back: it may be a run."""
-    return entry.step is Step.SENT and not entry.message
-
-
 def may_arrive(entry: JournalEntry, place: str) -> bool:
     """Whether an order without an answer may be a run, or become one by itself.
 
     What only was meant to be sent is none, nor is what the place itself did not take, once no command is at it.
     """
-    return not entry.step.is_answer and (was_sent(entry) or is_being_sent(place, entry.run_id))
+    return not entry.step.is_answer and (entry.may_be_there or is_being_sent(place, entry.run_id))
 
 
 def has_queued_jobs(place: str) -> bool:

@@ -18,5 +18,6 @@ def has_places() -> bool:
         return False
     if sys.platform != "linux":
         return True
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    stated = os.environ.get("XDG_CONFIG_HOME", "")  # as `settings.user_file.config_home`, which loads much
+    config = stated if os.path.isabs(stated) else os.path.expanduser("~/.config")
     return os.path.exists(f"{config}/holdfast/places.toml") or os.path.exists(f"{state_directory()}/places")

@@ -35,7 +35,7 @@ from holdfast.model.record import record, replace
 from holdfast.model.sighting import Poll, Reach, Sighting
 from holdfast.store.paths import make_state_directory, state_directory
 
-from .pending import list_unanswered, may_arrive, was_sent
+from .pending import list_unanswered, may_arrive
 
 RUNS = "runs.tsv"
 REACH = "reach.json"
@@ -166,7 +166,7 @@ def list_sent(place: str, *, also_being_sent: bool = False) -> list[str]:
     With `also_being_sent` those, too, that a command is at just now and has perhaps not sent yet.
     """
     orders = [
-        each for each in list_unanswered(place) if was_sent(each) or (also_being_sent and may_arrive(each, place))
+        each for each in list_unanswered(place) if each.may_be_there or (also_being_sent and may_arrive(each, place))
     ]
     seen = {line.run_id for line in read_lines(place)} if orders else set()
     return [each.run_id for each in orders if each.run_id not in seen]

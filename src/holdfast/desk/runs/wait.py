@@ -123,6 +123,7 @@ class PlaceWaits:
     def _wait(self, wait: Wait) -> WaitedPlace:
         name, pause_s, lost_since = wait.place.name, FIRST_PAUSE_S, None
         pins: dict[str, str] = {}
+        killed = 0
         while True:
             out, err, began = _Kept(), _Kept(), time.monotonic()
             try:
@@ -134,6 +135,11 @@ class PlaceWaits:
                     woken=self._ended.is_set,
                     env={FOLLOW: ""},
                 )
+                if code >= 128 and code != killed and not out.text():
+                    # The run's own end, or that of the command there, by hand or for memory: asked again it says which.
+                    killed = code
+                    pins.update(take_pins(out.data())[0])
+                    continue
                 return WaitedPlace(name, code, out.text(), err.text())
             except PlaceError as error:
                 pins.update(take_pins(out.data())[0])

@@ -185,13 +185,20 @@ def open_directory() -> str:
         raise StorageError(f"{directory}: {error.strerror}", hint=HOME_HINT) from error
     finally:
         os.umask(previous)
+    refuse_shared(directory, "make ~/.config/holdfast/secrets a directory of the home itself")
+    return directory
+
+
+def refuse_shared(directory: str, hint: str) -> None:
+    """Refuse a directory on storage that other machines mount, and that is not the home's.
+
+    Raises:
+        NotPermitted: it is on such.
+    """
     kind, device = filesystem_of(directory)
     if kind in NETWORK_FILESYSTEMS and device != filesystem_of(os.path.expanduser("~"))[1]:
-        raise NotPermitted(
-            f"{os.path.realpath(directory)} is on shared storage ({kind}) outside of the home directory",
-            hint="make ~/.config/holdfast/secrets a directory of the home itself",
-        )
-    return directory
+        where = os.path.realpath(directory)
+        raise NotPermitted(f"{where} is on shared storage ({kind}) outside of the home directory", hint=hint)
 
 
 def describe_storage() -> str:

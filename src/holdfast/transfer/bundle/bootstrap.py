@@ -1,8 +1,7 @@
-"""The scripts that a box is sent: one that finds an interpreter and runs a program of ours, one that runs the bundle.
+"""Scripts for `sh -c`: one finds an interpreter and runs a program of ours, one runs the bundle.
 
-A word that is a path is absolute, or relative to the home directory there.
-
-Both are for `sh -c` as `transport.base` wants it: any login shell hands them on, and no text of a user is in them.
+Any login shell hands them on unchanged, and they hold no text of a user. A word that is a path is absolute, or relative
+to the home there.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The box's side of a push: looks for a bundle, or takes one from standard input, proves it, and goes on to the probe.
 
 It runs before anything of ours is on the box: `transfer.bundle.bootstrap` sends its text, and that of the few modules
-that it imports. Words are one JSON object (see `Call`); the answer is one JSON object on standard output: ``missing``
-with the runs root and whether it is ``empty``, ``error`` as of every entry, or, because this process becomes the probe,
-what that answers.
+that it imports. `main` gets one dict, which `contact.contact` makes; it answers one JSON object: ``missing`` with the
+runs root and whether it is ``empty``, ``error`` as of every entry, or, because this process becomes the probe, what
+that answers.
 
     ROOT/.agent-UID/HASH            complete and proven: every file has the hash that its manifest says
     ROOT/.agent-UID/.new-HASH-...   being unpacked; removed when that fails, and later by whoever pushes next

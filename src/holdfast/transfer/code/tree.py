@@ -105,17 +105,6 @@ def read_tree(workdir: str, environ: Mapping[str, str]) -> CodeTree:
     return CodeTree(listing.top, ref, manifest, tuple(_warn(found, listing)), frozenset(found.mended))
 
 
-def read_content(top: str, path: str, *, mended: bool) -> bytes:
-    """A script's bytes as they are sent.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with open(f"{top}/{path}", "rb") as file:
-        data = file.read()
-    return refusals.mend_line_ends(data) if mended else data
-
-
 def _read_entry(path: str, listing: Listing, memory: HashMemory, found: _Read) -> None:
     full = f"{listing.top}/{path}"
     name = path.rpartition("/")[2]
@@ -246,7 +235,8 @@ def _warn(found: _Read, listing: Listing) -> Iterator[str]:
 
 def _warn_of_requirements(top: str, entry: CodeEntry) -> Iterator[str]:
     try:
-        text = read_content(top, entry.path, mended=False).decode("utf-8", "replace")
+        with open(f"{top}/{entry.path}", "rb") as file:
+            text = file.read().decode("utf-8", "replace")
     except OSError as error:
         raise StorageError(f"{top}/{entry.path}: {error.strerror}", hint="run the same command again") from error
     words = describe_replacing(entry.path, text)

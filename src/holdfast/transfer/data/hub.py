@@ -34,7 +34,7 @@ def suggest_fetch(place: str, data: DataSet, missing: dict[str, CodeEntry]) -> I
             continue
         kind, _, name = folder.partition("s--")
         option = "" if kind == "model" else f" --repo-type {kind}"
-        command = f"holdfast run --on {place} -- hf download {name.replace('--', '/')}{option}"
+        command = f"holdfast run -d --no-code --on {place} -- hf download {name.replace('--', '/')}{option}"
         yield f"{folder} ({format_bytes(size)}) is on a hub: {place} may have it sooner by itself: {command}"
 
 

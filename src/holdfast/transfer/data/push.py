@@ -19,7 +19,7 @@ from holdfast.model import wire
 from holdfast.model.errors import CutOff, HoldfastError, PlaceError, StorageError, TooLate, Unreachable
 from holdfast.model.record import field, record
 from holdfast.model.units import format_bytes
-from holdfast.transfer.code.content import CHUNK, send_file
+from holdfast.transfer.code.content import CHUNK, READ, send_file
 from holdfast.transfer.code.push import shrinks
 
 from .hub import suggest_fetch
@@ -38,7 +38,7 @@ SLOWEST_READ_S = 20_000_000
 """Bytes a second of a disk there, of which what is there is read again."""
 SLOWEST_BYTES_S = 20_000
 PAUSES_S = (1.0, 5.0, 20.0)
-"""Between tries after a lost link; then the same command goes on."""
+"""Between tries in a row that brought nothing; then the same command goes on."""
 PUSH_AGAIN = "run the same command again once nobody writes it"
 GOES_ON = "the same command goes on; what arrived is kept"
 
@@ -95,25 +95,41 @@ def push_data(
         PlaceError: the place gave no answer; the same command goes on.
         HoldfastError: as of the entry.
     """
-    begun = False
-    for pause_s in (*pauses_s, None):
+    tries, begun = _Tries(), False
+    while True:
         try:
-            return _push_once(box, data, directory, dry_run=dry_run, tell=tell, say=None if begun else say)
+            return _push_once(box, data, directory, tries, dry_run=dry_run, tell=tell, say=None if begun else say)
         except (CutOff, TooLate, Unreachable) as error:
             # A box that was never reached is said at once: nobody waits for it.
             begun = begun or not isinstance(error, Unreachable)
-            if pause_s is None or not begun:
+            tries.failures += 1
+            if not begun or tries.failures > len(pauses_s):
                 hint = f"{GOES_ON}; {error.hint}" if begun else error.hint
                 raise type(error)(str(error), hint=hint, details=error.details) from error
+            pause_s = pauses_s[tries.failures - 1]
             say(f"{error}; going on in {pause_s:g} s")
             time.sleep(pause_s)
-    raise AssertionError("unreachable")
+
+
+@record(frozen=False)
+class _Tries:
+    """`failures` are those in a row that brought nothing, `left` the bytes that were missing when last asked."""
+
+    failures: int = 0
+    left: int | None = None
+
+    def note(self, left: int) -> None:
+        """Hear how much is missing now."""
+        if self.left is not None and left < self.left:
+            self.failures = 0
+        self.left = left
 
 
 def _push_once(
     box: Box,
     data: DataSet,
     directory: str,
+    tries: _Tries,
     *,
     dry_run: bool,
     tell: Callable[[int, int], None],
@@ -130,6 +146,7 @@ def _push_once(
     missing = {roster.entries[index].sha256: roster.entries[index] for index in found.missing}
     starts = {digest: _choose_start(data, entry, found.parts.get(digest)) for digest, entry in missing.items()}
     total = sum(entry.size - starts[digest] for digest, entry in missing.items())
+    tries.note(total)
     result = Pushed(
         place=box.place.name,
         directory=clean(found.directory),
@@ -168,12 +185,16 @@ def _choose_start(data: DataSet, entry: CodeEntry, part: tuple[int, str] | None)
         return 0
     digest, left = hashlib.sha256(), part[0]
     try:
-        with open(data.sources[entry.path], "rb") as file:
+        descriptor = os.open(data.sources[entry.path], READ)
+    except OSError:
+        return 0
+    with open(descriptor, "rb") as file:
+        try:
             while left and (piece := file.read(min(left, CHUNK))):
                 digest.update(piece)
                 left -= len(piece)
-    except OSError:
-        return 0
+        except OSError:
+            return 0
     return part[0] if not left and digest.hexdigest() == part[1] else 0
 
 

@@ -18,7 +18,8 @@ class Timing:
 
     A silent link is given up `alive_s` times (`alive_count` + 1) after its last byte: 30 s. (Measured with OpenSSH 9.2;
     ssh_config(5) reads as if it were one less.) A shared connection ends when it was idle for `persist_s`; one that a
-    person logged in to, for `login_persist_s`.
+    person logged in to, for `login_persist_s`. `answer_s` is for a connection of the user's own that ssh does not
+    watch: an answer may stand behind all that fills a slow line.
     """
 
     connect_s: int = 15
@@ -26,6 +27,7 @@ class Timing:
     alive_count: int = 2
     persist_s: int = 600
     login_persist_s: int = 8 * 3600
+    answer_s: int = 60
 
 
 @record

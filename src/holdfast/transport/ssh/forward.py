@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.core.control_characters import one_line
 from holdfast.model.errors import Unsupported
@@ -12,6 +14,11 @@ from holdfast.model.record import record
 
 from .command import Sharing, Timing, build_options, find_program, target
 from .transport import SshTransport
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from holdfast.transport.child import Silence
 
 LOOPBACK = "127.0.0.1"
 _OWN_FORWARD = re.compile(r"^((?:local|remote|dynamic)forward) (.*)$", re.MULTILINE | re.IGNORECASE)
@@ -35,6 +42,9 @@ class ForwardingTransport(SshTransport):
         """Nothing is started before the first call."""
         super().__init__(place, timing=timing)
         self._forwards = tuple(forwards)
+
+    def _watch_silence(self) -> AbstractContextManager[Silence | None]:
+        return contextlib.nullcontext()  # its connection is its own, which ssh watches
 
     def build_argv(self, line: str) -> list[str]:
         """As of `SshTransport`.

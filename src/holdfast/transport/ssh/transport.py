@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.model.errors import CutOff, HoldfastError, Refused, Unreachable
+from holdfast.model.errors import CutOff, HoldfastError, Unreachable
 from holdfast.model.place import Place
 from holdfast.transport.calls import Calls
 from holdfast.transport.child import Child, Ending, Late, Silence
@@ -27,8 +27,6 @@ from .silence import SilenceCheck
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
-
-CLOSE_LIMIT_S = 5.0
 
 
 class SshTransport(Calls):
@@ -44,7 +42,7 @@ class SshTransport(Calls):
         self._reading = threading.Lock()
         self._config: SshConfig | None = None
         self._avoids_own = False
-        """Whether the user's own connection was found dead: calls take one of ours, unless that is refused."""
+        """Whether the user's own connection was found dead: calls take one of ours."""
 
     def read_config(self) -> SshConfig:
         """What ``ssh -G`` says of this place; asked once.
@@ -74,6 +72,7 @@ class SshTransport(Calls):
 
         Raises:
             Unreachable: nowhere to put the shared connection, or no ssh client.
+            CutOff: the user's own connection is dead, and ssh would wait for it.
             Refused: as of `read_config`.
         """
         sharing = self._share(self.read_config())
@@ -83,6 +82,17 @@ class SshTransport(Calls):
                 hint="set XDG_RUNTIME_DIR to one, or ControlPath in ~/.ssh/config",
                 details={"place": self.place, "why": "sharing"},
             )
+        if _is_unwatched(sharing, self.read_config()):
+            try:
+                subprocess.run(
+                    self._build_question(sharing),
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    timeout=self._timing.answer_s,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                raise self._explain_silence() from None
         options = build_options(self._timing, sharing, for_login=True)
         return subprocess.call([find_program(), *options, *target(self._place), "exit 0"])
 
@@ -95,26 +105,6 @@ class SshTransport(Calls):
         argv = self.build_argv(build_plain_line(script, words))
         # The last of -T and -t counts; twice: whatever this process's input is.
         return subprocess.call([argv[0], *argv[1 : argv.index("--")], "-tt", *argv[argv.index("--") :]])
-
-    def close(self) -> None:
-        """Let the shared connection end with its last call, if it is ours; one that the user set up stays.
-
-        Commands of the desk do not: the next one finds it, and it ends by itself when it was idle for a while.
-        """
-        try:
-            sharing = self._share(self.read_config())
-        except HoldfastError:
-            return
-        if sharing.is_users or sharing.path is None or not os.path.exists(sharing.path):
-            return
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            subprocess.run(
-                [find_program(), *build_options(self._timing, sharing), "-O", "stop", *target(self._place)],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=CLOSE_LIMIT_S,
-                check=False,
-            )
 
     def _start(self, line: str, nonce: str, stdin: int) -> Child:
         return self._launch(self.build_argv(line), nonce, stdin)
@@ -133,30 +123,28 @@ class SshTransport(Calls):
 
     def _explain(self, ending: Ending) -> HoldfastError:
         error = explain(self._place, ending)
-        if isinstance(error, Refused):
-            # With a second factor only the user's own connection lets us in, once it lives again.
-            self._avoids_own = False
         return (self._ask_jump() or error) if error.details["why"] == JUMP else error
 
     def _watch_silence(self) -> AbstractContextManager[Silence | None]:
         config = self.read_config()
         sharing = self._share(config)
-        if not sharing.is_users or config.values.get("serveraliveinterval", "0") != "0":
+        if not _is_unwatched(sharing, config):
             return contextlib.nullcontext()
         timing = self._timing
-        # No command: it would wait for the login shell. A port where nothing listens: any answer is one.
-        options = ["-W", "127.0.0.1:1", *build_options(timing, sharing), *config.overrides]
-        return SilenceCheck(
-            [find_program(), *options, *target(self._place)],
-            quiet_s=timing.alive_s * (timing.alive_count + 1),
-            answer_s=timing.connect_s,
-        )
+        quiet_s = timing.alive_s * (timing.alive_count + 1)
+        return SilenceCheck(self._build_question(sharing), quiet_s=quiet_s, answer_s=timing.answer_s)
 
-    def _explain_silence(self) -> HoldfastError:
+    def _build_question(self, sharing: Sharing) -> list[str]:
+        """A call that ends with any answer: a port where nothing listens. A command would wait for the login shell."""
+        options = ["-W", "127.0.0.1:1", *build_options(self._timing, sharing), *self.read_config().overrides]
+        return [find_program(), *options, *target(self._place)]
+
+    def _explain_silence(self) -> CutOff:
         self._avoids_own = True
+        host = self._place.host
         return CutOff(
             f"{self.place}: nothing comes over your own ssh connection to it, and another call over it got no answer",
-            hint=f"ServerAliveInterval 15 in ~/.ssh/config, for {self._place.host}, has ssh notice by itself",
+            hint=f"`ssh -O exit {host}` ends it; with ServerAliveInterval in ~/.ssh/config ssh does so by itself",
             details={"place": self.place, "why": "cut_off"},
         )
 
@@ -179,6 +167,12 @@ class SshTransport(Calls):
             return Sharing(config.own_control_path, is_users=True)
         # Calls that ssh would make alike share a connection, whichever command of the desk they come from.
         return Sharing(find_socket(f"{find_program()}\n{self._place.host}\n{config.text}"))
+
+
+def _is_unwatched(sharing: Sharing, config: SshConfig) -> bool:
+    """Whether a call goes through a connection that the user has opened without having ssh watch it."""
+    watched = config.values.get("serveraliveinterval", "0") != "0"
+    return sharing.is_users and not watched and sharing.path is not None and os.path.exists(sharing.path)
 
 
 def _drop(data: bytes) -> None:

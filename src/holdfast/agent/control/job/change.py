@@ -10,9 +10,9 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.agent.control.act import PUT_BACK, require_job
-from holdfast.agent.control.create import refuse_secrets
 from holdfast.agent.view import observe
 from holdfast.core.job.changes import list_changes
+from holdfast.core.refuse_secrets import refuse_secrets
 from holdfast.host.clock import utc_now
 from holdfast.host.files.job_change import find_job
 from holdfast.host.files.snapshot import hash_file

@@ -18,6 +18,7 @@ from holdfast.core.job.secret_names import MOST_BYTES, check_secret_name, to_var
 from holdfast.core.netrc import NetrcEntry, NetrcError, build_entry, merge_entry
 from holdfast.host.clock import format_utc
 from holdfast.host.files import files, secret_files
+from holdfast.host.files.ownership import describe_weakness
 from holdfast.model.errors import NotPermitted, PreflightFailed, StorageError, UsageError
 
 from .check import try_bearer
@@ -91,10 +92,19 @@ def _read_entry(asked: dict[str, Any]) -> NetrcEntry:
 
 
 def _merge(entry: NetrcEntry) -> dict[str, object]:
-    """Put the entry into ~/.netrc; a link there is followed to a file of ours."""
+    """Put the entry into ~/.netrc; a link there is followed to a file of ours, in a directory that is ours alone.
+
+    Raises:
+        NotPermitted: others could replace the file, or it is on storage shared with others.
+    """
     path = os.path.realpath(os.path.expanduser("~/.netrc"))
     directory, name = os.path.split(path)
     secret_files.open_directory()
+    hint = "make ~/.netrc a file of the home itself"
+    secret_files.refuse_shared(directory, hint)
+    weakness = describe_weakness(directory)
+    if weakness:
+        raise NotPermitted(f"{path}, where ~/.netrc leads, could be replaced by others: {weakness}", hint=hint)
     with secret_files.locked(directory, name):
         before = _read_netrc(path)
         try:

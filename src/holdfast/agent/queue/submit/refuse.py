@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.checks import command, inputs
 from holdfast.agent.checks.context import CheckContext
-from holdfast.agent.control.create import refuse_secrets
 from holdfast.core.cards.packing import find_impossible
 from holdfast.core.container.references import looks_like_file
 from holdfast.core.job.job_paths import is_own
 from holdfast.core.job.nodes import refuse_nodes
-from holdfast.core.job.redact import is_secret_name, is_secret_value, redact_argv
+from holdfast.core.job.redact import holds_secret, redact_argv
 from holdfast.core.job.setup import put_setup_first
 from holdfast.core.queue.identity import find_collisions, find_outputs
+from holdfast.core.refuse_secrets import refuse_secrets
 from holdfast.host.clock import monotonic_s
 from holdfast.host.files.rules_file import read_rules
 from holdfast.host.files.snapshot import (
@@ -118,9 +118,7 @@ def _find_secrets(jobs: Sequence[NewJob]) -> Iterable[str]:
         command, env = job.change.get("command"), job.change.get("env")
         places = list(redact_argv(tuple(map(str, command)))[1]) if isinstance(command, (list, tuple)) else []
         if isinstance(env, dict):
-            places += [
-                f"env {name}" for name, text in env.items() if is_secret_name(name) or is_secret_value(text, name)
-            ]
+            places += [f"env {name}" for name, text in env.items() if holds_secret(name, text)]
         if places:
             yield f"{job.name} holds what looks like a secret: {', '.join(places)}; export it instead"
 

@@ -21,8 +21,9 @@ from .options import place_argument
 def command(*, name: str) -> int:
     """Log in to a place by hand, and leave the connection open for all other calls.
 
-    For accounts that want a password or a second factor: ssh asks here, in this terminal, and every later call of
-    holdfast goes through the connection without asking. It ends when nothing has used it for hours.
+    For accounts that want a password or a second factor: ssh asks here, in this terminal, and later calls of holdfast
+    go through the connection without asking, all but `tunnel` and `place trust`, which share none. It ends when
+    nothing has used it for hours.
     """
     place = find_place(name)
     if place.host is None:

@@ -6,7 +6,7 @@ import click
 
 from holdfast.cli.render import print_record
 from holdfast.cli.render.places import print_places
-from holdfast.desk.place_list import PlaceList, ask_places, describe_place, list_places
+from holdfast.desk.place_list import PlaceList, ask_places, describe_place, view_places
 
 from . import VERBS
 from .options import json_option
@@ -20,7 +20,7 @@ def command(*, probe: bool = False, as_json: bool) -> int:
 
     Nobody is asked without --probe: what is shown was measured when it says.
     """
-    views = list_places()
+    views = view_places()
     if probe:
         views = ask_places(views)
     if as_json:

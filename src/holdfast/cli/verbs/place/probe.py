@@ -20,8 +20,10 @@ from .options import json_option, place_argument
 def command(*, name: str, as_json: bool) -> int:
     """Measure what a place is and has: interpreter, cards, disks, inodes, limits, locks, tools, clock.
 
-    The bundle of holdfast is put there when it is not there yet; nothing else is. What is found is kept for later.
-    Warnings come first; they do not change the exit code. 69: it cannot be reached; 77: it does not let us in; 78: it
+    The bundle of holdfast is put there when it is not there yet, and then bundles and code that nothing needs any more
+    are removed there. With `env_from = "login"` the environment of a login shell is read anew, and kept in memory there
+    (/dev/shm). Nothing else is changed. What is found is kept for later. Warnings come first; they do not change the
+    exit code. 69: it cannot be reached; 77: it does not let us in; 78: it
     has no Python that holdfast can use.
     """
     place = find_place(name)

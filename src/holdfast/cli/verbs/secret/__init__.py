@@ -26,6 +26,7 @@ def command(ctx: click.Context) -> int:
     """Give secrets to a place, list, try and remove them.
 
     A secret is a file of mode 0600 in ~/.config/holdfast/secrets on the box; a job gets those that it names
-    (`secrets` in the job file, --secret). A value is never part of a command line, a record or a log.
+    (`secrets` in the job file, --secret). holdfast writes a value into no command line, record or message of its own;
+    what a job prints stays in its output.
     """
     return list_verbs(ctx)

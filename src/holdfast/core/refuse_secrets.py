@@ -1,0 +1,31 @@
+"""A job is recorded, and its command line is open to every account of its box: one with a secret in it is refused."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.core.job.redact import holds_secret, redact_argv, redact_text
+from holdfast.core.messages.channels import list_targets
+from holdfast.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.model.job import JobSpec
+
+EXPORT = "export it before `holdfast run` and let the program read it from its environment"
+
+
+def refuse_secrets(spec: JobSpec, *, hint: str = EXPORT) -> None:
+    """Refuse a job that could only be recorded with a secret in it; `hint` is how the job can have it.
+
+    Raises:
+        UsageError: names the place, never the value.
+    """
+    places = list(redact_argv(spec.command)[1])
+    places += [f"setup line {n}" for n, line in enumerate(spec.setup, 1) if redact_argv(line.split())[1]]
+    places += [f"smoke {place}" for place in redact_argv(spec.smoke)[1]]
+    places += [f"env {name}" for name, value in spec.env.items() if holds_secret(name, value)]
+    targets = list_targets(spec.notify, spec.channels)
+    places += [f"notify: {target.label}" for target in targets if redact_text(target.address) != target.address]
+    places += [f"notify.command {place}" for place in redact_argv(spec.notify.command)[1]]
+    if places:
+        raise UsageError(f"the job holds what looks like a secret: {', '.join(places)}; jobs are recorded", hint=hint)
