@@ -297,6 +297,21 @@ def test_a_command_that_was_cut_off_while_it_followed_goes_on_with_its_run_until
     assert submit(FakePlatform(), follow=True).ref.run_id not in {run_id, beside}
 
 
+@pytest.mark.requirement("XPORT-07")
+def test_an_order_is_not_sent_again_below_another_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There it is not found, and would begin once more."""
+    with pytest.raises(CutOff):
+        submit(FakePlatform(*[CutOff("cut")] * 3))
+    moved = FakePlatform()
+    with monkeypatch.context() as patched:
+        patched.setattr(FakeBox, "ensure", lambda _: replace(FACTS_OF_A_BOX, root="/scratch/runs"))
+        with pytest.raises(UsageError, match="was ordered below /data/runs, and the runs root of gpu1 is /scratch/runs"):
+            submit(moved)
+    assert not moved.orders
+    answer = submit(FakePlatform())
+    assert {run_id for _, run_id in steps()} == {answer.ref.run_id}, "with the root as it was it goes on"
+
+
 @pytest.mark.requirement("XPORT-11")
 @pytest.mark.parametrize(
     "job",

@@ -8,6 +8,7 @@ A run that the place has taken is never ordered anew, and what the place refuses
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -24,6 +25,7 @@ from holdfast.model.errors import (
     Taken,
     TooLate,
     Unreachable,
+    UsageError,
 )
 from holdfast.model.record import record
 from holdfast.model.scheduler import SCHEDULER_AWAY
@@ -31,7 +33,7 @@ from holdfast.platforms.base import OrderResult
 from holdfast.transfer.code.push import push_tree
 
 from .build import build_order, find_profile
-from .journal import OrderKind, Step, claim_order, find_open, has_taken, note_step
+from .journal import JournalEntry, OrderKind, Step, claim_order, find_open, has_taken, note_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -131,19 +133,22 @@ def send_order(
         expected = has_taken(place, tree_hash)
 
         def send() -> Answer:
-            bundle = box.ensure().bundle
+            facts = box.ensure()
+            if asked.what is OrderKind.RUN and claim.begun is not None:
+                _refuse_other_root(claim.begun, place, facts.root)
             if tree is not None and not expected:
                 push_tree(box, tree)
             if not sent.order:
-                note_step(place, Step.SENT, claim.run_id)
+                run_dir = f"{facts.root}/{claim.run_id}" if asked.what is OrderKind.RUN else ""
+                note_step(place, Step.SENT, claim.run_id, run_dir=run_dir)
                 sent.order = True
             try:
-                return take(claim.run_id, bundle)
+                return take(claim.run_id, facts.bundle)
             except StorageError as error:
                 if tree is None or error.details.get("code") != "absent":
                     raise
             push_tree(box, tree)
-            return take(claim.run_id, bundle)
+            return take(claim.run_id, facts.bundle)
 
         try:
             answer = sent.repeat(send)
@@ -160,6 +165,21 @@ def send_order(
             # It is there whatever our own disk says; asked again, the place answers the same.
             tell(f"{place}:{claim.run_id} was taken, which could not be noted here: {error}")
         return answer
+
+
+def _refuse_other_root(begun: JournalEntry, place: str, root: str) -> None:
+    """Refuse to ask for a run below another root than it was sent to: it would not be found, and begin once more.
+
+    Raises:
+        UsageError: says which root it was.
+    """
+    before = os.path.dirname(begun.run_dir)
+    if before and before != root:
+        raise UsageError(
+            f"{place}:{begun.run_id} was ordered below {before}, and the runs root of {place} is {root} now; "
+            "nothing was sent",
+            hint=f"state `root` of [{place}] as it was until that run is over, or begin another run with --run-id",
+        )
 
 
 class _Attempts:
