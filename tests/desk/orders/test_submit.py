@@ -29,8 +29,9 @@ from holdfast.model.job import JobSpec
 from holdfast.model.order import RunRef
 from holdfast.model.place import Place
 from holdfast.model.record import replace
+from holdfast.model.run import Ended, Outcome
 from holdfast.model.sighting import Poll, Reach, Sighting
-from holdfast.platforms.base import OrderResult
+from holdfast.platforms.base import OrderResult, ProvenStart
 from tests.desk.boxes import FACTS_OF_A_BOX
 
 if TYPE_CHECKING:
@@ -66,13 +67,14 @@ class FakePlatform:
     def __init__(self, *errors: HoldfastError) -> None:
         self.errors = list(errors)
         self.orders: list[Order] = []
+        self.started: ProvenStart | None = None
 
     def submit(self, order: Order, *, prove_s: float | None = None) -> OrderResult:
         del prove_s
         self.orders.append(order)
         if self.errors:
             raise self.errors.pop(0)
-        return OrderResult(RunRef("gpu1", order.run_id, f"/data/runs/{order.run_id}"))
+        return OrderResult(RunRef("gpu1", order.run_id, f"/data/runs/{order.run_id}"), self.started)
 
 
 def submit(
@@ -297,6 +299,18 @@ def test_a_command_that_was_cut_off_while_it_followed_goes_on_with_its_run_until
     assert submit(FakePlatform(), follow=True).ref.run_id not in {run_id, beside}
 
 
+def test_a_job_that_ended_at_once_is_known_as_ended_and_what_was_seen_is_not_forgotten() -> None:
+    platform = FakePlatform()
+    end = Ended("2026-11-20T10:46:00.000Z", Outcome.FAILED, 3, "exit code 3")
+    platform.started = ProvenStart(OWN_ID, f"/data/runs/{OWN_ID}", 1, end, 3)
+    submit(platform, run_id=OWN_ID)
+    (seen,) = registry.read_sightings("gpu1")
+    assert (seen.condition, seen.ended, seen.exit_code) == ("failed", True, 3)
+    # Asked for again: the place says only that it has it.
+    submit(FakePlatform(), run_id=OWN_ID)
+    assert registry.read_sightings("gpu1") == [seen]
+
+
 @pytest.mark.requirement("XPORT-07")
 def test_an_order_is_not_sent_again_below_another_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """There it is not found, and would begin once more."""
@@ -305,7 +319,9 @@ def test_an_order_is_not_sent_again_below_another_root(monkeypatch: pytest.Monke
     moved = FakePlatform()
     with monkeypatch.context() as patched:
         patched.setattr(FakeBox, "ensure", lambda _: replace(FACTS_OF_A_BOX, root="/scratch/runs"))
-        with pytest.raises(UsageError, match="was ordered below /data/runs, and the runs root of gpu1 is /scratch/runs"):
+        with pytest.raises(
+            UsageError, match="ordered below /data/runs, and the runs root of gpu1 is /scratch/runs"
+        ):
             submit(moved)
     assert not moved.orders
     answer = submit(FakePlatform())

@@ -28,6 +28,7 @@ from holdfast.model.errors import (
     UsageError,
 )
 from holdfast.model.record import record
+from holdfast.model.run import Ended
 from holdfast.model.scheduler import SCHEDULER_AWAY
 from holdfast.platforms.base import OrderResult
 from holdfast.transfer.code.push import push_tree
@@ -94,10 +95,13 @@ def submit_draft(
 
     asked = Asked(OrderKind.RUN, draft.job.name, _hash_asked(draft.order_sha256, place), draft.tree_hash, draft.tree)
     answer = send_order(asked, box, take, run_id=run_id, tell=tell, pauses_s=pauses_s, followed=prove_s is None)
-    started, condition = answer.started, "created"
-    if started is not None and started.exit_code is None:
-        condition = type(started.state).__name__.lower()
-    record_taken(place.name, answer.ref.run_id, condition)
+    started = answer.started
+    if started is None:
+        record_taken(place.name, answer.ref.run_id)
+    else:
+        state = started.state
+        condition = state.outcome.value if isinstance(state, Ended) else type(state).__name__.lower()
+        record_taken(place.name, answer.ref.run_id, condition, started.exit_code)
     return answer
 
 

@@ -240,10 +240,16 @@ def record_poll(poll: Poll) -> None:
         return
 
 
-def record_taken(place: str, run_id: str, condition: str = "created") -> None:
-    """Keep that a place has just taken a run, and how far it was, so that it is found before anybody has looked."""
-    at = clock.utc_now()
-    record_poll(Poll(place, at, {run_id: Sighting(place, run_id, at, "desk", Reach.HERE, condition)}))
+def record_taken(place: str, run_id: str, condition: str | None = None, exit_code: int | None = None) -> None:
+    """Keep that a place has taken a run, so that it is found before anybody has looked.
+
+    `condition` is how far it was (None: not known; what was seen of it stands), `exit_code` how it ended, if it has.
+    """
+    if condition is None and any(line.run_id == run_id for line in read_lines(place)):
+        return
+    at, ended = clock.utc_now(), exit_code is not None
+    seen = Sighting(place, run_id, at, "desk", Reach.HERE, condition or "created", ended=ended, exit_code=exit_code)
+    record_poll(Poll(place, at, {run_id: seen}))
 
 
 def forget(place: str, run_ids: Collection[str]) -> None:
