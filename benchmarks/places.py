@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -335,6 +336,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer rounds, not for quoting")
     parser.add_argument("--docs", action="store_true", help="write the table into docs/benchmarks.md")
     options = parser.parse_args()
+    if shutil.which("rsync") is None:
+        parser.error("rsync is not installed, and stands beside the code that is pushed (Debian: rsync)")
     rounds = QUICK_ROUNDS if options.quick else ROUNDS
     with tempfile.TemporaryDirectory(prefix="hf-bench-") as directory, Sshd.started() as sshd:
         sshd.alias("box")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from holdfast.agent.view.find import find_run, require_readable
 from holdfast.agent.view.run_files import send_files
@@ -19,6 +20,9 @@ from holdfast.transfer.contact import ENTRY
 from holdfast.transfer.fetch import Fetched, Receiver
 
 from .connect import find_place, open_box
+
+if TYPE_CHECKING:
+    from holdfast.transfer.box import Box
 
 LONGEST_MESSAGE = 4096
 
@@ -103,12 +107,15 @@ def fetch(source: FetchSource, target: str, *, force: bool, tell: Callable[[int,
         Interrupted: by a signal; the same.
     """
     receiver = Receiver(target, force=force, tell=tell)
+    box = None if source.place == LOCAL else open_box(find_place(source.place))
+    if box is not None:
+        box.prepare(sends=False)
     try:
         with listening() as (wake_fd, heard):
-            if source.place == LOCAL:
+            if box is None:
                 _copy_here(source, receiver, heard)
             else:
-                _receive(source, receiver, wake_fd, heard)
+                _receive(source, box, receiver, wake_fd, heard)
             return receiver.finish()
     finally:
         receiver.abandon()
@@ -123,7 +130,7 @@ def _copy_here(source: FetchSource, receiver: Receiver, heard: ReceivedSignals) 
             raise Interrupted(heard[0])
 
 
-def _receive(source: FetchSource, receiver: Receiver, wake_fd: int, heard: ReceivedSignals) -> None:
+def _receive(source: FetchSource, box: Box, receiver: Receiver, wake_fd: int, heard: ReceivedSignals) -> None:
     errors = bytearray()
 
     def hear(data: bytes) -> None:
@@ -133,7 +140,6 @@ def _receive(source: FetchSource, receiver: Receiver, wake_fd: int, heard: Recei
         drain(wake_fd)
         return bool(heard)
 
-    box = open_box(find_place(source.place))
     argv = (ENTRY, "copy", source.run, source.path)
     try:
         code = box.follow(argv, out=receiver.feed, err=hear, wake_fd=wake_fd, woken=woken)
