@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from holdfast.desk.route.send import send
-from holdfast.model.errors import Unreachable, UsageError
+from holdfast.model.errors import CutOff, Refused, Unreachable, UsageError
 from holdfast.model.place import Place
 from tests.cli.conftest import ENTRY
 from tests.cli.live import live_run
@@ -27,7 +27,7 @@ from tests.desk.route.terminal import answer_at_terminal
 from tests.waiting import LIMIT_S, LONG_S, PATIENCE, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from holdfast.transfer.box import Box
     from tests.cli.conftest import Command
@@ -70,6 +70,29 @@ class Unreached:
     def follow(self, *_: object, **__: object) -> int:
         """As of `Box`."""
         raise Unreachable("no route")
+
+
+class Revoked(Unreached):
+    """A place whose link is cut once, and that does not let us in any more."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def follow(self, *_: object, err: Callable[[bytes], None], **__: object) -> int:
+        """As of `Box`."""
+        self.calls += 1
+        if self.calls > 1:
+            raise Refused("gpu1 does not let us in", hint="see whether your key is still known there")
+        err(b"a word\n")
+        raise CutOff("the link ended")
+
+
+def test_who_is_not_let_in_again_is_told_that_the_run_goes_on() -> None:
+    box = Revoked()
+    with pytest.raises(Refused, match="gpu1 does not let us in; the run goes on") as caught:
+        send(cast("Box", box), ["attach", "digits"])
+    assert caught.value.hint == "see whether your key is still known there; then: holdfast attach gpu1:digits"
+    assert box.calls == 2
 
 
 def list_calls(root: str) -> list[int]:
