@@ -14,12 +14,21 @@ if TYPE_CHECKING:
 EXPORT = "export it before `holdfast run` and let the program read it from its environment"
 
 
-def refuse_secrets(spec: JobSpec, *, hint: str = EXPORT) -> None:
+def refuse_secrets(spec: JobSpec, *, hint: str = EXPORT, recorded: JobSpec | None = None) -> None:
     """Refuse a job that could only be recorded with a secret in it; `hint` is how the job can have it.
+
+    What the `recorded` job has already is not new.
 
     Raises:
         UsageError: names the place, never the value.
     """
+    known = frozenset() if recorded is None else frozenset(_find_places(recorded))
+    places = [place for place in _find_places(spec) if place not in known]
+    if places:
+        raise UsageError(f"the job holds what looks like a secret: {', '.join(places)}; jobs are recorded", hint=hint)
+
+
+def _find_places(spec: JobSpec) -> list[str]:
     places = list(redact_argv(spec.command)[1])
     places += [f"setup line {n}" for n, line in enumerate(spec.setup, 1) if redact_argv(line.split())[1]]
     places += [f"smoke {place}" for place in redact_argv(spec.smoke)[1]]
@@ -27,5 +36,4 @@ def refuse_secrets(spec: JobSpec, *, hint: str = EXPORT) -> None:
     targets = list_targets(spec.notify, spec.channels)
     places += [f"notify: {target.label}" for target in targets if redact_text(target.address) != target.address]
     places += [f"notify.command {place}" for place in redact_argv(spec.notify.command)[1]]
-    if places:
-        raise UsageError(f"the job holds what looks like a secret: {', '.join(places)}; jobs are recorded", hint=hint)
+    return places

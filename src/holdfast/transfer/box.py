@@ -111,6 +111,7 @@ class Box:
         env: Mapping[str, str] | None = None,
         limit_s: float,
         most_bytes: int = MOST_BYTES,
+        stall_s: float | None = None,
     ) -> Done:
         """Run ``holdfast ARGV`` there to its end. An iterator as `stdin`, which is read once, costs a look first."""
         if isinstance(stdin, Iterator):
@@ -119,7 +120,9 @@ class Box:
             meetings, facts = self._meetings, self.ensure()
             mark = make_mark()
             words = self._build_words(facts, argv, env, mark)
-            done = self.transport.run(bootstrap.RUN_SCRIPT, words, stdin=stdin, limit_s=limit_s, most_bytes=most_bytes)
+            done = self.transport.run(
+                bootstrap.RUN_SCRIPT, words, stdin=stdin, limit_s=limit_s, most_bytes=most_bytes, stall_s=stall_s
+            )
             if not done.out.startswith(mark.encode()):
                 said = done.err + done.out[-LAST_BYTES:]
                 changed = self._has_changed_python(facts, meetings, done.code, said, silent=not done.out)
@@ -132,15 +135,21 @@ class Box:
         raise self._vanishing()
 
     def entry(
-        self, name: str, words: Sequence[str] = (), *, stdin: bytes | Iterable[bytes] = b"", limit_s: float
+        self,
+        name: str,
+        words: Sequence[str] = (),
+        *,
+        stdin: bytes | Iterable[bytes] = b"",
+        limit_s: float,
+        stall_s: float | None = None,
     ) -> dict[str, object]:
-        """Ask the internal entry `name`, and answer its object.
+        """Ask the internal entry `name`, and answer its object; `stall_s` as of `Transport.run`.
 
         Raises:
             HoldfastError: what the entry reported, as the class that its code names; `details` has the place.
             InternalError: it answered nothing that can be read.
         """
-        done = self.run((ENTRY, name, *words), stdin=stdin, limit_s=limit_s)
+        done = self.run((ENTRY, name, *words), stdin=stdin, limit_s=limit_s, stall_s=stall_s)
         if not done.out and done.code:
             self._mend()
         return read_answer(self.place.name, name, done)

@@ -59,8 +59,12 @@ class Transport(Protocol):
         stdin: bytes | Iterable[bytes] = b"",
         limit_s: float,
         most_bytes: int = MOST_BYTES,
+        stall_s: float | None = None,
     ) -> Done:
-        """Run a command to its end and answer what it wrote."""
+        """Run a command to its end and answer what it wrote.
+
+        `stall_s`: how long input may stand still while nothing comes, either (None: five minutes).
+        """
         ...
 
     def follow(

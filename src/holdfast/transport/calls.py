@@ -66,9 +66,11 @@ class Calls:
         stdin: bytes | Iterable[bytes] = b"",
         limit_s: float,
         most_bytes: int = MOST_BYTES,
+        stall_s: float | None = None,
     ) -> Done:
         """As of `base.Transport`; output and errors are each kept up to `most_bytes`."""
         deadline = time.monotonic() + limit_s
+        stall_s = self.stall_s if stall_s is None else stall_s
         nonce = make_nonce()
         line = build_line(nonce, script, words)
         out, err = _Kept(most_bytes), _Kept(most_bytes)
@@ -80,7 +82,7 @@ class Calls:
             with contextlib.closing(child):
                 child.send(stdin)
                 try:
-                    child.serve(out.add, err.add, deadline=deadline, stall_s=self.stall_s)
+                    child.serve(out.add, err.add, deadline=deadline, stall_s=stall_s)
                 except Late as late:
                     raise self._too_late(
                         self.stall_s if late.stalled else limit_s, *_describe(late, self.place)

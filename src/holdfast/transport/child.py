@@ -25,7 +25,7 @@ TAIL_BYTES = 4096
 GRACE_S = 0.5
 """How long a child may take to leave by itself, or after a signal."""
 STALL_S = 300.0
-"""How long input may stand still while nothing comes, either: a file system there may sync a large file meanwhile."""
+"""How long input may stand still while nothing comes, either."""
 LOOK_S = 0.05
 """How often we look whether the child has ended while somebody else holds one of its pipes open."""
 

@@ -427,10 +427,14 @@ class TestRunning:
         assert actions[-1] == EmptyTree(LEFTOVER_GRACE_S)
 
     @pytest.mark.parametrize("state", [REPORTED, RUNNING, STOPPING])
-    def test_a_vanished_job_has_no_status(self, state: State) -> None:
+    def test_a_vanished_job_has_no_status(self, state: Starting | Running | Stopping) -> None:
         after, _ = step(state, JobVanished())
         assert isinstance(after, Finalizing)
         assert after.status is None
+        late, _ = step(after, JobExited(OK))
+        assert isinstance(late, Finalizing)
+        # Its results are looked at when its status comes late, too.
+        assert (late.status, late.started_at) == (OK, state.since)
 
     def test_an_empty_tree_needs_no_emptying(self) -> None:
         after, actions = step(RUNNING, TreeEmptied())

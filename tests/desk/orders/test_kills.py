@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from holdfast.desk.orders.journal import Step, list_orders, read_journal
 from tests.agent.killing import FRONT_NAME, build_library
 from tests.budget import examples
 from tests.desk.orders.ordering import PLACE, Desk
+from tests.desk.route.test_send import list_calls
 from tests.proxy import Proxy
 from tests.waiting import LIMIT_S, wait_until
 
@@ -131,6 +133,12 @@ def test_a_desk_that_is_ended_while_it_waits_for_json_has_not_seen_the_end(near:
         wait_until(lambda: _count(tmp_path), what="the job runs")
         (run_id,) = near.list_runs()
         wait_until(lambda: list_orders(read_journal(PLACE))[run_id].step is Step.FOLLOWED, what="it is followed")
+        # Ended there, by whoever: it prints how the run stands, which is no end.
+        calls = wait_until(lambda: list_calls(str(near.root)), what="it is followed there")
+        for pid in calls:
+            os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: set(list_calls(str(near.root))) - set(calls), what="it is followed again")
+        assert first.poll() is None
         first.terminate()
         out, _ = first.communicate(timeout=LIMIT_S)
     assert (first.returncode, out) == (143, b"")

@@ -319,9 +319,7 @@ def test_an_order_is_not_sent_again_below_another_root(monkeypatch: pytest.Monke
     moved = FakePlatform()
     with monkeypatch.context() as patched:
         patched.setattr(FakeBox, "ensure", lambda _: replace(FACTS_OF_A_BOX, root="/scratch/runs"))
-        with pytest.raises(
-            UsageError, match="ordered below /data/runs, and the runs root of gpu1 is /scratch/runs"
-        ):
+        with pytest.raises(UsageError, match="ordered below /data/runs, and the runs root of gpu1 is /scratch/runs"):
             submit(moved)
     assert not moved.orders
     answer = submit(FakePlatform())

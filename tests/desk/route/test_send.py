@@ -78,12 +78,12 @@ class Revoked(Unreached):
     def __init__(self) -> None:
         self.calls = 0
 
-    def follow(self, *_: object, err: Callable[[bytes], None], **__: object) -> int:
+    def follow(self, *_: object, **options: object) -> int:
         """As of `Box`."""
         self.calls += 1
         if self.calls > 1:
             raise Refused("gpu1 does not let us in", hint="see whether your key is still known there")
-        err(b"a word\n")
+        cast("Callable[[bytes], None]", options["err"])(b"a word\n")
         raise CutOff("the link ended")
 
 

@@ -82,12 +82,20 @@ def test_a_link_that_ends_is_made_again_and_said_once(told: list[str]) -> None:
 
 
 def test_a_wait_that_is_killed_there_is_no_end_of_the_run(told: list[str]) -> None:
-    killed, quiet = Box(SaidNothing(137), 0), Box(SaidNothing(143), SaidNothing(143))
-    with begin({"gpu1": killed, "gpu2": quiet}, told) as waiting:
-        found = waiting.collect()
-    assert [item.exit_code for item in found] == [0, 143], "the run's own code, of a quiet wait, comes again"
-    assert (len(killed.asked), len(quiet.asked)) == (2, 2)
-    assert not told
+    killed = Box(SaidNothing(137), SaidNothing(137), 0)
+    with begin({"gpu1": killed}, told) as waiting:
+        (found,) = waiting.collect()
+    assert (found.exit_code, len(killed.asked)) == (0, 3)
+    (words,) = told
+    assert words.startswith("gpu1 does not answer (what waited there was ended: 137); what is waited for goes on")
+
+
+def test_the_code_of_a_quiet_wait_that_comes_twice_is_the_runs(told: list[str]) -> None:
+    quiet = Box(SaidNothing(143), SaidNothing(143))
+    words = [Wait(place("gpu1"), ("-q", "--", "digits"))]
+    with PlaceWaits(words, deadline=None, open_box=lambda _: quiet, tell=told.append) as waiting:
+        (found,) = waiting.collect()
+    assert (found.exit_code, len(quiet.asked)) == (143, 2)
 
 
 def test_out_of_reach_for_too_long_is_69_and_no_end(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,8 +64,15 @@ class EntryBox:
         return _Facts(str(self.root))
 
     def entry(
-        self, name: str, words: Sequence[str] = (), *, stdin: bytes | Iterable[bytes] = b"", limit_s: float
+        self,
+        name: str,
+        words: Sequence[str] = (),
+        *,
+        stdin: bytes | Iterable[bytes] = b"",
+        limit_s: float,
+        stall_s: float | None = None,
     ) -> dict[str, Any]:
+        del stall_s
         self.asked.append(words[0])
         child = subprocess.Popen(
             [sys.executable, "-I", "-S", str(MAIN), name, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -377,6 +377,28 @@ def test_no_path_of_a_stranger_leads_out(run_dir: Path, tmp_path: Path) -> None:
     assert not list((tmp_path / "outside").iterdir())
 
 
+@pytest.mark.requirement("VRFY-02")
+def test_nothing_is_written_through_a_link_in_the_place_of_a_directory(
+    tmp_path: Path, isolated_environment: dict[str, str]
+) -> None:
+    """Seen: a directory, then a link that leads out by another one, then a file below it: any file of the account."""
+    (tmp_path / "home").mkdir()
+    copy = Copy(str(tmp_path / "home" / "copy"), "gpu1", RUN, isolated_environment)
+    with copy.held():
+        copy.place_directory("a/b")
+        copy.place_link("a/b/up", "../..", "")
+        copy.place_directory("l")
+        copy.place_link("l", "a/b/up/..", "")  # refused once all is there (`reread`)
+        assert os.path.realpath(tmp_path / "home" / "copy" / "l") == str(tmp_path / "home")
+        descriptor, part, _ = copy.open_part("l/authorized_keys", 0, 1, 0o600)
+        try:
+            with pytest.raises(StorageError, match="is no directory here"):
+                copy.place_file("l/authorized_keys", descriptor, part, "", 0)
+        finally:
+            os.close(descriptor)
+    assert not list((tmp_path / "home").rglob("authorized_keys"))
+
+
 @pytest.mark.parametrize("line", [b"same 5\n", b"gone\n", b"file\n"])
 def test_a_head_without_its_numbers_is_damage(
     tmp_path: Path, isolated_environment: dict[str, str], line: bytes

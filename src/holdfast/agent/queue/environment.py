@@ -13,7 +13,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from holdfast.core.job.redact import is_secret_name, is_secret_value
+from holdfast.core.job.redact import holds_secret
 from holdfast.host.files import fallback, files
 from holdfast.model import wire
 from holdfast.model.errors import StorageError
@@ -64,11 +64,7 @@ def store_environment(environ: Mapping[str, str], *, directory: str) -> str:
 
 
 def _split(environ: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    secrets = {
-        name: value
-        for name, value in environ.items()
-        if value and (is_secret_name(name) or is_secret_value(value, name))
-    }
+    secrets = {name: value for name, value in environ.items() if value and holds_secret(name, value)}
     return {name: value for name, value in environ.items() if name not in secrets}, secrets
 
 

@@ -74,6 +74,11 @@ _TOKEN_NEIGHBOURS = frozenset(
         "merging",
         "embedding",
         "format",
+        "stop",
+        "start",
+        "end",
+        "pooling",
+        "weighting",
     }
 )
 _PLAIN_NAMES = frozenset({"pwd", "oldpwd", "ssh_auth_sock", "xauthority", "gpg_agent_info"})
@@ -105,7 +110,7 @@ _SHAPES = compile_later(
     re.VERBOSE | re.DOTALL,
 )
 _URL_PASSWORD = compile_later(r"\b([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):([^\s/@]+)@")
-_URL_USER = compile_later(r"\b([A-Za-z][A-Za-z0-9+.-]*://)[A-Za-z0-9_.~%-]{20,}@")
+_URL_USER = compile_later(r"\b(https?://)[A-Za-z0-9_.~%-]{20,}@")
 """A user so long is a token: ``https://TOKEN@github.com``."""
 _URL_KEY = compile_later(
     r"([?&](?:x-(?:amz|goog|oss)-(?:signature|credential)|signature|sig|key|code|auth)=)[^\s&#\"'<>\[]{8,}",

@@ -389,8 +389,8 @@ def _finalize(
         devices, keeper, job = state.devices, state.keeper, state.job
     if isinstance(state, (Running, Stopping)):
         started_at = state.since
-    elif isinstance(state, Starting) and state.job is not None and status is not None:
-        # It ran and ended while nobody looked: its time counts from when its cards were taken.
+    elif isinstance(state, Starting) and state.job is not None and refusal is None:
+        # It may have run while nobody looked, and its status may still come: its time counts from that of its cards.
         started_at = state.since
     if isinstance(state, Stopping):
         request = state.request

@@ -182,7 +182,8 @@ def _refuse_other_root(begun: JournalEntry, place: str, root: str) -> None:
         raise UsageError(
             f"{place}:{begun.run_id} was ordered below {before}, and the runs root of {place} is {root} now; "
             "nothing was sent",
-            hint=f"state `root` of [{place}] as it was until that run is over, or begin another run with --run-id",
+            hint=f"state `root` of [{place}] as it was until `holdfast ls --on {place}` shows it as over, or begin "
+            "another one with --run-id",
         )
 
 

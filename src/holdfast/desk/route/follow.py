@@ -7,6 +7,7 @@ mean to somebody who follows here: the first asks for a stop, the second for KIL
 
 from __future__ import annotations
 
+import json
 import select
 import signal
 import threading
@@ -21,7 +22,9 @@ from holdfast.desk.runs.poll import record_row
 from holdfast.desk.terminal import OutputRefused, ReceivedSignals, drain, say
 from holdfast.model.errors import EXIT_STOPPED, CutOff, HoldfastError, PlaceError, StorageError, Unreachable
 from holdfast.model.record import field, record
+from holdfast.model.run import Outcome
 from holdfast.model.units import format_duration
+from holdfast.transport.base import MOST_BYTES
 
 from .frames import FrameReader, write_position
 from .screen import Screen, describe_terminal
@@ -43,8 +46,18 @@ JOIN_LIMIT_S = 2.0
 EXIT_BROKEN_PIPE = 141
 FOLLOWED = "followed"
 """The run that was followed, among the details of the error that gives it up."""
+_ENDS = frozenset(outcome.value for outcome in Outcome)
 _CODES = frozenset({0, 76, 124})
 """Exit codes of a `stop` that has asked."""
+
+
+def _tells_end(data: bytes | bytearray) -> bool:
+    """Whether the object of ``attach --json`` is of a run that is over: who leaves before prints how it stands, too."""
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and value.get("condition") in _ENDS
 
 
 class _KilledError(CutOff):
@@ -119,6 +132,9 @@ class Following:
         self._beside = Beside() if beside is None else beside
         self._give_up_s = give_up_s
         self._framed = not line.has("--json")
+        self._holds = manner is Manner.ATTACH and not self._framed
+        """Whether what comes is one object, shown when it is whole: what was cut short is no end."""
+        self._held = bytearray()
         self._frames = FrameReader(screen.out, screen.job, self._hear_end)
         self._interrupts = 0
         self._code: int | None = None
@@ -174,8 +190,8 @@ class Following:
                 raise type(error)(words, hint=hint, details=error.details) from error
             else:
                 if code != -1:
-                    if not self._framed and self._manner.stops and self._saw_end:
-                        note_end(self._box.place.name, self._run_word)
+                    if self._holds:
+                        self._show_held()
                     return code
             if self._code is not None:
                 return self._code
@@ -184,13 +200,21 @@ class Following:
         """Whether the command there was killed: the code of a signal is the job's only where its end came with it."""
         return code >= 128 and not self._saw_end and self._code is None
 
+    def _show_held(self) -> None:
+        if self._saw_end:
+            note_end(self._box.place.name, self._run_word)
+        self._screen.out(bytes(self._held))
+
     @property
     def _saw_end(self) -> bool:
-        """Whether the end of what is followed was shown: behind its output, or as the one object of ``--json``."""
-        return self._has_ended if self._framed else self._screen.printed
+        """Whether the end of what is followed came: behind its output, or in the one object of ``--json``."""
+        if self._framed:
+            return self._has_ended
+        return not self._holds or _tells_end(self._held)
 
     def _follow_once(self) -> int:
         self._frames.restart()
+        self._held.clear()
         env = {**describe_terminal(), **self._beside.env}
         argv = self._build_argv()
         if argv != self._line.argv:
@@ -226,6 +250,8 @@ class Following:
         self._hear_place()
         if self._framed:
             self._frames.feed(data)
+        elif self._holds:
+            self._held += data[: MOST_BYTES - len(self._held)]
         else:
             self._screen.out(data)
 

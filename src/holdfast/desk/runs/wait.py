@@ -16,7 +16,7 @@ from typing import Protocol
 from holdfast.core.control_characters import clean
 from holdfast.desk.caller import FOLLOW
 from holdfast.desk.route.frames import take_pins
-from holdfast.model.errors import EXIT_TIMED_OUT, HoldfastError, PlaceError, Unreachable
+from holdfast.model.errors import EXIT_TIMED_OUT, CutOff, HoldfastError, PlaceError, Unreachable
 from holdfast.model.place import Place
 from holdfast.model.record import record
 
@@ -28,6 +28,7 @@ STEADY_S = 10.0
 """A link that held so long was well: what ends it begins a new time out of reach. Waiting for one is no link."""
 MOST_BYTES = 8 << 20
 EXIT_INCOMPLETE = 1
+QUIET = "-q"
 
 
 class Followed(Protocol):
@@ -135,11 +136,11 @@ class PlaceWaits:
                     woken=self._ended.is_set,
                     env={FOLLOW: ""},
                 )
-                if code >= 128 and code != killed and not out.text():
-                    # The run's own end, or that of the command there, by hand or for memory: asked again it says which.
+                if code >= 128 and not out.text() and (code != killed or QUIET not in wait.words):
+                    # The end of the command there, by hand or for memory; of a quiet one perhaps the run's, which comes
+                    # again.
                     killed = code
-                    pins.update(take_pins(out.data())[0])
-                    continue
+                    raise CutOff(f"what waited there was ended: {code}")
                 return WaitedPlace(name, code, out.text(), err.text())
             except PlaceError as error:
                 pins.update(take_pins(out.data())[0])

@@ -16,11 +16,12 @@ from holdfast.core.code import stream
 from holdfast.core.code.manifest import LINK
 from holdfast.core.control_characters import clean
 from holdfast.model import wire
-from holdfast.model.errors import CutOff, HoldfastError, PlaceError, StorageError, TooLate, Unreachable
+from holdfast.model.errors import CutOff, HoldfastError, PlaceError, ResourceBusy, StorageError, TooLate, Unreachable
 from holdfast.model.record import field, record
 from holdfast.model.units import format_bytes
 from holdfast.transfer.code.content import CHUNK, READ, send_file
 from holdfast.transfer.code.push import shrinks
+from holdfast.transport.child import STALL_S
 
 from .hub import suggest_fetch
 
@@ -99,8 +100,10 @@ def push_data(
     while True:
         try:
             return _push_once(box, data, directory, tries, dry_run=dry_run, tell=tell, say=None if begun else say)
-        except (CutOff, TooLate, Unreachable) as error:
-            # A box that was never reached is said at once: nobody waits for it.
+        except (CutOff, TooLate, Unreachable, ResourceBusy) as error:
+            if isinstance(error, ResourceBusy) and not begun:
+                raise
+            # The receiver of the try before may still hang. A box that was never reached is said at once.
             begun = begun or not isinstance(error, Unreachable)
             tries.failures += 1
             if not begun or tries.failures > len(pauses_s):
@@ -243,6 +246,8 @@ def _send(  # noqa: PLR0917 - what one stream is made of
             ("receive", directory, box.place.env_from),
             stdin=stream.pack(frames, deflate=deflate),
             limit_s=limit_s,
+            # Before it takes more of a file the box reads again what it has of that one, or of one like it.
+            stall_s=STALL_S + max(entry.size for entry in missing.values()) / SLOWEST_READ_S,
         )
     except HoldfastError:
         if problem:

@@ -283,7 +283,7 @@ class Copy:
         target = f"{self.directory}/{path}"
         if path in self.placed:
             os.fsync(descriptor)  # the earlier one was good
-        self._rename(part, target)
+        self._rename(part, path)
         if not part.endswith(f"/{SMALL}"):
             with suppress(FileNotFoundError):
                 os.unlink(f"{part}.of")
@@ -303,7 +303,7 @@ class Copy:
         with suppress(FileNotFoundError):
             os.unlink(aside)
         os.symlink(target, aside)
-        self._rename(aside, f"{self.directory}/{path}")
+        self._rename(aside, path)
         self._keep(path, f"{self.directory}/{path}", sha256)
 
     def place_directory(self, path: str) -> None:
@@ -335,10 +335,13 @@ class Copy:
                     hint=f"pull into a directory on a disk that tells them apart; {GOES_ON}",
                 )
 
-    def _rename(self, part: str, target: str) -> None:
+    def _rename(self, part: str, path: str) -> None:
+        target = f"{self.directory}/{path}"
         try:
             os.rename(part, target)
         except IsADirectoryError:
+            # What comes may be a link: nothing that was known to be below is believed any more.
+            self._parents = {known for known in self._parents if known != path and not known.startswith(f"{path}/")}
             try:
                 os.rmdir(target)  # it was empty in the run, once
             except OSError:

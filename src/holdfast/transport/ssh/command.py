@@ -43,6 +43,14 @@ def find_program() -> str:
     return os.environ.get(PROGRAM_VARIABLE) or "ssh"
 
 
+def choose_environment() -> dict[str, str]:
+    """The environment of a call: no window may ask, not even for a jump host, which BatchMode does not reach.
+
+    Source: ssh(1), ENVIRONMENT.
+    """
+    return {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
+
+
 def target(place: Place) -> list[str]:
     """What names the box on the command line, behind all options.
 

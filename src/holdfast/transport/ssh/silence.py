@@ -12,6 +12,8 @@ from types import TracebackType
 
 from holdfast.transport.child import Silent
 
+from .command import choose_environment
+
 
 class SilenceCheck:
     """When nothing came for a while, a second call over the same connection; no answer to that is `Silent`."""
@@ -48,7 +50,9 @@ class SilenceCheck:
     def _begin_call(self) -> None:
         null = subprocess.DEVNULL
         try:
-            self._call = subprocess.Popen(self._argv, stdin=null, stdout=null, stderr=null, start_new_session=True)
+            self._call = subprocess.Popen(
+                self._argv, stdin=null, stdout=null, stderr=null, start_new_session=True, env=choose_environment()
+            )
         except OSError:
             return  # no process to be had: nothing is known, and it is tried again
 

@@ -20,7 +20,7 @@ from holdfast.transport.child import Child, Ending, Late, Silence
 from holdfast.transport.frame import build_line, build_plain_line, make_nonce
 
 from .classify import JUMP, explain
-from .command import Sharing, Timing, build_options, find_program, target
+from .command import Sharing, Timing, build_options, choose_environment, find_program, target
 from .config import SshConfig, read_config
 from .control import find_socket
 from .silence import SilenceCheck
@@ -90,6 +90,8 @@ class SshTransport(Calls):
                     capture_output=True,
                     timeout=self._timing.answer_s,
                     check=False,
+                    env=choose_environment(),
+                    start_new_session=True,
                 )
             except subprocess.TimeoutExpired:
                 raise self._explain_silence() from None
@@ -110,10 +112,8 @@ class SshTransport(Calls):
         return self._launch(self.build_argv(line), nonce, stdin)
 
     def _launch(self, argv: list[str], nonce: str, stdin: int) -> Child:
-        # No window may ask either, not even for a jump host, which BatchMode does not reach. Source: ssh(1).
-        env = {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
         try:
-            return Child(argv, nonce, stdin=stdin, env=env, group=False)
+            return Child(argv, nonce, stdin=stdin, env=choose_environment(), group=False)
         except OSError as error:
             raise Unreachable(
                 f"{self.place}: the program {argv[0]!r} cannot be started: {error.strerror}",

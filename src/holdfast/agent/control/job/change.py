@@ -74,7 +74,7 @@ def find_changes(recorded: RecordedJob, asked: JobSpec) -> tuple[KeyChange, ...]
     Raises:
         UsageError: it holds a secret, which would be recorded.
     """
-    refuse_secrets(asked)
+    refuse_secrets(asked, recorded=recorded.spec)
     return list_changes(recorded.spec, asked)
 
 

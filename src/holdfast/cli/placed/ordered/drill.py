@@ -78,6 +78,7 @@ def _follow(box: Box, words: tuple[str, ...], order: bytes, *, quiet: bool) -> t
     def take(data: bytes) -> None:
         out.extend(data[: MOST_BYTES + 1 - len(out)])
 
+    box.prepare(sends=True)
     with tempfile.TemporaryFile() as file, listening() as (wake_fd, heard):
         file.write(order)
         file.seek(0)
