@@ -256,10 +256,18 @@ def test_a_mistake_on_the_command_line_is_refused(arguments: tuple[str, ...], sa
     assert said in done.err
 
 
-def test_a_refused_secret_is_not_shown() -> None:
-    done = sweep("job.yaml", "--grid", "api_key=horse-battery-1,horse-battery-2")
+@each(
+    ("name", "values"),
+    [
+        ("api_key", "horse-battery-1,horse-battery-2"),
+        ("data", "https://b.example/x?sig=horse1battery,https://b.example/x?sig=horse2battery"),
+        ("args", "--api-key=horse-battery-1,--api-key=horse-battery-2"),
+    ],
+)
+def test_a_refused_secret_is_not_shown(name: str, values: str) -> None:
+    done = sweep("job.yaml", "--grid", f"{name}={values}")
     assert done.code in {64, 65}, done
-    assert "api_key looks like a secret" in done.err
+    assert f"{name} looks like a secret" in done.err
     assert "horse" not in done.err + done.out
 
 

@@ -84,6 +84,8 @@ def test_words_are_split_as_a_shell_splits_them(line: str) -> None:
         ("CUDA_VISIBLE_DEVICES=0 a", "--gpus"),
         ("HOLDFAST_RUN_ID=x a", "own"),
         ("HF_TOKEN=hf_abc a", "secret"),
+        ("DATA='https://b.example/x?X-Amz-Signature=c4n4ry51c4n4ry51' a", "secret"),
+        ("ARGS=--api-key=c4n4ry51 a", "secret"),
         ("a\rb", "control"),
     ],
 )

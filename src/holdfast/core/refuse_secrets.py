@@ -9,7 +9,10 @@ from holdfast.core.messages.channels import list_targets
 from holdfast.model.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from holdfast.model.job import JobSpec
+    from holdfast.model.queue import NewJob
 
 EXPORT = "export it before `holdfast run` and let the program read it from its environment"
 
@@ -26,6 +29,17 @@ def refuse_secrets(spec: JobSpec, *, hint: str = EXPORT, recorded: JobSpec | Non
     places = [place for place in _find_places(spec) if place not in known]
     if places:
         raise UsageError(f"the job holds what looks like a secret: {', '.join(places)}; jobs are recorded", hint=hint)
+
+
+def find_job_secrets(jobs: Iterable[NewJob]) -> Iterable[str]:
+    """A sentence for each job whose own command or variables hold what looks like a secret: never the value."""
+    for job in jobs:
+        command, env = job.change.get("command"), job.change.get("env")
+        places = list(redact_argv(tuple(map(str, command)))[1]) if isinstance(command, (list, tuple)) else []
+        if isinstance(env, dict):
+            places += [f"env {name}" for name, text in env.items() if holds_secret(name, text)]
+        if places:
+            yield f"{job.name} holds what looks like a secret: {', '.join(places)}"
 
 
 def _find_places(spec: JobSpec) -> list[str]:

@@ -591,7 +591,14 @@ def test_the_error_lists_its_problems_for_programs(job: Callable[..., Path]) -> 
 
 @pytest.mark.requirement("OBS-04")
 @pytest.mark.parametrize(
-    "env", ["HF_TOKEN: abc", "WANDB_API_KEY: '0123'", "X: ghp_0123456789abcdefghijABCDEFGHIJ012345"]
+    "env",
+    [
+        "HF_TOKEN: abc",
+        "WANDB_API_KEY: '0123'",
+        "X: ghp_0123456789abcdefghijABCDEFGHIJ012345",
+        "DATA: https://b.example/x?X-Amz-Signature=c4n4ry51c4n4ry51",
+        "ARGS: --api-key=c4n4ry51",
+    ],
 )
 def test_OBS_04_secrets_in_a_job_file_are_refused_and_not_repeated(env: str, job: Callable[..., Path]) -> None:
     name, value = env.split(": ")
@@ -600,6 +607,13 @@ def test_OBS_04_secrets_in_a_job_file_are_refused_and_not_repeated(env: str, job
         f"job.yaml:3: env.{name}: looks like a secret, which would be stored; leave it out and `export"
     )
     assert value.strip("'") not in line
+
+
+@pytest.mark.requirement("OBS-04")
+def test_OBS_04_a_secret_in_a_line_of_setup_is_refused_and_not_repeated(job: Callable[..., Path]) -> None:
+    (line,) = refusal(job("command: x\nsetup: |\n  module load cuda\n  export DATA_KEY=1 API_KEY=c4n4ry51\n"))
+    assert line.startswith("job.yaml:2: setup: holds what looks like a secret, which would be stored")
+    assert "c4n4ry" not in line
 
 
 def test_options_stand_over_the_file_and_variables_add_up(job: Callable[..., Path], tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ def test_options_of_sbatch_stand_one_by_one_over_those_of_the_file(tmp_path: Pat
         ("{partition: [a]}", 2, "partition: expected text, a number or true, found a list"),
         ("{p: a,\n  p: b}", 3, "p is written twice"),
         ("gpu", 2, "expected a mapping of sbatch's options"),
+        ("{comment: 'HF_TOKEN=c4n4ry51'}", 2, "comment holds what looks like a secret"),
     ],
 )
 def test_a_mistake_in_options_of_sbatch_is_named_with_its_line(

@@ -225,6 +225,11 @@ def test_the_address_of_a_chat_is_its_own_credential(address: str) -> None:
         ("https://x/y?X-Amz-Credential=ab12ab12&X-Amz-Signature=ab12ab12", "X-Amz-Credential=? X-Amz-Signature=?"),
         ("https://x/y?sv=2024-01&sig=ab%2F12ab", "sv=2024-01 sig=?"),
         ("https://x/y?key=AIzaSyAbcd&n=1", "key=? n=1"),
+        ("https://x/y?code=" + "4/0AX4XfWh" * 3, "code=?"),
+        ("https://x/y?key=0123abcd-0123-4abc-8def-0123456789ab", "key=?"),
+        ("https://x/y?auth=" + "abcdefghij" * 3, "auth=?"),
+        ("https://x/y?sig=hunter2hunter2", "sig=?"),
+        ("https://x/y?X-Goog-Signature=abcdefghij", "X-Goog-Signature=?"),
     ],
 )
 def test_an_address_that_is_signed_keeps_its_names_alone(address: str, safe: str) -> None:
@@ -233,8 +238,36 @@ def test_an_address_that_is_signed_keeps_its_names_alone(address: str, safe: str
 
 def test_a_token_before_the_host_is_a_secret_and_a_user_is_none() -> None:
     assert redact_text(f"https://{'abcdefghij' * 2}@git.example/x") == f"https://{REDACTED}@git.example/x"
+    assert redact_text(f"https://{HEX[:32]}@git.example/1") == f"https://{REDACTED}@git.example/1"
     for plain in ("ssh://git@git.example/x", "https://x/y?key=on&code=200", "https://x/y#key=abcdefghij"):
         assert redact_text(plain) == plain
+
+
+@each(
+    "plain",
+    [
+        "https://x/y?key=validation",
+        "https://x/y?n=1&key=data/train/shard-000012.tar",
+        "https://x/y?key=data%2Ftrain%2Fimagenet2012",
+        "https://x/y?code=validation_error.",
+        "https://x/y?signature=serving_default",
+        "https://x/y?key=1700000000&code=20240101",
+        "https://x/y?key=$GOOGLE_API_KEY",
+        "https://x/y?key=${MAPS}&n=1",
+        "https://x/y?key={dataset}",
+    ],
+)
+def test_words_behind_a_name_that_signs_are_none(plain: str) -> None:
+    assert redact_text(plain) == plain
+
+
+def test_the_address_to_which_errors_are_sent_is_none_without_its_old_password() -> None:
+    """The key of a DSN may be published, as the manual of Sentry says."""
+    for host in ("o1.ingest.sentry.io", "o1.ingest.us.sentry.io", "sentry.example.com:9000", "sentry.io"):
+        assert redact_text(f"https://{HEX[:32]}@{host}/12") == f"https://{HEX[:32]}@{host}/12"
+    assert redact_text(f"https://{HEX[:32]}:{HEX[:32]}@sentry.io/12") == f"https://{HEX[:32]}:{REDACTED}@sentry.io/12"
+    for other in ("sentry.io/12/x", "sentry.io/x", "example.com/sentry.io/12"):
+        assert redact_text(f"https://{HEX[:32]}@{other}") == f"https://{REDACTED}@{other}"
 
 
 def test_an_address_of_ones_own_is_none() -> None:

@@ -207,9 +207,37 @@ def test_XPORT_11_a_secret_among_the_words_of_a_restart_is_not_sent(words: tuple
     assert "holdfast secret push gpu1 NAME" in caught.value.hint
 
 
+@pytest.mark.requirement("XPORT-11")
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("curl", "-H", "Authorization: Bearer c4n4ry51c4n4ry51"), "argument 2"),
+        (("train.py", "--api-key", "c4n4ry51"), "argument 2"),
+        (("sh", "-c", f"HF_TOKEN={HUB_TOKEN} python get.py"), "argument 2"),
+    ],
+)
+def test_XPORT_11_a_secret_among_the_words_of_a_command_beside_a_run_is_not_sent(
+    words: tuple[str, ...], named: str
+) -> None:
+    with pytest.raises(UsageError, match="exec holds what looks like a secret") as caught:
+        send(cast("Box", Unreached()), ["exec", "digits", "--", *words])
+    assert named in str(caught.value)
+    assert "c4n4ry" not in str(caught.value)
+    assert HUB_TOKEN not in str(caught.value)
+    assert "holdfast secret push gpu1 NAME, and --secret NAME with the run" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     "words",
     [
+        (
+            "exec",
+            "digits",
+            "--",
+            "sh",
+            "-c",
+            'curl -H "Authorization: Bearer $HF_TOKEN" https://x.example/?key=validation',
+        ),
         ("restart", "digits", "--secret", "HF_TOKEN", "--notify-smtp-password", "env:SMTP", "--env", "LR=1e-3"),
         ("logs", "digits", "--grep", "token=abcdefgh"),
     ],

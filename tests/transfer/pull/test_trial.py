@@ -15,7 +15,8 @@ from holdfast.core.digest import sha256_hex
 from holdfast.model.errors import StorageError
 from holdfast.model.receipt import DAMAGED, LOADED, READ, UNTESTED, Tried
 from holdfast.transfer.pull.copy import Copy
-from holdfast.transfer.pull.trial import MOST_NAMED, Trial, reread, try_copy
+from holdfast.transfer.pull.trial import MOST_NAMED, NO_ARRAY, Trial, reread, try_copy
+from tests.host.formats.trial.test_loading import array_pickle
 from tests.training.faults import support
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.files
 RUN = "20261120-100000-digits-0a1b"
+WEIGHTS = array_pickle("f8", (1,), bytes(8))
+NUMBER = b"\x80\x04K\x01."
+"""A pickle of 1."""
 
 
 def list_entries(top: Path) -> tuple[CodeEntry, ...]:
@@ -80,9 +84,9 @@ def test_no_number_of_other_files_hides_a_checkpoint(tmp_path: Path) -> None:
     for number in range(MOST_NAMED + 1):
         (tmp_path / f"{number}.json").write_text("{}")
     (tmp_path / "checkpoints" / "a.gz").write_bytes(gzip.compress(b"x"))
-    (tmp_path / "epoch_1.pkl").write_bytes(b"\x80\x04K\x01.")
+    (tmp_path / "checkpoints" / "epoch_1.pkl").write_bytes(WEIGHTS)
     found = judge(tmp_path)
-    assert found.checkpoint == "epoch_1.pkl"
+    assert found.checkpoint == "checkpoints/epoch_1.pkl"
     assert "checkpoints/a.gz" in [one.path for one in found.tried]
 
 
@@ -96,7 +100,7 @@ def test_records_that_a_killed_supervisor_tore_are_no_damage(tmp_path: Path) -> 
 
 def test_other_weights_are_told_by_their_steps_and_unknown_files_are_counted(tmp_path: Path) -> None:
     for name in ("epoch_9.pkl", "epoch_10.pkl", "epoch_11.pkl"):
-        (tmp_path / name).write_bytes(b"\x80\x04K\x01." if name != "epoch_11.pkl" else b"\x80\x04")
+        (tmp_path / name).write_bytes(WEIGHTS if name != "epoch_11.pkl" else b"\x80\x04")
     for number in range(5):
         (tmp_path / f"{number}.onnx").write_bytes(b"x")
     (tmp_path / "pic.gif").write_bytes(b"GIF89a" + bytes(7) + b";")
@@ -134,8 +138,41 @@ def test_VRFY_03_the_newest_checkpoint_of_a_format_that_nobody_can_try_is_named(
         "checkpoints/sharded/weights.pkl", UNTESTED, "holds code of mine.Net: not loaded"
     )
     newest += 10
-    write("final.pkl", b"\x80\x04K\x01.")
+    write("final.pkl", NUMBER)
+    assert judge(saved).untried == Tried("checkpoints/final.pkl", UNTESTED, NO_ARRAY)
+    newest += 10
+    write("last.pkl", WEIGHTS)
     assert judge(saved).untried is None
+
+
+@pytest.mark.requirement("VRFY-03")
+def test_VRFY_03_what_holds_no_weights_is_no_checkpoint_that_was_loaded(tmp_path: Path) -> None:
+    top = tmp_path / "checkpoints"
+    top.mkdir()
+    (tmp_path / "predictions.pkl").write_bytes(WEIGHTS)
+    assert judge(tmp_path).checkpoint == "predictions.pkl", "a run without a directory of checkpoints"
+    (top / "epoch_1.pkl").write_bytes(NUMBER)
+    found = judge(tmp_path)
+    assert (found.checkpoint, found.untried) == ("", Tried("checkpoints/epoch_1.pkl", UNTESTED, NO_ARRAY))
+    (top / "epoch_1.pkl").write_bytes(WEIGHTS)
+    assert (judge(tmp_path).checkpoint, judge(tmp_path).untried) == ("checkpoints/epoch_1.pkl", None)
+
+
+@pytest.mark.requirement("VRFY-03")
+def test_VRFY_03_checkpoints_that_are_text_are_a_persons_to_judge(tmp_path: Path) -> None:
+    """XGBoost and others write models as JSON. Named as untried, a person can say that it loads."""
+    top = tmp_path / "checkpoints"
+    top.mkdir()
+    for name in ("model-9.json", "model-10.json", ".hidden.json"):
+        (top / name).write_text("{}")
+    found = judge(tmp_path)
+    assert found.untried == Tried("checkpoints/model-10.json", UNTESTED, "nothing among the checkpoints holds weights")
+    assert (found.checkpoint, found.damaged) == ("", ())
+    (top / "model-10.json").write_text("{")
+    found = judge(tmp_path)
+    assert [one.path for one in found.damaged] == ["checkpoints/model-10.json"]
+    (tmp_path / "model.pkl").write_bytes(WEIGHTS)
+    assert (judge(tmp_path).checkpoint, judge(tmp_path).untried) == ("model.pkl", None)
 
 
 @pytest.mark.requirement("VRFY-03")

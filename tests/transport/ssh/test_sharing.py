@@ -124,6 +124,12 @@ def test_a_frozen_connection_of_the_users_own_is_noticed_and_gone_round(own_mast
     assert link.connections == 2, "another connection than the one that was found dead"
 
 
+@pytest.mark.parametrize(("port", "words"), [(2222, "`ssh -O exit -p 2222 box`"), (None, "`ssh -O exit box`")])
+def test_the_command_that_ends_a_frozen_connection_names_the_port(port: int | None, words: str) -> None:
+    """Without it ssh would look for another connection, where ControlPath has a %p."""
+    assert words in SshTransport(Place("gpu1", host="box", port=port))._explain_silence().hint
+
+
 def test_a_login_does_not_wait_for_a_frozen_connection_of_the_users_own(own_master: SshTransport, link: Proxy) -> None:
     link.freeze()
     with pytest.raises(CutOff, match="your own ssh connection"):

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from holdfast.core.job.environment import OWN_VARIABLES
-from holdfast.core.job.redact import is_secret_name, is_secret_value
+from holdfast.core.job.redact import holds_secret
 from holdfast.core.job.secret_names import read_uses
 from holdfast.core.near import find_near
 from holdfast.desk.orders.paths import OrderBase
@@ -279,7 +279,7 @@ def _convert_env(node: Node, fields: dict[str, object], problems: list[Problem])
             message = f"is holdfast's own: each attempt is given it anew{OWN_VARIABLES[name]}"
             problems.append(Problem(inner.where, f"env.{name}", message, inner.line))
             continue
-        if is_secret_name(name) or is_secret_value(text):
+        if holds_secret(name, text):
             message = (
                 f"looks like a secret, which would be stored; leave it out and `export {name}=...` before the run, or "
                 f"`holdfast secret push PLACE {name}` once (`local` is this machine), and name it in `secrets`"

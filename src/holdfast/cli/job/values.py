@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.core.cards.choose import parse_request
 from holdfast.core.container.references import looks_like_file, read_bind, read_reference
 from holdfast.core.job.job_paths import UnknownVariableError, is_own, resolve_path
-from holdfast.core.job.redact import is_secret_value
+from holdfast.core.job.redact import holds_secret
 from holdfast.core.job.scratch import find_pattern_problem
 from holdfast.core.job.secret_names import read_use
 from holdfast.core.messages import channels
@@ -257,7 +257,7 @@ def _read_lines(key: Key, node: Node, base: Base) -> tuple[str, ...]:
     del base
     lines = tuple(line for text, _ in _texts(key, node) for line in text.splitlines() if line.strip())
     for line in lines:
-        if is_secret_value(line):
+        if holds_secret("", line):
             raise WrongValueError("holds what looks like a secret, which would be stored; see `secrets`")
     return lines
 
@@ -456,7 +456,7 @@ def _read_sbatch(key: Key, node: Node, base: Base) -> dict[str, str]:
         if isinstance(item.value, (list, dict)) or item.value is None or item.value is False:
             raise WrongValueError(f"{name}: expected text, a number or true, found {describe_node(item)}", item.where)
         text = "" if item.value is True else item.text or str(item.value)
-        if is_secret_value(text, name):
+        if holds_secret(name, text):
             raise WrongValueError(f"{name} holds what looks like a secret, which would be stored", item.where)
         try:
             found.update(check_options({name: text}))

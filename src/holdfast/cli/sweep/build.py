@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.cli.job import values
 from holdfast.cli.job.jobfile import Problem, check_together
 from holdfast.cli.job.schema import BY_PATH, Kind
-from holdfast.core.job.redact import REDACTED, is_secret_name, is_secret_value
+from holdfast.core.job.redact import REDACTED, holds_secret
 from holdfast.core.queue import grid
 from holdfast.core.queue.job_hasher import JobHasher
 from holdfast.model import wire
@@ -194,7 +194,7 @@ class SweepBuilder:
         for name, value in point.params.items():
             if (name, value) in self._harmless:
                 continue
-            if is_secret_name(name) or is_secret_value(value):
+            if holds_secret(name, value):
                 raise grid.GridError(f"{name} looks like a secret, which would be stored; `export` it instead")
             self._harmless.add((name, value))
 
@@ -312,7 +312,7 @@ def _read_variables(node: Node) -> dict[str, str]:
         raise values.WrongValueError(f"expected a mapping NAME: value, found {values.describe_node(node)}")
     variables = {name: values.read_variable(name, item) for name, item in node.value.items()}
     for name, text in variables.items():
-        if is_secret_name(name) or is_secret_value(text):
+        if holds_secret(name, text):
             raise values.WrongValueError(f"{name} looks like a secret, which would be stored; `export` it instead")
     return variables
 
@@ -337,7 +337,7 @@ def _list_fields(job: Mapping[str, Any]) -> dict[str, object]:
 
 def _describe(point: Point) -> str:
     own = {name: value for name, value in point.params.items() if name in point.own}
-    secret = any(is_secret_name(name) or is_secret_value(value) for name, value in own.items())
+    secret = any(holds_secret(name, value) for name, value in own.items())
     # A job's name is made of the same values.
     said = " ".join(f"{name}={REDACTED if secret else value}" for name, value in own.items())
     return f"{point.where or 'grid'}: {said or point.name}"

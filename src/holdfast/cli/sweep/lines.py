@@ -20,7 +20,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.job.jobfile import name_from_command
-from holdfast.core.job.redact import is_secret_name, is_secret_value
+from holdfast.core.job.redact import holds_secret
 from holdfast.core.queue.identity import JOB_PLACEHOLDER
 from holdfast.core.queue.job_hasher import JobHasher
 from holdfast.model.ids import clean_name
@@ -220,7 +220,7 @@ def _check_variable(name: str, text: str) -> None:
         raise ValueError(f"{name}={text[:40]}: holdfast leases the cards and sets this itself; ask with --gpus")
     if name.startswith("HOLDFAST_"):
         raise ValueError(f"{name}: variables of this name are holdfast's own")
-    if is_secret_name(name) or is_secret_value(text):
+    if holds_secret(name, text):
         raise ValueError(f"{name} looks like a secret, which would be stored; `export` it before you hand the file in")
 
 

@@ -110,13 +110,26 @@ _SHAPES = compile_later(
     re.VERBOSE | re.DOTALL,
 )
 _URL_PASSWORD = compile_later(r"\b([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):([^\s/@]+)@")
-_URL_USER = compile_later(r"\b(https?://)[A-Za-z0-9_.~%-]{20,}@")
+_URL_USER = compile_later(
+    r"""
+    \b(https?://)
+    (?![0-9a-f]{32}@(?:[\w-]+\.)*sentry(?:\.[\w-]+)+(?::\d+)?/\d+(?![\w/.-]))    # a DSN of Sentry: its key is public
+    [A-Za-z0-9_.~%-]{20,}@
+    """,
+    re.VERBOSE,
+)
 """A user so long is a token: ``https://TOKEN@github.com``."""
 _URL_KEY = compile_later(
-    r"([?&](?:x-(?:amz|goog|oss)-(?:signature|credential)|signature|sig|key|code|auth)=)[^\s&#\"'<>\[]{8,}",
+    r"(?P<front>[?&](?P<name>x-(?:amz|goog|oss)-(?:signature|credential)|signature|sig|key|code|auth)=)"
+    r"(?P<value>[^\s&#\"'<>\[]{8,})",
     re.IGNORECASE,
 )
 """Addresses that are signed, of which whoever has one may use it."""
+_PLAIN_PIECE = r"(?:[a-z]{1,19}\d{0,8}|(?:[A-Z][a-z]{2,11}){1,3}\d{0,4}|[A-Z]{1,11}\d{0,4}|\d+)"
+_PLAIN_WORDS = compile_later(
+    rf"{_PLAIN_PIECE}(?:(?:[-_./:,+]|%2[0Ff])+{_PLAIN_PIECE})*[-_./:,;()]*|\$.*|\{{\w+\}}", re.DOTALL
+)
+"""Words, numbers, variables and placeholders; a key has digits and letters mixed, or is longer than a word."""
 _BEARER = compile_later(r"\b(Bearer|Basic)\s+([A-Za-z0-9+/=._~-]{12,})", re.IGNORECASE)
 # A name is tried at its beginning only: from each letter of a long word on, the search would be quadratic.
 _ASSIGNED = compile_later(
@@ -269,7 +282,7 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     if "://" in text:
         text = _URL_PASSWORD.sub(_redact_url, text)
         text = _URL_USER.sub(lambda match: f"{match[1]}{REDACTED}@", text)
-        text = _URL_KEY.sub(lambda match: f"{match[1]}{REDACTED}", text)
+        text = _URL_KEY.sub(_redact_url_key, text)
     text = _BEARER.sub(lambda match: f"{match[1]} {REDACTED}", text)
     if "=" in text or ":" in text:
         text = _redact_assignments(text)
@@ -278,6 +291,12 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
 
 def _redact_url(match: re.Match[str]) -> str:
     return match[0] if match[2].startswith("$") else f"{match[1]}:{REDACTED}@"
+
+
+def _redact_url_key(match: re.Match[str]) -> str:
+    # ``x-amz-signature`` is a signature whatever stands in it; ``key`` and ``code`` are names of other things, too.
+    is_plain = "-" not in match["name"] and _PLAIN_WORDS.fullmatch(match["value"]) is not None
+    return match[0] if is_plain else f"{match['front']}{REDACTED}"
 
 
 def _redact_assignments(text: str) -> str:

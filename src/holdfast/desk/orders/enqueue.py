@@ -14,13 +14,14 @@ from holdfast.core.code.copies import shares_tree
 from holdfast.core.control_characters import clean
 from holdfast.core.digest import sha256_hex
 from holdfast.core.job.redact import redact_argv
+from holdfast.core.refuse_secrets import find_job_secrets
 from holdfast.core.slurm.arrays import TaskPlan
 from holdfast.desk.author import name_author
 from holdfast.desk.places.facts import read_facts
 from holdfast.desk.route.hints import name_place
 from holdfast.host.clock import utc_now
 from holdfast.model import wire
-from holdfast.model.errors import PlaceError
+from holdfast.model.errors import PlaceError, UsageError
 from holdfast.model.ids import clean_name
 from holdfast.model.job import JobSpec
 from holdfast.model.queue import GroupKind, OrderedJobs, Submission
@@ -29,7 +30,7 @@ from holdfast.model.record import record, replace
 from holdfast.model.slurm import SLURM
 from holdfast.platforms.slurm.arrays import ShownArray, show_arrays
 
-from .build import find_profile, list_setup
+from .build import PUSH_HINT, find_profile, list_setup
 from .journal import OrderKind
 from .submit import Asked, send_order
 
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 
     from .build import Draft
 
+MOST_NAMED = 10
+"""Jobs of which it is said that they are refused."""
 TAKEN_WITHIN_S = 300.0
 """How long the box may take: a tree of 2 GiB is hashed there, and 50,000 jobs are committed, on a busy disk."""
 CHECKS = (
@@ -119,7 +122,14 @@ def draft_jobs(  # noqa: PLR0913 - all that is said of jobs
 
     `moment` is ``--not-before`` as it was typed: said twice, ``+2h`` is the same order. `source` names the file that
     they were made from, `configs` are resolved configurations by file name.
+
+    Raises:
+        UsageError: a job holds a secret in what is its own; that of the base job was looked at with the draft.
     """
+    problems = list(find_job_secrets(jobs))
+    if problems:
+        more = [f"and {len(problems) - MOST_NAMED} more"] if len(problems) > MOST_NAMED else []
+        raise UsageError("\n".join([*problems[:MOST_NAMED], *more]), hint=PUSH_HINT)
     tree = None if draft.tree is None else draft.tree.ref
     submission = Submission(
         group=wishes.group,

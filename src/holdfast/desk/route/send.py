@@ -86,7 +86,7 @@ def send(
 
 def _refuse_secrets(box: Box, line: Line) -> None:
     """Before it is sent: every account of a box sees the words of all commands there, and a job is recorded."""
-    if line.verb is None or ENV not in line.verb.options:
+    if line.verb is None or (line.name != EXEC and ENV not in line.verb.options):
         return
     found = []
     for given in line.given:
@@ -99,9 +99,10 @@ def _refuse_secrets(box: Box, line: Line) -> None:
     found += redact_argv(line.argv[line.own + 1 :])[1]
     if found:
         place = box.place.name
+        beside = " with the run: what is run beside it has it in its environment" if line.name == EXEC else ""
         raise UsageError(
             f"{line.name} holds what looks like a secret: {', '.join(found)}; nothing was sent to {place}",
-            hint=f"holdfast secret push {place} NAME, and --secret NAME",
+            hint=f"holdfast secret push {place} NAME, and --secret NAME{beside}",
         )
 
 

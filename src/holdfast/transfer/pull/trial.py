@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.core.code.manifest import DIRECTORY, LINK, CodeEntry
 from holdfast.core.control_characters import clean, one_line
@@ -31,6 +31,7 @@ LONGEST = 300
 AMONG = f"{wire.CHECKPOINTS}/"
 """Where a run's checkpoints are, below its directory."""
 SAMPLE = 4096
+NO_ARRAY = "there is no tensor and no array in it"
 
 
 @record
@@ -92,11 +93,14 @@ def try_copy(
         done += entry.size
         tell(done, total)
     newest = _try_own(directory, entries, rows)
+    checkpoints = list(_list_checkpoints(directory, entries, rows))
+    newest = newest or rows.find_newest(AMONG if checkpoints else "")
+    untried = _find_untried(checkpoints, rows) if checkpoints or newest else _find_text(entries, rows)
     return Trial(
         tuple(rows.list_tried()),
         tuple(rows.damaged[:MOST_NAMED]),
-        newest or rows.find_newest(entries),
-        _find_untried(directory, entries, rows),
+        newest,
+        untried,
         tuple(rows.accepted[:MOST_NAMED]),
     )
 
@@ -125,7 +129,13 @@ def _try(path: str, *, live: bool) -> tuple[str, str]:
         return UNTESTED, one_line(str(error), LONGEST)
     except OSError as error:
         return "", one_line(f"cannot be read: {error.strerror or error}", LONGEST)
+    if checked.whole and not checked.array_bytes and _get_kind(path) in WEIGHTS:
+        return READ, NO_ARRAY
     return LOADED if checked.whole else READ, one_line(checked.why, LONGEST)
+
+
+def _get_kind(path: str) -> str:
+    return os.path.splitext(path)[1].lower()
 
 
 class _Rows:
@@ -145,7 +155,7 @@ class _Rows:
         if path.startswith(AMONG):
             self.checkpoints[path] = how, why
         shown = one_line(path, LONGEST)
-        if how == LOADED and os.path.splitext(path)[1].lower() in WEIGHTS:
+        if how == LOADED and _get_kind(path) in WEIGHTS:
             self._weights.add(path)
         if not how:
             accepted = shown in self._accept or self._accepts.names(path)
@@ -164,9 +174,9 @@ class _Rows:
         ]
         return [*self._tried, *rows]
 
-    def find_newest(self, entries: tuple[CodeEntry, ...]) -> str:
-        """The last file of weights that was loaded in full, by name: epochs and steps count upwards."""
-        weights = [entry.path for entry in entries if entry.path in self._weights]
+    def find_newest(self, below: str) -> str:
+        """The last file of weights there that was loaded in full, by name: epochs and steps count upwards."""
+        weights = [path for path in self._weights if path.startswith(below)]
         return one_line(max(weights, key=_natural, default=""), LONGEST)
 
 
@@ -185,31 +195,59 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return pieces
 
 
-def _find_untried(directory: str, entries: tuple[CodeEntry, ...], rows: _Rows) -> Tried | None:
+@record
+class _Checkpoint:
+    """A file or directory right below the run's checkpoints: when it was written, and how what it is judged by went."""
+
+    at: tuple[float, list[tuple[int, str]]]
+    path: str
+    how: str
+    why: str
+
+
+def _list_checkpoints(directory: str, entries: tuple[CodeEntry, ...], rows: _Rows) -> Iterator[_Checkpoint]:
+    """Each was tried when its largest file was. Text, tables and images are none."""
+    units: dict[str, list[CodeEntry]] = {}
+    for entry in _list_among(entries):
+        units.setdefault("/".join(entry.path.split("/")[:2]), []).append(entry)
+    for unit, files in units.items():
+        if (judged := _judge_unit(directory, unit, files, rows.checkpoints)) is not None:
+            at = max(os.lstat(f"{directory}/{entry.path}").st_mtime for entry in files), _natural(unit)
+            yield _Checkpoint(at, *judged)
+
+
+def _list_among(entries: tuple[CodeEntry, ...]) -> list[CodeEntry]:
+    """Files of the run's checkpoints."""
+    return [
+        entry
+        for entry in entries
+        if entry.path.startswith(AMONG)
+        and not entry.path.startswith(f"{AMONG}.")
+        and entry.kind not in NO_FILE
+        and not _tell_aside(entry.path)
+    ]
+
+
+def _find_untried(checkpoints: list[_Checkpoint], rows: _Rows) -> Tried | None:
     """The newest checkpoint, where nobody here can tell whether it loads; None where it was tried, or is damaged.
 
     Where its damage was accepted it is this one, too: that takes the file as it is, and does not say that it loads.
-    A checkpoint is a file or directory right below the run's checkpoints; it was tried when its largest file was. Text,
-    tables and images are none.
     """
-    accepted = {one.path for one in rows.accepted}
-    units: dict[str, list[CodeEntry]] = {}
-    for entry in entries:
-        unit = "/".join(entry.path.split("/")[:2])
-        among = entry.path.startswith(AMONG) and not unit.startswith(f"{AMONG}.")
-        if among and entry.kind not in NO_FILE and not _tell_aside(entry.path):
-            units.setdefault(unit, []).append(entry)
-    newest: tuple[tuple[float, list[tuple[int, str]]], Tried | None] | None = None
-    for unit, files in units.items():
-        if (judged := _judge_unit(directory, unit, files, rows.checkpoints)) is None:
-            continue
-        path, how, why = judged
-        shown = one_line(path, LONGEST)
-        at = max(os.lstat(f"{directory}/{entry.path}").st_mtime for entry in files), _natural(unit)
-        if newest is None or at > newest[0]:
-            is_told = how == LOADED or (not how and shown not in accepted)
-            newest = at, None if is_told else Tried(shown, UNTESTED if how else DAMAGED, why)
-    return None if newest is None else newest[1]
+    newest = max(checkpoints, key=lambda one: one.at, default=None)
+    if newest is None:
+        return None
+    shown = one_line(newest.path, LONGEST)
+    if newest.how == LOADED or (not newest.how and shown not in {one.path for one in rows.accepted}):
+        return None
+    return Tried(shown, UNTESTED if newest.how else DAMAGED, newest.why)
+
+
+def _find_text(entries: tuple[CodeEntry, ...], rows: _Rows) -> Tried | None:
+    """Of checkpoints that are text, tables or images alone, one to be named: it may be a model (as XGBoost's JSON)."""
+    paths = [entry.path for entry in _list_among(entries) if rows.checkpoints.get(entry.path, ("", ""))[0]]
+    if not paths:
+        return None
+    return Tried(one_line(max(paths, key=_natural), LONGEST), UNTESTED, "nothing among the checkpoints holds weights")
 
 
 def _judge_unit(
@@ -228,7 +266,7 @@ def _judge_unit(
 
 
 def _is_checkpoint(path: str, how: str) -> bool:
-    kind = os.path.splitext(path)[1].lower()
+    kind = _get_kind(path)
     if kind in WEIGHTS:
         return True
     if how == LOADED or kind in IMAGES or kind in TEXT:

@@ -141,10 +141,11 @@ class SshTransport(Calls):
 
     def _explain_silence(self) -> CutOff:
         self._avoids_own = True
-        host = self._place.host
+        port = f"-p {self._place.port} " if self._place.port is not None else ""
         return CutOff(
             f"{self.place}: nothing comes over your own ssh connection to it, and another call over it got no answer",
-            hint=f"`ssh -O exit {host}` ends it; with ServerAliveInterval in ~/.ssh/config ssh does so by itself",
+            hint=f"`ssh -O exit {port}{self._place.host}` ends it; "
+            "with ServerAliveInterval in ~/.ssh/config ssh does so by itself",
             details={"place": self.place, "why": "cut_off"},
         )
 

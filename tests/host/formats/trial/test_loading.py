@@ -65,26 +65,41 @@ def tensors(entries: dict[str, Any], data: bytes) -> bytes:
     return struct.pack("<Q", len(head)) + head + data
 
 
-def torch_pickle(kind: str, count: int, key: str = "0") -> bytes:
-    """A state of one tensor as torch pickles it, written by hand: no torch is needed."""
+def text(word: str) -> bytes:
+    return b"X" + struct.pack("<I", len(word)) + word.encode()
 
-    def text(word: str) -> bytes:
-        return b"X" + struct.pack("<I", len(word)) + word.encode()
 
-    storage = b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text("cpu")
+def numbers(*values: int) -> bytes:
+    """A tuple of them, pickled."""
+    return b"(" + b"".join(b"\x8a\x08" + struct.pack("<q", value) for value in values) + b"t"
+
+
+def torch_pickle(
+    kind: str, count: int, *, begin: int = 0, shape: tuple[int, ...] = (2,), steps: tuple[int, ...] = (1,), dtype: str = ""
+) -> bytes:
+    """A state of one tensor as torch pickles it, written by hand: no torch is needed. `dtype`: of the third version."""
+    storage = b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text("0") + text("cpu")
     storage += b"J" + struct.pack("<i", count) + b"tQ"
-    tensor = (
-        b"ctorch._utils\n_rebuild_tensor_v2\n("
-        + storage
-        + b"K\x00K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)RtR"
-    )
+    view = b"J" + struct.pack("<i", begin) + numbers(*shape) + numbers(*steps)
+    maker = f"ctorch._utils\n_rebuild_tensor_v{3 if dtype else 2}\n(".encode()
+    tensor = maker + storage + view + b"\x89ccollections\nOrderedDict\n)R"
+    tensor += (f"ctorch\n{dtype}\n".encode() if dtype else b"") + b"tR"
     return b"\x80\x02}" + text("weight") + tensor + b"s."
 
 
-def torch_archive(kind: str, data: bytes, count: int, *, members: dict[str, bytes] | None = None) -> bytes:
+def array_pickle(kind: str, shape: tuple[int, ...], data: bytes) -> bytes:
+    """An array as numpy pickles it, written by hand."""
+    dtype = b"cnumpy\ndtype\n" + text(kind) + b"\x85R"
+    begin = b"\x80\x04cnumpy._core.multiarray\n_reconstruct\n)R(K\x01" + numbers(*shape) + dtype
+    return begin + b"\x89B" + struct.pack("<I", len(data)) + data + b"tb."
+
+
+def torch_archive(
+    kind: str, data: bytes, count: int, *, members: dict[str, bytes] | None = None, pickled: bytes = b""
+) -> bytes:
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
-        archive.writestr("model/data.pkl", torch_pickle(kind, count))
+        archive.writestr("model/data.pkl", pickled or torch_pickle(kind, count))
         for name, content in (members if members is not None else {"model/data/0": data}).items():
             archive.writestr(name, content)
         archive.writestr("model/version", b"3\n")
@@ -297,6 +312,63 @@ def test_VRFY_03_images_by_their_frame(tmp_path: Path) -> None:
     assert "no IEND" in judge(make(tmp_path / "b.png", png[:-12]))
     assert "checksum" in judge(make(tmp_path / "c.png", png.replace(b"xx", b"xy", 1)))
     assert "begins as no" in judge(make(tmp_path / "d.png", b"<html>"))
+
+
+@pytest.mark.requirement("VRFY-03")
+def test_VRFY_03_a_tensor_lies_in_its_storage(tmp_path: Path) -> None:
+    """What torch refuses to load: it looks at what a tensor needs of its storage."""
+    for begin, shape, steps, expected in (
+        (0, (4,), (1,), "loaded"),
+        (1, (3,), (1,), "loaded"),
+        (0, (2, 2), (2, 1), "loaded"),
+        (0, (0, 9), (9, 1), "loaded"),
+        (3, (), (), "loaded"),
+        (0, (9,), (0,), "loaded"),  # expanded
+        (0, (5,), (1,), "beyond"),
+        (1, (4,), (1,), "beyond"),
+        (0, (2, 2), (3, 1), "beyond"),
+        (4, (), (), "beyond"),
+        (0, (-1,), (1,), "a shape that no array has"),
+        (0, (2,), (1, 1), "a shape that no array has"),
+    ):
+        pickled = torch_pickle("FloatStorage", 4, begin=begin, shape=shape, steps=steps)
+        found = judge(make(tmp_path / "x.pt", torch_archive("", bytes(16), 4, pickled=pickled)))
+        assert expected in found, (begin, shape, steps)
+
+
+@pytest.mark.requirement("VRFY-03")
+def test_VRFY_03_numbers_that_are_not_known_here_are_not_called_loaded(tmp_path: Path) -> None:
+    def judge_torch(kind: str, data: bytes, count: int, dtype: str = "") -> str:
+        pickled = torch_pickle(kind, count, dtype=dtype)
+        return judge(make(tmp_path / "x.pt", torch_archive("", data, count, pickled=pickled)))
+
+    nan = struct.pack("<2f", 0, NAN)
+    assert "1 value is NaN" in judge_torch("ComplexFloatStorage", nan + bytes(8), 2)
+    assert judge_torch("OtherStorage", bytes(2), 2).startswith("untested")
+    assert judge_torch("UntypedStorage", b"\x00\x38", 2, "float8_e4m3fn") == "loaded"
+    assert "1 value is NaN" in judge_torch("UntypedStorage", b"\x00\x7f", 2, "float8_e4m3fn")
+    assert "kind float9 is not looked into" in judge_torch("UntypedStorage", bytes(2), 2, "float9")
+    assert judge_torch("UntypedStorage", bytes(4), 4, "uint16") == "loaded"
+    assert "beyond" in judge_torch("UntypedStorage", bytes(3), 3, "uint16")
+    for kind in ("<f16", "<c32", "|V4", "<x8"):
+        width = int(kind[2:])
+        assert f"kind {kind[1:]}" in judge(make(tmp_path / "x.npy", numpy_file(kind, (1,), bytes(width)))), kind
+        assert f"kind {kind[1:]}" in judge(make(tmp_path / "x.pkl", array_pickle(kind[1:], (1,), bytes(width)))), kind
+    for code, expected in (("F8_E4M3", "NaN"), ("F8_E5M2", "NaN"), ("F8_E8M0", "loaded"), ("F5", "kind 'F5' is not")):
+        one = {"a": {"dtype": code, "shape": [2], "data_offsets": [0, 2]}}
+        assert expected in judge(make(tmp_path / "x.safetensors", tensors(one, b"\x00\x7f"))), code
+    lying = {"a": {"dtype": "F32", "shape": [-1, -2], "data_offsets": [0, 8]}}
+    assert "a shape that no array has" in judge(make(tmp_path / "y.safetensors", tensors(lying, bytes(8))))
+
+
+@pytest.mark.requirement("VRFY-03")
+def test_VRFY_03_an_array_in_a_pickle_has_the_bytes_of_its_shape(tmp_path: Path) -> None:
+    assert judge(make(tmp_path / "a.pkl", array_pickle("f8", (2, 1), bytes(16)))) == "loaded"
+    assert judge(make(tmp_path / "b.pkl", array_pickle("U2", (2,), bytes(16)))) == "loaded"
+    assert "an array has 8 bytes" in judge(make(tmp_path / "c.pkl", array_pickle("f8", (2,), bytes(8))))
+    assert "an array has 24 bytes" in judge(make(tmp_path / "d.pkl", array_pickle("f8", (2,), bytes(24))))
+    many = array_pickle("f8", (1 << 62,) * 65, bytes(8))
+    assert "a shape that no array has" in judge(make(tmp_path / "e.pkl", many))
 
 
 @pytest.mark.parametrize("code", ["F16", "BF16", "F32", "F64"])

@@ -126,6 +126,7 @@ def test_what_is_made_to_take_for_ever_ends(tmp_path: Path) -> None:
     assert judge(make(tmp_path / "deep.pkl", deep)) == "loaded"
     # The same bytes as the content of very many arrays: they are read once.
     array_of = b"cnumpy._core.multiarray\n_reconstruct\n)R(K\x01)cnumpy\ndtype\n" + text("f8") + b"\x85RK\x00h\x00tb0"
+    array_of = array_of.replace(b"(K\x01)", b"(K\x01J" + struct.pack("<i", 1 << 17) + b"\x85")
     many = b"\x80\x04B" + struct.pack("<I", 1 << 20) + bytes(1 << 20) + b"\x940" + array_of * 300 + b"N."
     assert judge(make(tmp_path / "many.pkl", many)) == "loaded"
     assert MOST_OPCODES <= 2_000_000

@@ -17,10 +17,9 @@ from holdfast.core.cards.packing import find_impossible
 from holdfast.core.container.references import looks_like_file
 from holdfast.core.job.job_paths import is_own
 from holdfast.core.job.nodes import refuse_nodes
-from holdfast.core.job.redact import holds_secret, redact_argv
 from holdfast.core.job.setup import put_setup_first
 from holdfast.core.queue.identity import find_collisions, find_outputs
-from holdfast.core.refuse_secrets import refuse_secrets
+from holdfast.core.refuse_secrets import find_job_secrets, refuse_secrets
 from holdfast.host.clock import monotonic_s
 from holdfast.host.files.rules_file import read_rules
 from holdfast.host.files.snapshot import (
@@ -83,7 +82,7 @@ def check_jobs(
     rules = read_rules(environ)
     refuse_secrets(spec)
     refuse_nodes(spec, scheduler)
-    raise_problems(list(_find_secrets(jobs)))
+    raise_problems([f"{sentence}; export it instead" for sentence in find_job_secrets(jobs)])
     programs = _find_programs(spec, jobs)
     problems = _unique(problem for program in programs for problem in _check_program(program, rules, environ))
     impossible, notes = ([], []) if scheduler else _check_cards(spec, rules)
@@ -110,17 +109,6 @@ def raise_problems(problems: Sequence[str]) -> None:
     if len(problems) > MOST_PROBLEMS:
         shown.append(f"and {len(problems) - MOST_PROBLEMS} more")
     raise UsageError("\n".join(shown), hint=HINT, details={"problems": list(problems)})
-
-
-def _find_secrets(jobs: Sequence[NewJob]) -> Iterable[str]:
-    """Where a job of its own holds what looks like a secret: never the value."""
-    for job in jobs:
-        command, env = job.change.get("command"), job.change.get("env")
-        places = list(redact_argv(tuple(map(str, command)))[1]) if isinstance(command, (list, tuple)) else []
-        if isinstance(env, dict):
-            places += [f"env {name}" for name, text in env.items() if holds_secret(name, text)]
-        if places:
-            yield f"{job.name} holds what looks like a secret: {', '.join(places)}; export it instead"
 
 
 def _unique(problems: Iterable[str]) -> list[str]:

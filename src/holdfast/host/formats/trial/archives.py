@@ -71,20 +71,20 @@ def _check_members(archive: zipfile.ZipFile, size: int) -> Checked:
 
 def _check_arrays(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> Checked:
     """Arrays by how they begin, as numpy takes them; of anything else the checksum."""
-    steps, untested, arrays = Steps(), list[Untested](), 0
+    steps, untested, arrays, array_bytes = Steps(), list[Untested](), 0, 0
     for member in members:
         is_array = _begin(archive, member) == MAGIC
         arrays += is_array
         with archive.open(member) as file:
             try:
                 if is_array:
-                    check_array(file, member.file_size, member.filename, steps)
+                    array_bytes += check_array(file, member.file_size, member.filename, steps).array_bytes
             except Untested as error:  # another may be damaged
                 untested.append(error)
             _drain(file)
     if untested:
         raise untested[0]
-    return Checked(whole=arrays == len(members))
+    return Checked(whole=arrays == len(members), array_bytes=array_bytes)
 
 
 def _begin(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
@@ -103,14 +103,14 @@ def _check_torch(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> Ch
         raise Damage("two members have the same name but for the case of its letters")
     found, wanted = _walk_pickles(archive, by_name)
     bad = 0
-    for name, (kind, count, big) in wanted.items():
+    for name, (kind, count, code, big) in wanted.items():
         there = by_name.get(name)
         if there is None:
             raise Damage(f"the storage {name} is not in it")
         if kind in WIDTHS and there.file_size != count * WIDTHS[kind]:
             raise Damage(f"the storage {name} has {there.file_size} bytes, {count * WIDTHS[kind]} are expected")
         with archive.open(there) as file:
-            bad += finite.count_not_finite(STORAGES.get(kind, ""), read_to_end(file), big_endian=big)
+            bad += finite.count_not_finite(code, read_to_end(file), big_endian=big)
             _drain(file)
     for name in by_name.keys() - wanted.keys():
         with archive.open(by_name[name]) as file:
@@ -120,9 +120,12 @@ def _check_torch(archive: zipfile.ZipFile, members: list[zipfile.ZipInfo]) -> Ch
 
 def _walk_pickles(
     archive: zipfile.ZipFile, by_name: dict[str, zipfile.ZipInfo]
-) -> tuple[Pickle, dict[str, tuple[str, int, bool]]]:
-    """What all pickles come to, for a second one may be what torch takes; kind, elements, byte order of storages."""
-    found, wanted, steps = Pickle(None, (), (), (), 0), dict[str, tuple[str, int, bool]](), Steps()
+) -> tuple[Pickle, dict[str, tuple[str, int, str, bool]]]:
+    """What all pickles come to, for a second one may be what torch takes.
+
+    Of storages: their kind, how many elements, the code of their floats, whether their bytes are the other way round.
+    """
+    found, wanted, steps = Pickle(None, (), (), (), 0), dict[str, tuple[str, int, str, bool]](), Steps()
     for name, member in by_name.items():
         if not name.endswith(".pkl"):
             continue
@@ -134,5 +137,6 @@ def _walk_pickles(
         big = order is not None and _begin(archive, order) == b"big"
         for ident in one.stored if last in ("data.pkl", "constants.pkl") else ():
             kind, key, count = read_storage(ident)
-            wanted[f"{name.removesuffix('.pkl')}/{key}".lower()] = (kind, count, big)
+            code = one.codes.get(key, STORAGES.get(kind, ""))
+            wanted[f"{name.removesuffix('.pkl')}/{key}".lower()] = (kind, count, code, big)
     return found, wanted

@@ -11,7 +11,19 @@ from collections.abc import Iterable
 BLOCK = 1 << 20
 """Bytes that are looked at at a time: a multiple of every element's size."""
 SIZES = {"F16": 2, "BF16": 2, "F32": 4, "F64": 8}
-"""Codes of floats, as safetensors names them, and their bytes. Eight-bit floats are not looked at."""
+"""Codes of floats, as safetensors names them, and their bytes."""
+EIGHT_BIT = {
+    "F8_E4M3": b"\x7f\xff",
+    "F8_E5M2": bytes(value for value in range(256) if value & 0x7C == 0x7C),
+    "F8_E8M0": b"\xff",
+    "F8_E4M3FNUZ": b"\x80",
+    "F8_E5M2FNUZ": b"\x80",
+}
+"""Of floats of one byte, those that are infinite or no number.
+
+Sources: OCP 8-bit Floating Point Specification 1.0, table 2; OCP Microscaling Formats 1.0, 5.4.1; torch/headeronly/util
+(`Float8_e4m3fnuz.h`, `Float8_e5m2fnuz.h`).
+"""
 _HIGH = {
     "F16": bytes(value for value in range(256) if value & 0x7C == 0x7C),
     "BF16": b"\x7f\xff",
@@ -24,6 +36,8 @@ _LOW = {"F16": 0x00, "BF16": 0x80, "F32": 0x80, "F64": 0xF0}
 
 def count_not_finite(code: str, pieces: Iterable[bytes], *, big_endian: bool = False) -> int:
     """How many of the floats are infinite or no number; 0 of what is no float. `pieces` may be of any length."""
+    if code in EIGHT_BIT:
+        return sum(len(piece) - len(piece.translate(None, EIGHT_BIT[code])) for piece in pieces)
     size = SIZES.get(code)
     if size is None:
         return 0

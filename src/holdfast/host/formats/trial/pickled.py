@@ -1,13 +1,16 @@
 """What is in a pickle, as far as it can be judged: arrays and numbers that are finite, and torch's files of before 1.6.
 
-Sources: torch/serialization.py (`_legacy_save`), torch/storage.py (`__reduce__`), numpy's `__reduce__`.
+Sources: torch/serialization.py (`_legacy_save`), torch/storage.py (`__reduce__`), torch/_tensor.py
+(`_reduce_ex_internal`), ATen/native/Resize.h (`checkInBoundsForStorage`), numpy's `__reduce__`.
 """
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import struct
+from math import prod
 from typing import IO
 
 from holdfast.model.record import replace
@@ -18,19 +21,40 @@ from .pickles import Pickle, Steps
 from .tried import Checked, Damage, Untested, read_pieces
 
 LARGEST_PICKLE = 1 << 30
-STORAGES = {"FloatStorage": "F32", "DoubleStorage": "F64", "HalfStorage": "F16", "BFloat16Storage": "BF16"}
+STORAGES = {
+    "FloatStorage": "F32", "DoubleStorage": "F64", "HalfStorage": "F16", "BFloat16Storage": "BF16",
+    "ComplexFloatStorage": "F32", "ComplexDoubleStorage": "F64",
+}  # fmt: skip
 WIDTHS = {
     "FloatStorage": 4, "DoubleStorage": 8, "HalfStorage": 2, "BFloat16Storage": 2, "LongStorage": 8, "IntStorage": 4,
     "ShortStorage": 2, "CharStorage": 1, "ByteStorage": 1, "BoolStorage": 1, "UntypedStorage": 1,
     "ComplexFloatStorage": 8, "ComplexDoubleStorage": 16, "QInt8Storage": 1, "QUInt8Storage": 1, "QInt32Storage": 4,
     "QUInt4x2Storage": 1, "QUInt2x4Storage": 1,
 }  # fmt: skip
+_DTYPES = {
+    "uint16": ("", 2), "uint32": ("", 4), "uint64": ("", 8), "complex32": ("F16", 4), "float4_e2m1fn_x2": ("", 1),
+    "float8_e4m3fn": ("F8_E4M3", 1), "float8_e5m2": ("F8_E5M2", 1), "float8_e8m0fnu": ("F8_E8M0", 1),
+    "float8_e4m3fnuz": ("F8_E4M3FNUZ", 1), "float8_e5m2fnuz": ("F8_E5M2FNUZ", 1),
+}  # fmt: skip
+"""Of torch, whose storages do not say what is in them: the code of the floats, and bytes of an element."""
+_TENSORS = frozenset(f"torch._utils._rebuild_{what}" for what in ("tensor", "tensor_v2", "tensor_v3", "qtensor"))
+"""What takes a storage, where in it a tensor begins, its shape, and its steps."""
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 """The first pickle of a file of torch; version, system, content and keys follow, and then the storages."""
 MOST_PICKLES = 1000
 DEEPEST = 3
+MOST_AXES = 64
+"""Of a shape: numpy takes no more (NPY_MAXDIMS), and nobody has more with torch."""
+_NO_SHAPE = "a shape that no array has"
 FLOATS = {"f2": "F16", "f4": "F32", "f8": "F64", "c8": "F32", "c16": "F64"}
 """Of numpy's kinds."""
+_KINDS = re.compile(r"b1|[iu][1248]|f[248]|c8|c16|[Mm]8|[SUa]\d+")
+_REFERENCES = frozenset({"O", "O8", "O4"})
+
+
+def is_known(kind: str) -> bool:
+    """Whether numbers of a kind of numpy's (``f4``), texts or times: what can be wrong with them is known here."""
+    return _KINDS.fullmatch(kind) is not None
 
 
 def check_pickle(path: str) -> Checked:
@@ -70,7 +94,7 @@ def walk_or_refuse(file: IO[bytes], size: int, steps: Steps, *, depth: int = 0) 
         raise Damage(str(error)) from error
     if found.dangerous:
         raise Damage(f"to load it would run {', '.join(found.dangerous[:5])}: do not load it")
-    found = replace(found, not_finite=found.not_finite + _count_in_arrays(found))
+    found = _look_into_tensors(_look_into_arrays(found))
     for raw in _list_nested(found):
         if depth >= DEEPEST or raw.startswith(b"PK"):
             raise Untested(_UNKNOWN)
@@ -98,7 +122,13 @@ def _list_nested(found: Pickle) -> list[bytes]:
 def join(found: Pickle, more: Pickle) -> Pickle:
     """What is said of both."""
     names = tuple(dict.fromkeys((*found.names, *more.names)))
-    return replace(found, names=names, not_finite=found.not_finite + more.not_finite)
+    return replace(
+        found,
+        names=names,
+        not_finite=found.not_finite + more.not_finite,
+        array_bytes=found.array_bytes + more.array_bytes,
+        unread=found.unread or more.unread,
+    )
 
 
 def judge(found: Pickle) -> Checked:
@@ -113,7 +143,9 @@ def judge(found: Pickle) -> Checked:
     if found.unknown:
         more = f" and {len(found.unknown) - 3} more" if len(found.unknown) > 3 else ""
         raise Untested(f"holds code of {', '.join(found.unknown[:3])}{more}: not loaded")
-    return Checked(whole=True)
+    if found.unread:
+        raise Untested(found.unread)
+    return Checked(whole=True, array_bytes=found.array_bytes)
 
 
 def read_storage(ident: object) -> tuple[str, str, int]:
@@ -145,7 +177,7 @@ def _walk_legacy(file: IO[bytes], size: int, steps: Steps, *, depth: int = 0) ->
         if len(head) < 8 or kind not in WIDTHS or struct.unpack("<q", head)[0] != count:
             raise Damage("a storage is not as it was announced")
         pieces = read_pieces(file, count * WIDTHS[kind])
-        bad += finite.count_not_finite(STORAGES.get(kind, ""), pieces)
+        bad += finite.count_not_finite(content.codes.get(str(key), STORAGES.get(kind, "")), pieces)
         for _ in pieces:
             pass
     for part in (parts[0], parts[1], parts[3]):
@@ -153,37 +185,112 @@ def _walk_legacy(file: IO[bytes], size: int, steps: Steps, *, depth: int = 0) ->
     return replace(content, not_finite=content.not_finite + bad)
 
 
-def _count_in_arrays(found: Pickle) -> int:
-    """How many floats of the numpy arrays and numbers in a pickle are not finite; the same bytes count once."""
-    counted: dict[tuple[int, str, bool], int] = {}
+def _look_into_tensors(found: Pickle) -> Pickle:
+    """What tensors say of their storages: each lies in its own; and what is in those that do not say it.
+
+    Raises:
+        Damage: a tensor reaches beyond its storage.
+    """
+    codes, unread = dict[str, str](), found.unread
     for made in found.made:
-        for kind, raw in _list_raw(made):
-            code, big = _read_kind(kind)
-            where = (id(raw), code, big)
-            if code and where not in counted and (data := read_raw(raw)) is not None:
-                counted[where] = finite.count_not_finite(code, (data,), big_endian=big)
-    return sum(counted.values())
+        arguments = made.arguments if isinstance(made.arguments, tuple) else ()
+        if not isinstance(made.maker, pickles.Name) or made.maker.full not in _TENSORS:
+            continue
+        if len(arguments) < 4 or not isinstance(arguments[0], pickles.Stored):
+            continue  # of a storage that is pickled by itself: that was looked into
+        kind, key, count = read_storage(arguments[0].ident)
+        code, width = "", 1
+        if made.maker.full.endswith("_v3"):
+            dtype = arguments[6] if len(arguments) > 6 else None
+            name = dtype.full.removeprefix("torch.") if isinstance(dtype, pickles.Name) else ""
+            if name not in _DTYPES:
+                unread = f"a tensor of the kind {name or '?':.40} is not looked into"
+                continue
+            code, width = _DTYPES[name]
+            codes[key] = code
+        if _measure(*arguments[1:4]) * width > count and kind not in ("QUInt4x2Storage", "QUInt2x4Storage"):
+            raise Damage(f"a tensor reaches beyond its storage {key:.80}")
+    size = sum(count * WIDTHS.get(kind, 1) for kind, _, count in set(map(read_storage, found.stored)))
+    return replace(found, codes=codes, unread=unread, array_bytes=found.array_bytes + size)
 
 
-def _list_raw(made: pickles.Made) -> list[tuple[object, object]]:
-    """Kind and bytes of what a call of numpy's makes."""
+def _measure(begin: object, shape: object, steps: object) -> int:
+    """How many elements of its storage a tensor needs.
+
+    Raises:
+        Damage: that cannot be told.
+    """
+    extents, strides, [first] = read_extents(shape), read_extents(steps), read_extents((begin,))
+    if len(extents) != len(strides):
+        raise Damage(_NO_SHAPE)
+    if not all(extents):
+        return 0
+    return first + 1 + sum((extent - 1) * step for extent, step in zip(extents, strides, strict=True))
+
+
+def read_extents(values: object) -> tuple[int, ...]:
+    """The numbers of a shape.
+
+    Raises:
+        Damage: they are none, or more than any library takes.
+    """
+    if isinstance(values, (tuple, list)) and len(values) <= MOST_AXES:
+        if all(isinstance(value, int) and 0 <= value < 1 << 63 for value in values):
+            return tuple(values)
+    raise Damage(_NO_SHAPE)
+
+
+def _look_into_arrays(found: Pickle) -> Pickle:
+    """What the numpy arrays and numbers in a pickle hold; the same bytes count once.
+
+    Raises:
+        Damage: an array has more bytes than its shape promises, or fewer.
+    """
+    counted: dict[tuple[int, str, bool], int] = {}
+    sizes: dict[int, int] = {}
+    unread = found.unread
+    for made in found.made:
+        for kind, raw, shape in _list_raw(made):
+            name, big = _read_kind(kind)
+            if name in _REFERENCES:
+                continue
+            if not is_known(name):
+                unread = f"an array of the kind {name or '?':.20} is not looked into"
+                continue
+            if id(raw) not in sizes and (data := read_raw(raw)) is not None:
+                sizes[id(raw)] = len(data)
+            if id(raw) not in sizes:
+                continue
+            if sizes[id(raw)] != prod(read_extents(shape)) * int(name[1:]) * (4 if name[0] == "U" else 1):
+                raise Damage(f"an array has {sizes[id(raw)]} bytes, its shape promises others")
+            where = (id(raw), FLOATS.get(name, ""), big)
+            if where[1] and where not in counted and (data := read_raw(raw)) is not None:
+                counted[where] = finite.count_not_finite(where[1], (data,), big_endian=big)
+    bad = found.not_finite + sum(counted.values())
+    return replace(found, not_finite=bad, array_bytes=found.array_bytes + sum(sizes.values()), unread=unread)
+
+
+def _list_raw(made: pickles.Made) -> list[tuple[object, object, object]]:
+    """Kind, bytes and shape of what a call of numpy's makes."""
     maker = made.maker.full if isinstance(made.maker, pickles.Name) else ""
     if maker.endswith("multiarray._reconstruct"):
-        return [(state[2], state[4]) for state in made.state if isinstance(state, tuple) and len(state) == 5]
+        states = (state for state in made.state if isinstance(state, tuple) and len(state) == 5)
+        return [(state[2], state[4], state[1]) for state in states]
     if not isinstance(made.arguments, tuple) or len(made.arguments) < 2:
         return []
-    if maker.endswith("numeric._frombuffer"):
-        return [(made.arguments[1], made.arguments[0])]
-    return [(made.arguments[0], made.arguments[1])] if maker.endswith("multiarray.scalar") else []
+    if maker.endswith("numeric._frombuffer") and len(made.arguments) > 2:
+        shape = made.arguments[2]
+        return [(made.arguments[1], made.arguments[0], shape if isinstance(shape, tuple) else (shape,))]
+    return [(made.arguments[0], made.arguments[1], ())] if maker.endswith("multiarray.scalar") else []
 
 
 def _read_kind(kind: object) -> tuple[str, bool]:
-    """The code of numpy's kind of float, empty where it is none; whether its bytes are the other way round."""
+    """Numpy's word for the kind of an element, empty where it is none; whether its bytes are the other way round."""
     if not isinstance(kind, pickles.Made):
         return "", False
     name = kind.arguments[0] if isinstance(kind.arguments, tuple) and kind.arguments else ""
     big = any(isinstance(state, tuple) and len(state) > 1 and state[1] == ">" for state in kind.state)
-    return FLOATS.get(name, "") if isinstance(name, str) else "", big
+    return name if isinstance(name, str) else "", big
 
 
 def read_raw(raw: object) -> bytes | None:

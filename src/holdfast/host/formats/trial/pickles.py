@@ -54,7 +54,9 @@ class Stored:
 class Pickle:
     """What one pickle is: its value as far as it is kept, names that it would call, storages, floats not finite.
 
-    `nested` are the arguments of calls that would load their bytes as another file of torch.
+    `nested` are the arguments of calls that would load their bytes as another file of torch. `array_bytes` is how much
+    of it are tensors and arrays, `codes` how the floats are coded of storages that do not say it themselves, by key,
+    and `unread` why something of it was not looked into.
     """
 
     value: object
@@ -63,6 +65,9 @@ class Pickle:
     made: tuple[Made, ...]
     not_finite: int
     nested: tuple[object, ...] = ()
+    array_bytes: int = 0
+    codes: dict[str, str] = field(default_factory=dict)
+    unread: str = ""
 
     @property
     def dangerous(self) -> tuple[str, ...]:
@@ -132,8 +137,9 @@ class _Machine:
         made = Made(maker, arguments)
         if isinstance(maker, Name) and maker.full.endswith("._load_from_bytes"):
             self.nested.append(arguments)
-        if len(self.made) < MOST_ITEMS:
-            self.made.append(made)
+        if len(self.made) >= MOST_ITEMS:
+            raise Unwalked("a pickle of more objects than are looked at")
+        self.made.append(made)
         return made
 
     def extend(self, target: object, items: list[Any]) -> None:

@@ -22,10 +22,14 @@ class Untested(ValueError):
 
 @record
 class Checked:
-    """It is sound: as a `whole`, values included, or its structure alone, with `why`."""
+    """It is sound: as a `whole`, values included, or its structure alone, with `why`.
+
+    `array_bytes` is how much of it are tensors and arrays that were looked at: a checkpoint has some.
+    """
 
     whole: bool
     why: str = ""
+    array_bytes: int = 0
 
 
 def read_pieces(file: IO[bytes], size: int) -> Iterator[bytes]:
