@@ -33,6 +33,9 @@ class PullBox:
     def as_box(self) -> Box:
         return cast("Box", self)
 
+    def prepare(self, *, sends: bool) -> None:
+        assert sends
+
     def run(self, argv: Sequence[str], **_options: object) -> Done:
         words = [sys.executable, "-I", "-S", str(ENTRIES), *argv[1:]]
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=os.environ)

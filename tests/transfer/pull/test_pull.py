@@ -201,29 +201,36 @@ def test_a_link_that_damages_everything_is_given_up(box: PullBox, run_dir: Path,
 
 
 class Silent(PullBox):
-    """Its first streams say something and then nothing, with the link up."""
+    """Its first streams say something (or not even that) and then nothing, with the link up."""
 
-    def __init__(self, silent: int) -> None:
+    def __init__(self, silent: int, word: bytes = b"wait\n") -> None:
         super().__init__()
-        self.left = silent
+        self.left, self.word = silent, word
 
     def follow(self, argv: Sequence[str], **options: Any) -> int:
         if not self.left:
             return super().follow(argv, **options)
         self.left -= 1
-        options["out"](b"wait\n")
+        if self.word:
+            options["out"](self.word)
         select.select([options["wake_fd"]], [], [], LIMIT_S)
         assert options["woken"]()
         return -1
 
 
 @pytest.mark.requirement("XPORT-05")
-def test_XPORT_05_a_silent_stream_is_ended_and_gone_on_with(run_dir: Path, tmp_path: Path) -> None:
+def test_XPORT_05_a_silent_stream_is_ended_and_gone_on_with(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     taken = pull(Silent(1), tmp_path / "copy", stall_s=0.1, say=said.append)
     assert "silent for 0.1 s" in said[0]
     assert taken.again == 1
     assert here_of(tmp_path / "copy") == list_tree(run_dir)
+    said.clear()
+    monkeypatch.setattr("holdfast.transfer.pull.pull.FIRST_S", 0.2)
+    assert pull(Silent(1, b""), tmp_path / "copy", stall_s=60.0, say=said.append).again == 1
+    assert "silent for 0.2 s" in said[0], "a box that hangs before its first word"
     box = Silent(10)
     with pytest.raises(CutOff, match="silent") as caught:
         pull(box, tmp_path / "copy", stall_s=0.1)

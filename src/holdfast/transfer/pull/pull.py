@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 STALL_S = 30.0
 """A stream that was silent for so long is stuck: the other side says something every few seconds."""
+FIRST_S = 120.0
+"""So long may the first word take: a box that starts slowly, a disk that sleeps."""
 PAUSES_S = (0.2, 1.0, 5.0, 20.0, 60.0)
 """Between tries that bring nothing; after one that brought something, the first."""
 MOST_ROUNDS = 3
@@ -211,24 +213,25 @@ def _give_up(error: Exception, place: str) -> HoldfastError:
 
 
 def _stream(box: Box, request: bytes, arrival: Arrival, stall_s: float) -> None:
-    """One stream, to its end.
+    """One stream, to its end. A box that is not known yet is met before: that has limits of its own.
 
     Raises:
         CutOff: it ended before, or was silent for too long.
         Damaged, HoldfastError: as of `Arrival.feed` and `Box.follow`.
     """
+    box.prepare(sends=True)
     errors = bytearray()
-    last = [0.0]
+    silence = _Silence(FIRST_S)
 
     def feed(data: bytes) -> None:
-        last[0] = time.monotonic()
+        silence.begin(stall_s)
         arrival.feed(data)
 
     def hear(data: bytes) -> None:
         errors.extend(data[: LONGEST_MESSAGE - len(errors)])
 
     place = box.place.name
-    with tempfile.TemporaryFile() as file, _watched(last, stall_s) as (wake_fd, stalled):
+    with tempfile.TemporaryFile() as file, _watched(silence) as (wake_fd, stalled):
         file.write(request)
         file.flush()
         os.lseek(file.fileno(), 0, os.SEEK_SET)
@@ -237,22 +240,34 @@ def _stream(box: Box, request: bytes, arrival: Arrival, stall_s: float) -> None:
         )
     if not arrival.over:
         said = errors.decode("utf-8", "replace").strip().splitlines() or [f"exit code {code}"]
-        what = f"the stream was silent for {stall_s:g} s" if stalled.is_set() else f"the stream ended early: {said[-1]}"
+        what = (
+            f"the stream was silent for {silence.limit_s:g} s"
+            if stalled.is_set()
+            else f"the stream ended early: {said[-1]}"
+        )
         raise CutOff(f"{place}: {clean(what)}", hint="see the link", details={"place": place})
 
 
-@contextmanager
-def _watched(last: list[float], stall_s: float) -> Iterator[tuple[int, threading.Event]]:
-    """A descriptor that becomes readable when nothing came for `stall_s` after `last`, and whether it was so.
+class _Silence:
+    """How long a stream may be silent now, in seconds, and when that is over."""
 
-    Before the first byte it is the transport that waits, and that has a limit of its own.
-    """
+    def __init__(self, limit_s: float) -> None:
+        self.begin(limit_s)
+
+    def begin(self, limit_s: float) -> None:
+        """Something came; or it begins."""
+        self.limit_s, self.until = limit_s, time.monotonic() + limit_s
+
+
+@contextmanager
+def _watched(silence: _Silence) -> Iterator[tuple[int, threading.Event]]:
+    """A descriptor that becomes readable when the silence lasted too long, and whether it did."""
     wake_fd, write_fd = os.pipe()
     over, stalled = threading.Event(), threading.Event()
 
     def watch() -> None:
-        while not over.wait(min(1.0, stall_s / 4)):
-            if last[0] and time.monotonic() - last[0] > stall_s:
+        while not over.wait(min(1.0, silence.limit_s / 4)):
+            if time.monotonic() > silence.until:
                 stalled.set()
                 os.write(write_fd, b"\0")
                 return

@@ -75,7 +75,13 @@ def numbers(*values: int) -> bytes:
 
 
 def torch_pickle(
-    kind: str, count: int, *, begin: int = 0, shape: tuple[int, ...] = (2,), steps: tuple[int, ...] = (1,), dtype: str = ""
+    kind: str,
+    count: int,
+    *,
+    begin: int = 0,
+    shape: tuple[int, ...] = (2,),
+    steps: tuple[int, ...] = (1,),
+    dtype: str = "",
 ) -> bytes:
     """A state of one tensor as torch pickles it, written by hand: no torch is needed. `dtype`: of the third version."""
     storage = b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text("0") + text("cpu")
@@ -345,11 +351,11 @@ def test_VRFY_03_numbers_that_are_not_known_here_are_not_called_loaded(tmp_path:
     nan = struct.pack("<2f", 0, NAN)
     assert "1 value is NaN" in judge_torch("ComplexFloatStorage", nan + bytes(8), 2)
     assert judge_torch("OtherStorage", bytes(2), 2).startswith("untested")
-    assert judge_torch("UntypedStorage", b"\x00\x38", 2, "float8_e4m3fn") == "loaded"
-    assert "1 value is NaN" in judge_torch("UntypedStorage", b"\x00\x7f", 2, "float8_e4m3fn")
-    assert "kind float9 is not looked into" in judge_torch("UntypedStorage", bytes(2), 2, "float9")
-    assert judge_torch("UntypedStorage", bytes(4), 4, "uint16") == "loaded"
-    assert "beyond" in judge_torch("UntypedStorage", bytes(3), 3, "uint16")
+    assert judge_torch("storage.UntypedStorage", b"\x00\x38", 2, "float8_e4m3fn") == "loaded"
+    assert "1 value is NaN" in judge_torch("storage.UntypedStorage", b"\x00\x7f", 2, "float8_e4m3fn")
+    assert "kind bool is not looked into" in judge_torch("storage.UntypedStorage", bytes(2), 2, "bool")
+    assert judge_torch("storage.UntypedStorage", bytes(4), 4, "uint16") == "loaded"
+    assert "beyond" in judge_torch("storage.UntypedStorage", bytes(3), 3, "uint16")
     for kind in ("<f16", "<c32", "|V4", "<x8"):
         width = int(kind[2:])
         assert f"kind {kind[1:]}" in judge(make(tmp_path / "x.npy", numpy_file(kind, (1,), bytes(width)))), kind

@@ -28,6 +28,8 @@ from holdfast.model.errors import HoldfastError, StorageError, UsageError
 from .run_roster import CHUNK, Found, LeftOuts, Opener, keep_hash, make_roster, open_memory, walk_run
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.host.files.code.hashes import HashMemory
 
 
@@ -79,7 +81,7 @@ class _Out:
 
 def _send(out: _Out) -> None:
     try:
-        wish, have = stream.parse_request(_read_request())
+        wish, have = stream.parse_request(_read_request(out.tick))
     except (ValueError, RecursionError) as error:
         raise UsageError(f"refused as a request to send a run: {error}") from error
     found = find_run(wish.run)
@@ -87,7 +89,8 @@ def _send(out: _Out) -> None:
     run_dir, choice = found.run_dir, Choice(wish.only, wish.without)
     memory = open_memory(run_dir, os.environ)
     try:
-        listed = [one for one in walk_run(observe_run(run_dir), LeftOuts()) if not choice.refuse(one.path)]
+        walked = walk_run(observe_run(run_dir), LeftOuts(), tell=out.tick)
+        listed = [one for one in walked if not choice.refuse(one.path)]
         size = sum(one.size for one in listed)
         rest = size - sum(min(one.size, have[one.path].size) for one in listed if one.path in have)
         begin: dict[str, object] = {"files": len(listed), "bytes": size, "rest": rest, "run_id": found.run_id}
@@ -106,9 +109,10 @@ def _send(out: _Out) -> None:
     out.flush()
 
 
-def _read_request() -> bytes:
+def _read_request(tell: Callable[[], None]) -> bytes:
     pieces, size = [], 0
     while piece := os.read(0, 1 << 20):
+        tell()
         pieces.append(piece)
         size += len(piece)
         if size > 2 * MOST_MANIFEST_BYTES:

@@ -234,10 +234,11 @@ def read_extents(values: object) -> tuple[int, ...]:
     Raises:
         Damage: they are none, or more than any library takes.
     """
-    if isinstance(values, (tuple, list)) and len(values) <= MOST_AXES:
-        if all(isinstance(value, int) and 0 <= value < 1 << 63 for value in values):
-            return tuple(values)
-    raise Damage(_NO_SHAPE)
+    if not isinstance(values, (tuple, list)) or len(values) > MOST_AXES:
+        raise Damage(_NO_SHAPE)
+    if not all(isinstance(value, int) and 0 <= value < 1 << 63 for value in values):
+        raise Damage(_NO_SHAPE)
+    return tuple(values)
 
 
 def _look_into_arrays(found: Pickle) -> Pickle:
