@@ -23,6 +23,7 @@ from holdfast.model.profile import Fact, Profile, Tier
 from holdfast.model.receipt import Tried
 from holdfast.model.record import replace
 from tests.desk.teardown.gates import DESTROY, PLACE, RUN, STOP, TODAY, profile, receipt, seen
+from tests.status_endpoint import Endpoint
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.files
@@ -48,6 +49,29 @@ def test_the_plan_names_host_verb_what_it_destroys_and_what_bills_on() -> None:
     shown = look_once(Wish(asked)).plan
     assert shown is not None
     assert shown.steps[0] == "holdfast teardown gpu1 --check"
+
+
+@pytest.mark.requirement("VRFY-09")
+def test_VRFY_09_a_status_of_another_machine_is_found_before_it_is_believed(tmp_path: Path) -> None:
+    """A mistyped address answers 404 at once, and would call a machine gone that bills on."""
+    endpoint = Endpoint()
+    try:
+        place = replace(PLACE, rent=Rent(status_url=endpoint.url))
+        for answer, holds, word in (
+            ((404, b""), NO, "says that it is gone: the status page answers 404"),
+            ((200, b'{"status": "stopped"}'), NO, "says that it is stopped"),
+            ((500, b""), "yes", "cannot be told now"),
+            ((200, b'{"status": "running"}'), "yes", "its state is running"),
+        ):
+            endpoint.answers = [answer]
+            gate = look_once(Wish(place))
+            [found] = [each for each in gate.conditions if each.name == "its status"]
+            assert (found.holds, word in found.seen, gate.open) == (holds, True, holds == "yes"), answer
+        endpoint.answers = [(404, b"")]
+        unseen = look_once(Wish(place), looked=replace(seen(), unseen="no route"))
+        assert [each.name for each in unseen.conditions if each.name == "its status"] == [], "that proves nothing"
+    finally:
+        endpoint.end()
 
 
 @pytest.mark.requirement("PROF-11", "PROF-15")

@@ -113,7 +113,8 @@ _URL_PASSWORD = compile_later(r"\b([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):([^\s/@]
 _URL_USER = compile_later(
     r"""
     \b(https?://)
-    (?![0-9a-f]{32}@(?:[\w-]+\.)*sentry(?:\.[\w-]+)+(?::\d+)?/\d+(?![\w/.-]))    # a DSN of Sentry: its key is public
+    # A DSN of Sentry: its key is public.
+    (?![0-9a-f]{32}@(?:[\w-]{1,63}\.){0,8}sentry(?:\.[\w-]{1,63}){1,8}(?::\d+)?/\d+(?![\w/.-]))
     [A-Za-z0-9_.~%-]{20,}@
     """,
     re.VERBOSE,

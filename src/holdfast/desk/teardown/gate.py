@@ -19,6 +19,8 @@ from holdfast.model.teardown import Approval
 
 from .approvals import read_approvals, refuse_used, use_approval
 from .conditions import NO, YES, Condition, Seen, judge, name_untried
+from .gone import ask_status
+from .last_check import GONE, STOPPED, THERE
 from .plan import Plan, build_plan, choose_verb, list_billed, list_rested_on
 
 GOOD_FOR = 2
@@ -94,6 +96,7 @@ def look(wish: Wish, profile: Profile | None, look_at: Callable[[], Seen], today
     conditions = (
         *(_name_verb(each, place, verb) for each in judge(place, seen, wish.left, whole=True, verified=wish.verified)),
         *_judge_copies(place, profile, verb, seen),
+        *_judge_status(place, seen),
         *_judge_profile(place, profile, verb, stale, wish.verified),
     )
     plan = build_plan(
@@ -193,6 +196,23 @@ def _refuse_unknown_checkpoints(wish: Wish, seen: Seen) -> None:
         if not seen.unseen and each not in known:
             words = f"those are: {', '.join(list(known)[:3])}" if known else "there is none: leave --verified out"
             raise NoSuchName(f"--verified {each}: this is no newest checkpoint that is in doubt", hint=words)
+
+
+def _judge_status(place: Place, seen: Seen) -> Iterator[Condition]:
+    """Where a machine that answers is called gone, the status is that of another one: nobody could be told by it."""
+    if seen.unseen or place.rent is None or not (place.rent.status_command or place.rent.status_url):
+        return
+    found = ask_status(place.rent)
+    if found.state in (GONE, STOPPED):
+        yield Condition(
+            "its status",
+            NO,
+            f"{place.name} answers, and its status says that it is {found.state}: {found.seen}",
+            f"mend status_command or status_url in [{place.name}.rent] of places.toml: it asks about another machine",
+        )
+        return
+    words = found.seen if found.state == THERE else f"cannot be told now, nor may --check be able to: {found.seen}"
+    yield Condition("its status", YES, words)
 
 
 def _judge_copies(place: Place, profile: Profile, verb: EndVerb, seen: Seen) -> Iterator[Condition]:

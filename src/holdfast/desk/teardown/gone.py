@@ -68,8 +68,8 @@ _BARE = re.compile(r"(?:(?:status|state)\s*[:=]\s*)?[\"']?([A-Za-z_]+)[\"']?\Z",
 
 
 @record
-class _Word:
-    """What one question came to."""
+class Word:
+    """What one question came to: a `state` of `GoneCheck`, and what was `seen`, in words."""
 
     state: str
     seen: str
@@ -102,13 +102,13 @@ def check_gone(
             f"holdfast place rm {place.name}",
         )
     end, told, expected = time.monotonic() + limit_s, "", list_expected(act)
-    word = _ask(rent)
+    word = ask_status(rent)
     while word.state not in expected and (left_s := end - time.monotonic()) > 0:
         if word.seen != told:
             tell(f"{place.name}: {word.seen}; asked again for {left_s:.0f} s")
             told = word.seen
         time.sleep(min(pause_s, left_s))
-        word = _ask(rent)
+        word = ask_status(rent)
     found = GoneCheck(utc_now(), "" if act is None else act.verb, word.state, word.seen, name_machine(place))
     keep_check(place, found)
     return found
@@ -124,30 +124,31 @@ def list_expected(act: Approval | None) -> frozenset[str]:
     return frozenset({GONE, STOPPED} if stays else {GONE})
 
 
-def _ask(rent: Rent) -> _Word:
+def ask_status(rent: Rent) -> Word:
+    """Ask once, for at most `ASK_S`."""
     return _ask_command(rent.status_command) if rent.status_command else _ask_url(rent.status_url)
 
 
-def _ask_command(words: tuple[str, ...]) -> _Word:
+def _ask_command(words: tuple[str, ...]) -> Word:
     """One run of the user's own command; it and what it started are ended at the limit."""
     try:
         child = subprocess.Popen(
             words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
         )
     except OSError as error:
-        return _Word(UNKNOWN, f"{words[0]} cannot be started: {error.strerror}")
+        return Word(UNKNOWN, f"{words[0]} cannot be started: {error.strerror}")
     try:
         out, _ = child.communicate(timeout=ASK_S)
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):  # what left its group may hold its output for long
             child.communicate(timeout=PAUSE_S / 10)
-        return _Word(UNKNOWN, f"{words[0]} gave no answer within {ASK_S:g} s")
+        return Word(UNKNOWN, f"{words[0]} gave no answer within {ASK_S:g} s")
     text = out[:MOST_BYTES].decode("utf-8", "replace")
     if len(text) <= LONGEST_WORD and child.returncode not in SHELL_REFUSED and _names_absence(text):
-        return _Word(GONE, f"{words[0]}: {_shorten(text)}")
+        return Word(GONE, f"{words[0]}: {_shorten(text)}")
     if child.returncode:
-        return _Word(UNKNOWN, f"{words[0]} ended with {child.returncode}: {_shorten(text)}")
+        return Word(UNKNOWN, f"{words[0]} ended with {child.returncode}: {_shorten(text)}")
     return read_state(text)
 
 
@@ -155,14 +156,14 @@ def _names_absence(text: str) -> bool:
     return ABSENT.search(text) is not None and _OTHER_ABSENT.search(text) is None
 
 
-def _ask_url(url: str) -> _Word:
+def _ask_url(url: str) -> Word:
     """One request, without the proxies of the environment, and without following another address."""
     kinds = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
     try:
         parts = urlsplit(url)
         link = kinds[parts.scheme](parts.netloc.rpartition("@")[2], timeout=ASK_S)
     except (ValueError, KeyError, http.client.InvalidURL):
-        return _Word(UNKNOWN, "status_url is no http or https address")
+        return Word(UNKNOWN, "status_url is no http or https address")
     late = threading.Event()
     timer = threading.Timer(0, lambda: None)
     try:
@@ -176,20 +177,20 @@ def _ask_url(url: str) -> _Word:
             words = f"the status page answers {answer.status}"
             if answer.status in CLOSED:
                 words += "; what needs a password is asked by a status_command, which reads its own"
-            return _Word(GONE if answer.status in NOT_FOUND else UNKNOWN, words)
+            return Word(GONE if answer.status in NOT_FOUND else UNKNOWN, words)
         text = answer.read(MOST_BYTES).decode("utf-8", "replace")
         return _late() if late.is_set() else read_state(text)
     except (OSError, ValueError, http.client.HTTPException) as error:
         if late.is_set() or isinstance(error, TimeoutError):
             return _late()
-        return _Word(UNKNOWN, f"the status page gave no answer: {_shorten(str(error))}")
+        return Word(UNKNOWN, f"the status page gave no answer: {_shorten(str(error))}")
     finally:
         timer.cancel()
         link.close()
 
 
-def _late() -> _Word:
-    return _Word(UNKNOWN, f"the status page gave no whole answer within {ASK_S:g} s")
+def _late() -> Word:
+    return Word(UNKNOWN, f"the status page gave no whole answer within {ASK_S:g} s")
 
 
 def _cut(link: socket.socket, late: threading.Event) -> None:
@@ -198,7 +199,7 @@ def _cut(link: socket.socket, late: threading.Event) -> None:
         link.shutdown(socket.SHUT_RDWR)
 
 
-def read_state(text: str) -> _Word:
+def read_state(text: str) -> Word:
     """What an answer says under names that providers use, or as a bare word. All that is said must agree to be gone.
 
     A state that is not known here agrees with none; that a request succeeded is no state.
@@ -211,10 +212,10 @@ def read_state(text: str) -> _Word:
     words = f"its state is {_shorten(', '.join(dict.fromkeys(said)))}"
     states = {word for word in map(str.lower, said) if word not in ANSWERED}
     if states & AT_WORK:
-        return _Word(THERE, words)
+        return Word(THERE, words)
     if not states or states - ENDED_WORDS - STOPPED_WORDS:
-        return _Word(UNKNOWN, f"no state that is known here in the answer: {_shorten(text)}")
-    return _Word(GONE if states <= ENDED_WORDS else STOPPED, words)
+        return Word(UNKNOWN, f"no state that is known here in the answer: {_shorten(text)}")
+    return Word(GONE if states <= ENDED_WORDS else STOPPED, words)
 
 
 def _find_states(value: object) -> list[str]:
