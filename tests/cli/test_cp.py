@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -192,6 +193,17 @@ HOSTILE: list[list[object]] = [
     [BEGIN, TOP, {**LINK, "link": "/etc"}],
     [BEGIN, TOP, {**LINK, "link": "../x"}],
     [BEGIN, TOP, {**LINK, "link": "."}, {**FILE, "path": "a/b"}],
+    # By its words each stays inside; by way of the first one the second leads out.
+    [
+        {**BEGIN, "entries": 6, "bytes": 0},
+        TOP,
+        {**TOP, "path": "z"},
+        {**TOP, "path": "a"},
+        {**TOP, "path": "a/b"},
+        {**LINK, "path": "a/b/l", "link": "../../z"},
+        {**LINK, "path": "m", "link": "a/b/l/../../x"},
+        {"end": True},
+    ],
     [BEGIN, TOP, {**FILE, "kind": "device"}],
     [BEGIN, TOP, {**FILE, "size": 5}],
     [BEGIN, TOP, {**FILE, "size": -1}],
@@ -225,3 +237,26 @@ def test_what_no_copy_looks_like_is_refused_and_leaves_nothing(stream: list[obje
         take()
     receiver.abandon()
     assert [name for name in os.listdir(tmp_path) if name != "isolated"] == []
+
+
+def test_what_was_there_is_there_again_where_it_could_not_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "old").write_text("old")
+    receiver = Receiver(str(tmp_path), force=True, tell=lambda _done, _total: None)
+    for item in ({**BEGIN, "entries": 1, "bytes": 0}, TOP, {"end": True}):
+        receiver.feed(json.dumps(item).encode() + b"\n")
+    rename = os.rename
+
+    def refuse(source: str, target: str) -> None:
+        if target == str(tmp_path / "x") and not os.path.exists(f"{source}/old"):
+            raise OSError(errno.EIO, "the disk", target)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", refuse)
+    with pytest.raises(OSError, match="the disk"):
+        receiver.finish()
+    receiver.abandon()
+    assert [path.name for path in tmp_path.iterdir() if path.name != "isolated"] == ["x"]
+    assert (tmp_path / "x" / "old").read_text() == "old"

@@ -83,6 +83,15 @@ def test_a_far_run_comes_home_and_its_receipt_holds_until_anything_changes(
     late.symlink_to("/elsewhere/late.pt")
     assert "not in the copy, and there now: checkpoints/late.pt" in check_receipt("gpu1", far_run.run_id)[1]
     late.unlink()
+    # Nor what was left out as no harm when it was pulled, and is harm now.
+    late = far_run.run_dir / "artifacts" / "late.pt"
+    os.mkfifo(late)
+    holdfast("pull", far_run.name, timeout_s=LONG_S)
+    assert check_receipt("gpu1", far_run.run_id)[1] == ""
+    late.unlink()
+    late.symlink_to("/elsewhere/late.pt")
+    assert "not in the copy, and there now: artifacts/late.pt" in check_receipt("gpu1", far_run.run_id)[1]
+    late.unlink()
     shutil.rmtree(copy)
     assert "is not in" in check_receipt("gpu1", far_run.run_id)[1]
     assert check_receipt("gpu1", RUN) == (None, f"gpu1:{RUN} was not pulled to this machine")

@@ -205,9 +205,9 @@ def _settle(
 ) -> Receipt:
     """Prove what is here, try it, and say so in mark and receipt."""
     about = taken.about
-    reread(copy, taken.here)
     try:
-        copy.sync()
+        copy.sync()  # what `reread` remembers of a file is of one that is on the disk
+        reread(copy, taken.here)
         trial = try_copy(copy.directory, taken.here, live=about.live, accept=accept, tell=tries)
         beside = build_manifest(taken.here, RUN_FORMAT)
         files.commit(f"{copy.directory}/{ROSTER}", beside.data, mode=0o644)

@@ -14,7 +14,7 @@ from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.errors import StorageError
 from holdfast.model.place import LOCAL
-from holdfast.model.receipt import OUTSIDE, RECEIPT, UNREAD, Receipt
+from holdfast.model.receipt import GRAVE, RECEIPT, Receipt
 from holdfast.store.paths import make_state_directory
 from holdfast.transfer.pull.copy import Copy, hash_file
 from holdfast.transfer.pull.pull import ask_roster
@@ -89,9 +89,9 @@ def check_receipt(place: str, run_id: str) -> tuple[Receipt | None, str]:
         return receipt, "the run is live again"
     if about.sha256 != receipt.roster:
         return receipt, f"the run was written after its roster was made ({receipt.made_at}): it holds other files now"
-    known = {one.path for one in receipt.left_out}
+    known = {one.path for one in receipt.left_out if one.why.startswith(GRAVE)}
     for one in about.left_out:
-        if one.why.startswith((UNREAD, OUTSIDE)) and clean(one.path) not in known:
+        if one.why.startswith(GRAVE) and clean(one.path) not in known:
             return receipt, f"not in the copy, and there now: {clean(one.path)}: {clean(one.why)}"
     return receipt, ""
 

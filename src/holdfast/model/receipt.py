@@ -17,6 +17,8 @@ LOADED, READ, UNTESTED = "loaded", "read", "not load-tested"
 DAMAGED = "damaged"
 """How `Receipt.untried` went where its damage was accepted."""
 UNREAD, OUTSIDE = "cannot be read", "a result outside of the run's directory"
+TAKEN = "has a name that a copy keeps for itself"
+GRAVE = (UNREAD, OUTSIDE, TAKEN)
 """So the reason begins why something was left out that may matter: a receipt with one of them opens no gate."""
 
 

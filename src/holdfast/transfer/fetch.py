@@ -61,6 +61,7 @@ class Receiver:
         self._wants_sum = False
         self._sha256: str | None = None
         self._grew: list[str] = []
+        self._links: list[str] = []
         self._ending: dict[str, Any] = {}
         self._left_out_count = 0
 
@@ -93,13 +94,19 @@ class Receiver:
         """
         if not self._over:
             raise StorageError("the copy did not arrive whole: nothing was kept of it", hint="repeat the command")
+        self._prove_links()
         old = None
         if self._force and os.path.lexists(self._target) and (self._directory or _is_directory(self._target)):
             old = _name_aside(self._target)
             os.rename(self._target, old)
         elif not self._force and os.path.lexists(self._target):
             raise _taken(self._target)
-        os.rename(self._aside, self._target)
+        try:
+            os.rename(self._aside, self._target)
+        except OSError:
+            if old is not None:
+                os.rename(old, self._target)
+            raise
         sync_directory(os.path.dirname(self._target) or ".")
         if old is not None:
             shutil.rmtree(old, ignore_errors=True) if _is_directory(old) else os.unlink(old)
@@ -113,6 +120,13 @@ class Receiver:
             tuple(one_line(str(item), 300) for item in left_out[:100]) if isinstance(left_out, list) else (),
             self._left_out_count,
         )
+
+    def _prove_links(self) -> None:
+        """No link leads out by way of another one; by its own words none does."""
+        top = os.path.realpath(self._aside)
+        for path in self._links:
+            if not f"{os.path.realpath(f'{top}/{path}')}/".startswith(f"{top}/"):
+                raise _broken(f"{path!r} is a link that leads out of it by another one")
 
     def abandon(self) -> None:
         """Remove what is aside, if it is still there."""
@@ -198,6 +212,7 @@ class Receiver:
             if link.startswith("/") or inside == ".." or inside.startswith("../"):
                 raise _broken(f"{path!r} is a link out of it")
             os.symlink(link, where)
+            self._links.append(path)
         elif kind == "file":
             size = int(value["size"])
             if size < 0 or self._arrived + size > self._total:

@@ -272,3 +272,10 @@ def test_the_address_to_which_errors_are_sent_is_none_without_its_old_password()
 
 def test_an_address_of_ones_own_is_none() -> None:
     assert redact_text("https://me.example.org/hooks/holdfast") == "https://me.example.org/hooks/holdfast"
+
+
+def test_a_long_text_of_short_words_is_gone_through_once() -> None:
+    """From each of them on a scheme was looked for, up to the end: hours."""
+    text = "https://x/?q=1 " + "a-" * 1_000_000
+    assert redact_text(text) == text
+    assert redact_text(f"{text}postgresql+asyncpg://me:hunter2@db/x").endswith(f"postgresql+asyncpg://me:{REDACTED}@db/x")

@@ -36,7 +36,7 @@ from holdfast.host.files.code.hashes import Remembered
 from holdfast.host.files.filesystems import Mount
 from holdfast.host.process import libc
 from holdfast.model.errors import ResourceBusy, StorageError, UsageError
-from holdfast.model.receipt import OUTSIDE, UNREAD
+from holdfast.model.receipt import GRAVE, OUTSIDE, TAKEN, UNREAD
 from holdfast.transfer.pull.copy import Copy
 from holdfast.transfer.pull.pull import PullResult, take_run
 from holdfast.transfer.pull.trial import reread
@@ -177,6 +177,15 @@ def test_a_chain_of_links_leads_out_of_neither_side(run_dir: Path, tmp_path: Pat
     opener.close()
 
 
+def test_a_file_with_a_name_of_the_copys_own_closes_a_gate(run_dir: Path, tmp_path: Path) -> None:
+    """It is not in the copy, whoever wrote it."""
+    (run_dir / "receipt.json").write_text("{}")
+    taken = pull(tmp_path / "copy")
+    [left_out] = [one for one in taken.about.left_out if one.path == "receipt.json"]
+    assert left_out.why == f"{TAKEN}: rename it there"
+    assert left_out.why.startswith(GRAVE)
+
+
 def test_two_names_that_are_one_to_the_desk_are_refused_with_both(run_dir: Path, tmp_path: Path) -> None:
     """As of a Mac's disk, which finds its own directory under another case, too."""
     for name in ("Model.pt", "model.pt"):
@@ -193,6 +202,10 @@ def test_two_names_that_are_one_to_the_desk_are_refused_with_both(run_dir: Path,
     shutil.rmtree(copy / "artifacts")
     (copy / "Artifacts").mkdir()
     with pytest.raises(StorageError, match="Artifacts and artifacts are one name"):
+        pull(copy)
+    (copy / "Artifacts").rmdir()
+    (run_dir / "Receipt.json").write_text("a result")
+    with pytest.raises(StorageError, match=r"receipt\.json and Receipt\.json are one name"):
         pull(copy)
 
 

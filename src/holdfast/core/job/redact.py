@@ -109,7 +109,8 @@ _SHAPES = compile_later(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_URL_PASSWORD = compile_later(r"\b([A-Za-z][A-Za-z0-9+.-]*://[^\s/:@]*):([^\s/@]+)@")
+# A scheme is bounded: from each word of ``a-a-a-...`` on, the search would be quadratic.
+_URL_PASSWORD = compile_later(r"\b([A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s/:@]*):([^\s/@]+)@")
 _URL_USER = compile_later(
     r"""
     \b(https?://)

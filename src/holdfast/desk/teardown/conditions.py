@@ -11,7 +11,7 @@ from functools import partial
 
 from holdfast.core.control_characters import clean
 from holdfast.model.place import Place
-from holdfast.model.receipt import DAMAGED, NOT_WANTED, OUTSIDE, UNREAD, UNTESTED, Receipt, Tried
+from holdfast.model.receipt import DAMAGED, GRAVE, NOT_WANTED, UNTESTED, Receipt, Tried
 from holdfast.model.record import field, record
 from holdfast.model.run import CopyState
 from holdfast.model.teardown import NO_RECORD, Remains
@@ -211,7 +211,7 @@ def find_fault(receipt: Receipt, place: Place, run: RunAtPlace) -> str:
     for one in receipt.left_out:
         if one.why.endswith(NOT_WANTED):
             return f"it is of a part of the run: {one.why} ({one.path})"
-    if lacking := [one for one in receipt.left_out if one.why.startswith((UNREAD, OUTSIDE))]:
+    if lacking := [one for one in receipt.left_out if one.why.startswith(GRAVE)]:
         words = _name_some([f"{one.path}: {one.why}" for one in lacking])
         return (
             f"not in the copy: {words}; see there who may read it and whether its disk is there, then pull again; "

@@ -196,7 +196,8 @@ class Copy:
                 known = self._recall(path, seen) or self._hash(path, tell)
                 self.placed[path] = known
                 found[path] = Have(known.size, known.sha256)
-            self._names = {} if os.path.lexists(f"{self.directory}/{PULLING.upper()}") else None
+            folds = os.path.lexists(f"{self.directory}/{PULLING.upper()}")
+            self._names = {name.casefold(): name for name in OURS} if folds else None
             for path in found:
                 self.require_own_name(path)
             for path, part in self._list_parts():

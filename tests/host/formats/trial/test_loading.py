@@ -342,6 +342,16 @@ def test_VRFY_03_a_tensor_lies_in_its_storage(tmp_path: Path) -> None:
         assert expected in found, (begin, shape, steps)
 
 
+def test_a_storage_that_is_said_to_be_two_things_is_damage(tmp_path: Path) -> None:
+    """The second one would have been looked for in place of the first."""
+    members = {"model/data/0": bytes(8), "MODEL/data.pkl": torch_pickle("FloatStorage", 2)}
+    assert judge(make(tmp_path / "same.pt", torch_archive("FloatStorage", b"", 2, members=members))) != "loaded"
+    one = torch_pickle("FloatStorage", 2)
+    both = one[:-2] + torch_pickle("IntStorage", 2)[3:]
+    found = judge(make(tmp_path / "two.pt", torch_archive("", bytes(8), 2, pickled=both)))
+    assert found == "damaged: the storage model/data/0 is said to be two things"
+
+
 @pytest.mark.requirement("VRFY-03")
 def test_VRFY_03_numbers_that_are_not_known_here_are_not_called_loaded(tmp_path: Path) -> None:
     def judge_torch(kind: str, data: bytes, count: int, dtype: str = "") -> str:
@@ -360,7 +370,7 @@ def test_VRFY_03_numbers_that_are_not_known_here_are_not_called_loaded(tmp_path:
         width = int(kind[2:])
         assert f"kind {kind[1:]}" in judge(make(tmp_path / "x.npy", numpy_file(kind, (1,), bytes(width)))), kind
         assert f"kind {kind[1:]}" in judge(make(tmp_path / "x.pkl", array_pickle(kind[1:], (1,), bytes(width)))), kind
-    for code, expected in (("F8_E4M3", "NaN"), ("F8_E5M2", "NaN"), ("F8_E8M0", "loaded"), ("F5", "kind 'F5' is not")):
+    for code, expected in (("F8_E4M3", "NaN"), ("F8_E5M2", "NaN"), ("F8_E8M0", "loaded"), ("F5", "kind 'F5' are not")):
         one = {"a": {"dtype": code, "shape": [2], "data_offsets": [0, 2]}}
         assert expected in judge(make(tmp_path / "x.safetensors", tensors(one, b"\x00\x7f"))), code
     lying = {"a": {"dtype": "F32", "shape": [-1, -2], "data_offsets": [0, 8]}}

@@ -40,7 +40,7 @@ from holdfast.host.files import fallback, files
 from holdfast.host.files.code.hashes import HashMemory, Remembered, choose_run_memory, settle
 from holdfast.model import wire
 from holdfast.model.errors import Unsupported
-from holdfast.model.receipt import OUTSIDE, UNREAD, LeftOut
+from holdfast.model.receipt import GRAVE, OUTSIDE, TAKEN, UNREAD, LeftOut
 from holdfast.model.record import record
 from holdfast.model.run import Outcome
 
@@ -143,7 +143,7 @@ class LeftOuts:
 
     def add(self, path: str, reason: str, detail: str = "") -> None:
         """One more."""
-        rows = self._grave if reason.startswith((UNREAD, OUTSIDE)) else self._other
+        rows = self._grave if reason.startswith(GRAVE) else self._other
         if len(rows) < MOST_LEFT_OUT:
             rows.append(LeftOut(one_line(path, LONGEST_WHY), one_line(reason + detail, LONGEST_WHY)))
         else:
@@ -283,7 +283,7 @@ def _list_files(
         inside = f"{prefix}{entry.name}"
         path = _name(tree.under, inside) if tree.under else inside
         if not prefix and not tree.under and entry.name in OURS:
-            left_out.add(path, "a copy has a file of its own under this name")
+            left_out.add(path, TAKEN, ": rename it there")
             continue
         try:
             seen = entry.stat(follow_symlinks=False)

@@ -138,5 +138,7 @@ def _walk_pickles(
         for ident in one.stored if last in ("data.pkl", "constants.pkl") else ():
             kind, key, count = read_storage(ident)
             code = one.codes.get(key, STORAGES.get(kind, ""))
-            wanted[f"{name.removesuffix('.pkl')}/{key}".lower()] = (kind, count, code, big)
+            storage = f"{name.removesuffix('.pkl')}/{key}".lower()
+            if wanted.setdefault(storage, (kind, count, code, big)) != (kind, count, code, big):
+                raise Damage(f"the storage {storage:.80} is said to be two things")
     return found, wanted
