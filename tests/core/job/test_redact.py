@@ -278,4 +278,6 @@ def test_a_long_text_of_short_words_is_gone_through_once() -> None:
     """From each of them on a scheme was looked for, up to the end: hours."""
     text = "https://x/?q=1 " + "a-" * 1_000_000
     assert redact_text(text) == text
-    assert redact_text(f"{text}postgresql+asyncpg://me:hunter2@db/x").endswith(f"postgresql+asyncpg://me:{REDACTED}@db/x")
+    assert redact_text(f"{text}postgresql+asyncpg://me:hunter2@db/x").endswith(
+        f"postgresql+asyncpg://me:{REDACTED}@db/x"
+    )

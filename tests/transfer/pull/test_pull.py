@@ -174,6 +174,17 @@ def test_a_file_that_grew_is_gone_on_with(box: PullBox, run_dir: Path, tmp_path:
     assert here_of(tmp_path / "copy") == list_tree(run_dir)
 
 
+def test_what_the_run_has_no_more_is_kept_and_named(box: PullBox, run_dir: Path, tmp_path: Path) -> None:
+    (run_dir / "artifacts" / "old.bin").write_bytes(b"old")
+    said: list[str] = []
+    pull(box, tmp_path / "copy", say=said.append)
+    assert said == []
+    (run_dir / "artifacts" / "old.bin").unlink()
+    pull(box, tmp_path / "copy", say=said.append)
+    assert said == ["not in the run any more, and kept here, unproven: artifacts/old.bin"]
+    assert (tmp_path / "copy" / "artifacts" / "old.bin").read_bytes() == b"old"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 500, 5_000, 20_000, -200, -1])
 def test_what_arrives_damaged_is_asked_for_again(box: PullBox, run_dir: Path, tmp_path: Path, at: int) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.core.code.manifest import DIRECTORY, CodeEntry, Manifest
+from holdfast.core.code.manifest import DIRECTORY, DIRECTORY_SUM, CodeEntry, Manifest
 from holdfast.core.control_characters import clean
 from holdfast.core.pull import stream
 from holdfast.core.pull.choose import Choice
@@ -123,6 +123,7 @@ def take_run(
         what = format_count(len(others), "file was written while it was", "files were written while they were")
         say(f"{what} pulled: once more")
     _require_any(wanted, wish)
+    _tell_left(copy, roster, say)
     here = tuple(entry for entry in wanted if _is_here(copy, entry))
     partly = tuple(_describe_here(copy, entry) for entry in others if entry.path in copy.placed)
     growing = tuple(entry.path for entry in others)
@@ -193,6 +194,15 @@ def _describe_here(copy: Copy, entry: CodeEntry) -> CodeEntry:
     """The entry of a file as the copy has it."""
     placed = copy.placed[entry.path]
     return CodeEntry(entry.path, entry.kind, placed.sha256, placed.size)
+
+
+def _tell_left(copy: Copy, roster: Manifest, say: Callable[[str], None]) -> None:
+    """Name what an earlier pull brought that the run has no more: it stays, and no receipt is about it."""
+    there = {entry.path for entry in roster.entries}
+    files = (path for path, placed in copy.placed.items() if placed.sha256 != DIRECTORY_SUM)
+    if left := sorted(path for path in files if path not in there):
+        more = f" and {len(left) - 3} more" if len(left) > 3 else ""
+        say(f"not in the run any more, and kept here, unproven: {clean(', '.join(left[:3]))}{more}")
 
 
 def _require_any(wanted: list[CodeEntry], wish: Wish) -> None:
