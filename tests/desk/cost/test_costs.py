@@ -68,6 +68,18 @@ def test_a_place_that_has_finished_is_reminded_of_and_one_at_work_is_only_counte
     assert told == ["", "finished on 2026-11-20", "finished on 2026-11-20", "finished on 2026-11-21"]
 
 
+@pytest.mark.gotcha("GEN1")
+@pytest.mark.requirement("COST-02")
+def test_a_place_in_which_nothing_was_ever_begun_is_reminded_of(isolated_environment: dict[str, str]) -> None:
+    early = cost(now_s=NOW_S - 5400)
+    assert (remind(early), find_urgent(early)) == ("gpu1: 0.5 h at 1.99 USD = 0.99 USD", "")
+    words = "as far as this desk has seen nothing has run there in 2h00m, and it bills: holdfast teardown gpu1"
+    assert words in remind(cost())
+    assert find_urgent(cost()) == "unused on 2026-11-20"
+    hear(row(started_at="2026-11-20T10:30:00.000Z"))
+    assert "nothing has run there" not in remind(cost())
+
+
 def test_what_nobody_has_seen_is_no_idle_time(isolated_environment: dict[str, str]) -> None:
     found = cost()
     assert (found.idle_share, found.seen_until, found.used_h) == (None, None, None)

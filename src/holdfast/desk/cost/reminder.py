@@ -10,7 +10,8 @@ from .costs import QUOTA, PlaceCost
 
 FINISHED_S = 600.0
 """From then on a place without a live run is "finished": before, somebody may still be at it."""
-
+UNUSED_S = 3600.0
+"""From then on a place in which nothing has run yet is "unused": before, somebody may be preparing it."""
 SOON_S = 24 * 3600.0
 
 
@@ -35,6 +36,12 @@ def remind(cost: PlaceCost) -> str:
         words += (
             f"; its last run finished {format_duration(idle_s)} ago and it still bills: holdfast teardown {cost.place}"
         )
+    unused_s = _find_unused(cost)
+    if unused_s is not None:
+        words += (
+            f"; as far as this desk has seen nothing has run there in {format_duration(unused_s)}, and it bills: "
+            f"holdfast teardown {cost.place}"
+        )
     if cost.clocks:
         first = cost.clocks[0]
         due = f"in {format_duration(first.left_s)}" if first.left_s else "by its clock this may have happened"
@@ -48,6 +55,7 @@ def find_urgent(cost: PlaceCost) -> str:
         ("above its cap", cost.over_cap),
         ("a clock", bool(cost.clocks) and cost.clocks[0].left_s < SOON_S),
         ("finished", _find_idle(cost) is not None),
+        ("unused", _find_unused(cost) is not None),
     )
     return next((f"{words} on {cost.at[:10]}" for words, so in urgent if so), "") if cost.bills else ""
 
@@ -57,6 +65,14 @@ def _find_idle(cost: PlaceCost) -> float | None:
     idle_s = clock.find_age(cost.last_ended_at, clock.parse_utc(cost.at))
     finished = not cost.live and idle_s is not None and idle_s >= FINISHED_S and cost.metered != QUOTA
     return idle_s if finished else None
+
+
+def _find_unused(cost: PlaceCost) -> float | None:
+    """Seconds for which a place has billed and nothing has run; None where that is not so."""
+    if cost.live or cost.last_ended_at is not None or cost.metered == QUOTA or cost.hours is None:
+        return None
+    unused_s = cost.hours * 3600
+    return unused_s if unused_s >= UNUSED_S else None
 
 
 def describe_sum(cost: PlaceCost) -> str:
