@@ -14,6 +14,7 @@ import pytest
 from holdfast.desk.orders.journal import OrderKind, Step, claim_order, list_orders, note_step, read_journal
 from holdfast.desk.runs import registry
 from holdfast.host.process.processes import identify_self
+from holdfast.model.run import Outcome
 from tests.cli.conftest import ENTRY
 from tests.rundirs import ended, make_run, running
 from tests.waiting import LIMIT_S, LONG_S, wait_until
@@ -129,6 +130,18 @@ def test_waiting_at_several_places(
     missing = holdfast("wait", "gpu1:nothing", timeout_s=LONG_S)
     assert missing.code == 66
     assert "nothing" in missing.err
+
+
+def test_the_exit_code_of_a_run_that_was_stopped_passes_through_a_wait_at_its_place(
+    places: Callable[..., Path], holdfast: Command
+) -> None:
+    """It is one of a signal's, as that of a waiting command that was killed there: which the run's end is not."""
+    top = places()
+    make_run(str(top / "gpu1"), run_id(1), ended(Outcome.STOPPED, 143))
+    for flags in ([], ["-q"], ["--json"]):
+        found = holdfast("wait", *flags, f"gpu1:{run_id(1)}", timeout_s=LONG_S)
+        assert (found.code, "what waited there was ended" in found.err) == (143, False), flags
+        assert "\0" not in found.out, flags
 
 
 @pytest.mark.slow

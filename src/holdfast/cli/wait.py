@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.queue.wait.names import wait_for_names
 from holdfast.desk.caller import CALLER
-from holdfast.desk.route.frames import build_pin
+from holdfast.desk.route.frames import WAITED, build_pin
 from holdfast.model.record import replace
 
 from .named_run import find_ending
@@ -38,6 +38,13 @@ def wait(names: Sequence[str], *, deadline: float | None = None, quiet: bool = F
     line.close()
     print_record(_name_place(waited)) if as_json else print_waited(waited)
     return waited.exit_code
+
+
+def tell_end() -> None:
+    """Tell the desk that the wait came to its own end."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(WAITED)
+    sys.stdout.flush()
 
 
 def _name_place(waited: Waited) -> Waited:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.desk.route.frames import PIN, build_pin
+from holdfast.desk.route.frames import PIN, WAITED, build_pin
 from holdfast.desk.runs import wait
 from holdfast.desk.runs.wait import PlaceWaits, Wait, WaitedPlace, join_codes
 from holdfast.model.errors import CutOff, Refused, Unreachable
@@ -18,11 +18,11 @@ from tests.desk.runs.sightings import place
 pytestmark = pytest.mark.files
 
 
-class SaidNothing:
-    """A command there that ended without a word, with `code`."""
+class Code:
+    """A command there that ended with `code`, and says nothing but `out` on standard output: notes are elsewhere."""
 
-    def __init__(self, code: int) -> None:
-        self.code = code
+    def __init__(self, code: int, out: bytes = b"") -> None:
+        self.code, self.out = code, out
 
 
 class Box:
@@ -40,7 +40,8 @@ class Box:
             out(text)
         if isinstance(said, Exception):
             raise said
-        if isinstance(said, SaidNothing):
+        if isinstance(said, Code):
+            out(said.out)
             return said.code
         if said is None:
             select.select([wake_fd], [], [])
@@ -82,7 +83,7 @@ def test_a_link_that_ends_is_made_again_and_said_once(told: list[str]) -> None:
 
 
 def test_a_wait_that_is_killed_there_is_no_end_of_the_run(told: list[str]) -> None:
-    killed = Box(SaidNothing(137), SaidNothing(137), 0)
+    killed = Box(Code(137), Code(137), 0)
     with begin({"gpu1": killed}, told) as waiting:
         (found,) = waiting.collect()
     assert (found.exit_code, len(killed.asked)) == (0, 3)
@@ -90,12 +91,13 @@ def test_a_wait_that_is_killed_there_is_no_end_of_the_run(told: list[str]) -> No
     assert words.startswith("gpu1 does not answer (what waited there was ended: 137); what is waited for goes on")
 
 
-def test_the_code_of_a_quiet_wait_that_comes_twice_is_the_runs(told: list[str]) -> None:
-    quiet = Box(SaidNothing(143), SaidNothing(143))
-    words = [Wait(place("gpu1"), ("-q", "--", "digits"))]
-    with PlaceWaits(words, deadline=None, open_box=lambda _: quiet, tell=told.append) as waiting:
+@pytest.mark.parametrize("out", [WAITED, b"{}\n" + WAITED, b"x" * wait.MOST_BYTES + b"\n" + WAITED])
+def test_the_code_of_a_wait_that_came_to_its_end_is_the_runs(told: list[str], out: bytes) -> None:
+    box = Box(Code(143, out))
+    with begin({"gpu1": box}, told) as waiting:
         (found,) = waiting.collect()
-    assert (found.exit_code, len(quiet.asked)) == (143, 2)
+    assert (found.exit_code, len(box.asked), told) == (143, 1, [])
+    assert found.out == out[: wait.MOST_BYTES].removesuffix(WAITED).decode()
 
 
 def test_out_of_reach_for_too_long_is_69_and_no_end(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

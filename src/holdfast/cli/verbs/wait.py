@@ -9,7 +9,7 @@ import click
 from holdfast.cli.completion import complete_anything
 from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.lazy_group import complete_places
-from holdfast.cli.wait import wait
+from holdfast.cli.wait import tell_end, wait
 from holdfast.desk.caller import CALLER
 from holdfast.model.place import LOCAL
 
@@ -61,4 +61,7 @@ def command(
         if list(places) != [LOCAL]:
             return wait_placed(places, deadline=deadline, quiet=quiet, as_json=as_json)
         wanted = places[LOCAL]
-    return wait(wanted, deadline=deadline, quiet=quiet, as_json=as_json)
+    code = wait(wanted, deadline=deadline, quiet=quiet, as_json=as_json)
+    if CALLER.follows:
+        tell_end()
+    return code

@@ -21,6 +21,8 @@ from holdfast.model.record import record
 MARK = b"\0hf "
 PIN = b"\0hf waits for "
 ENDED = b"\0hf ended "
+WAITED = b"\0hf waited\n"
+"""The last line of a `wait` that came to its own end: without it an exit code of a signal's is that of the command."""
 LONGEST_HEAD = 200
 LONGEST_ROW = 64 << 10
 ANCHOR_BYTES = 4096

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from holdfast.core.control_characters import clean
 from holdfast.desk.caller import FOLLOW
-from holdfast.desk.route.frames import take_pins
+from holdfast.desk.route.frames import WAITED, take_pins
 from holdfast.model.errors import EXIT_TIMED_OUT, CutOff, HoldfastError, PlaceError, Unreachable
 from holdfast.model.place import Place
 from holdfast.model.record import record
@@ -28,7 +28,8 @@ STEADY_S = 10.0
 """A link that held so long was well: what ends it begins a new time out of reach. Waiting for one is no link."""
 MOST_BYTES = 8 << 20
 EXIT_INCOMPLETE = 1
-QUIET = "-q"
+SIGNALLED = 128
+"""From here on exit codes may be those of a command that was ended there, by hand or for memory."""
 
 
 class Followed(Protocol):
@@ -124,7 +125,6 @@ class PlaceWaits:
     def _wait(self, wait: Wait) -> WaitedPlace:
         name, pause_s, lost_since = wait.place.name, FIRST_PAUSE_S, None
         pins: dict[str, str] = {}
-        killed = 0
         while True:
             out, err, began = _Kept(), _Kept(), time.monotonic()
             try:
@@ -136,10 +136,7 @@ class PlaceWaits:
                     woken=self._ended.is_set,
                     env={FOLLOW: ""},
                 )
-                if code >= 128 and not out.text() and (code != killed or QUIET not in wait.words):
-                    # The end of the command there, by hand or for memory; of a quiet one perhaps the run's, which comes
-                    # again.
-                    killed = code
+                if code >= SIGNALLED and not out.has_ended:
                     raise CutOff(f"what waited there was ended: {code}")
                 return WaitedPlace(name, code, out.text(), err.text())
             except PlaceError as error:
@@ -186,13 +183,21 @@ class _Kept:
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
         self._left = MOST_BYTES
+        self._last = b""
 
     def take(self, data: bytes) -> None:
         self._chunks.append(data[: self._left])
         self._left -= len(self._chunks[-1])
+        self._last = (self._last + data[-len(WAITED) :])[-len(WAITED) :]
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the command there came to its own end."""
+        return self._last == WAITED
 
     def data(self) -> bytes:
         return b"".join(self._chunks)
 
     def text(self) -> str:
-        return clean(take_pins(self.data())[1].decode("utf-8", "replace"), keep_newlines=True)
+        rest = take_pins(self.data())[1].removesuffix(WAITED)
+        return clean(rest.decode("utf-8", "replace"), keep_newlines=True)
