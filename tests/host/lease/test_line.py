@@ -339,7 +339,7 @@ def test_LEASE_14_without_inotify_it_polls(area: LeaseArea) -> None:
     os.chmod(os.path.dirname(area.directories[0]), 0o755)
     held = take(area, record(0, CARDS[0]))
     open_paths(area.directories[0])
-    with Child(work, uid=54321) as waiter:
+    with Child(work, uid=54322) as waiter:  # no other test has it: what ends there would make room
         descriptor, ready, retry_s = waiter.receive()
         assert (descriptor, ready) == (-1, False)
         assert retry_s is not None
