@@ -9,7 +9,7 @@ import pytest
 from holdfast.desk.route.line import read_line
 from holdfast.desk.route.router import Call, decide_route, split_run
 from holdfast.desk.route.table import Kind
-from holdfast.model.errors import UsageError
+from holdfast.model.errors import NoSuchRun, UsageError
 
 pytestmark = pytest.mark.pure
 
@@ -27,6 +27,9 @@ class Desk:
     def check_place(self, name: str) -> None:
         if name not in {"gpu1", "gpu2"}:
             raise UsageError(f"there is no place {name!r}", hint="did you mean gpu1?")
+
+    def is_place(self, name: str) -> bool:
+        return name in {"gpu1", "gpu2", "here"}
 
     def is_here(self, text: str) -> bool:
         return text == "here"
@@ -195,6 +198,14 @@ def test_what_cannot_be_meant_is_refused_with_what_can() -> None:
             if message not in str(error) or hint not in error.hint:
                 wrong.append((text, [(str(error), error.hint)]))
     assert wrong == []
+
+
+def test_a_place_where_a_run_is_meant_is_told_with_how_its_runs_are_listed() -> None:
+    for words in ("show gpu1", "logs -f gpu1", "exec gpu1 -- ls", "restart gpu1"):
+        with pytest.raises(NoSuchRun, match="gpu1 is a place, and no run has this name") as caught:
+            calls(*words.split())
+        assert caught.value.hint == "holdfast ls --on gpu1 lists its runs"
+    assert calls("show", "here") == [("local", "show here")], "a run of this name is meant"
 
 
 def test_help_is_asked_of_this_machine() -> None:

@@ -32,6 +32,11 @@ class DeskKnows:
         """As of `Known`."""
         _load("there").find_place(name)
 
+    def is_place(self, name: str) -> bool:
+        """As of `Known`."""
+        found: bool = _load("there").is_place(name)
+        return found
+
     def is_here(self, text: str) -> bool:
         """As of `Known`. What cannot be told is taken for here: the verb says why."""
         found: bool = _load("here").is_here(text)

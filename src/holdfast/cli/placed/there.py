@@ -12,6 +12,7 @@ from holdfast.cli.render import note
 from holdfast.cli.render.copying import CopyProgress
 from holdfast.desk.connect import find_place, open_box
 from holdfast.desk.cost.every import list_reminders
+from holdfast.desk.places.config import read_places
 from holdfast.desk.route.follow import FOLLOWED
 from holdfast.desk.route.line import read_line
 from holdfast.desk.route.send import send
@@ -28,11 +29,19 @@ if TYPE_CHECKING:
     from holdfast.model.place import Place
     from holdfast.model.sighting import Sighting
 
-__all__ = ["find_place", "find_runs", "learn_runs", "list_queues", "send_to"]
+__all__ = ["find_place", "find_runs", "is_place", "learn_runs", "list_queues", "send_to"]
 STOP, RESTART = "stop", "restart"
 MOST_LOOKED_AT = 3
 CHANGING = frozenset({"rm", "stop", "restart", "adopt", "prune", "reconcile", "queue cancel", "results copy"})
 """Verbs after which runs may be other than they were seen last."""
+
+
+def is_place(name: str) -> bool:
+    """Whether a place of this name is in places.toml; where that cannot be read, no."""
+    try:
+        return name in read_places()
+    except HoldfastError:
+        return False
 
 
 def find_runs(text: str) -> list[tuple[str, str]]:

@@ -58,7 +58,9 @@ def print_silent(places: Sequence[PlaceState], now_s: float) -> list[PlaceState]
         reason = reason if len(reason) <= LONGEST_REASON else reason[:LONGEST_REASON] + "..."
         kind = f"{place.why}: " if place.why and place.why not in reason and place.why not in OWN_LIMITS else ""
         met = describe_age(place.last_contact, now_s)
-        last = f"it answered last {met}" if met else "it has never answered"
+        last = (
+            f"it answered last {met}" if met else f"it has never answered (holdfast place rm {place.place} forgets it)"
+        )
         when = "" if place.asked else f", asked {describe_age(place.failed_at, now_s)}"
         note(f"{place.place} does not answer ({kind}{reason}{when}); {last}")
     return silent

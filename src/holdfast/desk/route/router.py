@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from holdfast.model.errors import UsageError
+from holdfast.model.errors import NoSuchRun, UsageError
 from holdfast.model.place import LOCAL
 from holdfast.model.record import record
 
@@ -30,6 +30,10 @@ class Known(Protocol):
         Raises:
             UsageError: there is no such place.
         """
+        ...
+
+    def is_place(self, name: str) -> bool:
+        """Whether a place of this name is in places.toml."""
         ...
 
     def is_here(self, text: str) -> bool:
@@ -75,6 +79,7 @@ def decide_route(argv: Sequence[str], known: Known) -> Route:
 
     Raises:
         UsageError: an unknown place, several that contradict each other, a name that several places have.
+        NoSuchRun: a place is named where a run is meant.
     """
     line = read_line(list(argv))
     if line.verb is not None and line.verb.own_on:
@@ -193,6 +198,10 @@ def _look_up(line: Line, text: str, known: Known) -> str:
     found = found or known.find_queued(text)
     places = list(dict.fromkeys(place for place, _ in found))
     if not places:
+        if known.is_place(text) and not known.is_here(text):
+            raise NoSuchRun(
+                f"{text} is a place, and no run has this name", hint=f"holdfast ls --on {text} lists its runs"
+            )
         return LOCAL
     if len(places) > 1:
         shown = ", ".join(f"{place}:{run}" for place, run in found[:MOST_SHOWN])

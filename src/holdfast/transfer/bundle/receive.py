@@ -37,6 +37,7 @@ from holdfast.model.runs_root import bundles_dir
 MOST_PACKED_BYTES = 64 << 20
 MOST_BYTES = 256 << 20
 STALE_S = 3600
+AS_ROOT = "as `root` of the place: in places.toml, or by holdfast place add NAME ALIAS --root DIR"
 """No push takes that long: the desk gives it up earlier."""
 NEW, BAD = ".new-", ".bad-"
 SYNC_THREADS = 16
@@ -112,7 +113,7 @@ def _check(target: str) -> None:
     if weakness:
         raise NotPermitted(
             f"{target} cannot be used: another account could change what is run from it: {weakness}",
-            hint="name a directory of your own as `root` of the place in places.toml",
+            hint=f"name a directory of your own {AS_ROOT}",
         )
 
 
@@ -135,7 +136,7 @@ def find_root(stated: str | None) -> str:
     if not root.startswith("/"):
         raise UsageError(
             "this account has no home directory there, so there is no usual place for runs",
-            hint="name one as `root` of the place in places.toml",
+            hint=f"name one {AS_ROOT}",
         )
     return os.path.normpath(root)
 
@@ -289,7 +290,7 @@ def remove(path: str) -> None:
 def _explain(error: OSError, base: str) -> StorageError:
     where = error.filename if isinstance(error.filename, str) else base
     seen = error.strerror or str(error)
-    hint = "name another directory as `root` of the place in places.toml"
+    hint = f"name another directory {AS_ROOT}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         hint = f"make room there, or {hint}"
         try:
