@@ -18,6 +18,7 @@ from holdfast.agent.detached import ENTRY
 from holdfast.agent.place.enqueue import enqueue
 from holdfast.agent.place.unused import remove_unused
 from holdfast.agent.queue.change.start_worker import ensure_worker
+from holdfast.host.clock import parse_utc
 from holdfast.host.files.code.store import tree_dir
 from holdfast.model import wire
 from holdfast.model.errors import PreflightFailed, StorageError, Taken, UsageError
@@ -52,10 +53,10 @@ class QueueBox:
         self.root, self.queue = f"{tmp_path}/killed-front/runs", f"{tmp_path}/queue"
         self.environ = {**os.environ, "HOLDFAST_QUEUE": self.queue, **NO_WORKER}
 
-    def take(self, order: QueueOrder, environ: Mapping[str, str] | None = None) -> Any:
+    def take(self, order: QueueOrder, environ: Mapping[str, str] | None = None, zone: str = "UTC +0000") -> Any:
         """The entry's answer, with `code`, its exit code."""
         done = subprocess.run(
-            [sys.executable, "-I", "-S", ENTRY, "enqueue", "take", self.root],
+            [sys.executable, "-I", "-S", ENTRY, "enqueue", "take", self.root, zone],
             input=wire.to_bytes(order),
             env={**self.environ, **(environ or {})},
             capture_output=True,
@@ -108,6 +109,15 @@ def make_order(
         ordered=ordered,
     )
     return QueueOrder(submission, **fields)
+
+
+def test_what_is_not_to_begin_yet_is_said_by_the_clock_of_the_desk(box: QueueBox) -> None:
+    order = make_order("late")
+    (job,) = order.submission.jobs
+    noon = parse_utc("2126-11-22T12:00:00.000Z")
+    order = replace(order, submission=replace(order.submission, jobs=(replace(job, not_before=noon),)))
+    taken = box.take(order, {"TZ": "Asia/Kathmandu"}, zone="Europe/Oslo +0100")
+    assert taken["taken"]["jobs"][0]["why"] == "not before 2126-11-22 13:00"
 
 
 @pytest.mark.requirement("XPORT-07")

@@ -2,7 +2,7 @@
 
 | words | standard input | answer |
 |---|---|---|
-| ``take ROOT`` | the order | an `Enqueued` |
+| ``take ROOT ZONE`` | the order | an `Enqueued`; moments in it are by the clock of `ZONE` (`core.reader`) |
 | ``has ORDER_ID...`` | | ``there``: those of the orders that are in the queue |
 
 The file that the queue's journal commits is the lock: it names the order, and whoever brings the same order again gets
@@ -27,6 +27,7 @@ from holdfast.agent.view.runs.roots import choose_root
 from holdfast.core.job.secret_names import read_uses
 from holdfast.core.queue.job_hasher import JobHasher
 from holdfast.core.queue.submit_options import SubmitOptions
+from holdfast.core.reader import READER
 from holdfast.host.files.code.store import FILES, tree_dir, trees_dir
 from holdfast.host.files.secret_files import SecretUnusableError, read_secret
 from holdfast.model import wire
@@ -74,8 +75,9 @@ def _answer(words: list[str]) -> object:
     if words[:1] == ["has"]:
         with look_at_queue() as queue:
             return {"there": [word for word in words[1:] if queue.find_ordered(word) is not None]}
-    if words[:1] != ["take"] or len(words) != 2:
-        raise UsageError("agent enqueue takes: take ROOT, or has ORDER_ID...")
+    if words[:1] != ["take"] or len(words) != 3:
+        raise UsageError("agent enqueue takes: take ROOT ZONE, or has ORDER_ID...")
+    READER.zone = words[2]
     root = os.path.abspath(os.path.expanduser(words[1]))
     return enqueue(read_order(read_input("the order", MOST_ORDER_BYTES)), root, os.environ)
 

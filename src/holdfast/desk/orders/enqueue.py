@@ -8,6 +8,7 @@ command, and none of its jobs is there twice.
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.code.copies import shares_tree
@@ -19,6 +20,7 @@ from holdfast.core.slurm.arrays import TaskPlan
 from holdfast.desk.author import name_author
 from holdfast.desk.places.facts import read_facts
 from holdfast.desk.route.hints import name_place
+from holdfast.desk.route.screen import name_zone
 from holdfast.host.clock import utc_now
 from holdfast.model import wire
 from holdfast.model.errors import PlaceError, UsageError
@@ -218,8 +220,8 @@ def enqueue_draft(draft: JobsDraft, box: Box, *, tell: Callable[[str], None]) ->
     def take(order_id: str, _bundle: str) -> TakenThere:
         named = replace(ordered, order_id=order_id, sha256=draft.sha256)
         order = replace(draft.order, submission=replace(submission, ordered=named))
-        root = box.ensure().root
-        entry, words = ("slurm-sweep", ("--root", root)) if order.scheduler else ("enqueue", ("take", root))
+        root, zone = box.ensure().root, name_zone(os.environ)
+        entry, words = ("slurm-sweep", ("--root", root)) if order.scheduler else ("enqueue", ("take", root, zone))
         answer = box.entry(entry, words, stdin=wire.to_bytes(order), limit_s=TAKEN_WITHIN_S)
         return read_taken(answer, order_id, submission.group, box.place.name)
 
