@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,3 +116,16 @@ def test_what_was_given_up_while_it_was_followed_is_not_looked_for(monkeypatch: 
     said = cut(monkeypatch, _Box(), "restart", "-f", "digits", **{FOLLOWED: "gpu1:digits"})
     assert said == "gpu1: cut off; attach"
     assert cut(monkeypatch, _Box(), "queue", "pause") == "gpu1: cut off; attach"
+
+
+def test_a_run_that_was_seen_under_two_names_of_one_box_is_one(isolated_environment: dict[str, str]) -> None:
+    config = Path(isolated_environment["XDG_CONFIG_HOME"]) / "holdfast"
+    config.mkdir(mode=0o700)
+    (config / "places.toml").write_text('[gpu1]\nhost = "box"\n[gpu2]\nhost = "other"\n')
+    for place in ("gpu1", "box"):
+        registry.record_poll(read_answer(place, answer(over(1)), at=utc_now()))
+    assert there.find_runs(run_id(1)) == [("gpu1", run_id(1))]
+    registry.record_poll(read_answer("gpu2", answer(over(1)), at=utc_now()))
+    assert [place for place, _ in there.find_runs(run_id(1))] == ["gpu1", "gpu2"], "another box is another box"
+    registry.record_poll(read_answer("box", answer(over(2)), at=utc_now()))
+    assert there.find_runs(run_id(2)) == [("box", run_id(2))]

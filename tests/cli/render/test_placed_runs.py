@@ -109,8 +109,10 @@ def test_a_silent_place_is_named_once_with_class_and_last_contact(capsys: pytest
     print_places(states, NOW_S)
     assert capsys.readouterr().err.splitlines() == [
         "holdfast: gpu7 does not answer (dns: gpu7.lab is not known\\x1b[2J); it answered last 2 h ago",
-        "holdfast: gpu8 does not answer (timed out after 15 s, asked 40 s ago); it has never answered "
-        "(holdfast place rm gpu8 forgets it)",
+        (
+            "holdfast: gpu8 does not answer (timed out after 15 s, asked 40 s ago); it has never answered "
+            "(holdfast place rm gpu8 forgets it)"
+        ),
         "holdfast: of what cannot be reached the last sighting is shown; holdfast ls --on gpu7 asks again now",
         "holdfast: gpu1: 2 rows of its answer were not understood",
     ]

@@ -37,16 +37,29 @@ CHANGING = frozenset({"rm", "stop", "restart", "adopt", "prune", "reconcile", "q
 
 
 def is_place(name: str) -> bool:
-    """Whether a place of this name is in places.toml; where that cannot be read, no."""
+    """Whether a place of this name is in places.toml."""
+    return name in _read_places()
+
+
+def _read_places() -> dict[str, Place]:
+    """The places of places.toml; none where that cannot be read, which whoever needs one is told."""
     try:
-        return name in read_places()
+        return read_places()
     except HoldfastError:
-        return False
+        return {}
 
 
 def find_runs(text: str) -> list[tuple[str, str]]:
-    """The runs of places, as (place, run id), that answer to `text` by what this desk has seen."""
-    return [(known.place, known.run_id) for known in registry.find(text)]
+    """The runs of places, as (place, run id), that answer to `text` by what this desk has seen.
+
+    A run of a place that was seen by its alias of ssh, too, is that place's.
+    """
+    found = [(known.place, known.run_id) for known in registry.find(text)]
+    if len(found) < 2:
+        return found
+    places = _read_places()
+    names = {place.host: name for name, place in places.items()}
+    return [one for one in found if one[0] in places or (names.get(one[0], ""), one[1]) not in found]
 
 
 def send_to(place: str, argv: Sequence[str], order: bytes | None = None) -> int:
