@@ -306,7 +306,7 @@ def test_detached_in_line_names_the_card_by_its_number(holdfast: Command, stops:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "command"), [("train.py", "python train.py"), ("go.sh", "bash go.sh"), ("go", "./go")]
+    ("name", "command"), [("train.py", "python3 train.py"), ("go.sh", "bash go.sh"), ("go", "./go")]
 )
 def test_a_program_in_place_of_a_job_file_gets_the_command_to_type(
     holdfast: Command, tmp_path: Path, name: str, command: str

@@ -363,7 +363,7 @@ def test_a_program_in_place_of_a_sweep_file_gets_the_command_to_type() -> None:
     done = sweep("train.py", "--grid", "lr=1,2")
     assert done.code == 65
     assert "train.py: is a program, not a job file\n  to run it, write" in done.err
-    assert done.err.endswith(": -- python train.py\n")
+    assert done.err.endswith(": -- python3 train.py\n")
 
 
 def test_a_configuration_that_never_reaches_the_program_is_refused() -> None:

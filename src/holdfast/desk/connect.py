@@ -22,6 +22,7 @@ from .runs.registry import list_sent, list_unfinished
 
 LOGIN_LIMIT_S = 60.0
 LONGEST_PATH = 4096
+MOST_NAMED = 8
 
 _BOXES: dict[str, Box] = {}
 _LOCK = threading.Lock()
@@ -109,6 +110,11 @@ def _remember(place: Place, facts: BoxFacts) -> None:
         pass
 
 
+def _name_some(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return f"{', '.join(names[:MOST_NAMED])}{more}"
+
+
 def _unknown(name: str, configured: list[str]) -> UsageError:
     if wrong := check_name(name):
         hint = ""
@@ -120,6 +126,6 @@ def _unknown(name: str, configured: list[str]) -> UsageError:
     known = f"configured: {', '.join(configured[:20])}" if configured else "no place is configured"
     hint = f"did you mean {' or '.join(sorted(near))}? else: " if near else ""
     return NoSuchName(
-        f"there is no place {name}; {known}" + (f"; aliases of ssh: {', '.join(aliases[:20])}" if aliases else ""),
+        f"there is no place {name}; {known}" + (f"; aliases of ssh: {_name_some(aliases)}" if aliases else ""),
         hint=f"{hint}holdfast place add {name} USER@HOST",
     )

@@ -604,7 +604,7 @@ def test_OBS_04_secrets_in_a_job_file_are_refused_and_not_repeated(env: str, job
     name, value = env.split(": ")
     (line,) = refusal(job(f"command: x\nenv:\n  {env}\n"))
     assert line.startswith(
-        f"job.yaml:3: env.{name}: looks like a secret, which would be stored; leave it out and `export"
+        f"job.yaml:3: env.{name}: looks like a secret, which would be stored; leave it out and `holdfast secret push"
     )
     assert value.strip("'") not in line
 

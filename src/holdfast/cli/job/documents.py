@@ -57,7 +57,7 @@ def refuse_program(text: str, path: str) -> None:
         JobFileError: it is one.
     """
     if text.startswith("#!") or path.endswith(PROGRAM_ENDINGS):
-        interpreter = "python " if path.endswith(".py") else "bash " if path.endswith((".sh", ".bash")) else ""
+        interpreter = "python3 " if path.endswith(".py") else "bash " if path.endswith((".sh", ".bash")) else ""
         command = f"{interpreter}{path if interpreter or '/' in path else './' + path}"
         hint = f"to run it, write the command behind all options: -- {command}"
         raise JobFileError(f"{path}: is a program, not a job file", hint=hint)

@@ -281,8 +281,8 @@ def _convert_env(node: Node, fields: dict[str, object], problems: list[Problem])
             continue
         if holds_secret(name, text):
             message = (
-                f"looks like a secret, which would be stored; leave it out and `export {name}=...` before the run, or "
-                f"`holdfast secret push PLACE {name}` once (`local` is this machine), and name it in `secrets`"
+                f"looks like a secret, which would be stored; leave it out and `holdfast secret push PLACE {name}` "
+                f"once (`local` is this machine), and name it in `secrets`; or, for a run here, `export {name}=...`"
             )
             problems.append(Problem(inner.where, f"env.{name}", message, inner.line))
             continue

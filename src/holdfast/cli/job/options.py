@@ -156,9 +156,11 @@ class JobCommand(click.Command):
             rest = super().parse_args(ctx, args)
         except click.UsageError as error:
             if "unexpected extra argument" in str(error.message).lower():
+                what = "run" if any(parameter.name == "run" for parameter in self.params) else "job"
                 raise UsageError(
-                    f"more than one job: {error.format_message()}",
-                    hint=f"to run a command, write `--` before it, behind all options: {ctx.command_path} -- COMMAND",
+                    f"more than one {what}: {error.format_message()}",
+                    hint="to run a command, write `--` before it, behind everything else: "
+                    f"{ctx.command_path} ... -- COMMAND",
                 ) from error
             raise
         ctx.params["command"] = command

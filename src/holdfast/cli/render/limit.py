@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from holdfast.core.moments import show_times
@@ -17,12 +16,12 @@ if TYPE_CHECKING:
 
 def print_limits(answer: LimitsAnswer, *, dry_run: bool) -> None:
     """What was changed, what is in force now and by what; or why nothing was."""
-    for line in describe_changes(answer.changed):
-        print(clean(line), file=sys.stderr if answer.why else sys.stdout)
     if answer.why:
         yet = " yet" if answer.exit_code == ResourceBusy.exit_code else ""
         note(f"{answer.run_id}: nothing was changed{yet}: {answer.why}")
         return
+    for line in describe_changes(answer.changed):
+        print(clean(line))
     if dry_run:
         note(f"{answer.run_id}: nothing was asked of it; in force now:")
     for limit in answer.limits:
