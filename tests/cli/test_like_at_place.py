@@ -67,6 +67,13 @@ def test_at_the_same_place_it_has_the_code_of_that_run_whatever_is_here_now(desk
     # Another directory of this desk brings its own code.
     here = desk.say("run", "--like", name, "--workdir", ".")
     assert (here.returncode, here.stdout) == (0, "edited\n"), here.stderr
+    # A restart has the code of its run, and says so with the command for the other.
+    again = desk.say("restart", "-f", name)
+    assert (again.returncode, again.stdout) == (0, "trained\n"), again.stderr
+    assert (
+        f"its code is the one that was sent; with the code of this directory: holdfast run --on {PLACE}" in again.stderr
+    )
+    assert f"--like {name} --workdir ." in again.stderr
 
 
 def test_at_another_place_it_needs_the_same_code_here_and_what_is_of_that_box_is_refused(desk: Desk) -> None:

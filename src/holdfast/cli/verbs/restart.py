@@ -97,7 +97,8 @@ def command(  # noqa: PLR0913 - its options
     found = find_own(run, runs)
     before = read_recorded_job(found.run_dir)
     asked = _resolve(found.run_dir, before.spec, job, command, options)
-    scheduled = bool(read_origin(found.run_dir).get("scheduler"))
+    origin = read_origin(found.run_dir)
+    scheduled = bool(origin.get("scheduler"))
     if asks_slurm(options) and not scheduled:
         raise UsageError(f"--slurm is for runs of Slurm, and {found.run_id} is none", hint="leave it out")
     changed = find_changes(before, asked)
@@ -117,6 +118,10 @@ def command(  # noqa: PLR0913 - its options
         )
     if job is None and (edited := find_edited_file(before)):
         note(f"{edited} has changed since; --job {edited} takes it up")
+    if CALLER.place is not None and job is None and origin.get("code") and not as_json:
+        # At the desk it may have been mended meanwhile, and nobody there looks.
+        code = f"holdfast run --like {found.run_id} --workdir ."
+        note(f"its code is the one that was sent; with the code of this directory: {code}")
     if dry_run:
         view = observe_run(found.run_dir)
         if view.find_unreadable(wire.STATE):
