@@ -99,6 +99,14 @@ def test_an_age_that_is_not_known() -> None:
     assert (describe_age(None, NOW_S), describe_age("rubbish", NOW_S)) == ("", "")
 
 
+def test_of_many_silent_places_the_first_say_why(capsys: pytest.CaptureFixture[str]) -> None:
+    print_places([PlaceState(f"gpu{n}", "unreachable", True, ago(60), ago(2), "dns", "x") for n in range(8)], NOW_S)
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in said[:5]] == ["gpu0", "gpu1", "gpu2", "gpu3", "gpu4"]
+    assert said[5] == "holdfast: nor do gpu5, gpu6, gpu7; holdfast ls --on PLACE says why"
+    assert len(said) == 7
+
+
 def test_a_silent_place_is_named_once_with_class_and_last_contact(capsys: pytest.CaptureFixture[str]) -> None:
     states = [
         PlaceState("gpu1", "here", True, ago(0), notice="2 rows of its answer were not understood"),

@@ -53,7 +53,7 @@ def print_places(places: Sequence[PlaceState], now_s: float) -> None:
 def print_silent(places: Sequence[PlaceState], now_s: float) -> list[PlaceState]:
     """A note for each place that does not answer; these places."""
     silent = [place for place in places if place.reach == Reach.UNREACHABLE.value]
-    for place in silent:
+    for place in silent[:MOST_TOLD]:
         reason = place.reason.removeprefix(f"{place.place}: ")
         reason = reason if len(reason) <= LONGEST_REASON else reason[:LONGEST_REASON] + "..."
         kind = f"{place.why}: " if place.why and place.why not in reason and place.why not in OWN_LIMITS else ""
@@ -63,6 +63,8 @@ def print_silent(places: Sequence[PlaceState], now_s: float) -> list[PlaceState]
         )
         when = "" if place.asked else f", asked {describe_age(place.failed_at, now_s)}"
         note(f"{place.place} does not answer ({kind}{reason}{when}); {last}")
+    if more := [place.place for place in silent[MOST_TOLD:]]:
+        note(f"nor do {', '.join(more)}; holdfast ls --on PLACE says why")
     return silent
 
 

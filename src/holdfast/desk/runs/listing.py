@@ -19,7 +19,7 @@ from holdfast.model.run import SCHEMA
 from holdfast.model.sighting import Poll, Reach, Sighting
 
 from .answer import clean_text, read_answer
-from .pending import REFUSED, has_queued_jobs, list_pending
+from .pending import NOT_SENT, REFUSED, has_queued_jobs, list_pending
 from .poll import DEADLINE_S, PATIENT_S, OpenBox, begin_polls, list_open
 from .registry import (
     MOST_ENDED,
@@ -257,7 +257,7 @@ def _gather(place: str, poll: Poll | None) -> list[tuple[SeenLine, str, Sighting
     have = {line.run_id for line, _, _ in found}
     for entry, condition in list_pending(place, clock.epoch_s()):
         if entry.run_id not in have:
-            over, reason = condition == REFUSED, clean_text(entry.message, LONGEST_REASON)
+            over, reason = condition in (REFUSED, NOT_SENT), clean_text(entry.message, LONGEST_REASON)
             ordered = Sighting(place, entry.run_id, entry.at, "desk", Reach.HERE, condition, ended=over, reason=reason)
             found.append((SeenLine(entry.run_id, over, entry.at, ""), place, ordered))
     return found
