@@ -100,7 +100,7 @@ def decide_route(argv: Sequence[str], known: Known) -> Route:
             hint="say the command once for each run",
         )
     kind = Kind.ORDERED if line.name == "restart" and _is_given(line, "--job") else verb.kind
-    runs = [given for given in line.given if given.side is Side.RUN]
+    runs = [given for given in line.given if given.side in (Side.RUN, Side.JOB)]
     places = [_read_run(line, given, on, known) for given in runs]
     if not runs:
         stated = on or LOCAL
@@ -183,8 +183,8 @@ def _read_run(line: Line, given: Given, on: str | None, known: Known) -> tuple[s
         if on is not None and on != place:
             raise UsageError(f"{text} is at {place}, and --on says {on}", hint="name one place")
         return place, run
-    if on is not None:
-        return on, text
+    if on is not None or given.side is Side.JOB:
+        return on or LOCAL, text
     return _look_up(line, text, known), text
 
 

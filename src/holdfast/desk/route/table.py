@@ -29,11 +29,12 @@ class Kind(str, Enum):
 class Side(str, Enum):
     """Where a parameter means something.
 
-    `RUN` names a run, and so perhaps a place. `BOX` is read where the verb is carried out: numbers and words, and paths
+    `RUN` names a run, and so perhaps a place; `JOB` a job or a group of a queue, and a place where it says one. `BOX` is read where the verb is carried out: numbers and words, and paths
     there. `DESK_IN` is a file that is read at the desk, `DESK_OUT` one that is written there.
     """
 
     RUN = "run"
+    JOB = "job"
     BOX = "box"
     DESK_IN = "desk_in"
     DESK_OUT = "desk_out"
@@ -161,32 +162,32 @@ _ROWS: dict[str, Callable[[], Verb]] = {
         "--wait",
     ),
     "queue": lambda: _verb(ROUTED, flags="--json"),
-    "queue accept": lambda: _verb(ROUTED, "names:box...", flags="--json", options="--reason"),
-    "queue cancel": lambda: _verb(ROUTED, "names:box...", flags="--running --now -y --yes --json"),
-    "queue check": lambda: _verb(ROUTED, "group:box", flags="--deep --json"),
-    "queue clear": lambda: _verb(ROUTED, "groups:box...", flags="--json"),
+    "queue accept": lambda: _verb(ROUTED, "names:job...", flags="--json", options="--reason"),
+    "queue cancel": lambda: _verb(ROUTED, "names:job...", flags="--running --now -y --yes --json"),
+    "queue check": lambda: _verb(ROUTED, "group:job", flags="--deep --json"),
+    "queue clear": lambda: _verb(ROUTED, "groups:job...", flags="--json"),
     "queue drain": lambda: _verb(ROUTED, flags="--wait --json"),
     "queue edit": lambda: _verb(
-        ROUTED, "name:box", flags="--json", options="--priority --not-before --max-parallel --hold-after"
+        ROUTED, "name:job", flags="--json", options="--priority --not-before --max-parallel --hold-after"
     ),
     "queue install": lambda: _verb(ROUTED, flags="--cron --systemd -y --yes --json"),
-    "queue ls": lambda: _verb(ROUTED, "group:box", flags="--all --json", options="--state"),
-    "queue move": lambda: _verb(ROUTED, "name:box", flags="--first --last --json", options="--before"),
-    "queue pause": lambda: _verb(ROUTED, "names:box...", flags="--json", options="--reason"),
-    "queue resume": lambda: _verb(ROUTED, "names:box...", flags="--accept-changes --with-environment --json"),
-    "queue retry": lambda: _verb(ROUTED, "names:box...", flags="--failed --json", options="--from"),
+    "queue ls": lambda: _verb(ROUTED, "group:job", flags="--all --json", options="--state"),
+    "queue move": lambda: _verb(ROUTED, "name:job", flags="--first --last --json", options="--before"),
+    "queue pause": lambda: _verb(ROUTED, "names:job...", flags="--json", options="--reason"),
+    "queue resume": lambda: _verb(ROUTED, "names:job...", flags="--accept-changes --with-environment --json"),
+    "queue retry": lambda: _verb(ROUTED, "names:job...", flags="--failed --json", options="--from"),
     "queue set": lambda: _verb(ROUTED, flags="--json", options="--cpu-slots"),
-    "queue show": lambda: _verb(ROUTED, "name:box", flags="--json"),
+    "queue show": lambda: _verb(ROUTED, "name:job", flags="--json"),
     "queue uninstall": lambda: _verb(ROUTED, flags="-y --yes --json"),
     "queue work": lambda: _verb(ROUTED, flags="--boot"),
     "sweep": lambda: _verb(DESK, why=_LISTS),
     "sweep add": lambda: _verb(
-        ROUTED, "name:box", flags="--accept-changes --dry-run --json", options="--grid --runs", desk_in="--jobs"
+        ROUTED, "name:job", flags="--accept-changes --dry-run --json", options="--grid --runs", desk_in="--jobs"
     ),
-    "sweep check": lambda: _verb(ROUTED, "name:box", flags="--deep --json"),
-    "sweep export": lambda: _verb(ROUTED, "name:box file:desk_out", flags="--overwrite"),
-    "sweep retry": lambda: _verb(ROUTED, "name:box", flags="-a --all --dry-run --json"),
-    "sweep show": lambda: _verb(ROUTED, "name:box", flags="--csv --json", options="--sort --metrics"),
+    "sweep check": lambda: _verb(ROUTED, "name:job", flags="--deep --json"),
+    "sweep export": lambda: _verb(ROUTED, "name:job file:desk_out", flags="--overwrite"),
+    "sweep retry": lambda: _verb(ROUTED, "name:job", flags="-a --all --dry-run --json"),
+    "sweep show": lambda: _verb(ROUTED, "name:job", flags="--csv --json", options="--sort --metrics"),
     "sweep submit": lambda: _without(
         _verb(
             ORDERED,
