@@ -27,8 +27,9 @@ from . import SUMMARIES
 def command(*, run: str, lines: int | None, runs: str | None, as_json: bool) -> int:
     """Follow RUN (its id, the beginning of it, or its name) until it is over; the exit code is the job's own.
 
-    Ctrl-C asks the run to stop, a second one ends it at once, a third leaves. Losing the terminal only detaches. Of an
-    ended run the output and the summary are printed.
+    Ctrl-C asks the run to stop, a second one ends it at once, a third leaves. Losing the terminal only detaches; to
+    watch alone there is `holdfast logs -f`, which Ctrl-C only leaves. Of an ended run the output and the summary are
+    printed.
     """
     found = find_ending(run, runs)
     if CALLER.position is not None and not as_json:

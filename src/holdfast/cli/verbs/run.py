@@ -90,8 +90,8 @@ def command(  # noqa: PLR0913 - one for each option
     """Run a job: leased, contained, supervised, limited, recorded.
 
     JOB is a YAML or TOML file; options win over it. Without a file write the command behind `--`. The job is detached:
-    `run` only follows it, so a lost terminal ends nothing. Ctrl-C asks it to stop, a second one ends it at once. The
-    exit code is the job's own.
+    `run` only follows it, so a lost terminal ends nothing, and its standard input is empty. Ctrl-C asks it to stop, a
+    second one ends it at once. The exit code is the job's own.
     """
     place = None if on == LOCAL else on
     if place is None and (run_id is not None or no_code):
