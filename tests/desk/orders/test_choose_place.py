@@ -10,7 +10,7 @@ import pytest
 from holdfast.desk.orders import choose_place as module
 from holdfast.desk.orders.build import Draft
 from holdfast.desk.orders.choose_place import choose_place
-from holdfast.model.errors import PlaceError, ResourceBusy, Unreachable
+from holdfast.model.errors import PlaceError, PreflightFailed, ResourceBusy, Unreachable
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.job import JobSpec
 from holdfast.model.place import Place
@@ -69,6 +69,16 @@ def test_without_room_it_is_refused_or_waits_where_somebody_answers(answers: dic
     assert choose("a,b", waits=True) == "b"
     with pytest.raises(PlaceError, match="no place answers"):
         choose("a", waits=True)
+
+
+def test_a_place_that_never_has_the_cards_is_not_stood_in_line_at(answers: dict[str, Any]) -> None:
+    answers.update(a=None, small={"free": 1, "total": 1, "reason": ""}, b=BUSY)
+    with pytest.raises(PreflightFailed, match="of the places that answer none has 2 cards: small") as caught:
+        choose("a,small", waits=True)
+    assert "--gpus" in caught.value.hint
+    assert choose("small,b", waits=True) == "b"
+    with pytest.raises(ResourceBusy, match="no place has the cards now: b$"):
+        choose("small,b")
 
 
 def test_places_that_give_no_answer_are_waited_for_at_once(

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.desk.connect import find_place, open_box
 from holdfast.desk.runs.at_once import Asking
-from holdfast.model.errors import HoldfastError, PlaceError, ResourceBusy, UsageError
+from holdfast.model.errors import HoldfastError, PlaceError, PreflightFailed, ResourceBusy, UsageError
 from holdfast.model.place import LOCAL
 from holdfast.model.record import record, replace
 from holdfast.model.slurm import SLURM
+from holdfast.model.units import format_count
 from holdfast.transfer.contact import CONTACT_LIMIT_S, PUSH_LIMIT_S
 
 from .submit import is_begun
@@ -34,10 +35,14 @@ LONGEST_S = CONTACT_LIMIT_S + PUSH_LIMIT_S + ASK_LIMIT_S
 
 @record
 class _Room:
-    """Whether a place has the cards now (None: it does not answer), and what is told where it has not."""
+    """Whether a place has the cards now (None: it does not answer), and what is told where it has not.
+
+    `may_have`: they may be free some time; it has not fewer than that.
+    """
 
     is_free: bool | None
     words: str = ""
+    may_have: bool = True
 
 
 def choose_place(names: str, draft: Draft, *, waits: bool, tell: Callable[[str], None]) -> Place:
@@ -48,6 +53,7 @@ def choose_place(names: str, draft: Draft, *, waits: bool, tell: Callable[[str],
     Raises:
         UsageError: an unknown place, or this machine among them.
         ResourceBusy: none has the cards now.
+        PreflightFailed: none has so many.
         PlaceError: none answers.
     """
     places = [find_place(name) for name in dict.fromkeys(filter(None, names.split(",")))]
@@ -63,6 +69,7 @@ def choose_place(names: str, draft: Draft, *, waits: bool, tell: Callable[[str],
         for each in takewhile(lambda place: place.kind != SLURM, places)
     }
     busy: list[Place] = []
+    small: list[str] = []
     for place in places:
         if place.kind == SLURM:
             return place
@@ -70,7 +77,9 @@ def choose_place(names: str, draft: Draft, *, waits: bool, tell: Callable[[str],
         if room.is_free:
             return place
         tell(room.words)
-        if room.is_free is not None:
+        if not room.may_have:
+            small.append(place.name)
+        elif room.is_free is not None:
             busy.append(place)
     if busy and waits:
         tell(f"none is free; it waits at {busy[0].name}")
@@ -79,6 +88,11 @@ def choose_place(names: str, draft: Draft, *, waits: bool, tell: Callable[[str],
     if busy:
         raise ResourceBusy(
             f"no place has the cards now: {named}", hint="--wait 2h stands in line at the first that answers"
+        )
+    if small:
+        raise PreflightFailed(
+            f"of the places that answer none has {format_count(count, 'card')}: {', '.join(small)}",
+            hint="name one that has them, or ask for fewer (--gpus)",
         )
     raise PlaceError(f"no place answers: {named}", hint="holdfast place show NAME tries one")
 
@@ -98,5 +112,7 @@ def _ask(place: Place, count: int) -> _Room:
     free, reason = answer.get("free"), answer.get("reason")
     if isinstance(free, int) and free >= count and not reason:
         return _Room(is_free=True)
-    words = str(reason)[:200] if reason else f"{free} of {answer.get('total')} cards are free"
-    return _Room(False, f"{place.name} has no room: {words}")
+    total = answer.get("total")
+    words = str(reason)[:200] if reason else f"{free} of {total} cards are free"
+    may_have = bool(reason) or not isinstance(total, int) or total >= count
+    return _Room(False, f"{place.name} has no room: {words}", may_have=may_have)
