@@ -77,7 +77,7 @@ def test_a_place_that_never_has_the_cards_is_not_stood_in_line_at(answers: dict[
         choose("a,small", waits=True)
     assert "--gpus" in caught.value.hint
     assert choose("small,b", waits=True) == "b"
-    with pytest.raises(ResourceBusy, match="no place has the cards now: b$"):
+    with pytest.raises(ResourceBusy, match=r"no place has the cards now: b$"):
         choose("small,b")
 
 
