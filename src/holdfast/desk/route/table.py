@@ -29,9 +29,9 @@ class Kind(str, Enum):
 class Side(str, Enum):
     """Where a parameter means something.
 
-    `RUN` names a run, and so perhaps a place; `JOB` a job or a group of a queue, and a place where it says one. `BOX` is
-    read where the verb is carried out: numbers and words, and paths there. `DESK_IN` is a file that is read at the desk,
-    `DESK_OUT` one that is written there.
+    `RUN` names a run, and so perhaps a place; `JOB` a job or a group of a queue, and a place where it says one. What is
+    `BOX` is read where the verb is carried out: numbers and words, and paths there. `DESK_IN` is a file that is read at
+    the desk, `DESK_OUT` one that is written there.
     """
 
     RUN = "run"
