@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from typing import Any
 
 HOLDFAST = (sys.executable, "-m", "holdfast")
@@ -49,7 +50,7 @@ def after() -> dict[str, object]:
     call("wait", "--timeout", "50s", "cut")  # a slow machine may still be writing its end
     listed = json.loads(call("ls", "--json").stdout)
     shown = json.loads(call("show", "cut", "--json").stdout)
-    cards = json.loads(call("gpus", "--json").stdout)["cards"]
+    cards = look_at_cards()
     # Jobs of the queue may have all cards just now, and two of them are short.
     again = call("run", "--wait", "50s", *SMALL, "--", "true")
     work = f"{os.environ['WORK']}/run"
@@ -65,6 +66,16 @@ def after() -> dict[str, object]:
         "next_said": again.stderr,
         "started_twice": os.path.exists(f"{work}/ran") and len(os.listdir(work)) != 1,
     }
+
+
+def look_at_cards() -> list[dict[str, Any]]:
+    """Each free, or with the run that has it: a supervisor that has just taken one has not written its record yet."""
+    for _ in range(30):
+        cards: list[dict[str, Any]] = json.loads(call("gpus", "--json").stdout)["cards"]
+        if all(card["available"] or card["lease"] for card in cards):
+            break
+        time.sleep(0.5)
+    return cards
 
 
 def _holder(card: dict[str, Any]) -> str | None:

@@ -97,7 +97,8 @@ def push_data(
         HoldfastError: as of the entry.
     """
     tries, begun = _Tries(), False
-    while True:
+    failed: HoldfastError | None = None
+    while tries.failures <= len(pauses_s):
         try:
             return _push_once(box, data, directory, tries, dry_run=dry_run, tell=tell, say=None if begun else say)
         except (CutOff, TooLate, Unreachable, ResourceBusy) as error:
@@ -105,13 +106,17 @@ def push_data(
                 raise
             # The receiver of the try before may still hang. A box that was never reached is said at once.
             begun = begun or not isinstance(error, Unreachable)
+            failed = error
             tries.failures += 1
-            if not begun or tries.failures > len(pauses_s):
-                hint = f"{GOES_ON}; {error.hint}" if begun else error.hint
-                raise type(error)(str(error), hint=hint, details=error.details) from error
-            pause_s = pauses_s[tries.failures - 1]
-            say(f"{error}; going on in {pause_s:g} s")
-            time.sleep(pause_s)
+            if not begun:
+                break
+            if tries.failures <= len(pauses_s):
+                pause_s = pauses_s[tries.failures - 1]
+                say(f"{error}; going on in {pause_s:g} s")
+                time.sleep(pause_s)
+    assert failed is not None
+    hint = f"{GOES_ON}; {failed.hint}" if begun else failed.hint
+    raise type(failed)(str(failed), hint=hint, details=failed.details) from failed
 
 
 @record(frozen=False)
