@@ -78,11 +78,6 @@ def look_at_cards() -> list[dict[str, Any]]:
     return cards
 
 
-def _holder(card: dict[str, Any]) -> str | None:
-    lease = card["lease"]
-    return None if lease is None else str(lease["run_id"])
-
-
 def diagnose() -> dict[str, object]:
     """The verdict about the run."""
     said = call("diagnose", "--json", "cut")
