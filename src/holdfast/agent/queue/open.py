@@ -120,9 +120,6 @@ def require_group(queue: Queue, word: str) -> JobGroup:
     names = list(queue.groups())
     near = find_near(word.rstrip("/"), names)
     hint = f"did you mean {near}?" if near else f"groups: {', '.join(names[:NEAR_SHOWN]) or 'none yet'}"
-    place, colon, name = word.partition(":")
-    if colon and place and name:
-        hint = f"a group of another place is named by its name alone: {name} --on {place}"
     if _is_job(queue, word):
         hint = f"it is a job: holdfast queue edit {word} --not-before 22:00, or: holdfast queue cancel {word}"
     raise NoSuchName(f"there is no group {word!r} in the queue", hint=hint)

@@ -38,11 +38,8 @@ def find_jobs(db: sqlite3.Connection, words: Sequence[str]) -> tuple[QueuedJob, 
         found = _find_word(db, word)
         if not found:
             near = propose_names(db, word)
-            place, colon, name = word.partition(":")
-            hint = f"a job of another place is named by its name alone: {name} --on {place}"
             raise NoSuchName(
-                f"there is no job, group or run {word!r} in the queue{near}",
-                hint=hint if colon and place and name else "`holdfast queue ls` lists them.",
+                f"there is no job, group or run {word!r} in the queue{near}", hint="`holdfast queue ls` lists them."
             )
         ids += found
     return tuple(rows.get_jobs(db, dict.fromkeys(ids)))
