@@ -64,9 +64,11 @@ class Programs:
         (run_dir / "slurm.json").write_text(json.dumps({"name": "x", "comment": "y", "job_id": job_id}))
         return str(run_dir)
 
-    def make_run(self, state: State | None = None, *, job_id: str | None = "7", name: str = "train") -> str:
-        """A whole run of Slurm with one attempt in this state (default: never taken up)."""
-        run_dir = make_run(self.runs, f"20261123-101500-{name}-3fa2", state)
+    def make_run(
+        self, state: State | None = None, *, job_id: str | None = "7", name: str = "train", attempt: int = 1
+    ) -> str:
+        """A whole run of Slurm with one attempt in this state (default: never taken up); again for more attempts."""
+        run_dir = make_run(self.runs, f"20261123-101500-{name}-3fa2", state, attempt=attempt)
         origin = Path(run_dir, "run.json")
         origin.write_text(json.dumps({**json.loads(origin.read_text()), "scheduler": "slurm"}))
         write_record(run_dir, SlurmRecord("x", "y", job_id=job_id))
