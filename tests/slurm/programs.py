@@ -34,9 +34,13 @@ class Programs:
         path.chmod(0o755)
 
     def answer(self, name: str, text: str) -> None:
-        """Have a command print this."""
-        (self.bin / f"{name}.txt").write_text(text)
-        self.write(name, f"cat {self.bin}/{name}.txt")
+        """Have a command print this; squeue as it is asked to, with the mark of its format before each line."""
+        path = self.bin / f"{name}.txt"
+        path.write_text(text)
+        marked = (
+            f'for word; do case "$word" in --format=*) word=${{word#*=}}; sed "s/^/${{word%%|*}}|/" {path};; esac; done'
+        )
+        self.write(name, marked if name == "squeue" else f"cat {path}")
 
     def list_calls(self) -> list[str]:
         """What was called, by name."""

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.core.control_characters import one_line
 from holdfast.core.slurm.arrays import join_ids
+from holdfast.core.slurm.texts import SQUEUE_FORMAT, QueuedLine, read_squeue
 from holdfast.host.clock import monotonic_s
 from holdfast.host.process import libc
 from holdfast.model.errors import CutOff, HoldfastError, PreflightFailed, Unreachable
@@ -85,6 +86,17 @@ def call(
     if child.returncode == 0:
         return (err if said else out).decode("utf-8", "replace")
     raise _explain(argv[0], err.decode("utf-8", "replace"), child.returncode)
+
+
+def ask_squeue(*words: str, limit_s: float = LIMIT_S) -> tuple[QueuedLine, ...]:
+    """The jobs that squeue lists with these words, in all partitions: those that are hidden from others, too.
+
+    Raises:
+        PlaceError, PreflightFailed: as of `call`.
+    """
+    mark = os.urandom(8).hex()
+    argv = ("squeue", "--noheader", "--all", *words, f"--format={mark}|{SQUEUE_FORMAT}")
+    return read_squeue(call(argv, limit_s=limit_s), mark)
 
 
 def cancel_jobs(job_ids: Iterable[str]) -> None:

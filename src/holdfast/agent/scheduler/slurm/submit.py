@@ -23,7 +23,7 @@ from holdfast.core.recorded_environment import select_recorded
 from holdfast.core.slurm.reasons import NEVER, name_reason
 from holdfast.core.slurm.script import ScriptPlan, mark_job, name_job, note_lead, render_script
 from holdfast.core.slurm.states import find_meaning
-from holdfast.core.slurm.texts import SQUEUE_FORMAT, QueuedLine, read_duration, read_squeue
+from holdfast.core.slurm.texts import QueuedLine, read_duration
 from holdfast.host.clock import format_utc, utc_now
 from holdfast.host.files import files
 from holdfast.host.job.measured_saves import find_save_s
@@ -34,7 +34,7 @@ from holdfast.model.scheduler import Phase
 from holdfast.model.slurm import SlurmRecord
 from holdfast.model.units import format_duration
 
-from .commands import KEPT, LONGEST_WORDS, call, cancel_jobs, clean_environment
+from .commands import KEPT, LONGEST_WORDS, ask_squeue, call, cancel_jobs, clean_environment
 from .facts import select_partitions
 from .files import read_record, script_path, write_record, write_script
 
@@ -183,11 +183,7 @@ def list_jobs(run_dir: str, record: SlurmRecord) -> list[QueuedLine]:
     Raises:
         PlaceError: it does not answer.
     """
-    words = (
-        *("squeue", "--noheader", "--all", f"--user={os.geteuid()}"),
-        *(f"--name={record.name}", f"--format={SQUEUE_FORMAT}"),
-    )
-    return find_by_script(run_dir, record, read_squeue(call(words)))
+    return find_by_script(run_dir, record, ask_squeue(f"--user={os.geteuid()}", f"--name={record.name}"))
 
 
 def find_by_script(run_dir: str, record: SlurmRecord, lines: Iterable[QueuedLine]) -> list[QueuedLine]:
