@@ -163,6 +163,17 @@ def _explain(name: str, said: str, code: int) -> HoldfastError:
 
 
 _ADVICE = (
+    # Whole messages first: some name more than what is wrong. Source: slurm_errtab of common/slurm_errno.c, 22.05.
+    (
+        "invalid account or account/partition",
+        "`sacctmgr show assoc user=$USER` lists your accounts with their partitions",
+    ),
+    (
+        "job violates accounting/qos policy",
+        "wait until fewer of your jobs are there, or ask for less: `sacctmgr show assoc user=$USER` shows the limits",
+    ),
+    ("time limit is invalid (missing", "say how long: --slurm time=MINUTES, within the limits that `sinfo -s` shows"),
+    ("not permitted to use this partition", "`scontrol show partition` says who may use which (AllowAccounts ...)"),
     ("invalid feature", "`sinfo -o '%N %f'` shows the features of the nodes"),
     ("invalid node name", "`sinfo -N` lists the nodes"),
     ("reservation", "`scontrol show reservation` lists them"),
