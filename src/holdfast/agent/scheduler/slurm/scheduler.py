@@ -104,7 +104,11 @@ class SlurmScheduler:
     def begin_again(self, run_dir: str, job: JobSpec, after: Sequence[str]) -> str:
         """As of `Scheduler.begin_again`."""
         known = read_record(run_dir)
-        refuse_contradictions(job, {**(known.options if known is not None else {}), **check_options(job.slurm)})
+        options = check_options({**(known.options if known is not None else {}), **job.slurm})
+        if after and "dependency" in options:
+            hint = "leave dependency out: it waits again for what it was to begin after; or hand it in as another run"
+            raise UsageError("the --after of this run and --slurm dependency say the same", hint=hint)
+        refuse_contradictions(job, options)
         try:
             done = submit(run_dir, prepare_again(run_dir, job, after), os.environ)
         except PreflightFailed:
