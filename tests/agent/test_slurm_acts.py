@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +25,7 @@ from holdfast.agent.queue.wait.run import wait_for_run
 from holdfast.agent.view import scheduled
 from holdfast.agent.view.follow import RunFollower
 from holdfast.agent.view.observe import observe_run
+from holdfast.agent.view.page.dossier import read_dossier
 from holdfast.agent.view.runs.row import read_row
 from holdfast.agent.view.scheduled import hear, hear_rows
 from holdfast.cli.render.stop import print_stopped
@@ -31,7 +35,7 @@ from holdfast.model.errors import Unreachable, UsageError
 from holdfast.model.job import JobSpec
 from holdfast.model.origin import JobChange, KeyChange
 from holdfast.model.record import replace
-from holdfast.model.run import Outcome
+from holdfast.model.run import Outcome, StopCause, StopRequest
 from tests.rundirs import ended, running
 from tests.waiting import LONG_S
 
@@ -40,6 +44,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
+WARNED = replace(
+    ended(Outcome.PREEMPTED, 143), request=StopRequest(StopCause.PREEMPTION, "SIGUSR1 to the supervisor", warned=True)
+)
 SHOWN = (Path(__file__).parents[1] / "fixtures/slurm/22.05.8/job-running.txt").read_text()
 
 
@@ -231,5 +238,60 @@ def test_a_requeue_whose_answer_came_too_late_is_told_as_what_it_became(
     (programs.bin / "shown.txt").write_text(shown)
     refused = "echo 'slurm_requeue error: Job is pending execution' >&2; exit 1"
     programs.write("scontrol", f'case "$1" in requeue) {refused};; esac; cat {programs.bin}/shown.txt')
-    batch._Batch("7", 0).requeue()
+    run_dir = programs.make_run(WARNED)
+    batch._go_on(run_dir, batch._Batch("7", 0))
     assert said in capfd.readouterr().err
+    told = f"{wire.attempt_dir(run_dir, 1)}/{wire.REQUEUE}"
+    assert os.path.exists(told) == (restarts == 0)
+    assert restarts or "Job is pending execution" in Path(told).read_text()
+
+
+@pytest.mark.requirement("SLM-11")
+def test_a_job_that_somebody_ends_after_the_warning_is_not_put_back(
+    programs: Programs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    programs.answer("scontrol", SHOWN.replace("JobId=1 ", "JobId=7 "))
+    run_dir = programs.make_run(WARNED)
+    heard = batch._Batch("7", 0)
+    assert heard.explain(signal.SIGUSR1).cause is StopCause.PREEMPTION
+    assert heard.explain(signal.SIGTERM).cause is StopCause.SIGNAL
+    batch._go_on(run_dir, heard)
+    assert "was not put back into the queue: somebody ended it" in capfd.readouterr().err
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        batch._go_on(run_dir, batch._Batch("7", 0))
+        signal.sigwait({signal.SIGTERM})
+        calls = programs.log.read_text()
+        assert "scontrol requeue" not in calls
+        batch._go_on(run_dir, batch._Batch("7", 0))
+        assert programs.log.read_text().removeprefix(calls).splitlines()[-1] == "scontrol requeue 7"
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_a_term_that_nobody_explains_is_the_time_limit_once_that_has_come(programs: Programs) -> None:
+    place = batch._Batch("7", 0)
+    for left_s, cause in ((60.0, StopCause.SIGNAL), (-1.0, StopCause.DEADLINE)):
+        place.end_s = time.time() + left_s
+        assert place.explain(signal.SIGTERM).cause is cause
+
+
+def test_a_run_that_gets_nowhere_is_not_put_back_and_says_what_to_do(
+    programs: Programs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for attempt in (1, 2, 3):
+        run_dir = programs.make_run(WARNED, attempt=attempt)
+        record = Path(run_dir, wire.RUN)
+        origin = json.loads(record.read_text())
+        record.write_text(json.dumps({**origin, "job": {**origin["job"], "workdir": run_dir}}))
+        Path(wire.attempt_dir(run_dir, attempt), wire.NATIVE).touch()
+    batch._go_on(run_dir, batch._Batch("7", 0))
+    assert "scontrol requeue" not in programs.log.read_text()
+    words = f"holdfast restart {Path(run_dir).name}"
+    assert words in capfd.readouterr().err
+    requeue = read_dossier(run_dir, None).requeue
+    assert requeue is not None
+    assert requeue.startswith("no other attempt: Slurm's job was not put back: 3 attempts in a row were warned")
+    assert words in requeue

@@ -34,9 +34,13 @@ class Programs:
         path.chmod(0o755)
 
     def answer(self, name: str, text: str) -> None:
-        """Have a command print this."""
-        (self.bin / f"{name}.txt").write_text(text)
-        self.write(name, f"cat {self.bin}/{name}.txt")
+        """Have a command print this; squeue as it is asked to, with the mark of its format before each line."""
+        path = self.bin / f"{name}.txt"
+        path.write_text(text)
+        marked = (
+            f'for word; do case "$word" in --format=*) word=${{word#*=}}; sed "s/^/${{word%%|*}}|/" {path};; esac; done'
+        )
+        self.write(name, marked if name == "squeue" else f"cat {path}")
 
     def list_calls(self) -> list[str]:
         """What was called, by name."""
@@ -64,9 +68,11 @@ class Programs:
         (run_dir / "slurm.json").write_text(json.dumps({"name": "x", "comment": "y", "job_id": job_id}))
         return str(run_dir)
 
-    def make_run(self, state: State | None = None, *, job_id: str | None = "7", name: str = "train") -> str:
-        """A whole run of Slurm with one attempt in this state (default: never taken up)."""
-        run_dir = make_run(self.runs, f"20261123-101500-{name}-3fa2", state)
+    def make_run(
+        self, state: State | None = None, *, job_id: str | None = "7", name: str = "train", attempt: int = 1
+    ) -> str:
+        """A whole run of Slurm with one attempt in this state (default: never taken up); again for more attempts."""
+        run_dir = make_run(self.runs, f"20261123-101500-{name}-3fa2", state, attempt=attempt)
         origin = Path(run_dir, "run.json")
         origin.write_text(json.dumps({**json.loads(origin.read_text()), "scheduler": "slurm"}))
         write_record(run_dir, SlurmRecord("x", "y", job_id=job_id))

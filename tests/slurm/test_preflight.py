@@ -37,7 +37,8 @@ def test_preflight_asks_slurm_itself_and_hands_nothing_in(lab: Lab) -> None:
     refused = findings("--gpus", "9", code=78)
     assert refused["slurm.script"][0] == "fail"
     assert "node configuration is not available" in refused["slurm.script"][1]
-    assert "beyond that of partition low" in findings("--slurm", "time=120", code=78)["slurm.script"][1]
+    beyond = findings("--slurm", "time=120", "--slurm", "partition=low", code=78)
+    assert "beyond that of partition low" in beyond["slurm.script"][1]
 
     for words, said in (
         (("--gpus", "2", "--slurm", "gres=gpu:1"), "gpus: 2, and gres=gpu:1 of slurm gives 1"),

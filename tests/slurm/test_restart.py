@@ -65,7 +65,7 @@ def test_a_restart_that_is_refused_or_cut_off_leaves_one_attempt_and_one_job(lab
     first = run.job
     before = (run.path / "slurm.json").read_bytes()
 
-    refused = lab("restart", run.name, "--slurm", "time=120", code=78)
+    refused = lab("restart", run.name, "--slurm", "time=120", "--slurm", "partition=low", code=78)
     assert "beyond that of partition low" in refused.stderr
     assert not (run.path / "attempts/2").exists()
     assert (run.path / "slurm.json").read_bytes() == before

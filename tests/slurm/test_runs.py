@@ -132,6 +132,66 @@ def test_SLM_11_scancel_has_the_job_save_and_is_a_stop_that_satisfies_no_depende
     lab.slurm.wait_for(after, "CANCELLED")
 
 
+SAVES_SLOWLY = """\
+import os, signal, sys, time
+asked = []
+signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
+print("begin", flush=True)
+while not asked:
+    time.sleep(0.05)
+print("saving", flush=True)
+while not os.path.exists(os.path.join(os.environ["HOLDFAST_RUN_DIR"], "enough")):
+    time.sleep(0.05)
+sys.exit(143)
+"""
+
+
+@on(*TRACKERS)
+@pytest.mark.requirement("SLM-11")
+def test_SLM_11_scancel_while_a_warned_run_saves_is_a_stop_and_nothing_is_put_back(lab: Lab) -> None:
+    (lab.code / "train.py").write_text(SAVES_SLOWLY)
+    run = lab.submit()
+    run.wait_begun()
+    lab.slurm.call("scancel", "--batch", "--signal=USR1", run.job)
+    wait_until(lambda: "saving" in run.output(), what="it saves")
+    lab.slurm.call("scancel", run.job)
+    events = run.path / "attempts/1/events.jsonl"
+    wait_until(lambda: events.read_text().count('"stop_requested"') == 2, what="scancel is heard, too")
+    run.finish()
+    assert lab("wait", run.name, code=None).returncode == 130
+    assert (run.exit()["outcome"], run.exit()["exit_code"], run.state) == ("stopped", 130, "stopped")
+    assert "back into the queue" not in run.log()
+    assert lab.slurm.wait_for(run.job, "CANCELLED")["Restarts"] == "0"
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.requirement("SLM-03")
+def test_a_run_that_saves_nothing_is_put_back_twice_and_goes_on_when_somebody_asks_for_it(lab: Lab) -> None:
+    code = SAVES_SLOWLY.replace('print("saving", flush=True)', "sys.exit(143)")
+    (lab.code / "train.py").write_text(code)
+    run = lab.submit()
+    for attempt in (1, 2, 3):
+        run.wait_begun(attempt)
+        lab.slurm.call("scancel", "--batch", "--signal=USR1", run.job)
+        wait_until((run.path / f"attempts/{attempt}/exit.json").exists, what=f"attempt {attempt} has ended")
+    assert lab("wait", run.name, code=143).returncode == 143
+    words = "3 attempts in a row were warned and got no further"
+    assert words in run.log()
+    assert words in lab("show", run.name).stdout
+    lab("restart", run.name)
+    run.wait_begun(4)
+    lab.slurm.call("scancel", "--batch", "--signal=USR1", run.job)
+    run.wait_begun(5)
+    lab("stop", run.name)
+
+    never = lab.submit("--slurm", "no-requeue")
+    never.wait_begun()
+    assert lab.slurm.show(never.job)["Requeue"] == "0"
+    lab.slurm.call("scancel", "--batch", "--signal=USR1", never.job)
+    assert lab("wait", never.name, code=143).returncode == 143
+    assert "no other attempt: Slurm's job was not put back" in lab("show", never.name).stdout
+
+
 @on(*TRACKERS)
 @pytest.mark.requirement("SLM-11")
 def test_stop_reaches_a_run_on_its_node_and_one_that_waits_leaves_the_queue(lab: Lab) -> None:
@@ -195,7 +255,8 @@ def test_what_slurm_refuses_leaves_no_run_and_says_what_to_do(lab: Lab) -> None:
     for said, words, code in (
         ("partition=nope", "Invalid partition name", 78),
         ("gres=gpu:9", "node configuration is not available", 78),
-        ("time=120", "the time limit 2h00m is beyond that of partition low, 1h00m", 78),
+        ("time=120", "Slurm would never start it: PartitionTimeLimit", 78),
+        ("signal=USR1@300", "signal=USR1@300 is no warning", 64),
         ("array=1-3", "--array is holdfast's own", 64),
         ("not an option=1", "no option of sbatch", 64),
     ):

@@ -78,6 +78,7 @@ BARE = RunPlan()
 OK, BAD = WaitStatus(0, None), WaitStatus(None, 9)
 STOP = StopRequest(StopCause.OPERATOR, "anna")
 FORCE = StopRequest(StopCause.OPERATOR, "bert", force=True)
+WARNED = StopRequest(StopCause.PREEMPTION, "SIGUSR1 to the supervisor", warned=True)
 
 STARTING = Starting("s", (DEVICE,), began=T0)
 REPORTED = Starting("s", (DEVICE,), KEEPER, JOB, began=T0)
@@ -497,6 +498,19 @@ class TestStopping:
     @pytest.mark.parametrize("state", [KILLING, EMPTIED, ENDED])
     def test_forcing_twice_changes_nothing(self, state: State) -> None:
         assert_stale(state, StopWanted(FORCE))
+
+    @pytest.mark.requirement("SLM-11")
+    @pytest.mark.parametrize("state", [STOPPING, KILLING, FINALIZING, EMPTIED])
+    def test_who_ends_it_after_a_warning_of_its_place_is_on_record(self, state: Stopping | Finalizing) -> None:
+        warned = replace(state, request=WARNED)
+        for then in (StopRequest(StopCause.SIGNAL, "SIGTERM to the supervisor"), STOP):
+            assert step(warned, StopWanted(then)) == (replace(warned, request=then), ())
+        for cause in (StopCause.PREEMPTION, StopCause.DEADLINE):
+            assert_stale(warned, StopWanted(StopRequest(cause, "SIGTERM to the supervisor")))
+        forced, _ = step(warned, StopWanted(FORCE))
+        assert isinstance(forced, (Stopping, Finalizing))
+        assert forced.request is not None
+        assert (forced.request.cause, forced.request.by) == (StopCause.OPERATOR, "bert")
 
     def test_the_leader_obeys_and_the_rest_keeps_its_grace(self) -> None:
         assert step(STOPPING, JobExited(BAD)) == (replace(STOPPING, status=BAD), ())

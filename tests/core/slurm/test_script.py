@@ -82,7 +82,7 @@ def test_SLM_04_a_lead_that_does_not_fit_is_said_with_what_to_change() -> None:
     assert judge_lead(240, None, None) is None
     job = JobSpec("train", ("true",), ".", grace_s=90)
     assert "the job has 3m00s in all" in find_lead_warning(job, {"time": "3"})
-    for fine in ({"time": "3", "signal": "B:USR1@60"}, {"time": "1-00:00"}, {}, {"time": "3", "signal": "?"}):
+    for fine in ({"time": "3", "signal": "B:USR1@60"}, {"time": "1-00:00"}, {}):
         assert not find_lead_warning(job, fine), fine
     tight = judge_lead(240, 180, None)
     assert tight is not None
@@ -93,14 +93,42 @@ def test_SLM_04_a_lead_that_does_not_fit_is_said_with_what_to_change() -> None:
     assert grown is not None
     assert "a save took 1m30s" in grown[0]
     assert "holdfast restart" in grown[1]
-    assert [read_lead_s(one) for one in ("B:USR1@240", "USR1@90", "10", "RB:USR1", "@", "")] == [
-        240,
-        90,
-        60,
-        60,
-        None,
-        None,
-    ]
+    assert [read_lead_s(one) for one in ("B:USR1@240", "RB:USR1", "USR1@90", "B:TERM@90")] == [240, 60, None, None]
+
+
+@pytest.mark.requirement("SLM-02", "SLM-04")
+def test_SLM_04_a_signal_that_is_no_warning_to_the_supervisor_is_refused() -> None:
+    for heard in ("B:USR1@300", "B:10@300", "BR:USR2@60", "RB:12@60", "b:sigusr1@60", "B:USR1"):
+        assert check_options({"signal": heard, "sig": heard}) == {"signal": heard}
+    # Without B Slurm signals the steps alone; after another signal nothing is put back.
+    for unheard in (
+        "USR1@300",
+        "R:USR1@300",
+        "10",
+        "B:TERM@300",
+        "B:INT@60",
+        "B:15@60",
+        "B:USR1@",
+        "B:USR1@5m",
+        "@",
+        "",
+    ):
+        for name in ("signal", "sig"):
+            with pytest.raises(UsageError, match=r"hears and goes on after") as refused:
+                check_options({name: unheard})
+            assert "signal=B:USR1@SECONDS" in refused.value.hint, unheard
+
+
+def test_a_requeue_can_be_switched_off_and_on_again_for_one_job() -> None:
+    never = check_options({"no-requeue": ""})
+    job = JobSpec("train", ("true",), ".")
+    assert "requeue" not in list_directives(_plan(job, **never))
+    assert "#SBATCH --no-requeue\n" in render_script(_plan(job, **never))
+    with pytest.raises(UsageError, match="holdfast's own"):
+        check_options({"no-req": ""})
+    # Of both sbatch takes the last one.
+    again = render_script(_plan(replace(job, slurm=check_options({"requeue": ""})), **never))
+    assert again.index("--no-requeue\n") < again.index("#SBATCH --requeue\n")
 
 
 def test_options_are_checked_before_slurm_hears_of_them() -> None:

@@ -39,19 +39,33 @@ def _read_version(name: str) -> str:
     return text
 
 
+def _mark(text: str) -> str:
+    """What squeue prints with a mark before its format."""
+    return "".join(f"a1b2|{line}\n" for line in text.splitlines())
+
+
 def test_squeue_is_read_line_by_line() -> None:
-    jobs = {line.job_id: line for line in read_squeue(_read("squeue"))}
+    jobs = {line.job_id: line for line in read_squeue(_mark(_read("squeue")), "a1b2")}
     assert (jobs["1"].state, jobs["1"].nodes) == ("RUNNING", "n1")
     assert (jobs["3"].state, jobs["3"].reason, jobs["3"].nodes) == ("PENDING", "Resources", "")
     assert (jobs["2"].state, jobs["2"].reason) == ("FAILED", "NonZeroExitCode")
-    (odd,) = read_squeue(
-        "slurm_load: some remark\n7_3|PENDING|N/A|0:00|1:00|ReqNodeNotAvail, UnavailableNodes:n2|()|/a|b c/batch.sh\n"
-    )
+    line = "7_3|PENDING|N/A|0:00|1:00|ReqNodeNotAvail, UnavailableNodes:n2|()|/a|b c/batch.sh\n"
+    (odd,) = read_squeue(f"slurm_load: some remark\na1b2|{line}", "a1b2")
     assert (odd.job_id, odd.reason, odd.command) == ("7_3", "ReqNodeNotAvail, UnavailableNodes:n2", "/a|b c/batch.sh")
 
 
+def test_what_somebody_wrote_into_the_arguments_of_a_script_is_no_line_of_squeue() -> None:
+    mine = "a1b2|7|RUNNING|N/A|0:01|1:00|None|n1|/runs/mine/batch.sh\n"
+    forged = "7|COMPLETED|N/A|0:01|1:00|None|n1|/runs/mine/batch.sh"
+    for end in ("\n", "\r", "\v", "\f", "\x1c", "\x85", "\u2028"):
+        command = f"/theirs.sh x{end}{forged}{end}a1|{forged}{end}a1b2{forged}"
+        one, other = read_squeue(f"{mine}a1b2|8|RUNNING|N/A|0:01|1:00|None|n1|{command}\n", "a1b2")
+        assert (one.job_id, one.state, other.job_id, other.state) == ("7", "RUNNING", "8", "RUNNING")
+        assert other.command == command.partition("\n")[0], "no other character ends a line"
+
+
 def test_jobs_of_other_versions_are_read_line_by_line() -> None:
-    jobs = {line.job_id: line for line in read_squeue(_read_version("squeue-24.11"))}
+    jobs = {line.job_id: line for line in read_squeue(_mark(_read_version("squeue-24.11")), "a1b2")}
     assert list(jobs) == [
         "21",
         "21+1",

@@ -21,7 +21,7 @@ from holdfast.agent.control.scheduled.after import find_awaited, list_awaited_jo
 from holdfast.agent.scheduler.slurm.check import examine
 from holdfast.agent.scheduler.slurm.facts import read_facts
 from holdfast.agent.scheduler.slurm.files import read_record
-from holdfast.agent.scheduler.slurm.submit import prepare, submit
+from holdfast.agent.scheduler.slurm.submit import find_job, prepare, submit
 from holdfast.agent.view.runs.roots import choose_root
 from holdfast.agent.view.source_change import read_origin
 from holdfast.core.slurm.contradictions import refuse_contradictions
@@ -36,8 +36,11 @@ from .answer import answer, read_input
 from .submit import create_or_find, lay_out_order, read_order, refuse_absent_tree
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.model.finding import PreflightReport
     from holdfast.model.order import Order, RunRef
+    from holdfast.model.slurm import SlurmRecord
 
 
 def main(words: list[str]) -> int:
@@ -94,15 +97,23 @@ def take_order(order: Order, root: str) -> RunRef:
     ref = create_or_find(order, root, os.environ)
     run_dir = ref.run_dir
     with hold_run_lock(run_dir, what="submit"):
-        fresh = read_record(run_dir) is None
-        try:
-            jobs = list_awaited_jobs(tuple(read_origin(run_dir).get("after") or ()), root, SLURM)
-            record = prepare(run_dir, order.job, options, order.env_from, jobs)
-            record = submit(run_dir, record, os.environ, fresh=fresh)
-        except (PreflightFailed, UsageError):
-            known = read_record(run_dir)
-            if known is None or known.job_id is None:
-                take_back_run(run_dir)
-            raise
+        record = read_record(run_dir)
+        if record is not None and record.job_id is None:
+            # A call before this one was cut off: Slurm may have the job, whatever is to be said of the order by now.
+            record = find_job(run_dir, record)
+        if record is None:
+            record = _hand_in(run_dir, order, options, root)
     choose_root(os.path.dirname(run_dir))
     return replace(ref, native_id=record.job_id)
+
+
+def _hand_in(run_dir: str, order: Order, options: Mapping[str, str], root: str) -> SlurmRecord:
+    """Have Slurm take the job of a run of which it has none; what it refuses leaves no run. Raises as `take_order`."""
+    try:
+        jobs = list_awaited_jobs(tuple(read_origin(run_dir).get("after") or ()), root, SLURM)
+        return submit(run_dir, prepare(run_dir, order.job, options, order.env_from, jobs), os.environ, fresh=True)
+    except (PreflightFailed, UsageError):
+        known = read_record(run_dir)
+        if known is None or known.job_id is None:
+            take_back_run(run_dir)
+        raise

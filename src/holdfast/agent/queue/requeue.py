@@ -18,7 +18,7 @@ from holdfast.agent.control.job.code import renew_code
 from holdfast.agent.control.run_lock import hold_run_lock
 from holdfast.agent.plan.placement import read_placement
 from holdfast.agent.view.observe import list_begun, observe_run
-from holdfast.agent.view.retries import read_requeue, read_retry
+from holdfast.agent.view.retries import read_reached_step, read_requeue, read_retry
 from holdfast.agent.view.run_view import is_never_taken
 from holdfast.agent.view.source_change import find_change_within
 from holdfast.core.queue.requeue import MemoryFailure, RequeueFacts, count_in_row, decide_requeue
@@ -173,18 +173,7 @@ def _gather(view: RunView) -> RequeueFacts:
 def _count_in_row(view: RunView) -> int:
     numbers = [number for number in list_begun(view.run_dir) if number <= view.attempt][-MOST_ATTEMPTS_READ:]
     requeued = (False, *(read_requeue(view.run_dir, number) is not None for number in numbers[:-1]))
-    return count_in_row(tuple(_read_step(view.run_dir, number) for number in numbers), requeued)
-
-
-def _read_step(run_dir: str, attempt: int) -> int | None:
-    """How far an attempt got, for another one to go on from: its newest durable step, else its last step."""
-    directory = wire.attempt_dir(run_dir, attempt)
-    beat = wire.clean_heartbeat(_read(f"{directory}/{wire.HEARTBEAT}"))
-    stop = _read(f"{directory}/{wire.EXIT}").get("stop")
-    told = [beat.get("last_durable_step"), stop.get("checkpoint_step") if isinstance(stop, dict) else None]
-    durable = [step for step in told if isinstance(step, int) and not isinstance(step, bool)]
-    step = max(durable) if durable else beat.get("step")
-    return step if isinstance(step, int) and not isinstance(step, bool) else None
+    return count_in_row(tuple(read_reached_step(view.run_dir, number) for number in numbers), requeued)
 
 
 def _look_at_memory(view: RunView, spec: JobSpec) -> MemoryFailure:

@@ -445,7 +445,8 @@ class Supervisor:
                 self._perform(Arm(Timer.POSTFLIGHT, left_s))
         if told is not None:
             return told.cause
-        if number in WARNINGS:
+        if number in WARNINGS or (number == signal.SIGTERM and foreground.heard in WARNINGS):
+            # Where nobody can be asked, a TERM after a warning is the end that was warned of.
             return StopCause.PREEMPTION
         return foreground.term if number == signal.SIGTERM else StopCause.SIGNAL
 

@@ -303,11 +303,17 @@ def _stop_job(state: Starting | Running, event: StopWanted, now: Moment, plan: R
 
 
 def _stop_harder(state: Stopping, event: StopWanted, _now: Moment, _plan: RunPlan) -> Step | None:
-    """Asking twice changes nothing, asking for force does."""
+    """Asking twice changes nothing, asking for force does; who asks after a warning of the place is on record."""
+    request = _heed_person(state.request, event.request)
     if not event.request.force or state.rung is StopRung.KILL:
-        return None
-    request = replace(state.request, force=True, detail=f"forced by {event.request.by}")
+        return None if request is state.request else (replace(state, request=request), ())
+    request = replace(request, force=True, detail=f"forced by {event.request.by}")
     return replace(state, rung=StopRung.KILL, request=request), (Disarm(Timer.GRACE), SimpleAction.KILL_TREE)
+
+
+def _heed_person(request: StopRequest, then: StopRequest) -> StopRequest:
+    """The request in force. A warning alone has the run go on later: whoever wants it ended after that is heeded."""
+    return then if request.warned and then.cause in (StopCause.SIGNAL, StopCause.OPERATOR) else request
 
 
 def _stop_leftovers(state: Finalizing, event: StopWanted, _now: Moment, _plan: RunPlan) -> Step | None:
@@ -318,8 +324,13 @@ def _stop_leftovers(state: Finalizing, event: StopWanted, _now: Moment, _plan: R
         return None if given else (state, (EndCopy(event.request.words),))
     hurry = (EmptyTree(0.0),) if event.request.force and not state.emptied else ()
     ended_by_signal = state.status is not None and state.status.exit_code in ASKED_TO_LEAVE
-    if event.request.cause is StopCause.SIGNAL and ended_by_signal and state.request is None:
-        return replace(state, request=event.request), hurry
+    request = state.request
+    if request is not None:
+        request = _heed_person(request, event.request)
+    elif event.request.cause is StopCause.SIGNAL and ended_by_signal:
+        request = event.request
+    if request is not state.request:
+        return replace(state, request=request), hurry
     return (state, hurry) if hurry else None
 
 

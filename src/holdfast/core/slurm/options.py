@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from holdfast.model.errors import UsageError
@@ -15,6 +16,8 @@ OWN = frozenset(
     }
 )
 """Options of sbatch that the script states itself, or that would change what a run is."""
+NO_REQUEUE = "no-requeue"
+"""Of these the one that may be said, in full: a run that is warned or preempted is then not put back."""
 SHORT = {
     "p": "partition",
     "A": "account",
@@ -29,6 +32,12 @@ SHORT = {
 }
 _NAME = compile_later(r"[a-z][a-z0-9-]{1,40}\Z")
 _VALUE = compile_later(r"[^\x00-\x1f\x7f]{0,1000}\Z")
+SIGNAL = compile_later(r"R?BR?:(?:SIG)?(?:USR1|10|USR2|12)(?:@(\d+))?\Z", re.IGNORECASE)
+"""The warnings that the batch process hears, and after which a run is put back; with how long before.
+
+Without ``B`` Slurm signals the steps alone, of which there are none; of other signals a run ends. Source: sbatch(1),
+``--signal``.
+"""
 
 
 def check_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -43,9 +52,14 @@ def check_options(options: Mapping[str, str]) -> dict[str, str]:
         if not _NAME.match(long):
             raise UsageError(f"slurm: {name[:40]!r} is no option of sbatch", hint="write it like partition=gpu")
         # sbatch takes any beginning of a name that is clear: `--arra` is `--array`. Source: getopt_long(3).
-        if any(own.startswith(long) for own in OWN):
+        if long != NO_REQUEUE and any(own.startswith(long) for own in OWN):
             raise UsageError(f"slurm: --{long} is holdfast's own to say", hint="leave it out")
         if not _VALUE.match(value):
             raise UsageError(f"slurm: the value of {long} has characters that no line of a script takes")
+        if "signal".startswith(long):
+            long = "signal"
+            if not SIGNAL.match(value):
+                words = f"slurm: signal={value[:40]} is no warning that a run hears and goes on after"
+                raise UsageError(words, hint="write it like signal=B:USR1@SECONDS, or leave it out")
         found[long] = value
     return found

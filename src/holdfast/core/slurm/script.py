@@ -13,6 +13,7 @@ from holdfast.model.job import JobSpec
 from holdfast.model.record import record, replace
 from holdfast.model.slurm import SlurmRecord
 
+from .options import NO_REQUEUE
 from .warning_lead import WARNING, choose_lead_s, read_lead_s
 
 _PLAIN = re.compile(r"[A-Za-z0-9._/+=@:,%^-]+\Z")
@@ -57,7 +58,7 @@ def list_directives(plan: ScriptPlan) -> dict[str, str]:
         "open-mode": "append",
         "nodes": str(job.nodes),
         **({"ntasks": "1"} if job.nodes == 1 else {"ntasks-per-node": "1"}),
-        "requeue": "",
+        **({} if NO_REQUEUE in asked else {"requeue": ""}),
     }
     if plan.array:
         found["array"] = plan.array

@@ -13,8 +13,8 @@ from holdfast.model.record import record, replace
 SQUEUE_FORMAT = "%i|%T|%S|%M|%l|%r|%R|%o"
 """Job id, state, start, time used, time limit, reason, nodes or reason in brackets, command.
 
-The command comes last: a path may hold any character. Source: squeue(1), ``--format``, unchanged from Slurm 20.02 to
-25.05.
+The command comes last, and is what its user wrote: line breaks too. Source: squeue(1), ``--format``, unchanged from
+Slurm 20.02 to 25.05.
 """
 SACCT_FIELDS = "JobID,State,ExitCode,MaxRSS"
 MOST_TASKS = 100_000
@@ -62,13 +62,16 @@ class AccountedJob:
     peak_bytes: int | None = None
 
 
-def read_squeue(text: str) -> tuple[QueuedLine, ...]:
-    """The jobs in the output of squeue with `SQUEUE_FORMAT`, one for each task; what is no such line is left out."""
+def read_squeue(text: str, mark: str) -> tuple[QueuedLine, ...]:
+    """The jobs in the output of squeue with ``{mark}|{SQUEUE_FORMAT}``, one for each task.
+
+    What is no such line is left out: `mark` is a random word, which nobody can have in the arguments of a script.
+    """
     found = []
-    for line in text.splitlines():
-        parts = line.split("|", 7)
-        if len(parts) == 8:
-            job_id, state, starts, used, limit, reason, nodes, command = parts
+    for line in text.split("\n"):
+        parts = line.split("|", 8)
+        if len(parts) == 9 and parts[0] == mark:
+            _, job_id, state, starts, used, limit, reason, nodes, command = parts
             one = QueuedLine(
                 job_id,
                 state,

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.model.pattern import compile_later
 from holdfast.model.units import format_duration
 
+from .options import SIGNAL
 from .texts import read_duration
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ SAVE_S = 30.0
 FACTOR = 2.0
 """One save may just have begun when the warning comes."""
 EARLY_S = 60.0
-_SIGNAL = compile_later(r"(?:[A-Z]+:)?[A-Za-z0-9]+(?:@(\d+))?\Z")
 
 
 def choose_lead_s(job: JobSpec, save_s: float | None = None) -> float:
@@ -39,8 +38,8 @@ def choose_lead_s(job: JobSpec, save_s: float | None = None) -> float:
 
 
 def read_lead_s(signal: str) -> float | None:
-    """The lead in a value of ``--signal``; a minute where it names none, None for what is no such value."""
-    found = _SIGNAL.match(signal)
+    """The lead in a value of ``--signal``; a minute where it names none, None where no warning is heard."""
+    found = SIGNAL.match(signal)
     return None if found is None else float(found[1] or 60)
 
 

@@ -74,6 +74,30 @@ def test_each_signal_of_a_place_asks_for_a_stop_and_the_job_saves(stands: Stands
         standing.run.assert_gone()
 
 
+SAVES_SLOWLY = """
+trap 'while [ ! -e "$HOLDFAST_RUN_DIR/enough" ]; do sleep 0.02; done; exit 0' TERM
+echo ready
+while :; do sleep 0.02; done
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("PROC-04", "SLM-02")
+@pytest.mark.parametrize(("number", "code", "outcome"), [("TERM", 143, "preempted"), ("INT", 130, "stopped")])
+def test_a_term_after_a_warning_is_the_end_that_was_warned_of_and_another_signal_is_a_stop(
+    stands: Stands, number: str, code: int, outcome: str
+) -> None:
+    standing = stands(stands.order("sh", "-c", SAVES_SLOWLY))
+    standing.ready()
+    standing.signal(signal.SIGUSR1)
+    wait_until(lambda: len(standing.run.events("stop_requested")) == 1, what="the warning is heard")
+    standing.signal(signal.Signals[f"SIG{number}"])
+    wait_until(lambda: len(standing.run.events("stop_requested")) == 2, what=f"{number} is heard")
+    Path(standing.run.run_dir, "enough").touch()
+    assert standing.end() == code, standing.said()
+    assert read_exit(standing.run)["outcome"] == outcome
+
+
 COUNTS = """
 import signal, time
 heard = []

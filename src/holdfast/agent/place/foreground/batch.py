@@ -21,16 +21,20 @@ from holdfast.agent.scheduler.slurm.commands import call
 from holdfast.agent.scheduler.slurm.files import read_record, record_job
 from holdfast.agent.supervise.watch.place_end import PlaceEndWatch
 from holdfast.agent.view.observe import observe_run
-from holdfast.core.run.stop_record import EXIT_PREEMPTED, PLACE_END
+from holdfast.core.run.stop_record import EXIT_PREEMPTED
 from holdfast.core.slurm.texts import read_config, read_duration, read_job
+from holdfast.host.clock import utc_now
 from holdfast.host.files import files
-from holdfast.host.process.signals import WARNINGS
+from holdfast.host.process.signals import STOPS_IN_FOREGROUND, WARNINGS
 from holdfast.host.process.surroundings import find_allocation
+from holdfast.model import wire
 from holdfast.model.errors import HoldfastError, PlaceError, UsageError
 from holdfast.model.foreground import PlaceSignal
-from holdfast.model.run import Outcome, StopCause
+from holdfast.model.requeue import Requeue, RequeueAction
+from holdfast.model.run import StopCause
 
 from . import stand
+from .progress import describe_standstill, was_warned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,9 +83,27 @@ def main(words: list[str], *, supervise: stand.Supervise) -> int:
         beside=lambda context: PlaceEndWatch(context, place).begin(),
     )
     # Another code: no attempt could be begun here, and the one before it was put back already.
-    if code == EXIT_PREEMPTED and _goes_on(run_dir):
-        place.requeue()
+    if code == EXIT_PREEMPTED:
+        _go_on(run_dir, place)
     return code
+
+
+def _go_on(run_dir: str, place: _Batch) -> None:
+    """Have a run that was warned begin again, where nobody wants it stopped and it gets anywhere; else say why not."""
+    view = observe_run(run_dir)
+    if not was_warned(view) or view.desired is not None:
+        return
+    why = describe_standstill(view) or place.requeue()
+    if not why:
+        say(f"job {place.native_id} is put back into the queue; Slurm starts it as the next attempt")
+        return
+    say(f"job {place.native_id} was not put back into the queue: {why}")
+    path = f"{view.attempt_dir}/{wire.REQUEUE}"
+    decided = Requeue(RequeueAction.NOTHING, f"Slurm's job was not put back: {why}")
+    try:
+        files.commit(path, wire.to_bytes(decided, at=utc_now(), job_sha256=view.record.get("job_sha256")))
+    except OSError as error:
+        say(f"{path}: {error.strerror}")
 
 
 def name_native(job: SlurmJob, environ: Mapping[str, str]) -> str:
@@ -97,7 +119,7 @@ class _Batch:
     """The job of Slurm that this process is."""
 
     def __init__(self, native_id: str, restarts: int) -> None:
-        self._id, self._restarts = native_id, restarts
+        self.native_id, self._restarts, self._unwanted = native_id, restarts, False
         self._kill_wait_s = _ask_kill_wait_s()
         self.end_s = _read_number(self._ask(START_LIMIT_S), "EndTime")
         if self.end_s is not None:
@@ -109,9 +131,9 @@ class _Batch:
             self.end_s = self.ask_end() or self.end_s
             left_s = None if self.end_s is None else self.end_s - time.time()
             return PlaceSignal(StopCause.PREEMPTION, left_s if left_s is not None and left_s > 1 else None)
-        if number != signal.SIGTERM:
-            return PlaceSignal(StopCause.SIGNAL, self._kill_wait_s)
-        return PlaceSignal(self._find_cause(), self._kill_wait_s)
+        cause = self._find_cause() if number == signal.SIGTERM else StopCause.SIGNAL
+        self._unwanted = self._unwanted or cause is StopCause.SIGNAL
+        return PlaceSignal(cause, self._kill_wait_s)
 
     def ask_end(self) -> float | None:
         """When the job ends, in epoch seconds; None where Slurm does not say."""
@@ -119,6 +141,8 @@ class _Batch:
 
     def _find_cause(self) -> StopCause:
         fields = self._ask(ASK_LIMIT_S)
+        if not fields and self.end_s is not None and time.time() >= self.end_s:
+            return StopCause.DEADLINE
         if self._is_put_back(fields):
             return StopCause.PREEMPTION
         if fields.get("PreemptTime", "None") not in ("None", "Unknown", ""):
@@ -130,12 +154,12 @@ class _Batch:
         restarts = _read_number(fields, "Restarts")
         return restarts is not None and restarts > self._restarts
 
-    def requeue(self) -> None:
-        """Have Slurm start the job again; where it does not, the run stays as it ended, and the reason is said."""
-        while True:
+    def requeue(self) -> str:
+        """Have Slurm start the job again; why it does not, empty where it does."""
+        while not self._is_unwanted():
             try:
-                call(("scontrol", "requeue", self._id), limit_s=REQUEUE_LIMIT_S)
-                problem = ""
+                call(("scontrol", "requeue", self.native_id), limit_s=REQUEUE_LIMIT_S)
+                return ""
             except PlaceError as error:
                 left_s = 0.0 if self.end_s is None else self.end_s - time.time() - LAST_MOMENT_S
                 if left_s > 0:
@@ -145,17 +169,20 @@ class _Batch:
             except HoldfastError as error:
                 problem = str(error)
             # An answer that came too late for an earlier call has Slurm refuse this one.
-            if problem and not self._is_put_back(self._ask(ASK_LIMIT_S)):
-                say(f"job {self._id} was not put back into the queue: {problem}")
-            else:
-                say(f"job {self._id} is put back into the queue; Slurm starts it as the next attempt")
-            return
+            return "" if self._is_put_back(self._ask(ASK_LIMIT_S)) else problem
+        return "somebody ended it after the warning"
+
+    def _is_unwanted(self) -> bool:
+        """Whether somebody has ended the job, by a signal that the supervisor heard or one that is held back since."""
+        for number in signal.sigpending() & (STOPS_IN_FOREGROUND - WARNINGS):
+            self.explain(number)
+        return self._unwanted
 
     def _ask(self, limit_s: float) -> dict[str, str]:
         """What Slurm says of the job now; empty when it does not answer."""
         try:
-            said = call(("scontrol", "show", "job", "--oneliner", self._id), limit_s=limit_s)
-            return read_job(said, self._id)
+            said = call(("scontrol", "show", "job", "--oneliner", self.native_id), limit_s=limit_s)
+            return read_job(said, self.native_id)
         except HoldfastError:
             return {}
 
@@ -167,20 +194,6 @@ def _ask_kill_wait_s() -> float:
     except HoldfastError:
         return KILL_WAIT_S
     return read_duration(config.get("KillWait", "")) or KILL_WAIT_S
-
-
-def _goes_on(run_dir: str) -> bool:
-    """Whether the newest attempt ended only because of the time limit, and nobody wants the run stopped.
-
-    By the warning ahead of it, or by the training library, which leaves by itself where a save would not fit any more.
-    """
-    view = observe_run(run_dir)
-    end = view.end
-    if not view.over or end is None or end.outcome is not Outcome.PREEMPTED or view.desired is not None:
-        return False
-    if end.request is None:
-        return end.stop is not None and (end.stop.why, end.stop.detail) == PLACE_END
-    return end.request.warned
 
 
 def _read_number(fields: Mapping[str, str], name: str) -> float | None:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.core.control_characters import one_line
 from holdfast.core.slurm.arrays import join_ids
+from holdfast.core.slurm.texts import SQUEUE_FORMAT, QueuedLine, read_squeue
 from holdfast.host.clock import monotonic_s
 from holdfast.host.process import libc
 from holdfast.model.errors import CutOff, HoldfastError, PreflightFailed, Unreachable
@@ -87,6 +88,17 @@ def call(
     raise _explain(argv[0], err.decode("utf-8", "replace"), child.returncode)
 
 
+def ask_squeue(*words: str, limit_s: float = LIMIT_S) -> tuple[QueuedLine, ...]:
+    """The jobs that squeue lists with these words, in all partitions: those that are hidden from others, too.
+
+    Raises:
+        PlaceError, PreflightFailed: as of `call`.
+    """
+    mark = os.urandom(8).hex()
+    argv = ("squeue", "--noheader", "--all", *words, f"--format={mark}|{SQUEUE_FORMAT}")
+    return read_squeue(call(argv, limit_s=limit_s), mark)
+
+
 def cancel_jobs(job_ids: Iterable[str]) -> None:
     """Have Slurm end jobs, or never start them; those that are over, or that it does not know any more, are no error.
 
@@ -151,6 +163,17 @@ def _explain(name: str, said: str, code: int) -> HoldfastError:
 
 
 _ADVICE = (
+    # Whole messages first: some name more than what is wrong. Source: slurm_errtab of common/slurm_errno.c, 22.05.
+    (
+        "invalid account or account/partition",
+        "`sacctmgr show assoc user=$USER` lists your accounts with their partitions",
+    ),
+    (
+        "job violates accounting/qos policy",
+        "wait until fewer of your jobs are there, or ask for less: `sacctmgr show assoc user=$USER` shows the limits",
+    ),
+    ("time limit is invalid (missing", "say how long: --slurm time=MINUTES, within the limits that `sinfo -s` shows"),
+    ("not permitted to use this partition", "`scontrol show partition` says who may use which (AllowAccounts ...)"),
     ("invalid feature", "`sinfo -o '%N %f'` shows the features of the nodes"),
     ("invalid node name", "`sinfo -N` lists the nodes"),
     ("reservation", "`scontrol show reservation` lists them"),

@@ -14,14 +14,7 @@ from holdfast.core.slurm.contradictions import refuse_contradictions
 from holdfast.core.slurm.options import check_options
 from holdfast.core.slurm.reasons import ENDS, advise
 from holdfast.core.slurm.states import find_meaning
-from holdfast.core.slurm.texts import (
-    SACCT_FIELDS,
-    SQUEUE_FORMAT,
-    AccountedJob,
-    QueuedLine,
-    read_sacct,
-    read_squeue,
-)
+from holdfast.core.slurm.texts import SACCT_FIELDS, AccountedJob, QueuedLine, read_sacct
 from holdfast.host.clock import epoch_s, format_utc
 from holdfast.model.errors import HoldfastError, PreflightFailed, StorageError, UsageError
 from holdfast.model.run import StopCause
@@ -31,7 +24,7 @@ from holdfast.model.units import format_bytes, format_duration
 
 from .arrays import find_array, note_task, read_most_tasks, submit_array
 from .check import check_attempt
-from .commands import call, cancel_jobs
+from .commands import ask_squeue, call, cancel_jobs
 from .files import RECORD, SCRIPT, has_begun, has_ended, read_record, script_path, write_record
 from .submit import find_by_script, prepare_again, submit
 
@@ -111,7 +104,11 @@ class SlurmScheduler:
     def begin_again(self, run_dir: str, job: JobSpec, after: Sequence[str]) -> str:
         """As of `Scheduler.begin_again`."""
         known = read_record(run_dir)
-        refuse_contradictions(job, {**(known.options if known is not None else {}), **check_options(job.slurm)})
+        options = check_options({**(known.options if known is not None else {}), **job.slurm})
+        if after and "dependency" in options:
+            hint = "leave dependency out: it waits again for what it was to begin after; or hand it in as another run"
+            raise UsageError("the --after of this run and --slurm dependency say the same", hint=hint)
+        refuse_contradictions(job, options)
         try:
             done = submit(run_dir, prepare_again(run_dir, job, after), os.environ)
         except PreflightFailed:
@@ -208,13 +205,10 @@ def _as_number(job_id: str) -> tuple[int, str]:
 
 
 def _ask_queue(users: Iterable[int]) -> Mapping[str, QueuedLine]:
-    """What squeue has of these accounts by id, in any state: so an id that it does not know is no error.
-
-    ``--all``: partitions that are hidden from others hide no job of ours.
-    """
+    """What squeue has of these accounts by id, in any state: so an id that it does not know is no error."""
     names = ",".join(map(str, sorted(users)))
-    words = ("squeue", "--noheader", "--all", "--array", f"--user={names}", "--states=all", f"--format={SQUEUE_FORMAT}")
-    return {line.job_id: line for line in read_squeue(call(words, limit_s=LOOK_LIMIT_S))}
+    lines = ask_squeue("--array", f"--user={names}", "--states=all", limit_s=LOOK_LIMIT_S)
+    return {line.job_id: line for line in lines}
 
 
 def _ask_accounting(wanted: set[str]) -> Mapping[str, AccountedJob]:

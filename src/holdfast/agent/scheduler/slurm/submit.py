@@ -23,7 +23,7 @@ from holdfast.core.recorded_environment import select_recorded
 from holdfast.core.slurm.reasons import NEVER, name_reason
 from holdfast.core.slurm.script import ScriptPlan, mark_job, name_job, note_lead, render_script
 from holdfast.core.slurm.states import find_meaning
-from holdfast.core.slurm.texts import SQUEUE_FORMAT, QueuedLine, read_duration, read_squeue
+from holdfast.core.slurm.texts import QueuedLine, read_duration
 from holdfast.host.clock import format_utc, utc_now
 from holdfast.host.files import files
 from holdfast.host.job.measured_saves import find_save_s
@@ -34,12 +34,12 @@ from holdfast.model.scheduler import Phase
 from holdfast.model.slurm import SlurmRecord
 from holdfast.model.units import format_duration
 
-from .commands import KEPT, LONGEST_WORDS, call, cancel_jobs, clean_environment
+from .commands import KEPT, LONGEST_WORDS, ask_squeue, call, cancel_jobs, clean_environment
 from .facts import select_partitions
 from .files import read_record, script_path, write_record, write_script
 
 OF_THIS_MACHINE = frozenset({"TMPDIR", "XDG_RUNTIME_DIR"})
-_JOB = re.compile(r"(\d{1,18})(?:;\S*)?\s*\Z")
+_JOB = re.compile(r"(\d{1,18})(?:;\S*)?")
 _MOMENT = re.compile(r"(?<=to start at )\d{9,11}\b")
 
 
@@ -110,11 +110,14 @@ def submit(run_dir: str, record: SlurmRecord, environ: Mapping[str, str], *, fre
     if known is not None and known.job_id is not None:
         return known
     _refuse_beyond_partition(run_dir)
-    made = _sbatch(run_dir, environ)
+    printed = call(("sbatch", "--parsable", script_path(run_dir)), environ=_choose_environ(environ))
     try:
         found = list_jobs(run_dir, record)
     except PreflightFailed:
         found = []  # squeue refuses, and Slurm has the job all the same
+    made = _read_id(printed) or (found[-1].base if found else "")
+    if not made:
+        raise InternalError(f"sbatch answered {printed[:200]!r}, which names no job, and squeue lists none of this run")
     for line in found:
         if line.base == made and (hint := NEVER.get(name_reason(line.reason))):
             cancel_jobs((made,))
@@ -159,13 +162,16 @@ def _refuse_beyond_partition(run_dir: str) -> None:
             f"{nodes} nodes are more than partition {' or '.join(one.name for one in meant)} has",
             hint="ask for fewer, or another partition: `sinfo -s` shows them",
         )
-    for one in meant:
-        if wanted_s is not None and one.max_time_s is not None and wanted_s > one.max_time_s:
-            most = format_duration(one.max_time_s)
-            raise PreflightFailed(
-                f"the time limit {format_duration(wanted_s)} is beyond that of partition {one.name}, {most}",
-                hint="ask for less with --slurm time=MINUTES, or another partition: `sinfo -s` shows the limits",
-            )
+    limits = [(one.max_time_s, one.name) for one in meant if one.max_time_s is not None]
+    # Of several Slurm takes one that has the time. Without any it may be the site that chooses (job_submit).
+    if "partition" not in asked or wanted_s is None or len(limits) < len(meant):
+        return
+    most_s, name = max(limits, default=(wanted_s, ""))
+    if wanted_s > most_s:
+        raise PreflightFailed(
+            f"the time limit {format_duration(wanted_s)} is beyond that of partition {name}, {format_duration(most_s)}",
+            hint="ask for less with --slurm time=MINUTES, or another partition: `sinfo -s` shows the limits",
+        )
 
 
 def _read_script(run_dir: str) -> str:
@@ -183,11 +189,7 @@ def list_jobs(run_dir: str, record: SlurmRecord) -> list[QueuedLine]:
     Raises:
         PlaceError: it does not answer.
     """
-    words = (
-        *("squeue", "--noheader", "--all", f"--user={os.geteuid()}"),
-        *(f"--name={record.name}", f"--format={SQUEUE_FORMAT}"),
-    )
-    return find_by_script(run_dir, record, read_squeue(call(words)))
+    return find_by_script(run_dir, record, ask_squeue(f"--user={os.geteuid()}", f"--name={record.name}"))
 
 
 def find_by_script(run_dir: str, record: SlurmRecord, lines: Iterable[QueuedLine]) -> list[QueuedLine]:
@@ -223,10 +225,10 @@ def _choose_environ(environ: Mapping[str, str]) -> dict[str, str]:
     return clean_environment(mine)
 
 
-def _sbatch(run_dir: str, environ: Mapping[str, str]) -> str:
-    """Submit the script; the id of the job."""
-    printed = call(("sbatch", "--parsable", script_path(run_dir)), environ=_choose_environ(environ))
-    found = _JOB.match(printed.strip())
-    if found is None:
-        raise InternalError(f"sbatch answered {printed[:200]!r}, which names no job")
-    return found[1]
+def _read_id(printed: str) -> str:
+    """The id in what sbatch printed, in the last line that can be one: a site's wrapper may have said something before.
+
+    Empty where there is none. Source: sbatch(1), ``--parsable``.
+    """
+    lines = (_JOB.fullmatch(line.strip()) for line in reversed(printed.splitlines()))
+    return next((found[1] for found in lines if found is not None), "")
