@@ -97,8 +97,15 @@ class Runtime(Protocol):
             RuntimeProblem: it does not say.
         """
 
+    def find_own(self, container: str, run_id: str, run_dir: str) -> str:
+        """The id of the container of that name or id, if its labels name this run; else, or without one, empty.
+
+        Raises:
+            RuntimeProblem: it gives no answer.
+        """
+
     def remove(self, container: str) -> None:
-        """End and remove a container; one that is not there is removed.
+        """End and remove a container, by its id: a name may be another's. One that is not there is removed.
 
         Raises:
             RuntimeProblem: it may still be there.

@@ -496,7 +496,7 @@ class ContainerControl:
             self._remove_now()
 
     def _remove_now(self) -> None:
-        name = name_container(self._context.run_id, self._context.attempt)
+        name = name_container(self._context.run_id, self._context.attempt, self._context.run_dir)
         self.removal.begin(self._runtime, name if self.record is None else self.record.id)
 
 
