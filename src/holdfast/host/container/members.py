@@ -10,31 +10,24 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from holdfast.host.contain.group import ControlGroup
-from holdfast.host.contain.members import Member, RunTree
 from holdfast.host.contain.namespaces import read_namespace
 from holdfast.host.contain.tree import find_cgroups
-from holdfast.host.files import files
 from holdfast.host.process import pidfd
 from holdfast.host.process.processes import is_alive, read_stat
 from holdfast.host.process.table import read_inner_pids
-from holdfast.model import wire
-from holdfast.model.container import CONTAINER_RECORD, ContainerRecord
+from holdfast.model.container import ContainerRecord
 from holdfast.model.record import replace
+
+if TYPE_CHECKING:
+    from holdfast.host.contain.members import Member, RunTree
 
 MONITOR = "conmon"
 """Source: conmon(8); Podman's parent of a container's first process."""
 STARTERS = ("starter", "apptainer", "singularity", "Apptainer", "Singularity")
 """Source: apptainer, cmd/starter; "Apptainer runtime parent" is what it calls itself."""
-
-
-def read_record(directory: str) -> ContainerRecord | None:
-    """The container of the attempt in `directory`; None where none was created, or its record cannot be read."""
-    try:
-        return wire.from_bytes(ContainerRecord, files.read_bytes(f"{directory}/{CONTAINER_RECORD}"), CONTAINER_RECORD)
-    except (OSError, wire.WireError):
-        return None
 
 
 def find_groups(pid: int) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from typing import Any
 from holdfast.core.container.command import ContainerPlan, build_create_command, build_env_file, split_environment
 from holdfast.core.container.references import REGISTRY, ImageReference
 from holdfast.host.clock import monotonic_s
-from holdfast.host.process.processes import read_stat
 from holdfast.model.container import (
     LABEL_ATTEMPT,
     LABEL_DIRECTORY,
@@ -21,6 +20,7 @@ from holdfast.model.container import (
 )
 from holdfast.model.record import replace
 
+from .recorded import is_first
 from .runtime import ASK_S, CREATE_S, FoundContainer, RuntimeProblem, call, parse_json, shorten
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
@@ -160,7 +160,7 @@ class OciRuntime:
         """As `Runtime.find_init`."""
         state = self._inspect(container.id).get("State") or {}
         pid = state.get("Pid") if isinstance(state, dict) else None
-        return pid if isinstance(pid, int) and pid > 0 and read_stat(pid) is not None else None
+        return pid if isinstance(pid, int) and pid > 0 else None
 
     def signal(self, container: str, number: int) -> None:
         """As `Runtime.signal`."""
@@ -243,14 +243,3 @@ def read_pid_file(path: str) -> int | None:
     except (OSError, UnicodeDecodeError):
         return None
     return int(text) if text.isdigit() and is_first(int(text)) else None
-
-
-def is_first(pid: int) -> bool:
-    """Whether a process is the first of a PID namespace below ours. Source: proc_pid_status(5), NSpid."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            line = next((line for line in file if line.startswith("NSpid:")), "")
-    except OSError:
-        return False
-    inner = line.split()[1:]
-    return len(inner) > 1 and inner[-1] == "1"

@@ -74,7 +74,10 @@ class Runtime(Protocol):
         """
 
     def find_init(self, container: ContainerRecord) -> int | None:
-        """The host pid of its first process; None when it does not run (yet)."""
+        """The pid of its first process as the runtime tells it; None when it does not run (yet).
+
+        That it is this box's, and this container's, is for `recorded.prove_first` to say.
+        """
 
     def signal(self, container: str, number: int) -> None:
         """Have the runtime signal the container's first process.

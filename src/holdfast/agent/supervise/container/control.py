@@ -23,12 +23,13 @@ from holdfast.host.clock import monotonic_s, utc_now
 from holdfast.host.contain import limits, members
 from holdfast.host.contain.create import ControlGroup
 from holdfast.host.container import members as inside
-from holdfast.host.container.choose import open_runtime
-from holdfast.host.container.docker import Docker
+from holdfast.host.container.choose import find_client, open_runtime
+from holdfast.host.container.docker import ELSEWHERE, Docker
+from holdfast.host.container.recorded import prove_first, read_record
 from holdfast.host.container.runtime import RuntimeProblem, explain_silence
+from holdfast.host.container.seal import seal_record
 from holdfast.host.files import files
 from holdfast.host.process import pidfd
-from holdfast.host.process.processes import identify
 from holdfast.model import wire
 from holdfast.model.container import (
     CONTAINER_RECORD,
@@ -70,6 +71,8 @@ HELD_BY_RUNTIMES = ("memory", "swap", "cpus", "cpu_weight", "tasks")
 FIRST_LOOK_S, LAST_LOOK_S = 0.01, 0.1
 ASK_AFTER_S = 0.5
 """Where the first process was not found by its control group in this time, the runtime is asked."""
+HERE_WITHIN_S = 10.0
+"""After that the process that a daemon names is not about to get its root any more: it is none of this box's."""
 UP_WITHIN_S = 120.0
 """From `start` to a first process: a daemon that takes longer hangs."""
 MONITOR_WITHIN_S = 2.0
@@ -89,7 +92,8 @@ class ContainerControl:
         """Nothing exists before `create`; `record` is what an earlier supervisor of the attempt left."""
         self._context, self._lease = context, lease
         self.room = Room(context.recorder.path(ROOM))
-        self.record = inside.read_record(context.directory)
+        self.record = read_record(context.directory)
+        context.container_init = None if self.record is None else self.record.init
         self._resolved: ResolvedImage | None = None
         self._work: Child | None = None
         self._containment: Containment | None = None
@@ -122,11 +126,11 @@ class ContainerControl:
 
     @property
     def _runtime(self) -> Runtime:
-        record = self.record
-        name = self.resolved.runtime if record is None else record.runtime
-        program = self.resolved.program if record is None else record.program
-        environ = {**self._context.environ, **({} if record is None else record.settings)}
-        return open_runtime(name, program, environ, self.room.path)
+        record, environ = self.record, self._context.environ
+        if record is None:
+            return open_runtime(self.resolved.runtime, self.resolved.program, environ, self.room.path)
+        program, environ = find_client(record, environ)
+        return open_runtime(record.runtime, program, environ, self.room.path)
 
     @property
     def by_daemon(self) -> bool:
@@ -169,7 +173,8 @@ class ContainerControl:
         def note(container: str) -> ContainerRecord:
             settings = {name: value for name, value in context.environ.items() if name in SETTINGS}
             kind, program, image, digest = resolved.runtime, resolved.program, resolved.image, resolved.digest
-            record = ContainerRecord(kind, program, container, plan.name, image, digest, settings=settings)
+            made = ContainerRecord(kind, program, container, plan.name, image, digest, settings=settings)
+            record = seal_record(made)
             self._commit(record)
             return record
 
@@ -210,7 +215,7 @@ class ContainerControl:
         )
 
     def _commit(self, record: ContainerRecord) -> None:
-        self.record = record
+        self.record, self._context.container_init = record, record.init
         self._context.recorder.commit(CONTAINER_RECORD, wire.to_bytes(record))
 
     def _fail(self, why: str, remedy: str, *, code: str = "container", exit_code: int = 71) -> None:
@@ -316,15 +321,17 @@ class ContainerControl:
 
         def heard(pid: object) -> None:
             self._work = None
-            if isinstance(pid, int) and self.record is not None and self.record.init is None:
-                self._note_init(pid)
+            if not isinstance(pid, int) or self.record is None or self.record.init is not None:
+                return
+            if not self._note_init(pid) and monotonic_s() - self._began_s > HERE_WITHIN_S:
+                self._fail(f"it says that it runs, and process {pid} here is another's", ELSEWHERE)
 
         self._work = self._context.loop.run_child(lambda: runtime.ask_init(record), heard, heard)
 
     def _note_init(self, pid: int) -> bool:
         """Commit who is inside, to our record and to the lease's, before anything of the user's runs."""
         assert self.record is not None
-        init = identify(pid)
+        init = prove_first(pid, self.record.id, self.room.path)
         if init is None:
             return False
         groups = inside.find_groups(pid) if self.resolved.own_group else ()
@@ -405,7 +412,7 @@ class ContainerControl:
 
     def signal_tree(self, tree: members.RunTree, number: int) -> int:
         """For a keeper without a supervisor: signal what is left, inside and around; how many there were."""
-        self.record = inside.read_record(self._context.directory)
+        self.record = read_record(self._context.directory)
         found = [one for one in members.find_members(self.complete(tree)) if one.process.pid != os.getpid()]
         chosen = found if number == signal.SIGKILL else self.choose_gentle(found)
         members.signal_members(chosen, number)
@@ -419,7 +426,7 @@ class ContainerControl:
 
     def press(self, number: int, *, refused: bool) -> None:
         """All inside were signalled, but for those whom the kernel has `refused`: have the runtime do what is left."""
-        if self.record is not None and self.record.runtime in FROM_RUNTIMES:
+        if self.record is not None and self.record.runtime in FROM_RUNTIMES and self.lives():
             self._requests.end(self._runtime, self.record, number, refused=refused)
 
     def settle(self) -> None:
@@ -464,7 +471,7 @@ class ContainerControl:
 
     def ask_memory(self, then: Callable[[bool], None]) -> None:
         """Call `then` with whether the kernel killed inside for want of memory."""
-        if self.record is None or not self.record.groups:
+        if self.record is None or self.record.runtime not in FROM_RUNTIMES:
             then(False)
         else:
             self._requests.ask_memory(self._runtime, self.record, self.room, then)
