@@ -30,6 +30,7 @@ from holdfast.host.container.runtime import RuntimeProblem, explain_silence
 from holdfast.host.container.seal import seal_record
 from holdfast.host.files import files
 from holdfast.host.process import pidfd
+from holdfast.host.process.processes import is_alive
 from holdfast.model import wire
 from holdfast.model.container import (
     CONTAINER_RECORD,
@@ -80,15 +81,17 @@ WORDS_WITHIN_S = 0.1
 CREATED_WITHIN_S = 200.0
 """Longer than a runtime's calls of one creation have together, each of which ends its client: the last resort."""
 FROM_RUNTIMES = (RuntimeName.PODMAN, RuntimeName.DOCKER)
+CLIENT_LOST = "it left before the container, which goes on; what the job prints from now on is not kept"
 
 
 class ContainerControl:
     """One attempt's container; `comes_up` until its gate was opened or it failed.
 
-    Emits `JobStarted` when its gate was opened, `StartFailed` when it did not come up.
+    Emits `JobStarted` when its gate was opened, `StartFailed` when it did not come up; `on_emptied` is called when all
+    inside have ended.
     """
 
-    def __init__(self, context: SupervisorContext, lease: Lease) -> None:
+    def __init__(self, context: SupervisorContext, lease: Lease, on_emptied: Callable[[], None]) -> None:
         """Nothing exists before `create`; `record` is what an earlier supervisor of the attempt left."""
         self._context, self._lease = context, lease
         self.room = Room(context.recorder.path(ROOM))
@@ -103,7 +106,7 @@ class ContainerControl:
         self.removal = ContainerRemoval(context)
         self._requests = RuntimeRequests(context)
         self._client: ProcessId | None = None
-        self._client_watch = ClientWatch(context.loop, self.settle)
+        self._client_watch = ClientWatch(context.loop, self.settle, on_emptied)
         self._when_made: Callable[[], None] | None = None
         self._notices: Inotify | None = None
         self.argv: tuple[str, ...] = ()
@@ -449,14 +452,30 @@ class ContainerControl:
         """Whether anything may be inside."""
         return self.record is not None and inside.has_living(self.record)
 
-    def read_status(self, status: WaitStatus) -> WaitStatus:
+    def read_status(self, status: WaitStatus) -> WaitStatus | None:
         """The leader's end as the command's own: what its client says is one number, what was written inside is exact.
 
-        A client that was ended by a signal says nothing of the command, which goes on without it.
+        A client that was ended by a signal says nothing of the command, and ends the run. One that leaves by itself
+        before the container, because its daemon was restarted, says nothing either: the command goes on without it, and
+        its end, None until then, is what was written inside.
         """
-        if self.record is None or (status.code is None and not self.record.outlived):
+        record = self.record
+        if record is None or (status.code is None and not record.outlived):
             return status
-        return self.room.read_end(status) or self.room.read_convention(status, opened=self.record.opened)
+        end = self.room.read_end(status)
+        if end is None and record.opened and not record.lost and record.init is not None and is_alive(record.init):
+            self._commit(replace(record, lost=True))
+            self._context.recorder.event(
+                "client_lost", runtime=record.runtime, id=record.id, status=status.describe(), why=CLIENT_LOST
+            )
+        if self.is_alone:
+            return None if end is None else replace(end, ended_at=self.room.read_end_time(after=status.ended_at))
+        return end or self.room.read_convention(status, opened=record.opened)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it goes on, or has ended, without its client."""
+        return self.record is not None and self.record.lost
 
     def find_stop(self, status: WaitStatus) -> StopRequest | None:
         """Who stopped it past holdfast, as its first process saw; a place that signals all of a run tells us itself."""
