@@ -30,13 +30,16 @@ STARTERS = ("starter", "apptainer", "singularity", "Apptainer", "Singularity")
 """Source: apptainer, cmd/starter; "Apptainer runtime parent" is what it calls itself."""
 
 
-def find_groups(pid: int) -> tuple[str, ...]:
-    """The directories of a process's control group, v2 first, where that is another one than ours."""
+def find_groups(pid: int, container: str) -> tuple[str, ...]:
+    """The directories of a process's control group, v2 first, where it is the container's own: named by its id.
+
+    In a hierarchy in which its runtime makes none, the group is the one of the runtime's daemon or client.
+    """
     ours, theirs = find_cgroups(), find_cgroups(pid)
     known = {place.path for place in (*ours.v1, *([ours.unified] if ours.unified else ()))}
     places = (*([theirs.unified] if theirs.unified else ()), *theirs.v1)
-    found = dict.fromkeys(place.path for place in places if place.exact and place.path not in known)
-    return tuple(path for path in found if not _is_above(path, known))
+    found = dict.fromkeys(place.path for place in places if place.exact and container in place.path)
+    return tuple(path for path in found if path not in known and not _is_above(path, known))
 
 
 def _is_above(path: str, known: Iterable[str]) -> bool:

@@ -129,11 +129,13 @@ class OciRuntime:
         facts = self._inspect(plan.name)
         if not facts:
             return f"see whose it is: {self.name.value} ps --all --filter name={plan.name}"
-        run_id, run_dir = _read_owner(facts)
-        if not run_id:
-            return f"it is none of holdfast: whoever made {plan.name} removes it, or gives it another name"
-        if (run_id, run_dir) != (plan.run_id, plan.run_dir):
-            return f"it is the container of {run_id} in {run_dir}, and that run's to remove"
+        if not _is_of(facts, plan.run_id, plan.run_dir):
+            labels = _read_labels(facts)
+            if not labels.get(LABEL_RUN):
+                return f"it is none of holdfast: whoever made {plan.name} removes it, or gives it another name"
+            return (
+                f"it is the container of {labels[LABEL_RUN]} in {labels.get(LABEL_DIRECTORY)}, and that run's to remove"
+            )
         if (facts.get("State") or {}).get("Running"):
             return "an earlier start of this attempt still runs in it: holdfast reconcile"
         self.remove(str(facts.get("Id") or plan.name))
@@ -154,7 +156,7 @@ class OciRuntime:
     def find_own(self, container: str, run_id: str, run_dir: str) -> str:
         """As `Runtime.find_own`."""
         facts = self._inspect(container)
-        return str(facts.get("Id") or "") if _read_owner(facts) == (run_id, run_dir) else ""
+        return str(facts.get("Id") or "") if _is_of(facts, run_id, run_dir) else ""
 
     def find_init(self, container: ContainerRecord) -> int | None:
         """As `Runtime.find_init`."""
@@ -200,10 +202,16 @@ class OciRuntime:
         return tuple(one for one in found if one is not None)
 
 
-def _read_owner(facts: Mapping[str, Any]) -> tuple[str, str]:
-    """Run and run directory in the labels of an inspected container; empty without our labels."""
-    labels = (facts.get("Config") or {}).get("Labels") or {}
-    return str(labels.get(LABEL_RUN) or ""), str(labels.get(LABEL_DIRECTORY) or "")
+def _read_labels(facts: Mapping[str, Any]) -> Mapping[str, str]:
+    """The labels of an inspected container."""
+    return (facts.get("Config") or {}).get("Labels") or {}
+
+
+def _is_of(facts: Mapping[str, Any], run_id: str, run_dir: str) -> bool:
+    """Whether the labels of an inspected container name this run; its directory may be known by another path now."""
+    labels = _read_labels(facts)
+    found = labels.get(LABEL_DIRECTORY) or ""
+    return labels.get(LABEL_RUN) == run_id and os.path.realpath(found) == os.path.realpath(run_dir)
 
 
 def _leave_digest(image: ImageReference) -> str:

@@ -80,11 +80,11 @@ def read_record(directory: str) -> ContainerRecord | None:
         return None
     if found.init is None or not is_alive(found.init):
         return replace(found, groups=())
-    groups = find_groups(found.init.pid) if found.groups else ()
+    pid = found.init.pid
     # The id, by which the runtime is asked for more, has to be that process's, too.
-    named = ID.fullmatch(found.id) is not None and (not groups or any(found.id in path for path in groups))
-    if named and prove_first(found.init.pid, found.id, f"{directory}/{ROOM}") is not None:
-        return replace(found, groups=groups)
+    named = _is_in_group_of(pid, found.id) if found.groups else ID.fullmatch(found.id) is not None
+    if named and prove_first(pid, found.id, f"{directory}/{ROOM}") is not None:
+        return replace(found, groups=find_groups(pid, found.id) if found.groups else ())
     return replace(found, init=None, groups=())
 
 

@@ -337,7 +337,7 @@ class ContainerControl:
         init = prove_first(pid, self.record.id, self.room.path)
         if init is None:
             return False
-        groups = inside.find_groups(pid) if self.resolved.own_group else ()
+        groups = inside.find_groups(pid, self.record.id) if self.resolved.own_group else ()
         if self.by_daemon:
             self._be_nice(pid)
         self._commit(replace(self.record, init=init, groups=groups))
@@ -350,7 +350,7 @@ class ContainerControl:
         """Priority and CPUs of what a daemon starts are the daemon's; what is started from now on inherits ours."""
         plan = self._containment.plan if self._containment is not None else limits.LimitPlan()
         assert self.record is not None
-        group = inside.open_group(replace(self.record, groups=inside.find_groups(pid)))
+        group = inside.open_group(replace(self.record, groups=inside.find_groups(pid, self.record.id)))
         for problem in limits.apply_to_others({pid, *((group.pids() or ()) if group is not None else ())}, plan):
             self._context.recorder.log(f"in the container: {problem}")
 
