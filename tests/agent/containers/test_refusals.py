@@ -168,6 +168,8 @@ def test_a_daemon_on_another_machine_or_in_a_vm_is_refused(tmp_path: Path, facts
     assert "DOCKER_HOST" in found.remedy
     (tmp_path / "bin" / "info").write_text(json.dumps({"ServerVersion": "28", "KernelVersion": HERE}))
     assert look(wish, environ)[0].level is Level.PASS
+    told = [docker_module.TWO_NUMBERS.sub(r"\1.0", release) for release in ("6.1-x", "6.18.44-fc", "5.15.1.2")]
+    assert told == ["6.1.0-x", "6.18.44-fc", "5.15.1.2"], "as Docker tells them"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ before the command may run. Source: docker(1), docker-create(1), dockerd(8).
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from holdfast.core.container.references import ImageReference
@@ -20,6 +21,8 @@ from .runtime import RuntimeProblem, call_all, parse_json, shorten
 
 GROUPS = ("docker/{id}", "system.slice/docker-{id}.scope")
 """Where the two cgroup drivers put a container when nobody says otherwise."""
+TWO_NUMBERS = re.compile(r"^(\d+\.\d+)(?!\.?\d)")
+"""A kernel's release without a third number, which Docker makes a 0. Source: moby, pkg/parsers/kernel, ParseRelease."""
 ELSEWHERE = "take this box's own daemon (unset DOCKER_HOST; docker context use default), or run holdfast where it is"
 
 
@@ -89,7 +92,7 @@ def _require_here(facts: dict[str, Any]) -> None:
         RuntimeProblem: it is elsewhere.
     """
     theirs, here, system = str(facts.get("KernelVersion") or ""), os.uname().release, str(facts.get("OperatingSystem"))
-    if theirs in ("", here) and "Docker Desktop" not in system:
+    if theirs in ("", here, TWO_NUMBERS.sub(r"\1.0", here)) and "Docker Desktop" not in system:
         return
     why = f"answers from another machine or a VM: {system}, kernel {theirs}; this box has kernel {here}"
     raise RuntimeProblem(why, ELSEWHERE)
