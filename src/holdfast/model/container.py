@@ -105,8 +105,7 @@ class ContainerRecord:
     control group, empty where it has none; `opened`: the gate was opened, so the command runs or ran. `settings` are
     the variables by which its caller steered the runtime: without them another socket or store would be asked.
     `outlived`: its client did not leave when all inside had ended, and was killed: its end says nothing. `lost`: its
-    client has left before the container, which goes on without it. `seal`: this account wrote down `program` and
-    `settings` (`host.container.seal`); the job can write here.
+    client has left before the container, which goes on without it.
     """
 
     runtime: RuntimeName
@@ -121,4 +120,3 @@ class ContainerRecord:
     settings: dict[str, str] = field(default_factory=dict)
     outlived: bool = False
     lost: bool = False
-    seal: str = ""

@@ -1,4 +1,4 @@
-"""What is believed of a container's record and of a pid: the first process by the kernel, what is obeyed by a seal."""
+"""What is believed of a container's record and of a pid: the first process by the kernel's word alone."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.agent.patrol import containers
 from holdfast.agent.view.page.container_view import find_inside, find_living
 from holdfast.host.contain.tree import find_cgroups
-from holdfast.host.container.choose import find_client
 from holdfast.host.container.members import has_living
 from holdfast.host.container.recorded import prove_first, read_record
-from holdfast.host.container.seal import is_sealed, seal_record
 from holdfast.host.process.processes import identify, identify_self, is_alive
 from holdfast.model import wire
 from holdfast.model.container import CONTAINER_RECORD, INNER_ROOM, ROOM, ContainerRecord, RuntimeName
@@ -201,33 +198,3 @@ def test_who_waits_for_what_does_not_end_inside_is_still_its_first_process(attem
             (frozen / "freezer.state").write_text("THAWED")
             wait_until(lambda: not (frozen / "cgroup.procs").read_text(), what="it has ended")
             frozen.rmdir()
-
-
-@pytest.mark.requirement("PROC-03")
-def test_a_program_and_settings_that_the_job_wrote_are_not_obeyed(attempt: Path, tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    place = runs / "r" / "attempts" / "1"
-    place.mkdir(parents=True)
-    (tmp_path / "docker").write_text("#!/bin/sh\n")
-    (tmp_path / "docker").chmod(0o755)
-    environ = {"PATH": str(tmp_path), "HOME": "/root"}
-    own = seal_record(replace(RECORD, program="/opt/docker", settings={"DOCKER_HOST": "unix:///own.sock"}))
-    assert is_sealed(own)
-    assert find_client(own, environ) == ("/opt/docker", {**environ, "DOCKER_HOST": "unix:///own.sock"})
-    mine = (str(tmp_path / "docker"), environ)
-    for forged in (
-        replace(own, program=f"{attempt}/evil"),
-        replace(own, settings={"CONTAINERS_CONF": f"{attempt}/evil.conf"}),
-        replace(own, id=OTHER),
-        replace(own, seal=""),
-    ):
-        assert find_client(forged, environ) == mine
-    # What is known later of it leaves the seal as it is.
-    assert is_sealed(replace(own, init=identify_self(), opened=True))
-    # Nobody is asked by a program of the job's, nor with its settings.
-    seen = tmp_path / "evil-ran"
-    (tmp_path / "evil").write_text(f"#!/bin/sh\ntouch {seen}\n")
-    (tmp_path / "evil").chmod(0o755)
-    commit(place, replace(own, program=str(tmp_path / "evil")))
-    containers.clear_containers(str(runs), dry_run=True)
-    assert not seen.exists()

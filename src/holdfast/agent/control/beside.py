@@ -22,7 +22,7 @@ from holdfast.core.job.environment import FLIGHT_FILES
 from holdfast.core.job.redact import REDACTED
 from holdfast.host.process.processes import read_environ
 from holdfast.model.errors import NoSuchRun, StorageError, UsageError
-from holdfast.model.record import record, replace
+from holdfast.model.record import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -86,11 +86,8 @@ def read_setting(run_dir: str, environ: Mapping[str, str]) -> Setting:
     notices = [] if not view.over else [f"{view.run_id} has ended: no card is held for this command"]
     container = None if view.over or view.reach is not RunReach.HERE else find_living(view.attempt_dir)
     if container is not None and container.opened:
-        from holdfast.host.container.choose import find_client  # lazy: for runs in containers alone
-
-        program, own = find_client(container, environ)
-        inside = replace(container, program=program)
-        return Setting(view.run_id, workdir, own, tuple(notices), inside, _list_left_out(view))
+        own = {**environ, **container.settings}
+        return Setting(view.run_id, workdir, own, tuple(notices), container, _list_left_out(view))
     wish = spec.get("container")
     image = wish.get("image") if isinstance(wish, dict) else None
     # Of a run with an image the kernel has the environment of the runtime's client.

@@ -18,15 +18,20 @@ from holdfast.model.container import CONTAINER_RECORD, ContainerRecord, RuntimeN
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.host.container.runtime import Runtime
-
 FROM_RUNTIMES = (RuntimeName.PODMAN, RuntimeName.DOCKER)
 
 
 def clear_containers(root: str, *, dry_run: bool) -> list[tuple[str, str, str]]:
     """Remove the containers of ended attempts: run, container, and why it could not be (empty: it was)."""
-    records = [one for one in list_records(root) if one.runtime in FROM_RUNTIMES]
-    return list(_clear(root, records, dry_run=dry_run)) if records else []
+    programs = {
+        (record.runtime, record.program, tuple(sorted(record.settings.items())))
+        for record in list_records(root)
+        if record.runtime in FROM_RUNTIMES
+    }
+    found: list[tuple[str, str, str]] = []
+    for name, program, settings in sorted(programs):
+        found += _clear_of(root, name, program, {**os.environ, **dict(settings)}, dry_run=dry_run)
+    return found
 
 
 def list_records(root: str) -> Iterator[ContainerRecord]:
@@ -41,21 +46,13 @@ def list_records(root: str) -> Iterator[ContainerRecord]:
             continue
 
 
-def _clear(root: str, records: list[ContainerRecord], *, dry_run: bool) -> Iterator[tuple[str, str, str]]:
-    from holdfast.host.container.choose import find_client, open_runtime  # lazy: for runs in containers alone
-
-    clients = set()
-    for record in records:
-        program, environ = find_client(record, os.environ)
-        clients.add((record.runtime, program, tuple(sorted(environ.items()))))
-    for name, program, variables in sorted(clients):
-        yield from _clear_of(root, open_runtime(name, program, dict(variables)), dry_run=dry_run)
-
-
-def _clear_of(root: str, runtime: Runtime, *, dry_run: bool) -> Iterator[tuple[str, str, str]]:
+def _clear_of(
+    root: str, name: RuntimeName, program: str, environ: dict[str, str], *, dry_run: bool
+) -> Iterator[tuple[str, str, str]]:
+    from holdfast.host.container.choose import open_runtime  # lazy: for runs in containers alone
     from holdfast.host.container.runtime import RuntimeProblem  # lazy: for runs in containers alone
 
-    name = runtime.name
+    runtime = open_runtime(name, program, environ)
     try:
         listed = runtime.list_ours()
     except RuntimeProblem as error:

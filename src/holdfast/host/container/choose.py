@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.core.container.references import APPTAINER_SCHEMES, ImageReference, read_reference
-from holdfast.model.container import ContainerRecord, ContainerSpec, ResolvedImage, RuntimeName
+from holdfast.model.container import ContainerSpec, ResolvedImage, RuntimeName
 from holdfast.model.record import replace
 
 from .apptainer import Apptainer
 from .docker import Docker
 from .podman import Podman
 from .runtime import RuntimeProblem, find_program
-from .seal import is_sealed
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -32,18 +31,6 @@ def open_runtime(name: RuntimeName, program: str, environ: Mapping[str, str], ro
     if name is RuntimeName.DOCKER:
         return Docker(program, environ)
     return Apptainer(name, program, environ)
-
-
-def find_client(container: ContainerRecord, environ: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """The program of a recorded container's runtime, and the environment in which it is asked about it.
-
-    Both as they are recorded where the record has the seal of this account. Else they are the caller's own: what
-    whoever is inside has written would be obeyed here. A program that is not there fails when it is called.
-    """
-    if is_sealed(container):
-        return container.program, {**environ, **container.settings}
-    program = find_program(container.runtime.value, environ)
-    return container.runtime.value if program is None else os.path.abspath(program), dict(environ)
 
 
 def resolve_image(spec: ContainerSpec, environ: Mapping[str, str]) -> ResolvedImage:

@@ -2,7 +2,7 @@
 
 The record (`container.json`), and the file into which Podman's monitor writes a pid, lie in the run directory, which
 whoever is inside may write to. A daemon in a VM, or on another box, counts in a table of processes of its own. So who
-is inside is the kernel's word alone; what is obeyed on this box needs a `seal`.
+is inside is the kernel's word alone.
 """
 
 from __future__ import annotations

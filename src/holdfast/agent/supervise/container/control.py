@@ -23,11 +23,10 @@ from holdfast.host.clock import monotonic_s, utc_now
 from holdfast.host.contain import limits, members
 from holdfast.host.contain.create import ControlGroup
 from holdfast.host.container import members as inside
-from holdfast.host.container.choose import find_client, open_runtime
+from holdfast.host.container.choose import open_runtime
 from holdfast.host.container.docker import ELSEWHERE, Docker
 from holdfast.host.container.recorded import prove_first, read_record
 from holdfast.host.container.runtime import RuntimeProblem, explain_silence
-from holdfast.host.container.seal import seal_record
 from holdfast.host.files import files
 from holdfast.host.process import pidfd
 from holdfast.host.process.processes import is_alive
@@ -129,11 +128,11 @@ class ContainerControl:
 
     @property
     def _runtime(self) -> Runtime:
-        record, environ = self.record, self._context.environ
-        if record is None:
-            return open_runtime(self.resolved.runtime, self.resolved.program, environ, self.room.path)
-        program, environ = find_client(record, environ)
-        return open_runtime(record.runtime, program, environ, self.room.path)
+        record = self.record
+        name = self.resolved.runtime if record is None else record.runtime
+        program = self.resolved.program if record is None else record.program
+        environ = {**self._context.environ, **({} if record is None else record.settings)}
+        return open_runtime(name, program, environ, self.room.path)
 
     @property
     def by_daemon(self) -> bool:
@@ -176,8 +175,7 @@ class ContainerControl:
         def note(container: str) -> ContainerRecord:
             settings = {name: value for name, value in context.environ.items() if name in SETTINGS}
             kind, program, image, digest = resolved.runtime, resolved.program, resolved.image, resolved.digest
-            made = ContainerRecord(kind, program, container, plan.name, image, digest, settings=settings)
-            record = seal_record(made)
+            record = ContainerRecord(kind, program, container, plan.name, image, digest, settings=settings)
             self._commit(record)
             return record
 
