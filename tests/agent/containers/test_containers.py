@@ -410,18 +410,33 @@ def test_a_kill_for_memory_inside_is_told(drive: Drive, engine: Engine) -> None:
     assert "limits.reached" in found, (found, run.read("exit.json"))
 
 
+ENDS_ITSELF = TRAINER.replace("while True:", "while not os.path.exists('go'):") + "sys.exit(5)"
+
+
 @pytest.mark.slow
-def test_the_daemon_may_be_restarted_under_a_run(drive: Drive, docker: Engine, request: pytest.FixtureRequest) -> None:
+@pytest.mark.requirement("CTR-04", "CTR-05")
+@pytest.mark.parametrize("stopped", [True, False])
+def test_the_daemon_may_be_restarted_under_a_run(
+    drive: Drive, docker: Engine, request: pytest.FixtureRequest, stopped: bool
+) -> None:
     daemon = request.getfixturevalue("daemon")
-    run = start(drive, docker, "python3", "-c", TRAINER)
+    run = start(drive, docker, "python3", "-c", ENDS_ITSELF)
     ready(run)
     container = record_of(run)
     assert container.init is not None
     daemon.stop()
     daemon.start()
-    # Its client has lost it, which ends the run: by our own hand, without the daemon.
-    run.ask()
-    run.ended(UP_S)
+    # Its client has lost it, and the training goes on: its end is its own.
+    wait_until(lambda: run.events("client_lost"), UP_S, what="the client is known to be lost")
+    assert (run.kind(), processes.is_alive(container.init)) == ("running", True)
+    if stopped:
+        run.ask()
+    else:
+        Path(drive.workdir, "go").touch()
+    ended = run.ended(UP_S)
+    assert (ended.outcome, ended.status and ended.status.code) == (
+        (Outcome.STOPPED, 7) if stopped else (Outcome.FAILED, 5)
+    )
     assert not processes.is_alive(container.init)
     assert_removed(run, docker)
 

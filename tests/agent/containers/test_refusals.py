@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 ID = "b" * 64
+HERE = os.uname().release
 INSPECTED = f'[{{"Id": "sha256:{ID}", "Architecture": "amd64", "Config": {{}}}}]'
 STANDS_IN = """#!/bin/sh
 # A docker that answers as told: its words for each verb are files beside it.
@@ -154,6 +156,67 @@ def test_a_daemon_that_hangs_costs_a_deadline(tmp_path: Path, monkeypatch: pytes
     assert "systemctl restart docker" in found.remedy
 
 
+@pytest.mark.requirement("PRE-04")
+@pytest.mark.parametrize(
+    "facts", [{"KernelVersion": "6.10.14-linuxkit"}, {"KernelVersion": HERE, "OperatingSystem": "Docker Desktop"}]
+)
+def test_a_daemon_on_another_machine_or_in_a_vm_is_refused(tmp_path: Path, facts: dict[str, str]) -> None:
+    wish = ContainerSpec(f"x@sha256:{ID}", RuntimeName.DOCKER)
+    environ = stand_in(tmp_path / "bin", info=(json.dumps({"ServerVersion": "28", **facts}), 0))
+    found = the_failure(look(wish, environ))
+    assert f"another machine or a VM: {facts.get('OperatingSystem')}, kernel {facts['KernelVersion']}" in found.evidence
+    assert "DOCKER_HOST" in found.remedy
+    (tmp_path / "bin" / "info").write_text(json.dumps({"ServerVersion": "28", "KernelVersion": HERE}))
+    assert look(wish, environ)[0].level is Level.PASS
+    told = [docker_module.TWO_NUMBERS.sub(r"\1.0", release) for release in ("6.1-x", "6.18.44-fc", "5.15.1.2")]
+    assert told == ["6.1.0-x", "6.18.44-fc", "5.15.1.2"], "as Docker tells them"
+
+
+@pytest.mark.parametrize(
+    ("facts", "there"),
+    [
+        ({}, False),
+        ({"InitBinary": "docker-init", "InitCommit": {"ID": "N/A"}}, False),
+        ({"InitBinary": "docker-init", "InitCommit": {"ID": "de40ad0"}}, True),
+        # Debian's tini tells no commit.
+        ({"InitBinary": "docker-init", "InitCommit": {"ID": ""}}, True),
+    ],
+)
+def test_an_init_program_that_a_daemon_names_and_has_not_is_none(
+    tmp_path: Path, facts: dict[str, object], there: bool
+) -> None:
+    environ = stand_in(tmp_path / "bin", info=(json.dumps({"ServerVersion": "28", **facts}), 0))
+    found = look(ContainerSpec(f"x@sha256:{ID}", RuntimeName.DOCKER), environ)
+    assert ("container.init" not in {finding.id for finding in found}) is there
+
+
+def test_an_image_that_no_registry_has_is_brought_or_built(tmp_path: Path) -> None:
+    environ = stand_in(tmp_path / "bin", image_inspect=("Error: No such image: x", 1))
+    for image in (f"sha256:{ID}", f"localhost/train@sha256:{ID}"):
+        found = the_failure(look(ContainerSpec(image, RuntimeName.DOCKER), environ))
+        assert (
+            found.remedy
+            == f"bring it from where it is: docker save {image} | ssh BOX docker load; or build it on the box"
+        )
+
+
+@pytest.mark.requirement("CTR-07")
+@pytest.mark.parametrize(
+    ("listed", "pinned"),
+    [
+        ([f"mirror.example/x@sha256:{'c' * 64}", f"x@sha256:{'d' * 64}"], f"docker.io/library/x@sha256:{'d' * 64}"),
+        ([f"mirror.example/x@sha256:{'c' * 64}"], f"sha256:{ID}"),
+    ],
+)
+def test_CTR_07_a_digest_of_another_repository_is_not_written_down(
+    tmp_path: Path, listed: list[str], pinned: str
+) -> None:
+    facts = json.dumps([{"Id": f"sha256:{ID}", "RepoDigests": listed}])
+    environ = stand_in(tmp_path / "bin", image_inspect=(facts, 0))
+    moving = the_failure(look(ContainerSpec("docker.io/library/x:1", RuntimeName.DOCKER), environ))
+    assert moving.remedy.startswith(f"write it down: image: {pinned};")
+
+
 def test_an_image_for_another_machine(tmp_path: Path) -> None:
     environ = stand_in(tmp_path / "bin", image_inspect=(INSPECTED.replace("amd64", "riscv64"), 0))
     found = the_failure(look(ContainerSpec(f"x@sha256:{ID}", RuntimeName.DOCKER), environ))
@@ -230,7 +293,11 @@ def test_what_apptainer_has_no_notation_for_is_refused_before_anything_is_leased
     [
         ("write /x: no space left on device", "no space left", "store is full"),
         ("network nosuch not found", "nosuch", "docker network ls"),
-        ('Conflict. The container name "/holdfast-x.1" is already in use by container "c"', "already in use", "docker"),
+        (
+            'Conflict. The container name "/holdfast-x.1" is already in use by container "c"',
+            "already in use",
+            "it is none of holdfast: whoever made holdfast-",
+        ),
     ],
 )
 def test_a_store_that_is_full_and_a_name_that_is_taken(

@@ -114,13 +114,14 @@ def test_a_client_that_stays_when_all_inside_have_ended_is_told_of_until_it_leav
     monkeypatch.setattr(client_watch, "LEAVES_WITHIN_S", 0.01)
     told: list[bool] = []
     first = subprocess.Popen(["sleep", "1000"])
-    watch = client_watch.ClientWatch(loop, lambda: told.append(first.poll() is not None))
+    emptied: list[bool] = []
+    watch = client_watch.ClientWatch(loop, lambda: told.append(first.poll() is not None), lambda: emptied.append(True))
     init = identify(first.pid)
     assert init is not None
     watch.begin(init)
     watch.begin(init)
     first.kill()
     turn(loop, lambda: len(told) > 1)
-    assert all(told)
+    assert (all(told), emptied) == (True, [True])
     watch.end()
     assert not loop.timers.is_armed("client")

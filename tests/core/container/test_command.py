@@ -13,6 +13,7 @@ from holdfast.core.container.command import (
     build_exec_command,
     find_unwritable,
     is_clients_own,
+    name_container,
     split_environment,
 )
 from holdfast.core.container.references import Bind, find_inside, is_card_device, read_bind, read_reference
@@ -71,6 +72,27 @@ def test_CTR_12_no_value_stands_in_the_words_and_no_shell_reads_the_command(runt
     assert {"--init", "--pull=never", "--label=holdfast.run=r"} <= set(words)
     assert "--mount=type=bind,source=/data,target=/data,readonly" in words
     assert "--mount=type=bind,source=/runs/r,target=/runs/r" in words
+
+
+@pytest.mark.requirement("CTR-05")
+def test_runs_of_one_id_in_two_roots_have_containers_of_two_names() -> None:
+    names = {name_container("r", 1, run_dir) for run_dir in ("/a/r", "/b/r", "/a/\udcff")}
+    assert len(names) == 3
+    assert all(name.startswith("holdfast-r.1-") for name in names)
+    assert name_container("r", 1, "/a/r") in names
+
+
+def test_a_name_is_one_image_however_it_is_written_and_some_are_in_no_registry() -> None:
+    for written, whole in (
+        ("train", "docker.io/library/train"),
+        ("org/train:1", "docker.io/org/train"),
+        ("docker.io/train", "docker.io/library/train"),
+        ("registry.example/train", "registry.example/train"),
+        ("localhost:5000/train", "localhost:5000/train"),
+    ):
+        assert (read_reference(written).repository, read_reference(written).is_of_box) == (whole, False)
+    for written in ("localhost/train:1", f"localhost/train@{DIGEST}", DIGEST, "a" * 64):
+        assert read_reference(written).is_of_box
 
 
 def test_a_path_may_have_commas_and_quotes() -> None:

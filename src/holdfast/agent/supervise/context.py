@@ -12,7 +12,6 @@ from holdfast.host.files import files
 from holdfast.host.files.rules_file import read_rules
 from holdfast.host.gpu.allocation import imposed_allocation
 from holdfast.model import wire
-from holdfast.model.container import CONTAINER_RECORD, ContainerRecord
 from holdfast.model.errors import HoldfastError
 from holdfast.model.job import Priority
 from holdfast.model.run import STATES
@@ -45,8 +44,9 @@ class SupervisorContext:
     """Shared by the parts of a supervisor; owns nothing but small counters.
 
     `queued` says that the run is one of the queue; `foreground` how the supervisor stands where it is the place's own
-    process (None: it is on its own); `profile` what is known of the place (None: nothing); `saw_end` that a supervisor,
-    this one or the one before it, saw its job end.
+    process (None: it is on its own); `profile` what is known of the place (None: nothing); `container_init` the first
+    process of the job's container (None: without one, or before it was found); `saw_end` that a supervisor, this one or
+    the one before it, saw its job end.
 
     `rules` are read when first asked for; `rules_problem` is set when they exist and cannot be read: no run starts
     under rules that nobody can see.
@@ -76,6 +76,7 @@ class SupervisorContext:
         self.queued = False
         self.foreground: Foreground | None = None
         self.profile: Profile | None = None
+        self.container_init: ProcessId | None = None
         self.saw_end = True
         self.box: tuple[float, int | None, str | None] | None = None
         self.library: str | None = None
@@ -145,16 +146,6 @@ class SupervisorContext:
             return read_request(self.run_dir, self.generation)
         except (OSError, wire.WireError) as error:
             self.recorder.log(f"{wire.DESIRED} is not readable: {error}")
-            return None
-
-    def read_container_init(self) -> ProcessId | None:
-        """The first process of the job's container; None without one, or before it was found."""
-        if self.spec.container.image is None:
-            return None
-        try:
-            data = files.read_bytes(self.recorder.path(CONTAINER_RECORD))
-            return wire.from_bytes(ContainerRecord, data, CONTAINER_RECORD).init
-        except (OSError, wire.WireError):
             return None
 
     def seen_before(self, desired: RunRequest) -> bool:

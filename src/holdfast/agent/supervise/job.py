@@ -92,7 +92,9 @@ class JobControl:
         self._progress = ShutdownProgress((context.shared(wire.CHECKPOINTS), context.shared(wire.ARTIFACTS)))
         self._stuck = self._keeper_gone = self._keeper_done = self._resumed = False
         self._witness_until = 0.0
-        self._container = None if context.spec.container.image is None else _open_container(context, lease)
+        self._container: ContainerControl | None = None
+        if context.spec.container.image is not None:
+            self._container = _open_container(context, lease, self._on_container_emptied)
 
     @property
     def containment(self) -> Containment | None:
@@ -205,8 +207,8 @@ class JobControl:
         wait_briefly(lambda: not self._awaits_reaping(), WITNESS_PATIENCE_S)
         # Its life first, then the records: a job that ends in between has left one, or is watched as one that lives.
         lived = self._job_lives()
-        status = self.read_status() or self._read_kernel_record()
-        job_alive = lived and status is None
+        status = self.read_status() or (None if self._is_alone() else self._read_kernel_record())
+        job_alive = (lived or self._is_alone()) and status is None
         members_alive = keeper_alive or bool(self._job is not None and members.find_members(self._tree()))
         return Resumed(job_alive=job_alive, members_alive=members_alive, status=status)
 
@@ -263,6 +265,8 @@ class JobControl:
                 join_group(containment.group, self._keeper, self._tree, self._context.recorder.log)
             self._begin_watchdog(containment)
         self.on_status()
+        if self._container is not None and not self._container.lives():
+            self._on_container_emptied()
 
     def change_limits(self, after: JobSpec, *, force: bool) -> None:
         """Hold the running tree by other limits.
@@ -298,7 +302,7 @@ class JobControl:
             self._held_job = pidfd.hold_process(self._job.process)
 
     def read_status(self) -> WaitStatus | None:
-        """The leader's end as it is on file; of a container the command's own. None where there is none."""
+        """The leader's end as it is on file; of a container the command's own. None where there is none (yet)."""
         status = self._context.recorder.read_status()
         return status if status is None or self._container is None else self._container.read_status(status)
 
@@ -317,6 +321,20 @@ class JobControl:
                 self._context.recorder.event("stop_requested", by=request.by, force=False, reason=request.detail)
                 self._context.emit(StopWanted(request))
             self._context.emit(JobExited(status))
+
+    def _is_alone(self) -> bool:
+        """Whether the job is in a container that goes on, or has ended, without the client that is its leader here."""
+        return self._container is not None and self._container.is_alone
+
+    def _on_container_emptied(self) -> None:
+        """All inside have ended; where the client left before, its end tells nothing, and this is the job's."""
+        if not self._is_alone() or self._told_status:
+            return
+        self.on_status()
+        if not self._told_status:
+            self._told_status = True
+            self._context.emit(JobVanished())
+        self._check_empty()
 
     def _on_keeper_gone(self) -> None:
         """Normally the tree is empty now. If the keeper was killed, take its place."""
@@ -384,7 +402,7 @@ class JobControl:
 
     def _settle_unwitnessed(self) -> None:
         """The leader is gone and nobody wrote its status: ask the kernel, else say so."""
-        if self._told_status:
+        if self._told_status or self._is_alone():
             return
         # In this order: whoever reaps it in between leaves the record.
         unreaped = self._awaits_reaping()
@@ -663,10 +681,10 @@ class JobControl:
             self._context.recorder.log(f"control group {group.witness} could not be removed")
 
 
-def _open_container(context: SupervisorContext, lease: Lease) -> ContainerControl:
+def _open_container(context: SupervisorContext, lease: Lease, on_emptied: Callable[[], None]) -> ContainerControl:
     from .container.control import ContainerControl  # lazy: for jobs in containers alone
 
-    return ContainerControl(context, lease)
+    return ContainerControl(context, lease, on_emptied)
 
 
 def _is_unfinished(process: ProcessId) -> bool:

@@ -8,6 +8,7 @@ input, as an env file. Source: docker-create(1), podman-create(1), apptainer-exe
 from __future__ import annotations
 
 import json
+import zlib
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -238,6 +239,9 @@ def build_exec_command(plan: ContainerPlan) -> tuple[str, ...]:
     return (*words, plan.reference, SHELL, ENTER, *plan.command)
 
 
-def name_container(run_id: str, attempt: int) -> str:
-    """The name of an attempt's container: known before it exists, so that one left by a killed start is found."""
-    return f"holdfast-{run_id}.{attempt}"
+def name_container(run_id: str, attempt: int, run_dir: str) -> str:
+    """The name of an attempt's container: known before it exists, so that one left by a killed start is found.
+
+    Runs of two roots, or of two accounts that share a daemon, may have one id: the end stands for the directory.
+    """
+    return f"holdfast-{run_id}.{attempt}-{zlib.crc32(run_dir.encode(errors='surrogateescape')):08x}"

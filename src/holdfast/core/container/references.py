@@ -48,6 +48,19 @@ class ImageReference:
         """Whether the same words may be another image tomorrow."""
         return not self.path and not self.digest
 
+    @property
+    def is_of_box(self) -> bool:
+        """Whether no registry has it under this name: an image's own id, or the name of one that was made on a box."""
+        return self.name.startswith("localhost/") or _ID.fullmatch(self.name) is not None
+
+    @property
+    def repository(self) -> str:
+        """The name with its registry, as a runtime completes it. Source: distribution/reference, splitDockerDomain."""
+        host, slash, rest = self.name.partition("/")
+        if not slash or not (set(host) & set(".:") or host == "localhost"):
+            host, rest = "docker.io", self.name
+        return f"{host}/{rest if '/' in rest or host != 'docker.io' else f'library/{rest}'}"
+
 
 def looks_like_file(text: str) -> bool:
     """Whether an image is meant as a path."""

@@ -50,7 +50,10 @@ class Apptainer:
         """As `Runtime.describe_pull`."""
         if image.is_file:
             return f"{self.name.value} pull {image.path} docker://NAME@sha256:..."
-        leaf = image.name.rpartition("/")[2] or "image"
+        leaf = image.name.rpartition("/")[2].rpartition(":")[2] or "image"
+        if image.is_of_box:
+            here = f"bring it from where it is: podman save --output {leaf}.tar {image.name}"
+            return f"{here}; then {self.name.value} build {leaf}.sif docker-archive:{leaf}.tar, and image: {leaf}.sif"
         source = image.text if "://" in image.text else f"docker://{image.text}"
         return f"{self.name.value} pull {leaf}.sif {source}, then image: {leaf}.sif"
 
@@ -76,6 +79,11 @@ class Apptainer:
         """Told by the run's own control group."""
         del container
         return False
+
+    def find_own(self, container: str, run_id: str, run_dir: str) -> str:
+        """There is none but while it runs."""
+        del container, run_id, run_dir
+        return ""
 
     def remove(self, container: str) -> None:
         """Nothing is left of one that has ended."""

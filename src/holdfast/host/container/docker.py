@@ -6,6 +6,8 @@ before the command may run. Source: docker(1), docker-create(1), dockerd(8).
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Any
 
 from holdfast.core.container.references import ImageReference
@@ -13,11 +15,15 @@ from holdfast.host.files.filesystems import read_mounts
 from holdfast.model.container import ContainerRecord, ResolvedImage, RuntimeName
 from holdfast.model.record import replace
 
-from .oci import OciRuntime, is_first
+from .oci import OciRuntime
+from .recorded import is_first
 from .runtime import RuntimeProblem, call_all, parse_json, shorten
 
 GROUPS = ("docker/{id}", "system.slice/docker-{id}.scope")
 """Where the two cgroup drivers put a container when nobody says otherwise."""
+TWO_NUMBERS = re.compile(r"^(\d+\.\d+)(?!\.?\d)")
+"""A kernel's release without a third number, which Docker makes a 0. Source: moby, pkg/parsers/kernel, ParseRelease."""
+ELSEWHERE = "take this box's own daemon (unset DOCKER_HOST; docker context use default), or run holdfast where it is"
 
 
 class Docker(OciRuntime):
@@ -36,7 +42,7 @@ class Docker(OciRuntime):
             found,
             rootless="rootless" in options,
             own_group=facts.get("CgroupDriver") != "none",
-            init=bool(facts.get("InitBinary")),
+            init=_has_init(facts),
             version=str(facts.get("ServerVersion") or ""),
         )
 
@@ -45,6 +51,7 @@ class Docker(OciRuntime):
         if not isinstance(facts, dict) or not facts.get("ServerVersion"):
             errors = facts.get("ServerErrors") if isinstance(facts, dict) else None
             raise RuntimeProblem(shorten(" ".join(map(str, errors)) if errors else text), self.explain(text))
+        _require_here(facts)
         return facts
 
     def explain(self, words: str) -> str:
@@ -63,8 +70,32 @@ class Docker(OciRuntime):
         return next((pid for group in groups if (pid := _find_first(group)) is not None), None)
 
     def ask_init(self, container: ContainerRecord) -> int | None:
-        """The same by the daemon's own word: slower, and right wherever it put the container."""
+        """The same by the daemon's own word: slower, and right wherever it put the container, also on another box."""
         return super().find_init(container)
+
+
+def _has_init(facts: dict[str, Any]) -> bool:
+    """Whether the daemon has an init program: it names one that is not there, too, with a commit of "N/A".
+
+    The commit is empty for one that is there and does not tell it (Debian's tini). Source: moby, daemon/info_unix.go.
+    """
+    commit = facts.get("InitCommit")
+    return bool(facts.get("InitBinary")) and not (isinstance(commit, dict) and commit.get("ID") == "N/A")
+
+
+def _require_here(facts: dict[str, Any]) -> None:
+    """Refuse a daemon that is on another machine, or in a VM on this one: cards, paths and processes are not its own.
+
+    Another kernel proves that; the same one proves nothing, and its first process is looked at when it runs.
+
+    Raises:
+        RuntimeProblem: it is elsewhere.
+    """
+    theirs, here, system = str(facts.get("KernelVersion") or ""), os.uname().release, str(facts.get("OperatingSystem"))
+    if theirs in ("", here, TWO_NUMBERS.sub(r"\1.0", here)) and "Docker Desktop" not in system:
+        return
+    why = f"answers from another machine or a VM: {system}, kernel {theirs}; this box has kernel {here}"
+    raise RuntimeProblem(why, ELSEWHERE)
 
 
 def _find_first(group: str) -> int | None:

@@ -10,18 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from holdfast.host.contain.group import ControlGroup
-from holdfast.host.contain.members import Member, RunTree
 from holdfast.host.contain.namespaces import read_namespace
 from holdfast.host.contain.tree import find_cgroups
-from holdfast.host.files import files
 from holdfast.host.process import pidfd
 from holdfast.host.process.processes import is_alive, read_stat
 from holdfast.host.process.table import read_inner_pids
-from holdfast.model import wire
-from holdfast.model.container import CONTAINER_RECORD, ContainerRecord
+from holdfast.model.container import ContainerRecord
 from holdfast.model.record import replace
+
+if TYPE_CHECKING:
+    from holdfast.host.contain.members import Member, RunTree
 
 MONITOR = "conmon"
 """Source: conmon(8); Podman's parent of a container's first process."""
@@ -29,21 +30,16 @@ STARTERS = ("starter", "apptainer", "singularity", "Apptainer", "Singularity")
 """Source: apptainer, cmd/starter; "Apptainer runtime parent" is what it calls itself."""
 
 
-def read_record(directory: str) -> ContainerRecord | None:
-    """The container of the attempt in `directory`; None where none was created, or its record cannot be read."""
-    try:
-        return wire.from_bytes(ContainerRecord, files.read_bytes(f"{directory}/{CONTAINER_RECORD}"), CONTAINER_RECORD)
-    except (OSError, wire.WireError):
-        return None
+def find_groups(pid: int, container: str) -> tuple[str, ...]:
+    """The directories of a process's control group, v2 first, where it is the container's own: named by its id.
 
-
-def find_groups(pid: int) -> tuple[str, ...]:
-    """The directories of a process's control group, v2 first, where that is another one than ours."""
+    In a hierarchy in which its runtime makes none, the group is the one of the runtime's daemon or client.
+    """
     ours, theirs = find_cgroups(), find_cgroups(pid)
     known = {place.path for place in (*ours.v1, *([ours.unified] if ours.unified else ()))}
     places = (*([theirs.unified] if theirs.unified else ()), *theirs.v1)
-    found = dict.fromkeys(place.path for place in places if place.exact and place.path not in known)
-    return tuple(path for path in found if not _is_above(path, known))
+    found = dict.fromkeys(place.path for place in places if place.exact and container in place.path)
+    return tuple(path for path in found if path not in known and not _is_above(path, known))
 
 
 def _is_above(path: str, known: Iterable[str]) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 from holdfast.core.container.command import ContainerPlan, build_create_command, build_env_file, split_environment
 from holdfast.core.container.references import REGISTRY, ImageReference
 from holdfast.host.clock import monotonic_s
-from holdfast.host.process.processes import read_stat
 from holdfast.model.container import (
     LABEL_ATTEMPT,
     LABEL_DIRECTORY,
@@ -19,7 +18,9 @@ from holdfast.model.container import (
     ResolvedImage,
     RuntimeName,
 )
+from holdfast.model.record import replace
 
+from .recorded import is_first
 from .runtime import ASK_S, CREATE_S, FoundContainer, RuntimeProblem, call, parse_json, shorten
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
@@ -79,7 +80,7 @@ class OciRuntime:
             image=image.text,
             # By its own id: between now and the start a tag may be moved.
             reference=identity,
-            digest=image.digest or _read_digest(facts) or f"sha256:{identity}",
+            digest=image.digest or _read_digest(facts, image) or f"sha256:{identity}",
             entrypoint=tuple(map(str, config.get("Entrypoint") or ())),
             environment=dict(entry.partition("=")[::2] for entry in config.get("Env") or ()),
             user=str(config.get("User") or ""),
@@ -87,7 +88,11 @@ class OciRuntime:
 
     def describe_pull(self, image: ImageReference) -> str:
         """As `Runtime.describe_pull`."""
-        return f"{self.name.value} pull {image.text.removeprefix(REGISTRY)}"
+        name = image.text.removeprefix(REGISTRY)
+        if image.is_of_box:
+            runtime = self.name.value
+            return f"bring it from where it is: {runtime} save {name} | ssh BOX {runtime} load; or build it on the box"
+        return f"{self.name.value} pull {name}"
 
     def explain(self, words: str) -> str:
         """What to do about what the runtime said."""
@@ -110,30 +115,54 @@ class OciRuntime:
             container = text.strip().splitlines()[-1].strip() if code == 0 and text.strip() else ""
             if len(container) == 64:
                 return container
-            if not any(words in text.lower() for words in TAKEN) or not self._remove_leftover(plan):
+            if not any(words in text.lower() for words in TAKEN):
                 break
+            if remedy := self._clear_name(plan):
+                raise RuntimeProblem(shorten(text), remedy)
         raise RuntimeProblem(shorten(text), self.explain(text))
 
-    def _remove_leftover(self, plan: ContainerPlan) -> bool:
-        """Remove a container of our name that an earlier start of this very attempt left and nobody runs in."""
+    def _clear_name(self, plan: ContainerPlan) -> str:
+        """Remove a container of our name that an earlier start of this very attempt left and nobody runs in.
+
+        Where it is another one: whose it is and who removes it.
+        """
         facts = self._inspect(plan.name)
-        labels = (facts.get("Config") or {}).get("Labels") or {}
-        ours = labels.get(LABEL_RUN) == plan.run_id and labels.get(LABEL_DIRECTORY) == plan.run_dir
-        if not ours or (facts.get("State") or {}).get("Running"):
-            return False
-        self.remove(plan.name)
-        return True
+        if not facts:
+            return f"see whose it is: {self.name.value} ps --all --filter name={plan.name}"
+        if not _is_of(facts, plan.run_id, plan.run_dir):
+            labels = _read_labels(facts)
+            if not labels.get(LABEL_RUN):
+                return f"it is none of holdfast: whoever made {plan.name} removes it, or gives it another name"
+            return (
+                f"it is the container of {labels[LABEL_RUN]} in {labels.get(LABEL_DIRECTORY)}, and that run's to remove"
+            )
+        if (facts.get("State") or {}).get("Running"):
+            return "an earlier start of this attempt still runs in it: holdfast reconcile"
+        self.remove(str(facts.get("Id") or plan.name))
+        return ""
 
     def _inspect(self, container: str, within_s: float = ASK_S) -> dict[str, Any]:
+        """What the runtime knows of a container; empty where there is none.
+
+        Raises:
+            RuntimeProblem: it does not say.
+        """
         code, text = call([self.program, "container", "inspect", container], self.environ, within_s=within_s)
+        if code != 0 and not any(words in text.lower() for words in ABSENT):
+            raise RuntimeProblem(shorten(text), self.explain(text))
         found = parse_json(text) if code == 0 else None
         return found[0] if isinstance(found, list) and found and isinstance(found[0], dict) else {}
+
+    def find_own(self, container: str, run_id: str, run_dir: str) -> str:
+        """As `Runtime.find_own`."""
+        facts = self._inspect(container)
+        return str(facts.get("Id") or "") if _is_of(facts, run_id, run_dir) else ""
 
     def find_init(self, container: ContainerRecord) -> int | None:
         """As `Runtime.find_init`."""
         state = self._inspect(container.id).get("State") or {}
         pid = state.get("Pid") if isinstance(state, dict) else None
-        return pid if isinstance(pid, int) and pid > 0 and read_stat(pid) is not None else None
+        return pid if isinstance(pid, int) and pid > 0 else None
 
     def signal(self, container: str, number: int) -> None:
         """As `Runtime.signal`."""
@@ -173,19 +202,33 @@ class OciRuntime:
         return tuple(one for one in found if one is not None)
 
 
+def _read_labels(facts: Mapping[str, Any]) -> Mapping[str, str]:
+    """The labels of an inspected container."""
+    return (facts.get("Config") or {}).get("Labels") or {}
+
+
+def _is_of(facts: Mapping[str, Any], run_id: str, run_dir: str) -> bool:
+    """Whether the labels of an inspected container name this run; its directory may be known by another path now."""
+    labels = _read_labels(facts)
+    found = labels.get(LABEL_DIRECTORY) or ""
+    return labels.get(LABEL_RUN) == run_id and os.path.realpath(found) == os.path.realpath(run_dir)
+
+
 def _leave_digest(image: ImageReference) -> str:
     """An image without its digest, which names the one for another machine."""
     return f"{image.name}:{image.tag}" if image.tag else image.name
 
 
-def _read_digest(facts: Mapping[str, object]) -> str:
-    """The digest of the manifest where the runtime knows one."""
+def _read_digest(facts: Mapping[str, object], image: ImageReference) -> str:
+    """The digest of the manifest where the runtime knows one; of the image's own repository, as each has its own."""
     direct = facts.get("Digest")
     if isinstance(direct, str) and direct.startswith("sha256:"):
         return direct
-    repositories = facts.get("RepoDigests")
-    if isinstance(repositories, list) and repositories and isinstance(repositories[0], str):
-        return repositories[0].rpartition("@")[2]
+    listed = facts.get("RepoDigests")
+    for entry in map(str, listed) if isinstance(listed, list) else ():
+        name, _, digest = entry.partition("@")
+        if replace(image, name=name).repository == image.repository:
+            return digest
     return ""
 
 
@@ -208,14 +251,3 @@ def read_pid_file(path: str) -> int | None:
     except (OSError, UnicodeDecodeError):
         return None
     return int(text) if text.isdigit() and is_first(int(text)) else None
-
-
-def is_first(pid: int) -> bool:
-    """Whether a process is the first of a PID namespace below ours. Source: proc_pid_status(5), NSpid."""
-    try:
-        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
-            line = next((line for line in file if line.startswith("NSpid:")), "")
-    except OSError:
-        return False
-    inner = line.split()[1:]
-    return len(inner) > 1 and inner[-1] == "1"

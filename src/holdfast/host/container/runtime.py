@@ -74,7 +74,10 @@ class Runtime(Protocol):
         """
 
     def find_init(self, container: ContainerRecord) -> int | None:
-        """The host pid of its first process; None when it does not run (yet)."""
+        """The pid of its first process as the runtime tells it; None when it does not run (yet).
+
+        That it is this box's, and this container's, is for `recorded.prove_first` to say.
+        """
 
     def signal(self, container: str, number: int) -> None:
         """Have the runtime signal the container's first process.
@@ -97,8 +100,15 @@ class Runtime(Protocol):
             RuntimeProblem: it does not say.
         """
 
+    def find_own(self, container: str, run_id: str, run_dir: str) -> str:
+        """The id of the container of that name or id, if its labels name this run; else, or without one, empty.
+
+        Raises:
+            RuntimeProblem: it gives no answer.
+        """
+
     def remove(self, container: str) -> None:
-        """End and remove a container; one that is not there is removed.
+        """End and remove a container, by its id: a name may be another's. One that is not there is removed.
 
         Raises:
             RuntimeProblem: it may still be there.

@@ -145,7 +145,7 @@ def test_a_lease_is_taken_over_with_our_record_not_with_that_of_who_wrote_our_ru
     spec = JobSpec("t", ("x",), "/", gpus=GpuRequest(1))
     context = SimpleNamespace(
         spec=spec, rules=Rules(), environ=isolated_environment, recorder=recorder, run_id=ours.run_id, attempt=1,
-        loop=Turned(), read_container_init=lambda: None,
+        loop=Turned(), container_init=None,
     )  # fmt: skip
     lease = CardLease(cast("SupervisorContext", context), lambda: None)
     lease.resume(Starting("", (CARDS[0],), keeper=identify_self()))
@@ -169,7 +169,7 @@ def test_LEASE_17_a_run_is_taken_over_by_what_it_recorded_not_by_where_its_succe
     recorder = SimpleNamespace(log=pytest.fail, read_manifest=lambda: {"allocation": given}, event=lambda _: None)
     context = SimpleNamespace(
         spec=JobSpec("t", ("x",), "/", gpus=GpuRequest(1)), rules=Rules(), environ=environ, recorder=recorder,
-        run_id=record(1).run_id, attempt=1, run_dir="", loop=Turned(), read_container_init=lambda: None,
+        run_id=record(1).run_id, attempt=1, run_dir="", loop=Turned(), container_init=None,
     )  # fmt: skip
     lease = CardLease(cast("SupervisorContext", context), lambda: None)
     lease.resume(Starting("", (CARDS[0],), keeper=identify_self()))

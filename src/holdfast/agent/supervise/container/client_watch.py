@@ -21,11 +21,11 @@ LEAVES_WITHIN_S = 60.0
 
 
 class ClientWatch:
-    """One watch; calls `then` when the client is late, again and again."""
+    """One watch; calls `emptied` when all inside have ended, and `then` when the client is late, again and again."""
 
-    def __init__(self, loop: Loop, then: Callable[[], None]) -> None:
+    def __init__(self, loop: Loop, then: Callable[[], None], emptied: Callable[[], None]) -> None:
         """Nobody is watched before `begin`."""
-        self._loop, self._then = loop, then
+        self._loop, self._then, self._emptied = loop, then, emptied
         self._held: pidfd.HeldProcess | None = None
         self._begun = False
 
@@ -43,6 +43,7 @@ class ClientWatch:
     def _on_empty(self) -> None:
         self._let_go()
         self._await_client()
+        self._emptied()
 
     def _await_client(self) -> None:
         self._loop.timers.arm("client", LEAVES_WITHIN_S, self._tell)

@@ -24,11 +24,12 @@ from holdfast.host.contain import limits, members
 from holdfast.host.contain.create import ControlGroup
 from holdfast.host.container import members as inside
 from holdfast.host.container.choose import open_runtime
-from holdfast.host.container.docker import Docker
+from holdfast.host.container.docker import ELSEWHERE, Docker
+from holdfast.host.container.recorded import prove_first, read_record
 from holdfast.host.container.runtime import RuntimeProblem, explain_silence
 from holdfast.host.files import files
 from holdfast.host.process import pidfd
-from holdfast.host.process.processes import identify
+from holdfast.host.process.processes import is_alive
 from holdfast.model import wire
 from holdfast.model.container import (
     CONTAINER_RECORD,
@@ -70,6 +71,8 @@ HELD_BY_RUNTIMES = ("memory", "swap", "cpus", "cpu_weight", "tasks")
 FIRST_LOOK_S, LAST_LOOK_S = 0.01, 0.1
 ASK_AFTER_S = 0.5
 """Where the first process was not found by its control group in this time, the runtime is asked."""
+HERE_WITHIN_S = 10.0
+"""After that the process that a daemon names is not about to get its root any more: it is none of this box's."""
 UP_WITHIN_S = 120.0
 """From `start` to a first process: a daemon that takes longer hangs."""
 MONITOR_WITHIN_S = 2.0
@@ -77,19 +80,22 @@ WORDS_WITHIN_S = 0.1
 CREATED_WITHIN_S = 200.0
 """Longer than a runtime's calls of one creation have together, each of which ends its client: the last resort."""
 FROM_RUNTIMES = (RuntimeName.PODMAN, RuntimeName.DOCKER)
+CLIENT_LOST = "it left before the container, which goes on; what the job prints from now on is not kept"
 
 
 class ContainerControl:
     """One attempt's container; `comes_up` until its gate was opened or it failed.
 
-    Emits `JobStarted` when its gate was opened, `StartFailed` when it did not come up.
+    Emits `JobStarted` when its gate was opened, `StartFailed` when it did not come up; `on_emptied` is called when all
+    inside have ended.
     """
 
-    def __init__(self, context: SupervisorContext, lease: Lease) -> None:
+    def __init__(self, context: SupervisorContext, lease: Lease, on_emptied: Callable[[], None]) -> None:
         """Nothing exists before `create`; `record` is what an earlier supervisor of the attempt left."""
         self._context, self._lease = context, lease
         self.room = Room(context.recorder.path(ROOM))
-        self.record = inside.read_record(context.directory)
+        self.record = read_record(context.directory)
+        context.container_init = None if self.record is None else self.record.init
         self._resolved: ResolvedImage | None = None
         self._work: Child | None = None
         self._containment: Containment | None = None
@@ -99,7 +105,7 @@ class ContainerControl:
         self.removal = ContainerRemoval(context)
         self._requests = RuntimeRequests(context)
         self._client: ProcessId | None = None
-        self._client_watch = ClientWatch(context.loop, self.settle)
+        self._client_watch = ClientWatch(context.loop, self.settle, on_emptied)
         self._when_made: Callable[[], None] | None = None
         self._notices: Inotify | None = None
         self.argv: tuple[str, ...] = ()
@@ -210,7 +216,7 @@ class ContainerControl:
         )
 
     def _commit(self, record: ContainerRecord) -> None:
-        self.record = record
+        self.record, self._context.container_init = record, record.init
         self._context.recorder.commit(CONTAINER_RECORD, wire.to_bytes(record))
 
     def _fail(self, why: str, remedy: str, *, code: str = "container", exit_code: int = 71) -> None:
@@ -316,18 +322,20 @@ class ContainerControl:
 
         def heard(pid: object) -> None:
             self._work = None
-            if isinstance(pid, int) and self.record is not None and self.record.init is None:
-                self._note_init(pid)
+            if not isinstance(pid, int) or self.record is None or self.record.init is not None:
+                return
+            if not self._note_init(pid) and monotonic_s() - self._began_s > HERE_WITHIN_S:
+                self._fail(f"it says that it runs, and process {pid} here is another's", ELSEWHERE)
 
         self._work = self._context.loop.run_child(lambda: runtime.ask_init(record), heard, heard)
 
     def _note_init(self, pid: int) -> bool:
         """Commit who is inside, to our record and to the lease's, before anything of the user's runs."""
         assert self.record is not None
-        init = identify(pid)
+        init = prove_first(pid, self.record.id, self.room.path)
         if init is None:
             return False
-        groups = inside.find_groups(pid) if self.resolved.own_group else ()
+        groups = inside.find_groups(pid, self.record.id) if self.resolved.own_group else ()
         if self.by_daemon:
             self._be_nice(pid)
         self._commit(replace(self.record, init=init, groups=groups))
@@ -340,7 +348,7 @@ class ContainerControl:
         """Priority and CPUs of what a daemon starts are the daemon's; what is started from now on inherits ours."""
         plan = self._containment.plan if self._containment is not None else limits.LimitPlan()
         assert self.record is not None
-        group = inside.open_group(replace(self.record, groups=inside.find_groups(pid)))
+        group = inside.open_group(replace(self.record, groups=inside.find_groups(pid, self.record.id)))
         for problem in limits.apply_to_others({pid, *((group.pids() or ()) if group is not None else ())}, plan):
             self._context.recorder.log(f"in the container: {problem}")
 
@@ -405,7 +413,7 @@ class ContainerControl:
 
     def signal_tree(self, tree: members.RunTree, number: int) -> int:
         """For a keeper without a supervisor: signal what is left, inside and around; how many there were."""
-        self.record = inside.read_record(self._context.directory)
+        self.record = read_record(self._context.directory)
         found = [one for one in members.find_members(self.complete(tree)) if one.process.pid != os.getpid()]
         chosen = found if number == signal.SIGKILL else self.choose_gentle(found)
         members.signal_members(chosen, number)
@@ -419,7 +427,7 @@ class ContainerControl:
 
     def press(self, number: int, *, refused: bool) -> None:
         """All inside were signalled, but for those whom the kernel has `refused`: have the runtime do what is left."""
-        if self.record is not None and self.record.runtime in FROM_RUNTIMES:
+        if self.record is not None and self.record.runtime in FROM_RUNTIMES and self.lives():
             self._requests.end(self._runtime, self.record, number, refused=refused)
 
     def settle(self) -> None:
@@ -442,14 +450,30 @@ class ContainerControl:
         """Whether anything may be inside."""
         return self.record is not None and inside.has_living(self.record)
 
-    def read_status(self, status: WaitStatus) -> WaitStatus:
+    def read_status(self, status: WaitStatus) -> WaitStatus | None:
         """The leader's end as the command's own: what its client says is one number, what was written inside is exact.
 
-        A client that was ended by a signal says nothing of the command, which goes on without it.
+        A client that was ended by a signal says nothing of the command, and ends the run. One that leaves by itself
+        before the container, because its daemon was restarted, says nothing either: the command goes on without it, and
+        its end, None until then, is what was written inside.
         """
-        if self.record is None or (status.code is None and not self.record.outlived):
+        record = self.record
+        if record is None or (status.code is None and not record.outlived):
             return status
-        return self.room.read_end(status) or self.room.read_convention(status, opened=self.record.opened)
+        end = self.room.read_end(status)
+        if end is None and record.opened and not record.lost and record.init is not None and is_alive(record.init):
+            self._commit(replace(record, lost=True))
+            self._context.recorder.event(
+                "client_lost", runtime=record.runtime, id=record.id, status=status.describe(), why=CLIENT_LOST
+            )
+        if self.is_alone:
+            return None if end is None else replace(end, ended_at=self.room.read_end_time(after=status.ended_at))
+        return end or self.room.read_convention(status, opened=record.opened)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it goes on, or has ended, without its client."""
+        return self.record is not None and self.record.lost
 
     def find_stop(self, status: WaitStatus) -> StopRequest | None:
         """Who stopped it past holdfast, as its first process saw; a place that signals all of a run tells us itself."""
@@ -464,7 +488,7 @@ class ContainerControl:
 
     def ask_memory(self, then: Callable[[bool], None]) -> None:
         """Call `then` with whether the kernel killed inside for want of memory."""
-        if self.record is None or not self.record.groups:
+        if self.record is None or self.record.runtime not in FROM_RUNTIMES:
             then(False)
         else:
             self._requests.ask_memory(self._runtime, self.record, self.room, then)
@@ -496,7 +520,7 @@ class ContainerControl:
             self._remove_now()
 
     def _remove_now(self) -> None:
-        name = name_container(self._context.run_id, self._context.attempt)
+        name = name_container(self._context.run_id, self._context.attempt, self._context.run_dir)
         self.removal.begin(self._runtime, name if self.record is None else self.record.id)
 
 

@@ -70,7 +70,7 @@ def plan_container(  # noqa: PLR0917 - all that a container is made of, once
     _refuse_unsayable(resolved.runtime, environment, binds)
     return ContainerPlan(
         runtime=resolved.runtime,
-        name=name_container(context.run_id, context.attempt),
+        name=name_container(context.run_id, context.attempt, context.run_dir),
         run_id=context.run_id,
         attempt=context.attempt,
         run_dir=context.run_dir,

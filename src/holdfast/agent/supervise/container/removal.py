@@ -31,12 +31,14 @@ class ContainerRemoval:
         self._context.loop.timers.arm("removal", WITHIN_S, lambda: self._end("no answer in time"))
 
     def begin(self, runtime: Runtime, container: str) -> None:
-        """Remove a container of that id or name."""
+        """Remove the container of that id or name, if it is this run's: another's may have the name."""
         self._container = container
+        run_id, run_dir = self._context.run_id, self._context.run_dir
 
         def work() -> object:
             try:
-                runtime.remove(container)
+                if found := runtime.find_own(container, run_id, run_dir):
+                    runtime.remove(found)
             except RuntimeProblem as error:
                 return f"{error.why}; {error.remedy}"
             return ""

@@ -14,7 +14,7 @@ import signal
 import stat
 from typing import TYPE_CHECKING
 
-from holdfast.host.clock import parse_utc
+from holdfast.host.clock import epoch_s, format_utc, parse_utc, utc_now
 from holdfast.host.files import files
 from holdfast.host.files.inotify import CREATE, MODIFY, MOVED_TO, Inotify
 from holdfast.model.container import ENTER_PY, ENTER_SH, GATE, HELD, INNER_STATUS, SAID, RuntimeName
@@ -186,6 +186,14 @@ class Room:
     def read_end(self, status: WaitStatus) -> WaitStatus | None:
         """`status` with the exact end of the command; None where none was written."""
         return read_inner_end(self.read(INNER_STATUS), status)
+
+    def read_end_time(self, *, after: str) -> str:
+        """When the exact end was written, as ISO 8601 UTC; not before `after`, and not later than now."""
+        try:
+            written = os.lstat(f"{self.path}/{INNER_STATUS}").st_mtime
+        except OSError:
+            return utc_now()
+        return max(after, format_utc(min(written, epoch_s())))
 
     def read_convention(self, status: WaitStatus, *, opened: bool) -> WaitStatus:
         """`status` by the shell's convention, 128 + the signal's number, of a command that ran without a Python."""

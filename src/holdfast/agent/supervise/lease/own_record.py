@@ -85,4 +85,4 @@ def list_holders(context: SupervisorContext, state: State) -> tuple[ProcessId, .
     known: list[ProcessId | None] = []
     if isinstance(state, (Starting, Running, Stopping, Finalizing)):
         known += [state.keeper, None if state.job is None else state.job.process]
-    return tuple(process for process in (*known, context.read_container_init()) if process is not None)
+    return tuple(process for process in (*known, context.container_init) if process is not None)
