@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +52,9 @@ def first_process(
         pid = first_child(process.pid)
         wait_until(lambda: Path(f"/proc/{pid}/comm").read_text() == "sleep\n", what="it runs")
         yield pid
-        # One that has changed its account outlives who has made it.
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            # One that has changed its account outlives who has made it.
+            os.kill(pid, signal.SIGKILL)
     finally:
         process.kill()
         process.wait()
