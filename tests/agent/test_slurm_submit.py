@@ -123,7 +123,7 @@ def test_a_time_limit_is_refused_where_no_partition_that_is_named_has_it(program
             ("short,long", "120", ""),
             ("short,long", "300", "beyond that of partition long, 4h00m"),
             ("short,endless", "300", ""),
-            ("", "300", ""),
+            ("", "300", "beyond that of partition short, 1h00m"),
         )
     ):
         options = {"time": time, **({"partition": named} if named else {})}

@@ -255,7 +255,7 @@ def test_what_slurm_refuses_leaves_no_run_and_says_what_to_do(lab: Lab) -> None:
     for said, words, code in (
         ("partition=nope", "Invalid partition name", 78),
         ("gres=gpu:9", "node configuration is not available", 78),
-        ("time=120", "Slurm would never start it: PartitionTimeLimit", 78),
+        ("time=120", "the time limit 2h00m is beyond that of partition low, 1h00m", 78),
         ("signal=USR1@300", "signal=USR1@300 is no warning", 64),
         ("array=1-3", "--array is holdfast's own", 64),
         ("not an option=1", "no option of sbatch", 64),

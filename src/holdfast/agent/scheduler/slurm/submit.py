@@ -163,8 +163,8 @@ def _refuse_beyond_partition(run_dir: str) -> None:
             hint="ask for fewer, or another partition: `sinfo -s` shows them",
         )
     limits = [(one.max_time_s, one.name) for one in meant if one.max_time_s is not None]
-    # Of several Slurm takes one that has the time. Without any it may be the site that chooses (job_submit).
-    if "partition" not in asked or wanted_s is None or len(limits) < len(meant):
+    # Of several Slurm takes one that has the time.
+    if wanted_s is None or len(limits) < len(meant):
         return
     most_s, name = max(limits, default=(wanted_s, ""))
     if wanted_s > most_s:
