@@ -17,6 +17,8 @@ INNER_ROOM = "/run/holdfast"
 GATE, HELD, SAID, INNER_STATUS, ENTER_SH, ENTER_PY = "gate", "held", "said", "status", "enter.sh", "enter.py"
 """Files of the room: the FIFO that holds the command, the FIFO that is held open from outside as long as anybody lives
 who can end the container, what the first program said, how the command ended, programs."""
+INNER_HOME = "HOLDFAST_INNER_HOME"
+"""By which `ENTER_SH` is told the job's HOME where the runtime takes none from its caller (Apptainer)."""
 QUESTION, ANSWER = "framework.py", "framework"
 """Files of the room: the program by which torch is asked for the cards, and what it said."""
 SETTINGS = frozenset(
@@ -35,6 +37,10 @@ class RuntimeName(str, Enum):
     DOCKER = "docker"
     APPTAINER = "apptainer"
     SINGULARITY = "singularity"
+
+
+FOR_FILES = (RuntimeName.APPTAINER, RuntimeName.SINGULARITY)
+"""Those whose image is a file, and whose containers are our own descendants under our own account."""
 
 
 class ContainerUser(str, Enum):

@@ -17,6 +17,7 @@ import pytest
 from holdfast.model.container import ContainerSpec
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.job import GpuOptions
+from holdfast.model.record import replace
 from holdfast.model.run import Outcome
 from tests.agent.containers.test_containers import TRAINER
 
@@ -54,21 +55,38 @@ def sandbox(
 @pytest.mark.requirement("CTR-01", "CTR-02")
 @pytest.mark.parametrize("sandbox", ["apptainer", "singularity"], indirect=True)
 def test_CTR_01_the_environment_inside_is_the_declared_one(
-    drive: Drive, sandbox: tuple[ContainerSpec, dict[str, str]]
+    drive: Drive, sandbox: tuple[ContainerSpec, dict[str, str]], tmp_path: Path
 ) -> None:
     image, environ = sandbox
+    (tmp_path / "theirs").mkdir()
+    leaks = {"SURPRISE": "stays outside", "http_proxy": "theirs", "NO_PROXY": "theirs"}
+    for name in ("APPTAINER", "SINGULARITY"):
+        leaks |= {f"{name}_BIND": str(tmp_path / "theirs"), f"{name}ENV_LEAK": "theirs", f"{name}ENV_HOME": "/theirs"}
     run = drive(
-        "python3", "-c", FACTS, container=image,
-        environ={**environ, "SURPRISE": "stays outside"}, env={"MODE": "a 'b'\nc"},
+        "python3", "-c", FACTS, container=image, environ={**environ, **leaks}, env={"MODE": "a 'b'\nc"}
     )  # fmt: skip
     ended = run.ended()
     assert ended.outcome is Outcome.SUCCEEDED, run.output() + run.log().encode()
     with open(f"{run.run_dir}/artifacts/facts.json", encoding="utf-8") as file:
         inside = json.load(file)
-    named = {"HOME", "USER", "LOGNAME", "PATH", "PWD", "OLDPWD", "_", "SHLVL", "LC_CTYPE", "APPTAINER_CONTAINER"}
+    named = {"HOME", "USER", "LOGNAME", "PATH", "PWD", "OLDPWD", "_", "SHLVL", "LC_CTYPE", "APPTAINER_CONTAINER", "LANG"}
     named |= {"NVIDIA_VISIBLE_DEVICES", "HOLDFAST_LEASE_DIR", "HOLDFAST_MACHINE_ID"}
     assert set(inside) - named == {*run.read("manifest.json")["environment_added"], "MODE"} - named
-    assert inside["MODE"] == "a 'b'\nc"
+    assert (inside["MODE"], inside["HOME"]) == ("a 'b'\nc", "/tmp")
+    assert "Overriding HOME" not in run.log()
+    assert not os.path.exists(f"{image.image}{tmp_path}/theirs"), "a bind of the caller's went in"
+
+
+@pytest.mark.requirement("CTR-01")
+@pytest.mark.parametrize("network", ["host", "none"])
+def test_CTR_01_a_job_without_network_has_none(
+    drive: Drive, sandbox: tuple[ContainerSpec, dict[str, str]], network: str
+) -> None:
+    look = "import os; open(os.environ['HOLDFAST_RUN_DIR'] + '/artifacts/net', 'w').write(os.readlink('/proc/self/ns/net'))"
+    run = drive("python3", "-c", look, container=replace(sandbox[0], network=network), environ=sandbox[1])
+    assert run.ended().outcome is Outcome.SUCCEEDED, run.output() + run.log().encode()
+    with open(f"{run.run_dir}/artifacts/net", encoding="ascii") as file:
+        assert (file.read() == os.readlink("/proc/self/ns/net")) == (network == "host")
 
 
 TORCH = """

@@ -17,7 +17,14 @@ from holdfast.core.rules.rules import Rules
 from holdfast.host.container import docker as docker_module
 from holdfast.host.container.runtime import call_all
 from holdfast.model import wire
-from holdfast.model.container import CONTAINER_RECORD, ContainerRecord, ContainerSpec, RuntimeName
+from holdfast.model.container import (
+    CONTAINER_RECORD,
+    ContainerRecord,
+    ContainerSpec,
+    ContainerUser,
+    EntryPoint,
+    RuntimeName,
+)
 from holdfast.model.errors import UsageError
 from holdfast.model.finding import Finding, Level
 from holdfast.model.gpu import GpuRequest
@@ -286,6 +293,29 @@ def test_what_apptainer_has_no_notation_for_is_refused_before_anything_is_leased
             check_jobs(spec, [NewJob("one")], environ)
     assert the_failure(look(image, environ, data=(f"{tmp_path}/a,b",))).id == "container.paths"
     assert look(image, environ)[0].level is Level.PASS
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "words"),
+    [
+        ({"network": "lab"}, "container.network", "no network by name"),
+        ({"user": ContainerUser.IMAGE}, "container.user", "your own account"),
+        ({"entrypoint": EntryPoint.KEEP}, "container.entrypoint", "gets no command"),
+    ],
+)
+def test_what_apptainer_cannot_do_is_refused_and_not_left_out(
+    tmp_path: Path, changes: dict[str, Any], name: str, words: str
+) -> None:
+    (tmp_path / "apptainer").write_text("#!/bin/sh\n")
+    (tmp_path / "apptainer").chmod(0o755)
+    (tmp_path / "train.sif").write_text("x")
+    image = ContainerSpec(str(tmp_path / "train.sif"))
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    found = the_failure(look(replace(image, **changes), environ))
+    assert (found.id, words in found.evidence) == (name, True)
+    assert look(replace(image, network="none"), environ)[0].level is Level.PASS
+    shm = look(replace(image, shm_bytes=1 << 30), environ)
+    assert [(one.id, one.level) for one in shm[1:]] == [("container.shm", Level.WARN)]
 
 
 @pytest.mark.parametrize(

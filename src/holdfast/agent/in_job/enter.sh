@@ -4,6 +4,8 @@
 # file of the image is read (CTR-09). With a Python 3 in the image enter.py does it: that one also reaps, looks at the
 # cards' device files and writes down the exact end.
 room=/run/holdfast
+# Apptainer sets a HOME of its own, and takes none from its caller.
+if [ -n "${HOLDFAST_INNER_HOME-}" ]; then HOME=$HOLDFAST_INNER_HOME; export HOME; unset HOLDFAST_INNER_HOME; fi
 if python=$(command -v python3 2>/dev/null); then exec "$python" -I -S "$room/enter.py" "$@"; fi
 say() { printf '%s\n' "$*" >>"$room/said"; }
 say "python none"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.model.container import (
     ENTER_SH,
+    FOR_FILES,
     INNER_ROOM,
     LABEL_ATTEMPT,
     LABEL_DIRECTORY,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 SHELL = "/bin/sh"
 ENTER = f"{INNER_ROOM}/{ENTER_SH}"
 ENV_FILE = "/dev/stdin"
+HOST_NETWORK, NO_NETWORK = "host", "none"
 CPU_PERIOD_SHARES = 1024
 """What docker calls 1024 shares is a weight of 100. Source: runc, ConvertCPUSharesToCgroupV2Value."""
 # Variables by which the clients of the runtimes, or the loader, steer themselves: a job's value of one goes into the
@@ -46,6 +48,14 @@ CLIENTS_OWN_PREFIXES = (
     *("DOCKER_", "CONTAINER_", "CONTAINERS_", "PODMAN_", "BUILDAH_", "STORAGE_", "XDG_", "DBUS_", "LD_", "SSL_"),
     *("APPTAINER", "SINGULARITY", "REGISTRY_", "NOTIFY_", "http", "https", "HTTP", "HTTPS", "NO_PROXY", "LC_"),
 )
+
+# What the clients of Apptainer and Singularity put inside without being told to, `--cleanenv` or not. Source:
+# apptainer, internal/pkg/util/env/clean.go.
+PROXIES = frozenset(
+    name for scheme in ("http", "https", "ftp", "all", "no") for name in (f"{scheme}_proxy", f"{scheme.upper()}_PROXY")
+)
+# Each option of theirs has a variable (`APPTAINER_BIND`); these say where their own files are, or how much they print.
+STEERING = ("TMPDIR", "CACHEDIR", "LOCALCACHEDIR", "CONFIGDIR", "DISABLE_CACHE", "MESSAGELEVEL", "NOCOLOR", "SILENT")
 
 
 class DeviceGrant(str, Enum):
@@ -92,7 +102,7 @@ class ContainerPlan:
     groups: tuple[str, ...] = ()
     rootless: bool = False
     init: bool = True
-    network: str = "host"
+    network: str = HOST_NETWORK
     limits: Limits | None = None
     ulimits: tuple[tuple[str, str], ...] = ()
     pty: bool = False
@@ -103,6 +113,14 @@ class ContainerPlan:
 def is_clients_own(name: str) -> bool:
     """Whether a variable would change what the runtime's client does."""
     return name in CLIENTS_OWN or name.startswith(CLIENTS_OWN_PREFIXES)
+
+
+def goes_into_apptainer(name: str) -> bool:
+    """Whether a variable of its caller would change what is inside, beside what the job's plan says."""
+    prefix, _, rest = name.partition("_")
+    if prefix in ("APPTAINER", "SINGULARITY"):
+        return rest not in STEERING
+    return prefix in ("APPTAINERENV", "SINGULARITYENV") or name in PROXIES
 
 
 def split_environment(values: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
@@ -119,7 +137,7 @@ def find_unwritable(values: Mapping[str, str]) -> list[str]:
 
 def find_unbindable(runtime: RuntimeName, paths: Iterable[str]) -> list[str]:
     """The paths that a runtime's notation for binds has no way to say."""
-    if runtime not in (RuntimeName.APPTAINER, RuntimeName.SINGULARITY):
+    if runtime not in FOR_FILES:
         return []
     return sorted({path for path in paths if set(path) & set(",:")})
 
@@ -233,6 +251,7 @@ def build_exec_command(plan: ContainerPlan) -> tuple[str, ...]:
     """
     words = ["exec", "--containall", "--cleanenv", "--no-home", "--pid", f"--pwd={plan.workdir}"]
     words += ["--no-init"] if not plan.init else []
+    words += ["--net", "--network=none"] if plan.network == NO_NETWORK else []
     words += ["--nv"] if plan.cards.how is DeviceGrant.VARIABLE else []
     for bind in plan.binds:
         words.append(f"--bind={bind.source}:{bind.target}:{'rw' if bind.writable else 'ro'}")

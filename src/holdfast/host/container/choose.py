@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.core.container.references import APPTAINER_SCHEMES, ImageReference, read_reference
-from holdfast.model.container import ContainerSpec, ResolvedImage, RuntimeName
+from holdfast.model.container import FOR_FILES, ContainerSpec, ResolvedImage, RuntimeName
 from holdfast.model.record import replace
 
 from .apptainer import Apptainer
@@ -18,7 +18,6 @@ from .runtime import RuntimeProblem, find_program
 if TYPE_CHECKING:
     from .runtime import Runtime
 
-FOR_FILES = (RuntimeName.APPTAINER, RuntimeName.SINGULARITY)
 FOR_NAMES = (RuntimeName.PODMAN, RuntimeName.DOCKER)
 """Podman first: its processes descend from our keeper, and it needs no daemon."""
 PACKAGES = {RuntimeName.PODMAN: "podman", RuntimeName.DOCKER: "docker.io", RuntimeName.APPTAINER: "apptainer"}

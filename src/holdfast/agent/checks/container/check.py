@@ -12,13 +12,13 @@ import re
 from collections.abc import Iterator
 
 from holdfast.agent.checks.context import CheckContext, failed, passed, warned
-from holdfast.core.container.command import find_unbindable
+from holdfast.core.container.command import HOST_NETWORK, NO_NETWORK, find_unbindable
 from holdfast.core.container.references import ImageReference, is_card_device, read_bind, read_reference
 from holdfast.host.container.choose import resolve_image
 from holdfast.host.container.runtime import RuntimeProblem
 from holdfast.host.files import files
 from holdfast.model import wire
-from holdfast.model.container import ContainerUser, ResolvedImage, RuntimeName
+from holdfast.model.container import FOR_FILES, ContainerSpec, ContainerUser, EntryPoint, ResolvedImage, RuntimeName
 from holdfast.model.finding import Finding
 
 OF_CARDS = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
@@ -103,12 +103,28 @@ def _check_image(situation: CheckContext, text: str) -> Iterator[Finding]:
         seen = f"{resolved.runtime.value} takes no path with a comma or a colon"
         yield failed("container.paths", paths[0][:200], seen, "rename it, or take podman or docker")
         return
+    if resolved.runtime in FOR_FILES and (unheeded := list(_list_unheeded(spec, resolved.runtime.value))):
+        yield from unheeded
+        return
     if situation.image_record:
         files.commit(situation.image_record, wire.to_bytes(resolved))
     yield passed("image", text, f"{resolved.digest} in {resolved.runtime.value}: {resolved.why}")
     if image.is_moving:
         yield warned("image.tag", text, f"a moving tag, now {resolved.digest}", f"image: {_pin(image, resolved)}")
     yield from _warn(situation, resolved)
+
+
+def _list_unheeded(spec: ContainerSpec, name: str) -> Iterator[Finding]:
+    """What Apptainer and Singularity have no way to do for an account without root."""
+    if spec.network not in (HOST_NETWORK, NO_NETWORK):
+        seen = f"{name} gives an account without root no network by name"
+        yield failed("container.network", spec.network, seen, "network: host or none; or podman, docker")
+    if spec.user is ContainerUser.IMAGE:
+        seen = f"{name} runs everything as your own account"
+        yield failed("container.user", spec.user.value, seen, "leave `user` out; or take podman or docker")
+    if spec.entrypoint is EntryPoint.KEEP:
+        seen = f"{name} has an image's entry point as a script of its own, which gets no command"
+        yield failed("container.entrypoint", spec.entrypoint.value, seen, "write its program before the command")
 
 
 def _list_paths(situation: CheckContext) -> Iterator[str]:
@@ -140,6 +156,9 @@ def _warn(situation: CheckContext, resolved: ResolvedImage) -> Iterator[Finding]
         user = resolved.user or "root"
         seen = f"the image's user ({user}) may be unable to write to the run directory, or leave files of root there"
         yield warned("container.user", resolved.user or "root", seen, "container: {user: host}")
-    if situation.spec.gpus.wanted and resolved.runtime in (RuntimeName.APPTAINER, RuntimeName.SINGULARITY):
+    if spec.shm_bytes is not None and resolved.runtime in FOR_FILES:
+        seen = f"{name} makes a /dev/shm of its own size: half of the memory, whatever shm says"
+        yield warned("container.shm", name, seen, "leave `shm` out; or take podman or docker")
+    if situation.spec.gpus.wanted and resolved.runtime in FOR_FILES:
         seen = f"{name} puts all cards of the box in; that the job takes the leased ones rests on a variable"
         yield warned("container.cards", name, seen, "runtime: podman or docker gives exactly the leased ones")

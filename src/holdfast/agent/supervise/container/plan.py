@@ -13,6 +13,7 @@ from holdfast.core.container.command import (
     DeviceGrant,
     find_unbindable,
     find_unwritable,
+    goes_into_apptainer,
     name_container,
 )
 from holdfast.core.container.references import Bind, find_inside, read_bind
@@ -22,7 +23,7 @@ from holdfast.host.container.runtime import find_program
 from holdfast.host.files.secret_files import secrets_directory
 from holdfast.host.lease.area import open_area
 from holdfast.host.process.processes import user_name
-from holdfast.model.container import INNER_ROOM, ContainerUser, EntryPoint, ResolvedImage, RuntimeName
+from holdfast.model.container import FOR_FILES, INNER_HOME, INNER_ROOM, ContainerUser, EntryPoint, ResolvedImage, RuntimeName
 from holdfast.model.errors import HoldfastError, PreflightFailed
 from holdfast.model.gpu import InventorySource
 from holdfast.model.profile import HOOK, VARIABLES
@@ -97,13 +98,16 @@ def plan_container(  # noqa: PLR0917 - all that a container is made of, once
 def build_client_environment(plan: ContainerPlan, caller: Mapping[str, str]) -> dict[str, str]:
     """The environment of the runtime's client that stays beside the job: the caller's, with the marks of the run.
 
-    Apptainer has the job's from there, too, under other names. Source: apptainer's "environment and metadata".
+    Apptainer has the job's from there, too, under other names; of its caller's own what goes inside stays out. Source:
+    apptainer, internal/pkg/util/env/clean.go.
     """
     found = {**caller, **{name: plan.environment[name] for name in ("HOLDFAST_RUN_ID", "HOLDFAST_ATTEMPT")}}
-    if plan.runtime in (RuntimeName.APPTAINER, RuntimeName.SINGULARITY):
-        prefix = "APPTAINERENV_" if plan.runtime is RuntimeName.APPTAINER else "SINGULARITYENV_"
-        found |= {f"{prefix}{name}": value for name, value in plan.environment.items()}
-    return found
+    if plan.runtime not in FOR_FILES:
+        return found
+    found = {name: value for name, value in found.items() if not goes_into_apptainer(name)}
+    prefix = f"{plan.runtime.value.upper()}ENV_"
+    inside = {(INNER_HOME if name == "HOME" else name): value for name, value in plan.environment.items()}
+    return found | {f"{prefix}{name}": value for name, value in inside.items()}
 
 
 def _refuse_unsayable(runtime: RuntimeName, environment: Mapping[str, str], binds: tuple[Bind, ...]) -> None:
