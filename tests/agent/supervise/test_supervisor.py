@@ -7,10 +7,12 @@ import signal
 
 import pytest
 
+from holdfast.host.clock import utc_now
+from holdfast.host.files import files
 from holdfast.host.process import pidfd, processes
 from holdfast.host.process.signals import STOPS, SURVIVED
 from holdfast.model import wire
-from holdfast.model.run import Outcome, RequestKind
+from holdfast.model.run import Outcome, PlaceGone, RequestKind
 from tests.agent.driving import Drive, job
 from tests.waiting import wait_until
 
@@ -56,6 +58,17 @@ def test_PROC_04_a_signal_to_the_supervisor_stops_the_tree(drive: Drive, number:
     assert end.status.signal == signal.SIGTERM, "it was sent on to the tree"
     assert end.request is not None
     assert signal.Signals(number).name in end.request.by
+    run.assert_gone()
+
+
+def test_a_run_whose_place_somebody_takes_for_gone_ends_there(drive: Drive) -> None:
+    run = drive(*job("ignore_term"))
+    run.ready()
+    word = PlaceGone("Slurm", utc_now(), "its node does not answer", run.state().box)
+    files.commit(run.path(wire.GONE), wire.to_bytes(word))
+    end = run.ended()
+    assert (end.outcome, end.request and end.request.detail) == (Outcome.PREEMPTED, word.reason)
+    assert [event["by"] for event in run.events("taken_for_gone")] == ["Slurm"]
     run.assert_gone()
 
 

@@ -157,7 +157,8 @@ class Supervisor:
         me = identify_self()
         untaken = isinstance(self._state.state, Created) and self._state.supervisor is None
         # Of one that nobody has taken up a scheduler may say that its job is over.
-        resumed = not untaken or self._recorder.read_gone() is not None
+        self._was_gone = self._recorder.read_gone() is not None
+        resumed = not untaken or self._was_gone
         self._state = replace(self._state, supervisor=me, version=self._state.version + 1)
         self._recorder.commit_state(self._state)
         if resumed:
@@ -500,7 +501,7 @@ class Supervisor:
 
     def _poll_directory(self, every_s: float) -> None:
         self._mend_state()
-        for name in (wire.DESIRED, wire.STATUS, wire.CHECKPOINT_WANTED, wire.LIMITS_WANTED):
+        for name in (wire.DESIRED, wire.STATUS, wire.CHECKPOINT_WANTED, wire.LIMITS_WANTED, wire.GONE):
             self._on_file(name)
         self._loop.timers.arm("poll", every_s, lambda: self._poll_directory(every_s))
 
@@ -513,6 +514,16 @@ class Supervisor:
             self._saving.look(self._state.state)
         elif name == wire.LIMITS_WANTED:
             self._change_limits()
+        elif name == wire.GONE:
+            self._heed_gone()
+
+    def _heed_gone(self) -> None:
+        """End the run where somebody takes our place for gone: what goes on elsewhere must not write beside it."""
+        gone = None if self._was_gone else self._recorder.read_gone()
+        if gone is not None:
+            self._was_gone = True
+            self._recorder.event("taken_for_gone", by=gone.by, reason=gone.reason)
+            self._emit(StopWanted(StopRequest(StopCause.PREEMPTION, gone.by, force=True, detail=gone.reason)))
 
     def _change_limits(self) -> None:
         """Do what somebody wants of the limits; deadlines that were moved are watched anew."""
