@@ -160,9 +160,14 @@ def test_a_restart_gives_up_nothing_that_the_run_was_to_begin_after(programs: Pr
     assert programs.count("sbatch") == 0
     assert SlurmScheduler().begin_again(run_dir, job, ()) == "1"
     assert "#SBATCH --dependency=singleton" in programs.read_script(1)
+    plain = replace(job, slurm={})
+    assert SlurmScheduler().begin_again(run_dir, plain, ("5",)) == "2"
+    assert "#SBATCH --dependency=afterok:5" in programs.read_script(2)
+    assert SlurmScheduler().begin_again(run_dir, plain, ()) == "3"
+    assert "dependency" not in programs.read_script(3), "what it waited for is done"
     # What was recorded before such a warning was refused is refused when it is handed in again.
     old = SlurmRecord("x", "y", {"signal": "USR1@300"}, job_id="9")
     Path(run_dir, "slurm.json").write_bytes(wire.to_bytes(old))
     with pytest.raises(UsageError, match="hears and goes on after"):
-        SlurmScheduler().begin_again(run_dir, replace(job, slurm={}), ())
-    assert SlurmScheduler().begin_again(run_dir, replace(job, slurm={"signal": "B:USR1@300"}), ()) == "2"
+        SlurmScheduler().begin_again(run_dir, plain, ())
+    assert SlurmScheduler().begin_again(run_dir, replace(job, slurm={"signal": "B:USR1@300"}), ()) == "4"

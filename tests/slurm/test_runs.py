@@ -164,6 +164,18 @@ def test_SLM_11_scancel_while_a_warned_run_saves_is_a_stop_and_nothing_is_put_ba
     assert lab.slurm.wait_for(run.job, "CANCELLED")["Restarts"] == "0"
 
 
+@pytest.mark.requirement("SLM-11")
+def test_SLM_11_a_save_that_outlasts_the_scancel_of_a_warned_run_is_ended_by_us_and_on_record(lab: Lab) -> None:
+    (lab.code / "train.py").write_text(SAVES_SLOWLY)
+    run = lab.submit("--slurm", "signal=B:USR1@200")
+    run.wait_begun()
+    lab.slurm.call("scancel", "--batch", "--signal=USR1", run.job)
+    wait_until(lambda: "saving" in run.output(), what="it saves")
+    lab.slurm.call("scancel", run.job)
+    wait_until((run.path / "attempts/1/exit.json").exists, what="its end is on record")
+    assert (run.exit()["outcome"], run.exit()["exit_code"], run.exit()["status"]["signal"]) == ("stopped", 130, 9)
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.requirement("SLM-03")
 def test_a_run_that_saves_nothing_is_put_back_twice_and_goes_on_when_somebody_asks_for_it(lab: Lab) -> None:

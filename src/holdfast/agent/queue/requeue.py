@@ -18,10 +18,10 @@ from holdfast.agent.control.job.code import renew_code
 from holdfast.agent.control.run_lock import hold_run_lock
 from holdfast.agent.plan.placement import read_placement
 from holdfast.agent.view.observe import list_begun, observe_run
-from holdfast.agent.view.retries import read_reached_step, read_requeue, read_retry
+from holdfast.agent.view.retries import read_or_empty, read_reached_step, read_requeue, read_retry
 from holdfast.agent.view.run_view import is_never_taken
 from holdfast.agent.view.source_change import find_change_within
-from holdfast.core.queue.requeue import MemoryFailure, RequeueFacts, count_in_row, decide_requeue
+from holdfast.core.queue.requeue import MOST_ATTEMPTS_READ, MemoryFailure, RequeueFacts, count_in_row, decide_requeue
 from holdfast.host.clock import utc_now
 from holdfast.host.files import files
 from holdfast.host.gpu.allocation import imposed_allocation
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 
 LOOK_WITHIN_S = 10.0
 READING_S = 10.0
-MOST_ATTEMPTS_READ = 20
-"""So many of the newest attempts are looked at for progress; more than the bound on attempts in a row."""
 
 
 def settle_requeue(run_dir: str) -> Requeue:
@@ -143,7 +141,7 @@ def _find_alive(view: RunView) -> str:
 def _gather(view: RunView) -> RequeueFacts:
     end = view.end
     request = None if end is None else end.request
-    verdict = _read(f"{view.attempt_dir}/{wire.VERDICT}").get("verdict")
+    verdict = read_or_empty(f"{view.attempt_dir}/{wire.VERDICT}").get("verdict")
     refusal = None if end is None else end.refusal
     kind = _member(FailureClass, view.exit.get("failure_class"))
     decided = read_retry(view.run_dir, view.attempt)
@@ -221,9 +219,3 @@ def _find_fixed(view: RunView, spec: JobSpec) -> str:
 def _member(kind: type[Any], value: object) -> Any:  # noqa: ANN401 - a member of that enum, or None
     return next((member for member in kind if member.value == value), None)
 
-
-def _read(path: str) -> dict[str, Any]:
-    try:
-        return wire.parse_object(files.read_bytes(path), path)
-    except (OSError, wire.WireError):
-        return {}

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.agent.requests import read_request
-from holdfast.agent.view.retries import read_retry
+from holdfast.agent.view.retries import read_requeue, read_retry
 from holdfast.core.rules.rules import Rules
 from holdfast.host.files import files
 from holdfast.host.files.rules_file import read_rules
@@ -91,7 +91,8 @@ class SupervisorContext:
         """Why the attempt was begun: the reason of this supervisor, or, where it took over, what was decided before."""
         if self.reason != "adopt":
             return self.reason
-        if os.path.exists(f"{wire.attempt_dir(self.run_dir, self.attempt - 1)}/{wire.REQUEUE}"):
+        decided = read_requeue(self.run_dir, self.attempt - 1)
+        if decided is not None and decided.again:
             return "requeue"
         return "retry" if read_retry(self.run_dir, self.attempt - 1).get("retry") else self.reason
 

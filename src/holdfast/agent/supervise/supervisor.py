@@ -71,7 +71,7 @@ from .job import JobControl
 from .lease.lease import Lease
 from .limits_request import LimitsRequests
 from .loop import Loop
-from .plan import build_plan, measure_grace
+from .plan import bound_grace, build_plan, measure_grace
 from .start import bring_up
 from .start.preflight_step import PreflightStep
 from .watch.sampler import HealthSampler
@@ -437,19 +437,26 @@ class Supervisor:
         first = not foreground.heard
         foreground.heard = foreground.heard or number
         told = None if foreground.explain is None else foreground.explain(number)
-        if told is not None and first:
+        if told is not None and (first or foreground.grace_limit_s is None):
             foreground.grace_limit_s = told.kills_in_s
-        if foreground.grace_limit_s is not None and self._leave_by_s is None:
-            self._leave_by_s = monotonic_s() + foreground.grace_limit_s - LEAVING_S
-            left_s = self._loop.timers.left_s(Timer.POSTFLIGHT)
-            if left_s is not None:
-                self._perform(Arm(Timer.POSTFLIGHT, left_s))
+        self._leave_within(foreground.grace_limit_s if told is None or first else told.kills_in_s)
         if told is not None:
             return told.cause
         if number in WARNINGS or (number == signal.SIGTERM and foreground.heard in WARNINGS):
             # Where nobody can be asked, a TERM after a warning is the end that was warned of.
             return StopCause.PREEMPTION
         return foreground.term if number == signal.SIGTERM else StopCause.SIGNAL
+
+    def _leave_within(self, limit_s: float | None) -> None:
+        """The place kills us after so long; a later signal may leave less than an earlier one, as one after a warning."""
+        leave_by_s = None if limit_s is None else monotonic_s() + limit_s - LEAVING_S
+        if leave_by_s is None or (self._leave_by_s is not None and self._leave_by_s <= leave_by_s):
+            return
+        self._leave_by_s = leave_by_s
+        for timer, most_s in ((Timer.POSTFLIGHT, limit_s), (Timer.GRACE, bound_grace(limit_s))):
+            left_s = self._loop.timers.left_s(timer)
+            if left_s is not None and most_s is not None:
+                self._perform(Arm(timer, min(left_s, most_s)))
 
     def _note_ignored(self, number: int) -> None:
         """A signal that asks for nothing here: it is on record once, and the run goes on."""

@@ -25,7 +25,7 @@ def count_automatic(run_dir: str, attempt: int) -> int:
 
 def read_retry(run_dir: str, attempt: int) -> dict[str, Any]:
     """What was decided after an attempt; empty when nothing was, or when it cannot be read."""
-    return _read(f"{wire.attempt_dir(run_dir, attempt)}/{wire.RETRY}")
+    return read_or_empty(f"{wire.attempt_dir(run_dir, attempt)}/{wire.RETRY}")
 
 
 def is_followed(run_dir: str, attempt: int) -> bool:
@@ -54,15 +54,16 @@ def read_requeue(run_dir: str, attempt: int) -> Requeue | None:
 def read_reached_step(run_dir: str, attempt: int) -> int | None:
     """How far an attempt got, for another one to go on from: its newest durable step, else its last step."""
     directory = wire.attempt_dir(run_dir, attempt)
-    beat = wire.clean_heartbeat(_read(f"{directory}/{wire.HEARTBEAT}"))
-    stop = _read(f"{directory}/{wire.EXIT}").get("stop")
+    beat = wire.clean_heartbeat(read_or_empty(f"{directory}/{wire.HEARTBEAT}"))
+    stop = read_or_empty(f"{directory}/{wire.EXIT}").get("stop")
     told = [beat.get("last_durable_step"), stop.get("checkpoint_step") if isinstance(stop, dict) else None]
     durable = [step for step in told if isinstance(step, int) and not isinstance(step, bool)]
     step = max(durable) if durable else beat.get("step")
     return step if isinstance(step, int) and not isinstance(step, bool) else None
 
 
-def _read(path: str) -> dict[str, Any]:
+def read_or_empty(path: str) -> dict[str, Any]:
+    """The object in a file of JSON; empty where it cannot be read."""
     try:
         return wire.parse_object(files.read_bytes(path), path)
     except (OSError, wire.WireError):

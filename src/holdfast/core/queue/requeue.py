@@ -16,8 +16,8 @@ from holdfast.model.run import Outcome
 from holdfast.model.units import format_bytes, format_count
 from holdfast.model.verdict import Confidence, FailureClass
 
-MOST_IN_A_ROW = 3
-"""Attempts in a row that the queue begins although none of them got further than the one before."""
+MOST_IN_A_ROW, MOST_ATTEMPTS_READ = 3, 20
+"""Attempts in a row that are begun although none got further than the one before; how many are looked at for that."""
 
 
 @record

@@ -183,7 +183,7 @@ def _read_slurm(node: Node) -> dict[str, str]:
     try:
         return check_options(stated)
     except UsageError as error:
-        raise PlaceValueError(str(error)) from error
+        raise PlaceValueError(f"{error}; {error.hint}" if error.hint else str(error)) from error
 
 
 def _read_profile(node: Node) -> str:

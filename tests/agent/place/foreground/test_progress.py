@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -85,22 +86,35 @@ def test_three_warned_attempts_without_anything_saved_are_the_last(row: Row) -> 
     assert f"holdfast restart {Path(row.run_dir).name}" in row.judge()
 
 
-def test_a_checkpoint_of_any_of_them_has_it_go_on_and_an_older_one_or_a_log_does_not(row: Row) -> None:
+def test_what_any_of_them_has_saved_has_it_go_on_and_an_older_file_or_a_log_does_not(row: Row) -> None:
     for _ in range(3):
         row.add(WARNED)
     run, name = Path(row.run_dir), Path(row.run_dir).name
     places = (run / "checkpoints/state.json", row.mirror / name / "weights", run / "work/out/last.pt")
-    for path in (*places, row.work / "checkpoint-500/any", row.disk / "x.safetensors"):
+    places += (run / "artifacts/x", row.disk / "state", row.work / "out/checkpoint.pth.tar", row.work / "attempts/m.pkl")
+    for path in places:
         row.write(path, LONG_AGO_NS)
         assert row.judge(), path
         row.write(path, LATELY_NS)
-        if path.parent.name == "checkpoint-500":
-            os.utime(path.parent, ns=(LATELY_NS, LATELY_NS))
         assert not row.judge(), path
         row.write(path, LONG_AGO_NS)
-    for path in (run / "slurm-7.log", run / "checkpoints/.lock", run / "attempts/3/x.pt", row.work / "train.log"):
+    logs = (row.work / "train.log", row.work / "runs/events.out.tfevents.1.box", row.work / "wandb/latest/run.wandb")
+    others = (row.work / "runs/other/run.json", row.work / "runs/other/attempts/1/model.pt")
+    for path in (run / "slurm-7.log", run / "checkpoints/.lock", run / "attempts/3/x.pt", *logs, *others):
         row.write(path, LATELY_NS)
         assert row.judge(), path
+
+
+def test_links_lead_to_where_a_job_saves(row: Row, tmp_path: Path) -> None:
+    for _ in range(3):
+        row.add(WARNED)
+    row.write(tmp_path / "scratch/last.pt", LONG_AGO_NS)
+    (row.work / "out").symlink_to(tmp_path / "scratch")
+    (row.work / "loop").symlink_to(row.work)
+    (row.work / "nowhere").symlink_to(tmp_path / "absent")
+    assert row.judge()
+    row.write(tmp_path / "scratch/last.pt", LATELY_NS)
+    assert not row.judge()
 
 
 def test_a_step_higher_than_that_of_any_attempt_before_is_progress(row: Row) -> None:
@@ -111,6 +125,10 @@ def test_a_step_higher_than_that_of_any_attempt_before_is_progress(row: Row) -> 
     assert not row.judge(), "the second of the row got further than the first of all"
     row.add(WARNED, step=200)
     assert row.judge()
+    for step in (1, 1):
+        row.add(WARNED, generation=5, step=step)
+    row.add(WARNED, generation=5, step=2)
+    assert not row.judge(), "whoever restarted it may have begun from the start"
 
 
 def test_what_somebody_asked_for_begins_a_new_row_and_another_end_ends_one(row: Row) -> None:
@@ -129,12 +147,22 @@ def test_what_somebody_asked_for_begins_a_new_row_and_another_end_ends_one(row: 
     assert not row.judge()
 
 
+def _refuse(path: str) -> None:
+    raise OSError(errno.ESTALE, "Stale file handle", path)
+
+
 def test_what_cannot_be_told_is_no_standstill(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         row.add(WARNED)
+    for number in range(3):
+        row.write(row.work / f"{number}.log", LATELY_NS)
+    for name, value in (("MOST_ENTRIES", 2), ("WITHIN_S", -1.0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(progress, name, value)
+            assert not row.judge(), name
+        assert row.judge()
     with monkeypatch.context() as patch:
-        patch.setattr(progress, "MOST_ENTRIES", 1)
-        assert not row.judge()
-    assert row.judge()
+        patch.setattr(progress.os, "scandir", _refuse)
+        assert not row.judge(), "what cannot be read may hold a checkpoint"
     Path(row.run_dir, "attempts/1", wire.NATIVE).unlink()
     assert not row.judge()

@@ -93,7 +93,8 @@ def _go_on(run_dir: str, place: _Batch) -> None:
     view = observe_run(run_dir)
     if not was_warned(view) or view.desired is not None:
         return
-    why = describe_standstill(view) or place.requeue()
+    standstill = describe_standstill(view)
+    why = standstill if standstill and not place.is_preempted() else place.requeue()
     if not why:
         say(f"job {place.native_id} is put back into the queue; Slurm starts it as the next attempt")
         return
@@ -143,11 +144,16 @@ class _Batch:
         fields = self._ask(ASK_LIMIT_S)
         if not fields and self.end_s is not None and time.time() >= self.end_s:
             return StopCause.DEADLINE
-        if self._is_put_back(fields):
-            return StopCause.PREEMPTION
-        if fields.get("PreemptTime", "None") not in ("None", "Unknown", ""):
+        if self._is_taken(fields):
             return StopCause.PREEMPTION
         return StopCause.DEADLINE if fields.get("Reason") == "TimeLimit" else StopCause.SIGNAL
+
+    def is_preempted(self) -> bool:
+        """Whether another job takes the nodes: that the run got no further is then no fault of its own."""
+        return self._is_taken(self._ask(ASK_LIMIT_S))
+
+    def _is_taken(self, fields: Mapping[str, str]) -> bool:
+        return self._is_put_back(fields) or fields.get("PreemptTime", "None") not in ("None", "Unknown", "")
 
     def _is_put_back(self, fields: Mapping[str, str]) -> bool:
         """Whether Slurm is to start the job again, or has done so."""
@@ -170,7 +176,8 @@ class _Batch:
                 problem = str(error)
             # An answer that came too late for an earlier call has Slurm refuse this one.
             return "" if self._is_put_back(self._ask(ASK_LIMIT_S)) else problem
-        return "somebody ended it after the warning"
+        # A TERM that is held back may be that of a requeue of which the answer got lost.
+        return "" if self._is_put_back(self._ask(ASK_LIMIT_S)) else "somebody ended it after the warning"
 
     def _is_unwanted(self) -> bool:
         """Whether somebody has ended the job, by a signal that the supervisor heard or one that is held back since."""

@@ -105,7 +105,7 @@ class SlurmScheduler:
         """As of `Scheduler.begin_again`."""
         known = read_record(run_dir)
         options = check_options({**(known.options if known is not None else {}), **job.slurm})
-        # One that is recorded may have come of --after.
+        # Of an earlier version one that is recorded may have come of --after.
         if after and "dependency" in check_options(job.slurm):
             hint = "leave dependency out: it waits again for what it was to begin after; or hand it in as another run"
             raise UsageError("the --after of this run and --slurm dependency say the same", hint=hint)

@@ -86,14 +86,14 @@ def prepare_again(run_dir: str, job: JobSpec, after: Sequence[str] = ()) -> Slur
 def _write(run_dir: str, record: SlurmRecord, job: JobSpec, after: Sequence[str]) -> SlurmRecord:
     """Write the script of a run's job, and what is recorded before Slurm hears of it."""
     command = build_command("slurm-batch", "--run", run_dir)
-    # Of this job alone: another one of the run may have others to wait for, or none.
+    # Of this job alone, and not recorded: another one of the run may have others to wait for, or none.
     waits = {"dependency": f"afterok:{':'.join(after)}"} if after else {}
     shown = replace(record, options={**record.options, **waits})
     plan = ScriptPlan(os.path.basename(run_dir), run_dir, shown, job, command, save_s=find_save_s(run_dir))
-    record = note_lead(plan)
+    written = replace(note_lead(plan), options=record.options)
     write_script(run_dir, render_script(plan))
-    write_record(run_dir, record)
-    return record
+    write_record(run_dir, written)
+    return written
 
 
 def submit(run_dir: str, record: SlurmRecord, environ: Mapping[str, str], *, fresh: bool = False) -> SlurmRecord:
