@@ -69,7 +69,19 @@ def test_CTR_01_the_environment_inside_is_the_declared_one(
     assert ended.outcome is Outcome.SUCCEEDED, run.output() + run.log().encode()
     with open(f"{run.run_dir}/artifacts/facts.json", encoding="utf-8") as file:
         inside = json.load(file)
-    named = {"HOME", "USER", "LOGNAME", "PATH", "PWD", "OLDPWD", "_", "SHLVL", "LC_CTYPE", "APPTAINER_CONTAINER", "LANG"}
+    named = {
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "PATH",
+        "PWD",
+        "OLDPWD",
+        "_",
+        "SHLVL",
+        "LC_CTYPE",
+        "APPTAINER_CONTAINER",
+        "LANG",
+    }
     named |= {"NVIDIA_VISIBLE_DEVICES", "HOLDFAST_LEASE_DIR", "HOLDFAST_MACHINE_ID"}
     assert set(inside) - named == {*run.read("manifest.json")["environment_added"], "MODE"} - named
     assert (inside["MODE"], inside["HOME"]) == ("a 'b'\nc", "/tmp")

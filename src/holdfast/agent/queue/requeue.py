@@ -218,4 +218,3 @@ def _find_fixed(view: RunView, spec: JobSpec) -> str:
 
 def _member(kind: type[Any], value: object) -> Any:  # noqa: ANN401 - a member of that enum, or None
     return next((member for member in kind if member.value == value), None)
-

@@ -91,7 +91,12 @@ def test_what_any_of_them_has_saved_has_it_go_on_and_an_older_file_or_a_log_does
         row.add(WARNED)
     run, name = Path(row.run_dir), Path(row.run_dir).name
     places = (run / "checkpoints/state.json", row.mirror / name / "weights", run / "work/out/last.pt")
-    places += (run / "artifacts/x", row.disk / "state", row.work / "out/checkpoint.pth.tar", row.work / "attempts/m.pkl")
+    places += (
+        run / "artifacts/x",
+        row.disk / "state",
+        row.work / "out/checkpoint.pth.tar",
+        row.work / "attempts/m.pkl",
+    )
     for path in places:
         row.write(path, LONG_AGO_NS)
         assert row.judge(), path
@@ -126,8 +131,8 @@ def test_a_step_higher_than_that_of_any_attempt_before_is_progress(row: Row) -> 
     row.add(WARNED, step=200)
     assert row.judge()
     for step in (1, 1):
-        row.add(WARNED, generation=5, step=step)
-    row.add(WARNED, generation=5, step=2)
+        row.add(WARNED, generation=6, step=step)
+    row.add(WARNED, generation=6, step=2)
     assert not row.judge(), "whoever restarted it may have begun from the start"
 
 
@@ -147,8 +152,8 @@ def test_what_somebody_asked_for_begins_a_new_row_and_another_end_ends_one(row: 
     assert not row.judge()
 
 
-def _refuse(path: str) -> None:
-    raise OSError(errno.ESTALE, "Stale file handle", path)
+def _refuse(*_: object, **__: object) -> None:
+    raise OSError(errno.ESTALE, "Stale file handle")
 
 
 def test_what_cannot_be_told_is_no_standstill(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +167,7 @@ def test_what_cannot_be_told_is_no_standstill(row: Row, monkeypatch: pytest.Monk
             assert not row.judge(), name
         assert row.judge()
     with monkeypatch.context() as patch:
-        patch.setattr(progress.os, "scandir", _refuse)
+        patch.setattr(progress, "_look", _refuse)
         assert not row.judge(), "what cannot be read may hold a checkpoint"
     Path(row.run_dir, "attempts/1", wire.NATIVE).unlink()
     assert not row.judge()

@@ -23,7 +23,15 @@ from holdfast.host.container.runtime import find_program
 from holdfast.host.files.secret_files import secrets_directory
 from holdfast.host.lease.area import open_area
 from holdfast.host.process.processes import user_name
-from holdfast.model.container import FOR_FILES, INNER_HOME, INNER_ROOM, ContainerUser, EntryPoint, ResolvedImage, RuntimeName
+from holdfast.model.container import (
+    FOR_FILES,
+    INNER_HOME,
+    INNER_ROOM,
+    ContainerUser,
+    EntryPoint,
+    ResolvedImage,
+    RuntimeName,
+)
 from holdfast.model.errors import HoldfastError, PreflightFailed
 from holdfast.model.gpu import InventorySource
 from holdfast.model.profile import HOOK, VARIABLES
