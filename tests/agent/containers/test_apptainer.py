@@ -35,6 +35,10 @@ import json, os
 json.dump(dict(os.environ), open(os.environ["HOLDFAST_RUN_DIR"] + "/artifacts/facts.json", "w"))
 """
 
+NETWORK = (
+    "import os; open(os.environ['HOLDFAST_RUN_DIR'] + '/artifacts/net', 'w').write(os.readlink('/proc/self/ns/net'))"
+)
+
 
 @pytest.fixture
 def sandbox(
@@ -94,8 +98,7 @@ def test_CTR_01_the_environment_inside_is_the_declared_one(
 def test_CTR_01_a_job_without_network_has_none(
     drive: Drive, sandbox: tuple[ContainerSpec, dict[str, str]], network: str
 ) -> None:
-    look = "import os; open(os.environ['HOLDFAST_RUN_DIR'] + '/artifacts/net', 'w').write(os.readlink('/proc/self/ns/net'))"
-    run = drive("python3", "-c", look, container=replace(sandbox[0], network=network), environ=sandbox[1])
+    run = drive("python3", "-c", NETWORK, container=replace(sandbox[0], network=network), environ=sandbox[1])
     assert run.ended().outcome is Outcome.SUCCEEDED, run.output() + run.log().encode()
     with open(f"{run.run_dir}/artifacts/net", encoding="ascii") as file:
         assert (file.read() == os.readlink("/proc/self/ns/net")) == (network == "host")

@@ -72,7 +72,9 @@ def test_of_what_goes_on_without_a_client_nobody_says_how_it_ended_unless_it_was
 
 
 @pytest.mark.requirement("CTR-05")
-def test_a_supervisor_that_takes_over_knows_that_the_client_is_lost(drive: Drive, docker: StandIn) -> None:
+def test_whoever_takes_over_after_the_client_was_lost_finds_the_end_that_was_written_inside(
+    drive: Drive, docker: StandIn
+) -> None:
     run = drive("python3", "-c", WAITS, container=docker.container, environ=docker.environ)
     init = docker.begin()
     run.running()

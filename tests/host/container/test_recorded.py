@@ -43,10 +43,15 @@ RECORD = ContainerRecord(RuntimeName.DOCKER, "/usr/bin/docker", ID, "holdfast-r.
 
 @contextmanager
 def first_process(
-    room: Path, *, before: tuple[str, ...] = (), inside: tuple[str, ...] = (), unshare: tuple[str, ...] = ()
+    room: Path,
+    *,
+    before: tuple[str, ...] = (),
+    inside: tuple[str, ...] = (),
+    unshare: tuple[str, ...] = (),
+    script: str = INSIDE,
 ) -> Iterator[int]:
     """The first process of a container whose room is `room`: its pid here."""
-    words = [*before, "unshare", *unshare, "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", INSIDE, str(room)]
+    words = [*before, "unshare", *unshare, "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script, str(room)]
     process = subprocess.Popen([*words, *inside, "sleep", "1000"])
     try:
         pid = first_child(process.pid)
@@ -126,16 +131,35 @@ def test_an_account_sees_that_of_what_runs_under_its_own_number_or_in_its_user_n
 
 
 @pytest.mark.requirement("PROC-08")
-def test_of_an_image_s_own_user_below_a_daemon_of_root_its_control_group_has_to_have_the_id(attempt: Path) -> None:
-    room = str(attempt / ROOM)
-
-    def look() -> object:
-        return as_nobody(lambda: [prove_first(pid, one, room) is not None for one in (ID, OTHER, ID[-2:], "")])
+def test_of_an_image_s_own_user_below_a_daemon_of_root_its_mount_table_or_its_control_group_tells(
+    attempt: Path,
+) -> None:
+    def look(room: str) -> object:
+        place, ids = str(attempt / room), (ID, OTHER, ID[-2:], "")
+        return as_nobody(lambda: [prove_first(pid, one, place) is not None for one in ids])
 
     with first_process(attempt / ROOM) as pid:
-        assert look() == [False, False, False, False]
+        assert look(ROOM) == [True, True, True, True]
+        assert look("another") == look("absent") == [False, False, False, False]
         with group_of(pid, f"docker-{ID}.scope"):
-            assert look() == [True, False, False, False]
+            assert look("absent") == [True, False, False, False]
+
+
+@pytest.mark.requirement("PROC-08")
+def test_an_absolute_link_in_an_image_hides_no_room(attempt: Path) -> None:
+    linked = f"""set -e
+mount -t tmpfs none /mnt
+mkdir -p /mnt/var/run/holdfast /mnt/proc
+mount --bind "$0" /mnt/var/run/holdfast
+mkdir /mnt/usr
+mount --rbind /usr /mnt/usr
+for one in bin lib lib64; do [ ! -e /$one ] || ln -s usr/$one /mnt/$one; done
+ln -s {attempt}/nowhere /mnt/run
+exec chroot /mnt "$@"
+"""
+    with first_process(attempt / ROOM, script=linked) as pid:
+        assert prove_first(pid, ID, str(attempt / ROOM)) == identify(pid)
+        assert prove_first(pid, ID, str(attempt / "another")) is None
 
 
 @pytest.mark.requirement("PROC-03", "PROC-08", "LEASE-09")

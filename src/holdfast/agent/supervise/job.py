@@ -194,9 +194,7 @@ class JobControl:
             # Killed between the end and its records: the group still has the last counters, and is still to be removed.
             self._reopen()
         if isinstance(state, Ended) or rebooted:
-            return Resumed(
-                job_alive=False, members_alive=False, status=self._context.recorder.read_status(), rebooted=rebooted
-            )
+            return Resumed(job_alive=False, members_alive=False, status=self.read_status(), rebooted=rebooted)
         if isinstance(state, (Starting, Running, Stopping, Finalizing)) and state.job is not None:
             self._keeper, self._job = state.keeper, state.job
             self._reopen()
@@ -207,8 +205,8 @@ class JobControl:
         wait_briefly(lambda: not self._awaits_reaping(), WITNESS_PATIENCE_S)
         # Its life first, then the records: a job that ends in between has left one, or is watched as one that lives.
         lived = self._job_lives()
-        status = self.read_status() or (None if self._is_alone() else self._read_kernel_record())
-        job_alive = (lived or self._is_alone()) and status is None
+        status = self.read_status() or (None if self.is_alone else self._read_kernel_record())
+        job_alive = (lived or self.is_alone) and status is None
         members_alive = keeper_alive or bool(self._job is not None and members.find_members(self._tree()))
         return Resumed(job_alive=job_alive, members_alive=members_alive, status=status)
 
@@ -322,13 +320,14 @@ class JobControl:
                 self._context.emit(StopWanted(request))
             self._context.emit(JobExited(status))
 
-    def _is_alone(self) -> bool:
+    @property
+    def is_alone(self) -> bool:
         """Whether the job is in a container that goes on, or has ended, without the client that is its leader here."""
         return self._container is not None and self._container.is_alone
 
     def _on_container_emptied(self) -> None:
         """All inside have ended; where the client left before, its end tells nothing, and this is the job's."""
-        if not self._is_alone() or self._told_status:
+        if not self.is_alone or self._told_status:
             return
         self.on_status()
         if not self._told_status:
@@ -402,7 +401,7 @@ class JobControl:
 
     def _settle_unwitnessed(self) -> None:
         """The leader is gone and nobody wrote its status: ask the kernel, else say so."""
-        if self._told_status or self._is_alone():
+        if self._told_status or self.is_alone:
             return
         # In this order: whoever reaps it in between leaves the record.
         unreaped = self._awaits_reaping()

@@ -448,7 +448,7 @@ class Supervisor:
         return foreground.term if number == signal.SIGTERM else StopCause.SIGNAL
 
     def _leave_within(self, limit_s: float | None) -> None:
-        """The place kills us after so long; a later signal may leave less than an earlier one, as one after a warning."""
+        """The place kills us after so long; a later signal may leave less than a warning did."""
         leave_by_s = None if limit_s is None else monotonic_s() + limit_s - LEAVING_S
         if leave_by_s is None or (self._leave_by_s is not None and self._leave_by_s <= leave_by_s):
             return

@@ -33,6 +33,7 @@ from holdfast.host.files.job_change import read_job_change
 from holdfast.host.formats.copy_mark import describe_mark, find_copy
 from holdfast.host.process import processes
 from holdfast.model import wire
+from holdfast.model.container import CONTAINER_RECORD
 from holdfast.model.identity import ProcessId
 from holdfast.model.record import replace
 from holdfast.model.run import (
@@ -144,7 +145,7 @@ def _look(run_dir: str, attempt: int | None) -> RunView:
         desired=reader.read_desired(run_dir, _find_generation(run_dir, number, state)),
         record=record,
         manifest=manifest,
-        status=reader.read_object(f"{where}/{wire.STATUS}"),
+        status=reader.read_status(where),
         exit=reader.read_object(f"{where}/{wire.EXIT}"),
         heartbeat=wire.clean_heartbeat(reader.read_object(f"{where}/{wire.HEARTBEAT}")),
         change=reader.read_change(run_dir),
@@ -197,6 +198,11 @@ class _Reader:
         except (OSError, wire.WireError) as error:
             self.problems.append(Unreadable(path, _reason(error)))
         return {}
+
+    def read_status(self, directory: str) -> dict[str, Any]:
+        """The end of the job's leader; not that of a container's client which left before the container."""
+        found = self.read_object(f"{directory}/{wire.STATUS}")
+        return {} if found and self.read_object(f"{directory}/{CONTAINER_RECORD}").get("lost") is True else found
 
     def read_state(self, path: str) -> RunState | None:
         data = self.read_object(path)

@@ -92,7 +92,7 @@ def _require_here(facts: dict[str, Any]) -> None:
         RuntimeProblem: it is elsewhere.
     """
     theirs, here, system = str(facts.get("KernelVersion") or ""), os.uname().release, str(facts.get("OperatingSystem"))
-    if theirs in ("", here, TWO_NUMBERS.sub(r"\1.0", here)) and "Docker Desktop" not in system:
+    if theirs in ("", "<unknown>", here, TWO_NUMBERS.sub(r"\1.0", here)) and "Docker Desktop" not in system:
         return
     why = f"answers from another machine or a VM: {system}, kernel {theirs}; this box has kernel {here}"
     raise RuntimeProblem(why, ELSEWHERE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal as signals
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from holdfast.model.container import (
 )
 from holdfast.model.record import replace
 
-from .recorded import is_first
+from .recorded import ID, is_first
 from .runtime import ASK_S, CREATE_S, FoundContainer, RuntimeProblem, call, parse_json, shorten
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
@@ -38,6 +39,8 @@ class OciRuntime:
     """Podman or Docker, by command line."""
 
     name = RuntimeName.AUTO
+    ps_more = ""
+    """What else `ps` has to be told to list what was made half."""
 
     def __init__(self, program: str, environ: Mapping[str, str]) -> None:
         """`environ` is the caller's: sockets, contexts and stores are named there."""
@@ -91,7 +94,11 @@ class OciRuntime:
         name = image.text.removeprefix(REGISTRY)
         if image.is_of_box:
             runtime = self.name.value
-            return f"bring it from where it is: {runtime} save {name} | ssh BOX {runtime} load; or build it on the box"
+            brought = f"bring it from where it is: {runtime} save {name} | ssh BOX {runtime} load"
+            # What is saved by its digest is loaded without its name, and may get another digest.
+            by_digest = image.digest and image.name.startswith("localhost/")
+            named = ", and name it sha256:ID as load says" if by_digest else ""
+            return f"{brought}{named}; or build it on the box"
         return f"{self.name.value} pull {name}"
 
     def explain(self, words: str) -> str:
@@ -128,7 +135,7 @@ class OciRuntime:
         """
         facts = self._inspect(plan.name)
         if not facts:
-            return f"see whose it is: {self.name.value} ps --all --filter name={plan.name}"
+            return f"see whose it is: {self.name.value} ps --all{self.ps_more} --filter name={plan.name}"
         if not _is_of(facts, plan.run_id, plan.run_dir):
             labels = _read_labels(facts)
             if not labels.get(LABEL_RUN):
@@ -156,7 +163,13 @@ class OciRuntime:
     def find_own(self, container: str, run_id: str, run_dir: str) -> str:
         """As `Runtime.find_own`."""
         facts = self._inspect(container)
-        return str(facts.get("Id") or "") if _is_of(facts, run_id, run_dir) else ""
+        if _is_of(facts, run_id, run_dir):
+            return str(facts.get("Id") or "")
+        if facts and ID.fullmatch(container) is not None:
+            labels = _read_labels(facts)
+            why = f"its labels name {labels.get(LABEL_RUN)} in {labels.get(LABEL_DIRECTORY)}"
+            raise RuntimeProblem(why, f"{self.name.value} rm --force {container}, if that is this run all the same")
+        return ""
 
     def find_init(self, container: ContainerRecord) -> int | None:
         """As `Runtime.find_init`."""
@@ -211,7 +224,13 @@ def _is_of(facts: Mapping[str, Any], run_id: str, run_dir: str) -> bool:
     """Whether the labels of an inspected container name this run; its directory may be known by another path now."""
     labels = _read_labels(facts)
     found = labels.get(LABEL_DIRECTORY) or ""
-    return labels.get(LABEL_RUN) == run_id and os.path.realpath(found) == os.path.realpath(run_dir)
+    if labels.get(LABEL_RUN) != run_id or not os.path.isabs(found):
+        return False
+    if os.path.realpath(found) == os.path.realpath(run_dir):
+        return True
+    with contextlib.suppress(OSError):
+        return os.path.samefile(found, run_dir)
+    return False
 
 
 def _leave_digest(image: ImageReference) -> str:

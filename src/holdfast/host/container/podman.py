@@ -32,6 +32,7 @@ class Podman(OciRuntime):
     """Podman, as root or without."""
 
     name = RuntimeName.PODMAN
+    ps_more = " --external"
 
     def __init__(self, program: str, environ: Mapping[str, str], room: str = "") -> None:
         """`room` is a directory of the attempt into which the first process's pid is written."""

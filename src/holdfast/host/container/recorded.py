@@ -11,6 +11,7 @@ import os
 import re
 
 from holdfast.host.files import files
+from holdfast.host.files.filesystems import find_mount, read_mounts
 from holdfast.host.process.processes import identify, is_alive, list_pids
 from holdfast.model import wire
 from holdfast.model.container import CONTAINER_RECORD, INNER_ROOM, ROOM, ContainerRecord
@@ -40,10 +41,11 @@ def prove_first(pid: int, container: str, room: str) -> ProcessId | None:
 
     It is the first of a PID namespace below ours, and what it sees as its room is `room`: one directory of one kernel,
     which nobody else has there. That can be seen by root; by the account, of what runs in a user namespace of its own
-    (rootless) or, below a daemon of root, under its own number. It cannot be seen of an image's own user below a daemon
-    of root, nor of one that is about to end and waits for others: there its control group has the container's whole id,
-    which the runtime drew at random. Source: ptrace(2), "Ptrace access mode checking"; proc_pid_root(5);
-    pid_namespaces(7); that the root is gone first was seen with Linux 6.18.
+    (rootless) or, below a daemon of root, under its own number. Where its root may not be looked into (an image's own
+    user below a daemon of root; an image on FUSE, which lets nobody in from outside) its mount table tells the same,
+    which everybody may read. One that is about to end and waits for others has neither: its control group has the
+    container's whole id, which the runtime drew at random. Source: ptrace(2), "Ptrace access mode checking";
+    proc_pid_root(5); proc_pid_mountinfo(5); pid_namespaces(7); that the root is gone first was seen with Linux 6.18.
     """
     found = identify(pid)
     if found is None or not is_first(pid):
@@ -51,10 +53,22 @@ def prove_first(pid: int, container: str, room: str) -> ProcessId | None:
     try:
         proven = os.path.samestat(os.stat(f"/proc/{pid}/root{INNER_ROOM}"), os.stat(room))
     except PermissionError:
-        proven = _is_in_group_of(pid, container)
+        proven = _mounts(pid, room) or _is_in_group_of(pid, container)
     except OSError:
-        proven = not os.path.exists(f"/proc/{pid}/root") and _is_in_group_of(pid, container)
+        # A link of the image's may lead elsewhere when it is followed from here.
+        proven = _mounts(pid, room) or (not os.path.exists(f"/proc/{pid}/root") and _is_in_group_of(pid, container))
     return found if proven and is_alive(found) else None
+
+
+def _mounts(pid: int, room: str) -> bool:
+    """Whether a directory of ours is mounted where a process is, by both mount tables: one part of one file system."""
+    path = os.path.realpath(room)
+    here = find_mount(path, read_mounts())
+    if here is None:
+        return False
+    wanted = os.path.normpath(f"{here.root}/{os.path.relpath(path, here.mount_point)}")
+    there = read_mounts(f"/proc/{pid}/mountinfo")
+    return any((mount.device, mount.root) == (here.device, wanted) for mount in there)
 
 
 def _is_in_group_of(pid: int, container: str) -> bool:

@@ -104,7 +104,7 @@ class Runtime(Protocol):
         """The id of the container of that name or id, if its labels name this run; else, or without one, empty.
 
         Raises:
-            RuntimeProblem: it gives no answer.
+            RuntimeProblem: it gives no answer, or the one of that id is by its labels another's.
         """
 
     def remove(self, container: str) -> None:

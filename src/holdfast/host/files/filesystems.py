@@ -29,13 +29,14 @@ MEMORY_TYPES = frozenset({"tmpfs", "ramfs", "hugetlbfs", "devtmpfs"})
 
 @record
 class Mount:
-    """One line of the mount table; `device` is ``major:minor`` in decimal."""
+    """One line of the mount table; `device` is ``major:minor`` in decimal, `root` what of it is mounted."""
 
     mount_point: str
     kind: str
     source: str
     read_only: bool
     device: str = ""
+    root: str = "/"
 
     @property
     def is_network(self) -> bool:
@@ -62,7 +63,7 @@ def read_mounts(table: str = "/proc/self/mountinfo") -> tuple[Mount, ...]:
         if len(fields) < 6 or len(rest) < 3:
             continue
         read_only = "ro" in fields[5].split(",") or "ro" in rest[2].split(",")
-        mounts.append(Mount(unescape(fields[4]), rest[0], unescape(rest[1]), read_only, fields[2]))
+        mounts.append(Mount(unescape(fields[4]), rest[0], unescape(rest[1]), read_only, fields[2], unescape(fields[3])))
     return tuple(mounts)
 
 

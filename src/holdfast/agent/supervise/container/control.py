@@ -29,7 +29,7 @@ from holdfast.host.container.recorded import prove_first, read_record
 from holdfast.host.container.runtime import RuntimeProblem, explain_silence
 from holdfast.host.files import files
 from holdfast.host.process import pidfd
-from holdfast.host.process.processes import is_alive
+from holdfast.host.process.processes import identify, is_alive
 from holdfast.model import wire
 from holdfast.model.container import (
     CONTAINER_RECORD,
@@ -101,6 +101,7 @@ class ContainerControl:
         self._containment: Containment | None = None
         self._pause_s = FIRST_LOOK_S
         self._began_s = 0.0
+        self._named: int | None = None
         self.comes_up = self._creating = False
         self.removal = ContainerRemoval(context)
         self._requests = RuntimeRequests(context)
@@ -289,6 +290,7 @@ class ContainerControl:
             if pid is not None and self._note_init(pid):
                 self._open_gate()
                 return
+            self._named = pid if pid is not None else self._named
         else:
             self._open_gate()
             return
@@ -308,7 +310,10 @@ class ContainerControl:
         self._pause_s = min(self._pause_s * 1.5, LAST_LOOK_S)
 
     def _tell_late(self) -> None:
-        if self._lease.is_public:
+        if self._named is not None and identify(self._named) is not None:
+            words = f"process {self._named} may be its first, and nothing that can be seen of it proves that"
+            self._fail(words, "see whether /proc is mounted with hidepid, and who its image store lets in")
+        elif self._lease.is_public:
             self._fail(f"it did not come up within {UP_WITHIN_S:g} s", explain_silence(self.resolved.program))
         else:
             words = "the lease cannot be published where it lies, and has to name who is inside"
@@ -324,8 +329,14 @@ class ContainerControl:
             self._work = None
             if not isinstance(pid, int) or self.record is None or self.record.init is not None:
                 return
-            if not self._note_init(pid) and monotonic_s() - self._began_s > HERE_WITHIN_S:
-                self._fail(f"it says that it runs, and process {pid} here is another's", ELSEWHERE)
+            if self._note_init(pid) or monotonic_s() - self._began_s <= HERE_WITHIN_S:
+                return
+            # One that is named once may be the first process all the same, and have ended just now.
+            if self._named != pid:
+                self._named = pid
+            elif self._context.recorder.read_status() is None:
+                seen = "is another's" if identify(pid) is not None else "is not there"
+                self._fail(f"it says that it runs, and process {pid} here {seen}", ELSEWHERE)
 
         self._work = self._context.loop.run_child(lambda: runtime.ask_init(record), heard, heard)
 
