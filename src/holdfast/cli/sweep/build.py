@@ -213,8 +213,12 @@ class SweepBuilder:
                 self._problems.add(layers[-1].where, f"{problem.key}: {problem.message}")
             fields = frozenset(name for name, value in job.items() if grid.find_placeholders(value))
             placed = grid.find_placeholders(job)
-            for name, meant in grid.find_misspelt(placed, {*self._list_params(), *grid.RESERVED}).items():
+            known = {*self._list_params(), *grid.RESERVED}
+            misspelt = grid.find_misspelt(placed, known)
+            for name, meant in misspelt.items():
                 self._problems.add(self._sweep.path, f"{{{name}}} is no parameter; did you mean {{{meant}}}?")
+            for name in sorted(placed - known - misspelt.keys()):
+                self._notes[f"{{{name}}} is no parameter, and stays as it is"] = None
             self._templates[key] = _Template(change, job, placed, fields)
         return self._templates[key]
 
