@@ -6,6 +6,8 @@ look at checkpoints from elsewhere.
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -76,6 +78,9 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - any of the names above
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if sys.version_info < (3, 10):  # noqa: UP036 - an image's own Python, which nobody has asked before
+        words = "holdfast.training needs Python 3.10 or newer, and this is {}.{} ({})"
+        raise ImportError(words.format(*sys.version_info[:2], sys.executable))
     from importlib import import_module
 
     value = globals()[name] = getattr(import_module(f".{place}", __name__), name)

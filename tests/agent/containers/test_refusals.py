@@ -28,7 +28,7 @@ from holdfast.model.container import (
 from holdfast.model.errors import UsageError
 from holdfast.model.finding import Finding, Level
 from holdfast.model.gpu import GpuRequest
-from holdfast.model.job import JobSpec
+from holdfast.model.job import Checkpoints, JobSpec
 from holdfast.model.queue import NewJob
 from holdfast.model.record import replace
 
@@ -293,6 +293,18 @@ def test_what_apptainer_has_no_notation_for_is_refused_before_anything_is_leased
             check_jobs(spec, [NewJob("one")], environ)
     assert the_failure(look(image, environ, data=(f"{tmp_path}/a,b",))).id == "container.paths"
     assert look(image, environ)[0].level is Level.PASS
+
+
+@pytest.mark.requirement("CTR-03", "CTR-06")
+def test_what_a_job_declares_is_judged_as_what_it_binds(tmp_path: Path) -> None:
+    (tmp_path / "data/cache").mkdir(parents=True)
+    (tmp_path / "dev").symlink_to("/dev")
+    data, image = str(tmp_path / "data"), ContainerSpec("x")
+    for fields in ({"data": ("/dev",)}, {"inputs": (str(tmp_path / "dev"),)}, {"data": ("/dev/nvidia1",)}):
+        assert [one.id for one in look(image, {}, **fields)][0] == "container.cards", fields
+    for fields in ({"caches": f"{data}/cache"}, {"checkpoints": Checkpoints(mirror=str(tmp_path))}):
+        found = look(image, {}, data=(data,), **fields)
+        assert (found[0].id, f"{data} is declared as data" in found[0].evidence) == ("container.data", True), fields
 
 
 @pytest.mark.parametrize(

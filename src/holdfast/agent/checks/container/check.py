@@ -37,6 +37,7 @@ def check_container(situation: CheckContext) -> Iterator[Finding]:
     yield from _check_environment(situation)
     for text in spec.binds:
         yield from _check_bind(situation, text)
+    yield from _check_own(situation)
     yield from _check_image(situation, spec.image)
 
 
@@ -69,6 +70,19 @@ def _check_bind(situation: CheckContext, text: str) -> Iterator[Finding]:
     else:
         how = "writable" if bind.writable else "read-only"
         yield passed("container.binds", bind.source, f"is there; {bind.target} inside, {how}")
+
+
+def _check_own(situation: CheckContext) -> Iterator[Finding]:
+    """What the job declares and is inside at its own path, as what is bound by name."""
+    spec = situation.spec
+    for path in (situation.in_workdir(each) for each in (*spec.data, *spec.inputs)):
+        if is_card_device(path) or is_card_device(os.path.realpath(path)):
+            seen = "holds devices of cards that are not leased"
+            yield failed("container.cards", path, seen, "take it out: `gpus` puts the leased cards in")
+    for path in filter(None, (spec.caches, spec.checkpoints.mirror)):
+        if (of := _find_data(situation, path)) is not None:
+            seen = f"is written to, and {of} is declared as data, which no job writes to"
+            yield failed("container.data", path, seen, "have it elsewhere, or take that out of `data`")
 
 
 def _find_data(situation: CheckContext, source: str) -> str | None:
