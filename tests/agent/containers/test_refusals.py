@@ -300,9 +300,11 @@ def test_what_a_job_declares_is_judged_as_what_it_binds(tmp_path: Path) -> None:
     (tmp_path / "data/cache").mkdir(parents=True)
     (tmp_path / "dev").symlink_to("/dev")
     data, image = str(tmp_path / "data"), ContainerSpec("x")
-    for fields in ({"data": ("/dev",)}, {"inputs": (str(tmp_path / "dev"),)}, {"data": ("/dev/nvidia1",)}):
-        assert [one.id for one in look(image, {}, **fields)][0] == "container.cards", fields
-    for fields in ({"caches": f"{data}/cache"}, {"checkpoints": Checkpoints(mirror=str(tmp_path))}):
+    devices: list[dict[str, Any]] = [{"data": ("/dev",)}, {"inputs": (str(tmp_path / "dev"),)}]
+    for fields in (*devices, {"data": ("/dev/nvidia1",)}):
+        assert look(image, {}, **fields)[0].id == "container.cards", fields
+    writable: list[dict[str, Any]] = [{"caches": f"{data}/cache"}, {"checkpoints": Checkpoints(mirror=str(tmp_path))}]
+    for fields in writable:
         found = look(image, {}, data=(data,), **fields)
         assert (found[0].id, f"{data} is declared as data" in found[0].evidence) == ("container.data", True), fields
 
