@@ -58,6 +58,24 @@ def test_a_look_at_hundreds_of_runs_is_one_call_or_two_and_none_per_job(programs
     assert "does not know job 12 any more" in unknown.evidence
 
 
+def test_of_a_job_that_ended_before_an_attempt_began_the_nodes_own_words_are_told(programs: Programs) -> None:
+    run_dir = programs.make_run()
+    programs.list_job(run_dir, "FAILED", reason="NonZeroExitCode")
+    look = SlurmScheduler().look
+    assert ".log" not in look([run_dir])[run_dir].evidence
+    log = Path(run_dir, "slurm-7.log")
+    log.write_bytes(b"\x1b[31m/opt/conda/bin/python3: not found\n\n")
+    assert look([run_dir])[run_dir].evidence.endswith(f"; {log} ends with: \\x1b[31m/opt/conda/bin/python3: not found")
+    log.unlink()
+    log.symlink_to("/etc/passwd")
+    assert ".log" not in look([run_dir])[run_dir].evidence
+    begun = programs.make_run(running(), name="begun")
+    Path(begun, "attempts/1/native.json").touch()
+    Path(begun, "slurm-7.log").write_text("something\n")
+    programs.list_job(begun, "FAILED")
+    assert ".log" not in look([begun])[begun].evidence
+
+
 def test_a_job_that_was_never_recorded_is_found_by_its_script_in_the_same_call(programs: Programs) -> None:
     runs = [programs.add_run(None, f"run{n}") for n in range(20)]
     lines = [

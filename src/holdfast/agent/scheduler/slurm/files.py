@@ -110,6 +110,11 @@ def has_ended(run_dir: str) -> bool:
     return bool(numbers) and os.path.lexists(f"{wire.attempt_dir(run_dir, numbers[0])}/{wire.EXIT}")
 
 
+def log_path(run_dir: str, job_id: str) -> str:
+    """Where Slurm puts what a job prints: what `core.slurm.script` says, with the job's id."""
+    return f"{os.path.abspath(run_dir)}/slurm-{job_id}.log"
+
+
 def script_path(run_dir: str) -> str:
     """Where the batch script of a run is."""
     return f"{os.path.abspath(run_dir)}/{SCRIPT}"

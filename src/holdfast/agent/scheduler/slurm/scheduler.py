@@ -10,13 +10,16 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.core.control_characters import one_line
 from holdfast.core.slurm.contradictions import refuse_contradictions
 from holdfast.core.slurm.options import check_options
 from holdfast.core.slurm.reasons import ENDS, advise
 from holdfast.core.slurm.states import find_meaning
 from holdfast.core.slurm.texts import SACCT_FIELDS, AccountedJob, QueuedLine, read_sacct
 from holdfast.host.clock import epoch_s, format_utc
+from holdfast.host.files.files import read_last_lines
 from holdfast.model.errors import HoldfastError, PreflightFailed, StorageError, UsageError
+from holdfast.model.record import replace
 from holdfast.model.run import StopCause
 from holdfast.model.scheduler import Phase, SchedulerReport
 from holdfast.model.slurm import SlurmRecord
@@ -25,7 +28,7 @@ from holdfast.model.units import format_bytes, format_duration
 from .arrays import find_array, note_task, read_most_tasks, submit_array
 from .check import check_attempt
 from .commands import ask_squeue, call, cancel_jobs
-from .files import RECORD, SCRIPT, has_begun, has_ended, read_record, script_path, write_record
+from .files import RECORD, SCRIPT, has_begun, has_ended, log_path, read_record, script_path, write_record
 from .submit import find_by_script, prepare_again, submit
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ SACCT_LIMIT_S = 3.0
 MOST_IDS = 5000
 """So many ids fit into one word of a command line (128 KiB); of more forgotten jobs the newest are asked for."""
 MEMORY_FACTOR = 1.2
+MOST_LOG_BYTES, MOST_WORDS = 4096, 300
 ARRAYS = "/.sweeps-"
 """In the path of each array's script (`model.runs_root.sweeps_dir`)."""
 NOT_HANDED = "it was not handed to Slurm yet, as far as is recorded"
@@ -84,7 +88,7 @@ class SlurmScheduler:
                 )
             else:
                 found[run_dir] = _read_forgotten(job_id, accounted.get(job_id), mine=mine)
-        return found
+        return {run_dir: _add_log(run_dir, word) for run_dir, word in found.items()}
 
     def cancel(self, run_dirs: Iterable[str], words: Mapping[str, SchedulerReport] | None = None) -> None:
         """As of `Scheduler.cancel`."""
@@ -222,6 +226,21 @@ def _ask_accounting(wanted: set[str]) -> Mapping[str, AccountedJob]:
         return read_sacct(call(words, limit_s=SACCT_LIMIT_S))
     except HoldfastError:
         return {}
+
+
+def _add_log(run_dir: str, word: SchedulerReport) -> SchedulerReport:
+    """Of a job that is over before an attempt was begun: where the node's own words are, and the last of them."""
+    if word.phase is not Phase.OVER or not word.native_id or has_begun(run_dir):
+        return word
+    path = log_path(run_dir, word.native_id)
+    try:
+        lines = read_last_lines(path, MOST_LOG_BYTES)
+    except OSError:
+        lines = []
+    if not lines:
+        return word
+    last = one_line(lines[-1].decode("utf-8", "replace"), MOST_WORDS)
+    return replace(word, evidence=f"{word.evidence}; {path} ends with: {last}")
 
 
 def _read_line(line: QueuedLine) -> SchedulerReport:
