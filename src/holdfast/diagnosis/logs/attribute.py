@@ -108,6 +108,8 @@ def judge_log(reading: Reading[LogFacts]) -> tuple[Detection, ...]:
         found.append(report)
     kinds = {detection.kind for detection in found}
     for match in _others(facts):
+        if is_quoted(facts, match):
+            continue
         if match.kind is not None and match.kind not in kinds:
             kinds.add(match.kind)
             found.append(_detect(match, facts, Confidence.POSSIBLE, unknown))

@@ -26,6 +26,8 @@ _PAST = compile_later(
     r"(?i)\b(?:previous|earlier|prior|last (?:error|failure|attempt|run|night|week|time|seen)|yesterday"
     r"|replay(?:ing|ed)?"
     r"|old(?:er)? (?:log|run|error|attempt)|history|(?:minutes?|hours?|days?|weeks?) ago)\b|\.(?:log|out|err|txt):\d+:"
+    r"|^\s*#|\b(?:ended|died|failed|crashed) (?:with|of): |\bdied of\b|\b(?:re)?trying (?:with |again )*\S*\d"
+    r"|\b(?:falling|fell) back (?:to|on)\b"
 )
 _ANNOUNCED = compile_later(
     r"(?i)(?:(?:previous|earlier|prior|last|old) (?:attempt|run|log|job|output|error|failure)\S*.{0,40}[:=>-]\s*$"
@@ -40,6 +42,8 @@ _KERNEL = compile_later(r"\bNVRM: |\bOut of memory: Killed process|\boom-kill:|^
 """Lines of the kernel's log: scripts print it before the job, and it is days long."""
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 """Between two tracebacks of one chain. Source: CPython, Lib/traceback.py."""
+_FEEDER = compile_later(r'/multiprocessing/queues\.py", line \d+, in _feed\b')
+"""A thread that hands on what is in a queue; it prints a traceback of its own. Source: CPython, multiprocessing."""
 _NOT_THE_JOBS = compile_later(r"Error in (?:atexit|sys\.excepthook)|Exception (?:in thread|ignored)|Process \S+:$")
 """Before a traceback that does not end the program: at exit, of a thread, of a worker."""
 
@@ -139,7 +143,7 @@ def ends_in_exception(facts: LogFacts, most_after: int = 0) -> bool:
     many lines may follow, where what the job printed before comes through a pipe and its traceback does not.
     """
     before, found, after = facts.tail.rpartition(HEADER)
-    if not facts.exception or not found or _NOT_THE_JOBS.match(_last_line(before)):
+    if not facts.exception or not found or _NOT_THE_JOBS.match(_last_line(before)) or _FEEDER.search(after):
         return False
     _, raised, rest = after.rpartition(facts.exception)
     follow = [line for line in rest.split("\n") if line.strip() and not line[0].isspace()]

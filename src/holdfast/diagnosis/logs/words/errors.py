@@ -89,7 +89,7 @@ ERRNO: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
         compile_later(
             r"(?i)\binput/output error\b|\bremote i/o error\b|\bstale (?:nfs )?file handle\b|\bread-only file ?system\b"
             r"|\btransport endpoint\b|\bstructure needs cleaning\b|\bhost is down\b|\bdisk i/o error\b|\bin safe mode\b"
-            r"|\breadonly database\b"
+            r"|\breadonly database\b|\bcommunication error on send\b"
         ),
         FailureClass.STORAGE_FAULT,
     ),

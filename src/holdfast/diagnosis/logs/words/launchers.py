@@ -152,6 +152,20 @@ LAUNCHERS: tuple[Pattern, ...] = (
         "what it asks for is not there (image, cards, slots, partition): correct the request, then run again",
     ),
     Pattern(
+        "launch.exec",
+        LineRole.ROOT,
+        FailureClass.EXEC_FAILED,
+        ("execve(): ",),
+        r"\bexecve\(\): \S.*: (?:Permission denied|No such file or directory|Exec format error)$",
+        (
+            "slurmstepd: error: execve(): /home/me/run_all.sh: Permission denied",
+            "slurmstepd: error: execve(): train: No such file or directory",
+        ),
+        ("strace: execve(): traced",),
+        "Slurm, slurmstepd/task.c",
+        "the command cannot be executed there: chmod +x, its first line, or its path",
+    ),
+    Pattern(
         "pod.preempted",
         LineRole.ROOT,
         FailureClass.PREEMPTED,
@@ -190,13 +204,15 @@ LAUNCHERS: tuple[Pattern, ...] = (
             *("UCX  ERROR", "PMIX ERROR", "An error occurred in MPI_", "Fatal error in "),
             *(
                 "has lost communication with",
+                *("Socket recv error", "Socket send error"),
                 "retry count exceeded",
                 "coordination service: ",
                 "distributed service detected",
             ),
         ),
         r"^(?:\w+\.)*HorovodInternalError|\bHorovod has been shut down"
-        r"|^(?:ORTE|PRRTE|PMIx) has lost communication with|\b(?:Transport|RNR) retry count exceeded on "
+        r"|^(?:ORTE|PRR?TE|PMIx) has lost communication with|^Socket (?:recv|send) error,"
+        r"|\b(?:Transport|RNR) retry count exceeded on "
         r"|has been set to ERROR in coordination service: |\bdistributed service detected fatal errors"
         r"|^(?:Abort\(\d+\) on node .*: )?Fatal error in (?:P?MPI_|internal_)\w+: |\bUCX  ERROR \S|\bPMIX ERROR: "
         r"|\*\*\* An error occurred in MPI_\w+"
@@ -204,6 +220,8 @@ LAUNCHERS: tuple[Pattern, ...] = (
         (
             "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down.",
             "ORTE has lost communication with a remote daemon.",
+            "PRTE has lost communication with a remote daemon.",
+            "Socket recv error, Connection reset by peer (code: 104)",
             "[n4:7:0:7] ib_mlx5_log.c:171  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81)",
             (
                 "F external/xla/xla/pjrt/distributed/client.h:80] Terminating process because the JAX distributed "
@@ -216,7 +234,7 @@ LAUNCHERS: tuple[Pattern, ...] = (
             ),
         ),
         ("NCCL INFO NET/IB : Using [0]mlx5_0:1/IB",),
-        "horovod, common/operations.cc; NCCL, transport/net_ib.cc",
+        "horovod, common/operations.cc; NCCL, transport/net_ib.cc; PRRTE; LightGBM, network/socket_wrapper.hpp",
         "the network or a peer failed: look at the rank that ended first, and at the port that the line names",
     ),
     Pattern(

@@ -13,6 +13,7 @@ MEMORY: tuple[Pattern, ...] = (
         FailureClass.GPU_OUT_OF_MEMORY,
         (
             *("OutOfMemoryError", "out of memory", "OUT_OF_MEMORY", "Out of GPU memory", "MemoryAllocation"),
+            "Out of memory on device",
             *(
                 "CUDA error 2",
                 "Cuda failure 2",
@@ -27,7 +28,7 @@ MEMORY: tuple[Pattern, ...] = (
         r"|(?:CUDA|HIP)(?: error)?:? out of memory\b"
         r"|(?:ERROR: )?(?:LoadError: )?Out of GPU memory"
         r"|(?:[\w.]+\.)?OutOfMemoryError: Out of memory allocating|ValueError: No available memory for the cache blocks"
-        r"|std::bad_alloc: out_of_memory: CUDA error"
+        r"|std::bad_alloc: out_of_memory: CUDA error|Out of memory on device\b"
         r"|(?:\w+ )*CUDA_ERROR_OUT_OF_MEMORY\b)"
         r"|\b(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory)\b|\bDst tensor is not initialized"
         r"|\bcudaMalloc\w* failed: out of memory|Cuda Runtime \(out of memory\))"
@@ -51,6 +52,7 @@ MEMORY: tuple[Pattern, ...] = (
                 "out of memory"
             ),
             "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,000,000,000 bytes",
+            "Out of memory on device. To view more detail about available memory on the GPU, use 'gpuDevice()'.",
         ),
         (
             "hint: when you see `CUDA out of memory` use gradient accumulation",
@@ -282,6 +284,17 @@ MEMORY: tuple[Pattern, ...] = (
         gotchas=("U9",),
     ),
     Pattern(
+        "worker.lost",
+        LineRole.ROOT,
+        FailureClass.KILLED,
+        ("did not deliver result",),
+        r"\bscheduled cores? [\d, ]+ did not deliver (?:a )?results?\b",
+        ("  scheduled cores 2, 5, 7 did not deliver results, all values of the jobs will be affected",),
+        ("the vendor did not deliver results",),
+        "R, parallel, mclapply.R",
+        "a forked worker was killed or crashed, mostly for want of memory: fewer mc.cores, or more memory",
+    ),
+    Pattern(
         "killed",
         LineRole.CONFIRMATION,
         None,
@@ -309,6 +322,7 @@ MEMORY: tuple[Pattern, ...] = (
         ),
         r"\b[Bb]us error.*shared memory"
         r"|[Uu]nable to (?:open|write to|allocate|mmap|resize|create) (?:file <.*?>|.{0,40}?)shared memory"
+        r"(?!.*Too many open files)"
         r"|insufficient shared memory \(shm\)|DataLoader worker .*killed by signal: Bus error"
         r"|No space left on device.*/dev/shm/"
         r"|Error while creating shared memory segment (?P<path>/dev/shm/\S+)"
@@ -342,6 +356,7 @@ MEMORY: tuple[Pattern, ...] = (
             "using shared memory transport",
             "/dev/shm has 64 GB",  # noqa: S108 - words of a log
             "shared memory (shm) limit is 8g",
+            "RuntimeError: unable to open shared memory object </torch_6_1> in read-write mode: Too many open files",
         ),
         "torch DataLoader; NCCL src/misc/shmutils.cc",
     ),
@@ -393,6 +408,23 @@ MEMORY: tuple[Pattern, ...] = (
         ("raise ulimit -n to avoid 'Too many open files'", "[Errno 240] other"),
         "errno(3) EMFILE; torch.multiprocessing file_descriptor strategy",
         "limits: {open_files: 65536}, or fewer workers",
+    ),
+    Pattern(
+        "limit.locked",
+        LineRole.ROOT,
+        FailureClass.RESOURCE_LIMIT,
+        ("locked memory", "memlock"),
+        r"(?i)\b(?:set|increase|raise|check) (?:the |your )?(?:max(?:imum)? )?(?:locked memory|memlock)\b"
+        r"|\bmemlock (?:limit )?(?:is )?too (?:low|small)\b",
+        (
+            (
+                "ib_md.c:340  UCX  ERROR ibv_reg_mr(length=39845888) failed: Cannot allocate memory. Please set max "
+                "locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)"
+            ),
+        ),
+        ("max locked memory is unlimited", "memlock: unlimited"),
+        "UCX, uct/ib/base/ib_md.c",
+        "ask for `ulimit -l unlimited` where the job starts (limits.conf, Slurm's PropagateResourceLimits)",
     ),
     Pattern(
         "limit.watches",

@@ -137,13 +137,19 @@ STORAGE: tuple[Pattern, ...] = (
         LineRole.ROOT,
         FailureClass.STORAGE_FAULT,
         ("Errno 5]", "nput/output error", "Errno 121]", "emote I/O error"),
-        START
+        # Of a card of InfiniBand the same words are none of a disk.
+        r"^(?!.*(?:\buc[pt]_\w|\bibv_\w|\bUCX\b)).*?"
+        + START
         + r"(?:\[Errno (?:5|121)\]|(?:[Ii]nput/output|[Rr]emote I/O) error"
         + END
         + r")(?: (?:Input/output|Remote I/O) error)?"
         + _PATH,
         ("OSError: [Errno 5] Input/output error: '/data/x'", "cp: error reading 'a': Input/output error"),
-        ("0 Input/output errors", "[Errno 51] x"),
+        (
+            "0 Input/output errors",
+            "[Errno 51] x",
+            "pml_ucx.c:419  Error: ucp_ep_create(proc=1) failed: Input/output error",
+        ),
         "errno(3) EIO, EREMOTEIO",
         "the disk or its server failed to read or write: see dmesg; move the data to another disk",
     ),
@@ -151,19 +157,23 @@ STORAGE: tuple[Pattern, ...] = (
         "storage.disconnected",
         LineRole.ROOT,
         FailureClass.STORAGE_FAULT,
-        ("ransport endpoint is not connected", "Errno 107]", "Errno 108]", "transport endpoint shutdown"),
-        START
-        + r"(?:\[Errno 10[78]\]|[Tt]ransport endpoint is not connected|Cannot send after transport endpoint shutdown"
+        (
+            *("ransport endpoint is not connected", "Errno 107]", "Errno 108]", "transport endpoint shutdown"),
+            "Errno 70]",
+        ),
+        START + r"(?:\[Errno (?:70|10[78])\]|[Tt]ransport endpoint is not connected"
+        r"|Cannot send after transport endpoint shutdown"
         + END
-        + r")(?: Transport endpoint is not connected)?"
+        + r")(?: (?:Transport endpoint is not connected|Communication error on send))?"
         + _PATH,
         (
             "OSError: [Errno 107] Transport endpoint is not connected: '/mnt/bucket'",
             "ls: /mnt/bucket: Transport endpoint is not connected",
+            "OSError: [Errno 70] Communication error on send: '/beegfs/run/last.pt.tmp'",
         ),
         ("is the Transport endpoint is not connected error known",),
-        "errno(3) ENOTCONN: the server of a FUSE mount has ended",
-        "the program behind the mount (FUSE) has ended: mount it again, then restart",
+        "errno(3) ENOTCONN, ESHUTDOWN, ECOMM: the server of a mount (FUSE, Lustre, BeeGFS) does not answer",
+        "the server or program behind the mount does not answer: see that it is mounted and writable, then restart",
     ),
     Pattern(
         "storage.cut_file",

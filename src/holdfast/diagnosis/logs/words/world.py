@@ -144,6 +144,20 @@ WORLD: tuple[Pattern, ...] = (
         ("U28",),
     ),
     Pattern(
+        "install.headers",
+        LineRole.ROOT,
+        FailureClass.ENVIRONMENT,
+        ("fatal error: ",),
+        r"^\S+:\d+(?::\d+)?: fatal error: (?P<missing>\S+): No such file or directory",
+        (
+            "/build/main.c:5:10: fatal error: Python.h: No such file or directory",
+            "csrc/flash.cpp:2:10: fatal error: cuda_runtime.h: No such file or directory",
+        ),
+        ("note: fatal error: x.h: No such file or directory is expected",),
+        "GCC, clang",
+        "install what the header belongs to (for Python.h the -dev package of that Python), or set include paths",
+    ),
+    Pattern(
         "install.missing",
         LineRole.ROOT,
         FailureClass.ENVIRONMENT,
