@@ -173,7 +173,8 @@ def _choose(facts: LogFacts, roots: list[LogMatch]) -> LogMatch | None:
     causes = [match for match in named if match.pattern not in _PASSING and match.kind not in _PEERS]
     causes = [match for match in causes if not (is_quoted(facts, match) or is_warning(facts, match))]
     last, chain = _last_words(facts), find_chain(facts)
-    if last is not None and (lost := _find_lost_card(causes, last)) is not None:
+    said = last or next(iter(causes), None)
+    if said is not None and (lost := _find_lost_card(causes, said)) is not None:
         return lost
     if last is not None and last in causes:
         return last
@@ -203,7 +204,7 @@ def _first_of_each_line(matches: list[LogMatch]) -> list[LogMatch]:
 
 
 def _find_lost_card(causes: list[LogMatch], last: LogMatch) -> LogMatch | None:
-    """What says that a card failed, behind the last exception: that is what the exception came from."""
+    """What says that a card failed, behind the last exception or first cause: that is what either came from."""
     return next((match for match in causes if match.kind is FailureClass.HARDWARE and match.offset > last.offset), None)
 
 

@@ -30,6 +30,8 @@ _LASTING = frozenset(
     }
 )
 LAST_LINES = 24
+BOX = "│╭╮╰╯─ "
+"""Around a text that is framed. Source: rich, panel.py."""
 LONGEST = 1000
 _MARK = compile_later(
     r"(?:[^A-Za-z\[]{0,40}(?:T?[\dZ:.,+ -]{4,40})?(?:\[[^\]\n]{0,40}\] ?){0,3}(?:[\w./+-]{1,60}(?:\[\d+\])?: ){0,3}"
@@ -71,7 +73,8 @@ def judge_ending(tail: str) -> tuple[FailureClass, str] | None:
 
     The last report counts whose text has a class of its own; else the last one, which is BUG.
     """
-    lines = [clean_line(line)[1].rstrip()[:LONGEST] for line in tail.rstrip().split("\n")[-LAST_LINES:]]
+    raw = (clean_line(line)[1].rstrip()[:LONGEST] for line in tail.rstrip().split("\n")[-LAST_LINES:])
+    lines = [line.strip(BOX) if line.startswith(tuple("│╭")) else line for line in raw]
     own: tuple[FailureClass, str] | None = None
     for number in range(len(lines) - 1, -1, -1):
         mark = _MARK.match(lines[number])

@@ -52,6 +52,7 @@ NAMES: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
     (compile_later(r"NoSpace|StorageFull|DiskFull|DiskQuota"), FailureClass.DISK_FULL),
     (compile_later(r"N[aA]N(?=[A-Z]|$)|NonFinite|Diverge"), FailureClass.DIVERGED),
     (compile_later(r"Preempt|Evicted|SpotInterruption"), FailureClass.PREEMPTED),
+    (compile_later(r"(?:Function|Job|Task|Run|Wall[tT]ime)(?:Timeout|TimedOut|Exceeded)"), FailureClass.TIMED_OUT),
     (
         compile_later(
             r"HorovodInternal|Rendezvous|errors_impl\.(?:Unavailable|DeadlineExceeded|Aborted|Cancelled)"
@@ -128,6 +129,7 @@ TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
             r"|\b(?:cuda|hip|gpu|nvml|device|driver)\w*\b.{0,30}\binitiali[sz]ation (?:error|fail)"
             r"|\bversions are incompatible\b|\bbuilt (?:without|for (?:another|a different))\b"
             r"|\bincompatible with your\b"
+            r"|\b(?:glad\w*|egl|glx|glfw|osmesa|opengl)\b.{0,40}\b(?:error|fail\w*|unavailable|not (?:found|available))"
             r"|\b(?:pip|conda|apt-get|apt|brew) install \S|\bincompatible with (?:the|your) installed\b"
             r"|\bnot compiled with\b"
             r"|-dev is missing|\bplease (?:re)?install\b|\bis installed correctly\b|\bincompatible[_ ]driver\b"

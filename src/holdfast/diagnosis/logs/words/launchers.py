@@ -204,7 +204,7 @@ LAUNCHERS: tuple[Pattern, ...] = (
             *("UCX  ERROR", "PMIX ERROR", "An error occurred in MPI_", "Fatal error in "),
             *(
                 "has lost communication with",
-                *("Socket recv error", "Socket send error"),
+                *("Socket recv error", "Socket send error", "connectFullMesh failed"),
                 "retry count exceeded",
                 "coordination service: ",
                 "distributed service detected",
@@ -212,6 +212,7 @@ LAUNCHERS: tuple[Pattern, ...] = (
         ),
         r"^(?:\w+\.)*HorovodInternalError|\bHorovod has been shut down"
         r"|^(?:ORTE|PRR?TE|PMIx) has lost communication with|^Socket (?:recv|send) error,"
+        r"|\bGloo connectFullMesh failed\b"
         r"|\b(?:Transport|RNR) retry count exceeded on "
         r"|has been set to ERROR in coordination service: |\bdistributed service detected fatal errors"
         r"|^(?:Abort\(\d+\) on node .*: )?Fatal error in (?:P?MPI_|internal_)\w+: |\bUCX  ERROR \S|\bPMIX ERROR: "
@@ -221,6 +222,7 @@ LAUNCHERS: tuple[Pattern, ...] = (
             "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down.",
             "ORTE has lost communication with a remote daemon.",
             "PRTE has lost communication with a remote daemon.",
+            "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error",
             "Socket recv error, Connection reset by peer (code: 104)",
             "[n4:7:0:7] ib_mlx5_log.c:171  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81)",
             (
@@ -234,7 +236,7 @@ LAUNCHERS: tuple[Pattern, ...] = (
             ),
         ),
         ("NCCL INFO NET/IB : Using [0]mlx5_0:1/IB",),
-        "horovod, common/operations.cc; NCCL, transport/net_ib.cc; PRRTE; LightGBM, network/socket_wrapper.hpp",
+        "horovod, common/operations.cc; NCCL, transport/net_ib.cc; PRRTE; LightGBM, socket_wrapper.hpp; gloo",
         "the network or a peer failed: look at the rank that ended first, and at the port that the line names",
     ),
     Pattern(

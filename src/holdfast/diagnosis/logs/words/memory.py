@@ -25,7 +25,7 @@ MEMORY: tuple[Pattern, ...] = (
         ),
         r"(?:\b(?:CUDA|Cuda) (?:error|failure) 2\b"
         r"|" + START + r"(?:(?:torch(?:\.cuda)?\.)?OutOfMemoryError(?=: (?:CUDA|HIP|XPU)|$)"
-        r"|(?:CUDA|HIP)(?: error)?:? out of memory\b"
+        r"|(?:CUDA|HIP)(?: [Ee]rror)?:? out of memory\b"
         r"|(?:ERROR: )?(?:LoadError: )?Out of GPU memory"
         r"|(?:[\w.]+\.)?OutOfMemoryError: Out of memory allocating|ValueError: No available memory for the cache blocks"
         r"|std::bad_alloc: out_of_memory: CUDA error|Out of memory on device\b"
@@ -43,6 +43,7 @@ MEMORY: tuple[Pattern, ...] = (
             "[rank3]: torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 3; 23.69 GiB)",
             "RuntimeError: CUDA out of memory. Tried to allocate 1.17 GiB (GPU 0; 15.78 GiB total capacity)",
             "RuntimeError: CUDA error: out of memory",
+            "CUDA Error: out of memory: File exists",
             "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 16.00 MiB.",
             "failed to alloc 2147483648 bytes on host: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
             "ERROR: LoadError: Out of GPU memory trying to allocate 3.725 GiB",

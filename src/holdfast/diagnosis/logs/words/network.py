@@ -339,8 +339,10 @@ NETWORK: tuple[Pattern, ...] = (
             *("InternalServerError", "timed out", "googleapi: Error", "StatusCode.", "ERROR 50"),
             *("ssh: connect to host", "check your connection", "Server error '50", "ClientResponseError"),
             "requested URL returned error: 50",
+            *("RPC failed; ", "fatal: early EOF", "fetch-pack: "),
         ),
-        r"requested URL returned error: 50[0234]\b|^(?:\w+\.)*(?:ChunkedEncodingError|IncompleteRead"
+        r"^error: RPC failed; |^fatal: early EOF$|^(?:fatal: )?fetch-pack: (?:unexpected disconnect|invalid index-pack)"
+        r"|requested URL returned error: 50[0234]\b|^(?:\w+\.)*(?:ChunkedEncodingError|IncompleteRead"
         r"|ReadTimeout(?:Error)?|ConnectTimeout(?:Error)?"
         r"|ProtocolError|(?:requests\.exceptions|urllib3\.exceptions|httpx"
         r"|aiohttp\.\w+)\.?\w*Connect\w*Error)\b|^requests\.exceptions\.ConnectionError"
@@ -380,6 +382,7 @@ NETWORK: tuple[Pattern, ...] = (
             "requests.exceptions.HTTPError: 500 Server Error: Internal for url: https://huggingface.co/api/x",
             "google.api_core.exceptions.ServiceUnavailable: 503 GET https://storage.googleapis.com/x",
             "fatal: unable to access 'https://github.com/x.git/': The requested URL returned error: 503",
+            "fatal: fetch-pack: invalid index-pack output",
         ),
         (
             "retries: ReadTimeout is set to 10",
