@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from holdfast.agent.checks.framework import MARK
 from holdfast.agent.supervise.container import plan
 from holdfast.agent.supervise.container.ask_inside import ANSWERED, put_question, read_answer
-from holdfast.agent.supervise.container.plan import choose_cards
+from holdfast.agent.supervise.container.plan import choose_cards, choose_user
 from holdfast.agent.supervise.container.room import Room
 from holdfast.core.container.command import CardsInside, DeviceGrant
 from holdfast.model.container import ANSWER, QUESTION, SAID, ResolvedImage, RuntimeName
@@ -54,6 +55,13 @@ def test_CTR_03_each_runtime_gets_the_leased_cards_in_the_way_that_it_has(
     for name in (RuntimeName.APPTAINER, RuntimeName.SINGULARITY):
         assert choose_cards(LEASED, REAL, replace(DOCKER, runtime=name), bare).how is DeviceGrant.VARIABLE
     assert choose_cards((), REAL, DOCKER, tools) == CardsInside()
+
+
+@pytest.mark.requirement("CTR-01")
+def test_CTR_01_below_a_rootless_docker_number_0_is_the_account() -> None:
+    own = f"{os.getuid()}:{os.getgid()}"
+    assert choose_user(replace(DOCKER, rootless=True)) == ("0:0", ())
+    assert choose_user(DOCKER)[0] == choose_user(replace(DOCKER, runtime=RuntimeName.PODMAN, rootless=True))[0] == own
 
 
 @pytest.mark.requirement("CTR-08", "LEASE-09")

@@ -72,6 +72,7 @@ def plan_container(  # noqa: PLR0917 - all that a container is made of, once
     spec, wish = context.spec, context.spec.container
     cards = choose_cards(devices, inventory, resolved, context.environ)
     host_user = wish.user is ContainerUser.HOST
+    user, groups = choose_user(resolved) if host_user else ("", ())
     kept = resolved.entrypoint if wish.entrypoint is EntryPoint.KEEP else ()
     binds = list_binds(context, room, holds_cards=bool(devices))
     values = {**find_profile_variables(context, resolved, binds), **values}
@@ -90,8 +91,8 @@ def plan_container(  # noqa: PLR0917 - all that a container is made of, once
         binds=binds,
         cards=cards,
         shm_bytes=wish.shm_bytes or _measure_shm(),
-        user=f"{os.getuid()}:{os.getgid()}" if host_user else "",
-        groups=tuple(str(group) for group in os.getgroups() if group != os.getgid()) if host_user else (),
+        user=user,
+        groups=groups,
         rootless=resolved.rootless,
         init=wish.init and resolved.init,
         network=wish.network,
@@ -101,6 +102,17 @@ def plan_container(  # noqa: PLR0917 - all that a container is made of, once
         pid_file=f"{room}/init.pid" if resolved.runtime is RuntimeName.PODMAN else "",
         entrypoint=wish.entrypoint,
     )
+
+
+def choose_user(resolved: ResolvedImage) -> tuple[str, tuple[str, ...]]:
+    """This account as the runtime is to be told of it: ``uid:gid``, and its further groups.
+
+    Below a rootless Docker number 0 is the account that it runs as, and every other a subordinate one that may write to
+    nothing of its own; what else Podman is told keeps the number. Source: docker, "Rootless mode"; user_namespaces(7).
+    """
+    if resolved.runtime is RuntimeName.DOCKER and resolved.rootless:
+        return "0:0", ()
+    return f"{os.getuid()}:{os.getgid()}", tuple(str(group) for group in os.getgroups() if group != os.getgid())
 
 
 def build_client_environment(plan: ContainerPlan, caller: Mapping[str, str]) -> dict[str, str]:
