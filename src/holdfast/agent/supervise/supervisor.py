@@ -146,6 +146,7 @@ class Supervisor:
         self._saving = CheckpointRequests(context)
         self._limits = LimitsRequests(context, self._job, self._lease)
         self._claims: ClaimWatch | None = None
+        self._was_gone = recorder.read_gone() is not None
 
     def run(self) -> int:
         """Supervise until the run has ended; its exit code.
@@ -157,7 +158,6 @@ class Supervisor:
         me = identify_self()
         untaken = isinstance(self._state.state, Created) and self._state.supervisor is None
         # Of one that nobody has taken up a scheduler may say that its job is over.
-        self._was_gone = self._recorder.read_gone() is not None
         resumed = not untaken or self._was_gone
         self._state = replace(self._state, supervisor=me, version=self._state.version + 1)
         self._recorder.commit_state(self._state)

@@ -310,7 +310,8 @@ class ContainerControl:
         self._pause_s = min(self._pause_s * 1.5, LAST_LOOK_S)
 
     def _tell_late(self) -> None:
-        if self._named is not None and identify(self._named) is not None:
+        found = self.record is not None and self.record.init is not None
+        if not found and self._named is not None and identify(self._named) is not None:
             words = f"process {self._named} may be its first, and nothing that can be seen of it proves that"
             self._fail(words, "see whether /proc is mounted with hidepid, and who its image store lets in")
         elif self._lease.is_public:
