@@ -2,7 +2,8 @@
 
 `known` was used to write the rules; `unseen` was written before them, by the meaning of each log alone, and is only
 counted: a rule that is written for one of its cases makes it worthless. `third` are whole logs, `fourth` what programs
-and launchers printed, as they were reported: unseen when first counted (docs/diagnosis.md) and used since then. A case begins with a line
+and launchers printed, as it was reported: unseen when they were first counted (docs/diagnosis.md) and used since then.
+A case begins with a line
 ``=== name | exit 1 | want class class | ...``; the first class is right, the others are what an expert would accept.
 ``repeat ok`` allows an attempt that nobody asked for, ``wait 60`` says how long it has to wait at least, ``hours 9``
 how long the run took. ``@steps 20`` stands for lines of progress, ``@trace file.py:function ...`` for a traceback.

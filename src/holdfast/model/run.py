@@ -31,6 +31,10 @@ class StopCause(str, Enum):
     STALLED = "stalled"
 
 
+TAKEN_FOR_GONE = "its place was taken for gone"
+"""Who ends a run that somebody goes on with elsewhere, because this place was said to be gone."""
+
+
 class StopRung(str, Enum):
     """Where the stop ladder stands: TERM and the grace that follows, or KILL."""
 

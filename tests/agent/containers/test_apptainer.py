@@ -89,7 +89,7 @@ def test_CTR_01_the_environment_inside_is_the_declared_one(
     named |= {"NVIDIA_VISIBLE_DEVICES", "HOLDFAST_LEASE_DIR", "HOLDFAST_MACHINE_ID"}
     assert set(inside) - named == {*run.read("manifest.json")["environment_added"], "MODE"} - named
     assert (inside["MODE"], inside["HOME"]) == ("a 'b'\nc", "/tmp")
-    assert "Overriding HOME" not in run.log()
+    assert b"Overriding HOME" not in run.output()
     assert not os.path.exists(f"{image.image}{tmp_path}/theirs"), "a bind of the caller's went in"
 
 

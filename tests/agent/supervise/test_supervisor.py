@@ -68,7 +68,8 @@ def test_a_run_whose_place_somebody_takes_for_gone_ends_there(drive: Drive) -> N
     files.commit(run.path(wire.GONE), wire.to_bytes(word))
     end = run.ended()
     assert (end.outcome, end.request and end.request.detail) == (Outcome.PREEMPTED, word.reason)
-    assert [event["by"] for event in run.events("taken_for_gone")] == ["Slurm"]
+    assert end.request is not None
+    assert end.request.by == "its place was taken for gone (Slurm)"
     run.assert_gone()
 
 

@@ -35,7 +35,7 @@ from holdfast.core.run.events import (
     Timer,
     TimerFired,
 )
-from holdfast.core.run.lifecycle import decide
+from holdfast.core.run.lifecycle import PROGRESS_STEP_S, decide
 from holdfast.host.box import BoxMatch, compare_boxes, read_box
 from holdfast.host.clock import boot_epoch_s, boottime_ns, monotonic_s, parse_utc, utc_now
 from holdfast.host.files.filesystems import is_local
@@ -48,6 +48,7 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.finding import Finding, Level
 from holdfast.model.record import replace
 from holdfast.model.run import (
+    TAKEN_FOR_GONE,
     Created,
     Ended,
     Finalizing,
@@ -169,6 +170,7 @@ class Supervisor:
             self._note_foreground()
             self._emit(Began())
         self._read_desired()
+        self._heed_gone()
         self._saving.look(self._state.state)
         self._change_limits()
         self._hold_claim()
@@ -300,7 +302,12 @@ class Supervisor:
             self._loop.timers.arm(timer, STACKS_WITHIN_S, lambda: self._emit(TimerFired(timer)))
             self._health.capture(f"{timer.value} limit reached", lambda _: self._on_stacks(timer))
             return
-        self._emit(TimerFired(timer, progressing=timer is Timer.GRACE and self._job.is_progressing()))
+        self._emit(TimerFired(timer, progressing=timer is Timer.GRACE and self._may_save_on()))
+
+    def _may_save_on(self) -> bool:
+        """Whether the job's shutdown still writes, and the place leaves it the time."""
+        until_s = self._leave_by_s
+        return (until_s is None or monotonic_s() + PROGRESS_STEP_S < until_s) and self._job.is_progressing()
 
     def _on_stacks(self, timer: Timer) -> None:
         if self._loop.timers.is_armed(timer):
@@ -530,7 +537,8 @@ class Supervisor:
         if gone is not None:
             self._was_gone = True
             self._recorder.event("taken_for_gone", by=gone.by, reason=gone.reason)
-            self._emit(StopWanted(StopRequest(StopCause.PREEMPTION, gone.by, force=True, detail=gone.reason)))
+            cause = gone.cause or StopCause.PREEMPTION
+            self._emit(StopWanted(StopRequest(cause, f"{TAKEN_FOR_GONE} ({gone.by})", force=True, detail=gone.reason)))
 
     def _change_limits(self) -> None:
         """Do what somebody wants of the limits; deadlines that were moved are watched anew."""

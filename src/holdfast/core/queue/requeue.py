@@ -12,7 +12,7 @@ from holdfast.core.run.retry import LONGEST_WAIT_S, spread_pause
 from holdfast.model.job import OutOfMemory
 from holdfast.model.record import record
 from holdfast.model.requeue import AttemptPlacement, Requeue, RequeueAction
-from holdfast.model.run import Outcome
+from holdfast.model.run import TAKEN_FOR_GONE, Outcome
 from holdfast.model.units import format_bytes, format_count
 from holdfast.model.verdict import Confidence, FailureClass
 
@@ -83,6 +83,8 @@ def _propose(facts: RequeueFacts) -> Requeue:
     if facts.outcome is Outcome.PREEMPTED:
         if facts.stopped_by.startswith(CLAIM):
             return Requeue(RequeueAction.NOTHING, "its job was claimed by another box")
+        if facts.stopped_by.startswith(TAKEN_FOR_GONE):
+            return Requeue(RequeueAction.NOTHING, TAKEN_FOR_GONE)
         return _again(facts, "it was preempted")
     if facts.outcome is Outcome.STOPPED and not facts.started and facts.stopped_by == "holdfast":
         return _again(facts, "it was called off before it began")

@@ -35,6 +35,7 @@ from .survived import (
     find_chain,
     find_last_words,
     find_message,
+    is_of_kernel,
     is_of_one_process,
     is_quoted,
     is_warning,
@@ -173,8 +174,10 @@ def _choose(facts: LogFacts, roots: list[LogMatch]) -> LogMatch | None:
     causes = [match for match in named if match.pattern not in _PASSING and match.kind not in _PEERS]
     causes = [match for match in causes if not (is_quoted(facts, match) or is_warning(facts, match))]
     last, chain = _last_words(facts), find_chain(facts)
-    said = last or next(iter(causes), None)
-    if said is not None and (lost := _find_lost_card(causes, said)) is not None:
+    if last is not None and (lost := _find_lost_card(causes, last)) is not None:
+        return lost
+    own = [match for match in causes if not is_of_kernel(match)]
+    if last is None and own and (lost := _find_lost_card(own, own[0])) is not None:
         return lost
     if last is not None and last in causes:
         return last

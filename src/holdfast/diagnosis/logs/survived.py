@@ -26,8 +26,8 @@ _PAST = compile_later(
     r"(?i)\b(?:previous|earlier|prior|last (?:error|failure|attempt|run|night|week|time|seen)|yesterday"
     r"|replay(?:ing|ed)?"
     r"|old(?:er)? (?:log|run|error|attempt)|history|(?:minutes?|hours?|days?|weeks?) ago)\b|\.(?:log|out|err|txt):\d+:"
-    r"|^\s*#|\b(?:ended|died|failed|crashed) (?:with|of): |\bdied of\b|\b(?:re)?trying (?:with |again )*\S*\d"
-    r"|\b(?:falling|fell) back (?:to|on)\b"
+    r"|^\s*#(?!\s*(?:There is |A fatal |Native memory|SIG|$))"
+    r"|(?:->|=>|[;,]) (?:re)?trying (?:with )?(?:bs |batch(?: size)? )?\d+\b"
 )
 _ANNOUNCED = compile_later(
     r"(?i)(?:(?:previous|earlier|prior|last|old) (?:attempt|run|log|job|output|error|failure)\S*.{0,40}[:=>-]\s*$"
@@ -82,6 +82,11 @@ def is_quoted(facts: LogFacts, match: LogMatch) -> bool:
     _, _, after = facts.tail.rpartition(match.line) if found else ("", "", facts.tail)
     ordinary = [line for line in after.split("\n") if not (_PAST.search(line) or _KERNEL.search(line))]
     return _count_ordinary(ordinary) > FEW_AFTER
+
+
+def is_of_kernel(match: LogMatch) -> bool:
+    """Whether a line is of the kernel's log, which a script may print at any time."""
+    return _KERNEL.search(match.line) is not None
 
 
 def is_warning(facts: LogFacts, match: LogMatch) -> bool:

@@ -66,7 +66,7 @@ def _mounts(pid: int, room: str) -> bool:
     here = find_mount(path, read_mounts())
     if here is None:
         return False
-    wanted = os.path.normpath(f"{here.root}/{os.path.relpath(path, here.mount_point)}")
+    wanted = os.path.normpath(os.path.join(here.root, os.path.relpath(path, here.mount_point)))
     there = read_mounts(f"/proc/{pid}/mountinfo")
     return any((mount.device, mount.root) == (here.device, wanted) for mount in there)
 

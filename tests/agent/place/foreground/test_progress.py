@@ -90,20 +90,16 @@ def test_what_any_of_them_has_saved_has_it_go_on_and_an_older_file_or_a_log_does
     for _ in range(3):
         row.add(WARNED)
     run, name = Path(row.run_dir), Path(row.run_dir).name
-    places = (run / "checkpoints/state.json", row.mirror / name / "weights", run / "work/out/last.pt")
-    places += (
-        run / "artifacts/x",
-        row.disk / "state",
-        row.work / "out/checkpoint.pth.tar",
-        row.work / "attempts/m.pkl",
-    )
+    places = [run / "checkpoints/state.json", row.mirror / name / "weights", run / "work/out/last.pt"]
+    places += [run / "artifacts/x", row.disk / "state", row.work / "out/model.pth.tar", row.work / "attempts/m.pkl"]
     for path in places:
         row.write(path, LONG_AGO_NS)
         assert row.judge(), path
         row.write(path, LATELY_NS)
         assert not row.judge(), path
         row.write(path, LONG_AGO_NS)
-    logs = (row.work / "train.log", row.work / "runs/events.out.tfevents.1.box", row.work / "wandb/latest/run.wandb")
+    logs = [row.work / "train.log", row.work / "outputs/config.yaml", row.work / "wandb/latest/run.wandb"]
+    logs.append(row.work / "runs/events.out.tfevents.1.box")
     others = (row.work / "runs/other/run.json", row.work / "runs/other/attempts/1/model.pt")
     for path in (run / "slurm-7.log", run / "checkpoints/.lock", run / "attempts/3/x.pt", *logs, *others):
         row.write(path, LATELY_NS)

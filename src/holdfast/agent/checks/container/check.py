@@ -79,7 +79,7 @@ def _check_own(situation: CheckContext) -> Iterator[Finding]:
         if is_card_device(path) or is_card_device(os.path.realpath(path)):
             seen = "holds devices of cards that are not leased"
             yield failed("container.cards", path, seen, "take it out: `gpus` puts the leased cards in")
-    for path in filter(None, (spec.caches, spec.checkpoints.mirror)):
+    for path in (situation.in_workdir(each) for each in (spec.caches, spec.checkpoints.mirror) if each):
         if (of := _find_data(situation, path)) is not None:
             seen = f"is written to, and {of} is declared as data, which no job writes to"
             yield failed("container.data", path, seen, "have it elsewhere, or take that out of `data`")
@@ -88,7 +88,7 @@ def _check_own(situation: CheckContext) -> Iterator[Finding]:
 def _find_data(situation: CheckContext, source: str) -> str | None:
     real = os.path.realpath(source)
     for path in situation.spec.data:
-        data = os.path.realpath(path)
+        data = os.path.realpath(situation.in_workdir(path))
         if data == real or data.startswith(f"{real}/") or real.startswith(f"{data}/"):
             return path
     return None

@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 
 MOST_ENTRIES, WITHIN_S = 20_000, 10.0
 """Entries that are looked at below one directory, and how long that may take in all: beyond it nobody can tell."""
-LOGS = (".log", ".out", ".err", ".txt", ".csv", ".jsonl", ".pyc")
+LOGS = (
+    *(".log", ".out", ".err", ".txt", ".csv", ".jsonl", ".pyc", ".yaml", ".yml", ".toml", ".cfg", ".ini"),
+    *(".png", ".jpg", ".svg", ".html", ".md"),
+)
 TRACKERS = ("wandb", "mlruns")
-"""Endings of files, and directories, that grow without anything being saved; tensorboard's files too."""
+"""Endings of files, and directories, that are written without anything being saved; tensorboard's files too."""
 
 
 def was_warned(view: RunView) -> bool:

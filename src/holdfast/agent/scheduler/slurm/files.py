@@ -110,8 +110,14 @@ def has_ended(run_dir: str) -> bool:
     return bool(numbers) and os.path.lexists(f"{wire.attempt_dir(run_dir, numbers[0])}/{wire.EXIT}")
 
 
-def log_path(run_dir: str, job_id: str) -> str:
-    """Where Slurm puts what a job prints: what `core.slurm.script` says, with the job's id."""
+def log_path(run_dir: str, record: SlurmRecord | None, job_id: str) -> str:
+    """Where Slurm puts what a job prints: what `core.slurm.script` says, with the job's id; of a task, with its array.
+
+    Raises:
+        StorageError: what is recorded names no array.
+    """
+    if record is not None and record.array:
+        return f"{find_array(run_dir, record)}/slurm-{job_id}.log"
     return f"{os.path.abspath(run_dir)}/slurm-{job_id}.log"
 
 

@@ -88,7 +88,7 @@ class SlurmScheduler:
                 )
             else:
                 found[run_dir] = _read_forgotten(job_id, accounted.get(job_id), mine=mine)
-        return {run_dir: _add_log(run_dir, word) for run_dir, word in found.items()}
+        return {run_dir: _add_log(run_dir, known.get(run_dir), word) for run_dir, word in found.items()}
 
     def cancel(self, run_dirs: Iterable[str], words: Mapping[str, SchedulerReport] | None = None) -> None:
         """As of `Scheduler.cancel`."""
@@ -228,15 +228,15 @@ def _ask_accounting(wanted: set[str]) -> Mapping[str, AccountedJob]:
         return {}
 
 
-def _add_log(run_dir: str, word: SchedulerReport) -> SchedulerReport:
+def _add_log(run_dir: str, record: SlurmRecord | None, word: SchedulerReport) -> SchedulerReport:
     """Of a job that is over before an attempt was begun: where the node's own words are, and the last of them."""
     if word.phase is not Phase.OVER or not word.native_id or has_begun(run_dir):
         return word
-    path = log_path(run_dir, word.native_id)
     try:
+        path = log_path(run_dir, record, word.native_id)
         lines = read_last_lines(path, MOST_LOG_BYTES)
-    except OSError:
-        lines = []
+    except (OSError, StorageError):
+        return word
     if not lines:
         return word
     last = one_line(lines[-1].decode("utf-8", "replace"), MOST_WORDS)

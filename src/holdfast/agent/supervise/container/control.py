@@ -102,6 +102,7 @@ class ContainerControl:
         self._pause_s = FIRST_LOOK_S
         self._began_s = 0.0
         self._named: int | None = None
+        self._told: int | None = None
         self.comes_up = self._creating = False
         self.removal = ContainerRemoval(context)
         self._requests = RuntimeRequests(context)
@@ -333,8 +334,8 @@ class ContainerControl:
             if self._note_init(pid) or monotonic_s() - self._began_s <= HERE_WITHIN_S:
                 return
             # One that is named once may be the first process all the same, and have ended just now.
-            if self._named != pid:
-                self._named = pid
+            if self._told != pid:
+                self._told = pid
             elif self._context.recorder.read_status() is None:
                 seen = "is another's" if identify(pid) is not None else "is not there"
                 self._fail(f"it says that it runs, and process {pid} here {seen}", ELSEWHERE)

@@ -147,6 +147,7 @@ NETWORK: tuple[Pattern, ...] = (
             "google.api_core.exceptions.Forbidden: 403 GET https://storage.googleapis.com/x",
             "git@github.com: Permission denied (publickey).",
             "curl: (22) The requested URL returned error: 404",
+            "error: RPC failed; HTTP 403 curl 22 The requested URL returned error: 403",
             "wandb: ERROR Error while calling W&B API: permission denied (<Response [403]>)",
             "mlflow.exceptions.MlflowException: API request to endpoint /api failed with error code 403 != 200.",
             "ConnectionError: Couldn't reach https://x.example/train.json (error 404)",
@@ -341,7 +342,8 @@ NETWORK: tuple[Pattern, ...] = (
             "requested URL returned error: 50",
             *("RPC failed; ", "fatal: early EOF", "fetch-pack: "),
         ),
-        r"^error: RPC failed; |^fatal: early EOF$|^(?:fatal: )?fetch-pack: (?:unexpected disconnect|invalid index-pack)"
+        r"^error: RPC failed; (?!.*\b4(?!29)\d\d\b)|^fatal: early EOF$"
+        r"|^(?:fatal: )?fetch-pack: (?:unexpected disconnect|invalid index-pack)"
         r"|requested URL returned error: 50[0234]\b|^(?:\w+\.)*(?:ChunkedEncodingError|IncompleteRead"
         r"|ReadTimeout(?:Error)?|ConnectTimeout(?:Error)?"
         r"|ProtocolError|(?:requests\.exceptions|urllib3\.exceptions|httpx"
