@@ -199,11 +199,14 @@ def test_an_init_program_that_a_daemon_names_and_has_not_is_none(
 
 def test_an_image_that_no_registry_has_is_brought_or_built(tmp_path: Path) -> None:
     environ = stand_in(tmp_path / "bin", image_inspect=("Error: No such image: x", 1))
-    for image in (f"sha256:{ID}", f"localhost/train@sha256:{ID}"):
+    for image, named in (
+        (f"sha256:{ID}", ""),
+        (f"localhost/train@sha256:{ID}", ", and name it sha256:ID as load says"),
+    ):
         found = the_failure(look(ContainerSpec(image, RuntimeName.DOCKER), environ))
         assert (
             found.remedy
-            == f"bring it from where it is: docker save {image} | ssh BOX docker load; or build it on the box"
+            == f"bring it from where it is: docker save {image} | ssh BOX docker load{named}; or build it on the box"
         )
 
 

@@ -122,7 +122,7 @@ def test_an_account_sees_that_of_what_runs_under_its_own_number_or_in_its_user_n
     attempt: Path, rootless: bool
 ) -> None:
     room, another = str(attempt / ROOM), str(attempt / "another")
-    how: dict[str, tuple[str, ...]] = {"inside": AS_NOBODY}
+    how: dict[str, Any] = {"inside": AS_NOBODY}
     if rootless:
         how = {"before": AS_NOBODY, "unshare": ("--user", "--map-root-user")}
     with first_process(attempt / ROOM, **how) as pid:

@@ -176,8 +176,8 @@ def _choose(facts: LogFacts, roots: list[LogMatch]) -> LogMatch | None:
     last, chain = _last_words(facts), find_chain(facts)
     if last is not None and (lost := _find_lost_card(causes, last)) is not None:
         return lost
-    own = [match for match in causes if not is_of_kernel(match)]
-    if last is None and own and (lost := _find_lost_card(own, own[0])) is not None:
+    said = [match for match in causes if not is_of_kernel(match)]
+    if last is None and said and (lost := _find_lost_card(said, said[0])) is not None:
         return lost
     if last is not None and last in causes:
         return last

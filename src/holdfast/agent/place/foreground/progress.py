@@ -87,7 +87,7 @@ def _has_saved(view: RunView, first: int) -> bool:
     until_s = monotonic_s() + WITHIN_S
     return (
         any(_has_newer(directory, since_ns, until_s, bool) for directory in places)
-        or _has_newer(job.workdir, since_ns, until_s, _is_no_log)
+        or (job.workdir != view.run_dir and _has_newer(job.workdir, since_ns, until_s, _is_no_log))
         or _has_newer(view.run_dir, since_ns, until_s, is_checkpoint)
     )
 
