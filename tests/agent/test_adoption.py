@@ -192,7 +192,7 @@ def test_PROC_14_a_job_that_is_reaped_between_two_looks_is_not_lost(monkeypatch:
     )
     for name, value in {
         "_told_status": False, "_held_job": held, "_job": SimpleNamespace(process=process), "_containment": None,
-        "_witness_until": monotonic_s() + 60, "_context": context,
+        "_witness_until": monotonic_s() + 60, "_context": context, "_container": None,
     }.items():  # fmt: skip
         setattr(job, name, value)
     read = witness.read_kernel_record
