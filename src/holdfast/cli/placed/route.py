@@ -53,7 +53,10 @@ class DeskKnows:
         queues = there.list_queues()
         if queues and not self.is_here(text):
             there.learn_runs(queues)
-            return self.find_runs(text)
+            found = self.find_runs(text)
+            if not found:
+                there.tell_of_queues(text, queues)
+            return found
         return ()
 
 

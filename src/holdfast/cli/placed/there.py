@@ -22,6 +22,7 @@ from holdfast.desk.runs.pending import has_queued_jobs
 from holdfast.desk.runs.poll import PATIENT_S, is_due, look_again, poll_places
 from holdfast.desk.runs.registry import ABSENT
 from holdfast.model.errors import CutOff, HoldfastError
+from holdfast.model.ids import is_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.model.place import Place
     from holdfast.model.sighting import Sighting
 
-__all__ = ["find_place", "find_runs", "is_place", "learn_runs", "list_queues", "send_to"]
+__all__ = ["find_place", "find_runs", "is_place", "learn_runs", "list_queues", "send_to", "tell_of_queues"]
 STOP, RESTART = "stop", "restart"
 MOST_LOOKED_AT = 3
 CHANGING = frozenset({"rm", "stop", "restart", "adopt", "prune", "reconcile", "queue cancel", "results copy"})
@@ -127,6 +128,13 @@ def learn_runs(names: Sequence[str]) -> None:
     for poll in look_again(places, open_box=open_box):
         if poll.unreachable is not None:
             note(f"{poll.place} has jobs of this desk in its queue, and does not answer: {poll.unreachable}")
+
+
+def tell_of_queues(text: str, queues: Sequence[str]) -> None:
+    """Say how a job is named that waits at a place: it has no run yet, by which it could be found."""
+    if is_name(text):
+        named = " or ".join(f"{place}:{text}" for place in queues[:MOST_LOOKED_AT])
+        note(f"a job that waits in the queue of a place is found with its place: {named}")
 
 
 def _find_removed(place: Place, line: Line) -> list[str]:

@@ -11,6 +11,7 @@ from holdfast.desk.cost.reminder import describe_sum, remind
 from holdfast.desk.places.aliases import is_alias
 from holdfast.desk.places.config import has_place, remove_place
 from holdfast.desk.places.facts import forget_place
+from holdfast.desk.runs.pending import has_queued_jobs
 from holdfast.desk.runs.registry import list_seen_places, list_sent, list_unfinished
 from holdfast.model.errors import HoldfastError, NoSuchName, ResourceBusy, UsageError
 from holdfast.model.place import LOCAL
@@ -61,6 +62,7 @@ def command(*, name: str, forget_runs: bool, as_json: bool) -> int:
             details={"runs": unfinished},
         )
     bill = _tell_bill(name)
+    has_jobs = has_queued_jobs(name)
     path = remove_place(name) if is_configured else None
     kept = forget_place(name)
     if as_json:
@@ -69,6 +71,8 @@ def command(*, name: str, forget_runs: bool, as_json: bool) -> int:
     note(f"{name}: {_say_where(name, path)}")
     if kept:
         note(f"kept, as proof: {', '.join(kept)}")
+    if has_jobs:
+        note("this desk handed in jobs to its queue: what waits there goes on")
     if bill:
         note(bill)
     return 0
