@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,6 +166,34 @@ def test_PROF_14_a_profile_is_begun_from_what_a_place_is(holdfast: Command, plac
     assert made["tiers"]
     assert holdfast("profile", "probe", "gpu1").code == 64
     assert holdfast("profile", "survives", "gpu1", "/", "destroy").code == 1
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("PROF-06")
+def test_PROF_06_what_a_profile_says_of_its_disks_is_measured_on_the_place_with_its_time(
+    holdfast: Command, places: Callable[..., Path]
+) -> None:
+    base = places()
+    config = Path(places_path())
+    config.write_text(f'{config.read_text()}profile = "rented"\n')
+    config.chmod(0o600)
+    (base / "data").mkdir()
+    tier = f'[tiers.data]\npaths = ["{base}/data", "{base}/gone"]\nsurvives = {{ destroy = "yes" }}\n'
+    stamp = f'verified_on = "{today()}"\nsource = "its page"\n'
+    write("rented", f'{stamp}inherits = "generic-ssh"\n{tier}cap = "900 TB"\ncap_inodes = 7\n')
+    shown = holdfast("place", "probe", "gpu1")
+    assert shown.code == 0, shown.err
+    disks = shown.out.split("of its profile", 1)[1].split("locks", 1)[0]
+    measured = next(line for line in disks.splitlines() if f"{base}/data: " in line)
+    assert "inodes free" in measured
+    assert "TB" not in measured
+    assert f"{base}/gone: not there" in disks
+    facts = holdfast("place", "show", "gpu1", "--json").json()["facts"]
+    assert {"measured_at", "profile_disks"} <= set(facts)
+    made = holdfast("profile", "probe", "gpu1", "--name", "mine")
+    assert made.code == 0, made.err
+    (data,) = [tier for tier in load_profile("mine").tiers if tier.name == "data"]
+    assert data.cap_bytes == os.statvfs(base).f_blocks * os.statvfs(base).f_frsize, "and not what is stated"
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ import difflib
 import threading
 
 from holdfast.core.control_characters import clean
-from holdfast.model.errors import HoldfastError, NoSuchName, PreflightFailed, Unsupported, UsageError
+from holdfast.model import wire
+from holdfast.model.errors import HoldfastError, InternalError, NoSuchName, PreflightFailed, Unsupported, UsageError
 from holdfast.model.place import LOCAL, PLACE_NAME, BoxFacts, Place
 from holdfast.model.record import replace
 from holdfast.model.slurm import SLURM
@@ -18,11 +19,13 @@ from .places.aliases import is_alias, list_aliases
 from .places.config import read_places
 from .places.facts import read_facts, write_facts
 from .places.schema import check_name
+from .profiles.read import load_profile
 from .runs.registry import list_sent, list_unfinished
 
-LOGIN_LIMIT_S = 60.0
+LOGIN_LIMIT_S = DISKS_LIMIT_S = 60.0
 LONGEST_PATH = 4096
 MOST_NAMED = 8
+MOST_DISKS = 32
 
 _BOXES: dict[str, Box] = {}
 _LOCK = threading.Lock()
@@ -82,6 +85,7 @@ def measure_box(place: Place) -> BoxFacts:
     """Measure a place anew, whatever is known of it, and keep that.
 
     Where jobs get the environment of a login shell, that is read anew, too; a shell that gives none is a warning.
+    So are the disks that the place's profile names; a profile that cannot be read is a warning as well.
 
     Raises:
         PlaceError, Refused, NoInterpreter: as of `Box.probe`.
@@ -90,6 +94,9 @@ def measure_box(place: Place) -> BoxFacts:
     facts = box.probe()
     if place.kind == SLURM:
         facts = replace(facts, slurm=measure_slurm(box))
+        _remember(place, facts)
+    if place.profile:
+        facts = _measure_profile_disks(box, facts)
         _remember(place, facts)
     if place.env_from == "none":
         return facts
@@ -100,6 +107,23 @@ def measure_box(place: Place) -> BoxFacts:
         facts = replace(facts, warnings=(*facts.warnings, clean(str(error))))
     _remember(place, facts)
     return facts
+
+
+def _measure_profile_disks(box: Box, facts: BoxFacts) -> BoxFacts:
+    """With the disks that the place's profile names, but for those that any box has."""
+    try:
+        profile = load_profile(box.place.profile)
+    except HoldfastError as error:
+        return replace(facts, warnings=(*facts.warnings, f"the disks of its profile were not measured: {error}"))
+    named = [path for tier in profile.tiers for path in tier.paths if path.startswith(("/", "~/"))]
+    paths = [path for path in named if path not in ("/", facts.home, *(disk.path for disk in facts.disks))]
+    if not paths:
+        return facts
+    answer = box.entry("probe", paths[:MOST_DISKS], limit_s=DISKS_LIMIT_S)
+    try:
+        return wire.decode(BoxFacts, {**wire.encode(facts), "profile_disks": answer.get("disks")}, "probe")
+    except wire.WireError as error:
+        raise InternalError(f"place {box.place.name}: the disks of its profile: {error}") from error
 
 
 def _remember(place: Place, facts: BoxFacts) -> None:

@@ -58,6 +58,10 @@ class Place:
     rent: Rent | None = None
 
 
+MISSING, UNREADABLE = "missing", "unreadable"
+"""Types of a disk of which nothing can be said: its path is not there, or nobody may look."""
+
+
 @record
 class DiskFacts:
     """One file system: sizes in bytes, counts of inodes; None where it does not tell."""
@@ -92,7 +96,8 @@ class BoxFacts:
     for people. `cpus` and `memory_bytes` are the machine's; `cpu_limit` (cores, 1.5 is one and a half),
     `memory_limit_bytes` and `task_limit` what the control groups around the login allow of it (None: no limit found).
     `login_path` is the PATH of a login shell there, of a place whose jobs get such an environment.
-    `slurm` is what was measured of the Slurm of a place of that kind.
+    `slurm` is what was measured of the Slurm of a place of that kind. `profile_disks` are those that the place's
+    profile names; of type ``missing`` where the path is not there.
     """
 
     measured_at: str
@@ -124,3 +129,4 @@ class BoxFacts:
     warnings: tuple[str, ...] = ()
     login_path: str | None = None
     slurm: SlurmFacts | None = None
+    profile_disks: tuple[DiskFacts, ...] = ()

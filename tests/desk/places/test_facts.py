@@ -131,7 +131,7 @@ def test_facts_have_room_for_nothing_secret() -> None:
             "memory_bytes",
             "driver",
         ),
-        *("cards", "disks", "tools", "limits", "warnings", "login_path", "slurm"),
+        *("cards", "disks", "tools", "limits", "warnings", "login_path", "slurm", "profile_disks"),
         *("cpu_limit", "memory_limit_bytes", "task_limit"),
     }
     assert set(CardFacts.__annotations__) == {"index", "name", "memory_bytes", "simulated"}

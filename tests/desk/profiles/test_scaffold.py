@@ -9,7 +9,7 @@ import pytest
 from holdfast.desk.profiles.read import load_profile
 from holdfast.desk.profiles.scaffold import write_scaffold
 from holdfast.model.errors import UsageError
-from holdfast.model.place import DiskFacts, Place
+from holdfast.model.place import MISSING, DiskFacts, Place
 from holdfast.model.record import replace
 from tests.desk.boxes import FACTS_OF_A_BOX
 
@@ -33,12 +33,20 @@ def test_PROF_14_measured_disks_become_tiers_that_nobody_has_judged_yet() -> Non
         DiskFacts("/odd-name", "ext4"),
     )
     place = Place("gpu1", host="gpu1", profile="autodl")
-    path = write_scaffold(place, replace(FACTS_OF_A_BOX, disks=disks), "gpu1", replace=False)
+    home = load_profile("autodl").home
+    of_profile = (
+        DiskFacts(home, "overlay", 1, 30, 20),
+        DiskFacts(f"{home}/autodl-tmp", "xfs", 1, 50, 9),
+        DiskFacts("/gone", MISSING),
+    )
+    facts = replace(FACTS_OF_A_BOX, disks=disks, profile_disks=of_profile)
+    path = write_scaffold(place, facts, "gpu1", replace=False)
     profile = load_profile("gpu1")
     tiers = {tier.name: tier for tier in profile.tiers}
     assert profile.inherits == "autodl"
     assert tiers["data-runs"].survives == {"power-off": "depends", "release": "depends"}
     assert tiers["data-runs"].cap_bytes == 1000 << 30
+    assert (tiers["data"].cap_bytes, tiers["system"].cap_bytes) == (50, 30)
     assert (tiers["shared"].cap_bytes, tiers["shared"].survives["release"]) == (300_000, "yes"), (
         "measured over the constant"
     )

@@ -2,6 +2,8 @@
 
 What may block (a driver, a network file system, a lock on one) is asked in children of ours with a deadline; what does
 not answer is unknown, with a warning. Nothing is left behind. The desk adds how far this clock is from its own.
+
+With paths as words it answers ``disks``, those behind the paths, and nothing else.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
+from functools import partial
 from typing import Any
 
 from holdfast.host.box import read_box
@@ -30,7 +33,7 @@ from holdfast.host.process import pidfd
 from holdfast.host.process.offload import Offload, OffloadFailed
 from holdfast.host.process.processes import user_name
 from holdfast.model.gpu import Inventory, InventorySource
-from holdfast.model.place import BoxFacts, CardFacts, DiskFacts
+from holdfast.model.place import MISSING, UNREADABLE, BoxFacts, CardFacts, DiskFacts
 from holdfast.model.record import replace
 from holdfast.model.runs_root import bundles_dir
 from holdfast.model.units import format_count
@@ -58,9 +61,29 @@ LITTLE_BYTES = 1 << 30
 FEW_INODES = 10_000
 
 
-def main(_words: list[str]) -> int:
-    """Print the facts of this box."""
-    return answer(read_facts)
+def main(words: list[str]) -> int:
+    """Print the facts of this box, or those of the disks behind the paths `words`."""
+    return answer((lambda: {"disks": _measure_paths(words)}) if words else read_facts)
+
+
+def _measure_paths(paths: list[str]) -> list[dict[str, Any]]:
+    """The disks behind paths, of which ``~`` is the home; what does not answer in time is unknown."""
+    expanded = [os.path.expanduser(path) for path in paths]
+    asked = [(path, Offload(partial(_measure_if_there, path))) for path in expanded]
+    began, found = time.monotonic(), []
+    for path, work in asked:
+        found.append(_wait(work, began, path, []) or {"path": path, "type": UNREADABLE})
+    return found
+
+
+def _measure_if_there(path: str) -> dict[str, Any]:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return {"path": path, "type": MISSING}
+    except OSError:
+        return {"path": path, "type": UNREADABLE}
+    return _measure(path)
 
 
 def read_facts() -> BoxFacts:
@@ -144,7 +167,7 @@ def _measure(path: str) -> dict[str, Any]:
     try:
         space = measure_space(path)
     except DiskUnreadable:
-        return {"path": path, "type": "unreadable"}
+        return {"path": path, "type": UNREADABLE}
     return {
         "path": path,
         "type": space.kind,

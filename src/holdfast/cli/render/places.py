@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.desk.place_list import MOST_PARTITIONS, REACHED, list_warnings
 from holdfast.host.clock import find_age
+from holdfast.model.place import MISSING, UNREADABLE
 from holdfast.model.units import format_bytes, format_count, format_duration
 
 from . import clean, fits, note, pairs, table
@@ -141,6 +142,8 @@ def _measured(facts: BoxFacts) -> Iterator[tuple[str, object]]:
     if facts.driver is not None:
         yield "driver", facts.driver
     yield "disks", "\n".join(_describe_disk(disk, facts) for disk in facts.disks[:MOST_DISKS]) or "unknown"
+    if facts.profile_disks:
+        yield "of its profile", "\n".join(_describe_disk(disk, facts) for disk in facts.profile_disks[:MOST_DISKS])
     yield "locks", {"taken": "kept by the file system of the runs root"}.get(facts.flock, facts.flock or "unknown")
     yield "pidfds", facts.pidfd or "unknown"
     yield "containment", facts.containment or "unknown"
@@ -202,6 +205,10 @@ def _describe_card(card: CardFacts) -> str:
 
 def _describe_disk(disk: DiskFacts, facts: BoxFacts) -> str:
     path = _shorten(disk.path, facts)
+    if disk.type == MISSING:
+        return f"{path}: not there"
+    if disk.type == UNREADABLE:
+        return f"{path}: cannot be looked at"
     if disk.free_bytes is None or disk.total_bytes is None:
         return f"{path}: {disk.type}, size unknown"
     inodes = "" if disk.free_inodes is None else f", {_count(disk.free_inodes)} inodes free"

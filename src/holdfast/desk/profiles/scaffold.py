@@ -59,10 +59,14 @@ def build_scaffold(place: Place, facts: BoxFacts, parent: Profile) -> str:
         f"source = {_quote(f'measured on {place.name}')}",
     ]
     lines, names = head, {tier.name for tier in parent.tiers}
-    for disk in facts.disks:
+    measured: set[str] = set()
+    for disk in (*facts.disks, *(each for each in facts.profile_disks if each.total_bytes is not None)):
         tier = find_tier(parent, disk.path)
         known = tier is not None and disk.path in tier.paths
         name = tier.name if known and tier is not None else _name_tier(disk.path, names)
+        if name in measured:
+            continue  # the first path of a tier says its size
+        measured.add(name)
         names.add(name)
         lines += ["", *_write_tier(disk, name, parent, known=known)]
     return "\n".join(lines) + "\n"
