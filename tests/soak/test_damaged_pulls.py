@@ -14,7 +14,6 @@ import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,12 +23,8 @@ from holdfast.transfer.pull.copy import Copy
 from holdfast.transfer.pull.pull import take_run
 from tests.rundirs import ended, make_run
 from tests.transfer.code.repositories import list_tree
+from tests.transfer.pull.damages import DAMAGES, flip
 from tests.transfer.pull.streams import PullBox
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Spoil = Callable[[bytes, random.Random], bytes | None]
 
 pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(7200)]
 
@@ -37,44 +32,6 @@ PULLS = int(os.environ.get("HOLDFAST_SOAK_PULLS", "500"))
 SEED = int(os.environ.get("HOLDFAST_SOAK_SEED", str(int.from_bytes(os.urandom(4), "big"))))
 RUN = "20261120-100000-digits-0a1b"
 MIB = 1 << 20
-
-
-def flip(data: bytes, draw: random.Random) -> bytes:
-    at = draw.randrange(len(data))
-    return data[:at] + bytes([data[at] ^ (1 << draw.randrange(8))]) + data[at + 1 :]
-
-
-def lose(data: bytes, draw: random.Random) -> bytes:
-    at = draw.randrange(len(data))
-    return data[:at] + data[at + draw.randrange(1, 5000) :]
-
-
-def double(data: bytes, draw: random.Random) -> bytes:
-    at = draw.randrange(len(data))
-    return data[: at + draw.randrange(1, 5000)] + data[at:]
-
-
-def swap(data: bytes, draw: random.Random) -> bytes:
-    first, second = sorted(draw.sample(range(len(data) + 1), 2))
-    return data[second:] + data[first:second] + data[:first]
-
-
-def zero(data: bytes, draw: random.Random) -> bytes:
-    at = draw.randrange(len(data))
-    size = min(draw.randrange(1, 4096), len(data) - at)
-    return data[:at] + bytes(size) + data[at + size :]
-
-
-def put_in(data: bytes, draw: random.Random) -> bytes:
-    at = draw.randrange(len(data))
-    return data[:at] + draw.randbytes(draw.randrange(1, 200)) + data[at:]
-
-
-def cut(_data: bytes, _draw: random.Random) -> None:
-    return None
-
-
-DAMAGES: tuple[Spoil, ...] = (flip, flip, lose, double, swap, zero, put_in, cut)
 
 
 class Link:
