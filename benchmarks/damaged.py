@@ -2,9 +2,9 @@
 
     python benchmarks/damaged.py [COUNT]     so many transfers each (100); a private sshd on loopback; needs root, rsync
 
-ssh's own checksum finds what happens on the wire; what is damaged here is what comes out of it (`damaging_ssh.py`), as by
-faulty memory, a proxy or a wrapper. The same damages for each. A transfer that ends with 0 and has brought another tree
-is silent. rclone speaks ssh itself, so nothing can be damaged behind it; it is not here.
+ssh's own checksum finds what happens on the wire; what is damaged here is what comes out of it (`damaging_ssh.py`), as
+by faulty memory, a proxy or a wrapper. The same damages for each. A transfer that ends with 0 and has brought another
+tree is silent. rclone speaks ssh itself, so nothing can be damaged behind it; it is not here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -27,8 +26,11 @@ from tests.sshd import Sshd  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 FILES, BYTES = 40, 40_000
+PATIENCE = ("timeout", "30")
+"""For those that would wait for ever for bytes that were dropped."""
 MOST = FILES * BYTES * 9 // 10
 
 
@@ -48,9 +50,11 @@ def count_ends(desk: Desk, run_dir: Path, transfers: int) -> dict[str, Counter[s
     packed = f'mkdir -p "$1" && set -o pipefail && {link} box tar -C runs/{name} -cf - . | tar -C "$1" -xf -'
     ways: dict[str, Callable[[str], object]] = {
         "holdfast pull": lambda target: desk.ours("pull", f"gpu1:{name}", target),
-        "rsync -a": lambda target: desk.call("rsync", "-a", "-e", str(link), f"box:runs/{name}/", f"{target}/"),
-        "scp -r": lambda target: desk.call("scp", "-q", "-r", "-S", str(link), f"box:runs/{name}", target),
-        "tar over ssh": lambda target: desk.call("bash", "-c", packed, "bash", target),
+        "rsync -a": lambda target: desk.call(
+            "rsync", "-a", "--timeout=20", "-e", str(link), f"box:runs/{name}/", f"{target}/"
+        ),
+        "scp -r": lambda target: desk.call(*PATIENCE, "scp", "-q", "-r", "-S", str(link), f"box:runs/{name}", target),
+        "tar over ssh": lambda target: desk.call(*PATIENCE, "bash", "-c", packed, "bash", target),
     }
     expected = list_tree(run_dir)
     counts: dict[str, Counter[str]] = {way: Counter() for way in ways}

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from tests.transfer.pull.damages import DAMAGES  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PIECE = 32 << 10
 
@@ -26,7 +31,7 @@ def main() -> int:
     child = subprocess.Popen([os.environ["SPOIL_SSH"], *sys.argv[1:]], stdout=subprocess.PIPE)
     assert child.stdout is not None
     begun = 0
-    while piece := os.read(child.stdout.fileno(), PIECE):
+    for piece in _read_until_end(child.pid, child.stdout.fileno()):
         arrives: bytes | None = piece
         if begun <= at < begun + len(piece) and _is_first():
             arrives = draw.choice(DAMAGES)(piece, draw)
@@ -43,6 +48,19 @@ def main() -> int:
             break
     child.stdout.close()
     return child.wait()
+
+
+def _read_until_end(pid: int, source: int) -> Iterator[bytes]:
+    """What the child writes; a shared connection that it leaves behind keeps the pipe, so its end is no end of that."""
+    ended = os.pidfd_open(pid)
+    try:
+        while ready := select.select([source, ended], [], [])[0]:
+            piece = os.read(source, PIECE) if source in ready else b""
+            if not piece:
+                return
+            yield piece
+    finally:
+        os.close(ended)
 
 
 def _is_first() -> bool:
