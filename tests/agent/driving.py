@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from holdfast.model.identity import ProcessId
     from holdfast.model.run import State
 
+NAME = f"t{os.environ.get('PYTEST_XDIST_WORKER', '')}"
+"""Of all runs here: two of one second whose four digits are the same have one id, and end each other's processes."""
 JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "jobs", "job.py")
 
 
@@ -194,7 +196,7 @@ class Drive:
         fields.setdefault("workdir", self.workdir)
         # A test that asks for none gets no second attempt, which could outlive what it had set up.
         fields.setdefault("retries", Retries(max=0))
-        spec = JobSpec(fields.pop("name", "t"), command, **fields)
+        spec = JobSpec(fields.pop("name", NAME), command, **fields)
         everything = {**self.environ, **(environ or {})}
         run_dir, run_id = create_run(spec, root or self.root, argv=["holdfast", "run"], cwd="/", environ=everything)
         made = Driven(run_dir, run_id, everything)

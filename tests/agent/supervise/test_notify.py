@@ -19,7 +19,7 @@ from holdfast.core.patrol.patrol import judge_run
 from holdfast.model import wire
 from holdfast.model.job import Channels, Notify
 from holdfast.model.run import Outcome
-from tests.agent.driving import Drive, job, read_text
+from tests.agent.driving import NAME, Drive, job, read_text
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -141,9 +141,9 @@ def test_MON_17_the_end_says_class_action_host_and_where_to_look(
     run = drive(*job("exit_with", 3), notify=Notify(webhook=url))
     run.ended()
     wait_until(lambda: got)
-    assert (got[0]["name"], got[0]["host"], got[0]["class"]) == ("t", os.uname().nodename, "unknown")
+    assert (got[0]["name"], got[0]["host"], got[0]["class"]) == (NAME, os.uname().nodename, "unknown")
     assert got[0]["look"] == f"holdfast show {run.run_id}"
-    assert str(got[0]["text"]).startswith("t failed (unknown)\n")
+    assert str(got[0]["text"]).startswith(f"{NAME} failed (unknown)\n")
     assert got[0]["action"]
 
 
