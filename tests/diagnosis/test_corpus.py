@@ -21,7 +21,13 @@ def test_the_known_logs_get_their_class() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("folder", "least"), [("unseen", LEAST), ("third", LEAST_OF_WHOLE_LOGS), ("fourth", LEAST_OF_WHOLE_LOGS)]
+    ("folder", "least"),
+    [
+        ("unseen", LEAST),
+        ("third", LEAST_OF_WHOLE_LOGS),
+        ("fourth", LEAST_OF_WHOLE_LOGS),
+        ("fifth", LEAST_OF_WHOLE_LOGS),
+    ],
 )
 def test_the_logs_get_their_class_at_the_rate_that_is_promised(folder: str, least: float) -> None:
     counted = describe([judge_case(case) for case in read_cases(folder)])

@@ -12,7 +12,16 @@ import pytest
 
 from holdfast.agent.supervise.end import success
 from holdfast.agent.supervise.end.success import has_sign
-from holdfast.diagnosis.ended.doubts import find_farewell, find_killed, find_last_exception, find_lost_losses
+from holdfast.diagnosis.ended.doubts import (
+    find_failed_part,
+    find_farewell,
+    find_killed,
+    find_last_exception,
+    find_lost_losses,
+    find_nothing_done,
+    find_other_device,
+    find_unsaved,
+)
 from holdfast.diagnosis.evidence import LogFacts
 from holdfast.diagnosis.logs import lines
 from holdfast.diagnosis.logs.patterns import PATTERNS
@@ -154,6 +163,50 @@ def test_what_came_through_tee_may_stand_behind_the_words_of_python(tmp_path: Pa
     facts = facts_of("Fatal Python error: Segmentation fault\n\n  File <x>\nstep 8\nstep 9\n", tmp_path)
     assert find_killed(facts, piped=True)
     assert not find_killed(facts, piped=False)
+
+
+NOTHINGS = {
+    "images and batches": ("found 0 images in 0 classes\nLoader has 0 batches, nothing to do\n", True),
+    "shards and steps": ("glob matched 0 shards\ndataloader exhausted after 0 steps\n", True),
+    "empty, and that is all": ("the training set is empty\nnothing to save\n", True),
+    "once": ("found 0 files in the cache\nstep 1\ndone\n", False),
+    "what was left out": ("skipped: found 0 corrupt files\nfilter: 0 bad rows, got 0 duplicates\ndone\n", False),
+    "of other data": ("val: found 0 images\ntest set has 0 batches\ndone\n", False),
+    "before a training": ("cache: matched 0 shards\nloaded 0 records\nstep 12 loss 0.3\n", False),
+}
+PARTS = {
+    "DeepSpeed": ("[ERROR] [launch.py:325:sigkill_handler] ['python', 'x.py'] exits with return code = 1\n", True),
+    "pdsh": ("epoch 2 loss 3\npdsh@head: worker-2: ssh exited with exit code 1\n", True),
+    "well": ("[INFO] [launch.py:347:main] ['python', 'x.py'] exits with return code = 0\n", False),
+    "a signal": ("trainer-1 exited with code 137\n", False),
+    "and on": ("srun: error: n2: task 3: Exited with exit code 17\nrank 3 began again\nstep 9\ndone\n", False),
+    "a helper": ("exporter exited with code 1\n", False),
+}
+DEVICES = {
+    "none": ("src/context.cc:44: No visible GPU is found, setting device to CPU.\n[0] rmse:1\n", True),
+    "a build": ("WARNING: src/context.cc:196: XGBoost is not compiled with CUDA support.\n", True),
+    "of TensorBoard": ("Could not find cuda drivers on your machine, GPU will not be used.\ndone\n", False),
+}
+UNSAVED = {
+    "weights": ("Epoch 20/20\nno weights were written to /scratch/ckpt/20\ndone\n", True),
+    "a model": ("ERROR: failed to save the final model: timed out\n", True),
+    "a step": ("could not finalize step 20\n", True),
+    "long ago": ("failed to save checkpoint, trying again\n" + "".join(f"step {n}\n" for n in range(9)), False),
+    "something else": ("failed to write the cache\nno output was expected\n", False),
+}
+DOUBTS = {
+    **{f"nothing: {name}": (find_nothing_done, *case) for name, case in NOTHINGS.items()},
+    **{f"part: {name}": (find_failed_part, *case) for name, case in PARTS.items()},
+    **{f"device: {name}": (find_other_device, *case) for name, case in DEVICES.items()},
+    **{f"unsaved: {name}": (find_unsaved, *case) for name, case in UNSAVED.items()},
+}
+
+
+@each("name", list(DOUBTS))
+def test_words_that_speak_against_an_exit_code_0(name: str, tmp_path: Path) -> None:
+    find, text, told = DOUBTS[name]
+    assert bool(find(facts_of(text, tmp_path))) is told
+    assert has_sign(text.encode()) or not told
 
 
 ENDS = ("", *string.punctuation, *string.whitespace, "\r\n", "é", "\x1b[0m")

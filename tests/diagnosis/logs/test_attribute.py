@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from holdfast.diagnosis.evidence import Answer, LineRole, LogFacts, LogMatch, Reading
 from holdfast.diagnosis.logs.attribute import FAR_BYTES, NEAR_BYTES, find_root, judge_log
+from holdfast.diagnosis.logs.exceptions import judge_text
+from holdfast.diagnosis.logs.scan import read_log
+from holdfast.diagnosis.logs.words.locales import TRANSLATIONS
 from holdfast.model.record import replace
 from holdfast.model.verdict import Confidence, FailureClass
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = [pytest.mark.pure, pytest.mark.requirement("FAIL-01")]
 
@@ -164,3 +172,19 @@ def test_a_cause_is_near_as_long_as_what_follows_is_the_other_ranks_end(after: L
     assert (best.kind, best.confidence) == (FailureClass.GPU_OUT_OF_MEMORY, Confidence.LIKELY)
     best = judge_log(Reading(at_the_end(replace(first, offset=FAR_BYTES + 1), replace(after, offset=20))))[0]
     assert (best.kind, best.confidence) != (FailureClass.GPU_OUT_OF_MEMORY, Confidence.LIKELY)
+
+
+def test_what_the_c_library_says_in_another_language_has_its_class() -> None:
+    said = [(text, kind) for kind, texts in TRANSLATIONS.items() for each in texts.values() for text in each]
+    assert len(said) > 200
+    assert [(text, kind) for text, kind in said if judge_text(f"cp: 'a': {text}") is not kind] == []
+
+
+def test_a_scheduler_that_sent_the_signal_is_the_cause_of_the_exception_that_tells_of_it(tmp_path: Path) -> None:
+    sent = "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-20T10:00:00 DUE TO PREEMPTION ***\n"
+    ended = 'Traceback (most recent call last):\n  File "run.py", line 3, in <module>\n    main()\n'
+    ended += "torch.distributed.elastic.multiprocessing.api.SignalException: Process 771 got signal: 15\n"
+    path = tmp_path / "output.log"
+    for text, kind in ((sent + ended, FailureClass.PREEMPTED), (ended, FailureClass.KILLED)):
+        path.write_text(text)
+        assert judge_log(read_log(str(path)))[0].kind is kind

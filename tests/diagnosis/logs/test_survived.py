@@ -70,6 +70,25 @@ def test_an_earlier_cause_does_not_hide_a_later_one_of_the_same_end(tmp_path: Pa
     assert judge(tmp_path, CARD + STEPS + FULL + CHAIN + BUG)[0].kind is not FailureClass.BUG
 
 
+def test_memory_that_was_answered_by_a_smaller_batch_is_no_cause_and_what_a_disk_could_not_take_is(
+    tmp_path: Path,
+) -> None:
+    steps = "".join(f"step {number} loss 2.1\n" for number in range(20))
+    assert judge(tmp_path, "RuntimeError: CUDA out of memory, with 128\n" + steps + BUG)[0].kind is FailureClass.BUG
+    full = "RuntimeError: CUDA out of memory, with 128\n"
+    assert judge(tmp_path, full + BUG)[0].kind is FailureClass.GPU_OUT_OF_MEMORY
+    assert judge(tmp_path, "cp: error writing 'x': No space left on device\n" + steps + BUG)[0].kind is (
+        FailureClass.DISK_FULL
+    )
+
+
+def test_a_disk_that_was_tried_again_and_again_is_the_cause_of_an_error_that_names_none(tmp_path: Path) -> None:
+    tried = "".join(f"WARNING: retry {n}/3: [Errno 121] Remote I/O error\n" for n in range(3))
+    wrapper = BUG.replace(BUG.strip().splitlines()[-1], "RuntimeError: Caught OSError in DataLoader worker process 2.")
+    assert judge(tmp_path, tried + wrapper)[0].kind is FailureClass.STORAGE_FAULT
+    assert judge(tmp_path, tried + BUG)[0].kind is FailureClass.BUG
+
+
 def test_going_on_is_told_from_what_a_library_writes_at_an_end(tmp_path: Path) -> None:
     line = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB."
     assert went_on_after(facts(tmp_path, CARD + STEPS), line)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.diagnosis.logs.attribute import find_code
 from holdfast.diagnosis.logs.survived import ends_in_exception
 from holdfast.model.pattern import compile_later
 
@@ -33,6 +34,23 @@ _NO_LOSS_PARTS = frozenset(
     {"best", "min", "max", "lowest", "prev", "last", "scale", "scaler", "scaling", "weight", "coef", "coeff", "fn"}
 )
 """Of a name: what sets a loss, or remembers one and begins as infinite."""
+FEWEST_NOTHINGS = FEWEST_LAST = 2
+_OTHER_DEVICE = compile_later(r"\bNo visible GPU is found, setting device to CPU\b|\bXGBoost is not compiled with CUDA")
+"""Only what answers a wish of the job: others say so of a card that nobody asked them to use. Source: XGBoost."""
+_NOTHING = compile_later(
+    r"(?i)\b(?:found|loaded|matched|read|got|has|have|with|after|of|total:?) (?:only )?0 "
+    r"(?:images?|samples?|examples?|files?|shards?|batch(?:es)?|records?|rows?|tokens?|sequences?|documents?|steps?|items?|classes)\b"
+    r"|\b(?:data ?set|data ?loader|training set|train split) is empty\b|\bnothing to (?:do|train|save|process)\b"
+)
+_NOTHING_WRONG = compile_later(
+    r"(?i)\b(?:corrupt\w*|bad|broken|invalid|missing|failed|skipp\w+|dropp\w+|duplicates?|val\w*|test|cache)\b"
+)
+_FIRST_STEPS = compile_later(r"(?i)\b(?:step|iter(?:ation)?|batch)\b[\s:=\[]*[1-9]")
+_UNSAVED = compile_later(
+    r"(?i)\bno (?:weights|checkpoints?|models?|results?|outputs?) (?:was|were|has been|have been) (?:written|saved)\b"
+    r"|\b(?:could not|cannot|failed to|unable to) (?:save|write|finali[sz]e|upload|export) (?:the )?"
+    r"(?:final |last |best |trained )*(?:model|weights|checkpoint|results?|step \d+)\b"
+)
 _SIGNAL = r"(?:SIG(?:TERM|INT|HUP)|signal:?\s*(?:15|2|1)\b|TERM\b)"
 _FAREWELL = compile_later(
     rf"(?i)\b(?:received|got|caught|handling|interrupted by)\s+(?:an?\s+|the\s+)?(?:signal:?\s+)?{_SIGNAL}"
@@ -60,6 +78,37 @@ _HELPER = compile_later(
     r"|(?:data ?)?loader|worker)s?(?![\w-])"
 )
 """What a job starts beside itself, and ends when it is done; no part of the name of a box (``gpu-worker-01``)."""
+
+
+def find_nothing_done(facts: LogFacts) -> str:
+    """The last line that says that there was nothing to work on, where two lines do; else empty.
+
+    One is not enough: a filter that drops nothing, an empty split of the data.
+    """
+    lines = [line.strip() for line in facts.tail.splitlines()]
+    said = [line for line in lines if _NOTHING.search(line) and not _NOTHING_WRONG.search(line)]
+    return said[-1][:300] if len(said) >= FEWEST_NOTHINGS and not any(map(_FIRST_STEPS.search, lines)) else ""
+
+
+def find_failed_part(facts: LogFacts) -> str:
+    """The line by which a launcher says, last of all, that a part of it ended with another code; empty without.
+
+    Whoever ends what is left over sends a signal: that is no such code.
+    """
+    last = [line.strip()[:300] for line in facts.tail.splitlines() if line.strip()][-FEWEST_LAST:]
+    ended = (match for match in facts.matches if match.line in last and (find_code(match) or 0) > 0)
+    return next((match.line for match in ended if not _HELPER.search(match.line)), "")
+
+
+def find_other_device(facts: LogFacts) -> str:
+    """The line by which a library says that it took the processor where a card was asked for; empty without."""
+    return next((line.strip()[:300] for line in facts.tail.splitlines() if _OTHER_DEVICE.search(line)), "")
+
+
+def find_unsaved(facts: LogFacts) -> str:
+    """The line near the end that says that what the work is for was not written; empty without."""
+    lines = [line.strip() for line in facts.tail.splitlines() if line.strip()]
+    return next((line[:300] for line in reversed(lines[-LAST_LINES:]) if _UNSAVED.search(line)), "")
 
 
 def find_last_exception(facts: LogFacts, *, piped: bool) -> str:

@@ -39,6 +39,7 @@ from .survived import (
     is_of_one_process,
     is_quoted,
     is_warning,
+    was_answered,
 )
 from .words.languages import LANGUAGES
 
@@ -50,6 +51,7 @@ _NEUTRAL = ("card.library", "net.retry_after")
 """Rules that name no cause and no other's end: the exception that they know a line of is the job's own."""
 _PEERS = frozenset({FailureClass.COMMUNICATION})
 """Classes that mostly follow from another rank's end."""
+_SENDERS = frozenset({FailureClass.PREEMPTED, FailureClass.TIMED_OUT, FailureClass.OUT_OF_MEMORY})
 _REPEATED = 3
 """Mixed precision skips a step whose loss is not finite now and then; a run that diverged says it again and again."""
 _BY_EXIT = {
@@ -172,7 +174,11 @@ def _is_near(match: LogMatch, facts: LogFacts) -> bool:
 def _choose(facts: LogFacts, roots: list[LogMatch]) -> LogMatch | None:
     named = [match for match in _first_of_each_line(roots) if match.pattern != EXCEPTION]
     causes = [match for match in named if match.pattern not in _PASSING and match.kind not in _PEERS]
-    causes = [match for match in causes if not (is_quoted(facts, match) or is_warning(facts, match))]
+    causes = [
+        match
+        for match in causes
+        if not (is_quoted(facts, match) or is_warning(facts, match) or was_answered(facts, match))
+    ]
     last, chain = _last_words(facts), find_chain(facts)
     if last is not None and (lost := _find_lost_card(causes, last)) is not None:
         return lost
@@ -180,7 +186,7 @@ def _choose(facts: LogFacts, roots: list[LogMatch]) -> LogMatch | None:
     if last is None and said and (lost := _find_lost_card(said, said[0])) is not None:
         return lost
     if last is not None and last in causes:
-        return last
+        return _find_sender(causes, last) or last
     if causes:
         chained = next((match for match in causes if match.line in chain), None)
         return chained or find_last_words(facts, causes) or causes[0]
@@ -209,6 +215,13 @@ def _first_of_each_line(matches: list[LogMatch]) -> list[LogMatch]:
 def _find_lost_card(causes: list[LogMatch], last: LogMatch) -> LogMatch | None:
     """What says that a card failed, behind the last exception or first cause: that is what either came from."""
     return next((match for match in causes if match.kind is FailureClass.HARDWARE and match.offset > last.offset), None)
+
+
+def _find_sender(causes: list[LogMatch], last: LogMatch) -> LogMatch | None:
+    """Who sent the signal that the last exception tells of, where the words of a scheduler stand before it."""
+    if last.kind is not FailureClass.KILLED:
+        return None
+    return next((match for match in causes if match.kind in _SENDERS and match.offset < last.offset), None)
 
 
 def _last_words(facts: LogFacts) -> LogMatch | None:
@@ -280,7 +293,7 @@ def _read_ending(facts: LogFacts, found: LogMatch | None, offset: int) -> LogMat
     if found is not None:
         return found
     # What a launcher says of how a part ended is more than a text that says nothing of its own; a signal more than any.
-    codes = [code for match in facts.matches if (code := _find_code(match))]
+    codes = [code for match in facts.matches if (code := find_code(match))]
     said = None if any(code < 0 for code in codes) else judge_last_words(facts.tail)
     if said is None and not codes:
         hints = any(match.kind is not None and match.role is not LineRole.CASCADE for match in facts.matches)
@@ -301,7 +314,7 @@ def _others(facts: LogFacts) -> list[LogMatch]:
 
 def _judge_report(facts: LogFacts, unknown: tuple[Clue, ...]) -> Detection | None:
     """What a launcher says of the part that failed first, when nothing names a cause: how it ended."""
-    reports = [(match, code) for match in facts.matches if (code := _find_code(match)) not in (None, 0, -TERM)]
+    reports = [(match, code) for match in facts.matches if (code := find_code(match)) not in (None, 0, -TERM)]
     # A signal says more than a code, which may be the launcher's own; the report of the first rank more than others.
     reports.sort(key=lambda item: ((item[1] or 0) > 0, item[0].pattern != "elastic.root"))
     for match, code in reports:
@@ -328,7 +341,7 @@ def _judge_peer(facts: LogFacts, unknown: tuple[Clue, ...]) -> Detection | None:
     return None if ended is None or _lost_worker(facts) else _detect(ended, facts, Confidence.LIKELY, unknown)
 
 
-def _find_code(match: LogMatch) -> int | None:
+def find_code(match: LogMatch) -> int | None:
     """The exit code that a launcher's line gives, minus the signal of one that a signal ended; None without."""
     values = match.values
     named = next((values[name] for name in _NAMES if name in values), "")

@@ -234,7 +234,7 @@ def _read_message(raised: str, following: list[str]) -> tuple[str, ...]:
             break
         if not text.strip():
             continue
-        if not (is_open or text[0].isspace() or text.startswith(": ")):
+        if not (is_open or text[0].isspace() or text.startswith((": ", ", "))):
             break
         found.append(text.strip())
     return tuple(found)

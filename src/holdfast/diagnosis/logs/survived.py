@@ -38,6 +38,10 @@ _WARNED = compile_later(
     r"|^[IW]\d{4} |\[W\d{3}\b|\[W:"
 )
 """A line that a library writes about what it can do without; TensorFlow says so of a missing driver as an error."""
+_OF_SYSTEM = compile_later(r"\b(?:OS|IO)Error\b(?!.*\[Errno)")
+"""An exception that says that the system refused something, and not what."""
+_OF_DISKS = frozenset({FailureClass.STORAGE_FAULT, FailureClass.DISK_FULL})
+_MEMORY = frozenset({FailureClass.GPU_OUT_OF_MEMORY, FailureClass.OUT_OF_MEMORY})
 _KERNEL = compile_later(r"\bNVRM: |\bOut of memory: Killed process|\boom-kill:|^\[ *\d+\.\d+\] ")
 """Lines of the kernel's log: scripts print it before the job, and it is days long."""
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
@@ -94,7 +98,22 @@ def is_warning(facts: LogFacts, match: LogMatch) -> bool:
     raised = [other.offset for other in facts.matches if other.pattern == EXCEPTION]
     if not raised or raised[-1] <= match.offset or match.offset in raised or _WARNED.search(match.line) is None:
         return False
+    if _OF_SYSTEM.search(facts.exception) and match.kind in _OF_DISKS:
+        return False  # what was tried again and again, and then given up
     return is_of_one_process(facts) and ends_in_exception(facts)
+
+
+def was_answered(facts: LogFacts, match: LogMatch) -> bool:
+    """Whether memory that ran out was answered (by a smaller batch): the training went on, to an exception of its own.
+
+    Of a disk that is full the same shows nothing: what could not be written is missed later.
+    """
+    raised = [other.offset for other in facts.matches if other.pattern == EXCEPTION]
+    if match.kind not in _MEMORY or not raised or raised[-1] <= match.offset or match.offset in raised:
+        return False
+    _, found, after = facts.tail.rpartition(match.line)
+    steps = sum(1 for line in (after if found else facts.tail).split("\n") if PROGRESS.search(line))
+    return steps > FEW_STEPS and is_of_one_process(facts) and ends_in_exception(facts)
 
 
 def find_chain(facts: LogFacts) -> tuple[str, ...]:

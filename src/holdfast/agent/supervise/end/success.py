@@ -23,6 +23,16 @@ SIGNS = (
     *(b"signal", b"sigterm", b"sigint", b"sighup", b" term ", b" terminated "),
     *(b" killed ", b"segmentation fault", b" aborted ", b" bus error ", b" illegal instruction "),
     *(b"floating point exception", b" trace breakpoint trap ", b" bad system call "),
+    *(b"return code", b"exit code", b"exit status", b"exited with", b"non zero "),
+    *(b" 0 image", b" 0 sample", b" 0 example", b" 0 file", b" 0 shard", b" 0 batch", b" 0 record", b" 0 row"),
+    *(b" 0 token", b" 0 sequence", b" 0 document", b" 0 step", b" 0 item", b" 0 class", b" is empty", b"nothing to "),
+    *(b"setting device to cpu", b"not compiled with cuda"),
+    *(b" no " + what for what in (b"weights", b"checkpoint", b"model", b"result", b"output")),
+    *(
+        how + act
+        for how in (b"could not ", b"cannot ", b"failed to ", b"unable to ")
+        for act in (b"save", b"write", b"finali", b"upload", b"export")
+    ),
 )
 """What the end of an output has, as `_WORDS` makes it, when `diagnosis.ended.doubts` may find something in it."""
 _WORDS = bytes(byte if byte < 128 and (chr(byte).isalnum() or byte == ord("_")) else ord(" ") for byte in range(256))

@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING
 from holdfast.core.run.outcome import LIMIT_FINDING
 from holdfast.diagnosis.ended.doubts import (
     LAST_LINES,
+    find_failed_part,
     find_farewell,
     find_killed,
     find_last_exception,
     find_lost_losses,
+    find_nothing_done,
+    find_other_device,
+    find_unsaved,
 )
 from holdfast.diagnosis.evidence import Answer, Detection, LineRole
 from holdfast.model.finding import Level
@@ -101,6 +105,14 @@ def _find_doubts(evidence: EndedEvidence) -> list[Clue]:
         clues.append(Clue(f"its last lines say that a signal asked it to leave: {line}", "output.log"))
     if log is not None and (line := find_killed(log, piped=evidence.piped)):
         clues.append(Clue(f"its last lines say that a signal killed a part of it: {line}", "output.log"))
+    if log is not None and (line := find_nothing_done(log)):
+        clues.append(Clue(f"its output says that there was nothing to work on: {line}", "output.log"))
+    if log is not None and (line := find_failed_part(log)):
+        clues.append(Clue(f"a part of it did not end well: {line}", "output.log"))
+    if log is not None and (line := find_other_device(log)):
+        clues.append(Clue(f"it did not use the card that it was to use: {line}", "output.log"))
+    if log is not None and (line := find_unsaved(log)):
+        clues.append(Clue(f"its last lines say that something was not written: {line}", "output.log"))
     clues += [Clue(item.evidence, "postflight.json") for item in evidence.findings if item.id == LIMIT_FINDING]
     if evidence.leftovers:
         named = ", ".join(evidence.leftovers)

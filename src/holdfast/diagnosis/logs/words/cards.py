@@ -244,6 +244,26 @@ CARDS: tuple[Pattern, ...] = (
         gotchas=("U22",),
     ),
     Pattern(
+        "card.health",
+        LineRole.ROOT,
+        FailureClass.HARDWARE,
+        ("Remapping Failure", "emapper", "ealth check", "ealthcheck"),
+        r"\bRemapping Failure Occurred *: *Yes\b|\bRow [Rr]emapper\b.*\bPending *: *Yes\b"
+        r"|\bGPUs? ?\d*\b.{0,60}\b(?:fail(?:s|ed)|did not pass) (?:the |its |a )?(?:\w+ )?[Hh]ealth ?check"
+        r"|\b[Hh]ealth ?check (?:of |for |on )?GPU ?\d+\b.{0,40}\bfailed\b",
+        (
+            "GPU 3 (PCI 0000:5D:00.0) Row remapper: Correctable 0, Pending: Yes, Remapping Failure Occurred: Yes",
+            "[prolog] GPU 3 fails health check, refusing to launch ranks",
+        ),
+        (
+            "        Remapping Failure Occurred      : No",
+            "GPU 3 passed the health check",
+            "health check of the server failed",
+        ),
+        "nvidia-smi -q -d ROW_REMAPPER; what sites print in a prolog",
+        gotchas=("U22",),
+    ),
+    Pattern(
         "card.lost",
         LineRole.ROOT,
         FailureClass.HARDWARE,
@@ -377,22 +397,27 @@ CARDS: tuple[Pattern, ...] = (
         "diverged",
         LineRole.ROOT,
         FailureClass.DIVERGED,
-        ("infinite or NaN", "loss scale", "Invalid loss", "values became NaN", "Found NaN", "non-finite"),
+        (
+            *("infinite or NaN", "loss scale", "Invalid loss", "values became NaN", "Found NaN", "non-finite"),
+            *("found NaN in local", "found Inf in local"),
+        ),
         r"(?:\bLoss (?:became infinite or NaN at iteration=(?P<step>\d+)|is infinite or NaN)"
         r"|\bMinimum loss scale reached|\b[Cc]urrent loss scale already at minimum"
         r"|\bBatch (?P<batch>\d+): Invalid loss, terminating training"
+        r"|\bRank \d+: found (?:NaN|Inf) in local \w+"
         r"|\bThe total norm .{1,60} for gradients .{1,60} is non-finite)",
         (
             "FloatingPointError: Loss became infinite or NaN at iteration=2313!",
             "FloatingPointError: Minimum loss scale reached (0.0001). Your loss is probably exploding.",
             "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run.",
             "Batch 12: Invalid loss, terminating training",
+            "AssertionError: Rank 19: found NaN in local forward loss calculation. Device: 3, node: n4",
             (
                 "RuntimeError: The total norm of order 2.0 for gradients from `parameters` is "
                 "non-finite, so it cannot be clipped."
             ),
         ),
         ("Gradient overflow. Skipping step, loss scale 65536", "non-finite check is on"),
-        "detectron2; fairseq; DeepSpeed; Keras TerminateOnNaN; torch clip_grad_norm_",
+        "detectron2; fairseq; DeepSpeed; Keras TerminateOnNaN; torch clip_grad_norm_; Megatron-LM",
     ),
 )

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from holdfast.model.pattern import compile_later
 from holdfast.model.verdict import FailureClass
 
+from .locales import STRERROR
+
 if TYPE_CHECKING:
     import re
 
@@ -65,7 +67,7 @@ NAMES: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
             r"(?:Connect(?:ion)?|Read|Write|Pool|Socket|Server|FS)Timeout|ClientPayload|ClientOSError|ServerDisconnected|RemoteDisconnected|ServiceUnavailable"
             r"|(?:Service|Server|Store|Hub|Host)Unavailable|BadGateway|GatewayTimeout|RateLimit|TooManyRequests|Throttl"
             r"|API(?:Connection|Timeout)|EndpointConnection|Connect(?:ion|or)?\w{0,3}Error$|DownloadError$"
-            r"|IncompleteRead|ConnectionLost|Service(?:Response|Request)(?:Timeout)?Error|Overloaded"
+            r"|Incomplete(?:Read|Download|Body)|ContentTooShort|ConnectionLost|Service(?:Response|Request)(?:Timeout)?Error|Overloaded"
         ),
         FailureClass.TRANSIENT,
     ),
@@ -79,6 +81,7 @@ NAMES: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
 """By words in the name: of libraries, and of exceptions that a job derives from theirs."""
 
 ERRNO: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
+    *STRERROR,
     (
         compile_later(
             r"(?i)\bno space left on device\b|\bENOSPC\b|\bstoragefull\b|\bdisk quota exceeded\b|\bEDQUOT\b"
@@ -117,7 +120,7 @@ ERRNO: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
         _ENVIRONMENT,
     ),
 )
-"""By the system's own words, which every language takes from strerror(3). Source: errno(3)."""
+"""By the system's own words, which every programming language takes from strerror(3). Source: errno(3)."""
 
 TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
     (
@@ -157,14 +160,16 @@ TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
         compile_later(
             r"(?i)\b(?:\w{0,20}error|status|code|http|response)\b[ _:=(\[]{1,3}(?:code[ :=]{0,3})?4(?!08|25|29)\d\d\b"
             r"(?!, message=.Not enough data)"
-            r"|\blicen[cs]e\b(?! plate).{0,40}\b(?:expired|invalid|fail|denied|not found|missing|exceed|error"
-            r"|checkout)"
+            r"|\blicen[cs](?:e|es|ed|ing)\b(?! plate).{0,60}\b(?:expired|invalid|fail|denied|not found|missing|exceed"
+            r"|error|checkout|already reached)"
             r"|^\(?4(?!08|25|29)\d\d(?:\)|: | (?-i:[A-Z]))|\b(?:exceed\w*|over|reached) (?:\S+ ){0,3}(?:budget|quota"
             r"|billing)\b"
             r"|\blicensed to\b|\binvalid_grant\b|\b(?:credentials?|certificate|password|api key)\b.{0,40}"
             r"\b(?:expired|revoked|invalid|missing|not found|required|rejected)|\btoken\b.{0,20}\b(?:expired|revoked"
             r"|rejected)"
             r"|\b(?:do not|don't|does not) have (?:the )?(?:permission|access)|\bnot authori[sz]ed\b|\baccess denied\b"
+            r"|\b(?:setup|machine|hardware|device|gpu|platform|environment) does(?:n't| not) support"
+            r" (?:bf16|bfloat16|fp16|fp8|tf32|cuda|gpus?)\b|\bnot reachable via ssh\b|\bpasswordless ssh\b"
             r"|\bauthentication (?:failed|required)|\b(?:unauthori[sz]ed|forbidden)\b"
             r"|\bcompute capability\b|\bonly supports? .{0,40}\b(?:gpus?|devices?|cards?|architectures?)\b"
             r"|\b(?:not|only) (?:be )?(?:used|supported) (?:on|by|with) (?:this |your )?(?:cuda|gpus?|devices?"
@@ -202,7 +207,9 @@ TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
             r"|peer)s?\b.{0,30}"
             r"\b(?:died|failed|gone|disconnected|exited|unreachable|unhealthy)\b|\bcollective op\w*\b.{0,30}\babort"
             r"|\bstream is closed\b|\bsocket closed\b|\bbroken pipe\b|\bpeer (?:closed|gone|hung up|disconnected)"
-            r"|\bclosed by peer\b|\b(?:failed|unable|cannot|could not) (?:to )?connect to\b"
+            r"|\bclosed by peer\b|\bunresponsive receiver\b|\bcommunicator was aborted\b"
+            r"|\b(?:all-?(?:reduce|gather)|broadcast|barrier) (?:op(?:eration)? )?(?:has )?failed\b"
+            r"|\b(?:failed|unable|cannot|could not) (?:to )?connect to\b"
         ),
         FailureClass.COMMUNICATION,
     ),
@@ -218,7 +225,10 @@ TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
             r"(?i)\bconnection timed out\b|connect call failed|request failed after \d+ retries|max retries exceeded"
             r"|\b(?:service|server) (?:is )?(?:(?:temporarily )?unavailable|(?:too )?busy"
             r"|overloaded)\b(?!.*(?:expected|assert))"
-            r"|\bconnection (?:was )?(?:lost|aborted|failed|closed by remote)|\breset by peer\b"
+            r"|\bconnection (?:was )?(?:lost|aborted|failed|closed by remote|closed unexpectedly)|\breset by peer\b"
+            r"|\bclosed the connection\b|\blost connection to \w+ server\b|\bserver has gone away\b"
+            r"|\bretrieval incomplete\b|\btransfer closed with \d+ bytes remaining\b|\bincomplete (?:download|body)\b"
+            r"|\b(?:curl|wget)\b.{0,300}\bexit (?:code |status )?(?:5|6|7|16|18|28|35|52|55|56|92)\b"
         ),
         FailureClass.TRANSIENT,
     ),

@@ -173,10 +173,13 @@ LAUNCHERS: tuple[Pattern, ...] = (
             *("Preempted by", "DUE TO JOB REQUEUE", "DUE TO NODE FAILURE", "DUE TO NODE_FAIL"),
             *("TaintManagerEviction", "NodeNotReady", "NodeLost", "spot instance", "interruption notice"),
             *("TERM_PREEMPT", "TERM_REQUEUE", "Job was evicted", "Host EC2", " preempted"),
+            *("/preempted", "eclaimed", "nterruption notice", "ermination notice", "ermination-time"),
         ),
         r"\bTERM_(?:PREEMPT|REQUEUE)\w*|\bJob was evicted\b|\bHost EC2 \(instance \S+\) terminated"
         r"|\b(?:[Ii]nstance|[Nn]ode|VM|[Jj]ob)\b.{0,40} (?:was|(?:has|is) be(?:en|ing)|will be) preempted"
         r"|\b(?:TaintManagerEviction|NodeNotReady|NodeLost)\b|spot (?:instance )?interruption notice"
+        r"|\binstance/preempted\b.{0,10}\bTRUE\b|\b[Ss]pot\b.{0,20}\b(?:interruption|termination) notice\b"
+        r"|\b(?:[Ii]nstance|[Nn]ode|VM|[Mm]achine)\b.{0,30} (?:is|was|being|be) (?:being )?reclaimed\b"
         r"|\bPreempted by (?:pod|a pod|\S+ on node)|CANCELLED AT \S+ DUE TO (?:JOB REQUEUE|NODE[ _]FAIL)",
         (
             "  Normal  Preempted  3s  default-scheduler  Preempted by pod 7c-11 on node gpu-3",
@@ -184,10 +187,16 @@ LAUNCHERS: tuple[Pattern, ...] = (
             "TERM_PREEMPT: job killed after preemption",
             "Host EC2 (instance i-0a1) terminated.",
             "Instance 'trainer-1' was preempted.",
+            "[W 03:10:52] metadata watcher: instance/preempted -> TRUE, 30 seconds until shutdown",
+            "exiting because this VM is being reclaimed",
+            "received EC2 spot interruption notice, action=terminate",
             "[watcher] instance tpu-vm-7 is being preempted",
             "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-20T10:00:00 DUE TO NODE FAILURE, SEE LOG ***",
         ),
-        ("jobs may be Preempted by others", "no instance was evicted"),
+        (
+            *("jobs may be Preempted by others", "no instance was evicted", "memory that was reclaimed: 3 GiB"),
+            "polling for a spot interruption every 5 s",
+        ),
         "kubernetes scheduler; Slurm",
     ),
     Pattern(
@@ -204,7 +213,8 @@ LAUNCHERS: tuple[Pattern, ...] = (
             *("UCX  ERROR", "PMIX ERROR", "An error occurred in MPI_", "Fatal error in "),
             *(
                 "has lost communication with",
-                *("Socket recv error", "Socket send error", "connectFullMesh failed"),
+                *("Socket recv error", "Socket send error", "connectFullMesh failed", "Unresponsive receiver"),
+                *("gather failed", "llreduce failed", "roadcast failed", "peer rank"),
                 "retry count exceeded",
                 "coordination service: ",
                 "distributed service detected",
@@ -212,7 +222,9 @@ LAUNCHERS: tuple[Pattern, ...] = (
         ),
         r"^(?:\w+\.)*HorovodInternalError|\bHorovod has been shut down"
         r"|^(?:ORTE|PRR?TE|PMIx) has lost communication with|^Socket (?:recv|send) error,"
-        r"|\bGloo connectFullMesh failed\b"
+        r"|\bGloo connectFullMesh failed\b|\bUnresponsive receiver\b"
+        r"|^- \[\w+\.cc:\d+\|[\d:]+\]: (?:All(?:gather|reduce)|Broadcast) failed\."
+        r"|\bFailed to (?:receive from|send to|connect to) peer rank\b"
         r"|\b(?:Transport|RNR) retry count exceeded on "
         r"|has been set to ERROR in coordination service: |\bdistributed service detected fatal errors"
         r"|^(?:Abort\(\d+\) on node .*: )?Fatal error in (?:P?MPI_|internal_)\w+: |\bUCX  ERROR \S|\bPMIX ERROR: "
@@ -224,6 +236,12 @@ LAUNCHERS: tuple[Pattern, ...] = (
             "PRTE has lost communication with a remote daemon.",
             "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error",
             "Socket recv error, Connection reset by peer (code: 104)",
+            "- [comm.cc:310|12:58:57]: Failed to receive from peer rank 5. system error:Connection reset by peer",
+            "- [allgather.cc:95|12:58:57]: Allgather failed.",
+            (
+                "libfabric:451707:1708520807::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 113, message: "
+                "Unresponsive receiver (reachable by EFA device but handshake failed)"
+            ),
             "[n4:7:0:7] ib_mlx5_log.c:171  Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81)",
             (
                 "F external/xla/xla/pjrt/distributed/client.h:80] Terminating process because the JAX distributed "
@@ -236,7 +254,8 @@ LAUNCHERS: tuple[Pattern, ...] = (
             ),
         ),
         ("NCCL INFO NET/IB : Using [0]mlx5_0:1/IB",),
-        "horovod, common/operations.cc; NCCL, transport/net_ib.cc; PRRTE; LightGBM, socket_wrapper.hpp; gloo",
+        "horovod, common/operations.cc; NCCL, transport/net_ib.cc; PRRTE; LightGBM, socket_wrapper.hpp; gloo; XGBoost, "
+        "src/collective; libfabric, prov/efa",
         "the network or a peer failed: look at the rank that ended first, and at the port that the line names",
     ),
     Pattern(
@@ -245,15 +264,16 @@ LAUNCHERS: tuple[Pattern, ...] = (
         None,
         (
             *("raining complete", "raining done", "raining finished", "raining is ", "raining has ", "raining was "),
-            *("inished training", "inished the training", "'train_runtime'", "`Trainer.fit` stopped"),
+            *("inished training", "inished the training", "train_runtime", "`Trainer.fit` stopped"),
         ),
         r"(?i)\btraining (?:(?:is|has|was) )?(?:been )?(?:completed?|done|finished)\b(?! (?:epoch|step|batch"
         r"|stage|phase))"
-        r"|\bfinished (?:the )?training\b|'train_runtime': |`Trainer\.fit` stopped: `max_",
+        r"|\bfinished (?:the )?training\b|'train_runtime': |^ *train_runtime +=|`Trainer\.fit` stopped: `max_",
         (
             "Training completed. Model saved to out/final",
             "INFO finished training after 41 h",
             "{'train_runtime': 147601.2, 'train_loss': 1.9}",
+            "  train_runtime            = 5:12:44.10",
             "`Trainer.fit` stopped: `max_epochs=3` reached.",
         ),
         ("training completed epoch 3", "Training will be finished in 3 h", "raining data"),

@@ -31,6 +31,7 @@ MEMORY: tuple[Pattern, ...] = (
         r"|std::bad_alloc: out_of_memory: CUDA error|Out of memory on device\b"
         r"|(?:\w+ )*CUDA_ERROR_OUT_OF_MEMORY\b)"
         r"|\b(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory)\b|\bDst tensor is not initialized"
+        r"|\b(?:\w*C(?:uda|UDA)\w*|\w*G(?:pu|PU)\w*)::T?OutOfMemory\w*"
         r"|\bcudaMalloc\w* failed: out of memory|Cuda Runtime \(out of memory\))"
         r"(?:.*?Tried to allocate (?P<wanted>[\d.]+ \w+))?(?:.*?GPU (?P<card>\d+))?"
         r"(?:.*?of which (?P<free>[\d.]+ \w+) is free)?",
@@ -53,6 +54,7 @@ MEMORY: tuple[Pattern, ...] = (
                 "out of memory"
             ),
             "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,000,000,000 bytes",
+            "(NCudaLib::TOutOfMemoryError) catboost/cuda/memory_pool.h:303: Error: Out of memory. Requested 77 MB",
             "Out of memory on device. To view more detail about available memory on the GPU, use 'gpuDevice()'.",
         ),
         (
@@ -322,13 +324,14 @@ MEMORY: tuple[Pattern, ...] = (
         FailureClass.SHARED_MEMORY,
         (
             *("shared memory", "/dev/shm", "signal: Bus error", "torch_shm_manager"),  # noqa: S108 - words of a log
-            *("</torch_", "Errno 28]"),
+            *("</torch_", "Errno 28]", "posix_fallocate"),
         ),
         r"\b[Bb]us error.*shared memory"
         r"|[Uu]nable to (?:open|write to|allocate|mmap|resize|create) (?:file <.*?>|.{0,40}?)shared memory"
         r"(?!.*Too many open files)"
         r"|insufficient shared memory \(shm\)|DataLoader worker .*killed by signal: Bus error"
         r"|No space left on device.*/dev/shm/"
+        r"|NCCL WARN Call to posix_fallocate failed"
         r"|Error while creating shared memory segment (?P<path>/dev/shm/\S+)"
         r"|/dev/shm/\S*.*: No space left on device|torch_shm_manager.*(?:No space|error)"
         r"|\[Errno 28\] No space left on device: '/(?:psm_|torch_|sem\.|mp-)\S*'"
@@ -351,6 +354,7 @@ MEMORY: tuple[Pattern, ...] = (
                 "node:1:2 [0] misc/shmutils.cc:72 NCCL WARN Error while creating shared memory segment "
                 "/dev/shm/nccl-JpBU (size 9637888)"
             ),
+            "n1:78:160 [2] include/shm.h:42 NCCL WARN Call to posix_fallocate failed : No space left on device",
             "OSError: [Errno 28] No space left on device: '/dev/shm/cache.bin'",
             "OSError: [Errno 28] No space left on device: '/psm_4f22'",
             "RuntimeError: unable to write to file </torch_18_1>: No space left on device (28)",

@@ -232,9 +232,10 @@ NETWORK: tuple[Pattern, ...] = (
         FailureClass.TRANSIENT,
         ("name resolution", "resolve host", "NameResolutionError", "getaddrinfo failed", "Errno -3]", "gai error: -3"),
         r"Temporary failure in name resolution|[Cc]ould not resolve host(?:name)?:? ?(?P<host>[\w.-]+)?"
-        r"|NameResolutionError\(|getaddrinfo failed|socket\.gaierror: \[Errno -3\]|gai error: -3\b",
+        r"|NameResolutionError\(|getaddrinfo failed|(?:socket\.gaierror: |<urlopen error )\[Errno -3\]|gai error: -3\b",
         (
             "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+            "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
             "curl: (6) Could not resolve host: huggingface.co",
             "fatal: unable to access 'https://x/': Could not resolve host: github.com",
         ),

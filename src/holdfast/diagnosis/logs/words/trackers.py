@@ -17,12 +17,14 @@ TRACKERS: tuple[Pattern, ...] = (
         r"^(?:wandb\.)(?:\w+\.)*(?:CommError|ServiceStartTimeoutError|ServiceDiedError|MailboxError"
         r"|WandbServiceConnectionError|AuthenticationTimeoutError|Error): "
         r"|wandb: ERROR (?:Run initialization has timed out|Error communicating|.*entering retry loop)"
+        r"|wandb: ERROR Error uploading\b"
         r"|wandb: Network error \(\w+\), entering retry loop"
         r"|^mlflow\.exceptions\.MlflowException: API request to .* failed"
         r"|^(?:neptune|comet_ml)\.[\w.]*(?:Connection|Timeout)\w*:",
         (
             "wandb.errors.errors.CommError: Run initialization has timed out after 90.0 sec.",
             "wandb: ERROR Run initialization has timed out after 60.0 sec.",
+            'wandb: ERROR Error uploading "output.log": CommError, <Response [507]>',
             "wandb: Network error (ConnectionError), entering retry loop.",
             (
                 "mlflow.exceptions.MlflowException: API request to "
