@@ -116,6 +116,8 @@ def judge_log(reading: Reading[LogFacts]) -> tuple[Detection, ...]:
         if match.kind is not None and match.kind not in kinds:
             kinds.add(match.kind)
             found.append(_detect(match, facts, Confidence.POSSIBLE, unknown))
+    if not found and (lost := _judge_lost(facts, unknown)) is not None:
+        found.append(lost)
     if found:
         return tuple(found)
     words = tuple(_clue(match, facts) for match in facts.matches[:4])
@@ -339,6 +341,15 @@ def _judge_peer(facts: LogFacts, unknown: tuple[Clue, ...]) -> Detection | None:
     gone = [match for match in facts.matches if match.role is LineRole.CASCADE and match.kind in _PEERS]
     ended = next((match for match in gone if facts.exception and match.line == facts.exception[:300]), None)
     return None if ended is None or _lost_worker(facts) else _detect(ended, facts, Confidence.LIKELY, unknown)
+
+
+def _judge_lost(facts: LogFacts, unknown: tuple[Clue, ...]) -> Detection | None:
+    """What ended it was that a process of its own was gone, and nothing says why: something killed that."""
+    judged = judge_exception(facts.exception)
+    if judged is None or judged[1] is not FailureClass.KILLED:
+        return None
+    clue = Clue(f"a process of its own was gone, and nothing says why: {facts.exception[:300]}", facts.path)
+    return Detection("log.lost", judged[1], Answer.YES, Confidence.POSSIBLE, (clue,), unknown=unknown)
 
 
 def find_code(match: LogMatch) -> int | None:

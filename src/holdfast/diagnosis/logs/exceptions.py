@@ -64,6 +64,8 @@ _CLASSES: dict[str, FailureClass] = {
     "FloatingPointError": FailureClass.DIVERGED,
 }
 """By the last part of the name; then its words decide; every other exception is the job's own (BUG)."""
+_OF_THE_BOX = frozenset({FailureClass.DISK_FULL, FailureClass.STORAGE_FAULT, FailureClass.RESOURCE_LIMIT})
+"""Java says of each of these that a file was not found, and in its text why."""
 _OWN_CHECK = frozenset({"AssertionError", "KeyError", "TypeError", "AttributeError", "NameError", "IndexError"})
 """What a program says of itself, whatever words stand in its text."""
 _CARD_LIBRARY = compile_later(r"(?i)(?:torch|cupy|cuda|paddle|jax|mlx|mxnet|numba|rmm)\b|.*(?:cuda|gpu)")
@@ -113,6 +115,8 @@ def judge_exception(line: str) -> tuple[str, FailureClass] | None:
     kind, text = _judge_name(match["name"]), (match["text"] or "")[:LONGEST_TEXT]
     if kind is FailureClass.BUG and text and match["name"] not in _OWN_CHECK:
         kind = judge_text(text, arguments=match["name"] in _OF_ARGUMENTS)
+    elif kind is _ENVIRONMENT and (named := _find(errors.ERRNO, text)) in _OF_THE_BOX and named is not None:
+        kind = named
     elif match["name"] == "AssertionError" and errors.NONFINITE.search(text):
         kind = FailureClass.DIVERGED
     lasts = kind is FailureClass.TRANSIENT and errors.LASTS.search(text)

@@ -326,9 +326,10 @@ CARDS: tuple[Pattern, ...] = (
             "misaligned address",
             "illegal instruction was encountered",
             "invalid configuration argument",
-            *("CUDA_ERROR_", "cudaError", "hipError", "Memory access fault by GPU", "HIP error"),
+            *("CUDA_ERROR_", "cudaError", "hipError", "Memory access fault by GPU", "HIP error", "HSA_STATUS_ERROR_"),
         ),
-        _numbered("77|700|715|716|718|719") + r"^Memory access fault by GPU node|\b(?:cuda|hip)Error(?:IllegalAddress"
+        _numbered("77|700|715|716|718|719") + r"^Memory access fault by GPU node"
+        r"|\bHSA_STATUS_ERROR_(?:MEMORY_APERTURE_VIOLATION|MEMORY_FAULT|ILLEGAL_INSTRUCTION)\b|\b(?:cuda|hip)Error(?:IllegalAddress"
         r"|LaunchFailure|MisalignedAddress"
         r"|IllegalInstruction|InvalidPc)\b|"
         + START
@@ -342,6 +343,7 @@ CARDS: tuple[Pattern, ...] = (
             "CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
             "numba.cuda.cudadrv.driver.CudaAPIError: [719] Call to cuMemcpyDtoH results in CUDA_ERROR_LAUNCH_FAILED",
             "Memory access fault by GPU node-1 (Agent handle: 0x55) on address 0x7f. Reason: Page not present.",
+            "HSA_STATUS_ERROR_MEMORY_APERTURE_VIOLATION: The agent attempted to access memory beyond its aperture.",
         ),
         ("fixed an illegal memory access in the loader",),
         "CUDA runtime, cudaErrorIllegalAddress, cudaErrorLaunchFailure",

@@ -40,7 +40,7 @@ NAMES: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
             r"|Version(?:Conflict|Mismatch|Error)|CUDAMismatch|RuntimeEnvSetup|LoginRequired|ApiKey|APIKey"
             r"|(?:Missing|Optional)Dependency|Dependency(?:Missing|Conflict|Error)|Requirement|Unsatisfiable|BuildError"
             r"|Unsupported(?:CUDA|Driver|Arch|Platform|Python)\w*|LinkerError|ToolchainError|CompilerNotFound"
-            r"|BackendUnavailable|InsufficientDriver"
+            r"|BackendUnavailable|InsufficientDriver|Missing(?:CUDA|Cuda|GPU)|(?:Package|Env|Name)NotFound"
         ),
         _ENVIRONMENT,
     ),
@@ -64,7 +64,7 @@ NAMES: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
     ),
     (
         compile_later(
-            r"(?:Connect(?:ion)?|Read|Write|Pool|Socket|Server|FS)Timeout|ClientPayload|ClientOSError|ServerDisconnected|RemoteDisconnected|ServiceUnavailable"
+            r"(?:Connect(?:ion)?|Read|Write|Pool|Socket|Server|ServerSelection|FS)Timeout|ClientPayload|ClientOSError|ServerDisconnected|RemoteDisconnected|ServiceUnavailable"
             r"|(?:Service|Server|Store|Hub|Host)Unavailable|BadGateway|GatewayTimeout|RateLimit|TooManyRequests|Throttl"
             r"|API(?:Connection|Timeout)|EndpointConnection|Connect(?:ion|or)?\w{0,3}Error$|DownloadError$"
             r"|Incomplete(?:Read|Download|Body)|ContentTooShort|ConnectionLost|Service(?:Response|Request)(?:Timeout)?Error|Overloaded"
@@ -73,7 +73,7 @@ NAMES: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
     ),
     (
         compile_later(
-            r"(?:Worker|Actor|Node|Process|Executor|Kernel|Child)(?:Died|Lost|Crashed|Killed|Terminated)|Dead(?:Kernel|Worker)"
+            r"(?:Worker|Actor|Owner|Node|Process|Executor|Kernel|Child)(?:Died|Lost|Crashed|Killed|Terminated)|Dead(?:Kernel|Worker)"
         ),
         FailureClass.KILLED,
     ),
@@ -124,6 +124,10 @@ ERRNO: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
 
 TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
     (
+        compile_later(r"\b(?:[NRHM]|one)CCL operation \w+ failed\b|\bnccl(?:Remote|System)Error\b"),
+        FailureClass.COMMUNICATION,
+    ),
+    (
         compile_later(
             r"(?i)\b(?:is|are) not installed\b|\bnot found in your environment\b|unsupported[ _](?:ptx|cuda|gpu|driver)"
             r"|please (?:update|upgrade) (?:your|the) (?:\w+ ){0,2}(?:driver|runtime|version)"
@@ -134,7 +138,7 @@ TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
             r"|\bincompatible with your\b"
             r"|\b(?:glad\w*|egl|glx|glfw|osmesa|opengl)\b.{0,40}\b(?:error|fail\w*|unavailable|not (?:found|available))"
             r"|\b(?:pip|conda|apt-get|apt|brew) install \S|\bincompatible with (?:the|your) installed\b"
-            r"|\bnot compiled with\b"
+            r"|\bnot compiled with\b|\bis required to (?:load|build|compile)\b|\bconflicting dependenc"
             r"|-dev is missing|\bplease (?:re)?install\b|\bis installed correctly\b|\bincompatible[_ ]driver\b"
             r"|\boperator \w+::\w+ does not exist|\b(?:error|failed) (?:building|compiling|to build"
             r"|to compile) (?:\S+ ){0,2}?\S*(?:extension|wheel)"
@@ -170,7 +174,7 @@ TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
             r"|\b(?:do not|don't|does not) have (?:the )?(?:permission|access)|\bnot authori[sz]ed\b|\baccess denied\b"
             r"|\b(?:setup|machine|hardware|device|gpu|platform|environment) does(?:n't| not) support"
             r" (?:bf16|bfloat16|fp16|fp8|tf32|cuda|gpus?)\b|\bnot reachable via ssh\b|\bpasswordless ssh\b"
-            r"|\bauthentication (?:failed|required)|\b(?:unauthori[sz]ed|forbidden)\b"
+            r"|\bcorrect access rights\b|\bauthentication (?:failed|required)|\b(?:unauthori[sz]ed|forbidden)\b"
             r"|\bcompute capability\b|\bonly supports? .{0,40}\b(?:gpus?|devices?|cards?|architectures?)\b"
             r"|\b(?:not|only) (?:be )?(?:used|supported) (?:on|by|with) (?:this |your )?(?:cuda|gpus?|devices?"
             r"|platform|driver)"
@@ -181,8 +185,8 @@ TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
         compile_later(
             r"(?i)\b(?:file|disk|image|archive|database|checkpoint|shard)s?\b.{0,60}"
             r"\b(?:corrupt(?:ed)?|malformed|truncated|damaged|incomplete)\b"
-            r"|\bcorrupt(?:ed)? (?:record|file|image|header|data|block|chunk|archive|stream)|\bchecksum (?:mismatch"
-            r"|error|fail)"
+            r"|\bcorrupt(?:ed)? (?:record|file|image|header|data|block|chunk|archive|stream)|\bchecksums? (?:mismatch"
+            r"|error|fail|did not match)"
             r"|\bcrc (?:mismatch|error|check failed)|\bunexpected (?:eof|end of (?:file|data|stream))\b|\bbad magic\b"
             r"|\bnot a (?:zip|gzip|gzipped|parquet|valid (?:hdf5|zip|image|parquet|checkpoint)) file\b"
             r"|\bfile is empty\b|\b(?:error|fail\w*)\b.{0,30}\bdecompress|\bdecompress\w*\b.{0,20}\b(?:error|fail)"
@@ -222,7 +226,10 @@ TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
     ),
     (
         compile_later(
-            r"(?i)\bconnection timed out\b|connect call failed|request failed after \d+ retries|max retries exceeded"
+            r"(?i)\bconnection timed out\b|\b(?:read|write|connect) operation timed out\b"
+            r"|\b(?:backend|server|gateway) error,? 50\d\b|\bremaining connection slots\b"
+            r"|\btoo many (?:connections|clients)\b"
+            r"|connect call failed|request failed after \d+ retries|max retries exceeded"
             r"|\b(?:service|server) (?:is )?(?:(?:temporarily )?unavailable|(?:too )?busy"
             r"|overloaded)\b(?!.*(?:expected|assert))"
             r"|\bconnection (?:was )?(?:lost|aborted|failed|closed by remote|closed unexpectedly)|\breset by peer\b"

@@ -88,7 +88,7 @@ MEMORY: tuple[Pattern, ...] = (
         ("RESOURCE_EXHAUSTED", "OOM when allocating tensor"),
         (
             r"RESOURCE_EXHAUSTED: (?:Out of memory|Failed to allocate request)"
-            r"|\bOOM when allocating tensor with shape.*device:GPU:(?P<card>\d+)"
+            r"|\bOOM when allocating tensor with shape(?!.*device:CPU)(?:.*device:GPU:(?P<card>\d+))?"
         ),
         (
             (

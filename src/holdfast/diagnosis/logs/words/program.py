@@ -22,7 +22,7 @@ PROGRAM: tuple[Pattern, ...] = (
             "corrupted",
             "invalid size",
             *("ignal: Aborted", ": Aborted"),
-            "SIGSEGV",
+            *("SIGSEGV", "Program received signal SIG"),
             "Floating-point",
             "forrtl: severe",
         ),
@@ -35,6 +35,7 @@ PROGRAM: tuple[Pattern, ...] = (
         r"|killed by signal: (?:Segmentation fault|Aborted)|died with <Signals\.SIG(?:SEGV|ILL|FPE)"
         r"|Signal 11 \(SIGSEGV\) received|exited on signal 11 \(Segmentation"
         r"|^srun: error: .*task\S* \S+: (?:Segmentation fault|Aborted|Illegal instruction)"
+        r"|^Program received signal SIG(?:SEGV|BUS|ILL|FPE|ABRT)\b"
         r"|\] Signal: (?:Segmentation fault|Aborted|Illegal instruction|Floating point exception) \(\d+\)"
         r"|^munmap_chunk\(\): invalid pointer|^forrtl: severe \(\d+\): SIG(?:SEGV|BUS|ILL|FPE|ABRT)",
         (
@@ -48,6 +49,7 @@ PROGRAM: tuple[Pattern, ...] = (
             "RuntimeError: DataLoader worker (pid 44) is killed by signal: Segmentation fault. ",
             "srun: error: n2: task 2: Segmentation fault (core dumped)",
             "[n3:22141] Signal: Segmentation fault (11)",
+            "Program received signal SIGSEGV: Segmentation fault - invalid memory reference.",
             "forrtl: severe (174): SIGSEGV, segmentation fault occurred",
         ),
         ("no Segmentation fault so far", "image segmentation fault detection: 0.9", "corrupted images skipped: 3"),

@@ -112,7 +112,7 @@ RANKS: tuple[Pattern, ...] = (
         FailureClass.COMMUNICATION,
         (
             *("CCL error", "CCL Error"),
-            "ncclSystemError",
+            *("ncclSystemError", "ncclRemoteError"),
             "ncclInternalError",
             "ncclUnhandledCudaError",
             "ncclInvalidUsage",
@@ -121,7 +121,7 @@ RANKS: tuple[Pattern, ...] = (
         ),
         START
         + (
-            r"(?:(?:[HMNRX]|one)CCL [Ee]rror|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclInvalidUsage"
+            r"(?:(?:[HMNRX]|one)CCL [Ee]rror|nccl(?:System|Remote|Internal|UnhandledCuda)Error|ncclInvalidUsage"
             r"|Duplicate GPU detected)\b|NCCL WARN (?:Duplicate GPU|Call to \w+ (?:.*)failed|Cuda failure)"
         ),
         (

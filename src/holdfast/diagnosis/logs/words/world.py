@@ -235,7 +235,7 @@ WORLD: tuple[Pattern, ...] = (
             "cannot execute",
             ": Permission denied",
         ),
-        r"^(?:\S+: (?:line )?\d+: |-?(?:ba|z|da)?sh: (?:\d+: )?)"
+        r"^ *(?:\S+: (?:line )?\d+: |-?(?:ba|z|da)?sh: (?:\d+: )?)"
         r"(?P<command>[^$\s:]+): (?:command )?not found$|^zsh: command not found: \S+"
         r"|: bad interpreter: (?!.*\^M)|python[\d.]*: can't open file '?(?P<file>[^':]+)"
         r"|(?:^|[:\]] )\[?(?:Errno 8\] )?Exec format error"
