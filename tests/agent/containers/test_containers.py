@@ -14,6 +14,7 @@ import pytest
 from holdfast.agent.patrol.reconcile import reconcile_runs
 from holdfast.agent.view.page import diagnosis as diagnosis_page
 from holdfast.agent.view.page.dossier import read_dossier
+from holdfast.core.job.setup import wrap_in_setup
 from holdfast.diagnosis.live.judge import diagnose_live
 from holdfast.host.lease.area import open_area
 from holdfast.host.lease.records import RecordStatus, judge_record, read_records
@@ -149,6 +150,41 @@ def test_CTR_01_what_is_inside_is_what_was_declared(drive: Drive, engine: Engine
     assert "p4ssword" not in words
     assert run.read("image.json")["digest"].startswith("sha256:")
     assert_removed(run, engine)
+
+
+OVERWRITES = "echo hello\nexport CUDA_VISIBLE_DEVICES=7\n"
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("CTR-09", "LEASE-09", "B-16")
+def test_CTR_09_a_profile_in_the_image_that_overwrites_the_cards_is_never_read_or_found(
+    drive: Drive, engine: Engine, tmp_path: Path
+) -> None:
+    (tmp_path / "profile").write_text(OVERWRITES)
+    made = engine("create", engine.tag, "true").splitlines()[-1]
+    engine("cp", str(tmp_path / "profile"), f"{made}:/etc/profile")
+    image = engine("commit", made).splitlines()[-1]
+    engine("rm", made)
+    container = contain(engine, image=f"sha256:{image.removeprefix('sha256:')}")
+    leased: dict[str, Any] = {"gpus": GpuRequest(count=1), "gpu": GpuOptions(idle_window_s=0.0)}
+    environ = {"HOLDFAST_SIMULATED_GPUS": "1"}
+    cards = 'echo "$CUDA_VISIBLE_DEVICES" >seen'
+    seen = Path(drive.workdir, "seen")
+    # By itself nothing reads it; `-l` behind the words of a shell is no option of its own.
+    run = start(drive, engine, "sh", "-ec", cards, "-l", container=container, environ=environ, **leased)
+    assert run.ended(UP_S).outcome is Outcome.SUCCEEDED, run.output()
+    assert seen.read_text().startswith("GPU-")
+    seen.unlink()
+    # A command that has it read is not begun, with lines of setup before it, too.
+    login = ("sh", "-l", "-c", cards)
+    for command in (login, wrap_in_setup(("true",), login)):
+        run = start(drive, engine, *command, container=container, environ=environ, **leased)
+        ended = run.ended(UP_S)
+        assert ended.exit_code == 78
+        assert "lease mismatch" in ended.evidence
+        assert "a file that this shell reads first" in ended.evidence
+        assert not seen.exists()
+    engine("rmi", "--force", image, code=None)
 
 
 @pytest.mark.slow

@@ -33,6 +33,11 @@ GRACE_S = 5.0
 """Between TERM and KILL of a command that was left behind: what a keeper without a supervisor gives, too."""
 MEMORY_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """Of our own control group, as the runtimes show it inside. Source: cgroups(7); podman-create(1), --cgroupns."""
+SHELLS = ("sh", "bash", "dash", "ash", "ksh", "zsh")
+CARDS_ARE = "HOLDFAST-CARDS "
+SAY_CARDS = "printf '\\n%s%s\\n' '" + CARDS_ARE + '\' "${CUDA_VISIBLE_DEVICES-}"'
+SHELL_WITHIN_S = 20.0
+"""Profiles that load an environment of packages take seconds."""
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 HEARD = (*FORWARDED, signal.SIGCHLD, signal.SIGIO)
 FOREVER_S = 1e6
@@ -81,6 +86,69 @@ def find_mismatch() -> str:
             ", ".join("/dev/" + name for name in sorted(there - wanted))
         )
     return ""
+
+
+def find_overwritten(command: "list[str]") -> str:
+    """How the files that a command's shell reads first change the cards (CTR-09); empty when they do not.
+
+    A login shell and an interactive one read the image's (``/etc/profile``), bash also what BASH_ENV names. The same
+    shell is asked, with nothing to run but that.
+    """
+    for words in (command, leave_setup_out(command)):
+        path = find_command(words[0])
+        reading = list_reading(words)
+        if path is None or not reading:
+            continue
+        import subprocess  # seldom needed, and slow to load
+
+        asked = [path, *reading[1:], "-c", SAY_CARDS]
+        try:
+            child = subprocess.Popen(
+                asked,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            continue
+        try:
+            told = child.communicate(timeout=SHELL_WITHIN_S)[0].decode("utf-8", "replace").splitlines()
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            continue
+        seen = [line[len(CARDS_ARE) :] for line in told if line.startswith(CARDS_ARE)]
+        if seen and seen[-1] != os.environ.get("CUDA_VISIBLE_DEVICES", ""):
+            return "CUDA_VISIBLE_DEVICES is {!r} behind {}: a file that this shell reads first has changed it".format(
+                seen[-1][:200], " ".join(reading)
+            )
+    return ""
+
+
+def list_reading(command: "list[str]") -> "list[str]":
+    """The shell of a command with the options by which it reads files first; none where it reads none.
+
+    Source: bash(1), "Invocation"; zsh(1), "Startup/shutdown files": zshenv by every one.
+    """
+    name = os.path.basename(command[0])
+    if name not in SHELLS:
+        return []
+    found, index = [], 1
+    while index < len(command) and command[index][:1] in ("-", "+") and command[index] not in ("-", "--"):
+        word = command[index]
+        if word == "--login":
+            found.append("-l")
+        elif word == "--noprofile":
+            found.insert(0, word)
+        elif word in ("--rcfile", "--init-file"):
+            index += 1
+        elif word[1:2] != "-":
+            found += ["-" + letter for letter in "li" if letter in word[1:] and word[0] == "-"]
+            index += word[-1] in "oO"
+        index += 1
+    always = name == "zsh" or (name == "bash" and os.environ.get("BASH_ENV"))
+    return [command[0], *found] if always or "-l" in found or "-i" in found else []
 
 
 def leave_setup_out(command: "list[str]") -> "list[str]":
@@ -194,7 +262,7 @@ def main(command: "list[str]") -> int:
     if read_line("gate") != "go":
         return EXIT_NO_GO
     say(BEGUN)
-    mismatch = find_mismatch()
+    mismatch = find_mismatch() or find_overwritten(command)
     if mismatch:
         say("mismatch " + mismatch)
         return EXIT_MISMATCH
