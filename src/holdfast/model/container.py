@@ -110,8 +110,9 @@ class ContainerRecord:
     `init` is its first process as this box sees it, None until it was found; `groups` are the directories of its own
     control group, empty where it has none; `opened`: the gate was opened, so the command runs or ran. `settings` are
     the variables by which its caller steered the runtime: without them another socket or store would be asked.
-    `outlived`: its client did not leave when all inside had ended, and was killed: its end says nothing. `lost`: its
-    client has left before the container, which goes on without it.
+    `outlived`: its client was killed, because it did not leave when all inside had ended, or while nobody supervised
+    and the command went on: its end says nothing. `lost`: its client has left before the container, which goes on
+    without it.
     """
 
     runtime: RuntimeName

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from functools import partial
 from pathlib import Path
@@ -16,11 +17,12 @@ from holdfast.agent.view.page import diagnosis as diagnosis_page
 from holdfast.agent.view.page.dossier import read_dossier
 from holdfast.core.job.setup import wrap_in_setup
 from holdfast.diagnosis.live.judge import diagnose_live
+from holdfast.host.container.recorded import look_inside
 from holdfast.host.lease.area import open_area
 from holdfast.host.lease.records import RecordStatus, judge_record, read_records
 from holdfast.host.process import pidfd, processes
 from holdfast.model import wire
-from holdfast.model.container import CONTAINER_RECORD, ContainerRecord, ContainerSpec, RuntimeName
+from holdfast.model.container import CONTAINER_RECORD, ROOM, ContainerRecord, ContainerSpec, RuntimeName
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.job import GpuOptions, Limits, OrphanPolicy
 from holdfast.model.record import replace
@@ -312,8 +314,65 @@ def test_a_container_that_nobody_can_end_any_more_ends_itself(
     wait_until(lambda: not processes.is_alive(init), what="it has ended by itself")
     assert Path(drive.workdir, "stopped").exists(), "the command had its TERM"
     run.adopt()
-    run.ended(UP_S)
+    ended = run.ended(UP_S)
+    assert ended.status is not None
+    # Its own end, not the one of the client that was killed.
+    assert (ended.status.code, run.read("exit.json")["status"]["code"]) == (7, 7)
     assert_removed(run, engine)
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("CTR-05", "PROC-23")
+@pytest.mark.parametrize("code", [0, 5])
+def test_one_that_ended_by_itself_while_nobody_lived_is_judged_by_its_own_end(
+    drive: Drive, docker: Engine, code: int
+) -> None:
+    trainer = STUBBORN.replace("while True:", "while not os.path.exists('go'):") + f"sys.exit({code})"
+    run = start(drive, docker, "python3", "-c", trainer)
+    state, init = ready(run), record_of(run).init
+    assert init is not None
+    kill_all_of_ours(run, state)
+    assert processes.is_alive(init)
+    Path(drive.workdir, "go").touch()
+    wait_until(lambda: not processes.is_alive(init), what="it has ended by itself")
+    run.adopt()
+    ended = run.ended(UP_S)
+    assert (ended.outcome is Outcome.SUCCEEDED, ended.exit_code) == (code == 0, code)
+    assert run.events("client_outlived")
+    assert_removed(run, docker)
+
+
+ALONE = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("CTR-05", "LEASE-03", "PROC-23")
+@pytest.mark.parametrize("room", [True, False])
+def test_one_that_lives_alone_is_seen_and_ended_by_its_id_also_when_its_room_is_gone(
+    drive: Drive, docker: Engine, room: bool
+) -> None:
+    run = start(
+        drive, docker, "sh", "-c", ALONE, container=contain(docker, image=docker.shell_image), grace_s=0.5,
+        gpus=GpuRequest(count=1), gpu=GpuOptions(idle_window_s=0.0), environ={"HOLDFAST_SIMULATED_GPUS": "1"},
+    )  # fmt: skip
+    state, container = ready(run), record_of(run)
+    init = container.init
+    assert init is not None
+    if not room:
+        shutil.rmtree(run.path(ROOM))
+    kill_all_of_ours(run, state)
+    # Without a Python nobody inside has seen that; the daemon keeps it.
+    seen = look_inside(run.directory)
+    assert seen is not None
+    assert init.pid in seen.pids
+    area = open_area(None, environ=drive.environ)
+    assert judge_record(read_records(area)[0][0]).standing is RecordStatus.DRAINING
+    run.adopt()
+    ended = run.ended(UP_S)
+    assert (ended.outcome, ended.exit_code) == (Outcome.FAILED, 137)
+    assert not processes.is_alive(init)
+    wait_until(lambda: not read_records(area)[0], what="the card was given back")
+    assert_removed(run, docker)
 
 
 @pytest.mark.slow

@@ -248,6 +248,25 @@ class ContainerControl:
             containment.plan = self.plan_limits(containment.own_group)
         return containment
 
+    def find_end_alone(self) -> WaitStatus | None:
+        """The run is taken over: how the command ended by itself after its client was killed; None where it did not.
+
+        While a supervisor lives, a client that was killed ends the run. Where none did, nobody ended anything: the
+        command went on, and has left by itself, or because nobody was there any more who could end it.
+        """
+        record, status = self.record, self._context.recorder.read_status()
+        if record is None or record.init is None or not record.opened or self.lives():
+            return None
+        if status is not None and status.code is not None:
+            return None
+        end = self.room.read_end(status or WaitStatus(None, int(signal.SIGKILL), source="container"))
+        if end is None:
+            return None
+        if not record.outlived:
+            self._commit(replace(record, outlived=True))
+            self._context.recorder.event("client_outlived", runtime=record.runtime, id=record.id)
+        return replace(end, ended_at=self.room.read_end_time(after=end.ended_at))
+
     def take_up(self, client: ProcessId, *, begins: bool) -> None:
         """It runs, or did when it was adopted: name the witnesses, and go on with a start if it `begins`."""
         if self.record is None:
@@ -481,6 +500,8 @@ class ContainerControl:
             )
         if self.is_alone:
             return None if end is None else replace(end, ended_at=self.room.read_end_time(after=status.ended_at))
+        if end is not None and status.code is None:
+            return replace(end, ended_at=self.room.read_end_time(after=status.ended_at))
         return end or self.room.read_convention(status, opened=record.opened)
 
     @property
