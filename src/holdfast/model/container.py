@@ -85,7 +85,8 @@ class ResolvedImage:
     manifest, of the configuration where there is no manifest (an import), or of the file's content where it is one
     (empty: not taken, the file is large). `entrypoint`, `environment` and `user` are the image's own.
     `rootless`: the runtime has no rights of root here; `own_group`: it makes a control group and holds limits by it;
-    `init`: it has a first program that reaps; `groups` by which driver that group is named.
+    `init`: it has a first program that reaps; `unheld`: the limits that it would leave out, with a warning, because its
+    kernel has nothing to hold them by.
     """
 
     runtime: RuntimeName
@@ -101,6 +102,7 @@ class ResolvedImage:
     own_group: bool = True
     init: bool = True
     version: str = ""
+    unheld: tuple[str, ...] = ()
 
 
 @record

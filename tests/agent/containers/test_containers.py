@@ -154,6 +154,30 @@ def test_CTR_01_what_is_inside_is_what_was_declared(drive: Drive, engine: Engine
     assert_removed(run, engine)
 
 
+@pytest.mark.slow
+@pytest.mark.requirement("CTR-01")
+def test_CTR_01_proxies_of_the_clients_own_configuration_stay_outside(
+    drive: Drive, docker: Engine, tmp_path: Path
+) -> None:
+    place = tmp_path / "docker"
+    place.mkdir()
+    proxies = {"httpProxy": PROXY, "httpsProxy": PROXY, "noProxy": "x", "allProxy": PROXY}
+    (place / "config.json").write_text(json.dumps({"proxies": {"default": proxies}}))
+    made = docker("commit", "--change=ENV no_proxy=images.own", docker("create", docker.tag, "true"))
+    docker("rm", "--force", *docker("ps", "--all", "--quiet").split())
+    run = start(
+        drive, docker, "sh", "-c", "env >seen", container=contain(docker, image=made, env=("HTTPS_PROXY",)),
+        environ={"DOCKER_CONFIG": str(place), "HTTP_PROXY": "http://callers:1/", "HTTPS_PROXY": "http://named:1/"},
+    )  # fmt: skip
+    assert run.ended(UP_S).outcome is Outcome.SUCCEEDED, run.output()
+    lines = Path(drive.workdir, "seen").read_text().splitlines()
+    assert {line for line in lines if "_proxy=" in line.lower()} == {
+        "HTTPS_PROXY=http://named:1/",
+        "no_proxy=images.own",
+    }
+    assert "p4ssword" not in Path(drive.workdir, "seen").read_text()
+
+
 OVERWRITES = "echo hello\nexport CUDA_VISIBLE_DEVICES=7\n"
 
 
