@@ -100,26 +100,30 @@ def make_image(path: Path, *, python: bool) -> None:
             tar.add(source, name)
 
 
-@pytest.fixture(scope="session")
-def image_tars(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def make_images(place: Path) -> tuple[Path, Path]:
     """With Python, and without."""
     if not os.path.exists(PYTHON) or not os.path.isdir(Path("/usr/lib") / os.path.basename(os.path.realpath(PYTHON))):
         pytest.skip(f"there is no Debian's {PYTHON} to make an image of")
-    place = tmp_path_factory.mktemp("images")
     for name in ("python", "shell"):
         make_image(place / f"{name}.tar", python=name == "python")
     return place / "python.tar", place / "shell.tar"
 
 
 @pytest.fixture(scope="session")
-def podman(image_tars: tuple[Path, Path]) -> Iterator[Engine]:
-    """Podman as this account, with a store of its own."""
+def image_tars(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """With Python, and without."""
+    return make_images(tmp_path_factory.mktemp("images"))
+
+
+@contextlib.contextmanager
+def open_podman(image_tars: tuple[Path, Path], driver: str = "vfs") -> Iterator[Engine]:
+    """Podman as this account, with a store of its own. By vfs, which works everywhere, each container is a copy."""
     if shutil.which("podman") is None or shutil.which("runc") is None:
         pytest.skip("podman and runc are not installed")
     # Not below pytest's directory: its names are too long for the sockets that podman makes.
     place = Path(tempfile.mkdtemp(prefix="hf-pod-"))
     (place / "containers.conf").write_text(CONTAINERS_CONF)
-    storage = f'[storage]\ndriver = "vfs"\ngraphroot = "{place}/store"\nrunroot = "{place}/run"\n'
+    storage = f'[storage]\ndriver = "{driver}"\ngraphroot = "{place}/store"\nrunroot = "{place}/run"\n'
     (place / "storage.conf").write_text(storage)
     environ = {
         "CONTAINERS_CONF": str(place / "containers.conf"),
@@ -147,15 +151,31 @@ def podman(image_tars: tuple[Path, Path]) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="session")
+def podman(image_tars: tuple[Path, Path]) -> Iterator[Engine]:
+    """Podman as this account, with a store of its own."""
+    with open_podman(image_tars) as engine:
+        yield engine
+
+
+@contextlib.contextmanager
+def make_docker_place() -> Iterator[Path]:
+    """Where a daemon has its socket and its data."""
+    place = Path(tempfile.mkdtemp(prefix="hf-doc-"))
+    try:
+        yield place
+    finally:
+        # A daemon leaves its network namespace mounted, and with --live-restore its data.
+        for mount in reversed(read_mounts()):
+            if mount.mount_point.startswith(f"{place}/"):
+                subprocess.run(["umount", "--lazy", mount.mount_point], capture_output=True, check=False)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
 def docker_place() -> Iterator[Path]:
     """Where the daemon of the session has its socket and its data."""
-    place = Path(tempfile.mkdtemp(prefix="hf-doc-"))
-    yield place
-    # A daemon leaves its network namespace mounted, and with --live-restore its data.
-    for mount in reversed(read_mounts()):
-        if mount.mount_point.startswith(f"{place}/"):
-            subprocess.run(["umount", "--lazy", mount.mount_point], capture_output=True, check=False)
-    shutil.rmtree(place, ignore_errors=True)
+    with make_docker_place() as place:
+        yield place
 
 
 @dataclass(slots=True)
@@ -167,6 +187,7 @@ class Daemon:
     """
 
     place: Path
+    driver: str = "vfs"
 
     @property
     def socket(self) -> str:
@@ -178,7 +199,7 @@ class Daemon:
         return int(text) if text.strip().isdigit() and os.path.exists(f"/proc/{text.strip()}") else None
 
     def start(self) -> None:
-        words = ["dockerd", "--bridge=none", "--iptables=false", "--storage-driver=vfs", "--live-restore"]
+        words = ["dockerd", "--bridge=none", "--iptables=false", f"--storage-driver={self.driver}", "--live-restore"]
         words += [f"--data-root={self.place}/data", f"--exec-root={self.place}/exec", f"--pidfile={self.place}/pid"]
         # The watch goes with the daemon: a pid that it outlived may be another's by the time it kills.
         watch = f'"$@" & d=$!; (tail --pid={os.getpid()} -f /dev/null; kill $d) & wait $d; kill $!'
@@ -205,24 +226,42 @@ class Daemon:
         wait_until(lambda: self.pid is None, what="dockerd has left")
 
 
-@pytest.fixture(scope="session")
-def daemon(docker_place: Path) -> Iterator[Daemon]:
+@contextlib.contextmanager
+def open_daemon(docker_place: Path, driver: str = "vfs") -> Iterator[Daemon]:
     """A dockerd, as root."""
     if os.geteuid() != 0 or shutil.which("dockerd") is None or shutil.which("docker") is None:
         pytest.skip("dockerd is not installed, or we are not root")
-    made = Daemon(docker_place)
+    made = Daemon(docker_place, driver)
     made.start()
-    yield made
-    made.stop()
+    try:
+        yield made
+    finally:
+        made.stop()
 
 
 @pytest.fixture(scope="session")
-def docker(daemon: Daemon, image_tars: tuple[Path, Path]) -> Iterator[Engine]:
+def daemon(docker_place: Path) -> Iterator[Daemon]:
+    """A dockerd, as root."""
+    with open_daemon(docker_place) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def open_docker(daemon: Daemon, image_tars: tuple[Path, Path]) -> Iterator[Engine]:
     """Docker with a daemon of the session's own."""
     engine = Engine("docker", {"DOCKER_HOST": daemon.socket}, "", f"{NAME}:1", "")
     engine.image, engine.shell_image = (
         engine("import", str(tar), f"{NAME}:{tag}") for tag, tar in zip(("1", "sh"), image_tars, strict=True)
     )
-    yield engine
-    for container in engine("ps", "--all", "--quiet").split():
-        engine("rm", "--force", container, code=None)
+    try:
+        yield engine
+    finally:
+        for container in engine("ps", "--all", "--quiet").split():
+            engine("rm", "--force", container, code=None)
+
+
+@pytest.fixture(scope="session")
+def docker(daemon: Daemon, image_tars: tuple[Path, Path]) -> Iterator[Engine]:
+    """Docker with a daemon of the session's own."""
+    with open_docker(daemon, image_tars) as engine:
+        yield engine

@@ -85,7 +85,8 @@ class ResolvedImage:
     manifest, of the configuration where there is no manifest (an import), or of the file's content where it is one
     (empty: not taken, the file is large). `entrypoint`, `environment` and `user` are the image's own.
     `rootless`: the runtime has no rights of root here; `own_group`: it makes a control group and holds limits by it;
-    `init`: it has a first program that reaps; `groups` by which driver that group is named.
+    `init`: it has a first program that reaps; `unheld`: the limits that it would leave out, with a warning, because its
+    kernel has nothing to hold them by.
     """
 
     runtime: RuntimeName
@@ -101,6 +102,7 @@ class ResolvedImage:
     own_group: bool = True
     init: bool = True
     version: str = ""
+    unheld: tuple[str, ...] = ()
 
 
 @record
@@ -110,8 +112,9 @@ class ContainerRecord:
     `init` is its first process as this box sees it, None until it was found; `groups` are the directories of its own
     control group, empty where it has none; `opened`: the gate was opened, so the command runs or ran. `settings` are
     the variables by which its caller steered the runtime: without them another socket or store would be asked.
-    `outlived`: its client did not leave when all inside had ended, and was killed: its end says nothing. `lost`: its
-    client has left before the container, which goes on without it.
+    `outlived`: its client was killed, because it did not leave when all inside had ended, or while nobody supervised
+    and the command went on: its end says nothing. `lost`: its client has left before the container, which goes on
+    without it.
     """
 
     runtime: RuntimeName

@@ -76,7 +76,8 @@ class WaitStatus:
     """What the kernel said when the job's leader ended: exactly one of `code` (0..255) and `signal` is set.
 
     Resource usage is that of the leader and its reaped descendants: seconds of CPU, peak resident bytes of the
-    largest process. `source` says who was told: the keeper, the supervisor, or the kernel's pidfd record.
+    largest process. `source` says who was told: the keeper, the supervisor, or the kernel's pidfd record; or, of a
+    container whose client told nobody, that it was written inside.
     `asked`: its keeper had signalled it before, because its supervisor was gone.
     """
 

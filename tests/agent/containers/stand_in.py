@@ -1,7 +1,8 @@
 """A Docker of one container that needs no Docker: what is inside is in namespaces that the test keeps, as a daemon.
 
 The program `docker` of `place` says what files tell it to say: `labels` of the container that it knows, `pid` of its
-first process, `taken` when its name is in use, `lost` when the client is to leave. What it was asked is in `calls`.
+first process, `info` of itself, `warning` beside an id, `taken` when its name is in use, `lost` when the client is to
+leave. What it was asked is in `calls`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def read(name, default=""):
 with open(place + "/calls", "a") as file:
     file.write(" ".join(words) + "\\n")
 if words[0] == "info":
-    print('{{"ServerVersion": "28", "CgroupDriver": "none"}}')
+    print(read("info", '{{"ServerVersion": "28", "CgroupDriver": "none"}}'))
 elif words[:2] == ["image", "inspect"]:
     print('[{{"Id": "sha256:{id}", "Config": {{}}}}]')
 elif words[0] == "create":
@@ -49,6 +50,8 @@ elif words[0] == "create":
             "workdir": next(w[10:] for w in words if w.startswith("--workdir="))}}
     with open(place + "/plan", "w") as file:
         json.dump(plan, file)
+    sys.stderr.write(read("warning"))
+    sys.stderr.flush()
     print("{id}")
 elif words[0] == "start":
     open(place + "/started", "w").close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from functools import partial
 from pathlib import Path
@@ -14,12 +15,14 @@ import pytest
 from holdfast.agent.patrol.reconcile import reconcile_runs
 from holdfast.agent.view.page import diagnosis as diagnosis_page
 from holdfast.agent.view.page.dossier import read_dossier
+from holdfast.core.job.setup import wrap_in_setup
 from holdfast.diagnosis.live.judge import diagnose_live
+from holdfast.host.container.recorded import look_inside
 from holdfast.host.lease.area import open_area
 from holdfast.host.lease.records import RecordStatus, judge_record, read_records
 from holdfast.host.process import pidfd, processes
 from holdfast.model import wire
-from holdfast.model.container import CONTAINER_RECORD, ContainerRecord, ContainerSpec, RuntimeName
+from holdfast.model.container import CONTAINER_RECORD, ROOM, ContainerRecord, ContainerSpec, RuntimeName
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.job import GpuOptions, Limits, OrphanPolicy
 from holdfast.model.record import replace
@@ -152,6 +155,65 @@ def test_CTR_01_what_is_inside_is_what_was_declared(drive: Drive, engine: Engine
 
 
 @pytest.mark.slow
+@pytest.mark.requirement("CTR-01")
+def test_CTR_01_proxies_of_the_clients_own_configuration_stay_outside(
+    drive: Drive, docker: Engine, tmp_path: Path
+) -> None:
+    place = tmp_path / "docker"
+    place.mkdir()
+    proxies = {"httpProxy": PROXY, "httpsProxy": PROXY, "noProxy": "x", "allProxy": PROXY}
+    (place / "config.json").write_text(json.dumps({"proxies": {"default": proxies}}))
+    made = docker("commit", "--change=ENV no_proxy=images.own", docker("create", docker.tag, "true"))
+    docker("rm", "--force", *docker("ps", "--all", "--quiet").split())
+    run = start(
+        drive, docker, "sh", "-c", "env >seen", container=contain(docker, image=made, env=("HTTPS_PROXY",)),
+        environ={"DOCKER_CONFIG": str(place), "HTTP_PROXY": "http://callers:1/", "HTTPS_PROXY": "http://named:1/"},
+    )  # fmt: skip
+    assert run.ended(UP_S).outcome is Outcome.SUCCEEDED, run.output()
+    lines = Path(drive.workdir, "seen").read_text().splitlines()
+    assert {line for line in lines if "_proxy=" in line.lower()} == {
+        "HTTPS_PROXY=http://named:1/",
+        "no_proxy=images.own",
+    }
+    assert "p4ssword" not in Path(drive.workdir, "seen").read_text()
+
+
+OVERWRITES = "echo hello\nexport CUDA_VISIBLE_DEVICES=7\n"
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("CTR-09", "LEASE-09", "B-16")
+def test_CTR_09_a_profile_in_the_image_that_overwrites_the_cards_is_never_read_or_found(
+    drive: Drive, engine: Engine, tmp_path: Path
+) -> None:
+    (tmp_path / "profile").write_text(OVERWRITES)
+    made = engine("create", engine.tag, "true").splitlines()[-1]
+    engine("cp", str(tmp_path / "profile"), f"{made}:/etc/profile")
+    image = engine("commit", made).splitlines()[-1]
+    engine("rm", made)
+    container = contain(engine, image=f"sha256:{image.removeprefix('sha256:')}")
+    leased: dict[str, Any] = {"gpus": GpuRequest(count=1), "gpu": GpuOptions(idle_window_s=0.0)}
+    environ = {"HOLDFAST_SIMULATED_GPUS": "1"}
+    cards = 'echo "$CUDA_VISIBLE_DEVICES" >seen'
+    seen = Path(drive.workdir, "seen")
+    # By itself nothing reads it; `-l` behind the words of a shell is no option of its own.
+    run = start(drive, engine, "sh", "-ec", cards, "-l", container=container, environ=environ, **leased)
+    assert run.ended(UP_S).outcome is Outcome.SUCCEEDED, run.output()
+    assert seen.read_text().startswith("GPU-")
+    seen.unlink()
+    # A command that has it read is not begun, with lines of setup before it, too.
+    login = ("sh", "-l", "-c", cards)
+    for command in (login, wrap_in_setup(("true",), login)):
+        run = start(drive, engine, *command, container=container, environ=environ, **leased)
+        ended = run.ended(UP_S)
+        assert ended.exit_code == 78
+        assert "lease mismatch" in ended.evidence
+        assert "a file that this shell reads first" in ended.evidence
+        assert not seen.exists()
+    engine("rmi", "--force", image, code=None)
+
+
+@pytest.mark.slow
 @pytest.mark.requirement("CTR-04")
 @pytest.mark.parametrize(
     ("words", "status"),
@@ -276,8 +338,65 @@ def test_a_container_that_nobody_can_end_any_more_ends_itself(
     wait_until(lambda: not processes.is_alive(init), what="it has ended by itself")
     assert Path(drive.workdir, "stopped").exists(), "the command had its TERM"
     run.adopt()
-    run.ended(UP_S)
+    ended = run.ended(UP_S)
+    assert ended.status is not None
+    # Its own end, not the one of the client that was killed.
+    assert (ended.status.code, run.read("exit.json")["status"]["code"]) == (7, 7)
     assert_removed(run, engine)
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("CTR-05", "PROC-23")
+@pytest.mark.parametrize("code", [0, 5])
+def test_one_that_ended_by_itself_while_nobody_lived_is_judged_by_its_own_end(
+    drive: Drive, docker: Engine, code: int
+) -> None:
+    trainer = STUBBORN.replace("while True:", "while not os.path.exists('go'):") + f"sys.exit({code})"
+    run = start(drive, docker, "python3", "-c", trainer)
+    state, init = ready(run), record_of(run).init
+    assert init is not None
+    kill_all_of_ours(run, state)
+    assert processes.is_alive(init)
+    Path(drive.workdir, "go").touch()
+    wait_until(lambda: not processes.is_alive(init), what="it has ended by itself")
+    run.adopt()
+    ended = run.ended(UP_S)
+    assert (ended.outcome is Outcome.SUCCEEDED, ended.exit_code) == (code == 0, code)
+    assert run.events("client_outlived")
+    assert_removed(run, docker)
+
+
+ALONE = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("CTR-05", "LEASE-03", "PROC-23")
+@pytest.mark.parametrize("room", [True, False])
+def test_one_that_lives_alone_is_seen_and_ended_by_its_id_also_when_its_room_is_gone(
+    drive: Drive, docker: Engine, room: bool
+) -> None:
+    run = start(
+        drive, docker, "sh", "-c", ALONE, container=contain(docker, image=docker.shell_image), grace_s=0.5,
+        gpus=GpuRequest(count=1), gpu=GpuOptions(idle_window_s=0.0), environ={"HOLDFAST_SIMULATED_GPUS": "1"},
+    )  # fmt: skip
+    state, container = ready(run), record_of(run)
+    init = container.init
+    assert init is not None
+    if not room:
+        shutil.rmtree(run.path(ROOM))
+    kill_all_of_ours(run, state)
+    # Without a Python nobody inside has seen that; the daemon keeps it.
+    seen = look_inside(run.directory)
+    assert seen is not None
+    assert init.pid in seen.pids
+    area = open_area(None, environ=drive.environ)
+    assert judge_record(read_records(area)[0][0]).standing is RecordStatus.DRAINING
+    run.adopt()
+    ended = run.ended(UP_S)
+    assert (ended.outcome, ended.exit_code) == (Outcome.FAILED, 137)
+    assert not processes.is_alive(init)
+    wait_until(lambda: not read_records(area)[0], what="the card was given back")
+    assert_removed(run, docker)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from holdfast.host.container.recorded import is_first
 from holdfast.host.process import processes
 from holdfast.model import wire
 from holdfast.model.container import LABEL_DIRECTORY, LABEL_RUN
+from holdfast.model.job import Limits, UnenforcedPolicy
 from holdfast.model.run import Outcome
 from tests.agent.containers.stand_in import ID, StandIn, first_child
 from tests.waiting import LIMIT_S, wait_until
@@ -56,6 +57,48 @@ def test_a_client_that_its_daemon_lost_is_not_the_end_of_the_training(drive: Dri
     assert ended.status is not None
     assert ended.status.ended_at > run.events("client_lost")[0]["utc"]
     assert not run.events("term_sent")
+
+
+WITHOUT = {
+    "ServerVersion": "28", "CgroupDriver": "cgroupfs", "MemoryLimit": False, "SwapLimit": False, "CpuCfsQuota": True,
+    "CPUShares": False, "PidsLimit": True,
+}  # fmt: skip
+WARNED = "WARNING: Your kernel does not support cgroup blkio weight. Weight discarded."
+
+
+@pytest.mark.requirement("CTR-10")
+def test_CTR_10_what_its_kernel_cannot_hold_is_said_and_held_otherwise(drive: Drive, docker: StandIn) -> None:
+    docker.write("info", json.dumps(WITHOUT))
+    docker.write("warning", f"{WARNED}\n")
+    limits = Limits(memory_bytes=1 << 30, cpus=1.0, cpu_weight=50, tasks=500, unenforced=UnenforcedPolicy.WARN)
+    run = drive("true", container=docker.container, environ=docker.environ, limits=limits)
+    docker.begin()
+    assert run.ended().outcome is Outcome.SUCCEEDED
+    held = {item["name"]: item["mechanism"] for item in run.read("manifest.json")["limits"]}
+    assert (
+        held.items() >= {"memory": "watchdog", "cpus": "container", "cpu_weight": "none", "tasks": "container"}.items()
+    )
+    created = docker.asked("create")[0]
+    assert "--memory" not in created
+    assert "--cpu-shares" not in created
+    assert "--cpus=1 " in created
+    told = {one["subject"]: one for one in run.read("preflight.json")["findings"] if one["id"] == "container.limits"}
+    assert set(told) == {"limits.memory", "limits.cpu_weight"}
+    assert "its kernel has nothing to hold it by" in told["limits.memory"]["evidence"]
+    # What it says all the same is kept.
+    assert [event["data"]["words"] for event in run.events("container_warned")] == [WARNED]
+
+
+@pytest.mark.requirement("CTR-10")
+def test_CTR_10_a_limit_that_nothing_holds_is_refused_unless_the_job_says_otherwise(
+    drive: Drive, docker: StandIn
+) -> None:
+    docker.write("info", json.dumps(WITHOUT))
+    run = drive("true", container=docker.container, environ=docker.environ, limits=Limits(cpu_weight=50))
+    ended = run.ended()
+    assert ended.exit_code == 78
+    assert ended.refusal is not None
+    assert "cpu_weight 50: docker says that its kernel has nothing to hold it by" in ended.refusal.message
 
 
 @pytest.mark.requirement("CTR-04", "CTR-05")

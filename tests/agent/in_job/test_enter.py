@@ -49,6 +49,43 @@ def test_CTR_08_other_cards_than_the_leased_ones_keep_the_command_from_running(
     assert not enter.find_mismatch()
 
 
+@pytest.mark.requirement("CTR-09")
+@pytest.mark.parametrize(
+    ("command", "reading"),
+    [
+        (["bash", "-lc", "x"], ["bash", "-l"]),
+        (["/bin/bash", "--login", "train.sh"], ["/bin/bash", "-l"]),
+        (["bash", "-euo", "pipefail", "-l", "-c", "x"], ["bash", "-l"]),
+        (["bash", "-l", "--noprofile", "-c", "x"], ["bash", "--noprofile", "-l"]),
+        (["bash", "-ic", "x"], ["bash", "-i"]),
+        (["bash", "--rcfile", "-l", "-c", "x"], []),
+        (["bash", "-c", "x", "-l"], []),
+        (["bash", "train.sh", "-l"], []),
+        (["bash", "--", "-l"], []),
+        (["zsh", "-c", "x"], ["zsh"]),
+        (["python3", "-l"], []),
+    ],
+)
+def test_CTR_09_shells_that_read_files_first_are_known(
+    enter: Any, monkeypatch: pytest.MonkeyPatch, command: list[str], reading: list[str]
+) -> None:
+    monkeypatch.delenv("BASH_ENV", raising=False)
+    assert enter.list_reading(command) == reading
+
+
+@pytest.mark.requirement("CTR-09", "LEASE-09")
+def test_CTR_09_what_bash_reads_for_a_script_may_not_change_the_cards(
+    enter: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
+    monkeypatch.setenv("BASH_ENV", str(tmp_path / "read"))
+    (tmp_path / "read").write_text("echo hello; A=b\n")
+    assert not enter.find_overwritten(["bash", "train.sh"])
+    (tmp_path / "read").write_text("export CUDA_VISIBLE_DEVICES=7\n")
+    assert "is '7' behind bash" in enter.find_overwritten(["bash", "train.sh"])
+    assert not enter.find_overwritten(["sh", "train.sh"])
+
+
 def test_nothing_runs_when_the_gate_is_not_opened_for_it(enter: Any, tmp_path: Path) -> None:
     (tmp_path / "gate").write_text("")
     assert enter.main(["/bin/true"]) == 125

@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from holdfast.agent.in_job import enter
-from holdfast.agent.supervise.container import room
+from holdfast.agent.supervise.container import ask_inside, room
 from holdfast.agent.supervise.container.plan import find_profile_variables
 from holdfast.agent.supervise.container.room import read_inner_end
 from holdfast.agent.supervise.context import SupervisorContext
@@ -33,6 +33,7 @@ def test_it_is_read_by_the_pythons_of_old_images() -> None:
 
 def test_the_gate_is_passed_in_the_same_words_on_both_sides() -> None:
     assert (room.BEGUN, room.MEMORY_KILLS, room.TOLD) == (enter.BEGUN, enter.MEMORY_KILLS, enter.TOLD)
+    assert ask_inside.GUESSED == enter.GUESSED
     assert f"say {enter.BEGUN}\n" in Path(enter.__file__).with_suffix(".sh").read_text()
 
 

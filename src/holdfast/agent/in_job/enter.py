@@ -24,6 +24,8 @@ MEMORY_KILLS = "memory-kills"
 """Said with a number when the kernel killed inside for want of memory."""
 TOLD = "told"
 """Said with the time when somebody, not holdfast, told the container to end: docker stop, podman stop."""
+GUESSED = "guessed"
+"""Said with the Python that was asked for the cards where the command may run under another one."""
 LOOK_S = 0.05
 ANSWER_WITHIN_S = 60.0
 """Importing torch from a cold disk takes tens of seconds; the start has 120 s."""
@@ -31,6 +33,11 @@ GRACE_S = 5.0
 """Between TERM and KILL of a command that was left behind: what a keeper without a supervisor gives, too."""
 MEMORY_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """Of our own control group, as the runtimes show it inside. Source: cgroups(7); podman-create(1), --cgroupns."""
+SHELLS = ("sh", "bash", "dash", "ash", "ksh", "zsh")
+CARDS_ARE = "HOLDFAST-CARDS "
+SAY_CARDS = "printf '\\n%s%s\\n' '" + CARDS_ARE + '\' "${CUDA_VISIBLE_DEVICES-}"'
+SHELL_WITHIN_S = 20.0
+"""Profiles that load an environment of packages take seconds."""
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
 HEARD = (*FORWARDED, signal.SIGCHLD, signal.SIGIO)
 FOREVER_S = 1e6
@@ -81,39 +88,133 @@ def find_mismatch() -> str:
     return ""
 
 
-def find_python(path: str) -> str:
-    """The Python that a program runs under, where its name or its first line tells; else empty."""
-    if os.path.basename(path).startswith("python"):
-        return path
+def find_overwritten(command: "list[str]") -> str:
+    """How the files that a command's shell reads first change the cards (CTR-09); empty when they do not.
+
+    A login shell and an interactive one read the image's (``/etc/profile``), bash also what BASH_ENV names. The same
+    shell is asked, with nothing to run but that.
+    """
+    for words in (command, leave_setup_out(command)):
+        path = find_command(words[0])
+        reading = list_reading(words)
+        if path is None or not reading:
+            continue
+        import subprocess  # seldom needed, and slow to load
+
+        asked = [path, *reading[1:], "-c", SAY_CARDS]
+        try:
+            child = subprocess.Popen(
+                asked,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError:
+            continue
+        try:
+            told = child.communicate(timeout=SHELL_WITHIN_S)[0].decode("utf-8", "replace").splitlines()
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            continue
+        seen = [line[len(CARDS_ARE) :] for line in told if line.startswith(CARDS_ARE)]
+        if seen and seen[-1] != os.environ.get("CUDA_VISIBLE_DEVICES", ""):
+            return "CUDA_VISIBLE_DEVICES is {!r} behind {}: a file that this shell reads first has changed it".format(
+                seen[-1][:200], " ".join(reading)
+            )
+    return ""
+
+
+def list_reading(command: "list[str]") -> "list[str]":
+    """The shell of a command with the options by which it reads files first; none where it reads none.
+
+    Source: bash(1), "Invocation"; zsh(1), "Startup/shutdown files": zshenv by every one.
+    """
+    name = os.path.basename(command[0])
+    if name not in SHELLS:
+        return []
+    found, index = [], 1
+    while index < len(command) and command[index][:1] in ("-", "+") and command[index] not in ("-", "--"):
+        word = command[index]
+        if word == "--login":
+            found.append("-l")
+        elif word == "--noprofile":
+            found.insert(0, word)
+        elif word in ("--rcfile", "--init-file"):
+            index += 1
+        elif word[1:2] != "-":
+            found += ["-" + letter for letter in "li" if letter in word[1:] and word[0] == "-"]
+            index += word[-1] in "oO"
+        index += 1
+    always = name == "zsh" or (name == "bash" and os.environ.get("BASH_ENV"))
+    return [command[0], *found] if always or "-l" in found or "-i" in found else []
+
+
+def leave_setup_out(command: "list[str]") -> "list[str]":
+    """The command behind the lines of setup; as `core.job.setup` puts them before it."""
+    return command[4:] if command[:2] == ["sh", "-c"] and command[3:4] == ["setup"] and len(command) > 4 else command
+
+
+def find_python(command: "list[str]") -> "list[str]":
+    """The words that run the Python of a command, where its name or its first line tells; else none."""
+    path = find_command(command[0])
+    if path is None:
+        return []
+    name = os.path.basename(command[0])
+    if name.startswith("python"):
+        return [path]
+    if name == "env":
+        return find_behind_env(command)
     try:
         with open(path, "rb") as file:
-            words = file.read(256).split(b"\n", 1)[0].split()
+            first = file.read(256).split(b"\n", 1)[0]
     except OSError:
-        return ""
-    word = words[0][2:].decode("utf-8", "replace") if words and words[0].startswith(b"#!") else ""
-    return word if os.path.basename(word).startswith("python") else ""
+        return []
+    words = first[2:].decode("utf-8", "replace").split() if first[:2] == b"#!" else []
+    if words and os.path.basename(words[0]) == "env":
+        return find_behind_env([words[0]] + [word for word in words[1:] if word != "-S"])
+    return words[:1] if words and os.path.basename(words[0]).startswith("python") else []
 
 
-def ask_torch(path: str) -> None:
-    """Where the supervisor wants it: have the command's own Python say which cards torch sees (CTR-08)."""
+def find_behind_env(words: "list[str]") -> "list[str]":
+    """As `find_python`, of ``env`` with the variables that it sets and takes away. Source: env(1)."""
+    index = 1
+    while index < len(words) and (words[index][:1] == "-" or "=" in words[index]):
+        if words[index] not in ("-", "-i", "-u", "--") and "=" not in words[index]:
+            return []
+        index += 2 if words[index] == "-u" else 1
+    if index >= len(words) or not os.path.basename(words[index]).startswith("python"):
+        return []
+    return words[: index + 1]
+
+
+def ask_torch(command: "list[str]") -> None:
+    """Where the supervisor wants it: have the command's own Python say which cards torch sees (CTR-08).
+
+    Where it cannot be told, or where lines of setup may choose another one, it is the image's, and that is said.
+    """
     if not os.path.exists(ROOM + "/framework.py"):
         return
-    python = find_python(path)
+    inner = leave_setup_out(command)
+    python = find_python(inner)
+    if not python or inner is not command:
+        python = python or ["python3"]
+        say("{} {}".format(GUESSED, python[-1]))
     with open(ROOM + "/framework", "wb") as out:
-        if python:
-            import subprocess  # seldom needed, and slow to load
+        import subprocess  # seldom needed, and slow to load
 
-            with open(ROOM + "/framework.py") as file:
-                command = [python, "-c", file.read()]
-            try:
-                child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/")
-                child.wait(ANSWER_WITHIN_S)
-            except OSError as error:
-                out.write("{}: {}\n".format(python, error.strerror).encode())
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-                out.write("no answer within {:g} s\n".format(ANSWER_WITHIN_S).encode())
+        with open(ROOM + "/framework.py") as file:
+            asked = [*python, "-c", file.read()]
+        try:
+            child = subprocess.Popen(asked, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd="/")
+            child.wait(ANSWER_WITHIN_S)
+        except OSError as error:
+            out.write("{}: {}\n".format(python[0], error.strerror).encode())
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+            out.write("no answer within {:g} s\n".format(ANSWER_WITHIN_S).encode())
         out.seek(0, os.SEEK_END)
         out.write(b"\nanswered\n")
 
@@ -155,13 +256,13 @@ def main(command: "list[str]") -> int:
     if not os.access(path, os.X_OK):
         say("refused " + path)
         return 126
-    ask_torch(path)
+    ask_torch(command)
     held = watch_outside()
     say("ready")
     if read_line("gate") != "go":
         return EXIT_NO_GO
     say(BEGUN)
-    mismatch = find_mismatch()
+    mismatch = find_mismatch() or find_overwritten(command)
     if mismatch:
         say("mismatch " + mismatch)
         return EXIT_MISMATCH

@@ -205,7 +205,10 @@ class JobControl:
         wait_briefly(lambda: not self._awaits_reaping(), WITNESS_PATIENCE_S)
         # Its life first, then the records: a job that ends in between has left one, or is watched as one that lives.
         lived = self._job_lives()
-        status = self.read_status() or (None if self.is_alone else self._read_kernel_record())
+        left = None
+        if self._container is not None and not lived and isinstance(state, (Running, Stopping)):
+            left = self._container.find_end_alone()
+        status = self.read_status() or left or (None if self.is_alone else self._read_kernel_record())
         job_alive = (lived or self.is_alone) and status is None
         members_alive = keeper_alive or bool(self._job is not None and members.find_members(self._tree()))
         return Resumed(job_alive=job_alive, members_alive=members_alive, status=status)

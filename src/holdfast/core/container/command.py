@@ -82,8 +82,9 @@ class CardsInside:
 class ContainerPlan:
     """All that creating one container takes. `environment` is the whole declared environment of the job inside.
 
-    `ulimits` are pairs of name and ``soft:hard``; `user` is ``uid:gid`` or empty for the image's own; `limits` None
-    where the runtime holds none here.
+    `adds_proxies`: its client would put proxies of its own in, over those of an env file. `ulimits` are pairs of name
+    and ``soft:hard``; `user` is ``uid:gid`` or empty for the image's own; `limits` None where the runtime holds none
+    here.
     """
 
     runtime: RuntimeName
@@ -108,6 +109,7 @@ class ContainerPlan:
     pty: bool = False
     pid_file: str = ""
     entrypoint: EntryPoint = EntryPoint.CLEAR
+    adds_proxies: bool = False
 
 
 def is_clients_own(name: str) -> bool:
@@ -127,6 +129,18 @@ def split_environment(values: Mapping[str, str]) -> tuple[dict[str, str], dict[s
     """What goes by name, through the client's own environment, and what by a file because the client would obey it."""
     by_file = {name: value for name, value in values.items() if is_clients_own(name)}
     return {name: value for name, value in values.items() if name not in by_file}, by_file
+
+
+def split_plan(plan: ContainerPlan) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
+    """As `split_environment`, and which names the client is to have without a value, which keeps them outside.
+
+    A client with proxies of its own takes those for what is not said by name, so proxies are, and it obeys them.
+    """
+    by_name, by_file = split_environment(plan.environment)
+    if not plan.adds_proxies:
+        return by_name, by_file, ()
+    by_name |= {name: by_file.pop(name) for name in sorted(PROXIES & by_file.keys())}
+    return by_name, by_file, tuple(sorted(PROXIES - by_name.keys()))
 
 
 def find_unwritable(values: Mapping[str, str]) -> list[str]:
@@ -190,8 +204,10 @@ def _build_mount(bind: Bind) -> str:
 
 
 def _build_environment_words(plan: ContainerPlan) -> list[str]:
-    by_name, by_file = split_environment(plan.environment)
-    return [*([f"--env-file={ENV_FILE}"] if by_file else []), *(f"--env={name}" for name in sorted(by_name))]
+    by_name, by_file, kept_out = split_plan(plan)
+    names = sorted((*by_name, *kept_out))
+    # A name without a value takes a variable away where its client has none of that name.
+    return [*([f"--env-file={ENV_FILE}"] if by_file else []), *(f"--env={name}" for name in names)]
 
 
 def _build_card_words(cards: CardsInside) -> list[str]:

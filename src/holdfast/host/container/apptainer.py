@@ -19,6 +19,8 @@ from .runtime import FoundContainer, RuntimeProblem
 class Apptainer:
     """Apptainer or Singularity."""
 
+    warned = ""
+
     def __init__(self, name: RuntimeName, program: str, environ: Mapping[str, str]) -> None:
         """`environ` is the caller's."""
         self.name, self.program, self.environ = name, program, environ

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.container.references import ImageReference
+from holdfast.host.files import files
 from holdfast.host.files.filesystems import read_mounts
 from holdfast.model.container import ContainerRecord, ResolvedImage, RuntimeName
 from holdfast.model.record import replace
@@ -23,6 +25,14 @@ GROUPS = ("docker/{id}", "system.slice/docker-{id}.scope")
 """Where the two cgroup drivers put a container when nobody says otherwise."""
 TWO_NUMBERS = re.compile(r"^(\d+\.\d+)(?!\.?\d)")
 """A kernel's release without a third number, which Docker makes a 0. Source: moby, pkg/parsers/kernel, ParseRelease."""
+LIMITS = {
+    "memory": ("MemoryLimit",),
+    "swap": ("MemoryLimit", "SwapLimit"),
+    "cpus": ("CpuCfsPeriod", "CpuCfsQuota"),
+    "cpu_weight": ("CPUShares",),
+    "tasks": ("PidsLimit",),
+}
+"""What of ``docker info`` says whether the kernel can hold a limit. Source: moby, api/types/system/info.go."""
 ELSEWHERE = "take this box's own daemon (unset DOCKER_HOST; docker context use default), or run holdfast where it is"
 
 
@@ -44,6 +54,7 @@ class Docker(OciRuntime):
             own_group=facts.get("CgroupDriver") != "none",
             init=_has_init(facts),
             version=str(facts.get("ServerVersion") or ""),
+            unheld=tuple(name for name, said in LIMITS.items() if any(facts.get(one) is False for one in said)),
         )
 
     def _read_daemon(self, text: str) -> dict[str, Any]:
@@ -72,6 +83,13 @@ class Docker(OciRuntime):
     def ask_init(self, container: ContainerRecord) -> int | None:
         """The same by the daemon's own word: slower, and right wherever it put the container, also on another box."""
         return super().find_init(container)
+
+
+def adds_proxies(environ: Mapping[str, str]) -> bool:
+    """Whether the client puts proxies of its own configuration into every container. Source: docker(1), config.json."""
+    place = environ.get("DOCKER_CONFIG") or f"{environ.get('HOME') or os.path.expanduser('~')}/.docker"
+    facts = parse_json(files.read_text_or_none(f"{place}/config.json") or "")
+    return isinstance(facts, dict) and bool(facts.get("proxies"))
 
 
 def _has_init(facts: dict[str, Any]) -> bool:

@@ -12,18 +12,20 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from holdfast.core.job.limits import Mechanism
 from holdfast.host.contain.group import ControlGroup
 from holdfast.host.contain.namespaces import read_namespace
 from holdfast.host.contain.tree import find_cgroups
 from holdfast.host.process import pidfd
 from holdfast.host.process.processes import is_alive, read_stat
 from holdfast.host.process.table import read_inner_pids
-from holdfast.model.container import ContainerRecord
+from holdfast.model.container import ContainerRecord, ResolvedImage
 from holdfast.model.record import replace
 
 if TYPE_CHECKING:
     from holdfast.host.contain.members import Member, RunTree
 
+HELD_BY_RUNTIMES = ("memory", "swap", "cpus", "cpu_weight", "tasks")
 MONITOR = "conmon"
 """Source: conmon(8); Podman's parent of a container's first process."""
 STARTERS = ("starter", "apptainer", "singularity", "Apptainer", "Singularity")
@@ -44,6 +46,14 @@ def find_groups(pid: int, container: str) -> tuple[str, ...]:
 
 def _is_above(path: str, known: Iterable[str]) -> bool:
     return any(other.startswith(f"{path}/") for other in known)
+
+
+def foresee_group(resolved: ResolvedImage) -> ControlGroup:
+    """What the control group that a runtime will make holds, and what it does not."""
+    name = resolved.runtime.value
+    held = (one for one in HELD_BY_RUNTIMES if one not in resolved.unheld)
+    refused = dict.fromkeys(resolved.unheld, f"{name} says that its kernel has nothing to hold it by")
+    return ControlGroup("", enforced=dict.fromkeys(held, Mechanism.CONTAINER.value), refused=refused)
 
 
 def open_group(container: ContainerRecord) -> ControlGroup | None:

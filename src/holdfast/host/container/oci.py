@@ -8,7 +8,7 @@ import signal as signals
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.core.container.command import ContainerPlan, build_create_command, build_env_file, split_environment
+from holdfast.core.container.command import ContainerPlan, build_create_command, build_env_file, split_plan
 from holdfast.core.container.references import REGISTRY, ImageReference
 from holdfast.host.clock import monotonic_s
 from holdfast.model.container import (
@@ -45,6 +45,7 @@ class OciRuntime:
     def __init__(self, program: str, environ: Mapping[str, str]) -> None:
         """`environ` is the caller's: sockets, contexts and stores are named there."""
         self.program, self.environ = program, environ
+        self.warned = ""
 
     # --- images --------------------------------------------------------------------------------------------------
 
@@ -114,13 +115,16 @@ class OciRuntime:
     def create(self, plan: ContainerPlan, environ: Mapping[str, str]) -> str:
         """As `Runtime.create`."""
         argv = [self.program, *build_create_command(plan)]
-        by_name, _ = split_environment(plan.environment)
-        given, end = build_env_file(plan.environment), monotonic_s() + CREATE_S
+        by_name, by_file, kept_out = split_plan(plan)
+        environ = {name: value for name, value in environ.items() if name not in kept_out}
+        given, end = build_env_file(by_file), monotonic_s() + CREATE_S
         for _ in range(2):
             left_s = max(1.0, round(end - monotonic_s(), 1))
             code, text = call(argv, {**environ, **by_name}, within_s=left_s, given=given)
             container = text.strip().splitlines()[-1].strip() if code == 0 and text.strip() else ""
             if len(container) == 64:
+                beside = text.strip().rpartition("\n")[0]
+                self.warned = shorten(beside) if beside.strip() else ""
                 return container
             if not any(words in text.lower() for words in TAKEN):
                 break

@@ -21,6 +21,8 @@ from holdfast.model.record import record, replace
 from .members import find_groups, is_paused, select_inside
 
 ID = re.compile(r"[0-9a-f]{64}", re.ASCII)
+REMOVED = "//deleted"
+"""Behind the root of a mount whose directory is gone. Source: Linux, fs/d_path.c, dentry_path."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)
 """An id or a name, and no option of the runtime. Source: docker-create(1), --name."""
 
@@ -40,18 +42,20 @@ def prove_first(pid: int, container: str, room: str) -> ProcessId | None:
     """Who has this pid, where the kernel proves that it is the first process of this very container; else None.
 
     It is the first of a PID namespace below ours, and what it sees as its room is `room`: one directory of one kernel,
-    which nobody else has there. That can be seen by root; by the account, of what runs in a user namespace of its own
-    (rootless) or, below a daemon of root, under its own number. Where its root may not be looked into (an image's own
-    user below a daemon of root; an image on FUSE, which lets nobody in from outside) its mount table tells the same,
-    which everybody may read. One that is about to end and waits for others has neither: its control group has the
-    container's whole id, which the runtime drew at random. Source: ptrace(2), "Ptrace access mode checking";
-    proc_pid_root(5); proc_pid_mountinfo(5); pid_namespaces(7); that the root is gone first was seen with Linux 6.18.
+    which nobody else has there, also where it was removed from here. That can be seen by root; by the account, of what
+    runs in a user namespace of its own (rootless) or, below a daemon of root, under its own number. Where its root may
+    not be looked into (an image's own user below a daemon of root; an image on FUSE, which lets nobody in from outside)
+    its mount table tells the same, which everybody may read. One that is about to end and waits for others has neither:
+    its control group has the container's whole id, which the runtime drew at random. Source: ptrace(2), "Ptrace access
+    mode checking"; proc_pid_root(5); proc_pid_mountinfo(5); pid_namespaces(7); that the root is gone first was seen
+    with Linux 6.18.
     """
     found = identify(pid)
     if found is None or not is_first(pid):
         return None
     try:
-        proven = os.path.samestat(os.stat(f"/proc/{pid}/root{INNER_ROOM}"), os.stat(room))
+        there = os.stat(f"/proc/{pid}/root{INNER_ROOM}")
+        proven = os.path.samestat(there, os.stat(room)) or _mounts(pid, room, gone=True)
     except PermissionError:
         proven = _mounts(pid, room) or _is_in_group_of(pid, container)
     except OSError:
@@ -60,15 +64,19 @@ def prove_first(pid: int, container: str, room: str) -> ProcessId | None:
     return found if proven and is_alive(found) else None
 
 
-def _mounts(pid: int, room: str) -> bool:
-    """Whether a directory of ours is mounted where a process is, by both mount tables: one part of one file system."""
+def _mounts(pid: int, room: str, *, gone: bool = False) -> bool:
+    """Whether a directory of ours is mounted where a process is, by both mount tables: one part of one file system.
+
+    One that was removed from here meanwhile is there all the same, and is told as such; with `gone` only that counts.
+    """
     path = os.path.realpath(room)
     here = find_mount(path, read_mounts())
     if here is None:
         return False
     wanted = os.path.normpath(os.path.join(here.root, os.path.relpath(path, here.mount_point)))
     there = read_mounts(f"/proc/{pid}/mountinfo")
-    return any((mount.device, mount.root) == (here.device, wanted) for mount in there)
+    roots = {wanted + REMOVED} if gone else {wanted, wanted + REMOVED}
+    return any(mount.device == here.device and mount.root in roots for mount in there)
 
 
 def _is_in_group_of(pid: int, container: str) -> bool:

@@ -55,6 +55,8 @@ class Runtime(Protocol):
 
     name: RuntimeName
     program: str
+    warned: str
+    """What it said beside the id when it created a container; empty when nothing."""
 
     def resolve(self, image: ImageReference) -> ResolvedImage:
         """The image as it is on this box; nothing is fetched.

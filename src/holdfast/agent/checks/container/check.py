@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from holdfast.agent.checks.context import CheckContext, failed, passed, warned
 from holdfast.core.container.command import HOST_NETWORK, NO_NETWORK, find_unbindable
 from holdfast.core.container.references import ImageReference, is_card_device, read_bind, read_reference
+from holdfast.host.contain.limits import plan_limits
 from holdfast.host.container.choose import resolve_image
+from holdfast.host.container.members import foresee_group
 from holdfast.host.container.runtime import RuntimeProblem
 from holdfast.host.files import files
 from holdfast.model import wire
@@ -166,6 +168,12 @@ def _warn(situation: CheckContext, resolved: ResolvedImage) -> Iterator[Finding]
         seen = f"{name} has no init program here; the image's Python takes its place, and without one nothing reaps"
         package = "catatonit" if resolved.runtime is RuntimeName.PODMAN else "tini"
         yield warned("container.init", name, seen, f"install {package}, or container: {{init: false}}")
+    if resolved.own_group:
+        for limit in plan_limits(situation.spec.limits, foresee_group(resolved)).limits:
+            if limit.name in resolved.unheld:
+                seen = f"{limit.asked}: held by {limit.mechanism.value}, not by the container: {limit.detail}"
+                remedy = "have the box's kernel account for it, or leave the limit out"
+                yield warned("container.limits", f"limits.{limit.name}", seen, remedy)
     if spec.user is ContainerUser.IMAGE:
         user = resolved.user or "root"
         seen = f"the image's user ({user}) may be unable to write to the run directory, or leave files of root there"

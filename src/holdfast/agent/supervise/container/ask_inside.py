@@ -2,8 +2,9 @@
 
 What preflight asks of the box's own Python (`checks.framework`) is asked here of the Python that the command runs
 under: `in_job.enter` runs the same small program, which makes no CUDA context, and leaves its words in the room. They
-are judged outside, with the same judge. What is not told (no torch, no Python, a command that is no Python's) holds
-nothing up, as there.
+are judged outside, with the same judge. What is not told (no torch, no Python) holds nothing up, as there. Of a command
+that is no Python's (``bash train.sh``), or has lines of setup before it, the image's own Python is asked: a torch in it
+that was not built for cards says nothing of the command.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.checks.framework import PROGRAM, FrameworkUnread, NoFramework, judge_words, read_words
 from holdfast.core.container.command import DeviceGrant
+from holdfast.core.control_characters import one_line
 from holdfast.model.container import ANSWER, QUESTION
 from holdfast.model.finding import Finding, Level
 from holdfast.model.record import record
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 LARGEST = 256 << 10
 ANSWERED = "answered"
 """The last line of an answer. As `in_job.enter` writes it."""
+GUESSED = "guessed"
+"""A line of what is said begins so: the command may run under another Python. As `in_job.enter` writes it."""
 SLICE = "MIG-"
 
 
@@ -57,7 +61,10 @@ def read_answer(room: Room, image: str) -> Answer:
     lines = room.read(ANSWER, LARGEST, end=True).splitlines()
     if lines[-1:] != [ANSWERED]:
         return Answer(finished=False)
-    findings = judge_words(lines[:-1], f"Python of {image}")
+    guessed = room.read_word(f"{GUESSED} ")
+    findings = judge_words(lines[:-1], f"{one_line(guessed, 200) or 'Python'} of {image}")
+    if guessed and not _is_for_cards(lines[:-1]):
+        return Answer(True, findings)
     worst = next((one for one in findings if one.level is Level.FAIL), None) or _count(
         lines[:-1], room.read(CARDS).strip()
     )
@@ -65,6 +72,14 @@ def read_answer(room: Room, image: str) -> Answer:
         return Answer(finished=True, findings=findings)
     hint = f"{worst.remedy}; for a job without torch: gpu: {{verify: false}}"
     return Answer(True, findings, Refusal(worst.id, 78, f"{worst.subject}: {worst.evidence}", hint))
+
+
+def _is_for_cards(lines: list[str]) -> bool:
+    """Whether this torch was built for NVIDIA's cards: beside one for the CPU the command may have another."""
+    try:
+        return read_words(lines, "torch").cuda is not None
+    except (FrameworkUnread, NoFramework):
+        return False
 
 
 def _count(lines: list[str], leased: str) -> Finding | None:

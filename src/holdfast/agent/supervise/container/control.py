@@ -17,11 +17,9 @@ import signal
 from typing import TYPE_CHECKING
 
 from holdfast.core.container.command import build_exec_command, build_start_command, name_container
-from holdfast.core.job.limits import Mechanism
 from holdfast.core.run.events import JobStarted, StartFailed
 from holdfast.host.clock import monotonic_s, utc_now
 from holdfast.host.contain import limits, members
-from holdfast.host.contain.create import ControlGroup
 from holdfast.host.container import members as inside
 from holdfast.host.container.choose import open_runtime
 from holdfast.host.container.docker import ELSEWHERE, Docker
@@ -60,6 +58,7 @@ if TYPE_CHECKING:
     from holdfast.agent.supervise.lease.lease import Lease
     from holdfast.agent.supervise.loop import Child
     from holdfast.agent.supervise.start.containment import Containment
+    from holdfast.host.contain.group import ControlGroup
     from holdfast.host.container.runtime import Runtime
     from holdfast.host.files.inotify import Inotify
     from holdfast.model.identity import ProcessId
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
 
     from .ask_inside import Answer
 
-HELD_BY_RUNTIMES = ("memory", "swap", "cpus", "cpu_weight", "tasks")
 FIRST_LOOK_S, LAST_LOOK_S = 0.01, 0.1
 ASK_AFTER_S = 0.5
 """Where the first process was not found by its control group in this time, the runtime is asked."""
@@ -150,7 +148,7 @@ class ContainerControl:
         """What holds each limit: the runtime, where it makes a control group of its own."""
         spec, rules = self._context.spec, self._context.rules
         if self.resolved.own_group:
-            group = ControlGroup("", enforced=dict.fromkeys(HELD_BY_RUNTIMES, Mechanism.CONTAINER.value))
+            group = inside.foresee_group(self.resolved)
         priority = self._context.choose_priority(spec.priority).priority
         return limits.plan_limits(spec.limits, group, priority=priority, nice=rules.nice, spread=self._context.run_id)
 
@@ -181,9 +179,12 @@ class ContainerControl:
             self._commit(record)
             return record
 
-        def made(container: str) -> None:
+        def made(id: str, warned: str) -> None:  # noqa: A002 - as of `create`
             self._work, self._creating = None, False
-            record = note(container)
+            record = note(id)
+            if warned:
+                context.recorder.log(f"{resolved.runtime.value} create: {warned}")
+                context.recorder.event("container_warned", runtime=resolved.runtime, id=record.id, words=warned)
             words = build_start_command(record.id) if resolved.runtime in FROM_RUNTIMES else build_exec_command(plan)
             self.argv = (resolved.program, *words)
             context.recorder.event(
@@ -205,14 +206,14 @@ class ContainerControl:
 
         def create() -> object:
             try:
-                return runtime.create(plan, context.environ)
+                return {"id": runtime.create(plan, context.environ), "warned": runtime.warned}
             except RuntimeProblem as error:
                 return [error.why, error.remedy or "see its own log", error.silent]
 
         self._creating = True
         self._work = context.loop.run_child(
             create,
-            lambda answer: made(answer) if isinstance(answer, str) else fail(*answer[:2], silent=answer[2]),
+            lambda answer: made(**answer) if isinstance(answer, dict) else fail(*answer[:2], silent=answer[2]),
             lambda why: fail(why, f"see: {resolved.runtime.value} info"),
             within_s=CREATED_WITHIN_S,
         )
@@ -247,6 +248,25 @@ class ContainerControl:
             containment.enter_container(self.record, inside.open_group(self.record))
             containment.plan = self.plan_limits(containment.own_group)
         return containment
+
+    def find_end_alone(self) -> WaitStatus | None:
+        """The run is taken over: how the command ended by itself after its client was killed; None where it did not.
+
+        While a supervisor lives, a client that was killed ends the run. Where none did, nobody ended anything: the
+        command went on, and has left by itself, or because nobody was there any more who could end it.
+        """
+        record, status = self.record, self._context.recorder.read_status()
+        if record is None or record.init is None or not record.opened or self.lives():
+            return None
+        if status is not None and status.code is not None:
+            return None
+        end = self.room.read_end(status or WaitStatus(None, int(signal.SIGKILL), source="container"))
+        if end is None:
+            return None
+        if not record.outlived:
+            self._commit(replace(record, outlived=True))
+            self._context.recorder.event("client_outlived", runtime=record.runtime, id=record.id)
+        return replace(end, ended_at=self.room.read_end_time(after=end.ended_at))
 
     def take_up(self, client: ProcessId, *, begins: bool) -> None:
         """It runs, or did when it was adopted: name the witnesses, and go on with a start if it `begins`."""
@@ -481,6 +501,8 @@ class ContainerControl:
             )
         if self.is_alone:
             return None if end is None else replace(end, ended_at=self.room.read_end_time(after=status.ended_at))
+        if end is not None and status.code is None:
+            return replace(end, ended_at=self.room.read_end_time(after=status.ended_at))
         return end or self.room.read_convention(status, opened=record.opened)
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.core.container.command import (
+    PROXIES,
     CardsInside,
     ContainerPlan,
     DeviceGrant,
@@ -19,6 +20,7 @@ from holdfast.core.container.command import (
 from holdfast.core.container.references import Bind, find_inside, read_bind
 from holdfast.core.job.environment import LIBRARY, PATH
 from holdfast.core.job.secret_names import read_uses
+from holdfast.host.container.docker import adds_proxies
 from holdfast.host.container.runtime import find_program
 from holdfast.host.files.secret_files import secrets_directory
 from holdfast.host.lease.area import open_area
@@ -35,11 +37,12 @@ from holdfast.model.container import (
 from holdfast.model.errors import HoldfastError, PreflightFailed
 from holdfast.model.gpu import InventorySource
 from holdfast.model.profile import HOOK, VARIABLES
+from holdfast.model.record import replace
 
 if TYPE_CHECKING:
     from holdfast.agent.supervise.context import SupervisorContext
     from holdfast.model.gpu import Inventory
-    from holdfast.model.job import JobSpec
+    from holdfast.model.job import JobSpec, Limits
     from holdfast.model.lease import LeasedDevice
 
 CARDS, NODES = "cards", "nodes"
@@ -77,6 +80,11 @@ def plan_container(  # noqa: PLR0917 - all that a container is made of, once
     binds = list_binds(context, room, holds_cards=bool(devices))
     values = {**find_profile_variables(context, resolved, binds), **values}
     environment = _finish_environment(context, resolved, devices, values, host_user=host_user)
+    proxies = resolved.runtime is RuntimeName.DOCKER and adds_proxies(context.environ)
+    if proxies:
+        # Nothing of the caller's goes in that the job does not name; what the image itself sets stands.
+        theirs = resolved.environment or {}
+        environment = {name: theirs[name] for name in sorted(PROXIES & theirs.keys())} | environment
     _refuse_unsayable(resolved.runtime, environment, binds)
     return ContainerPlan(
         runtime=resolved.runtime,
@@ -96,11 +104,27 @@ def plan_container(  # noqa: PLR0917 - all that a container is made of, once
         rootless=resolved.rootless,
         init=wish.init and resolved.init,
         network=wish.network,
-        limits=spec.limits if resolved.own_group else None,
+        limits=_choose_limits(spec, resolved),
         ulimits=_list_ulimits(spec, resolved),
         pty=spec.pty,
         pid_file=f"{room}/init.pid" if resolved.runtime is RuntimeName.PODMAN else "",
         entrypoint=wish.entrypoint,
+        adds_proxies=proxies,
+    )
+
+
+def _choose_limits(spec: JobSpec, resolved: ResolvedImage) -> Limits | None:
+    """What the runtime is to hold: not what it would leave out, or refuse."""
+    if not resolved.own_group:
+        return None
+    limits, unheld = spec.limits, resolved.unheld
+    return replace(
+        limits,
+        memory_bytes=None if "memory" in unheld else limits.memory_bytes,
+        swap_bytes=None if "swap" in unheld else limits.swap_bytes,
+        cpus=None if "cpus" in unheld else limits.cpus,
+        cpu_weight=None if "cpu_weight" in unheld else limits.cpu_weight,
+        tasks=None if "tasks" in unheld else limits.tasks,
     )
 
 
