@@ -51,6 +51,7 @@ _NEUTRAL = ("card.library", "net.retry_after")
 """Rules that name no cause and no other's end: the exception that they know a line of is the job's own."""
 _PEERS = frozenset({FailureClass.COMMUNICATION})
 """Classes that mostly follow from another rank's end."""
+_UPLOAD = compile_later(r"(?i)upload|\b(?:could|can) ?not be (?:transferred|copied|pushed)\b|\bfailed to push\b")
 _SENDERS = frozenset({FailureClass.PREEMPTED, FailureClass.TIMED_OUT, FailureClass.OUT_OF_MEMORY})
 _REPEATED = 3
 """Mixed precision skips a step whose loss is not finite now and then; a run that diverged says it again and again."""
@@ -146,6 +147,7 @@ def _name_sync(root: LogMatch, facts: LogFacts, found: Detection) -> Detection:
     """A transfer that failed once the training had said that it was done is no failed training (FAIL-10)."""
     done = [match for match in facts.matches if match.pattern == "finished" and match.offset < root.offset]
     sent = root.pattern.startswith(("net.", "tracker")) or root.kind is FailureClass.TRANSIENT
+    sent = sent or _UPLOAD.search(root.line) is not None
     if not done or not (sent or (root.pattern == EXCEPTION and root.kind in _PEERS)):
         return found
     _, _, after = facts.tail.rpartition(done[-1].line)
@@ -179,7 +181,12 @@ def _choose(facts: LogFacts, roots: list[LogMatch]) -> LogMatch | None:
     causes = [
         match
         for match in causes
-        if not (is_quoted(facts, match) or is_warning(facts, match) or was_answered(facts, match))
+        if not (
+            is_quoted(facts, match)
+            or is_warning(facts, match)
+            or was_answered(facts, match)
+            or _is_abort_behind(roots, match)
+        )
     ]
     last, chain = _last_words(facts), find_chain(facts)
     if last is not None and (lost := _find_lost_card(causes, last)) is not None:
@@ -217,6 +224,12 @@ def _first_of_each_line(matches: list[LogMatch]) -> list[LogMatch]:
 def _find_lost_card(causes: list[LogMatch], last: LogMatch) -> LogMatch | None:
     """What says that a card failed, behind the last exception or first cause: that is what either came from."""
     return next((match for match in causes if match.kind is FailureClass.HARDWARE and match.offset > last.offset), None)
+
+
+def _is_abort_behind(roots: list[LogMatch], match: LogMatch) -> bool:
+    """Whether a process aborted itself because a peer or the network had failed, which its library said before."""
+    aborted = match.kind is FailureClass.NATIVE_CRASH and "Abort" in match.line
+    return aborted and any(other.kind in _PEERS and other.offset < match.offset for other in roots)
 
 
 def _find_sender(causes: list[LogMatch], last: LogMatch) -> LogMatch | None:

@@ -197,7 +197,7 @@ TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
     (
         compile_later(
             r"(?i)\b(?:file watch|process|thread|open file|descriptor)\w* limit\b|\btoo many (?:open|processes)"
-            r"|\bmapsize limit\b|\blocked memory\b"
+            r"|\bmapsize limit\b|\blocked memory\b|\b(?:check|increase|raise) (?:the )?ulimit\b"
         ),
         FailureClass.RESOURCE_LIMIT,
     ),
@@ -220,6 +220,7 @@ TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
     (
         compile_later(
             r"(?i)\b(?:wall(?:-?clock)?[- ]?|run[- ]?)?time limit\b.{0,30}\b(?:exceeded|reached|hit|expired)"
+            r"|\bstatus is:? ['\"]?TIMEOUT\b"
             r"|\b(?:exceed\w*|reached|hit|over) (?:\S+ ){0,3}(?:wall-?time|(?:wall-?|run-?)?time limit)\b"
         ),
         FailureClass.TIMED_OUT,

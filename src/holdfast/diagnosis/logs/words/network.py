@@ -248,7 +248,7 @@ NETWORK: tuple[Pattern, ...] = (
         LineRole.ROOT,
         FailureClass.TRANSIENT,
         (
-            "Client Error",
+            *("Client Error", "client error (429"),
             "Error 429",
             "code: 429",
             "TooManyRequests",
@@ -260,12 +260,13 @@ NETWORK: tuple[Pattern, ...] = (
             "rate limit",
         ),
         r"requested URL returned error: 429\b|Client error '429|ClientResponseError: 429,|\b429 Client Error"
-        r"|HTTP Error 429|Error code: 429"
+        r"|HTTP Error 429|Error code: 429|\bHTTP status client error \(429"
         r"|" + START + r"429(?: |:|$)(?=.*(?:Too Many|[Rr]ate|[Qq]uota .*per (?:minute|second)))"
         r"|\((?:SlowDown|Throttling\w*|TooManyRequests\w*|RequestLimitExceeded|429|503)\) when calling"
         r"|^(?:\w+\.)*(?:RateLimitError|TooManyRequests\w*|ThrottlingException): ",
         (
             "huggingface_hub.errors.HfHubHTTPError: 429 Client Error: Too Many Requests for url: https://huggingface.co/x",
+            "RuntimeError: Data processing error: Reqwest Error: HTTP status client error (429 Too Many Requests)",
             "openai.RateLimitError: Error code: 429 - {'error': {'code': 'rate_limit_exceeded'}}",
             "botocore.exceptions.ClientError: An error occurred (SlowDown) when calling the PutObject operation",
             "google.api_core.exceptions.TooManyRequests: 429 GET https://storage.googleapis.com/x: rate limit",
