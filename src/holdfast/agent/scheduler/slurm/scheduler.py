@@ -274,6 +274,9 @@ def _read_forgotten(job_id: str, accounted: AccountedJob | None, *, mine: bool) 
         # The end of a job that the controller has forgotten never came to the accounts, or is still on its way.
         return SchedulerReport(job_id, Phase.OVER, "", evidence=f"{words}; its accounts still say {state}")
     words = f"Slurm's accounts: job {job_id} {meaning.words}: {state}, ExitCode {accounted.exit_code}"
+    if accounted.peak_bytes:
+        # Of all that Slurm says of a job the evidence alone is recorded.
+        words += f", MaxRSS {format_bytes(accounted.peak_bytes)}"
     advice = _advise_end(meaning.cause, accounted.peak_bytes)
     return SchedulerReport(job_id, Phase.OVER, state, evidence=words, cause=meaning.cause, advice=advice)
 
