@@ -11,6 +11,7 @@ import pytest
 from holdfast.agent.patrol.reconcile import reconcile
 from holdfast.agent.queue.wait.run import wait_for_run
 from holdfast.agent.scheduler.slurm import commands
+from holdfast.agent.scheduler.slurm.facts import read_facts
 from holdfast.agent.scheduler.slurm.files import read_record, write_record
 from holdfast.agent.scheduler.slurm.scheduler import SlurmScheduler
 from holdfast.agent.scheduler.slurm.submit import find_job, prepare
@@ -212,3 +213,20 @@ def test_a_run_of_which_nobody_is_left_is_waited_for_and_not_settled_while_slurm
         view, code = wait_for_run(run_dir, deadline=monotonic_s() + 0.1)
         assert (view.vanished, code) == (True, None)
         assert reconcile([str(programs.runs)], dry_run=True).repairs == ()
+
+
+@pytest.mark.requirement("SLM-05")
+@pytest.mark.parametrize(
+    ("line", "warned"),
+    [
+        ("SlurmctldParameters     = idle_on_node_suspend,preempt_send_user_signal", True),
+        ("PreemptParameters       = youngest_first,send_user_signal", True),
+        ("PreemptParameters       = youngest_first", False),
+        ("SlurmctldParameters     = (null)", False),
+    ],
+)
+def test_whether_a_preemption_is_warned_of_is_read_by_the_older_and_the_newer_name(
+    programs: Programs, line: str, warned: bool
+) -> None:
+    programs.write("scontrol", f'[ "$2" != config ] || echo "{line}"')
+    assert read_facts().preempt_warned == warned

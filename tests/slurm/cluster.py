@@ -1,4 +1,4 @@
-"""A real Slurm on loopback: munged, slurmctld, and two nodes with four made-up cards each; no accounting, no systemd.
+"""A real Slurm on loopback: munged, slurmctld, and two nodes with four made-up cards each; no systemd.
 
     def test_it(slurm):                            # SLURM_CONF is set: sbatch, squeue, scontrol are those of this one
         job = slurm.sbatch("--wrap", "hostname")
@@ -6,7 +6,7 @@
 Everything lives in one PID namespace, whose end is the end of all of it, also when pytest is killed. Two nodes of one
 kernel would share more than two machines do: each has process and mount namespaces, a host name and a boot id of its
 own, so that no reader takes a process there for one of its own table. With the tracker `cgroup` each has control groups
-of its own too, in which its slurmd keeps those of its jobs.
+of its own too, in which its slurmd keeps those of its jobs. It keeps accounts only where it is told to (`accounting`).
 
 `slurm` is one for each worker; who changes it (`stop_node`, `stop_controller`) makes one with `Slurm.started(...)`.
 `on(*TRACKERS)` has a test that asks for `slurm` run with each.
@@ -85,6 +85,29 @@ PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF MaxTime=60
 {options}
 """
 
+ACCOUNTING_CONF = """\
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={port}
+AccountingStoragePass={root}/munge.socket
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=1
+"""
+SLURMDBD_CONF = """\
+AuthType=auth/munge
+AuthInfo=socket={root}/munge.socket
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={port}
+SlurmUser=root
+LogFile={root}/slurmdbd.log
+PidFile={root}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=localhost
+StorageUser=root
+"""
+ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "sacct")
+
 CGROUP_CONF = """\
 CgroupPlugin=cgroup/v1
 CgroupMountpoint=/sys/fs/cgroup
@@ -105,6 +128,12 @@ for name in passwd group; do [ ! -f "$0/etc/$name" ] || mount --bind "$0/etc/$na
 munged --force --foreground --socket="$0/munge.socket" --key-file="$0/munge.key" --pid-file="$0/munged.pid" \\
     --log-file="$0/munged.log" --seed-file="$0/munge.seed" --num-threads=2 &
 while [ ! -S "$0/munge.socket" ]; do sleep 0.02; done
+if [ -f "$0/slurmdbd.conf" ]; then
+    mariadbd --no-defaults --user=root --datadir="$0/database" --socket="$0/database.socket" --skip-networking \\
+        --skip-grant-tables --pid-file="$0/mariadbd.pid" >"$0/mariadbd.log" 2>&1 &
+    while [ ! -S "$0/database.socket" ]; do sleep 0.02; done
+    MYSQL_UNIX_PORT="$0/database.socket" slurmdbd -D &
+fi
 while :; do
     [ -e "$0/stopped" ] || slurmctld -D -f "$0/slurm.conf" || :
     sleep 0.1
@@ -150,20 +179,26 @@ class Slurm:
         min_job_age_s: int = 300,
         accounts: Path | None = None,
         tracker: str = TRACKERS[0],
+        accounting: bool = False,
     ) -> None:
         """Make its files; `start` starts it.
 
         `options` are more lines of slurm.conf, `accounts` a directory with the passwd and group of its machines,
-        `tracker` is how slurmd knows a job's processes.
+        `tracker` is how slurmd knows a job's processes. `accounting`: it has a slurmdbd with a database of its own.
         """
         self.root = Path(tempfile.mkdtemp(prefix="hf-slurm-", dir="/tmp"))
         self.root.chmod(0o755)
         self.conf = self.root / "slurm.conf"
         self._process: subprocess.Popen[bytes] | None = None
-        ports = find_free_ports(1 + len(NODES))
+        ports = find_free_ports(2 + len(NODES))
+        if accounting:
+            options += "\n" + ACCOUNTING_CONF.format(root=self.root, port=ports[-1])
+            (self.root / "database").mkdir()
+            (self.root / "slurmdbd.conf").write_text(SLURMDBD_CONF.format(root=self.root, port=ports[-1]))
+            (self.root / "slurmdbd.conf").chmod(0o600)
         names = [
             f"NodeName={node} NodeAddr=127.0.0.1 Port={port} CPUs=8 RealMemory=8000 Gres=gpu:{CARDS} State=UNKNOWN"
-            for node, port in zip(NODES, ports[1:], strict=True)
+            for node, port in zip(NODES, ports[1:-1], strict=True)
         ]
         self.conf.write_text(
             SLURM_CONF.format(
@@ -211,6 +246,7 @@ class Slurm:
         min_job_age_s: int = 300,
         accounts: Path | None = None,
         tracker: str = TRACKERS[0],
+        accounting: bool = False,
     ) -> Iterator[Slurm]:
         """One that runs until the end of the block."""
         made = cls(
@@ -220,6 +256,7 @@ class Slurm:
             min_job_age_s=min_job_age_s,
             accounts=accounts,
             tracker=tracker,
+            accounting=accounting,
         )
         try:
             made.start()

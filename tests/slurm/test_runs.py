@@ -277,6 +277,9 @@ def test_what_slurm_refuses_leaves_no_run_and_says_what_to_do(lab: Lab) -> None:
         done = lab("run", "--on", "lab", "-d", "--slurm", said, "--", "true", code=code)
         assert words in done.stderr, said
         assert done.stderr.count("\n  ") >= 1, "it says what to do"
+    for pair in (("requeue", "no-requeue"), ("no-requeue", "requeue")):
+        done = lab("run", "--on", "lab", "-d", "--slurm", pair[0], "--slurm", pair[1], "--", "true", code=64)
+        assert "requeue and no-requeue contradict each other; leave one of them out" in done.stderr
     assert set(lab.list_states().values()) == {"refused"}
     assert [path.name for path in lab.root.iterdir() if not path.name.startswith(".")] == []
     assert lab.list_jobs() == []

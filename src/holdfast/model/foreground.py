@@ -10,10 +10,11 @@ from .run import StopCause
 
 @record
 class PlaceSignal:
-    """What a signal of the place means, and how long after it the place kills (None: not known)."""
+    """What a signal of the place means, and how long after it the place kills (None: not known); `detail` says more."""
 
     cause: StopCause
     kills_in_s: float | None = None
+    detail: str = ""
 
 
 @record(frozen=False)

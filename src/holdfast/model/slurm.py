@@ -51,6 +51,7 @@ class SlurmFacts:
 
     `kill_wait_s` is how long after TERM it sends KILL. `requeue`: jobs may be started again unless they say otherwise.
     `cards` are the types of GRES gpu with the most that one node has. `accounting`: sacct answers.
+    `preempt_warned`: a preempted job is sent its warning at the beginning of its GraceTime.
     """
 
     version: str
@@ -59,6 +60,7 @@ class SlurmFacts:
     requeue: bool = True
     preempt_type: str = ""
     preempt_mode: str = ""
+    preempt_warned: bool = False
     default_memory: str = ""
     most_array: int | None = None
     accounting: bool = False

@@ -162,6 +162,21 @@ def test_options_of_sbatch_stand_one_by_one_over_those_of_the_file(tmp_path: Pat
     path.write_text("command: x\nslurm: {partition: gpu, t: 240}\n")
     assert spec_of(str(path), "--slurm", "time=10").slurm == {"partition": "gpu", "time": "10"}
     assert hash_job(spec_of(str(path))) == hash_job(spec_of(str(path), "--slurm", "time=10"))
+    for below, above in (("requeue", "no-requeue"), ("no-requeue", "requeue")):
+        path.write_text(f"command: x\nslurm: {{{below}: true, t: 240}}\n")
+        assert spec_of(str(path), "--slurm", above).slurm == {"time": "240", above: ""}
+
+
+@pytest.mark.requirement("SLM-01")
+@pytest.mark.parametrize("both", [("requeue", "no-requeue"), ("no-requeue", "requeue")])
+def test_requeue_and_no_requeue_are_refused_in_any_order(tmp_path: Path, both: tuple[str, str]) -> None:
+    words = "requeue and no-requeue contradict each other; leave one of them out"
+    with pytest.raises(UsageError, match=f"^--slurm: slurm: {words}$"):
+        spec_of("--slurm", both[0], "--slurm", both[1], "--", "x")
+    path = tmp_path / "job.yaml"
+    path.write_text(f"command: x\nslurm:\n  {both[0]}: true\n  {both[1]}: true\n")
+    with pytest.raises(JobFileError, match=rf"job\.yaml:\d: slurm: {words}"):
+        spec_of(str(path))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.slurm.options import check_options
+from holdfast.core.slurm.options import check_options, lay_over
 from holdfast.core.slurm.script import ScriptPlan, list_directives, mark_job, name_job, render_script
 from holdfast.core.slurm.warning_lead import choose_lead_s, find_lead_warning, judge_lead, read_lead_s
 from holdfast.model.errors import UsageError
@@ -126,9 +126,23 @@ def test_a_requeue_can_be_switched_off_and_on_again_for_one_job() -> None:
     assert "#SBATCH --no-requeue\n" in render_script(_plan(job, **never))
     with pytest.raises(UsageError, match="holdfast's own"):
         check_options({"no-req": ""})
-    # Of both sbatch takes the last one.
-    again = render_script(_plan(replace(job, slurm=check_options({"requeue": ""})), **never))
-    assert again.index("--no-requeue\n") < again.index("#SBATCH --requeue\n")
+    for word in ("requeue", "--requeue", "req"):
+        again = render_script(_plan(replace(job, slurm=check_options({word: ""})), **never))
+        assert again.count("requeue\n") == again.count("#SBATCH --requeue\n") == 1
+    later = render_script(_plan(replace(job, slurm=never), **check_options({"requeue": ""})))
+    assert later.count("requeue\n") == later.count("#SBATCH --no-requeue\n") == 1
+
+
+@pytest.mark.requirement("SLM-01")
+def test_both_in_one_place_contradict_each_other_in_any_order_and_of_two_the_upper_one_counts() -> None:
+    never, again = check_options({"no-requeue": ""}), check_options({"requeue": ""})
+    for both in ({**never, **again}, {**again, **never}, {"req": "", **never}):
+        with pytest.raises(UsageError, match="requeue and no-requeue contradict each other") as refused:
+            check_options(both)
+        assert refused.value.hint == "leave one of them out"
+    for below, above in ((never, again), (again, never)):
+        assert lay_over({"time": "5", **below}, above) == {"time": "5", **above}
+        assert lay_over({**below, "time": "5"}, {"time": "7"}) == {**below, "time": "7"}
 
 
 def test_options_are_checked_before_slurm_hears_of_them() -> None:

@@ -431,16 +431,18 @@ class Supervisor:
             return
         name = signal.Signals(number).name
         forced = number == signal.SIGINT and self._context.note_interrupt() > 1
-        cause = StopCause.SIGNAL if self._foreground is None else self._hear_place(number, self._foreground)
-        request = StopRequest(cause, f"{name} to the supervisor", force=forced, warned=number in WARNINGS)
+        cause, detail = (
+            (StopCause.SIGNAL, "") if self._foreground is None else self._hear_place(number, self._foreground)
+        )
+        request = StopRequest(cause, f"{name} to the supervisor", forced, detail, warned=number in WARNINGS)
         if isinstance(self._state.state, Ended):
             self._job.stop_removing()
             return
         self._recorder.event("stop_requested", by=request.by, force=forced)
         self._emit(StopWanted(request))
 
-    def _hear_place(self, number: int, foreground: Foreground) -> StopCause:
-        """What a stop signal of the place stands for; from now on the place's time runs."""
+    def _hear_place(self, number: int, foreground: Foreground) -> tuple[StopCause, str]:
+        """What a stop signal of the place stands for, with what else it says; from now on the place's time runs."""
         first = not foreground.heard
         foreground.heard = foreground.heard or number
         told = None if foreground.explain is None else foreground.explain(number)
@@ -448,11 +450,11 @@ class Supervisor:
             foreground.grace_limit_s = told.kills_in_s
         self._leave_within(foreground.grace_limit_s if told is None or first else told.kills_in_s)
         if told is not None:
-            return told.cause
+            return told.cause, told.detail
         if number in WARNINGS or (number == signal.SIGTERM and foreground.heard in WARNINGS):
             # Where nobody can be asked, a TERM after a warning is the end that was warned of.
-            return StopCause.PREEMPTION
-        return foreground.term if number == signal.SIGTERM else StopCause.SIGNAL
+            return StopCause.PREEMPTION, ""
+        return (foreground.term if number == signal.SIGTERM else StopCause.SIGNAL), ""
 
     def _leave_within(self, limit_s: float | None) -> None:
         """The place kills us after so long; a later signal may leave less than a warning did."""

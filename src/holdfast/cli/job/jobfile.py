@@ -16,6 +16,7 @@ from holdfast.core.job.environment import OWN_VARIABLES
 from holdfast.core.job.redact import holds_secret
 from holdfast.core.job.secret_names import read_uses
 from holdfast.core.near import find_near
+from holdfast.core.slurm.options import lay_over
 from holdfast.desk.orders.paths import OrderBase
 from holdfast.model.errors import HoldfastError, JobFileError, StorageError, UsageError
 from holdfast.model.ids import clean_name
@@ -250,7 +251,7 @@ def _convert(stated: Mapping[str, Node], base: values.Base, fields: dict[str, ob
         if isinstance(value, dict):
             # Option by option, as variables are.
             below = fields.get(key.field)
-            fields[key.field] = {**below, **value} if isinstance(below, dict) else value
+            fields[key.field] = lay_over(below, value) if isinstance(below, dict) else value
         elif value is not values.UNSTATED:
             fields[key.field] = value
         else:

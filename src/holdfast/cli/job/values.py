@@ -463,7 +463,10 @@ def _read_sbatch(key: Key, node: Node, base: Base) -> dict[str, str]:
         except UsageError as error:
             words = str(error).removeprefix("slurm: ")
             raise WrongValueError(f"{words}; {error.hint}" if error.hint else words, item.where) from None
-    return found
+    try:
+        return check_options(found)
+    except UsageError as error:
+        raise WrongValueError(f"{str(error).removeprefix('slurm: ')}; {error.hint}", node.where) from None
 
 
 _READERS: dict[Kind, Callable[[Key, Node, Base], object]] = {

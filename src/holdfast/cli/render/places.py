@@ -160,11 +160,11 @@ def _describe_slurm(slurm: SlurmFacts) -> Iterator[tuple[str, object]]:
     yield "Slurm", f"{slurm.version}, cluster {slurm.cluster}, {_describe_nodes(slurm)}"
     requeue = "started again after a preemption or a lost node" if slurm.requeue else "not started again by themselves"
     sacct = "sacct answers" if slurm.accounting else "no sacct, which is not needed"
-    yield (
-        "its jobs",
-        f"{requeue}; KILL comes {slurm.kill_wait_s:g} s after TERM, which is all that a preemption gives; {sacct}",
-    )
-    yield "partitions", "\n".join(map(_describe_partition, slurm.partitions[:MOST_PARTITIONS])) or "none"
+    warned = slurm.preempt_warned and any(partition.grace_s for partition in slurm.partitions)
+    gives = "; a preemption is warned of" if warned else ", which is all that a preemption gives"
+    yield "its jobs", f"{requeue}; KILL comes {slurm.kill_wait_s:g} s after TERM{gives}; {sacct}"
+    partitions = (_describe_partition(one, warned=warned) for one in slurm.partitions[:MOST_PARTITIONS])
+    yield "partitions", "\n".join(partitions) or "none"
 
 
 def _describe_nodes(slurm: SlurmFacts) -> str:
@@ -172,13 +172,14 @@ def _describe_nodes(slurm: SlurmFacts) -> str:
     return f"{format_count(slurm.nodes, 'node')}, {f'at most {cards} on one' if cards else 'no cards'}"
 
 
-def _describe_partition(partition: PartitionFacts) -> str:
+def _describe_partition(partition: PartitionFacts, *, warned: bool) -> str:
     longest = "no time limit" if partition.max_time_s is None else f"at most {format_duration(partition.max_time_s)}"
     nodes = "? nodes" if partition.nodes is None else format_count(partition.nodes, "node")
     words = [longest, nodes, f"preempted jobs: {partition.preempt_mode.lower() or 'unknown'}"]
     if partition.grace_s:
         # Source: docs/slurm.md, measured with 22.05.8: the batch process hears of it at its end only.
-        words.append(f"GraceTime {format_duration(partition.grace_s)}, of which only steps are told")
+        told = "and a preempted job is warned at its beginning" if warned else "of which only steps are told"
+        words.append(f"GraceTime {format_duration(partition.grace_s)}, {told}")
     name = f"{partition.name} (default)" if partition.default else partition.name
     return f"{name}: {', '.join(words)}" + ("" if partition.state in ("UP", "") else f", {partition.state}")
 

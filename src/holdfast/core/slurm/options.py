@@ -18,6 +18,8 @@ OWN = frozenset(
 """Options of sbatch that the script states itself, or that would change what a run is."""
 NO_REQUEUE = "no-requeue"
 """Of these the one that may be said, in full: a run that is warned or preempted is then not put back."""
+REQUEUE = "requeue"
+"""What takes it back; sbatch heeds the last of the two."""
 SHORT = {
     "p": "partition",
     "A": "account",
@@ -44,7 +46,7 @@ def check_options(options: Mapping[str, str]) -> dict[str, str]:
     """Options of sbatch by their long names, without dashes.
 
     Raises:
-        UsageError: one is no option, cannot be given so, or its value cannot stand in a script.
+        UsageError: one is no option, cannot be given so, contradicts another, or its value cannot stand in a script.
     """
     found: dict[str, str] = {}
     for name, value in options.items():
@@ -61,5 +63,16 @@ def check_options(options: Mapping[str, str]) -> dict[str, str]:
             if not SIGNAL.match(value):
                 words = f"slurm: signal={value[:40]} is no warning that a run hears and goes on after"
                 raise UsageError(words, hint="write it like signal=B:USR1@SECONDS, or leave it out")
+        if REQUEUE.startswith(long) and long.startswith("req"):
+            long = REQUEUE
         found[long] = value
+    if {REQUEUE, NO_REQUEUE} <= found.keys():
+        raise UsageError("slurm: requeue and no-requeue contradict each other", hint="leave one of them out")
     return found
+
+
+def lay_over(below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, str]:
+    """Options with others over them, option by option; requeue and no-requeue are one option with two names."""
+    opposite = {NO_REQUEUE: REQUEUE, REQUEUE: NO_REQUEUE}
+    left = {name: value for name, value in below.items() if opposite.get(name) not in above}
+    return {**left, **above}

@@ -13,7 +13,7 @@ from holdfast.model.job import JobSpec
 from holdfast.model.record import record, replace
 from holdfast.model.slurm import SlurmRecord
 
-from .options import NO_REQUEUE
+from .options import NO_REQUEUE, lay_over
 from .warning_lead import WARNING, choose_lead_s, read_lead_s
 
 _PLAIN = re.compile(r"[A-Za-z0-9._/+=@:,%^-]+\Z")
@@ -49,7 +49,7 @@ def mark_job(run_id: str) -> str:
 def list_directives(plan: ScriptPlan) -> dict[str, str]:
     """The options of sbatch for a run, by their long names; those that were asked for win over what the job says."""
     job = plan.job
-    asked = {**plan.record.options, **job.slurm}
+    asked = lay_over(plan.record.options, job.slurm)
     found = {
         "job-name": plan.record.name,
         "comment": plan.record.comment,

@@ -86,6 +86,16 @@ def test_three_warned_attempts_without_anything_saved_are_the_last(row: Row) -> 
     assert f"holdfast restart {Path(row.run_dir).name}" in row.judge()
 
 
+def test_a_preemption_that_was_warned_of_is_not_among_them(row: Row) -> None:
+    taken = StopRequest(StopCause.PREEMPTION, "SIGUSR1 to the supervisor", detail=progress.TAKEN, warned=True)
+    for end in (replace(PREEMPTED, request=taken), WARNED, WARNED):
+        row.add(end)
+        assert was_warned(observe_run(row.run_dir)), "put back all the same"
+        assert not row.judge()
+    row.add(WARNED)
+    assert row.judge()
+
+
 def test_what_any_of_them_has_saved_has_it_go_on_and_an_older_file_or_a_log_does_not(row: Row) -> None:
     for _ in range(3):
         row.add(WARNED)

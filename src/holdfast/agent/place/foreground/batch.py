@@ -34,7 +34,7 @@ from holdfast.model.requeue import Requeue, RequeueAction
 from holdfast.model.run import StopCause
 
 from . import stand
-from .progress import describe_standstill, was_warned
+from .progress import TAKEN, describe_standstill, was_warned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,9 +129,11 @@ class _Batch:
     def explain(self, number: int) -> PlaceSignal:
         """What a signal means, and how long after it Slurm kills."""
         if number in WARNINGS:
-            self.end_s = self.ask_end() or self.end_s
+            fields = self._ask(ASK_LIMIT_S)
+            self.end_s = _read_number(fields, "EndTime") or self.end_s
             left_s = None if self.end_s is None else self.end_s - time.time()
-            return PlaceSignal(StopCause.PREEMPTION, left_s if left_s is not None and left_s > 1 else None)
+            kills_in_s = left_s if left_s is not None and left_s > 1 else None
+            return PlaceSignal(StopCause.PREEMPTION, kills_in_s, TAKEN if self._is_taken(fields) else "")
         cause = self._find_cause() if number == signal.SIGTERM else StopCause.SIGNAL
         self._unwanted = self._unwanted or cause is StopCause.SIGNAL
         return PlaceSignal(cause, self._kill_wait_s)

@@ -36,11 +36,15 @@ LOGS = (
 TRACKERS = ("wandb", "mlruns")
 """Endings of files, and directories, that are written without anything being saved; tensorboard's files too."""
 
+TAKEN = "Slurm gives its nodes to another job"
+"""The detail of a warning that was sent for a preemption."""
+
 
 def was_warned(view: RunView) -> bool:
-    """Whether an attempt ended only because of the time limit, and not because somebody wanted that.
+    """Whether an attempt ended only because of what it was warned of, and not because somebody wanted that.
 
-    By the warning ahead of it, or by the training library, which leaves by itself where a save would not fit any more.
+    By the warning ahead of its time limit or a preemption, or by the training library, which leaves by itself where a
+    save would not fit any more.
     """
     end = view.end
     if not view.over or end is None or end.outcome is not Outcome.PREEMPTED:
@@ -57,7 +61,7 @@ def describe_standstill(view: RunView) -> str:
     """
     asked_for = 1 if view.state is None else view.state.generation
     row = [number for number in view.attempts if asked_for <= number <= view.attempt][-MOST_IN_A_ROW:]
-    if len(row) < MOST_IN_A_ROW or not all(was_warned(observe_run(view.run_dir, attempt=one)) for one in row):
+    if len(row) < MOST_IN_A_ROW or not all(_reached_its_limit(observe_run(view.run_dir, attempt=one)) for one in row):
         return ""
     before = [number for number in view.attempts if asked_for <= number < row[0]][-MOST_ATTEMPTS_READ:]
     best, reached = (_read_highest_step(view.run_dir, numbers) for numbers in (before, row))
@@ -68,6 +72,11 @@ def describe_standstill(view: RunView) -> str:
         "written into the run directory, the working directory, the mirror or disk.paths; once that is mended: "
         f"holdfast restart {view.run_id}"
     )
+
+
+def _reached_its_limit(view: RunView) -> bool:
+    """Whether an attempt was warned of its time limit; of a preemption it can do nothing about."""
+    return was_warned(view) and not (view.end and view.end.request and view.end.request.detail == TAKEN)
 
 
 def _read_highest_step(run_dir: str, attempts: Iterable[int]) -> int:

@@ -33,6 +33,7 @@ def read_facts() -> SlurmFacts:
         requeue=config.get("JobRequeue", "1") != "0",
         preempt_type=config.get("PreemptType", ""),
         preempt_mode=config.get("PreemptMode", ""),
+        preempt_warned=_is_preemption_warned(config),
         default_memory=_find_default_memory(config),
         most_array=int(most) if most.isdigit() else None,
         accounting=_has_accounting(config),
@@ -73,6 +74,12 @@ def _find_default_memory(config: dict[str, str]) -> str:
         if config.get(name, "UNLIMITED") not in ("UNLIMITED", "0", ""):
             return f"{name}={config[name]}"
     return ""
+
+
+def _is_preemption_warned(config: dict[str, str]) -> bool:
+    """Whether a preempted job is sent the signal of its ``--signal``. Source: slurm.conf(5)."""
+    words = f"{config.get('SlurmctldParameters', '')},{config.get('PreemptParameters', '')}".lower().split(",")
+    return not {"preempt_send_user_signal", "send_user_signal"}.isdisjoint(words)
 
 
 def _has_accounting(config: dict[str, str]) -> bool:

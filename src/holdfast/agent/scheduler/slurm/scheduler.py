@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.control_characters import one_line
 from holdfast.core.slurm.contradictions import refuse_contradictions
-from holdfast.core.slurm.options import check_options
+from holdfast.core.slurm.options import check_options, lay_over
 from holdfast.core.slurm.reasons import ENDS, advise
 from holdfast.core.slurm.states import find_meaning
 from holdfast.core.slurm.texts import SACCT_FIELDS, AccountedJob, QueuedLine, read_sacct
@@ -108,7 +108,7 @@ class SlurmScheduler:
     def begin_again(self, run_dir: str, job: JobSpec, after: Sequence[str]) -> str:
         """As of `Scheduler.begin_again`."""
         known = read_record(run_dir)
-        options = check_options({**(known.options if known is not None else {}), **job.slurm})
+        options = check_options(lay_over(known.options if known is not None else {}, job.slurm))
         # Of an earlier version one that is recorded may have come of --after.
         if after and "dependency" in check_options(job.slurm):
             hint = "leave dependency out: it waits again for what it was to begin after; or hand it in as another run"
@@ -274,6 +274,9 @@ def _read_forgotten(job_id: str, accounted: AccountedJob | None, *, mine: bool) 
         # The end of a job that the controller has forgotten never came to the accounts, or is still on its way.
         return SchedulerReport(job_id, Phase.OVER, "", evidence=f"{words}; its accounts still say {state}")
     words = f"Slurm's accounts: job {job_id} {meaning.words}: {state}, ExitCode {accounted.exit_code}"
+    if accounted.peak_bytes:
+        # Of all that Slurm says of a job the evidence alone is recorded.
+        words += f", MaxRSS {format_bytes(accounted.peak_bytes)}"
     advice = _advise_end(meaning.cause, accounted.peak_bytes)
     return SchedulerReport(job_id, Phase.OVER, state, evidence=words, cause=meaning.cause, advice=advice)
 
