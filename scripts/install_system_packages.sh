@@ -90,4 +90,5 @@ disable openssh-server ssh.service ssh.socket
 disable 'docker.io|podman' docker.service docker.socket containerd.service podman.socket podman.service \
     podman-auto-update.timer podman-restart.service
 disable 'munge|slurmctld|slurmd' munge.service slurmctld.service slurmd.service
+disable slurmdbd slurmdbd.service
 finish
