@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import sys
 
 import pytest
 
 from holdfast.desk.route.screen import Screen
-from holdfast.desk.terminal import listening
+from holdfast.desk.terminal import listening, watch_reader
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.process
 
@@ -31,3 +34,14 @@ def test_words_for_a_standard_error_that_takes_nothing_end_no_following(monkeypa
     with open(write_fd, "w") as closed:
         monkeypatch.setattr(sys, "stderr", closed)
         Screen(raw=True).err(b"a word\n")
+
+
+def test_a_pipe_that_nobody_reads_any_more_is_heard_though_nothing_is_written() -> None:
+    read_fd, write_fd = os.pipe()
+    with listening() as (wake_fd, heard):
+        watch_reader(write_fd, heard)
+        assert select.select([wake_fd], [], [], 0.0)[0] == []
+        os.close(read_fd)
+        assert select.select([wake_fd], [], [], LIMIT_S)[0] == [wake_fd]
+        assert list(heard) == [signal.SIGPIPE]
+    os.close(write_fd)

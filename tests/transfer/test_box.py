@@ -204,6 +204,18 @@ def test_a_command_that_ends_as_our_own_faults_do_costs_no_further_call(
     assert made == ["met"]
 
 
+def test_a_program_that_is_not_there_is_said_in_words_and_replaced(box: Box) -> None:
+    box.ensure()
+    package = bundle_of(box) / "lib/holdfast/cli"
+    package.parent.chmod(0o700)
+    package.rename(bundle_of(box).parent / "away")
+    said = bytearray()
+    with pytest.raises(StorageError, match=r"damaged \(lib/holdfast/cli/__init__.py is not there\)"):
+        box.follow(("--version",), out=said.extend, err=said.extend)
+    assert b"cannot be loaded: ModuleNotFoundError" in said
+    assert b"Traceback" not in said
+
+
 @pytest.mark.slow
 def test_a_program_that_cannot_be_loaded_is_replaced(box: Box) -> None:
     box.ensure()

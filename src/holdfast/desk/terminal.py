@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import sys
 import threading
 from contextlib import contextmanager
@@ -39,6 +40,11 @@ class ReceivedSignals(list[int]):
             if self._write_fd >= 0:
                 os.write(self._write_fd, b"\0")
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody listens any more."""
+        return self._write_fd < 0
+
     def close(self) -> None:
         """Close the descriptor: its number may be another file's from now on."""
         with self._lock:
@@ -65,6 +71,29 @@ def listening() -> Iterator[tuple[int, ReceivedSignals]]:
         signal.set_wakeup_fd(previous)
         os.close(wake_fd)
         heard.close()
+
+
+def watch_reader(descriptor: int, heard: ReceivedSignals) -> None:
+    """Have SIGPIPE heard as soon as nobody reads a pipe any more (``| head -n 1``): a job may be silent for hours.
+
+    Source: poll(2): POLLERR on the write end of a pipe whose read end was closed.
+    """
+    try:
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            return
+    except OSError:  # it is closed
+        return
+    poller = select.poll()
+    poller.register(descriptor, 0)
+
+    def watch() -> None:
+        while not heard.is_closed:
+            if any(events & select.POLLERR for _, events in poller.poll(1000)):
+                heard.append(signal.SIGPIPE)
+                heard.wake()
+                return
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def drain(descriptor: int) -> None:

@@ -31,8 +31,13 @@ from .contact import CONTACT_LIMIT_S, ENTRY, choose_words, contact, make_mark
 CLOCK_TOLERANCE_S = 5.0
 TRIES = 3
 FAULTY_CODES = (1, InternalError.exit_code)
-FAULTS = (b"this is a bug in holdfast", b'"code": "internal"', b'/hf.py", line ')
-"""What is said of a fault of our own: by the command line, by an entry, by Python where ``hf.py`` cannot go on."""
+FAULTS = (
+    b"this is a bug in holdfast",
+    b'"code": "internal"',
+    b"what was sent here cannot be loaded",
+    b'/hf.py", line ',
+)
+"""What is said of a fault of our own: by the command line, an entry, ``hf.py``, and Python where that cannot go on."""
 UNSTARTED_CODES = (126, 127)
 """A shell could not start it. Source: POSIX, sh, "Exit Status"; the dynamic loader's code is 127, too."""
 BROKEN_PYTHON = (b"and holdfast needs 3.10", b"Fatal Python error: init_")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import select
+import signal
+import threading
 import time
 from typing import Any
 
@@ -148,6 +150,27 @@ def test_an_interrupt_leaves_the_places_alone(told: list[str]) -> None:
     with pytest.raises(KeyboardInterrupt), begin({"gpu1": Box(None), "gpu2": Box(None)}, told):
         raise KeyboardInterrupt
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_ctrl_c_ends_the_commands_at_the_places_before_the_wait_is_left(told: list[str]) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    waits, ended = threading.Event(), threading.Event()
+
+    class Slow(Box):
+        def follow(self, argv: Any, **kwargs: Any) -> int:
+            waits.wait(0.05)  # until the main thread waits, where it matters
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            select.select([kwargs["wake_fd"]], [], [])
+            waits.wait(0.3)  # what it takes to end the client of ssh
+            ended.set()
+            return -1
+
+    try:
+        with pytest.raises(KeyboardInterrupt), begin({"gpu1": Slow()}, told) as waiting:
+            waiting.collect()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.is_set()
 
 
 def test_a_fault_of_ours_is_not_silence(told: list[str]) -> None:

@@ -337,6 +337,8 @@ class Following:
         return self._code is not None
 
     def _hear_signal(self, number: int) -> None:
+        if number == signal.SIGPIPE:
+            raise BrokenPipeError
         if number == signal.SIGHUP:
             self._code = 128 + number
         elif number == signal.SIGTERM:

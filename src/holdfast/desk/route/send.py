@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from holdfast.core.job.redact import holds_secret, redact_argv, redact_text
 from holdfast.desk.author import name_author
 from holdfast.desk.caller import AUTHOR, CONSENT, ENV_FROM
-from holdfast.desk.terminal import ReceivedSignals, drain, listening, say
+from holdfast.desk.terminal import ReceivedSignals, drain, listening, say, watch_reader
 from holdfast.model.errors import PlaceError, UsageError
 
 from .asking import Listener
-from .follow import Beside, Following, choose_manner
+from .follow import Beside, Following, Manner, choose_manner
 from .line import Line, read_line
 from .screen import Screen, describe_terminal
 from .table import Side
@@ -78,6 +78,8 @@ def send(
             box.prepare(sends=stdin_fd is not None)
             beside = Beside(stdin_fd, call.env)
             with listening() as (wake_fd, heard):
+                if manner is Manner.LOGS:  # who follows a run waits for its exit code, too
+                    watch_reader(1, heard)
                 return Following(box, line, manner, screen, wake_fd=wake_fd, heard=heard, beside=beside).run()
     if carried is not None and carried.target is not None:
         return call.collect(tell)

@@ -26,6 +26,8 @@ GIVE_UP_S = 3600.0
 """How long a place may be out of reach; a laptop that sleeps does not count it (the clock is monotonic)."""
 STEADY_S = 10.0
 """A link that held so long was well: what ends it begins a new time out of reach. Waiting for one is no link."""
+LEAVE_S = 2.0
+"""What ending the command of a place may take when the wait is left."""
 MOST_BYTES = 8 << 20
 EXIT_INCOMPLETE = 1
 SIGNALLED = 128
@@ -84,12 +86,10 @@ class PlaceWaits:
         self._ended = threading.Event()
         self._wake, self._release = os.pipe()
         self._found: list[WaitedPlace | Exception | None] = [None] * len(waits)
-        self._threads = [
-            threading.Thread(target=self._run, args=(number,), name=f"wait {wait.place.name}", daemon=True)
-            for number, wait in enumerate(waits)
-        ]
-        for thread in self._threads:
-            thread.start()
+        # Not `Thread.join`: one that Ctrl-C interrupts has the thread count as ended before Python 3.13 (bpo-45274).
+        self._over = [threading.Event() for _ in waits]
+        for number, wait in enumerate(waits):
+            threading.Thread(target=self._run, args=(number,), name=f"wait {wait.place.name}", daemon=True).start()
 
     def __enter__(self) -> PlaceWaits:  # noqa: PYI034 - typing.Self is newer than Python 3.10
         """Answer itself."""
@@ -99,15 +99,13 @@ class PlaceWaits:
         """End what is still waiting; the commands at the places lose their connections."""
         self._ended.set()
         os.close(self._release)
-        for thread in self._threads:
-            thread.join(1)
-        if not any(thread.is_alive() for thread in self._threads):
+        if all(over.wait(LEAVE_S) for over in self._over):
             os.close(self._wake)
 
     def collect(self) -> list[WaitedPlace]:
         """How each has ended, once all have."""
-        for thread in self._threads:
-            thread.join()
+        for over in self._over:
+            over.wait()
         found = []
         for item in self._found:
             if isinstance(item, Exception):
@@ -121,6 +119,8 @@ class PlaceWaits:
             self._found[number] = self._wait(self._waits[number])
         except Exception as error:  # noqa: BLE001 - a fault of ours: raised again by whoever waits for the answer
             self._found[number] = error
+        finally:
+            self._over[number].set()
 
     def _wait(self, wait: Wait) -> WaitedPlace:
         name, pause_s, lost_since = wait.place.name, FIRST_PAUSE_S, None
