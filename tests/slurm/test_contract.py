@@ -36,7 +36,7 @@ __all__ = [
 @pytest.fixture
 def conforming(slurm: Slurm, tmp_path: Path) -> Conforming:
     """A Slurm whose commands are on this machine."""
-    assert slurm
+    assert slurm.conf.is_file()
     root = f"{tmp_path}/runs"
     box = Box(Place("lab", kind="slurm", root=root), LocalTransport(), facts=None, remember=lambda _facts: None)
     return Conforming(SlurmPlatform(box), root)

@@ -43,7 +43,7 @@ _NOTHING = compile_later(
     r"|\b(?:data ?set|data ?loader|training set|train split) is empty\b|\bnothing to (?:do|train|save|process)\b"
 )
 _NOTHING_WRONG = compile_later(
-    r"(?i)\b(?:corrupt\w*|bad|broken|invalid|missing|failed|skipp\w+|dropp\w+|duplicates?|val\w*|test|cache)\b"
+    r"(?i)\b(?:corrupt\w*|bad|broken|invalid|missing|failed|skip(?:s|ped|ping)|dropp\w+|duplicates?|val\w*|test|cache)\b"
 )
 _FIRST_STEPS = compile_later(r"(?i)\b(?:step|iter(?:ation)?|batch)\b[\s:=\[]*[1-9]")
 _UNSAVED = compile_later(
