@@ -253,6 +253,18 @@ def test_an_option_that_is_near_to_nothing_is_likened_to_nothing(holdfast: Comma
     assert "Did you mean '--priority'?" in holdfast("queue", "edit", "x", "--prioritty", "1").err
 
 
+def test_what_holdfast_limit_calls_an_option_is_likened_to_that_of_a_job(holdfast: Command) -> None:
+    for words, meant in ((("run", "--memory", "1GB"), "--limit-memory"), (("submit", "--cpus", "2"), "--limit-cpus")):
+        assert f"Did you mean '{meant}'?" in holdfast(*words, "--", "true").err
+
+
+def test_a_value_in_two_words_is_told_to_be_quoted(holdfast: Command) -> None:
+    done = holdfast("gpus", "reserve", "--from", "2026-12-01", "09:00", "--for", "1h", "--cards", "1")
+    assert (done.code, "is one word in quotes" in done.err) == (64, True), done.err
+    done = holdfast("submit", "--not-before", "2026-12-01", "08:00", "--", "true")
+    assert (done.code, "put quotes around both" in done.err) == (64, True), done.err
+
+
 def test_what_is_said_stands_in_its_order_where_one_file_takes_both() -> None:
     program = "from holdfast.cli.render import note; print('rows'); note('beside them'); print('more')"
     words = [sys.executable, "-c", program]

@@ -211,7 +211,17 @@ def test_runs_elsewhere_are_found_by_root_and_remembered(holdfast: Command, tmp_
     assert done.code == 0
     assert "away" in holdfast("ls").out
     assert holdfast("show", "away").code == 0
-    assert holdfast("ls", "--runs", str(tmp_path / "nowhere")).out == ""
+    nowhere = holdfast("ls", "--runs", str(tmp_path / "nowhere"))
+    assert (nowhere.out, f"there is no directory {tmp_path}/nowhere" in nowhere.err) == ("", True)
+
+
+def test_a_root_that_cannot_be_one_is_neither_remembered_nor_named(holdfast: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for root in (tmp_path / "file", Path("/proc/none")):
+        assert holdfast("run", "--runs", str(root), "--", "true").code == 74
+    assert "cannot be read" not in holdfast("ls").err
+    missing = holdfast("show", "nobody")
+    assert (missing.code, "/proc/none" in missing.err, "/file" in missing.err) == (66, False, False), missing.err
 
 
 def test_a_damaged_index_is_one_notice(holdfast: Command, runs: str, isolated_environment: dict[str, str]) -> None:

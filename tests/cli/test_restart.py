@@ -223,6 +223,7 @@ def test_an_edited_job_file_is_named_and_taken_up_when_asked(holdfast: Command, 
     assert f"{path} has changed since; --job {path} takes it up" in left.err
     planned = holdfast("restart", "--dry-run", "--job", path, run_dir)
     assert "env.LR 1 -> 5" in planned.out
+    assert "it would begin attempt 4, at step 0: it has no checkpoint here" in planned.err
     assert list_attempts(run_dir)[-1] == 3
     taken = holdfast("restart", "-f", "--job", path, run_dir)
     assert taken.code == 4

@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from holdfast import __version__
 from holdfast.core.job import redact
@@ -20,6 +21,9 @@ from holdfast.desk.caller import CALLER
 from holdfast.model.errors import EXIT_STOPPED, HoldfastError, InternalError, StorageError, UsageError
 
 from .render import clean, flush_output, print_json
+
+if TYPE_CHECKING:
+    import click
 
 EXIT_BROKEN_PIPE = 141
 """As a shell reports SIGPIPE: the reader has left, and wants no more words."""
@@ -117,7 +121,7 @@ def translate(error: Exception, argv: Sequence[str]) -> HoldfastError:
     import click
 
     if isinstance(error, click.exceptions.Abort):
-        return UsageError("nothing was done: the question was not answered")
+        return UsageError("nothing was done: the answer was not yes")
     if isinstance(error, click.FileError):
         return StorageError(error.format_message())
     if isinstance(error, click.ClickException):
@@ -134,16 +138,27 @@ def _from_click(error: Exception) -> UsageError:
 
     assert isinstance(error, click.ClickException)
     context = getattr(error, "ctx", None)
-    if isinstance(error, click.NoSuchOption) and error.possibilities:
+    if isinstance(error, click.NoSuchOption):
         # click would show them by the alphabet, and takes `--on` for near to `--command`.
-        near = find_near(error.option_name, error.possibilities, cutoff=NEAR)
+        near = _find_limit(error.option_name, error.ctx) or find_near(
+            error.option_name, error.possibilities or (), cutoff=NEAR
+        )
         error = click.NoSuchOption(error.option_name, possibilities=[near] if near else [], ctx=error.ctx)
     message = " ".join(error.format_message().rstrip(".").split())
     where = context.command_path if context is not None else "holdfast"
     hint = f"`{where} --help` shows what it takes"
+    if "extra argument" in message:
+        hint += "; a value with a space in it is one word in quotes"
     if where == "holdfast ls" and "extra argument" in message:
         hint += "; a place is named so: holdfast ls --on PLACE"
     return UsageError(message[:1].lower() + message[1:], hint=hint)
+
+
+def _find_limit(option: str, context: click.Context | None) -> str:
+    """The option for a limit of the job, which `holdfast limit` and other tools call by its second word alone."""
+    meant = f"--limit-{option.lstrip('-')}"
+    parameters = () if context is None else context.command.params
+    return meant if any(meant in parameter.opts for parameter in parameters) else ""
 
 
 def _record_crash(error: Exception, argv: Sequence[str]) -> InternalError:

@@ -70,7 +70,21 @@ def parse_source(text: str) -> FetchSource:
             f"{text!r} names no file of a run",
             hint=f"write [PLACE:]RUN/PATH, such as {named}/{path}; `holdfast files {named}` lists what is there",
         )
+    if place not in (None, LOCAL, *dict(list_place_names())) and _is_run(place):
+        raise UsageError(
+            f"{text!r}: {place} is a run, and no place", hint=f"write RUN/PATH, with a slash: {place}/{name}/{path}"
+        )
     return FetchSource(find_run_place(name) if place is None else place, name, path)
+
+
+def _is_run(text: str) -> bool:
+    try:
+        find_run(text)
+    except NoSuchRun:
+        return bool(registry.find(text))
+    except HoldfastError:
+        return False
+    return True
 
 
 def _find_copy(text: str) -> FetchSource | None:

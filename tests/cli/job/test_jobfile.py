@@ -430,6 +430,18 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
             "command: x\nsmoke: a && b\n",
             "job.yaml:2: smoke: && is for a shell, and none reads this; write: sh -c 'a && b'",
         ),
+        (
+            "command: python x.py $LR\n",
+            "job.yaml:1: command: $LR is for a shell, and none reads this; write: sh -c 'python x.py $LR'",
+        ),
+        (
+            "command: x --at \"$(date)\"\n",
+            "job.yaml:1: command: $(date) is for a shell, and none reads this; write: sh -c 'x --at \"$(date)\"'",
+        ),
+        (
+            "command: LR=1 python x.py\n",
+            "job.yaml:1: command: LR= sets a variable, which is for a shell; write it below `env`: {LR: ...}",
+        ),
         ("command: [a, [b]]\n", "job.yaml:1: command: expected a word, found a list; put quotes around it"),
         (
             "command:\n- a\n- yes\n",

@@ -63,7 +63,9 @@ def check_time(situation: CheckContext) -> Iterator[Finding]:
         yield warned("time.session", "end of session", seen, remedy)
     yield from _check_watch(situation)
     if not short:
-        stated = format_duration(needed) if needed is not None else "no duration stated"
+        ends = spec.timeouts.total_s
+        stated = "no duration stated" if ends is None else f"it ends within {format_duration(ends)}"
+        stated = format_duration(needed) if needed is not None else stated
         yield passed("time", "time", f"no known deadline or session end comes too early ({stated})")
 
 

@@ -124,6 +124,9 @@ def _check_lasting(situation: CheckContext, key: str, mirror: str) -> Iterator[F
         yield failed(key, mirror, f"cannot be written: {there} {what}", remedy)
         return
     try:
+        if os.statvfs(there).f_blocks == 0:
+            yield failed(key, mirror, f"cannot be written: {there} is no storage", f"name another place: {key}")
+            return
         same = os.stat(there).st_dev == os.stat(find_existing(situation.runs_place)).st_dev
     except OSError as error:
         yield unknown(key, mirror, f"not told: {error.strerror}", "see whether its server answers")

@@ -284,7 +284,8 @@ def _missing(text: str, roots: list[str], runs: list[tuple[str, str]]) -> FoundR
     if text and read_mark(text) is not None:
         hint = f"the copy that is here is named with its path: ./{text}"
     hint = _point_at_group(text, roots) or hint
-    where = "; ".join([", ".join(roots), *_list_closed(roots)])
+    there = [root for root in roots if os.path.isdir(root)] or roots[:1]
+    where = "; ".join([", ".join(there), *_list_closed(roots)])
     return NoSuchRun(f"no run answers to {text!r} under {where}", hint=hint)
 
 

@@ -91,7 +91,7 @@ def find_path(run_dir: str, path: str) -> str:
         found = os.path.realpath(os.path.join(base, rest.strip("/")), strict=True)
     except OSError as error:
         raise StorageError(
-            f"{path or '.'}: {error.strerror}", hint="`holdfast files RUN` lists what is there"
+            f"{path or '.'}: {error.strerror}", hint=f"`holdfast files {os.path.basename(run_dir)}` lists what is there"
         ) from error
     if found != base and not found.startswith(base.rstrip("/") + "/"):
         raise UsageError(f"{path} is a link out of the run, to {found}", hint="copy it by hand, if it is yours")

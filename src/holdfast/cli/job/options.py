@@ -60,7 +60,7 @@ LONGEST_METAVAR = 24
 USUAL = frozenset({"gpus", "wait", "timeout", "name", "env", "limit-memory", "image"})
 """The options of a job that its verbs' help begins with; ``--help-all`` has all."""
 USUAL_TITLE = "Usual options of the job"
-SELDOM = frozenset({"--prove", "--runs", "--run-id", "--no-code", "--slurm", "--env-file", "--like"})
+SELDOM = frozenset({"--prove", "--runs", "--run-id", "--no-code", "--slurm", "--env-file"})
 """Options of the verbs themselves that only ``--help-all`` has."""
 HELP_ALL = "--help-all"
 KEPT = ("the command of the run",)
@@ -245,7 +245,11 @@ def resolve_job(
             hint="such as: job.yaml, or: --gpus 1 -- python train.py",
         )
     if job is not None and command and not os.path.lexists(job):
-        raise JobFileError(f"{job}: no such job file", hint=f"the command behind `--` needs none: leave {job!r} out")
+        raise JobFileError(
+            f"{job}: no such job file",
+            hint=f"the command behind `--` needs none: leave {job!r} out; if it belongs to the value before it, put "
+            "quotes around both",
+        )
     used: list[str] = []
     under = read_queued_defaults() if queued else read_defaults()
     spec = read_job(job, collect_nodes(options), command=command, elsewhere=elsewhere, under=under, used=used)

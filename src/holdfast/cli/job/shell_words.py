@@ -9,6 +9,11 @@ import shlex
 _RAW_WORD = re.compile(r"""(?:[^\s'"\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
 _SHELL_WORD = re.compile(r"""&&?|\|[|&]?|;|[^'"\\\s]+;|\d?>>?|&>>?|\d?>&\d|<""")
 """Operators of a shell, as words of their own, or a semicolon that ends one."""
+_EXPANDED = re.compile(
+    r"""(?:\\.|'[^']*'|[^$`\\'])*(?P<what>\$(?:[A-Za-z_]\w*|[({][^\s)}]*[)}]?)|`[^`]*`?)""", re.DOTALL
+)
+"""A variable or a command that a shell would put in, outside of single quotes. Source: POSIX, sh, "Word Expansions"."""
+_SETTING = re.compile(r"[A-Za-z_]\w*=")
 
 
 def find_shell_word(text: str) -> str:
@@ -16,6 +21,11 @@ def find_shell_word(text: str) -> str:
     for word in _RAW_WORD.findall(text):
         if _SHELL_WORD.fullmatch(word):
             return f"{word} is for a shell, and none reads this; write: sh -c {shlex.quote(text)}"
+        if expanded := _EXPANDED.match(word):
+            return f"{expanded['what']} is for a shell, and none reads this; write: sh -c {shlex.quote(text)}"
+    if setting := _SETTING.match(text):
+        name = setting.group()[:-1]
+        return f"{name}= sets a variable, which is for a shell; write it below `env`: {{{name}: ...}}"
     return ""
 
 

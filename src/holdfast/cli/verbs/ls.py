@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from holdfast.agent.view.runs.listing import find_runs_using, read_runs
@@ -86,5 +88,7 @@ def command(  # noqa: PLR0913 - one for each option
         found = read_runs(runs, choose_root(None), states, most)
     if found.notice:
         note(found.notice)
+    if runs is not None and not os.path.isdir(os.path.expanduser(runs)):
+        note(f"there is no directory {runs}")
     print_record(found) if as_json else print_runs(found, states)
     return 0

@@ -30,6 +30,7 @@ from holdfast.cli.render.job_change import describe_changes
 from holdfast.cli.render.start import describe_start
 from holdfast.cli.render.stop import StopReporter
 from holdfast.desk.caller import CALLER
+from holdfast.host.files.job_change import has_checkpoint
 from holdfast.model import wire
 from holdfast.model.errors import UsageError
 from holdfast.model.record import record
@@ -131,6 +132,11 @@ def command(  # noqa: PLR0913 - its options
         anew = names_other_files(before.spec, asked)
         files = tuple(change.words for change in find_code_changes(found.run_dir, anew=anew, recorded=recorded))
         _print_changes(found.run_id, changed, files, as_json=as_json)
+        if not as_json:
+            stops = f"stop attempt {view.attempt}, which is {view.condition}, and " if not view.over else ""
+            saved = has_checkpoint(found.run_dir, view.spec)
+            resumes = "from its last checkpoint" if saved else "at step 0: it has no checkpoint here"
+            note(f"it would {stops}begin attempt {max(view.attempts, default=0) + 1}, {resumes}")
         return 0
     job_file = None if CALLER.order else job
     wait_s = parse_duration_option(wait, "--wait")

@@ -84,7 +84,9 @@ def _require_running(run_dir: str) -> RunView:
     if runs and (view.job_lives or view.supervised):
         return view
     words = f"{view.run_id} is {view.condition}: only a running job has limits that can be changed"
-    raise UsageError(words, hint=f"holdfast restart {view.run_id} takes the same options, --limit-memory and so on")
+    raise UsageError(
+        words, hint=f"holdfast restart {view.run_id} begins it again with others: --limit-memory, --timeout, ..."
+    )
 
 
 def _wait_answered(

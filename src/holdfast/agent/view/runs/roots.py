@@ -13,7 +13,7 @@ def choose_root(runs: str | None, *, remember: bool = True) -> str:
     if runs is None:
         return default_root()
     root = os.path.abspath(os.path.expanduser(runs))
-    if remember:
+    if remember and (os.path.isdir(root) or not os.path.lexists(root)):  # what cannot be one is refused soon
         with Index() as index:
             index.remember_root(root)
     return root
