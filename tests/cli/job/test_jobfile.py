@@ -435,7 +435,7 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
             "job.yaml:1: command: $LR is for a shell, and none reads this; write: sh -c 'python x.py $LR'",
         ),
         (
-            "command: x --at \"$(date)\"\n",
+            'command: x --at "$(date)"\n',
             "job.yaml:1: command: $(date) is for a shell, and none reads this; write: sh -c 'x --at \"$(date)\"'",
         ),
         (

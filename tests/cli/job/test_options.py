@@ -247,7 +247,7 @@ def test_a_command_without_dashes_is_told_about_them() -> None:
     assert "write `--` before it" in missing.value.hint
     with pytest.raises(JobFileError, match=r"^absent.yaml: no such job file") as missing:
         spec_of("absent.yaml", "--", "true")
-    assert missing.value.hint .startswith("the command behind `--` needs none: leave 'absent.yaml' out")
+    assert missing.value.hint.startswith("the command behind `--` needs none: leave 'absent.yaml' out")
 
 
 def test_mistakes_in_both_layers_are_told_together(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.core.pull import stream
 from holdfast.core.pull.stream import PULLING, UNKNOWN, Wish, unpack_manifest
 from holdfast.host.formats.copy_mark import read_mark
 from holdfast.model.errors import CutOff, NotPermitted, ResourceBusy, StorageError, UsageError
+from holdfast.transfer.pull import arrive
 from holdfast.transfer.pull.arrive import Arrival, Damaged
 from holdfast.transfer.pull.copy import Copy
 from holdfast.transfer.pull.pull import PullResult, ask_roster, take_run
@@ -424,6 +426,23 @@ def test_a_head_without_its_numbers_is_damage(
     copy = Copy(str(tmp_path / "copy"), "gpu1", RUN, isolated_environment)
     with copy.held(), pytest.raises(Damaged):
         Arrival(copy, {}, lambda _done, _total: None).feed(line)
+
+
+def test_a_place_that_sends_far_more_than_it_announced_does_not_fill_the_disk(
+    tmp_path: Path, isolated_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrive, "MOST_GROWN", 1 << 20)
+    copy = Copy(str(tmp_path / "copy"), "gpu1", RUN, isolated_environment)
+    begin = stream.line_about(stream.BEGIN, {"run_id": RUN, "files": 1, "rest": 1000, "bytes": 1000})
+    head = stream.head_path(stream.FILE, "artifacts/huge", 0, 1 << 40, 0o600, 0)
+    with copy.held():
+        arrival = Arrival(copy, {}, lambda _done, _total: None)
+        arrival.feed(begin + head)
+        for _ in range(17):
+            arrival.feed(bytes(1 << 16))
+        with pytest.raises(StorageError, match=r"announced 1000 B, and has sent 1.1 MiB"):
+            arrival.feed(bytes(1 << 16))
+        arrival.close()
 
 
 @pytest.mark.requirement("B-26")

@@ -18,13 +18,16 @@ from holdfast.core.pull import stream
 from holdfast.core.pull.stream import LEAST_PART, OURS, About
 from holdfast.host.files.files import write_all
 from holdfast.model import wire
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, StorageError
+from holdfast.model.units import format_bytes
 from holdfast.transfer.answers import read_error
 
 from .copy import Copy, explain
 
 LONGEST_PATH = 4096
 LARGEST_LINK = 4096
+MOST_GROWN = 1 << 30
+"""So much more than twice what was announced may come of files that grow meanwhile; there is room for that, or not."""
 
 
 class Damaged(Exception):
@@ -69,7 +72,7 @@ class Arrival:
         self._wants_sum = self._begun = False
         self._packed: list[bytes] | None = None
         self._seen: set[str] = set()
-        self._here = self._total = 0
+        self._here = self._total = self._announced = 0
 
     def feed(self, data: bytes) -> None:
         """Take more of the stream.
@@ -146,7 +149,7 @@ class Arrival:
         if self._begun or about["run_id"] != self._copy.run_id:
             raise ValueError(f"{about['run_id']!r} was sent, and {self._copy.run_id} was asked for")
         files, rest, self._total = (int(str(about[name])) for name in ("files", "rest", "bytes"))
-        self._begun = True
+        self._begun, self._announced = True, rest
         self._copy.require_room(rest, files - len(self._have))
         self._tell(0, self._total)
 
@@ -210,6 +213,12 @@ class Arrival:
                 self._end_roster(b"".join(self._packed))
             return
         assert self._file is not None
+        if self.received > 2 * self._announced + MOST_GROWN:
+            raise StorageError(
+                f"{self._copy.place} announced {format_bytes(self._announced)}, and has sent "
+                f"{format_bytes(self.received)}: no more of it is taken",
+                hint="see what writes there; the same command goes on, with what it is then",
+            )
         self._file.digest.update(piece)
         if self._file.descriptor < 0:
             self._file.content += piece
