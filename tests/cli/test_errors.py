@@ -262,7 +262,7 @@ def test_a_value_in_two_words_is_told_to_be_quoted(holdfast: Command) -> None:
     done = holdfast("gpus", "reserve", "--from", "2026-12-01", "09:00", "--for", "1h", "--cards", "1")
     assert (done.code, "is one word in quotes" in done.err) == (64, True), done.err
     done = holdfast("submit", "--not-before", "2026-12-01", "08:00", "--", "true")
-    assert (done.code, "put quotes around both" in done.err) == (64, True), done.err
+    assert (done.code, "put quotes around both" in done.err) == (65, True), done.err
 
 
 def test_what_is_said_stands_in_its_order_where_one_file_takes_both() -> None:

@@ -7,7 +7,7 @@ import json
 import os
 import select
 import subprocess
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -436,13 +436,12 @@ def test_a_place_that_sends_far_more_than_it_announced_does_not_fill_the_disk(
     begin = stream.line_about(stream.BEGIN, {"run_id": RUN, "files": 1, "rest": 1000, "bytes": 1000})
     head = stream.head_path(stream.FILE, "artifacts/huge", 0, 1 << 40, 0o600, 0)
     with copy.held():
-        arrival = Arrival(copy, {}, lambda _done, _total: None)
-        arrival.feed(begin + head)
-        for _ in range(17):
-            arrival.feed(bytes(1 << 16))
-        with pytest.raises(StorageError, match=r"announced 1000 B, and has sent 1.1 MiB"):
-            arrival.feed(bytes(1 << 16))
-        arrival.close()
+        with closing(Arrival(copy, {}, lambda _done, _total: None)) as arrival:
+            arrival.feed(begin + head)
+            for _ in range(17):
+                arrival.feed(bytes(1 << 16))
+            with pytest.raises(StorageError, match=r"announced 1000 B, and has sent 1.06 MiB"):
+                arrival.feed(bytes(1 << 16))
 
 
 @pytest.mark.requirement("B-26")

@@ -11,7 +11,6 @@ from holdfast.cli.render import is_terminal, note, print_record
 from holdfast.desk.connect import find_place
 from holdfast.desk.places.names import list_place_names
 from holdfast.desk.route.router import split_run
-from holdfast.desk.runs import registry
 from holdfast.desk.tunnel import Tunnel, hold_tunnel, parse_ports
 from holdfast.model.errors import Unsupported
 
@@ -34,10 +33,7 @@ def command(*, place: str, ports: tuple[str, ...], as_json: bool) -> int:
     and nothing else is listened on here. A link that is lost is tried again. Nothing is left when this command ends,
     even when it is killed.
     """
-    stated, run = split_run(place)
-    found = find_place(stated or place)
-    if stated is not None and not any(known.place == found.name for known in registry.find(run)):
-        note(f"no run of {found.name} is known as {run!r}; the ports are those of {found.name} all the same")
+    found = find_place(split_run(place)[0] or place)
     forwards = parse_ports(ports)
     if found.host is None:
         raise Unsupported(
