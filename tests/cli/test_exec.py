@@ -113,6 +113,25 @@ def test_at_a_place_everything_passes_and_the_end_of_the_link_ends_the_command(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("verb", [("exec", "--", "sleep", "271.5"), ("wait",), ("logs", "-f")], ids=lambda one: one[0])
+def test_a_desk_that_is_killed_leaves_no_command_at_the_place(far_run: FarRun, verb: tuple[str, ...]) -> None:
+    """Where nothing is written nobody would notice that nobody reads: the shared connection lives on."""
+
+    def list_there() -> list[str]:
+        lines = far_run.box.processes("box").values()
+        return [line for line in lines if "hf.py" in line and " supervise " not in line and " keep " not in line]
+
+    before = set(list_there())
+    options, behind = ((), verb[1:]) if verb[1:2] == ("--",) else (verb[1:], ())
+    words = [*ENTRY, verb[0], *options, far_run.name, *behind]
+    desk = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    wait_until(lambda: set(list_there()) - before, LONG_S, what="it runs there")
+    desk.kill()
+    desk.communicate()
+    wait_until(lambda: not set(list_there()) - before, what="it has ended there")
+
+
+@pytest.mark.slow
 def test_a_shell_opens_on_a_terminal_at_the_place(far_run: FarRun) -> None:
     pid, terminal = pty.fork()
     if pid == 0:

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from holdfast.core.control_characters import one_line
 from holdfast.host.clock import format_utc
@@ -170,13 +170,33 @@ class Box:
         woken: Callable[[], bool] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> int:
-        """Run ``holdfast ARGV`` there and hand on what it writes as it comes; as `Transport.follow`."""
+        """Run ``holdfast ARGV`` there and hand on what it writes as it comes; as `Transport.follow`.
+
+        Without an input it ends there when this process does, however that comes about: what it would read is held open
+        here.
+        """
+        wake = (wake_fd, woken)
         if stdin_fd is not None:
             self._prove()
+            return self._follow(argv, out=out, err=err, read_fd=stdin_fd, held=False, wake=wake, env=env)
+        with _holding_input() as read_fd:
+            return self._follow(argv, out=out, err=err, read_fd=read_fd, held=True, wake=wake, env=env)
+
+    def _follow(
+        self,
+        argv: Sequence[str],
+        *,
+        out: Callable[[bytes], None],
+        err: Callable[[bytes], None],
+        read_fd: int,
+        held: bool,
+        wake: tuple[int | None, Callable[[], bool] | None],
+        env: Mapping[str, str] | None,
+    ) -> int:
         for _ in range(TRIES):
             meetings, facts = self._meetings, self.ensure()
             mark = make_mark()
-            held, last = _HeldBeginning(mark, out), bytearray()
+            beginning, last = _HeldBeginning(mark, out), bytearray()
 
             def say(data: bytes, last: bytearray = last) -> None:
                 last[:] = (last + data)[-LAST_BYTES:]
@@ -184,16 +204,16 @@ class Box:
 
             code = self.transport.follow(
                 bootstrap.RUN_SCRIPT,
-                self._build_words(facts, argv, env, mark),
-                out=held.take,
+                self._build_words(facts, argv, env, mark, held=held),
+                out=beginning.take,
                 err=say,
-                stdin_fd=stdin_fd,
-                wake_fd=wake_fd,
-                woken=woken,
+                stdin_fd=read_fd,
+                wake_fd=wake[0],
+                woken=wake[1],
             )
-            if not held.is_absent():
-                changed = self._has_changed_python(facts, meetings, code, bytes(last), silent=held.is_empty)
-                if changed and stdin_fd is None:
+            if not beginning.is_absent():
+                changed = self._has_changed_python(facts, meetings, code, bytes(last), silent=beginning.is_empty)
+                if changed and held:
                     continue
                 self._seen = True
                 self._mend_if_broken(code, bytes(last))
@@ -344,11 +364,11 @@ class Box:
     # ------------------------------------------------------------------------------------------------------- words
 
     def _build_words(
-        self, facts: BoxFacts, argv: Sequence[str], env: Mapping[str, str] | None, mark: str
+        self, facts: BoxFacts, argv: Sequence[str], env: Mapping[str, str] | None, mark: str, *, held: bool = False
     ) -> tuple[str, ...]:
         # An internal entry answers a program, and what it starts must not inherit the variable.
         told = {} if ENTRY in argv[:1] else {"HOLDFAST_PLACE": self.place.name}
-        pieces = bootstrap.build_call(argv, {**told, **(env or {})})
+        pieces = bootstrap.build_call(argv, {**told, **(env or {})}, held=held)
         if len(pieces) * bootstrap.PIECE > LONGEST_LINE - 2 * bootstrap.PIECE:
             raise UsageError(
                 f"the command line is too long to be sent to {self.place.name}", hint="put it into a file or a script"
@@ -363,6 +383,17 @@ class Box:
             f"place {self.place.name}: what holdfast puts below its runs root is removed as soon as it is there",
             hint="name another directory as `root` in places.toml, which nobody cleans",
         )
+
+
+@contextmanager
+def _holding_input() -> Iterator[int]:
+    """The read end of a pipe whose write end nobody but this process has."""
+    read_fd, write_fd = os.pipe()
+    try:
+        yield read_fd
+    finally:
+        os.close(read_fd)
+        os.close(write_fd)
 
 
 class _HeldBeginning:

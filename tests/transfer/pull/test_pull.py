@@ -435,13 +435,12 @@ def test_a_place_that_sends_far_more_than_it_announced_does_not_fill_the_disk(
     copy = Copy(str(tmp_path / "copy"), "gpu1", RUN, isolated_environment)
     begin = stream.line_about(stream.BEGIN, {"run_id": RUN, "files": 1, "rest": 1000, "bytes": 1000})
     head = stream.head_path(stream.FILE, "artifacts/huge", 0, 1 << 40, 0o600, 0)
-    with copy.held():
-        with closing(Arrival(copy, {}, lambda _done, _total: None)) as arrival:
-            arrival.feed(begin + head)
-            for _ in range(17):
-                arrival.feed(bytes(1 << 16))
-            with pytest.raises(StorageError, match=r"announced 1000 B, and has sent 1.06 MiB"):
-                arrival.feed(bytes(1 << 16))
+    with copy.held(), closing(Arrival(copy, {}, lambda _done, _total: None)) as arrival:
+        arrival.feed(begin + head)
+        for _ in range(17):
+            arrival.feed(bytes(1 << 16))
+        with pytest.raises(StorageError, match=r"announced 1000 B, and has sent 1.06 MiB"):
+            arrival.feed(bytes(1 << 16))
 
 
 @pytest.mark.requirement("B-26")

@@ -93,15 +93,16 @@ def build_program(call: Mapping[str, object]) -> tuple[str, ...]:
     return _cut(base64.b64encode(zlib.compress(text.encode(), 9)).decode())
 
 
-def build_call(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The words of a call of `hf.py`."""
-    return _cut(build_word(argv, environ))
+def build_call(argv: Sequence[str], environ: Mapping[str, str], *, held: bool = False) -> tuple[str, ...]:
+    """The words of a call of `hf.py`. `held`: its standard input is no input, and ends when the desk does."""
+    return _cut(build_word(argv, environ, held=held))
 
 
 def _cut(word: str) -> tuple[str, ...]:
     return tuple(word[start : start + PIECE] for start in range(0, len(word), PIECE))
 
 
-def build_word(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+def build_word(argv: Sequence[str], environ: Mapping[str, str], *, held: bool = False) -> str:
     """What `hf.py` is told."""
-    return base64.b64encode(json.dumps({"argv": list(argv), "env": dict(environ)}).encode()).decode()
+    call = {"argv": list(argv), "env": dict(environ), **({"held": True} if held else {})}
+    return base64.b64encode(json.dumps(call).encode()).decode()

@@ -1,12 +1,12 @@
 """What a desk starts on a box: ``PY -X utf8 -I -S .../HASH/hf.py WORD``; the bundle's own copy lies beside ``lib``.
 
-WORD is base64 of JSON: ``argv``, and ``env``, which is added to the environment. With argv ``agent-entry NAME ...`` it
-is an internal entry, which needs no click; else the command line. ``hf.py -- ARGV`` is the command line for an entry of
-a clock. The directory and all above it are looked at first: where another account could put files of its own in their
-place nothing of ours is run.
+WORD is base64 of JSON: ``argv``, ``env``, which is added to the environment, perhaps ``held`` (`take_input`). With argv
+``agent-entry NAME ...`` it is an internal entry, which needs no click; else the command line. ``hf.py -- ARGV`` is the
+command line for an entry of a clock. The directory and all above it are looked at first: where another account could
+put files of its own in their place nothing of ours is run.
 
-When the connection ends this process ends too (SIGHUP, which those who follow a run take for "detach"), unless it is a
-supervisor. It stays small: Python compiles it at each start.
+When the connection or the desk ends this process ends too (SIGHUP, which those who follow a run take for "detach"),
+unless it is a supervisor. It stays small: Python compiles it at each start.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main(text: str | bytes, *, plain: bool = False) -> int:
 
     note_use(here)
     if not plain and not (internal and argv[1:2] and argv[1] in SUPERVISORS):
-        end_with_connection()
+        end_with_connection(take_input() if call.get("held") else -1)
     if internal:
         from holdfast.agent.__main__ import main as run_entry  # lazy: one of the two ways
 
@@ -74,8 +74,19 @@ def refuse(name: str, message: str, hint: str, internal: bool) -> int:  # noqa: 
     return int(error.exit_code)
 
 
-def end_with_connection() -> None:
-    """Have this process hung up when nobody can read any more what it writes.
+def take_input() -> int:
+    """The standard input, which a desk holds open as long as it lives; in its stead there is an empty one.
+
+    A desk that was killed leaves its shared connection behind, which would take what is written here for days.
+    """
+    held, empty = os.dup(0), os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    return held
+
+
+def end_with_connection(held: int) -> None:
+    """Have this process hung up when nobody can read any more what it writes, or when `held` ends (-1: there is none).
 
     Source: poll(2): POLLERR on the write end of a pipe whose read end was closed, POLLHUP on a socket or terminal.
     """
@@ -90,6 +101,8 @@ def end_with_connection() -> None:
         except OSError:
             continue
         poller.register(number, 0)
+    if held >= 0:
+        poller.register(held, select.POLLIN)  # nothing is ever written there
 
     listener = _thread.get_ident()
 
