@@ -13,6 +13,7 @@ import pytest
 from holdfast.agent.supervise.end import success
 from holdfast.agent.supervise.end.success import has_sign
 from holdfast.diagnosis.ended.doubts import (
+    find_early_end,
     find_failed_part,
     find_farewell,
     find_killed,
@@ -21,6 +22,7 @@ from holdfast.diagnosis.ended.doubts import (
     find_nothing_done,
     find_other_device,
     find_unsaved,
+    goes_through_tee,
 )
 from holdfast.diagnosis.evidence import LogFacts
 from holdfast.diagnosis.logs import lines
@@ -169,6 +171,7 @@ NOTHINGS = {
     "images and batches": ("found 0 images in 0 classes\nLoader has 0 batches, nothing to do\n", True),
     "shards and steps": ("glob matched 0 shards\ndataloader exhausted after 0 steps\n", True),
     "empty, and that is all": ("the training set is empty\nnothing to save\n", True),
+    "a bar that never moved": ("0%|     | 0/1260 [00:00<?, ?it/s]\n{'train_runtime': '0.0176'}\n", True),
     "once": ("found 0 files in the cache\nstep 1\ndone\n", False),
     "what was left out": ("skipped: found 0 corrupt files\nfilter: 0 bad rows, got 0 duplicates\ndone\n", False),
     "of other data": ("val: found 0 images\ntest set has 0 batches\ndone\n", False),
@@ -185,6 +188,11 @@ PARTS = {
 DEVICES = {
     "none": ("src/context.cc:44: No visible GPU is found, setting device to CPU.\n[0] rmse:1\n", True),
     "a build": ("WARNING: src/context.cc:196: XGBoost is not compiled with CUDA support.\n", True),
+    "torch, and a training on it": (
+        "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old\nusing device: cpu\nstep 1\n",
+        True,
+    ),
+    "a choice": ("using device: cpu\nstep 1\n", False),
     "of TensorBoard": ("Could not find cuda drivers on your machine, GPU will not be used.\ndone\n", False),
 }
 UNSAVED = {
@@ -192,9 +200,20 @@ UNSAVED = {
     "a model": ("ERROR: failed to save the final model: timed out\n", True),
     "a step": ("could not finalize step 20\n", True),
     "long ago": ("failed to save checkpoint, trying again\n" + "".join(f"step {n}\n" for n in range(9)), False),
+    "a copy": ("ERROR : Attempt 3/3 failed\nFailed to copy: googleapi: Error 403\n+ true\n", True),
     "something else": ("failed to write the cache\nno output was expected\n", False),
 }
+COUNTED = "".join(f"step {number}/20000 loss 2.1\n" for number in range(100, 500, 100))
+EARLY = {
+    "under half": (f"{COUNTED}data iterator exhausted after 431 batches\nbye\n", True),
+    "all": (f"{COUNTED}step 20000/20000 loss 1.0\n", False),
+    "most": (f"{COUNTED}step 15000/20000 loss 1.0\n", False),
+    "stopped early": (f"{COUNTED}early stopping at step 400\n", False),
+    "another loop": (f"{COUNTED}step 3/7 of the evaluation\n", False),
+    "twice": ("step 1/900\nstep 2/900\n", False),
+}
 DOUBTS = {
+    **{f"early: {name}": (find_early_end, *case) for name, case in EARLY.items()},
     **{f"nothing: {name}": (find_nothing_done, *case) for name, case in NOTHINGS.items()},
     **{f"part: {name}": (find_failed_part, *case) for name, case in PARTS.items()},
     **{f"device: {name}": (find_other_device, *case) for name, case in DEVICES.items()},
@@ -207,6 +226,12 @@ def test_words_that_speak_against_an_exit_code_0(name: str, tmp_path: Path) -> N
     find, text, told = DOUBTS[name]
     assert bool(find(facts_of(text, tmp_path))) is told
     assert has_sign(text.encode()) or not told
+
+
+def test_a_script_that_shows_its_tee_may_write_more_behind_a_traceback(tmp_path: Path) -> None:
+    shown = f"+ python train.py 2>&1 | tee logs/x.log\n{TRACE}+ echo done\ndone\n"
+    assert goes_through_tee(facts_of(shown, tmp_path))
+    assert find_last_exception(facts_of(shown, tmp_path), piped=True)
 
 
 ENDS = ("", *string.punctuation, *string.whitespace, "\r\n", "é", "\x1b[0m")

@@ -35,11 +35,22 @@ _NO_LOSS_PARTS = frozenset(
 )
 """Of a name: what sets a loss, or remembers one and begins as infinite."""
 FEWEST_NOTHINGS = FEWEST_LAST = 2
+FEWEST_COUNTED = 3
+_COUNTED = compile_later(r"(?i)\b(?:global[_ ])?step[\s:=\[]*(?P<step>\d{1,9}) ?/ ?(?P<planned>\d{1,9})\b")
+_ON_PURPOSE = compile_later(
+    r"(?i)\bearly[ _-]?stop|\bpatience\b|\bconverged\b|\btime (?:limit|budget|is up)|\bprun(?:ed|ing)\b|\bresum"
+    r"|\bmax(?:imum)?[_ ](?:time|duration|hours)|\bsmoke\b|\bdry[_ -]?run|\bpreempt|\bsignal\b"
+    r"|\bcheckpoint(?:ed)? and (?:exit|stop|leav)|\btarget (?:loss|metric|reward)"
+)
+_TEE = compile_later(r"(?m)^\+.* \| *tee\b")
+"""As `set -x` shows a command whose output goes through tee."""
+_ON_CPU = compile_later(r"(?i)\bdevice\b\s*(?:is|[:=])?\s*['\"]?cpu\b")
 _OTHER_DEVICE = compile_later(r"\bNo visible GPU is found, setting device to CPU\b|\bXGBoost is not compiled with CUDA")
 """Only what answers a wish of the job: others say so of a card that nobody asked them to use. Source: XGBoost."""
 _NOTHING = compile_later(
     r"(?i)\b(?:found|loaded|matched|read|got|has|have|with|after|of|total:?) (?:only )?0 "
     r"(?:images?|samples?|examples?|files?|shards?|batch(?:es)?|records?|rows?|tokens?|sequences?|documents?|steps?|items?|classes)\b"
+    r"|\b0%\|[^|\n]{0,60}\| 0/[1-9]\d* \[00:00<\?|'train_runtime': '?0\.0\d*\b"
     r"|\b(?:data ?set|data ?loader|training set|train split) is empty\b|\bnothing to (?:do|train|save|process)\b"
 )
 _NOTHING_WRONG = compile_later(
@@ -50,6 +61,7 @@ _UNSAVED = compile_later(
     r"(?i)\bno (?:weights|checkpoints?|models?|results?|outputs?) (?:was|were|has been|have been) (?:written|saved)\b"
     r"|\b(?:could not|cannot|failed to|unable to) (?:save|write|finali[sz]e|upload|export) (?:the )?"
     r"(?:final |last |best |trained )*(?:model|weights|checkpoint|results?|step \d+)\b"
+    r"|(?<!Attempt )\bFailed to (?:copy|sync|push|upload)\b"
 )
 _SIGNAL = r"(?:SIG(?:TERM|INT|HUP)|signal:?\s*(?:15|2|1)\b|TERM\b)"
 _FAREWELL = compile_later(
@@ -102,13 +114,35 @@ def find_failed_part(facts: LogFacts) -> str:
 
 def find_other_device(facts: LogFacts) -> str:
     """The line by which a library says that it took the processor where a card was asked for; empty without."""
-    return next((line.strip()[:300] for line in facts.tail.splitlines() if _OTHER_DEVICE.search(line)), "")
+    lines = [line.strip()[:300] for line in facts.tail.splitlines()]
+    fell_back = any(match.pattern == "card.cpu_fallback" for match in facts.matches)
+    return next((line for line in lines if _OTHER_DEVICE.search(line) or (fell_back and _ON_CPU.search(line))), "")
+
+
+def find_early_end(facts: LogFacts) -> str:
+    """The last line that counts steps, where that is under half of what it counts to; empty where it may be right.
+
+    Not where the training says that it ended early on purpose.
+    """
+    counted = [match for line in facts.tail.splitlines() if (match := _COUNTED.search(line))]
+    if len(counted) < FEWEST_COUNTED or _ON_PURPOSE.search(facts.tail):
+        return ""
+    planned = {match["planned"] for match in counted}
+    reached = int(counted[-1]["step"])
+    if len(planned) > 1 or reached != max(int(match["step"]) for match in counted):
+        return ""
+    return counted[-1].string.strip()[:300] if reached < int(planned.pop()) / 2 else ""
 
 
 def find_unsaved(facts: LogFacts) -> str:
     """The line near the end that says that what the work is for was not written; empty without."""
     lines = [line.strip() for line in facts.tail.splitlines() if line.strip()]
     return next((line[:300] for line in reversed(lines[-LAST_LINES:]) if _UNSAVED.search(line)), "")
+
+
+def goes_through_tee(facts: LogFacts) -> bool:
+    """Whether the script itself says that what it runs is sent through tee."""
+    return _TEE.search(facts.tail) is not None
 
 
 def find_last_exception(facts: LogFacts, *, piped: bool) -> str:

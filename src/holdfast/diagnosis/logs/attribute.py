@@ -52,6 +52,7 @@ _NEUTRAL = ("card.library", "net.retry_after")
 _PEERS = frozenset({FailureClass.COMMUNICATION})
 """Classes that mostly follow from another rank's end."""
 _UPLOAD = compile_later(r"(?i)upload|\b(?:could|can) ?not be (?:transferred|copied|pushed)\b|\bfailed to push\b")
+_TRIED_AGAIN = compile_later(r"(?i)\b(?:is|will be|being) (?:retried|resubmitted|restarted|ignored)\b|\bretrying\b")
 _SENDERS = frozenset({FailureClass.PREEMPTED, FailureClass.TIMED_OUT, FailureClass.OUT_OF_MEMORY})
 _REPEATED = 3
 """Mixed precision skips a step whose loss is not finite now and then; a run that diverged says it again and again."""
@@ -329,7 +330,8 @@ def _others(facts: LogFacts) -> list[LogMatch]:
 
 def _judge_report(facts: LogFacts, unknown: tuple[Clue, ...]) -> Detection | None:
     """What a launcher says of the part that failed first, when nothing names a cause: how it ended."""
-    reports = [(match, code) for match in facts.matches if (code := find_code(match)) not in (None, 0, -TERM)]
+    told = [match for match in facts.matches if not _TRIED_AGAIN.search(match.line)]
+    reports = [(match, code) for match in told if (code := find_code(match)) not in (None, 0, -TERM)]
     # A signal says more than a code, which may be the launcher's own; the report of the first rank more than others.
     reports.sort(key=lambda item: ((item[1] or 0) > 0, item[0].pattern != "elastic.root"))
     for match, code in reports:

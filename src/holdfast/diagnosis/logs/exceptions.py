@@ -69,6 +69,8 @@ _OF_THE_BOX = frozenset({FailureClass.DISK_FULL, FailureClass.STORAGE_FAULT, Fai
 _OWN_CHECK = frozenset({"AssertionError", "KeyError", "TypeError", "AttributeError", "NameError", "IndexError"})
 """What a program says of itself, whatever words stand in its text."""
 _CARD_LIBRARY = compile_later(r"(?i)(?:torch|cupy|cuda|paddle|jax|mlx|mxnet|numba|rmm)\b|.*(?:cuda|gpu)")
+_SYMBOL = compile_later(r"\.so(?:\.[\d.]+)?: undefined symbol: ")
+"""A library that lacks what another was built for, whatever the exception is called. Source: dlsym(3)."""
 _OF_ARGUMENTS = frozenset({"ValueError", "NotImplementedError"})
 _INNER = compile_later(r"(?i)(?:\braised |\bcaused by:? ?|\blast exception: |<class ')(?P<inner>[\w.]{4,100})")
 """How an exception that gave up names the one before it (tenacity, urllib3, google.api_core)."""
@@ -115,6 +117,8 @@ def judge_exception(line: str) -> tuple[str, FailureClass] | None:
     kind, text = _judge_name(match["name"]), (match["text"] or "")[:LONGEST_TEXT]
     if kind is FailureClass.BUG and text and match["name"] not in _OWN_CHECK:
         kind = judge_text(text, arguments=match["name"] in _OF_ARGUMENTS)
+    elif _SYMBOL.search(text):
+        kind = _ENVIRONMENT
     elif kind is _ENVIRONMENT and (named := _find(errors.ERRNO, text)) in _OF_THE_BOX and named is not None:
         kind = named
     elif match["name"] == "AssertionError" and errors.NONFINITE.search(text):

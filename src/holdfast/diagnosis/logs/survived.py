@@ -48,8 +48,11 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 """Between two tracebacks of one chain. Source: CPython, Lib/traceback.py."""
 _FEEDER = compile_later(r'/multiprocessing/queues\.py", line \d+, in _feed\b')
 """A thread that hands on what is in a queue; it prints a traceback of its own. Source: CPython, multiprocessing."""
-_NOT_THE_JOBS = compile_later(r"Error in (?:atexit|sys\.excepthook)|Exception (?:in thread|ignored)|Process \S+:$")
-"""Before a traceback that does not end the program: at exit, of a thread, of a worker."""
+_NOT_THE_JOBS = compile_later(
+    r"Error in (?:atexit|sys\.excepthook)|Exception (?:in thread|ignored)|Process \S+:$"
+    r"|[\d ,:-]{19,24}- distributed\.\w+ - (?:ERROR|WARNING) - "
+)
+"""Before a traceback that does not end the program: at exit, of a thread, of a worker, of Dask's own connections."""
 
 
 def is_of_one_process(facts: LogFacts) -> bool:
@@ -167,11 +170,20 @@ def ends_in_exception(facts: LogFacts, most_after: int = 0) -> bool:
     many lines may follow, where what the job printed before comes through a pipe and its traceback does not.
     """
     before, found, after = facts.tail.rpartition(HEADER)
-    if not facts.exception or not found or _NOT_THE_JOBS.match(_last_line(before)) or _FEEDER.search(after):
+    if not facts.exception or not found or _NOT_THE_JOBS.match(_find_announcement(before)) or _FEEDER.search(after):
         return False
     _, raised, rest = after.rpartition(facts.exception)
     follow = [line for line in rest.split("\n") if line.strip() and not line[0].isspace()]
     return bool(raised) and len(follow) <= most_after
+
+
+def _find_announcement(before: str) -> str:
+    """The line before a traceback; of one that is chained to another, before the first of them."""
+    line = _last_line(before)
+    while line.startswith(_CHAINED) and HEADER in before:
+        before = before.rpartition(HEADER)[0]
+        line = _last_line(before)
+    return line
 
 
 def _last_line(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from holdfast.core.run.outcome import LIMIT_FINDING
@@ -31,10 +32,12 @@ SIGNS = (
     *(
         how + act
         for how in (b"could not ", b"cannot ", b"failed to ", b"unable to ")
-        for act in (b"save", b"write", b"finali", b"upload", b"export")
+        for act in (b"save", b"write", b"finali", b"upload", b"export", b"copy", b"sync", b"push")
     ),
+    *(b" device  cpu ", b" device cpu ", b" train_runtime    0 0", b" train_runtime   0 0"),
 )
 """What the end of an output has, as `_WORDS` makes it, when `diagnosis.ended.doubts` may find something in it."""
+_COUNTED = re.compile(rb"step[\s:=\[]*([0-9]{1,9}) ?/ ?([0-9]{1,9})\b")
 _WORDS = bytes(byte if byte < 128 and (chr(byte).isalnum() or byte == ord("_")) else ord(" ") for byte in range(256))
 """All that is no part of a word is a space: so `inf` is found before any sign of punctuation, and not in `info`."""
 
@@ -51,8 +54,15 @@ def is_doubtful(context: SupervisorContext, findings: Iterable[Finding]) -> bool
 
 def has_sign(tail: bytes) -> bool:
     """Whether the diagnosis may find a doubt in the end of an output; True for all in which it does."""
-    words = b" " + tail.lower().translate(_WORDS) + b" "
-    return any(sign in words for sign in SIGNS)
+    lower = tail.lower()
+    words = b" " + lower.translate(_WORDS) + b" "
+    return any(sign in words for sign in SIGNS) or _counts_further(lower)
+
+
+def _counts_further(tail: bytes) -> bool:
+    """Whether the last line that counts steps is under half of what it counts to."""
+    counted = _COUNTED.findall(tail)
+    return bool(counted) and 2 * int(counted[-1][0]) < int(counted[-1][1])
 
 
 def _left_behind(context: SupervisorContext) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.run.outcome import LIMIT_FINDING
 from holdfast.diagnosis.ended.doubts import (
     LAST_LINES,
+    find_early_end,
     find_failed_part,
     find_farewell,
     find_killed,
@@ -15,6 +16,7 @@ from holdfast.diagnosis.ended.doubts import (
     find_nothing_done,
     find_other_device,
     find_unsaved,
+    goes_through_tee,
 )
 from holdfast.diagnosis.evidence import Answer, Detection, LineRole
 from holdfast.model.finding import Level
@@ -99,14 +101,17 @@ def judge_finish(evidence: EndedEvidence) -> Detection:
 def _find_doubts(evidence: EndedEvidence) -> list[Clue]:
     """What the output and what was left behind say against an end with 0."""
     clues, log = [], evidence.log.value
-    if log is not None and (raised := find_last_exception(log, piped=evidence.piped)):
+    piped = evidence.piped or (log is not None and goes_through_tee(log))
+    if log is not None and (raised := find_last_exception(log, piped=piped)):
         clues.append(Clue(f"its output ends with a traceback: {raised}", "output.log"))
     if log is not None and (line := find_farewell(log)):
         clues.append(Clue(f"its last lines say that a signal asked it to leave: {line}", "output.log"))
-    if log is not None and (line := find_killed(log, piped=evidence.piped)):
+    if log is not None and (line := find_killed(log, piped=piped)):
         clues.append(Clue(f"its last lines say that a signal killed a part of it: {line}", "output.log"))
     if log is not None and (line := find_nothing_done(log)):
         clues.append(Clue(f"its output says that there was nothing to work on: {line}", "output.log"))
+    if log is not None and (line := find_early_end(log)):
+        clues.append(Clue(f"it counts to more steps than it came to: {line}", "output.log"))
     if log is not None and (line := find_failed_part(log)):
         clues.append(Clue(f"a part of it did not end well: {line}", "output.log"))
     if log is not None and (line := find_other_device(log)):

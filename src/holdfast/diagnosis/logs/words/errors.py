@@ -190,7 +190,7 @@ TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
             r"|\bcrc (?:mismatch|error|check failed)|\bunexpected (?:eof|end of (?:file|data|stream))\b|\bbad magic\b"
             r"|\bnot a (?:zip|gzip|gzipped|parquet|valid (?:hdf5|zip|image|parquet|checkpoint)) file\b"
             r"|\bfile is empty\b|\b(?:error|fail\w*)\b.{0,30}\bdecompress|\bdecompress\w*\b.{0,20}\b(?:error|fail)"
-            r"|\bempty file\b"
+            r"|\bempty file\b|\bNetCDF: HDF error\b|\bfile locking disabled on\b|\bdriver lock request failed\b"
         ),
         FailureClass.STORAGE_FAULT,
     ),
@@ -244,6 +244,7 @@ TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
         compile_later(
             r"(?i)\b(?:workers?|kernel|actor|process(?:es)?|child|executor)\b.{0,20}\b(?:died|(?:was|were) killed"
             r"|crashed|no longer alive|terminated (?:abruptly|unexpectedly))\b"
+            r"|\b(?:return|exit)(?:ed)?(?: with)?(?: code| status)?:? -9\b|\bfailed with -9\b|\bforcibly killed\b"
         ),
         FailureClass.KILLED,
     ),
@@ -260,7 +261,7 @@ ABSENT = compile_later(
 )
 """Something on a disk or a server that is not there; a ``ValueError`` means names of its own arguments."""
 MEMORY = compile_later(
-    r"(?i)\bout of memory\b|\bnot enough memory\b|\bunable to allocate\b|\binsufficient memory\b"
+    r"(?i)\bout of memory\b|\bnot enough memory\b|\bunable to allocate\b|\binsufficient (?:system |host |cpu )?memory\b"
     r"|\bcannot allocate (?:memory|vector)\b|\bmemory allocation (?:error|fail)"
     r"|\bfailed to allocate (?:\S+ ){0,2}(?:memory|buffer|bytes?|\d)"
     r"|\bexceed\w* (?:\S+ ){0,3}memory (?:limit|budget)s?\b|\bOOM\b"
