@@ -270,6 +270,42 @@ def test_closed_groups_leave_the_list_and_open_ones_stay() -> None:
     assert os.listdir(f"{queue_directory()}/environments") == []
 
 
+def test_a_job_that_was_cancelled_and_never_started_gives_its_name_and_its_followers_to_another() -> None:
+    submit("ed")
+    submit("after", options=("--after", "ed"))
+    taken = say("submit", "--name", "ed", "--timeout", "1h", "--", "true")
+    assert (taken.code, "holdfast queue cancel ed" in taken.err) == (64, True), taken
+    say("queue", "cancel", "ed")
+    again = say("submit", "--name", "ed", "--", "true")
+    assert "it is cancelled; once more: holdfast queue retry ed" in again.err, again
+    said = say("submit", "--name", "ed", "--timeout", "1h", "--", "true")
+    assert (said.code, said.out) == (0, "ed\n"), said
+    assert "in place of what was cancelled and never started, also for what waits for it: ed" in said.err
+    assert states() == {"after": "blocked", "ed": "queued"}
+    assert say("queue", "show", "ed", "--json").json()["spec"]["timeouts"]["total_s"] == 3600.0
+    fail("ed")
+    ran = say("submit", "--name", "ed", "--timeout", "2h", "--", "true")
+    assert (ran.code, "give this one a name of its own" in ran.err) == (64, True), ran
+
+
+def test_a_job_that_replaces_another_may_write_where_what_waits_for_it_writes() -> None:
+    out = ("--", "echo", "--output-dir", "out")
+    say("submit", "--name", "train", *out)
+    say("submit", "--name", "eval", "--after", "train", *out)
+    say("submit", "--name", "plot", "--after", "eval", *out)
+    say("queue", "cancel", "train")
+    said = say("submit", "--name", "train", "--timeout", "1h", *out)
+    assert (said.code, said.out) == (0, "train\n"), said
+    assert states() == {"train": "queued", "eval": "blocked", "plot": "blocked"}
+
+
+def test_an_edit_of_the_job_itself_is_told_what_changes_it() -> None:
+    submit("d")
+    for option in ("--timeout", "--gpus"):
+        said = say("queue", "edit", "d", option, "1")
+        assert (said.code, "holdfast queue cancel JOB, then holdfast submit --name JOB" in said.err) == (64, True), said
+
+
 def test_the_job_of_a_run_that_is_started_again_by_hand_is_open_again(tmp_path: Path) -> None:
     submit("a", "b")
     fail("a")

@@ -103,7 +103,8 @@ class Queue:
         """Commit a submission; the ids of its jobs in order.
 
         Jobs whose (group, name) is there already with the same `sha256` are left out (handing a file in again adds
-        only what is new); the ids are then those of the known jobs.
+        only what is new); the ids are then those of the known jobs. One with another takes the place of a job that was
+        cancelled and never started; what needs that one needs the new one from then on.
 
         Raises:
             UsageError: two jobs have one name, a name is taken by another configuration, a dependency is not known,
@@ -186,6 +187,10 @@ class Queue:
     def groups(self) -> dict[str, JobGroup]:
         """Every group, in order of its first submission."""
         return self._engine.read(reading.list_groups)
+
+    def next_id(self) -> int:
+        """The id of the next job that is new."""
+        return self._engine.read(lambda db: read_number(db, "next_id"))
 
     def settings(self) -> QueueSettings:
         """What holds for the whole queue."""
