@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from holdfast.agent.view.find import find_run
 from holdfast.agent.view.words import pick_words
 from holdfast.model.errors import NoSuchRun
 from holdfast.model.queue import JobState
+from holdfast.store.index import IndexRow
 from holdfast.store.queue.queue import Queue, queue_directory
 from tests.cli.queues import find, no_worker, put, say, states
 
@@ -366,6 +368,53 @@ def test_an_estimate_says_what_it_rests_on() -> None:
     put("g/true", JobState.PRODUCED)
     put("g/true", JobState.DONE, ended_at=60.0)
     assert "about 1m00s (from 1 done job)" in say("queue", "show", "g/true-2").out
+
+
+def test_a_chain_that_goes_on_by_itself_is_not_dead_and_one_that_does_not_is() -> None:
+    for name, need in (("a", ""), ("b", "a"), ("c", "b")):
+        submit(f"ch/{name}", options=("--expected", "10m", *(("--after", need) if need else ())))
+    put("ch/a", JobState.CLAIMED, run_id=RUN.format("a"))
+    put("ch/a", JobState.RUNNING, started_at=time.time())
+    said = say("queue", "show", "ch/c").out
+    assert "starts in about 20m00s, ends in about 30m00s" in said, said
+    say("queue", "pause", "ch/b")
+    assert "what it needs does not go on by itself now" in say("queue", "show", "ch/c").out
+    say("queue", "resume", "ch/b")
+    put("ch/a", JobState.FAILED, outcome="failed", exit_code=1)
+    assert "what it needs does not go on by itself now" in say("queue", "show", "ch/c").out
+
+
+def test_a_job_that_the_worker_has_taken_meanwhile_stands_behind_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[str] = []
+
+    def count(*_: object) -> dict[int, int]:
+        began.append("ed")
+        run("ed")
+        return {}
+
+    monkeypatch.setattr("holdfast.agent.queue.view.reasons._count_before_each", count)
+    said = say("submit", "--name", "ed", "--", "true")
+    assert (began, "holdfast: running\n" in said.err, "behind" in said.err) == (["ed"], True, False), said
+
+
+def test_what_is_left_of_a_group_counts_the_time_before_which_a_job_does_not_start() -> None:
+    submit("g/a", options=("--expected", "10s"))
+    submit("g/b", options=("--expected", "10s", "--not-before", "+5h"))
+    put("g/a", JobState.CLAIMED, run_id=RUN.format("a"))
+    put("g/a", JobState.RUNNING, started_at=time.time())
+    assert "about 5h00m" in say("queue").out
+
+
+def test_a_job_whose_run_stands_in_line_has_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit("a", "b")
+    run("a")
+    said = say("queue", "show", "a").out
+    assert "the job itself has not started" in said
+    assert "started  " not in said
+    assert say("queue", "show", "a", "--json").json()["began_at"] is None
+    row = IndexRow("", "", 0, 1, "running", started_at="2026-11-20T10:00:00Z")
+    monkeypatch.setattr("holdfast.agent.queue.view.job.read_row", lambda *_: row)
+    assert "has not started" not in say("queue", "show", "a").out
 
 
 def test_a_job_for_cards_shows_who_has_them(monkeypatch: pytest.MonkeyPatch) -> None:

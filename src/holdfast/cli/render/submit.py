@@ -38,7 +38,7 @@ def _print_one(taken: Submitted, job: TakenJob) -> None:
         way = describe_way(job.state, job.job)
         note(f"{job.job} was handed in before, with the same configuration: it is {job.state.value}{way}")
     elif job.state in WAITING_STATES:
-        note(f"{job.state.value}: {job.why}")
+        note(f"{job.state.value}: {job.why}" if job.why else job.state.value)
     else:
         word = "claimed: it is being started" if job.state is JobState.CLAIMED else job.state.value
         note(f"{job.state.value}: {job.note}" if job.note else word)

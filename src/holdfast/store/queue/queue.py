@@ -234,6 +234,10 @@ class Queue:
         """The ids of held jobs that go on only where they are named themselves."""
         return self._engine.read(reading.list_guarded)
 
+    def start_times(self, group: str | None = None) -> tuple[float, ...]:
+        """The times (`not_before`) that waiting jobs of a group, or of all, have."""
+        return self._engine.read(lambda db: reading.list_start_times(db, group))
+
     def durations(self, job_id: int) -> tuple[float, ...]:
         """Seconds that done jobs of the same group and base took, newest first, at most 50: for estimates."""
         return self._engine.read(lambda db: reading.list_durations(db, job_id))

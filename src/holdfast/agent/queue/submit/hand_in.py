@@ -82,6 +82,9 @@ def describe_taken(queue: Queue, taken: SubmitResult, notes: Sequence[str]) -> S
 
 def _describe(queue: Queue, job: QueuedJob, *, explain: bool) -> TakenJob:
     why = explain_briefly(queue, job) if explain else ""
+    if explain and not why:
+        # The worker has taken it since it was read.
+        (job,) = queue.find([f"{job.group}/{job.name}"])
     return TakenJob(job.id, job.label, job.state, job.sha256, job.note, why)
 
 
@@ -161,6 +164,8 @@ def commit_jobs(
         if not wishes.named and submission.kind is GroupKind.PLAIN:
             submission = _make_unique(queue, submission)
         check_neighbours(queue, submission, shared=wishes.shared)
+        cancelled = {job.name for job in queue.jobs(group=submission.group, states=(JobState.CANCELLED,))}
+        first_new = queue.next_id()
         ids = queue.submit(submission)
     pairs = zip(submission.jobs, ids, strict=True)
     replaced = [job.name for job, job_id in pairs if job_id >= first_new and job.name in cancelled]
@@ -169,8 +174,6 @@ def commit_jobs(
             f"in place of what was cancelled and never started, also for what waits for it: {name_labels(replaced)}"
         )
     started = start_worker(queue, notes)
-        cancelled = {job.name for job in queue.jobs(group=submission.group, states=(JobState.CANCELLED,))}
-        first_new = queue.next_id()
     jobs = _look_up(queue, submission, ids)
     return SubmitResult(submission.group, jobs, sum(job_id < first_new for job_id in ids), started)
 
