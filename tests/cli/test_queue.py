@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.agent.queue.change.clear import clear, plan_clear
 from holdfast.agent.queue.change.restarted import notify_queue
 from holdfast.agent.view.find import find_run
 from holdfast.agent.view.words import pick_words
-from holdfast.model.errors import NoSuchRun
+from holdfast.model.errors import NoSuchRun, UsageError
 from holdfast.model.queue import JobState
 from holdfast.store.index import IndexRow
 from holdfast.store.queue.queue import Queue, queue_directory
@@ -261,15 +262,45 @@ def test_a_job_where_a_group_belongs_is_told_what_changes_a_job() -> None:
 def test_closed_groups_leave_the_list_and_open_ones_stay() -> None:
     submit("g/a", "h/b")
     say("queue", "cancel", "g/a")
-    said = say("queue", "clear")
+    said = say("queue", "clear", "--yes")
     assert said.out == "taken out of the list: g\n"
     assert states() == {"h/b": "queued"}
     assert say("queue", "clear").out.startswith("nothing to clear")
     # The environment is that of both; with the last of them it goes.
     assert len(os.listdir(f"{queue_directory()}/environments")) == 1
     say("queue", "cancel", "h/b")
-    say("queue", "clear")
+    say("queue", "clear", "-y")
     assert os.listdir(f"{queue_directory()}/environments") == []
+
+
+def test_what_is_cleared_is_asked_for_and_named_as_it_goes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    made = say("sweep", "--name", "rates", "--grid", "lr=1,2", "--", "python3", "train.py")
+    assert made.code == 0, made
+    submit("a", "b")
+    say("queue", "cancel", "rates/", "a", "--yes")
+    refused = say("queue", "clear")
+    assert (refused.code, "nothing was taken out: there is no terminal" in refused.err) == (64, True), refused
+    shown = say("queue", "clear", "--dry-run")
+    assert shown.code == 0
+    assert shown.out == "would be taken out of the list: rates; and of others: a\n"
+    assert "the table of sweep rates would go" in shown.err
+    assert len(states()) == 4
+    said = say("queue", "clear", "default", "--yes")
+    assert said.out == "taken out of the list: a\n"
+    assert "the table of sweep rates is gone" in say("queue", "clear", "--yes").err
+    assert states() == {"b": "queued"}
+
+
+def test_more_than_was_consented_to_is_not_cleared() -> None:
+    submit("a", "b")
+    say("queue", "cancel", "a")
+    plan = plan_clear(())
+    assert plan.question == "Take 1 job (a) out of the list? The runs stay."
+    say("queue", "cancel", "b")
+    with pytest.raises(UsageError, match=r"other jobs would be taken out"):
+        clear(plan)
+    assert len(states()) == 2
 
 
 def test_a_job_that_was_cancelled_and_never_started_gives_its_name_and_its_followers_to_another() -> None:

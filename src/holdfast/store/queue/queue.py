@@ -163,6 +163,14 @@ class Queue:
             return ()
         return tuple(self._engine.read(lambda db: rows.get_jobs(db, ids)))
 
+    def foresee(self, order: QueueAct) -> tuple[QueuedJob, ...]:
+        """The jobs that an order would change now, as they are.
+
+        Raises:
+            UsageError: as `order`.
+        """
+        return self._engine.read(lambda db: tuple(rows.get_jobs(db, plan_order(db, order).ids)))
+
     def find(self, words: Sequence[str]) -> tuple[QueuedJob, ...]:
         """The jobs that people mean.
 
@@ -180,6 +188,10 @@ class Queue:
         wanted = list(states)
         return self._engine.read(lambda db: reading.list_jobs(db, group, wanted, limit))
 
+    def next_id(self) -> int:
+        """The id of the next job that is new."""
+        return self._engine.read(lambda db: read_number(db, "next_id"))
+
     def counts(self) -> dict[str, dict[JobState, int]]:
         """How many jobs stand where, by group, in order of the groups' first submission."""
         return self._engine.read(reading.count_jobs)
@@ -187,10 +199,6 @@ class Queue:
     def groups(self) -> dict[str, JobGroup]:
         """Every group, in order of its first submission."""
         return self._engine.read(reading.list_groups)
-
-    def next_id(self) -> int:
-        """The id of the next job that is new."""
-        return self._engine.read(lambda db: read_number(db, "next_id"))
 
     def settings(self) -> QueueSettings:
         """What holds for the whole queue."""
@@ -226,6 +234,10 @@ class Queue:
         """What a job needs that is not proven done."""
         return self._engine.read(lambda db: reading.list_needs(db, job_id))
 
+    def start_times(self, group: str | None = None) -> tuple[float, ...]:
+        """The times (`not_before`) that waiting jobs of a group, or of all, have."""
+        return self._engine.read(lambda db: reading.list_start_times(db, group))
+
     def last_end(self, group: str) -> QueuedJob | None:
         """The job of a group whose run ended last; None where none has."""
         return self._engine.read(lambda db: reading.find_last_end(db, group))
@@ -233,10 +245,6 @@ class Queue:
     def guarded(self) -> set[int]:
         """The ids of held jobs that go on only where they are named themselves."""
         return self._engine.read(reading.list_guarded)
-
-    def start_times(self, group: str | None = None) -> tuple[float, ...]:
-        """The times (`not_before`) that waiting jobs of a group, or of all, have."""
-        return self._engine.read(lambda db: reading.list_start_times(db, group))
 
     def durations(self, job_id: int) -> tuple[float, ...]:
         """Seconds that done jobs of the same group and base took, newest first, at most 50: for estimates."""
