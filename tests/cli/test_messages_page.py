@@ -34,7 +34,7 @@ def test_the_commands_say_what_the_page_says(tmp_path: Path) -> None:
         done = subprocess.run(words, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
         assert done.stdout.strip() == expected.strip(), command
         code = done.returncode
-    assert "a test message" in (tmp_path / "message.json").read_text(encoding="utf-8")
+    assert "a test message" in (Path.home() / "message.json").read_text(encoding="utf-8")
 
 
 def test_the_files_are_taken_as_they_stand() -> None:

@@ -140,7 +140,7 @@ def test_the_entry_of_cron_can_be_run_as_it_stands(holdfast: Command, clocks: Pa
     hook.chmod(0o755)
     make_run(os.environ["HOLDFAST_RUNS"], "20261120-100000-gone-0a1b", running(), supervisor=dead_process())
     env = with_clocks(clocks, "crontab")
-    done = holdfast("patrol", "install", "--yes", "--notify-command", f"'{hook}'", env=env)
+    done = holdfast("patrol", "install", "--yes", "--notify-command", f"'./{hook.name}'", cwd=hook.parent, env=env)
     assert done.code == 0, done
     line = next(line for line in done.out.splitlines() if "--since-last" in line)
     command = line.split(None, 5)[5].replace(r"\%", "%")

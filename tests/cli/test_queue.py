@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.agent.queue.change.clear import clear, plan_clear
 from holdfast.agent.queue.change.restarted import notify_queue
 from holdfast.agent.view.find import find_run
 from holdfast.agent.view.words import pick_words
-from holdfast.model.errors import NoSuchRun
+from holdfast.model.errors import NoSuchRun, UsageError
 from holdfast.model.queue import JobState
+from holdfast.store.index import IndexRow
 from holdfast.store.queue.queue import Queue, queue_directory
 from tests.cli.queues import find, no_worker, put, say, states
 
@@ -259,15 +262,81 @@ def test_a_job_where_a_group_belongs_is_told_what_changes_a_job() -> None:
 def test_closed_groups_leave_the_list_and_open_ones_stay() -> None:
     submit("g/a", "h/b")
     say("queue", "cancel", "g/a")
-    said = say("queue", "clear")
+    said = say("queue", "clear", "--yes")
     assert said.out == "taken out of the list: g\n"
     assert states() == {"h/b": "queued"}
     assert say("queue", "clear").out.startswith("nothing to clear")
     # The environment is that of both; with the last of them it goes.
     assert len(os.listdir(f"{queue_directory()}/environments")) == 1
     say("queue", "cancel", "h/b")
-    say("queue", "clear")
+    say("queue", "clear", "-y")
     assert os.listdir(f"{queue_directory()}/environments") == []
+
+
+def test_what_is_cleared_is_asked_for_and_named_as_it_goes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    made = say("sweep", "--name", "rates", "--grid", "lr=1,2", "--", "python3", "train.py")
+    assert made.code == 0, made
+    submit("a", "b")
+    say("queue", "cancel", "rates/", "a", "--yes")
+    refused = say("queue", "clear")
+    assert (refused.code, "nothing was taken out: there is no terminal" in refused.err) == (64, True), refused
+    shown = say("queue", "clear", "--dry-run")
+    assert shown.code == 0
+    assert shown.out == "would be taken out of the list: rates; and of others: a\n"
+    assert "the table of sweep rates would go" in shown.err
+    assert len(states()) == 4
+    said = say("queue", "clear", "default", "--yes")
+    assert said.out == "taken out of the list: a\n"
+    assert "the table of sweep rates is gone" in say("queue", "clear", "--yes").err
+    assert states() == {"b": "queued"}
+
+
+def test_more_than_was_consented_to_is_not_cleared() -> None:
+    submit("a", "b")
+    say("queue", "cancel", "a")
+    plan = plan_clear(())
+    assert plan.question == "Take 1 job (a) out of the list? The runs stay."
+    say("queue", "cancel", "b")
+    with pytest.raises(UsageError, match=r"other jobs would be taken out"):
+        clear(plan)
+    assert len(states()) == 2
+
+
+def test_a_job_that_was_cancelled_and_never_started_gives_its_name_and_its_followers_to_another() -> None:
+    submit("ed")
+    submit("after", options=("--after", "ed"))
+    taken = say("submit", "--name", "ed", "--timeout", "1h", "--", "true")
+    assert (taken.code, "holdfast queue cancel ed" in taken.err) == (64, True), taken
+    say("queue", "cancel", "ed")
+    again = say("submit", "--name", "ed", "--", "true")
+    assert "it is cancelled; once more: holdfast queue retry ed" in again.err, again
+    said = say("submit", "--name", "ed", "--timeout", "1h", "--", "true")
+    assert (said.code, said.out) == (0, "ed\n"), said
+    assert "in place of what was cancelled and never started, also for what waits for it: ed" in said.err
+    assert states() == {"after": "blocked", "ed": "queued"}
+    assert say("queue", "show", "ed", "--json").json()["spec"]["timeouts"]["total_s"] == 3600.0
+    fail("ed")
+    ran = say("submit", "--name", "ed", "--timeout", "2h", "--", "true")
+    assert (ran.code, "give this one a name of its own" in ran.err) == (64, True), ran
+
+
+def test_a_job_that_replaces_another_may_write_where_what_waits_for_it_writes() -> None:
+    out = ("--", "echo", "--output-dir", "out")
+    say("submit", "--name", "train", *out)
+    say("submit", "--name", "eval", "--after", "train", *out)
+    say("submit", "--name", "plot", "--after", "eval", *out)
+    say("queue", "cancel", "train")
+    said = say("submit", "--name", "train", "--timeout", "1h", *out)
+    assert (said.code, said.out) == (0, "train\n"), said
+    assert states() == {"train": "queued", "eval": "blocked", "plot": "blocked"}
+
+
+def test_an_edit_of_the_job_itself_is_told_what_changes_it() -> None:
+    submit("d")
+    for option in ("--timeout", "--gpus"):
+        said = say("queue", "edit", "d", option, "1")
+        assert (said.code, "holdfast queue cancel JOB, then holdfast submit --name JOB" in said.err) == (64, True), said
 
 
 def test_the_job_of_a_run_that_is_started_again_by_hand_is_open_again(tmp_path: Path) -> None:
@@ -330,6 +399,53 @@ def test_an_estimate_says_what_it_rests_on() -> None:
     put("g/true", JobState.PRODUCED)
     put("g/true", JobState.DONE, ended_at=60.0)
     assert "about 1m00s (from 1 done job)" in say("queue", "show", "g/true-2").out
+
+
+def test_a_chain_that_goes_on_by_itself_is_not_dead_and_one_that_does_not_is() -> None:
+    for name, need in (("a", ""), ("b", "a"), ("c", "b")):
+        submit(f"ch/{name}", options=("--expected", "10m", *(("--after", need) if need else ())))
+    put("ch/a", JobState.CLAIMED, run_id=RUN.format("a"))
+    put("ch/a", JobState.RUNNING, started_at=time.time())
+    said = say("queue", "show", "ch/c").out
+    assert "starts in about 20m00s, ends in about 30m00s" in said, said
+    say("queue", "pause", "ch/b")
+    assert "what it needs does not go on by itself now" in say("queue", "show", "ch/c").out
+    say("queue", "resume", "ch/b")
+    put("ch/a", JobState.FAILED, outcome="failed", exit_code=1)
+    assert "what it needs does not go on by itself now" in say("queue", "show", "ch/c").out
+
+
+def test_a_job_that_the_worker_has_taken_meanwhile_stands_behind_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[str] = []
+
+    def count(*_: object) -> dict[int, int]:
+        began.append("ed")
+        run("ed")
+        return {}
+
+    monkeypatch.setattr("holdfast.agent.queue.view.reasons._count_before_each", count)
+    said = say("submit", "--name", "ed", "--", "true")
+    assert (began, "holdfast: running\n" in said.err, "behind" in said.err) == (["ed"], True, False), said
+
+
+def test_what_is_left_of_a_group_counts_the_time_before_which_a_job_does_not_start() -> None:
+    submit("g/a", options=("--expected", "10s"))
+    submit("g/b", options=("--expected", "10s", "--not-before", "+5h"))
+    put("g/a", JobState.CLAIMED, run_id=RUN.format("a"))
+    put("g/a", JobState.RUNNING, started_at=time.time())
+    assert "about 5h00m" in say("queue").out
+
+
+def test_a_job_whose_run_stands_in_line_has_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit("a", "b")
+    run("a")
+    said = say("queue", "show", "a").out
+    assert "the job itself has not started" in said
+    assert "started  " not in said
+    assert say("queue", "show", "a", "--json").json()["began_at"] is None
+    row = IndexRow("", "", 0, 1, "running", started_at="2026-11-20T10:00:00Z")
+    monkeypatch.setattr("holdfast.agent.queue.view.job.read_row", lambda *_: row)
+    assert "has not started" not in say("queue", "show", "a").out
 
 
 def test_a_job_for_cards_shows_who_has_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,15 @@ def test_detached_run_as_json(holdfast: Command, root: Path) -> None:
 
 
 @pytest.mark.slow
+def test_that_nobody_can_be_told_is_said_at_the_start(holdfast: Command, root: Path) -> None:
+    way = ("--notify-command", "/nope/x")
+    said = "warning: notify: command: there is no program /nope/x that can be run; look at it, then: holdfast notify"
+    ended = holdfast("run", "-d", "--prove", "0", *way, "--", "true")
+    assert said in ended.err, ended
+    ended = holdfast("run", *way, "--", "sleep", "1")
+    assert said in ended.err, ended
+
+
 def test_a_job_that_ends_while_it_is_being_proven_is_told_with_its_code(holdfast: Command) -> None:
     ended = holdfast("run", "-d", "--prove", "20s", "--", "sh", "-c", "exit 5")
     assert ended.code == 5, ended

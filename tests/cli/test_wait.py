@@ -145,7 +145,7 @@ class TestWithoutAWorker:
     def test_jobs_that_were_cleared_meanwhile_are_not_done(self, monkeypatch: pytest.MonkeyPatch) -> None:
         say("submit", "--group", "g", "--name", "a", "--", "true")
         say("submit", "--group", "g", "--name", "b", "--", "true")
-        orders = iter([("queue", "cancel", "g/", "--yes"), ("queue", "clear", "g")])
+        orders = iter([("queue", "cancel", "g/", "--yes"), ("queue", "clear", "g", "--yes")])
 
         def act(*_: object) -> frozenset[str]:
             for _each in range(2):

@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 @record
 class ProvenStart:
-    """Where a start stands: the newest state on record, and the exit code if it has ended already."""
+    """Where a start stands: the newest state on record, and the exit code if it has ended already.
+
+    `warnings` say by which ways nobody can be told of the run.
+    """
 
     run_id: str
     run_dir: str
     attempt: int
     state: State
     exit_code: int | None
+    warnings: tuple[str, ...] = ()
 
 
 @record

@@ -199,6 +199,21 @@ def test_a_command_gets_the_whole_message_however_long(tmp_path: Path) -> None:
     assert deliver(Notify(command=("true",)), Channels(), {"x": "y" * 500_000}).problems == {"command": None}
 
 
+@pytest.mark.parametrize("where", ["/", "here"])
+def test_a_command_runs_in_the_home_directory_whoever_tells(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path if where == "here" else where)
+    deliver(Notify(command=("sh", "-c", "pwd > got")), Channels(), FACTS)
+    assert (home / "got").read_text(encoding="utf-8").strip() == str(home)
+    monkeypatch.setenv("HOME", str(tmp_path / "none"))
+    deliver(Notify(command=("sh", "-c", f"pwd > {tmp_path}/got")), Channels(), FACTS)
+    assert (tmp_path / "got").read_text(encoding="utf-8") == "/\n"
+
+
 def test_a_mail_goes_by_sendmail_of_the_box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = make_program(tmp_path / "sendmail", f'echo "$@" > {tmp_path}/words; cat > {tmp_path}/mail')
     monkeypatch.setenv(mail.SENDMAIL_VARIABLE, program)

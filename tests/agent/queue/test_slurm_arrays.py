@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.agent.place.sweep_arrays import take_sweep
 from holdfast.agent.queue.arrays import take
-from holdfast.agent.queue.change.retry import clear, retry_sweep
+from holdfast.agent.queue.change.clear import clear, plan_clear
+from holdfast.agent.queue.change.retry import retry_sweep
 from holdfast.agent.view.runs.sweeps import read_sweep
 from holdfast.core.queue.job_hasher import JobHasher
 from holdfast.model import wire
@@ -138,11 +139,11 @@ def test_a_sweep_of_which_nothing_waits_can_be_cleared_and_its_name_is_free(swee
     script = f"{sweep.directory}/1/batch.sh"
     sweep.programs.answer("squeue", f"1_[0-1]|PENDING|N/A|0:00|1:00:00|Priority|()|{script}\n")
     with pytest.raises(UsageError, match="2 jobs wait or run"):
-        clear([NAME])
+        clear(plan_clear([NAME]))
     sweep.end_all()
     runs = sweep.list_runs()
     sweep.programs.answer("squeue", "")
-    assert "their runs stay" in clear([NAME]).notes[0]
+    assert "their runs stay" in clear(plan_clear([NAME])).notes[0]
     assert not sweep.directory.exists()
     assert all((sweep.root / run_id).is_dir() for run_id in runs)
     sweep.hand_in()

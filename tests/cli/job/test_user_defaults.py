@@ -13,6 +13,7 @@ from holdfast.cli.job.options import resolve_change, resolve_job
 from holdfast.cli.job.user_defaults import (
     defaults_path,
     find_key,
+    read_channels,
     read_defaults,
     read_stated,
     set_default,
@@ -121,6 +122,17 @@ def test_a_default_is_set_and_taken_out_and_all_else_stays() -> None:
     assert [item.key for item in read_stated()] == ["priority", "notify.on"]
 
 
+def test_a_program_by_a_relative_path_is_stated_by_its_absolute_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words in (("./tell-me", "--short"), ("./tell-me --short",)):
+        assert set_default(find_key("notify.command"), words).text == f"{tmp_path}/tell-me --short"
+        assert read_channels()[0].command == (f"{tmp_path}/tell-me", "--short")
+    for word in ("~/tell-me", "mail me@example.org"):
+        assert set_default(find_key("notify.command"), (word,)).text == word
+
+
 def test_a_value_that_the_key_does_not_take_changes_nothing() -> None:
     for word, values in (
         ("notify.slack", ("https://hooks.slack.com/services/T0/B0/XX",)),
@@ -175,19 +187,16 @@ def test_the_verb_and_a_run_that_says_which_defaults_it_took(holdfast: Command, 
     assert holdfast("config", "path").out.strip() == defaults_path()
     assert holdfast("config", "get", "priority").code == 1
     assert holdfast("config", "set", "notify.command", "./hook").code == 0
-    assert holdfast("config", "get", "notify-command").out == "./hook\n"
+    assert holdfast("config", "get", "notify-command").out == f"{tmp_path}/hook\n"
     listed = holdfast("config", "ls")
     assert "notify.command" in listed.out
-    assert holdfast("config", "ls", "--json").json()["stated"] == {"notify.command": "./hook"}
-    directory = os.path.dirname(defaults_path())
-    with open(f"{directory}/hook", "w", encoding="ascii") as file:
-        file.write(f"#!/bin/sh\ncat > {tmp_path}/got\n")
-    os.chmod(f"{directory}/hook", 0o700)
+    assert holdfast("config", "ls", "--json").json()["stated"] == {"notify.command": f"{tmp_path}/hook"}
+    make_program(tmp_path / "hook", f"cat > {tmp_path}/got")
     tried = holdfast("notify", "test")
     assert (tried.code, tried.err) == (0, "holdfast: command: taken\n")
     assert "a test message" in (tmp_path / "got").read_text(encoding="utf-8")
     assert "notify.command" in holdfast("preflight", "--", "true").err
-    os.remove(f"{directory}/hook")
+    os.remove(tmp_path / "hook")
     failed = holdfast("notify", "test")
     assert failed.code == 1
     assert "not delivered" in failed.err

@@ -144,7 +144,7 @@ QUEUE_ACTS = """
 queue pause @queue | queue edit @queue/first --priority 5 | queue move @queue/second --first --json
 queue edit @queue/ --max-parallel 1 --hold-after 2 | queue show @queue/second | queue cancel @queue/second -y
 queue ls @queue | queue cancel @queue/second | queue check @queue | queue retry @queue/second --json
-queue clear @queue | queue cancel @queue/ -y --json | queue clear @queue | queue ls @queue
+queue clear @queue -y | queue cancel @queue/ -y --json | queue clear @queue | queue clear @queue -y | queue ls @queue
 """
 """The same of a group of the queue; it stays paused, so that no worker is needed."""
 

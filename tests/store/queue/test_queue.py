@@ -54,6 +54,33 @@ def test_a_name_of_another_configuration_is_refused_with_both_hashes(queue: Queu
     assert states(queue) == {"a": S.QUEUED}
 
 
+def test_a_cancelled_job_that_never_started_is_replaced_also_where_it_is_needed(queue: Queue) -> None:
+    a, _, c = queue.submit(submission(job("a", sha256="1"), "b", job("c", "a", "b")))
+    queue.order(order(V.CANCEL, a))
+    (new,) = queue.submit(submission(job("a", sha256="2")))
+    assert states(queue) == {"a": S.QUEUED, "b": S.QUEUED, "c": S.BLOCKED}
+    assert [each.id for each in queue.needs_of(c)] == [2, new]
+    assert queue.submit(submission(job("a", sha256="2"))) == (new,)
+    finish(queue, new)
+    finish(queue, 2)
+    assert states(queue)["c"] is S.QUEUED
+    # One that has run, and one that waits, keep their names.
+    for name, hint in (("a", "a name of its own"), ("c", "holdfast queue cancel g/c")):
+        with pytest.raises(UsageError, match=hint):
+            queue.submit(submission(job(name, sha256="3")))
+
+
+def test_a_job_that_replaces_another_cannot_wait_for_what_waits_for_that(queue: Queue) -> None:
+    a, b = queue.submit(submission(job("a", sha256="1"), job("b", "a")))
+    queue.order(order(V.CANCEL, a))
+    with pytest.raises(UsageError, match="nothing could ever start: a needs b, b needs a"):
+        queue.submit(submission(job("a", "b", sha256="2")))
+    # Both replaced, the other way round: what the old ones needed is gone with them.
+    queue.order(order(V.CANCEL, b))
+    queue.submit(submission(job("a", "b", sha256="2"), job("b", sha256="2")))
+    assert states(queue) == {"a": S.BLOCKED, "b": S.QUEUED}
+
+
 @pytest.mark.requirement("QUEUE-02")
 def test_two_jobs_of_one_name_are_refused_with_their_positions(queue: Queue) -> None:
     with pytest.raises(UsageError, match="jobs 1 and 3 have one name: a"):

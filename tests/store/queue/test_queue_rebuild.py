@@ -55,6 +55,25 @@ def test_a_job_that_a_person_holds_stays_held_with_who_and_why(tmp_path: Path) -
         assert [each.id for each in queue.order(order(V.RESUME, first))] == [first]
 
 
+@pytest.mark.parametrize("group", ["g", "default"])
+def test_what_waits_for_a_replaced_job_waits_for_the_new_one_after_a_rebuild(group: str, tmp_path: Path) -> None:
+    with Queue(str(tmp_path / "q"), find_runs=no_runs) as queue:
+        (first,) = queue.submit(submission(job("a", sha256="1"), group=group, max_parallel=2))
+        queue.submit(submission(job("b", "a"), group=group))
+        queue.order(order(V.CANCEL, first))
+        queue.submit(submission(job("a", sha256="2"), group=group))
+        queue.submit(submission("x", group="closed"))
+        queue.order(order(V.CANCEL, group="closed"))
+        queue.order(order(V.CLEAR, group="closed"))
+        # Of a group that stays the file stays, for what it says of the group; the default group may lose it.
+        assert os.path.exists(tmp_path / "q/journal/0000000001.jsonl") == (group == "g")
+    lose(tmp_path / "q")
+    with Queue(str(tmp_path / "q"), find_runs=no_runs) as queue:
+        assert states(queue) == {"a": S.QUEUED, "b": S.BLOCKED}
+        assert [each.name for each in queue.needs_of(2)] == ["a"]
+        assert group == "default" or queue.groups()["g"].max_parallel == 2
+
+
 ACTS = st.lists(
     st.tuples(
         st.sampled_from([*V, "submit", "submit", "submit"]),
@@ -74,7 +93,7 @@ def act(queue: Queue, what: OrderVerb | str, x: int, y: int, group: str) -> None
         elif y % 3:
             queue.submit(submission(f"c{x}", job(f"c{y}", *([f"c{x}"] if x != y else [])), group=group))
         else:
-            queue.submit(submission(job(f"c{x}", "g/"), group=group, paused=x == 7))
+            queue.submit(submission(job(f"c{x}", "g/", sha256=str(y)), group=group, paused=x == 7))
     except UsageError:
         return
 

@@ -11,16 +11,17 @@ COMMAND_LIMIT_S = 20.0
 
 
 def run_hook(command: tuple[str, ...], body: bytes) -> None:
-    """Run `command` (no shell) with `body` on its input.
+    """Run `command` (no shell) with `body` on its input, in the home directory, whoever tells.
 
     Raises:
         NotDelivered: it could not be run, failed, or took too long, and was then ended with all of its group.
     """
     import subprocess
 
-    name = os.path.expanduser(command[0])
+    name, home = os.path.expanduser(command[0]), os.path.expanduser("~")
+    cwd = home if os.path.isabs(home) and os.access(home, os.X_OK) else "/"
     try:
-        hook = subprocess.Popen((name, *command[1:]), stdin=subprocess.PIPE, start_new_session=True)
+        hook = subprocess.Popen((name, *command[1:]), stdin=subprocess.PIPE, cwd=cwd, start_new_session=True)
     except OSError as error:
         raise NotDelivered(f"{command[0]} cannot be run: {error.strerror}") from error
     try:

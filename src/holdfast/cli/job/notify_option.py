@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 
 from holdfast.agent.patrol.tell import Ways, read_command
@@ -9,23 +10,26 @@ from holdfast.core.messages.channels import list_targets
 from holdfast.model.errors import UsageError
 from holdfast.model.record import replace
 
+from .shell_words import locate_program
 from .user_defaults import read_channels
 
 
-def check_words(command: str | None) -> None:
-    """Refuse a command that cannot be split into words.
+def read_words(command: str | None) -> str | None:
+    """The command, its program by an absolute path where that is relative: it is run from the home directory.
 
     Raises:
-        UsageError: it cannot, or it is empty.
+        UsageError: it cannot be split into words, or it is empty.
     """
     if command is None:
-        return
+        return None
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise UsageError(f"--notify-command: {error}", hint="quote it like a shell command") from error
     if not words:
         raise UsageError("--notify-command is empty", hint="name a program, or leave the option out")
+    program = locate_program(words[0], os.getcwd())
+    return command if program == words[0] else shlex.join([program, *words[1:]])
 
 
 def read_ways() -> Ways | None:
@@ -45,7 +49,7 @@ def choose_ways(command: str | None, *, by_config: bool) -> Ways | None:
         UsageError: the command cannot be split, or the user's own defaults name nobody.
         HoldfastError: they cannot be read.
     """
-    check_words(command)
+    command = read_words(command)
     typed = None if command is None else read_command(command)
     if not by_config:
         return typed

@@ -124,8 +124,8 @@ def find_key(word: str) -> Key:
     raise NoSuchName(f"there is no key {word[:60]!r}{_propose(word)}", hint=_HINT)
 
 
-def set_default(key: Key, words: tuple[str, ...]) -> str:
-    """State a default; answers the file.
+def set_default(key: Key, words: tuple[str, ...]) -> StatedDefault:
+    """State a default; answers it, with the file. A program by a relative path is stated by its absolute one.
 
     Raises:
         UsageError: the key does not take this value, or a person has to change the file.
@@ -138,10 +138,14 @@ def set_default(key: Key, words: tuple[str, ...]) -> str:
     if len(words) == 1:
         node = Node(resolve_plain(words[0]) if key.kind is Kind.STATUS else words[0], key.path, text=words[0])
     try:
-        values.convert_value(key, node, os.getcwd())
+        found = values.convert_value(key, node, os.getcwd())
     except values.WrongValueError as error:
         raise UsageError(f"{key.path}: {error}", hint="nothing was changed") from None
-    return _change(lambda text, path: toml_edit.set_value(text, key.path, value, path))
+    if key.kind is Kind.COMMAND and isinstance(found, tuple) and found[0] not in words[0]:
+        # In the file a relative path would count from there.
+        words, value = found, list(found)
+    path = _change(lambda text, path: toml_edit.set_value(text, key.path, value, path))
+    return StatedDefault(key.path, " ".join(words), path)
 
 
 def unset_default(key: Key) -> str:

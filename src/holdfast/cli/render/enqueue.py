@@ -12,7 +12,7 @@ from holdfast.model.units import format_bytes, format_count
 from . import clean, heading, note, pairs, table
 from .dry_run import list_job
 from .order import UNKNOWN
-from .submit import LONGEST_COMMAND, SHOWN_JOBS
+from .submit import LONGEST_COMMAND, SHOWN_JOBS, describe_way
 
 if TYPE_CHECKING:
     from holdfast.desk.orders.enqueue import JobsPlan, TakenThere
@@ -44,7 +44,8 @@ def _print_one(taken: TakenThere, job: TakenJob) -> None:
     place = taken.place
     print(f"{place}:{job.job}", flush=True)
     if taken.known:
-        note(f"{job.job} was handed in before, with the same configuration: it is {job.state.value}")
+        way = describe_way(job.state, f"{job.job} --on {place}")
+        note(f"{job.job} was handed in before, with the same configuration: it is {job.state.value}{way}")
     elif job.state in WAITING_STATES:
         note(f"{job.state.value}: {job.why}" if job.why else job.state.value)
     else:

@@ -66,8 +66,8 @@ def _list_facts(seen: JobView) -> Iterator[tuple[str, object]]:
     if job.run_id is not None:
         yield "run", f"{job.run_id}  ({'not there any more' if seen.run_gone else f'holdfast show {job.run_id}'})"
         yield "attempts", job.attempts
-    if job.started_at is not None:
-        yield "started", format_moment(job.started_at, now)
+    if begun := _say_start(seen, now):
+        yield begun
     if job.ended_at is not None and job.state not in ACTIVE_STATES:
         exit_code = "" if job.exit_code is None else f", exit {job.exit_code}"
         yield (
@@ -86,6 +86,15 @@ def _list_facts(seen: JobView) -> Iterator[tuple[str, object]]:
         yield "begun again", f"{format_count(job.requeued, 'time')} after it was lost, preempted or out of memory"
     if handed_in.source is not None:
         yield "from", handed_in.source
+
+
+def _say_start(seen: JobView, now: float) -> tuple[str, object] | None:
+    """When the job started; of one whose run checks or stands in line, when that was made."""
+    made, began = seen.job.started_at, seen.began_at
+    if began is None and made is not None and seen.job.state in ACTIVE_STATES:
+        return "run made", f"{format_moment(made, now)}; the job itself has not started"
+    begun = made if began is None else began
+    return None if begun is None else ("started", format_moment(begun, now))
 
 
 def _command_of(seen: JobView) -> str:

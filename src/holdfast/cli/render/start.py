@@ -9,13 +9,15 @@ from holdfast.model.lease import Witness, join_holder, name_labels
 from . import note
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
-def print_started(run: str, state: Mapping[str, object], *, say: Callable[[str], None] = note) -> None:
+def print_started(
+    run: str, state: Mapping[str, object], *, warnings: Sequence[str] = (), say: Callable[[str], None] = note
+) -> None:
     """Print the run as it is called (its id, or PLACE:ID); the rest is said beside it, a line at a time."""
     print(run, flush=True)
-    for line in describe_start(state, run):
+    for line in (*describe_start(state, run), *warnings):
         say(line)
 
 

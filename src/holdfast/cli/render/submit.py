@@ -35,15 +35,21 @@ def print_submitted(taken: Submitted) -> None:
 def _print_one(taken: Submitted, job: TakenJob) -> None:
     print(job.job, flush=True)
     if taken.known:
-        note(f"{job.job} was handed in before, with the same configuration: it is {job.state.value}")
+        way = describe_way(job.state, job.job)
+        note(f"{job.job} was handed in before, with the same configuration: it is {job.state.value}{way}")
     elif job.state in WAITING_STATES:
-        note(f"{job.state.value}: {job.why}")
+        note(f"{job.state.value}: {job.why}" if job.why else job.state.value)
     else:
         word = "claimed: it is being started" if job.state is JobState.CLAIMED else job.state.value
         note(f"{job.state.value}: {job.note}" if job.note else word)
     for text in taken.stops:
         note(text)
     note(f"look: holdfast queue show {job.job}    wait: holdfast wait {job.job}")
+
+
+def describe_way(state: JobState, name: str) -> str:
+    """How a job goes on that was handed in before and is over without having been done; empty for others."""
+    return f"; once more: holdfast queue retry {name}" if state in {JobState.FAILED, JobState.CANCELLED} else ""
 
 
 def print_preview(planned: Preview) -> None:

@@ -62,5 +62,5 @@ def _follow(run_dir: str, run_id: str, listened: tuple[int, ReceivedSignals], *,
 
 def _prove(run_dir: str, *, prove_s: float, as_json: bool) -> int:
     started = prove_start(run_dir, FIRST_ATTEMPT, prove_s=prove_s)
-    print_record(started) if as_json else print_started(started.run_id, started.state)
+    print_record(started) if as_json else print_started(started.run_id, started.state, warnings=started.warnings)
     return started.exit_code or 0

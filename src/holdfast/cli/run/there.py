@@ -54,6 +54,7 @@ class StartedThere:
     fresh: bool
     state: State
     exit_code: int | None
+    warnings: tuple[str, ...] = ()
 
 
 def run(spec: JobSpec, wish: RunWish) -> int:
@@ -140,10 +141,15 @@ def report(answer: OrderResult, *, as_json: bool) -> int:
         return 0
     if as_json:
         there = (ref.place, ref.run_id, ref.run_dir, started.attempt, ref.fresh, started.state, started.exit_code)
-        print_record(StartedThere(*there))
+        print_record(StartedThere(*there, started.warnings))
     else:
         state = wire.encode(started.state)
-        print_started(f"{ref.place}:{ref.run_id}", state, say=lambda text: note(name_place(text, ref.place)))
+        print_started(
+            f"{ref.place}:{ref.run_id}",
+            state,
+            warnings=started.warnings,
+            say=lambda text: note(name_place(text, ref.place)),
+        )
     return started.exit_code or 0
 
 

@@ -166,7 +166,7 @@ def _tell_begun(run_dir: str, made: Restarted, *, as_json: bool) -> int:
     else:
         _tell_restarted(made)
         follow = f"follow: holdfast attach {made.run_id}    stop: holdfast stop {made.run_id}"
-        for line in (follow,) if started is None else describe_start(started.state, made.run_id):
+        for line in (follow,) if started is None else (*describe_start(started.state, made.run_id), *started.warnings):
             note(line)
     return (started.exit_code or 0) if started is not None else 0
 

@@ -8,7 +8,7 @@ from holdfast.agent.patrol.sentinel.arm import arm_detached, list_sentinels, par
 from holdfast.agent.view.find import find_run, refuse_copy, require_readable
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.duration_option import parse_duration_option
-from holdfast.cli.job.notify_option import check_words
+from holdfast.cli.job.notify_option import read_words
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.sentinels import print_armed, print_sentinels
@@ -58,7 +58,7 @@ def command(
     for example by a newer one. With -d: 0 once it is armed.
     """
     condition = None if wanted is None else parse_condition(wanted)
-    check_words(notify_command)
+    notify_command = read_words(notify_command)
     life_s = parse_duration_option(life, "--max")
     assert life_s is not None
     if life_s <= 0:

@@ -9,6 +9,7 @@ better than a guess that looks like one.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -170,10 +171,13 @@ def expect_seconds(stated_s: float | None, durations: Sequence[float]) -> float 
     return stated_s
 
 
-def estimate_rest(waiting: int, running: Sequence[float], seconds: float | None, parallel: int) -> float | None:
+def estimate_rest(
+    waiting: int, running: Sequence[float], seconds: float | None, parallel: int, ready: Sequence[float] = ()
+) -> float | None:
     """Seconds until `waiting` equal jobs and the `running` ones have ended, `parallel` at a time; None if not known.
 
-    `running` has for each how much longer it takes. The same as `forecast_jobs` for jobs that are all alike, without
+    `running` has for each how much longer it takes, `ready` for those of `waiting` that may not start now how many
+    seconds from now they may. The same as `forecast_jobs` for jobs that are all alike, without
     looking at each of them: a list of ten thousand is told from its counts.
     """
     if not waiting:
@@ -186,8 +190,9 @@ def estimate_rest(waiting: int, running: Sequence[float], seconds: float | None,
         # More run than may: those must end before anything follows.
         heapq.heappop(places)
     last = max(running, default=0.0)
-    for _ in range(waiting):
-        end = places[0] + seconds
+    later = sorted(ready)[:waiting]
+    for ready_s in (*itertools.repeat(0.0, waiting - len(later)), *later):
+        end = max(places[0], ready_s) + seconds
         heapq.heapreplace(places, end)
         last = max(last, end)
     return last

@@ -127,7 +127,7 @@ CONDUCT: tuple[ConductRule, ...] = (
         "deletion",
         "Delete no data of a person without a yes.",
         ASKED,
-        "rm, prune, queue cancel name what goes and ask; a plan that changed is asked for anew",
+        "rm, prune, queue cancel, queue clear name what goes and ask; a plan that changed is asked for anew",
         "places.md",
         ("RAIL-16",),
     ),

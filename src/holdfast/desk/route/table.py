@@ -166,7 +166,7 @@ _ROWS: dict[str, Callable[[], Verb]] = {
     "queue accept": lambda: _verb(ROUTED, "names:job...", flags="--json", options="--reason"),
     "queue cancel": lambda: _verb(ROUTED, "names:job...", flags="--running --now -y --yes --json"),
     "queue check": lambda: _verb(ROUTED, "group:job", flags="--deep --json"),
-    "queue clear": lambda: _verb(ROUTED, "groups:job...", flags="--json"),
+    "queue clear": lambda: _verb(ROUTED, "groups:job...", flags="-y --yes --dry-run --json"),
     "queue drain": lambda: _verb(ROUTED, flags="--wait --json"),
     "queue edit": lambda: _verb(
         ROUTED, "name:job", flags="--json", options="--priority --not-before --max-parallel --hold-after"

@@ -35,6 +35,15 @@ _INSERT = (
     "INSERT INTO jobs (id, seq, group_id, name, state, priority, place, cards, not_before, open_needs, expected_s,"
     " params, change, after, sha256, submitted_at) VALUES (?, ?, ?, ?, 'queued', ?, ?, ?, ?, 0, ?, ?, ?, ?, ?, ?)"
 )
+_COUNT_NEEDS = (
+    "UPDATE jobs SET open_needs = (SELECT count(*) FROM needs n JOIN jobs c ON c.id = n.need"
+    " WHERE n.job = jobs.id AND c.state <> 'done') WHERE id = ?"
+)
+_REMOVE = (
+    "DELETE FROM needs WHERE job = ?",
+    "DELETE FROM needs WHERE need = ?",
+    "DELETE FROM jobs WHERE id = ?",
+)
 REMEMBER_SETTINGS = ("paused", "draining", "cpu_slots")
 
 
@@ -56,6 +65,9 @@ def build_submission(
         for name in ("change", "params", "priority", "not_before", "expected_s", "sha256"):
             if value := getattr(job, name):
                 line[name] = value
+        if position in plan.replaced:
+            # With who needs it: of the replaced one nothing may be left when this is applied again.
+            line["replaces"], line["needed_by"] = plan.replaced[position], plan.heirs[position]
         jobs.append(line)
     plain = {item.name: getattr(submission, item.name) for item in fields(submission) if item.name != "jobs"}
     head = {
@@ -127,10 +139,30 @@ def _apply_submission(db: sqlite3.Connection, act: JournalAct) -> None:
         ),
     )
     first = head["first_id"]
+    replaced = [(job["replaces"],) for job in act.jobs if "replaces" in job]
+    for statement in _REMOVE if replaced else ():
+        db.executemany(statement, replaced)
     db.executemany(_INSERT, list(_rows(act, group_id, first, submission["base"])))
     pairs = [(first + i, need) for i, job in enumerate(act.jobs) for need in job.get("needs", ())]
     if pairs:
         _apply_needs(db, pairs)
+    heirs = [(heir, first + i) for i, job in enumerate(act.jobs) for heir in job.get("needed_by", ())]
+    if heirs:
+        _hand_on_needs(db, heirs)
+
+
+def _hand_on_needs(db: sqlite3.Connection, pairs: Sequence[tuple[int, int]]) -> None:
+    """Jobs that needed a replaced one need the new one: pairs of both."""
+    db.executemany(
+        "INSERT OR IGNORE INTO needs (job, need) SELECT id, ? FROM jobs WHERE id = ?", [p[::-1] for p in pairs]
+    )
+    for job in sorted({job for job, _ in pairs}):
+        needs = [row[0] for row in db.execute("SELECT need FROM needs WHERE job = ? ORDER BY need", (job,))]
+        db.execute(_COUNT_NEEDS, (job,))
+        db.execute(
+            f"UPDATE jobs SET state = {_RELEASED}, note = ? WHERE id = ? AND state IN ('queued', 'blocked')",  # noqa: S608 - ours
+            (describe_needs(db, needs), job),
+        )
 
 
 def _rows(act: JournalAct, group_id: int, first: int, base: dict[str, Any]) -> Iterable[tuple[object, ...]]:
@@ -166,11 +198,7 @@ def _apply_needs(db: sqlite3.Connection, pairs: list[tuple[int, int]]) -> None:
     # A need that is not there any more was cleared, and only what is proven done is, while somebody needs it.
     db.executemany("INSERT OR IGNORE INTO needs (job, need) SELECT ?, id FROM jobs WHERE id = ?", pairs)
     jobs = sorted({job for job, _ in pairs})
-    db.executemany(
-        "UPDATE jobs SET open_needs = (SELECT count(*) FROM needs n JOIN jobs c ON c.id = n.need"
-        " WHERE n.job = jobs.id AND c.state <> 'done') WHERE id = ?",
-        [(job,) for job in jobs],
-    )
+    db.executemany(_COUNT_NEEDS, [(job,) for job in jobs])
     db.executemany(f"UPDATE jobs SET state = {_RELEASED} WHERE id = ?", [(job,) for job in jobs])  # noqa: S608 - ours
     by_job: dict[int, list[int]] = {}
     for job, need in pairs:
@@ -260,8 +288,11 @@ def note_done(db: sqlite3.Connection, job: int) -> None:
 
 def _clear(db: sqlite3.Connection, jobs: Sequence[int]) -> None:
     ids = [(job,) for job in jobs]
-    db.executemany("DELETE FROM needs WHERE job = ?", ids)
-    db.executemany("DELETE FROM needs WHERE need = ?", ids)
-    db.executemany("DELETE FROM jobs WHERE id = ?", ids)
-    db.execute("DELETE FROM submissions WHERE seq NOT IN (SELECT seq FROM jobs)")
+    for statement in _REMOVE:
+        db.executemany(statement, ids)
     db.execute("DELETE FROM groups WHERE name <> ? AND id NOT IN (SELECT group_id FROM jobs)", (DEFAULT_GROUP,))
+    # Of a group that stays a submission may have said the limits, also when all its jobs were replaced.
+    stay = {name for (name,) in db.execute("SELECT name FROM groups")} - {DEFAULT_GROUP}
+    empty = db.execute("SELECT seq, head FROM submissions WHERE seq NOT IN (SELECT seq FROM jobs)").fetchall()
+    gone = [(seq,) for seq, head in empty if json.loads(head)["group"] not in stay]
+    db.executemany("DELETE FROM submissions WHERE seq = ?", gone)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.model.errors import UsageError
 from holdfast.model.pattern import compile_later
-from holdfast.model.queue import JobState, NewJob, Submission
+from holdfast.model.queue import DEFAULT_GROUP, WAITING_STATES, JobState, NewJob, Submission
 from holdfast.model.record import field, record
 
 from .rows import clean_text
+from .schema import read_number
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 MOST_MISTAKES = 10
 MOST_NEEDS = 2_000_000
 """Pairs of jobs, of which one needs the other, in one submission: each is a row."""
+_HEIRS = "SELECT job FROM needs WHERE need = ? ORDER BY job"
+_OPEN_NEEDS = "SELECT c.id, c.name, n.need FROM needs n JOIN jobs c ON c.id = n.job WHERE c.state <> 'done'"
 _NAME = compile_later(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}", re.ASCII)
 
 
@@ -32,12 +35,15 @@ class SubmissionPlan:
     """What a submission comes to.
 
     `new` are positions of the jobs that are not known yet, `ids` the ids of all by position (0: new), `needs` by
-    position: ids of known jobs, and positions of new ones as negative numbers less one. `notes` by position.
+    position: ids of known jobs, and positions of new ones as negative numbers less one. `replaced` by position: the
+    cancelled job whose name and place in the needs of others a new one takes, and `heirs` those others.
     """
 
     new: list[int]
     ids: list[int]
     needs: dict[int, list[int]] = field(default_factory=dict)
+    replaced: dict[int, int] = field(default_factory=dict)
+    heirs: dict[int, list[int]] = field(default_factory=dict)
 
 
 def plan_submission(db: sqlite3.Connection, submission: Submission) -> SubmissionPlan:
@@ -51,23 +57,44 @@ def plan_submission(db: sqlite3.Connection, submission: Submission) -> Submissio
     plan = SubmissionPlan([], [])
     for position, job in enumerate(submission.jobs):
         there = known.get(job.name)
+        if there is not None and there[1] != job.sha256:
+            way = _find_way(db, submission.group, job.name, there[0])
+            if not way:
+                plan.replaced[position] = there[0]
+                plan.heirs[position] = [row[0] for row in db.execute(_HEIRS, (there[0],))]
+                there = None
+            else:
+                mistakes.append(
+                    f"{submission.group}/{job.name} is in the queue with another configuration "
+                    f"({_short(known[job.name][1])}, this one is {_short(job.sha256)}): {way}"
+                )
         if there is None:
             plan.new.append(position)
-        elif there[1] != job.sha256:
-            mistakes.append(
-                f"{submission.group}/{job.name} is in the queue with another configuration "
-                f"({_short(there[1])}, this one is {_short(job.sha256)}): give this one a name of its own"
-            )
         plan.ids.append(0 if there is None else there[0])
     if not mistakes:
         _Needs(db, submission, known, plan, mistakes).resolve()
     if not mistakes:
-        mistakes += _find_cycle(submission.jobs, plan)
+        mistakes += _find_cycle(db, submission.jobs, plan)
     if mistakes:
         shown = mistakes[:MOST_MISTAKES]
         more = f"\n... and {len(mistakes) - len(shown)} more" if len(mistakes) > len(shown) else ""
         raise UsageError("\n".join(shown) + more, hint="Nothing was taken: mend it and hand it in again.")
     return plan
+
+
+def _find_way(db: sqlite3.Connection, group: str, name: str, job_id: int) -> str:
+    """What lets another job have the name of a known one; empty where it may take its place: cancelled, never started.
+
+    While the runs are not read it is not known what has started.
+    """
+    state, run_id, attempts = db.execute("SELECT state, run_id, attempts FROM jobs WHERE id = ?", (job_id,)).fetchone()
+    never_ran = run_id is None and not attempts and not read_number(db, "runs_unread")
+    if never_ran and state == JobState.CANCELLED.value:
+        return ""
+    if never_ran and JobState(state) in WAITING_STATES:
+        label = name if group == DEFAULT_GROUP else f"{group}/{name}"
+        return f"take that one out first (holdfast queue cancel {label}), or give this one a name of its own"
+    return "give this one a name of its own"
 
 
 def _short(sha256: str) -> str:
@@ -143,7 +170,8 @@ class _Needs:
         if not slash:
             group, job = self._group, word
         if slash and not job:
-            ids = find_ids(self._db, group)
+            replaced = set(self._plan.replaced.values())
+            ids = [job_id for job_id in find_ids(self._db, group) if job_id not in replaced]
             if not ids:
                 self._complain(word, name, "there is no such group, or it has no jobs yet")
             return ids
@@ -185,9 +213,16 @@ def propose_names(db: sqlite3.Connection, word: str, names: Iterable[str] = (), 
     return f" (near: {', '.join(dict.fromkeys(near))})" if near else ""
 
 
-def _find_cycle(jobs: Sequence[NewJob], plan: SubmissionPlan) -> Iterable[str]:
-    """A cycle, as a sentence. Only new jobs can form one: none that is there needs one that is not."""
-    edges = {position: [-1 - n for n in needs if n < 0] for position, needs in plan.needs.items()}
+def _find_cycle(db: sqlite3.Connection, jobs: Sequence[NewJob], plan: SubmissionPlan) -> Iterable[str]:
+    """A cycle, as a sentence. Only new jobs can form one: what is there needs no new one but those that replace one."""
+    edges = {-1 - at: [n for n in needs if n < 0 or plan.replaced] for at, needs in plan.needs.items()}
+    names = {-1 - position: job.name for position, job in enumerate(jobs)}
+    if plan.replaced:
+        new = {job_id: -1 - position for position, job_id in plan.replaced.items()}
+        for job_id, name, need in db.execute(_OPEN_NEEDS):
+            if job_id not in new:
+                names[job_id] = name
+                edges.setdefault(job_id, []).append(new.get(need, need))
     done: set[int] = set()
     for start in edges:
         path: list[int] = []
@@ -200,8 +235,8 @@ def _find_cycle(jobs: Sequence[NewJob], plan: SubmissionPlan) -> Iterable[str]:
                 done.add(node)
                 continue
             if node in on_path:
-                names = [jobs[p].name for p in [*path[path.index(node) :], node]]
-                words = ", ".join(f"{a} needs {b}" for a, b in itertools.pairwise(names))
+                around = [names[at] for at in [*path[path.index(node) :], node]]
+                words = ", ".join(f"{a} needs {b}" for a, b in itertools.pairwise(around))
                 yield f"nothing could ever start: {words}"
                 return
             if node in done:

@@ -140,6 +140,15 @@ def list_needs(db: sqlite3.Connection, job_id: int) -> tuple[QueuedJob, ...]:
     return tuple(rows.select_jobs(db, query, (job_id,)))
 
 
+def list_start_times(db: sqlite3.Connection, group: str | None) -> tuple[float, ...]:
+    """As `Queue.start_times`."""
+    query = (
+        "SELECT c.not_before FROM jobs c JOIN groups g ON g.id = c.group_id WHERE c.not_before IS NOT NULL"
+        " AND c.state IN ('queued', 'blocked') AND g.name = coalesce(?, g.name)"
+    )
+    return tuple(row[0] for row in db.execute(query, (group,)))
+
+
 def find_last_end(db: sqlite3.Connection, group: str) -> QueuedJob | None:
     """As `Queue.last_end`."""
     query = (

@@ -103,7 +103,8 @@ class Queue:
         """Commit a submission; the ids of its jobs in order.
 
         Jobs whose (group, name) is there already with the same `sha256` are left out (handing a file in again adds
-        only what is new); the ids are then those of the known jobs.
+        only what is new); the ids are then those of the known jobs. One with another takes the place of a job that was
+        cancelled and never started; what needs that one needs the new one from then on.
 
         Raises:
             UsageError: two jobs have one name, a name is taken by another configuration, a dependency is not known,
@@ -162,6 +163,14 @@ class Queue:
             return ()
         return tuple(self._engine.read(lambda db: rows.get_jobs(db, ids)))
 
+    def foresee(self, order: QueueAct) -> tuple[QueuedJob, ...]:
+        """The jobs that an order would change now, as they are.
+
+        Raises:
+            UsageError: as `order`.
+        """
+        return self._engine.read(lambda db: tuple(rows.get_jobs(db, plan_order(db, order).ids)))
+
     def find(self, words: Sequence[str]) -> tuple[QueuedJob, ...]:
         """The jobs that people mean.
 
@@ -178,6 +187,10 @@ class Queue:
         """Jobs in the order in which they would start; without `states` all."""
         wanted = list(states)
         return self._engine.read(lambda db: reading.list_jobs(db, group, wanted, limit))
+
+    def next_id(self) -> int:
+        """The id of the next job that is new."""
+        return self._engine.read(lambda db: read_number(db, "next_id"))
 
     def counts(self) -> dict[str, dict[JobState, int]]:
         """How many jobs stand where, by group, in order of the groups' first submission."""
@@ -220,6 +233,10 @@ class Queue:
     def needs_of(self, job_id: int) -> tuple[QueuedJob, ...]:
         """What a job needs that is not proven done."""
         return self._engine.read(lambda db: reading.list_needs(db, job_id))
+
+    def start_times(self, group: str | None = None) -> tuple[float, ...]:
+        """The times (`not_before`) that waiting jobs of a group, or of all, have."""
+        return self._engine.read(lambda db: reading.list_start_times(db, group))
 
     def last_end(self, group: str) -> QueuedJob | None:
         """The job of a group whose run ended last; None where none has."""

@@ -14,7 +14,22 @@ from .sweep import hold_sweep
 from .wait import OPEN
 
 if TYPE_CHECKING:
-    from holdfast.agent.view.runs.sweeps import FoundSweep
+    from holdfast.agent.view.runs.sweeps import ArraySweep, FoundSweep
+
+
+def require_closed(found: FoundSweep) -> ArraySweep:
+    """The sweep.
+
+    Raises:
+        UsageError: something of it waits or runs, or may do so.
+        StorageError: it cannot be read.
+    """
+    sweep = require_sweep(found)
+    left = [look for look in look_at_jobs(found, sweep) if look.job.state in OPEN]
+    if left:
+        hint = f"holdfast wait {sweep.name}/, or holdfast queue cancel {sweep.name}/ --running"
+        raise UsageError(f"{sweep.name}: {count_jobs(len(left))} wait or run", hint=hint)
+    return sweep
 
 
 def clear_sweep(found: FoundSweep) -> None:
@@ -25,11 +40,7 @@ def clear_sweep(found: FoundSweep) -> None:
         StorageError: it cannot be read or removed.
     """
     with hold_sweep(found.directory):
-        sweep = require_sweep(found)
-        left = [look for look in look_at_jobs(found, sweep) if look.job.state in OPEN]
-        if left:
-            hint = f"holdfast wait {sweep.name}/, or holdfast queue cancel {sweep.name}/ --running"
-            raise UsageError(f"{sweep.name}: {count_jobs(len(left))} wait or run", hint=hint)
+        sweep = require_closed(found)
         try:
             for job in sweep.jobs:
                 take_back_run(f"{found.root}/{job.run_id}")

@@ -1,4 +1,4 @@
-"""Queueing again what has ended, and taking closed groups out of the list."""
+"""Queueing again what has ended."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.agent.queue.arrays.choose import choose_sweep
-from holdfast.agent.queue.arrays.clear import clear_sweep
 from holdfast.agent.queue.arrays.retry import retry_jobs
 from holdfast.agent.queue.change.start_worker import start_worker
-from holdfast.agent.queue.environment import forget_all_but
-from holdfast.agent.queue.open import build_order, list_notices, open_queue, require_group
+from holdfast.agent.queue.open import build_order, list_notices, open_queue
 from holdfast.agent.queue.roster import look_at_job
-from holdfast.agent.queue.submit.hand_in import one_at_a_time
 from holdfast.agent.view.observe import list_attempts, observe_run
 from holdfast.agent.view.source_change import find_file_changes_within
 from holdfast.core.queue.words import name_jobs
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
 MOST_COMPARED = 20
 """Of so many jobs the files are compared before the answer; of the others the event of the attempt tells."""
 COMPARED_WITHIN_S = 2.0
-RUNS_STAY = "their runs stay: holdfast ls"
 RETRIED = frozenset({JobState.FAILED, JobState.CANCELLED, JobState.HELD})
 
 
@@ -149,32 +145,3 @@ def _find_changed_files(jobs: Sequence[QueuedJob]) -> Iterator[str]:
 
 def _say_states(jobs: Sequence[QueuedJob]) -> str:
     return ", ".join(sorted({job.state.value for job in jobs}))
-
-
-def clear(words: Sequence[str]) -> QueueChange:
-    """Take closed groups out of the list; their runs stay, the environments that nothing needs any more do not.
-
-    Sweeps that a scheduler runs, too, where all words name such.
-    """
-    sweeps = [found for word in words if (found := choose_sweep(word)) is not None]
-    if sweeps and len(sweeps) == len(words):
-        for found in sweeps:
-            clear_sweep(found)
-        return QueueChange(f"taken out of the list: {', '.join(words)}", notes=(RUNS_STAY,), groups=tuple(words))
-    with open_queue() as queue:
-        before = queue.counts()
-        if not words:
-            queue.order(build_order(OrderVerb.CLEAR))
-        for word in words:
-            queue.order(build_order(OrderVerb.CLEAR, group=require_group(queue, word).name))
-        with one_at_a_time(queue.directory):
-            forget_all_but(queue.environments(), directory=queue.directory)
-        after = queue.counts()
-        names = [name for name, numbers in before.items() if _sum(after.get(name, {})) < _sum(numbers)]
-        what = f"taken out of the list: {', '.join(names)}" if names else "nothing to clear: no group is closed"
-        notes = [*list_notices(queue), *([RUNS_STAY] if names else [])]
-        return QueueChange(what, notes=tuple(notes), groups=tuple(names))
-
-
-def _sum(counts: dict[JobState, int]) -> int:
-    return sum(counts.values())

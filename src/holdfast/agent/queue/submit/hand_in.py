@@ -16,11 +16,12 @@ from holdfast.agent.queue.change.start_worker import start_worker
 from holdfast.agent.queue.open import list_notices, look_for_worker, open_queue
 from holdfast.agent.queue.view.reasons import explain_briefly
 from holdfast.core.job.redact import redact_argv
+from holdfast.core.queue.words import name_labels
 from holdfast.host.clock import utc_now
 from holdfast.host.files.claims import open_directory
 from holdfast.model import wire
 from holdfast.model.errors import Taken
-from holdfast.model.queue import WAITING_STATES, GroupKind, Submission
+from holdfast.model.queue import WAITING_STATES, GroupKind, JobState, Submission
 from holdfast.model.queue_order import Submitted, TakenJob
 from holdfast.model.record import record, replace
 from holdfast.store.queue.locks import LockFile
@@ -81,6 +82,9 @@ def describe_taken(queue: Queue, taken: SubmitResult, notes: Sequence[str]) -> S
 
 def _describe(queue: Queue, job: QueuedJob, *, explain: bool) -> TakenJob:
     why = explain_briefly(queue, job) if explain else ""
+    if explain and not why:
+        # The worker has taken it since it was read.
+        (job,) = queue.find([f"{job.group}/{job.name}"])
     return TakenJob(job.id, job.label, job.state, job.sha256, job.note, why)
 
 
@@ -157,15 +161,21 @@ def commit_jobs(
             return replace(there, started=start_worker(queue, notes))
         name = environment.store_environment(environ, directory=queue.directory)
         submission = replace(submission, environment=name)
-        before = {group: sum(numbers.values()) for group, numbers in queue.counts().items()}
         if not wishes.named and submission.kind is GroupKind.PLAIN:
             submission = _make_unique(queue, submission)
         check_neighbours(queue, submission, shared=wishes.shared)
+        cancelled = {job.name for job in queue.jobs(group=submission.group, states=(JobState.CANCELLED,))}
+        first_new = queue.next_id()
         ids = queue.submit(submission)
-        added = sum(queue.counts().get(submission.group, {}).values()) - before.get(submission.group, 0)
+    pairs = zip(submission.jobs, ids, strict=True)
+    replaced = [job.name for job, job_id in pairs if job_id >= first_new and job.name in cancelled]
+    if replaced:
+        notes.append(
+            f"in place of what was cancelled and never started, also for what waits for it: {name_labels(replaced)}"
+        )
     started = start_worker(queue, notes)
     jobs = _look_up(queue, submission, ids)
-    return SubmitResult(submission.group, jobs, len(submission.jobs) - added, started)
+    return SubmitResult(submission.group, jobs, sum(job_id < first_new for job_id in ids), started)
 
 
 def find_taken(queue: Queue, submission: Submission, wishes: SubmitOptions) -> SubmitResult | None:

@@ -234,26 +234,39 @@ def check_neighbours(queue: Queue, submission: Submission, *, shared: Sequence[s
         theirs = merge_job(stored, stored.jobs[0])
         for name, spec in writing.items():
             found = find_collisions([spec, theirs], [name, f"{other.label} ({other.state.value})"], shared=shared)
-            problems += [f"{words}; or start it afterwards: --after {other.group}/{other.name}" for words in found]
+            # What waits for the cancelled job of this name waits for this one from now on.
+            if found and (submission.group, name) not in _list_awaited(queue, other):
+                problems += [f"{words}; or start it afterwards: --after {other.group}/{other.name}" for words in found]
     raise_problems(problems)
 
 
 def _find_earlier(queue: Queue, submission: Submission) -> set[int]:
     """Ids of open jobs that must be proven done before any of these starts."""
     needs = {need for job in submission.jobs for need in job.needs}
-    todo: list[QueuedJob] = []
+    jobs: list[QueuedJob] = []
     for need in needs:
         # A need without a group is one of the same group.
         word = need if "/" in need else f"{submission.group}/{need}"
         with contextlib.suppress(UsageError):
-            todo += queue.find([word])
-    found: set[int] = set()
+            jobs += queue.find([word])
+    return {job.id for job in _follow_needs(queue, jobs)}
+
+
+def _list_awaited(queue: Queue, job: QueuedJob) -> set[tuple[str, str]]:
+    """Groups and names of what must be proven done before a job starts."""
+    return {(need.group, need.name) for need in _follow_needs(queue, [job])} - {(job.group, job.name)}
+
+
+def _follow_needs(queue: Queue, jobs: Sequence[QueuedJob]) -> list[QueuedJob]:
+    """These jobs, and what they need that is not done, and what that needs."""
+    todo = [*jobs]
+    found: dict[int, QueuedJob] = {}
     while todo:
         job = todo.pop()
         if job.id not in found:
-            found.add(job.id)
+            found[job.id] = job
             todo += queue.needs_of(job.id) if job.open_needs else ()
-    return found
+    return [*found.values()]
 
 
 def hash_files(spec: JobSpec, jobs: Sequence[NewJob]) -> dict[str, str]:

@@ -52,11 +52,11 @@ def find_cost(queue: Queue, job: QueuedJob) -> JobCost:
 
 
 def estimate_jobs(
-    queue: Queue, counts: Mapping[JobState, int], active: Sequence[QueuedJob], parallel: int | None = None
+    queue: Queue, counts: Mapping[JobState, int], active: Sequence[QueuedJob], times: Sequence[float] = ()
 ) -> Estimate | None:
     """How long until all jobs of `counts` have ended, as many at a time as now; None where nothing is known.
 
-    One waiting or running job stands for all of them.
+    One waiting or running job stands for all of them. `times` are those before which one of them does not start.
     """
     waiting = sum(number for state, number in counts.items() if state in WAITING_STATES)
     if not active:
@@ -67,5 +67,6 @@ def estimate_jobs(
     lefts = [left for job in active if (left := cost.left(job, now)) is not None]
     if cost.seconds is None or len(lefts) < len(active):
         return None
-    seconds = estimate_rest(waiting, lefts, cost.seconds, parallel or len(active))
+    ready = [moment - now for moment in times if moment > now]
+    seconds = estimate_rest(waiting, lefts, cost.seconds, len(active), ready)
     return None if seconds is None else Estimate(seconds, cost.samples, stated=not cost.samples)

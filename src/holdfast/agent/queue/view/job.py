@@ -10,6 +10,7 @@ from holdfast.agent.queue.open import describe_absence, list_notices, look_at_qu
 from holdfast.agent.view.runs.row import read_row
 from holdfast.core.queue.choose import WaitKind, WaitReason
 from holdfast.core.queue.words import count_jobs
+from holdfast.host.clock import parse_utc
 from holdfast.model.errors import UsageError
 from holdfast.model.queue import ACTIVE_STATES, WAITING_STATES, QueuedJob
 from holdfast.model.record import record
@@ -42,7 +43,8 @@ class JobView:
     says in a line each who has a card, and who stands in line for one: for a job that wants cards and is not over.
     `spec` is its resolved `JobSpec`, encoded. `worker_problem`: why no worker looks after it now (empty: one does).
     `condition` is how its run stands, None without one: a job whose run stands in line for cards is ``waiting``.
-    `run_gone`: the run's directory is not there any more, so nothing can be shown of it.
+    `run_gone`: the run's directory is not there any more, so nothing can be shown of it. `began_at` is when the job
+    of an active run began itself (epoch seconds), which may be long after its run was made; None: not yet.
     """
 
     job: QueuedJob
@@ -60,6 +62,7 @@ class JobView:
     notes: tuple[str, ...]
     condition: str | None = None
     run_gone: bool = False
+    began_at: float | None = None
 
 
 def show_job(word: str) -> JobView:
@@ -79,6 +82,9 @@ def _look(queue: Queue, job: QueuedJob) -> JobView:
     active = queue.active()
     situation = read_situation(queue, active)
     before = count_before(queue, job)
+    if before is None:
+        # The worker has taken it since it was read.
+        (job,), before = queue.find([f"{job.group}/{job.name}"]), 0
     row = read_row(job.runs_root, job.run_id) if job.run_id is not None and job.state in ACTIVE_STATES else None
     box = _read_box(job)
     in_line = row is not None and row.condition == "waiting"
@@ -105,6 +111,7 @@ def _look(queue: Queue, job: QueuedJob) -> JobView:
         notes=tuple(list_notices(queue)),
         condition=None if row is None else row.condition,
         run_gone=job.run_dir is not None and not os.path.lexists(job.run_dir),
+        began_at=None if row is None or not row.started_at else parse_utc(row.started_at),
     )
 
 

@@ -48,20 +48,41 @@ def estimate_job(
         return costs[key]
 
     now = situation.now
-    needs = queue.needs_of(job.id) if job.state is JobState.BLOCKED else ()
-    if any(need.state not in {JobState.QUEUED, *ACTIVE_STATES} for need in needs):
+    chain = _read_chain(queue, job)
+    if any(_is_stuck(need, situation) for needs in chain.values() for need in needs):
         return JobEstimate(None, None, "what it needs does not go on by itself now")
     running = [JobLoad(str(one.id), one.group, one.cards, one.slots, cost_of(one).left(one, now)) for one in active]
-    # Other blocked jobs start any time or never: they are left out.
+    # Blocked jobs that it does not need start any time or never: they are left out.
     waiting = [
         other
         for other in queue.jobs(states=(JobState.QUEUED, JobState.BLOCKED), limit=MOST_PLANNED)
-        if other.state is JobState.QUEUED or other.id == job.id
+        if other.state is JobState.QUEUED or other.id in chain
     ]
-    loads = [_load(other, cost_of(other), now, needs if other.id == job.id else ()) for other in waiting]
+    loads = [_load(other, cost_of(other), now, chain.get(other.id, ())) for other in waiting]
     room = Capacity(_count_cards(box, active), situation.cpu_slots, _limits(situation))
     span = forecast_jobs(running, loads, room).get(str(job.id), JobSpan(None, None))
     return JobEstimate(span.start_s, span.end_s, _describe_basis(cost_of(job)))
+
+
+def _read_chain(queue: Queue, job: QueuedJob) -> dict[int, tuple[QueuedJob, ...]]:
+    """What a blocked job needs, and what each blocked one of these needs, by its id."""
+    chain: dict[int, tuple[QueuedJob, ...]] = {}
+    left = [job]
+    while left and len(chain) < MOST_PLANNED:
+        one = left.pop()
+        if one.state is JobState.BLOCKED and one.id not in chain:
+            chain[one.id] = queue.needs_of(one.id)
+            left += chain[one.id]
+    return chain
+
+
+def _is_stuck(need: QueuedJob, situation: QueueState) -> bool:
+    """Whether only a person lets a job that is needed go on."""
+    if need.state in ACTIVE_STATES:
+        return False
+    group = situation.groups.get(need.group)
+    stopped = group is not None and (group.paused or bool(group.held))
+    return stopped or need.state not in {JobState.QUEUED, JobState.BLOCKED}
 
 
 def _describe_basis(cost: JobCost) -> str:

@@ -204,7 +204,7 @@ def _describe_group(
     queue: Queue, group: JobGroup, numbers: Mapping[JobState, int], active: Sequence[QueuedJob]
 ) -> GroupLine:
     own = [job for job in active if job.group == group.name]
-    estimate = estimate_jobs(queue, numbers, own) if own else None
+    estimate = estimate_jobs(queue, numbers, own, queue.start_times(group.name)) if own else None
     return GroupLine(
         name=group.name,
         kind=group.kind,

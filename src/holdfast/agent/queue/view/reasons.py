@@ -61,13 +61,14 @@ def explain_job(queue: Queue, job: QueuedJob, situation: QueueState, *, behind: 
 
 
 def explain_briefly(queue: Queue, job: QueuedJob) -> str:
-    """The first reason in words, and the command that takes it away; for a job that is next, that it starts."""
+    """The first reason in words, and the command that takes it away; for a job that is next, that it starts.
+
+    Empty for one that waits no more, which the worker may have taken meanwhile.
+    """
     situation = read_situation(queue, queue.active())
     behind = count_before(queue, job)
-    reasons = explain_job(queue, job, situation, behind=behind)
-    if not reasons:
-        return job.state.value
-    return summarise_reasons(reasons)
+    reasons = () if behind is None else explain_job(queue, job, situation, behind=behind)
+    return summarise_reasons(reasons) if reasons else ""
 
 
 def summarise_reasons(reasons: Sequence[WaitReason]) -> str:
@@ -91,9 +92,12 @@ def explain_each(queue: Queue, jobs: Sequence[QueuedJob]) -> dict[int, str]:
     return {number: summarise_reasons(reasons) for number, reasons in found.items() if reasons}
 
 
-def count_before(queue: Queue, job: QueuedJob) -> int:
-    """How many jobs of its kind that may start come before a queued one."""
-    return _count_before_each(queue).get(job.id, MANY) if job.state is JobState.QUEUED else 0
+def count_before(queue: Queue, job: QueuedJob) -> int | None:
+    """How many jobs of its kind that may start come before a queued one; None where it is queued no more."""
+    if job.state is not JobState.QUEUED:
+        return 0
+    before = _count_before_each(queue)
+    return before.get(job.id, None if len(before) < MANY else MANY)
 
 
 def _count_before_each(queue: Queue) -> dict[int, int]:

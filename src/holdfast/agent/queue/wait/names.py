@@ -224,7 +224,9 @@ def _find_run(name: str, not_a_job: UsageError, find_run: Callable[[str], str]) 
 
 
 def _estimate(queue: Queue, roster: AwaitedJobs, seen: WaitState) -> str:
-    estimate = estimate_jobs(queue, seen.counts, [job for job in queue.active() if roster.holds(job)])
+    groups = (None,) if roster.everything else roster.groups
+    times = [moment for group in groups for moment in queue.start_times(group)]
+    estimate = estimate_jobs(queue, seen.counts, [job for job in queue.active() if roster.holds(job)], times)
     return "" if estimate is None else estimate.words
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
@@ -9,7 +10,10 @@ from typing import TYPE_CHECKING
 from holdfast.agent.view.observe import read_events
 from holdfast.agent.view.run_view import RunReach
 from holdfast.core.messages.admission import SAME
+from holdfast.host.files import fallback
 from holdfast.host.process.processes import is_alive
+from holdfast.model import wire
+from holdfast.model.finding import Finding, Level
 
 if TYPE_CHECKING:
     from holdfast.agent.view.run_view import RunView
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
 MOST = 5
 SUPPRESSED = "suppressed"
 ENDED = "ended"
+NOTIFY = "notify"
+"""The check of ways (`agent.checks.environment`)."""
 TOLD_WITHIN_S = 3.0
 """How long whoever followed a run waits for what became of its last message."""
 LOOK_S = 0.05
@@ -44,6 +50,18 @@ def list_undelivered(view: RunView, events: Iterable[Mapping[str, object]]) -> t
     if _was_cut_off(view, events):
         lines.append(f"{ENDED}: not delivered: {CUT_OFF}")
     return tuple(lines)
+
+
+def list_unreachable(run_dir: str, attempt: int) -> tuple[str, ...]:
+    """A line for each way by which nobody can be told, as the checks before the start have seen it."""
+    run_id, path = os.path.basename(run_dir), f"{wire.attempt_dir(run_dir, attempt)}/{wire.PREFLIGHT}"
+    try:
+        values = wire.parse_object(fallback.read(run_id, attempt, path), path)["findings"]
+        found = [wire.decode(Finding, value) for value in values]
+    except (OSError, KeyError, TypeError, wire.WireError):
+        return ()
+    wrong = [item for item in found if item.id == NOTIFY and item.level is Level.WARN]
+    return tuple(f"warning: {NOTIFY}: {item.subject}: {item.evidence}; {item.remedy}" for item in wrong[:MOST])
 
 
 def find_untold(view: RunView) -> str:

@@ -19,6 +19,6 @@ def command(*, key: str, values: tuple[str, ...]) -> int:
     A key is written as in a job file (gpu.wait) or as its option (wait). What else is in the file stays as it is.
     """
     found = find_key(key)
-    path = set_default(found, values)
-    note(f"{found.path} = {' '.join(values)} in {path}; it holds for jobs that are started from now on")
+    stated = set_default(found, values)
+    note(f"{stated.key} = {stated.text} in {stated.where}; it holds for jobs that are started from now on")
     return 0

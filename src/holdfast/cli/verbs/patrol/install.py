@@ -7,7 +7,7 @@ import click
 from holdfast.agent.patrol.report import install_entry, plan_entry
 from holdfast.cli.consent import confirm_entry
 from holdfast.cli.duration_option import parse_duration_option
-from holdfast.cli.job.notify_option import check_words, read_ways
+from holdfast.cli.job.notify_option import read_ways, read_words
 from holdfast.cli.render import note, print_record
 
 from . import VERBS
@@ -31,7 +31,7 @@ def command(*, every: str, clock: str | None, notify_command: str | None, yes: b
     never :00 or :30. An entry of an earlier install is replaced. Without --notify-command
     whoever your own defaults name is told (`holdfast config ls`).
     """
-    check_words(notify_command)
+    notify_command = read_words(notify_command)
     every_s = parse_duration_option(every, "--every")
     assert every_s is not None
     by_config = notify_command is None and read_ways() is not None

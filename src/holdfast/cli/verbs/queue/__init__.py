@@ -27,7 +27,7 @@ VERBS = {
     "check": "Hold the roster against what is on disk.",
     "clear": "Take closed groups out of the list.",
     "drain": "Let what runs end, start nothing new.",
-    "edit": "Change priority, time or limits.",
+    "edit": "Change priority, start time, parallel jobs or hold-after.",
     "install": "Have cron or systemd go on after a reboot.",
     "ls": "List groups, what runs and what waits.",
     "move": "Put a job before or behind others.",

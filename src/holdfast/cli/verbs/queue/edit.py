@@ -1,4 +1,4 @@
-"""``holdfast queue edit``: change priority, time or limits."""
+"""``holdfast queue edit``: change when a job starts, or what holds for a group."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ def command(
     hold_after: int | None,
     as_json: bool,
 ) -> int:
-    """Change what holds for a waiting JOB, or for a group (GROUP/)."""
+    """Change when a waiting JOB starts, or what holds for a group (GROUP/).
+
+    The job itself (its command, cards, limits) is changed by `queue cancel` and another `submit` under its name.
+    """
     values: dict[str, object] = {}
     if priority is not None:
         values["priority"] = priority
