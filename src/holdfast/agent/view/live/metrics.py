@@ -23,6 +23,10 @@ CURVE_POINTS = 60
 SAMPLED_BYTES = 1 << 20
 """A file up to this size is read whole for a curve; of a larger one `CURVE_POINTS` lines are."""
 LONGEST_LINE = 64 * 1024
+LAST_BYTES = 64 * 1024
+"""How much of a file's end is read for the last value of each name."""
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+"""How a row of strict JSON has what is no finite number."""
 
 
 @record
@@ -96,6 +100,19 @@ def parse_row(line: bytes, names: Sequence[str] = ()) -> dict[str, Any]:
     """One logged row; with `names` only these of its values. Empty where it is none."""
     rows, _ = _parse([line])
     return _choose(rows[0], names) if rows else {}
+
+
+def read_last_values(path: str) -> dict[str, Any]:
+    """What stands last in a metrics file of each name, of the rows in its last `LAST_BYTES`; NaN is a value.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    rows, _ = _parse(files.read_last_lines(path, LAST_BYTES))
+    found: dict[str, Any] = {}
+    for row in rows:
+        found.update((name, value) for name, value in row.items() if value is not None)
+    return {name: _NOT_FINITE.get(value, value) if isinstance(value, str) else value for name, value in found.items()}
 
 
 def read_curve(path: str) -> tuple[str, tuple[float, ...]]:
