@@ -85,7 +85,7 @@ def test_a_value_that_was_not_logged_is_refused_with_a_near_one(isolated_environ
     assert (done.code, done.out) == (66, "")
     assert "x1 logged no 'los', and no run is called so; logged is loss, accuracy" in done.err
     assert "did you mean loss?" in done.err
-    assert "did you mean other?" in say("metrics", "x1", "othr").err
+    assert "did you mean other?" in say("metrics", "x1", "others").err
     assert say("metrics", "--json", "x1", "zzz").code == 66
     assert "x1 and other logged no 'zzz'" in say("metrics", "x1", "other", "zzz").err
     # Before anything is logged nobody can know what is misspelt.

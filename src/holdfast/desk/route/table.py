@@ -206,7 +206,10 @@ _ROWS: dict[str, Callable[[], Verb]] = {
     ),
     "wait": lambda: _verb(MERGED, "names:run...", flags="--all -q --quiet --json", options="--timeout"),
     "ls": lambda: _verb(
-        MERGED, flags="-a --all --all-users --here --json", options="-n --limit -s --state --using --runs"
+        MERGED,
+        "names:box...",
+        flags="-a --all --all-users --here --json",
+        options="-n --limit -s --state --since --using --runs",
     ),
     "show": lambda: _verb(ROUTED, "run:run", flags="--diff --env --events --json", options="--attempt --runs"),
     "diagnose": lambda: _verb(
