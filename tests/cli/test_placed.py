@@ -58,7 +58,11 @@ def test_names_and_times_are_compared_at_the_desk(
     assert listed("--on", "gpu1", "*a*") == [f"gpu1:{run_id(3, 'eval')}"]
     assert listed("--since", "2026-11-19", "digits", "-n", "1") == [f"local:{run_id(2)}"]
     assert listed("--since", "1d") == []
-    for word, said in (("evals", "did you mean eval?"), ("gpu1", "holdfast ls --on gpu1"), ("q", "ls --all asks every")):
+    for word, said in (
+        ("evals", "did you mean eval?"),
+        ("gpu1", "holdfast ls --on gpu1"),
+        ("q", "ls --all asks every"),
+    ):
         done = holdfast("ls", word, timeout_s=LONG_S)
         assert (done.code, f"of 3 runs none is called '{word}'" in done.err, said in done.err) == (66, True, True), done
 

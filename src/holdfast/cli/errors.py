@@ -141,8 +141,6 @@ def _from_click(error: Exception) -> UsageError:
     message = " ".join(error.format_message().rstrip(".").split())
     where = context.command_path if context is not None else "holdfast"
     hint = f"`{where} --help` shows what it takes"
-    if where == "holdfast ls" and "extra argument" in message:
-        hint += "; a place is named so: holdfast ls --on PLACE"
     return UsageError(message[:1].lower() + message[1:], hint=hint)
 
 

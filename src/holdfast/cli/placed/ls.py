@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.agent.place.poll import Question, answer_question
-from holdfast.agent.view.runs.listing import RunFilter, check_names, check_states
+from holdfast.agent.view.runs.listing import EVERY, RunFilter, check_names, check_states
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.placed_runs import print_placed_runs
 from holdfast.desk.connect import find_place, open_box
@@ -43,7 +43,7 @@ def list_placed(on: str | None, *, everything: bool, limit: int, chosen: RunFilt
     check_states(chosen.states, [(run.condition, run.ended) for run in found.runs])
     if not silent and len(met) >= found.known:  # else nobody knows what the others are called
         every = all(place.asked for place in found.places)
-        hint = "holdfast ls lists all" if every else "holdfast ls --all asks every place"
+        hint = EVERY if every else "holdfast ls --all asks every place"
         check_names(chosen.names, met, places=[place.name for place in places], hint=hint)
     if found.notice:
         note(found.notice)

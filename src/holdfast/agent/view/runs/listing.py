@@ -49,6 +49,7 @@ class RunLine:
     user: str | None = None
 
 
+EVERY = "holdfast ls lists all; a place is named so: holdfast ls --on PLACE"
 Row = TypeVar("Row", IndexRow, RunLine)
 
 
@@ -203,7 +204,7 @@ def check_states(states: Sequence[str], seen: Sequence[tuple[str, bool]]) -> Non
 
 
 def check_names(
-    names: Sequence[str], run_ids: Sequence[str], *, places: Collection[str] = (), hint: str = "holdfast ls lists all"
+    names: Sequence[str], run_ids: Sequence[str], *, places: Collection[str] = (), hint: str = EVERY
 ) -> None:
     """Refuse a name that none of these runs has, and that is no pattern: an empty list looks like an answer.
 
