@@ -30,6 +30,8 @@ FIRST_ROWS = 10
 """Rows that are shown before those that come."""
 MOST_RUNS = 16
 MOST_OFFERED = 20
+MOST_COMPARED, LONGEST_NAME = 1000, 100
+"""Names that are looked at for a near one, and how long one may be."""
 EPILOG = """\b
 holdfast metrics digits                 each value: first, last, lowest, highest, its curve
 holdfast metrics digits loss -n 20      the last 20 rows of one
@@ -123,14 +125,15 @@ def _list_refusals(
     """Of each word that is no run an error, where none of these runs logged it; none before anything was logged."""
     names = list(dict.fromkeys(name for known in logged.values() for name in known))
     whose = " and ".join(logged) if len(logged) < 3 else f"the {len(logged)} runs"
-    shown = ", ".join(names[:MOST_OFFERED]) + (", ..." if len(names) > MOST_OFFERED else "")
+    offered = [name for name in names[:MOST_COMPARED] if len(name) <= LONGEST_NAME]  # anybody may have written them
+    shown = ", ".join(offered[:MOST_OFFERED]) + (", ..." if len(names) > MOST_OFFERED else "")
     for word, error in problems.items():
         if not names or word in names:
             continue
         if not isinstance(error, NoSuchRun):
             yield error
             continue
-        near = find_near(word, names)
+        near = find_near(word, offered)
         hint = f"did you mean {near}?" if near else error.hint if error.hint.startswith("did you mean") else ""
         yield NoSuchName(f"{whose} logged no {word!r}, and no run is called so; logged is {shown}", hint=hint)
 
