@@ -39,7 +39,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "show --diff": (f"{AGENT}.view.page.dossier:CodeDiff",),
     "diagnose": (f"{AGENT}.view.page.diagnosis:DiagnosisReport",),
     "logs": (f"{AGENT}.view.live.logs:Logs", "holdfast.cli.verbs.logs:ManyLogs"),
-    "metrics": (f"{AGENT}.view.live.metrics:Metrics",),
+    "metrics": (f"{AGENT}.view.live.metrics:Metrics", f"{AGENT}.view.live.metrics:ManyMetrics"),
     **dict.fromkeys(
         ("wait", "submit --wait", "sweep submit --wait"),
         (f"{AGENT}.queue.wait.names:Waited", "holdfast.cli.placed.wait:PlacedWait"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,8 @@ import pytest
 from holdfast.agent.control.create import create_run
 from holdfast.agent.view.observe import observe_run
 from holdfast.agent.view.run_view import RunView, recorded_processes
-from holdfast.host.clock import utc_now
+from holdfast.core.moments import format_moment
+from holdfast.host.clock import format_utc, parse_utc, utc_now
 from holdfast.host.process.pidfd import send_signal
 from holdfast.host.process.processes import identify_self
 from holdfast.model import wire
@@ -52,12 +54,13 @@ def test_the_table_of_ended_runs(holdfast: Command, runs: str) -> None:
     make_run(runs, run_id(1), ended())
     make_run(runs, run_id(2, "resnet"), ended(Outcome.FAILED, 3))
     write(f"{runs}/{run_id(3)}", "a file, not a run")
+    start = format_moment(parse_utc("2026-11-20T10:00:03Z"), time.time())
     for _ in range(2):
-        assert holdfast("ls").out == (
-            "RUN                          STATE        TIME  CARDS  STEP  LOSS  EXIT\n"
-            "20261120-100003-digits-0a1b  unreadable      -  -         -     -     -\n"
-            "20261120-100002-resnet-0a1b  failed      5.0 s  -         -     -     3\n"
-            "20261120-100001-digits-0a1b  succeeded   5.0 s  -         -     -     0\n"
+        assert holdfast("ls").out.replace(start, "2026-11-20 10:00") == (
+            "RUN                          STATE       START              TIME  CARDS  STEP  LOSS  EXIT\n"
+            "20261120-100003-digits-0a1b  unreadable  2026-11-20 10:00      -  -         -     -     -\n"
+            "20261120-100002-resnet-0a1b  failed      2026-11-20 10:00  5.0 s  -         -     -     3\n"
+            "20261120-100001-digits-0a1b  succeeded   2026-11-20 10:00  5.0 s  -         -     -     0\n"
         )
 
 
@@ -251,6 +254,45 @@ def test_a_misspelt_state_is_an_error_not_an_empty_list(holdfast: Command, runs:
     assert "no state 'live2'" in done.err
     assert "did you mean live?" in done.err
     assert holdfast("ls", "--state", "running").code == 0
+
+
+def test_names_and_times_select(holdfast: Command, runs: str) -> None:
+    recent = f"{format_utc(time.time() - 86400)[:10].replace('-', '')}-100000-lr-2-0a1b"
+    for made in (run_id(1, "lr-1"), run_id(2), run_id(3, "eval")):
+        make_run(runs, made, ended(), created_at="2026-11-20T10:00:00.000Z")
+
+    def listed(*words: str) -> list[str]:
+        return [row["run_id"] for row in holdfast("ls", "--json", *words).json()["runs"]]
+
+    assert listed("digits") == [run_id(2)]
+    assert listed("lr-*", "20261120-100003") == [run_id(3, "eval"), run_id(1, "lr-1")]
+    assert listed("*") == [run_id(3, "eval"), run_id(2), run_id(1, "lr-1")]
+    assert listed("nobody*") == []
+    os.mkdir(f"{runs}/{recent}")
+    assert listed("--since", "2d") == [recent]
+    assert listed("--since", "2026-11-19") == [recent, run_id(3, "eval"), run_id(2), run_id(1, "lr-1")]
+    assert listed("--since", "2026-11-19", "-s", "succeeded", "lr*", "-n", "1") == [run_id(1, "lr-1")]
+    none = holdfast("ls", "digits", "--since", "1d", "-s", "failed", "-s", "lost")
+    assert "none of 4 runs is failed or lost and is called digits and began since 1d" in none.err
+    more = holdfast("ls", "-n", "1", "--since", "2026-11-19")
+    assert "3 older runs are not shown" in more.err
+
+
+def test_a_name_that_no_run_has_is_an_error_not_an_empty_list(holdfast: Command, runs: str) -> None:
+    make_run(runs, run_id(1), ended())
+    done = holdfast("ls", "digit")
+    assert (done.code, done.out) == (66, "")
+    assert "of 1 run none is called 'digit'" in done.err
+    assert "did you mean digits?" in done.err
+    assert "holdfast ls --on gpu1 digits" in holdfast("ls", "gpu1:digits").err
+    for words, said in (
+        (("--since", "soon"), "is no time"),
+        (("--since", "7"), "of what"),
+        (("--since", "2126-01-01"), "comes yet"),
+        (("--using", "/", "--since", "7d"), "--using is about all live runs"),
+    ):
+        done = holdfast("ls", *words)
+        assert (done.code, said in done.err) == (64, True), done
 
 
 def test_a_directory_of_runs_that_cannot_be_read_is_not_empty(holdfast: Command, tmp_path: Path) -> None:

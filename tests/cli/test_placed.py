@@ -40,6 +40,37 @@ def list_fresh(holdfast: Command) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+def test_names_and_times_are_compared_at_the_desk(
+    places: Callable[..., Path], holdfast: Command, isolated_environment: dict[str, str]
+) -> None:
+    top = places()
+    make_run(str(top / "gpu1"), run_id(1), ended())
+    make_run(str(top / "gpu1"), run_id(3, "eval"), ended())
+    make_run(isolated_environment["HOLDFAST_RUNS"], run_id(2), ended())
+
+    def listed(*words: str) -> list[str]:
+        return [
+            f"{run['place']}:{run['run_id']}"
+            for run in holdfast("ls", "--json", *words, timeout_s=LONG_S).json()["runs"]
+        ]
+
+    assert listed("digits") == [f"local:{run_id(2)}", f"gpu1:{run_id(1)}"]
+    assert listed("--on", "gpu1", "*a*") == [f"gpu1:{run_id(3, 'eval')}"]
+    assert listed("--since", "2026-11-19", "digits", "-n", "1") == [f"local:{run_id(2)}"]
+    assert listed("--since", "1d") == []
+    for word, said in (
+        ("evals", "did you mean eval?"),
+        ("gpu1", "holdfast ls --on gpu1"),
+        ("q", "ls --all asks every"),
+    ):
+        done = holdfast("ls", word, timeout_s=LONG_S)
+        assert (done.code, f"of 3 runs none is called '{word}'" in done.err, said in done.err) == (66, True, True), done
+
+
+START = r"(\d{4}-\d\d-\d\d )?\d\d:\d\d"
+
+
+@pytest.mark.slow
 @pytest.mark.requirement("MON-19")
 def test_MON_19_one_list_of_all_places_with_the_age_of_what_could_not_be_seen(
     places: Callable[..., Path], holdfast: Command, isolated_environment: dict[str, str], black_hole: str
@@ -51,10 +82,10 @@ def test_MON_19_one_list_of_all_places_with_the_age_of_what_could_not_be_seen(
         holdfast("ls", "--on", "gpu1", timeout_s=LONG_S).out.splitlines()[1].startswith(f"gpu1   {run_id(1)}  running")
     )
     found = holdfast("ls", timeout_s=LONG_S)
-    assert re.sub(r"\d+\.?\d* (s|min)|\d+m\d+s", "T", re.sub(" +", " ", found.out)) == (
-        "PLACE RUN STATE TIME CARDS STEP LOSS EXIT\n"
-        f"local {run_id(2)} succeeded T - - - 0\n"
-        f"gpu1 {run_id(1)} running T - - - -\n"
+    assert re.sub(r"\d+\.?\d* (s|min)|\d+m\d+s", "T", re.sub(START, "B", re.sub(" +", " ", found.out))) == (
+        "PLACE RUN STATE START TIME CARDS STEP LOSS EXIT\n"
+        f"local {run_id(2)} succeeded B T - - - 0\n"
+        f"gpu1 {run_id(1)} running B T - - - -\n"
     )
     assert "gpu7 does not answer (" in found.err
     assert "it has never answered" in found.err

@@ -597,6 +597,53 @@ def test_a_number_that_no_job_has_gets_a_near_one() -> None:
     assert "min nor max" in say("sweep", "show", "s", "--sort", "accuracy:best").err
 
 
+def log(runs: Path, number: int, attempt: int, text: str) -> None:
+    """What a job of `make_results` logged."""
+    directory = runs / f"20261120-104501-job-{number:04x}" / "attempts" / str(attempt)
+    directory.mkdir(exist_ok=True)
+    (directory / "metrics.jsonl").write_text(text)
+
+
+@pytest.mark.usefixtures("shown")
+def test_what_the_script_logged_last_is_a_number_of_its_job(isolated_environment: dict[str, str]) -> None:
+    """The heartbeat has the loss alone; a value that is not logged with each step counts, too."""
+    runs = Path(isolated_environment["HOLDFAST_RUNS"])
+    rows = ['{"step": 1, "time": 1.0, "f1": 0.1, "auc": 0.7}', '{"step": 2, "f1": 0.2, "loss": 9.0, "done": true}']
+    log(runs, 0, 2, "\n".join([*rows, '{"step": 3, "f1"']))
+    log(runs, 1, 1, '{"step": 9, "f1": 0.4}\n')
+    log(runs, 2, 2, '{"step": 5, "f1": "nan"}\nno json\n[1]\n{"f2": 1e999, "f3": 1' + "0" * 30 + "}\n")
+    said = say("sweep", "show", "s", "--sort", "f1:max")
+    assert (said.code, [line.split()[0] for line in said.out.splitlines()[1:4]]) == (0, ["lr=2", "lr=1", "lr=3"])
+    jobs = {job["job"]: job["metrics"] for job in say("sweep", "show", "s", "--json").json()["jobs"]}
+    assert jobs["lr=1"] == {"step": 7, "loss": 0.25, "accuracy": 0.8, "f1": 0.2, "auc": 0.7, "deep.x": 1}
+    assert jobs["lr=2"]["f1"] == 0.4
+    assert jobs["lr=3"] == {"step": 7, "loss": 0.25, "accuracy": 0.99, "f1": "nan", "f2": "inf"}
+    assert say("sweep", "show", "s", "--metrics", "f1").out.splitlines()[1].split()[-1] == "0.2"
+    assert say("sweep", "export", "s", "f1.csv").code == 0
+    assert ",f1" in Path("f1.csv").read_text().splitlines()[0]
+
+
+@pytest.mark.usefixtures("shown")
+def test_a_metrics_file_that_is_none_hurts_no_table(isolated_environment: dict[str, str]) -> None:
+    runs = Path(isolated_environment["HOLDFAST_RUNS"])
+    log(runs, 0, 2, "x" * (3 << 20))
+    log(runs, 1, 2, "{" * 40_000 + "\n" + "[" * 20_000 + "\n\0\n")
+    (runs / "20261120-104501-job-0002" / "attempts" / "2" / "metrics.jsonl").symlink_to("/dev/zero")
+    said = say("sweep", "show", "s", "--sort", "accuracy")
+    assert (said.code, said.err.count("cannot be read")) == (0, 1)
+    assert said.out.splitlines()[1].split()[0] == "lr=2"
+
+
+@pytest.mark.usefixtures("shown")
+def test_the_pace_of_a_job_is_shown_when_it_is_named(isolated_environment: dict[str, str]) -> None:
+    for path in Path(isolated_environment["HOLDFAST_RUNS"]).glob("*/attempts/2/heartbeat.json"):
+        path.write_text('{"step": 7, "planned_steps": 9, "steps_per_s": 2.5, "pause_seconds": 0.1, "loss": 0.25}')
+    said = say("sweep", "show", "s").out
+    assert ("PLANNED_STEPS" in said, "STEPS_PER_S" in said, "PAUSE_SECONDS" in said) == (False, False, False)
+    assert "also: planned_steps, steps_per_s, pause_seconds" in said
+    assert "2.5" in say("sweep", "show", "s", "--metrics", "steps_per_s").out
+
+
 @pytest.mark.parametrize("form", [(), ("--csv",), ("--json",)], ids=" ".join)
 def test_a_number_that_no_job_has_is_refused_in_every_form(
     form: tuple[str, ...], isolated_environment: dict[str, str]

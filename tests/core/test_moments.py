@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.moments import format_moment, parse_moment, show_times
+from holdfast.core.moments import format_moment, parse_moment, parse_past, show_times
 from holdfast.core.reader import READER
 from holdfast.model.errors import UsageError
 
@@ -23,6 +23,19 @@ def test_moments_are_read_as_people_write_them() -> None:
     for wrong in ("25:00", "soon", "+", "2026-13-01", "0001-01-01T00:00", "9999-12-31T23:59-14:00"):
         with pytest.raises(UsageError, match="no time"):
             parse_moment(wrong, NOW)
+
+
+def test_moments_that_have_been_are_read_as_people_write_them() -> None:
+    assert parse_past("7d", NOW) == NOW - 7 * 86400
+    assert parse_past(" 1h30m ", NOW) == NOW - 5400
+    assert parse_past("2026-11-01T08:00Z", NOW) == 1793520000.0
+    assert parse_past("2026-11-01", NOW) == parse_moment("2026-11-01T00:00", NOW)
+    for offset in (-3600, 3600):
+        found = parse_past(format_moment(NOW + offset, NOW)[-5:], NOW)
+        assert NOW - 86400 < found <= NOW
+    for wrong in ("soon", "+2h", "2026-13-01", "5000d", "25:00", "7", "1.5", "2027-01-01", ""):
+        with pytest.raises(UsageError, match="--since"):
+            parse_past(wrong, NOW)
 
 
 def test_a_moment_without_a_date_in_this_zone_can_be_shown() -> None:

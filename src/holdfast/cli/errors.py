@@ -149,8 +149,6 @@ def _from_click(error: Exception) -> UsageError:
     hint = f"`{where} --help` shows what it takes"
     if "extra argument" in message:
         hint += "; a value with a space in it is one word in quotes"
-    if where == "holdfast ls" and "extra argument" in message:
-        hint += "; a place is named so: holdfast ls --on PLACE"
     if where == "holdfast queue edit" and isinstance(error, click.NoSuchOption) and not error.possibilities:
         hint += "; to change the job: holdfast queue cancel JOB, then holdfast submit --name JOB with all it is to have"
     return UsageError(message[:1].lower() + message[1:], hint=hint)

@@ -25,6 +25,7 @@ _LAST = 253_370_764_800.0
 _CLOCK = compile_later(r"(\d{1,2}):(\d\d)", re.ASCII)
 _STAMP = compile_later(r"\b(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z", re.ASCII)
 _ZONE = compile_later(r"([A-Za-z0-9._+-]+(?:/[A-Za-z0-9._+-]+){0,2})? ([+-])(\d\d)(\d\d)", re.ASCII)
+PAST = "write it like 7d, 12h, 22:00 or 2026-11-01"
 HINT = "write it like 22:00, +2h, 2026-11-21T08:00 (your time) or 2026-11-21T08:00Z"
 
 
@@ -65,20 +66,51 @@ def parse_moment(text: str, now: float, *, option: str = "--not-before") -> floa
     return moment
 
 
+def parse_past(text: str, now: float, *, option: str = "--since") -> float:
+    """Epoch seconds of a moment that has been: a span before now (``7d``), a clock time's last occurrence, or a date.
+
+    Raises:
+        UsageError: it is none of these, or comes yet.
+    """
+    cleaned = text.strip()
+    if cleaned.replace(".", "", 1).isdigit():
+        # Elsewhere a bare number is seconds; here that would be nearly nothing.
+        raise UsageError(f"{option} {cleaned[:60]}: of what", hint="write it like 36h or 7d; seconds are 90s")
+    try:
+        return now - parse_duration(cleaned)
+    except ValueError:
+        pass
+    try:
+        if (match := _CLOCK.fullmatch(cleaned)) is not None:
+            return _find_occurrence(int(match[1]), int(match[2]), now, past=True)
+        moment = _read_date(cleaned)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"{option}: {text[:60]!r} is no time: {error}", hint=PAST) from error
+    if moment > now:
+        raise UsageError(f"{option}: {text[:60]} comes yet", hint=PAST)
+    return moment
+
+
 def _read(text: str, now: float) -> float:
     if text.startswith("+"):
         return now + parse_duration(text[1:])
     if (match := _CLOCK.fullmatch(text)) is not None:
-        return _next_occurrence(int(match[1]), int(match[2]), now)
+        return _find_occurrence(int(match[1]), int(match[2]), now, past=False)
+    return _read_date(text)
+
+
+def _read_date(text: str) -> float:
     # fromisoformat of Python 3.10 does not know the letter.
     found = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
     return (found if found.tzinfo is not None else found.replace(tzinfo=find_zone())).timestamp()
 
 
-def _next_occurrence(hour: int, minute: int, now: float) -> float:
-    here = at_zone(now)
-    then = here.replace(hour=hour, minute=minute, second=0, microsecond=0)
-    if then.timestamp() <= now:
+def _find_occurrence(hour: int, minute: int, now: float, *, past: bool) -> float:
+    """The last or the next time that a clock shows this."""
+    then = at_zone(now).replace(hour=hour, minute=minute, second=0, microsecond=0)
+    if past and then.timestamp() > now:
+        then -= timedelta(days=1)
+    elif not past and then.timestamp() <= now:
         then += timedelta(days=1)
     return then.timestamp()
 

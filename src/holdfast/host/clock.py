@@ -59,6 +59,17 @@ def find_age(text: object, now_s: float | None = None) -> float | None:
         return None
 
 
+def find_begin(run_id: str, *moments: str | None) -> float | None:
+    """Epoch seconds of the first of these moments that is one, else of when the run was made, by its id."""
+    made = f"{run_id[:4]}-{run_id[4:6]}-{run_id[6:8]}T{run_id[9:11]}:{run_id[11:13]}:{run_id[13:15]}Z"
+    for text in (*moments, made):
+        try:
+            return parse_utc(text if isinstance(text, str) else "")
+        except ValueError:
+            continue
+    return None
+
+
 def epoch_s() -> float:
     """Seconds since 1970 by the wall clock."""
     return time.time()

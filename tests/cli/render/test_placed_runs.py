@@ -57,7 +57,7 @@ RUNS = [
 
 def test_the_age_of_what_was_not_seen_now() -> None:
     rows = describe_runs(RUNS, NOW_S)
-    columns = choose_columns(COLUMNS, rows, find_empty(rows), None)
+    columns = choose_columns(COLUMNS, rows, [*find_empty(rows), "start"], None)
     lines = format_table(columns, [[row[name] or "-" for name in columns] for row in rows], right=(3, 5, 6, 7, 8))
     assert lines == [
         "PLACE  RUN                            STATE                   TIME  CARDS  STEP       LOSS  EXIT     SEEN",
@@ -81,7 +81,7 @@ def test_80_columns_hold_place_id_state_and_age() -> None:
 def test_no_column_for_what_is_the_same_everywhere() -> None:
     rows = describe_runs([RUNS[0]], NOW_S)
     columns = choose_columns(COLUMNS, rows, find_empty(rows), None)
-    assert columns == ["run", "state", "time", "cards", "step", "loss", "exit"]
+    assert columns == ["run", "state", "start", "time", "cards", "step", "loss", "exit"]
 
 
 @pytest.mark.parametrize(

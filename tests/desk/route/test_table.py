@@ -69,7 +69,7 @@ def test_what_completes_runs_is_a_run_in_the_table() -> None:
         for parameter in command.params:
             if isinstance(parameter, click.Argument):
                 names_runs = "RUN" in (parameter.metavar or "") or parameter.name == "run"
-                if names_runs != (dict(VERBS[name].arguments)[str(parameter.name)] is Side.RUN):
+                if names_runs != (dict(VERBS[name].arguments)[str(parameter.name)] in (Side.RUN, Side.BESIDE)):
                     wrong.append(f"{name} {parameter.name}")
     assert wrong == []
 

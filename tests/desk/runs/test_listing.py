@@ -225,7 +225,7 @@ def test_shown_hidden_and_known_add_up_whatever_the_limit(
     assert len(made.asked["idle"]) == times
     assert count(2, named=True) == (3, 12, 12)
     assert count(1, everything=True) == (2, 16, 16)
-    assert count(1, everything=True, keep=lambda condition, **_: condition == "failed") == (1, 5, 16)
+    assert count(1, everything=True, keep=lambda _, condition, **__: condition == "failed") == (1, 5, 16)
     made.answers["busy"] = Unreachable("no route")
     assert count(2) == (3, 16, 16)
     registry.forget("idle", [run_id(34)])
@@ -248,9 +248,25 @@ def test_a_run_that_is_not_there_any_more_hides_none_that_is(boxes: Callable[...
 def test_states_select_among_fresh_and_old(boxes: Callable[..., Boxes]) -> None:
     saw("idle", over(1), over(2, condition="failed", exit_code=1))
     made = boxes(idle=answer(), busy=answer(row(3), over(4)))
-    found = look(made, keep=lambda condition, *, ended, failure: condition == "failed" and ended and not failure)
+    found = look(
+        made, keep=lambda _, condition, *, ended, failure, moments: condition == "failed" and ended and not failure
+    )
     assert [(run.place, run.run_id) for run in found.runs] == [("idle", run_id(2))]
     assert (found.total, found.known) == (1, 4)
+
+
+def test_names_and_times_select_at_every_place_whatever_the_limit(boxes: Callable[..., Boxes]) -> None:
+    saw("idle", over(1), over(2))
+    made = boxes(idle=answer(), busy=answer(row(3), over(4)))
+    met = []
+
+    def keep(run_id: str, _: str, *, moments: tuple[str | None, ...], **__: object) -> bool:
+        met.append((run_id, any(moments)))
+        return run_id.startswith("20261120-100002") or run_id == globals()["run_id"](4)
+
+    found = look(made, keep=keep, limit=1)
+    assert sorted(met) == [(run_id(number), True) for number in (1, 2, 3, 4)]
+    assert (len(found.runs), found.total, found.known) == (1, 2, 4)
 
 
 def test_two_desks_see_the_same(boxes: Callable[..., Boxes], monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

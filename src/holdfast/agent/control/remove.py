@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.kept_environment import ENDING, drop_environment
 from holdfast.agent.view import observe
 from holdfast.agent.view.find import find_run
-from holdfast.agent.view.runs.listing import read_runs
+from holdfast.agent.view.runs.listing import RunFilter, read_runs
 from holdfast.agent.view.runs.roots import list_roots
 from holdfast.host import clock
 from holdfast.host.contain.create import find_group
@@ -126,7 +126,7 @@ def find_ended(states: Sequence[str], older_s: float | None, runs: str | None) -
     Raises:
         UsageError: there is no such state, or it is that of runs that have not ended.
     """
-    found = read_runs(runs, default_root(), states, None).runs
+    found = read_runs(runs, default_root(), RunFilter(tuple(states)), None).runs
     live = [line for line in found if not line.ended]
     if states and live:
         names = ", ".join(sorted({line.condition for line in live}))

@@ -6,18 +6,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.core.run.progress import OWN_NAMES, thin_out
+from holdfast.core.run.progress import OWN_NAMES, spread_out, thin_out
 from holdfast.model.units import format_count, format_duration
 
 from . import clean, note, pairs, table
 
 if TYPE_CHECKING:
-    from holdfast.agent.view.live.metrics import Metrics
+    from holdfast.agent.view.live.metrics import Metrics, MetricSeries
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LETTERS = "_.-=+*#@"
 """Of an output that has no such blocks."""
 CURVE_CHARS = 30
+COLUMNS = ("first", "last", "lowest", "highest", "step", "curve")
 
 
 def print_metrics(found: Metrics) -> None:
@@ -26,22 +27,43 @@ def print_metrics(found: Metrics) -> None:
     if not found.series:
         note("it has logged no values: a script does so with `run.log(loss=...)` of holdfast.training")
         return
-    rows = [
-        (
-            one.name,
-            *(None if value is None else f"{value:.6g}" for value in (one.first, one.last, one.lowest, one.highest)),
-            one.last_step,
-            draw_curve(one.curve) or None,
-        )
-        for one in found.series
-    ]
-    table(("name", "first", "last", "lowest", "highest", "step", "curve"), rows, right=(1, 2, 3, 4, 5))
+    rows = [(one.name, *_describe(one), draw_curve(one.curve) or None) for one in found.series]
+    table(("name", *COLUMNS), rows, right=(1, 2, 3, 4, 5))
+    _note_faults(found, "")
+
+
+def print_comparison(found: Sequence[Metrics], labels: Sequence[str]) -> None:
+    """The same value of several runs in rows below each other; their curves have one axis of steps and of values."""
+    rows = []
+    for name in dict.fromkeys(one.name for metrics in found for one in metrics.series):
+        courses = [
+            (label, one)
+            for label, metrics in zip(labels, found, strict=True)
+            for one in metrics.series
+            if one.name == name
+        ]
+        curves = draw_curves([one for _, one in courses])
+        rows += [(name, label, *_describe(one), curve) for (label, one), curve in zip(courses, curves, strict=True)]
+    if rows:
+        table(("name", "run", *COLUMNS), rows, right=(2, 3, 4, 5, 6))
+    for label, metrics in zip(labels, found, strict=True):
+        if not metrics.series:
+            note(f"{label} has logged none of these")
+        _note_faults(metrics, f"{label}: ")
+
+
+def _describe(one: MetricSeries) -> tuple[str | int | None, ...]:
+    numbers = (one.first, one.last, one.lowest, one.highest)
+    return *(None if value is None else f"{value:.6g}" for value in numbers), one.last_step
+
+
+def _note_faults(found: Metrics, whose: str) -> None:
     for one in found.series:
         if one.nonfinite:
             what = "is no finite number" if one.nonfinite == 1 else "are no finite numbers"
-            note(f"{one.name}: {one.nonfinite} of {format_count(one.count, 'value')} {what}")
+            note(f"{whose}{one.name}: {one.nonfinite} of {format_count(one.count, 'value')} {what}")
     if found.unread:
-        note(f"{format_count(found.unread, 'line')} could not be read")
+        note(f"{whose}{format_count(found.unread, 'line')} could not be read")
 
 
 def print_last_rows(found: Metrics, lines: int) -> None:
@@ -81,13 +103,27 @@ def say_progress(step: object, planned: object, pace: object, left_s: float | No
 def draw_curve(values: Sequence[float], width: int = CURVE_CHARS) -> str:
     """The course of a value in one line, from its lowest to its highest."""
     points = thin_out(values, width)
-    if len(points) < 2:
-        return ""
+    return _draw(points, min(points), max(points)) if len(points) > 1 else ""
+
+
+def draw_curves(found: Sequence[MetricSeries], width: int = CURVE_CHARS) -> list[str | None]:
+    """As `draw_curve`, of one value of several runs: all from the first step to the last, and to one scale."""
+    steps = [step for one in found for step in one.curve_steps]
+    values = [value for one in found for value in one.curve]
+    if len(set(steps)) < 2:
+        return [None for _ in found]
+    laid = [
+        spread_out(list(zip(one.curve_steps, one.curve, strict=True)), min(steps), max(steps), width) for one in found
+    ]
+    return [_draw(cells, min(values), max(values)).rstrip() or None for cells in laid]
+
+
+def _draw(values: Sequence[float | None], low: float, high: float) -> str:
     marks = BLOCKS if "utf" in (sys.stdout.encoding or "").lower() else LETTERS
-    low, high = min(points), max(points)
     # Halves: the difference of two values may be more than a float holds.
     span = (high / 2 - low / 2) or 1.0
-    return "".join(marks[min(len(marks) - 1, int((value / 2 - low / 2) / span * len(marks)))] for value in points)
+    at = [None if value is None else int((value / 2 - low / 2) / span * len(marks)) for value in values]
+    return "".join(" " if place is None else marks[max(0, min(len(marks) - 1, place))] for place in at)
 
 
 def _show(value: object) -> str | None:

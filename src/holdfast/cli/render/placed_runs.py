@@ -12,19 +12,20 @@ from holdfast.model.sighting import Reach
 from holdfast.model.units import format_count, format_duration
 
 from . import note
-from .runs import describe_step, print_columns
+from .runs import describe_begin, describe_step, print_columns
 
 if TYPE_CHECKING:
+    from holdfast.agent.view.runs.listing import RunFilter
     from holdfast.desk.runs.listing import PlacedRun, PlacedRuns, PlaceState
 
-COLUMNS = ("place", "run", "state", "time", "left", "cards", "step", "loss", "exit", "seen")
+COLUMNS = ("place", "run", "state", "start", "time", "left", "cards", "step", "loss", "exit", "seen")
 LONGEST_REASON = 200
 MOST_TOLD = 5
 OWN_LIMITS = frozenset({"limit", "too_late"})
 """Classes of failures that say no more than their words do."""
 
 
-def print_placed_runs(found: PlacedRuns, states: Sequence[str]) -> None:
+def print_placed_runs(found: PlacedRuns, wanted: RunFilter) -> None:
     """A row for each run; in notes what is not shown, and the places that do not answer."""
     now_s = time.time()
     if found.runs:
@@ -33,7 +34,7 @@ def print_placed_runs(found: PlacedRuns, states: Sequence[str]) -> None:
     if len(found.runs) < found.total:
         note(f"{found.total - len(found.runs)} older runs are not shown; --all shows them")
     elif not found.runs:
-        none = f"none of {format_count(found.known, 'run')} is {' or '.join(states)}"
+        none = f"none of {format_count(found.known, 'run')} {wanted.describe()}"
         note(none if found.known else "no runs are known here or elsewhere; holdfast run starts one")
     for run in [run for run in found.runs if run.condition == REFUSED][:MOST_TOLD]:
         note(f"{run.place}:{run.run_id} was refused there and is no run: {run.reason}")
@@ -98,6 +99,7 @@ def _describe(run: PlacedRun, now_s: float) -> dict[str, str | None]:
         "place": run.place,
         "run": run.run_id,
         "state": condition,
+        "start": describe_begin(run, now_s),
         "time": None if run.elapsed_s is None else format_duration(run.elapsed_s),
         "left": None if run.left_s is None else format_duration(run.left_s),
         "cards": run.cards or None,

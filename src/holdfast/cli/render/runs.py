@@ -8,24 +8,27 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from holdfast.core.moments import format_moment
+from holdfast.host.clock import find_begin
 from holdfast.model.units import format_count, format_duration
 
 from . import is_terminal, note, table, terminal_width
 from .layout import measure
 
 if TYPE_CHECKING:
-    from holdfast.agent.view.runs.listing import LiveUsers, RunLine, RunList
+    from holdfast.agent.view.runs.listing import LiveUsers, RunFilter, RunLine, RunList
+    from holdfast.desk.runs.listing import PlacedRun
 
 
-COLUMNS = ("user", "run", "state", "time", "left", "cards", "step", "loss", "exit")
+COLUMNS = ("user", "run", "state", "start", "time", "left", "cards", "step", "loss", "exit")
 OPTIONAL = frozenset({"user", "left"})
 """Shown where a run of the list has it."""
 RIGHT = frozenset({"time", "left", "step", "loss", "exit", "seen"})
-SPARED = ("loss", "cards", "step", "exit", "left")
+SPARED = ("start", "loss", "cards", "step", "exit", "left")
 """Left out in this order where a terminal is too narrow; `holdfast show` and ``--json`` have them."""
 
 
-def print_runs(found: RunList, states: Sequence[str]) -> None:
+def print_runs(found: RunList, wanted: RunFilter) -> None:
     """A row for each run; in a note what is not shown."""
     if found.runs:
         now = time.time()
@@ -34,7 +37,7 @@ def print_runs(found: RunList, states: Sequence[str]) -> None:
     if len(found.runs) < found.total:
         note(f"{found.total - len(found.runs)} older runs are not shown; --all shows them")
     elif not found.runs:
-        none = f"none of {format_count(found.known, 'run')} is {' or '.join(states)}"
+        none = f"none of {format_count(found.known, 'run')} {wanted.describe()}"
         note(none if found.known else "no runs yet; holdfast run starts one")
 
 
@@ -81,6 +84,7 @@ def _describe(row: RunLine, now: float) -> dict[str, str | None]:
         "user": row.user,
         "run": row.run_id,
         "state": condition,
+        "start": describe_begin(row, now),
         "time": _elapsed(row, now),
         "left": None if row.left_s is None else format_duration(row.left_s),
         "cards": row.cards or None,
@@ -88,6 +92,12 @@ def _describe(row: RunLine, now: float) -> dict[str, str | None]:
         "loss": row.loss,
         "exit": None if row.exit_code is None else str(row.exit_code),
     }
+
+
+def describe_begin(row: RunLine | PlacedRun, now: float) -> str | None:
+    """When a run's newest attempt began, by the clock of who reads it; of one that has not begun when it was made."""
+    begin_s = find_begin(row.run_id, row.started_at, row.created_at)
+    return None if begin_s is None else format_moment(begin_s, now)
 
 
 def _elapsed(row: RunLine, now: float) -> str | None:

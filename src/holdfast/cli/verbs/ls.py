@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 
 import click
 
-from holdfast.agent.view.runs.listing import find_runs_using, read_runs
+from holdfast.agent.view.runs.listing import RunFilter, find_runs_using, read_runs
 from holdfast.agent.view.runs.roots import choose_root
+from holdfast.cli.completion import complete_runs
 from holdfast.cli.lazy_group import complete_places
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.runs import print_runs, print_users
+from holdfast.core.moments import parse_past
 from holdfast.desk.caller import CALLER
 from holdfast.desk.runs.presence import has_places
 from holdfast.model.errors import UsageError
@@ -20,14 +23,19 @@ from holdfast.model.place import LOCAL
 from . import SUMMARIES
 
 DEFAULT_LIMIT = 30
+EPILOG = """\b
+holdfast ls --state failed --since 7d   what failed this week
+holdfast ls 'lr-*'                      the runs whose name begins with lr-"""
 
 
-@click.command(short_help=SUMMARIES["ls"])
+@click.command(short_help=SUMMARIES["ls"], epilog=EPILOG)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=complete_runs)
 @click.option("-a", "--all", "everything", is_flag=True, help="Show every run, however old; ask every place.")
 @click.option(
     "-n", "--limit", default=DEFAULT_LIMIT, show_default=True, type=click.IntRange(min=1), metavar="N", help="How many."
 )
 @click.option("-s", "--state", "states", multiple=True, metavar="STATE", help="Only these: running, failed, live, ...")
+@click.option("--since", metavar="TIME", help="Only runs that began since then: 7d, 12h, 22:00, or a date: 2026-11-01.")
 @click.option(
     "--using", metavar="PATH", type=PATH, help="Only live runs that execute files below PATH; exit 75 if any."
 )
@@ -38,9 +46,11 @@ DEFAULT_LIMIT = 30
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(  # noqa: PLR0913 - one for each option
     *,
+    names: tuple[str, ...],
     everything: bool,
     limit: int,
     states: tuple[str, ...],
+    since: str | None,
     using: str | None,
     runs: str | None,
     on: str | None,
@@ -52,7 +62,11 @@ def command(  # noqa: PLR0913 - one for each option
 
     Runs that have not ended are always shown; of the ended ones the newest --limit. A STATE is a lifecycle state or an
     outcome as shown, the class of a failure (`refused`, `bug`), or `live` for every run that has not ended; give the
-    option several times for several. LEFT is how long a run still takes, by the steps that it reports.
+    option several times for several. LEFT is how long a run still takes, by the steps that it reports, and START when
+    its newest attempt began.
+
+    A NAME is that of runs, an id or the beginning of one, or a pattern of names (`'lr-*'`). What NAME, --state and
+    --since say must be true together, also of live runs. Exit code 66 where no run is called NAME.
 
     On a desk these are the runs of this machine and of all places. Asked are the places with runs that had not ended,
     with --all every one; the others are shown as they were seen last, with the age of that. A place that does not
@@ -66,13 +80,17 @@ def command(  # noqa: PLR0913 - one for each option
     """
     if all_users and (on not in (None, LOCAL) or runs is not None or using is not None):
         raise UsageError("--all-users is about all runs of this machine", hint="leave --on, --runs and --using out")
+    if using is not None and (names or since is not None):
+        raise UsageError("--using is about all live runs", hint="leave NAME and --since out")
+    since_s = None if since is None else parse_past(since, time.time())
+    chosen = RunFilter(states, names, since_s, since or "")
     only_here = all_users or here or CALLER.place is not None or using is not None or runs is not None
     if on not in (None, LOCAL) and here:
         raise UsageError(f"--on {on} and --here contradict each other", hint="leave one out")
     if not only_here and on != LOCAL and (on is not None or has_places()):
         from holdfast.cli.placed.ls import list_placed  # lazy: who has no places does not pay for them
 
-        return list_placed(on, everything=everything, limit=limit, states=states, as_json=as_json)
+        return list_placed(on, everything=everything, limit=limit, chosen=chosen, as_json=as_json)
     if using is not None:
         users = find_runs_using(using, runs, choose_root(None), states)
         if users.notice:
@@ -83,12 +101,12 @@ def command(  # noqa: PLR0913 - one for each option
     if all_users:
         from holdfast.agent.view.runs.accounts import read_all_accounts  # lazy: for --all-users alone
 
-        found = read_all_accounts(states, most)
+        found = read_all_accounts(chosen, most)
     else:
-        found = read_runs(runs, choose_root(None), states, most)
+        found = read_runs(runs, choose_root(None), chosen, most)
     if found.notice:
         note(found.notice)
     if runs is not None and not os.path.isdir(os.path.expanduser(runs)):
         note(f"there is no directory {runs}")
-    print_record(found) if as_json else print_runs(found, states)
+    print_record(found) if as_json else print_runs(found, chosen)
     return 0

@@ -25,6 +25,9 @@ MOST_OFFERED = 20
 """Numbers that are named to who asked for one that is not there."""
 BEAT_FACTS = frozenset({"step", "epoch"})
 """Of a heartbeat's numbers those that say how far it is; times and sizes of saves are not the training's."""
+SAVE_FACTS = frozenset({"mirrored_step", "mirror_failures", "save_failures"})
+BEAT_PACE = frozenset({"planned_steps", "steps_per_s", "pause_seconds", "metrics_dropped"}) | SAVE_FACTS
+"""Those that are about the work and not about what came of it: shown when they are named."""
 _HIGHER = re.compile(
     r"acc|score|f1|auc|(^|[._-])m?ap($|[._@-])|reward|return|bleu|rouge|recall|precision|r2|iou|psnr|ssim"
 )
@@ -115,13 +118,14 @@ def list_params(rows: Sequence[ResultRow]) -> list[str]:
 
 
 def list_metrics(rows: Sequence[ResultRow]) -> list[str]:
-    """Every number's name, those that tell good from bad first; parameters and what is equal in all jobs last."""
+    """Every number's name, those that tell good from bad first; parameters, pace and what is equal in all jobs last."""
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     params = {name for row in rows for name in row.job.params}
 
     def rank(name: str) -> tuple[bool, bool]:
         values = {row.metrics.get(name) for row in rows}
-        return (name in params or (len(rows) > 1 and len(values) <= 1)), not (is_judged(name) or name in BEAT_FACTS)
+        last = name in params or name in BEAT_PACE or (len(rows) > 1 and len(values) <= 1)
+        return last, not (is_judged(name) or name in BEAT_FACTS)
 
     return sorted(names, key=rank)
 
@@ -208,6 +212,6 @@ def choose_metrics(rows: Sequence[ResultRow], wanted: str | None, sort: str | No
     if named:
         return named, []
     params = {name for row in rows for name in row.job.params}
-    telling = [name for name in known if name not in params]
+    telling = [name for name in known if name not in params and name not in BEAT_PACE]
     shown = list(dict.fromkeys([*([sort] if sort is not None else []), *telling]))[:MOST_COLUMNS]
     return shown, [name for name in known if name not in shown]

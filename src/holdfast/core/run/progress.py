@@ -33,3 +33,20 @@ def thin_out(values: Sequence[float], points: int) -> tuple[float, ...]:
         return tuple(values)
     edges = [number * len(values) // points for number in range(points + 1)]
     return tuple(sum(value / (b - a) for value in values[a:b]) for a, b in pairwise(edges))
+
+
+def spread_out(points: Sequence[tuple[float, float]], begin: float, end: float, cells: int) -> list[float | None]:
+    """A course of (step, value) over `cells` of equal width from the step `begin` to `end`: the mean in each.
+
+    A cell without a value has that of the one before; None where the course has not begun, or is over.
+    """
+    found: list[list[float]] = [[] for _ in range(cells)]
+    for step, value in points:
+        share = (step - begin) / (end - begin) if end > begin else 0.0
+        found[min(cells - 1, max(0, int(share * cells)))].append(value)
+    means = [sum(value / len(values) for value in values) if values else None for values in found]
+    last = max((number for number, mean in enumerate(means) if mean is not None), default=-1)
+    for number in range(1, last + 1):
+        if means[number] is None:
+            means[number] = means[number - 1]
+    return means

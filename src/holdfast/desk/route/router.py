@@ -105,7 +105,9 @@ def decide_route(argv: Sequence[str], known: Known) -> Route:
     if not runs:
         stated = on or LOCAL
         return Route(kind, line.name, (Call(stated, _strip_after(line, line.argv, stated)),))
-    return Route(kind, line.name, _group(line, runs, places))
+    beside = [given for given in line.given if given.side is Side.BESIDE]
+    places += [_read_beside(line, given, places[0][0], known) for given in beside]
+    return Route(kind, line.name, _group(line, runs + beside, places))
 
 
 def _leave_to_verb(line: Line, known: Known) -> Route:
@@ -186,6 +188,24 @@ def _read_run(line: Line, given: Given, on: str | None, known: Known) -> tuple[s
     if on is not None or given.side is Side.JOB:
         return on or LOCAL, text
     return _look_up(line, text, known), text
+
+
+def _read_beside(line: Line, given: Given, first: str, known: Known) -> tuple[str, str]:
+    """The place of the first run, and a word for it without the place: perhaps another run there.
+
+    Raises:
+        UsageError: it names a run of another place.
+    """
+    text = line.text(given)
+    place, run = split_run(text)
+    if place is None or not (place == LOCAL or known.is_place(place)):
+        return first, text
+    if place != first:
+        here = "on this machine" if first == LOCAL else f"at {first}"
+        raise UsageError(
+            f"{text} is at {place}, and the first run is {here}", hint="say the command once for each place"
+        )
+    return first, run
 
 
 def _look_up(line: Line, text: str, known: Known) -> str:

@@ -29,13 +29,15 @@ class Kind(str, Enum):
 class Side(str, Enum):
     """Where a parameter means something.
 
-    `RUN` names a run, and so perhaps a place; `JOB` a job or a group of a queue, and a place where it says one. What is
-    `BOX` is read where the verb is carried out: numbers and words, and paths there. `DESK_IN` is a file that is read at
-    the desk, `DESK_OUT` one that is written there.
+    `RUN` names a run, and so perhaps a place; `JOB` a job or a group of a queue, and a place where it says one;
+    `BESIDE` another run at the place of the first, or any word of the box. What is `BOX` is read where the verb is
+    carried out: numbers and words, and paths there. `DESK_IN` is a file that is read at the desk, `DESK_OUT` one that
+    is written there.
     """
 
     RUN = "run"
     JOB = "job"
+    BESIDE = "beside"
     BOX = "box"
     DESK_IN = "desk_in"
     DESK_OUT = "desk_out"
@@ -204,7 +206,10 @@ _ROWS: dict[str, Callable[[], Verb]] = {
     ),
     "wait": lambda: _verb(MERGED, "names:run...", flags="--all -q --quiet --json", options="--timeout"),
     "ls": lambda: _verb(
-        MERGED, flags="-a --all --all-users --here --json", options="-n --limit -s --state --using --runs"
+        MERGED,
+        "names:box...",
+        flags="-a --all --all-users --here --json",
+        options="-n --limit -s --state --since --using --runs",
     ),
     "show": lambda: _verb(ROUTED, "run:run", flags="--diff --env --events --json", options="--attempt --runs"),
     "diagnose": lambda: _verb(
@@ -217,7 +222,7 @@ _ROWS: dict[str, Callable[[], Verb]] = {
         options="-n --lines --grep --node --attempt --runs",
     ),
     "metrics": lambda: _verb(
-        ROUTED, "run:run names:box...", flags="-f --follow --json", options="-n --lines --attempt --runs"
+        ROUTED, "run:run words:beside...", flags="-f --follow --json", options="-n --lines --attempt --runs"
     ),
     "attach": lambda: _verb(ROUTED, "run:run", flags="--json", options="-n --lines --runs"),
     "stop": lambda: _verb(ROUTED, "names:run...", flags="--now -y --yes --json", options="--reason --wait --runs"),

@@ -95,7 +95,7 @@ class PlaceState:
 
 @record
 class PlacedRuns:
-    """Runs of several places, newest first. `total` is how many there are of the states asked for, `known` of all.
+    """Runs of several places, newest first. `total` is how many there are of those asked for, `known` of all.
 
     `notice` is a sentence for people about the index of this machine, None when it is well.
     """
@@ -108,10 +108,12 @@ class PlacedRuns:
 
 
 class Keep(Protocol):
-    """Whether runs of a condition are wanted."""
+    """Which runs are wanted."""
 
-    def __call__(self, condition: str, *, ended: bool, failure: str) -> bool:
-        """Of a run of that condition, which has ended or not, and whose failure is of that class."""
+    def __call__(
+        self, run_id: str, condition: str, *, ended: bool, failure: str, moments: tuple[str | None, ...]
+    ) -> bool:
+        """Of a run of that condition, which has ended or not, whose failure is of that class; it began then."""
         ...
 
 
@@ -120,7 +122,7 @@ class Wanted:
     """What is asked for: `named` places are asked in any case and waited for longer; `everything`: all of them.
 
     `limit` bounds the ended runs that are shown, None: all that are known; `most` those that are looked at. `keep` says
-    by condition and `ended` which runs are wanted (None: all).
+    which runs are wanted (None: all).
     """
 
     named: bool = False
@@ -166,7 +168,7 @@ def list_runs(
     beside = {place.name for place in places if place.host is None}
     limit = wanted.most if wanted.limit is None else wanted.limit
     if wanted.keep is not None:
-        limit = max(limit, MOST_ENDED)  # the newest may not be of these states
+        limit = max(limit, MOST_ENDED)  # the newest may not be those
     asked = [place for place in places if _is_asked(place, contacts[place.name], wanted, limit, now_s)]
     limit_s = deadline_s or (PATIENT_S if wanted.named else DEADLINE_S)
     # What this machine has is shown, and counted, once: for that all of it is looked at.
@@ -289,8 +291,12 @@ def _choose(
 
 
 def _is_kept(sighting: Sighting, keep: Keep | None) -> bool:
-    failure = str((sighting.row or {}).get("failure") or "")
-    return keep is None or keep(sighting.condition, ended=sighting.ended, failure=failure)
+    if keep is None:
+        return True
+    row: Mapping[str, Any] = sighting.row or {}
+    moments = (row.get("started_at"), row.get("created_at"))
+    failure = str(row.get("failure") or "")
+    return keep(sighting.run_id, sighting.condition, ended=sighting.ended, failure=failure, moments=moments)
 
 
 def _place_run(sighting: Sighting, place: str, reach: str, *, fresh: bool) -> PlacedRun:

@@ -1,8 +1,8 @@
 """What the jobs of a sweep have come to, read from the files that they wrote.
 
-Numbers come from two places: what a job last logged (``heartbeat.json`` of its newest attempt) and the numbers in its
-JSON results (declared artifacts, ``artifacts/metrics.json``). Everything here is read from files that jobs write, so
-it is bounded, and what cannot be read is named.
+Numbers come from three places: the end of the newest ``metrics.jsonl``, ``heartbeat.json`` of the newest attempt, and
+the JSON results (declared artifacts, ``artifacts/metrics.json``). Everything here is read from files that jobs write,
+so it is bounded, and what cannot be read is named.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.agent.queue.arrays.choose import choose_sweep
 from holdfast.agent.queue.arrays.look import look_at_jobs, require_sweep
 from holdfast.agent.queue.open import look_at_queue, require_group
+from holdfast.agent.view.live.metrics import read_last_values
 from holdfast.core.control_characters import clean
 from holdfast.core.queue.results import ResultRow
 from holdfast.host.files import files
@@ -89,16 +90,32 @@ def _list_artifacts(run_dir: str, known: dict[str, tuple[str, ...]]) -> tuple[st
 
 
 def read_row(job: QueuedJob, run_dir: str, artifacts: Iterable[str]) -> ResultRow:
-    """The numbers of one run; results stand over what was last logged."""
+    """The numbers of one run; results stand over what its heartbeat says, and that over what was last logged."""
     problems: list[str] = []
     attempt = _find_attempt(run_dir)
     beat = _read(f"{wire.attempt_dir(run_dir, attempt)}/{wire.HEARTBEAT}", problems) if attempt else {}
-    metrics = {name: value for name, value in _numbers(wire.clean_heartbeat(beat)).items() if name not in _NOT_METRICS}
+    told = {name: value for name, value in _numbers(wire.clean_heartbeat(beat)).items() if name not in _NOT_METRICS}
+    metrics = {**told, **_read_logged(run_dir, attempt, problems), **told}
     for name in artifacts:
         metrics.update(_numbers(_read(f"{run_dir}/{name}", problems)))
     return ResultRow(
         job, metrics, final=job.state is JobState.DONE, problems=tuple(problems), seconds=_add_up(run_dir, attempt)
     )
+
+
+def _read_logged(run_dir: str, newest: int, problems: list[str]) -> dict[str, float]:
+    """What was logged last, in the newest attempt that has logged anything."""
+    for attempt in range(newest, max(0, newest - MOST_ATTEMPTS), -1):
+        path = f"{wire.attempt_dir(run_dir, attempt)}/{wire.METRICS}"
+        try:
+            values = read_last_values(path)
+        except OSError as error:
+            problems.append(f"{path}: {error}")
+            continue
+        if values:
+            values.pop("time", None)
+            return _numbers(values)
+    return {}
 
 
 def _add_up(run_dir: str, newest: int) -> float | None:

@@ -12,22 +12,29 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.agent.view.observe import list_attempts, observe_run
-from holdfast.core.run.progress import OWN_NAMES, estimate_left, thin_out
+from holdfast.core.run.progress import OWN_NAMES, estimate_left, read_count, thin_out
 from holdfast.host.clock import epoch_s
 from holdfast.host.files import files
 from holdfast.model import wire
-from holdfast.model.record import record
+from holdfast.model.record import record, replace
 
 MOST_NAMES = 200
 CURVE_POINTS = 60
 SAMPLED_BYTES = 1 << 20
 """A file up to this size is read whole for a curve; of a larger one `CURVE_POINTS` lines are."""
 LONGEST_LINE = 64 * 1024
+LAST_BYTES = 64 * 1024
+"""How much of a file's end is read for the last value of each name."""
+_NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+"""How a row of strict JSON has what is no finite number."""
 
 
 @record
 class MetricSeries:
-    """One logged value over the steps. `count` values, of which `nonfinite` are no numbers (and count nowhere else)."""
+    """One logged value over the steps. `count` values, of which `nonfinite` are no numbers (and count nowhere else).
+
+    `curve` has a few points of it, each the mean of those that it stands for, and `curve_steps` their steps.
+    """
 
     name: str
     count: int
@@ -38,6 +45,7 @@ class MetricSeries:
     highest: float | None
     last_step: int | None
     curve: tuple[float, ...]
+    curve_steps: tuple[float, ...]
 
 
 @record
@@ -59,8 +67,15 @@ class Metrics:
     unread: int
 
 
-def read_metrics(run_dir: str, attempts: Sequence[int] | None = None, names: Sequence[str] = ()) -> Metrics:
-    """The metrics of some attempts of a run (None: all); with `names` only these."""
+@record
+class ManyMetrics:
+    """What several runs logged, in the order in which they were named."""
+
+    runs: tuple[Metrics, ...]
+
+
+def read_metrics(run_dir: str, attempts: Sequence[int] | None = None) -> Metrics:
+    """The metrics of some attempts of a run (None: all)."""
     view = observe_run(run_dir)
     chosen = tuple(attempts) if attempts is not None else list_attempts(run_dir)
     rows: dict[object, dict[str, Any]] = {}
@@ -75,7 +90,7 @@ def read_metrics(run_dir: str, attempts: Sequence[int] | None = None, names: Seq
             step = row.get("step")
             key: object = step if isinstance(step, int) else (attempt, number)
             rows[key] = {**rows.get(key, {}), **row}
-    kept = [_choose(row, names) for row in rows.values()]
+    kept = list(rows.values())
     beat = view.heartbeat
     pace = beat.get("steps_per_s")
     return Metrics(
@@ -92,10 +107,36 @@ def read_metrics(run_dir: str, attempts: Sequence[int] | None = None, names: Seq
     )
 
 
+def select_values(found: Metrics, names: Sequence[str]) -> Metrics:
+    """The metrics with these values alone; as they are without names."""
+    if not names:
+        return found
+    kept = [_choose(row, names) for row in found.rows]
+    return replace(found, rows=tuple(kept), series=tuple(_describe(name, kept) for name in _list_names(kept)))
+
+
+def list_values(found: Metrics) -> dict[str, None]:
+    """The names of all values that were logged, each once."""
+    return {name: None for row in found.rows for name in row if name not in OWN_NAMES}
+
+
 def parse_row(line: bytes, names: Sequence[str] = ()) -> dict[str, Any]:
     """One logged row; with `names` only these of its values. Empty where it is none."""
     rows, _ = _parse([line])
     return _choose(rows[0], names) if rows else {}
+
+
+def read_last_values(path: str) -> dict[str, Any]:
+    """What stands last in a metrics file of each name, of the rows in its last `LAST_BYTES`; NaN is a value.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    rows, _ = _parse(files.read_last_lines(path, LAST_BYTES))
+    found: dict[str, Any] = {}
+    for row in rows:
+        found.update((name, value) for name, value in row.items() if value is not None)
+    return {name: _NOT_FINITE.get(value, value) if isinstance(value, str) else value for name, value in found.items()}
 
 
 def read_curve(path: str) -> tuple[str, tuple[float, ...]]:
@@ -167,6 +208,9 @@ def _describe(name: str, rows: Sequence[dict[str, Any]]) -> MetricSeries:
     having = [row for row in rows if name in row]
     values = [(value, row) for row in having if (value := _number(row[name])) is not None]
     numbers = [value for value, _ in values]
+    steps = [
+        number if (step := read_count(row.get("step"))) is None else step for number, (_, row) in enumerate(values)
+    ]
     return MetricSeries(
         name=name,
         count=len(having),
@@ -177,6 +221,7 @@ def _describe(name: str, rows: Sequence[dict[str, Any]]) -> MetricSeries:
         highest=max(numbers, default=None),
         last_step=_whole(having[-1].get("step")) if having else None,
         curve=thin_out(numbers, CURVE_POINTS),
+        curve_steps=thin_out(steps, CURVE_POINTS),
     )
 
 

@@ -25,7 +25,7 @@ from holdfast.model.ids import is_run_id, name_of
 from holdfast.model.lease import LeasePhase
 from holdfast.store.paths import HOME_RUNS
 
-from .listing import RunLine, RunList, check_states, describe_row, has_state
+from .listing import RunFilter, RunLine, RunList, choose_runs, describe_row
 from .row import read_row
 
 if TYPE_CHECKING:
@@ -42,11 +42,12 @@ TOTAL_LIMIT_S = 15.0
 """Seconds for all directories together; for each that is read apart then; and until no more of them are begun."""
 
 
-def read_all_accounts(states: Sequence[str], limit: int | None) -> RunList:
-    """The runs of all accounts, newest first: those that have not ended, and of the others the newest `limit`.
+def read_all_accounts(wanted: RunFilter, limit: int | None) -> RunList:
+    """The runs of all accounts that are wanted, newest first: those that have not ended, of the others `limit`.
 
     Raises:
         UsageError: there is no such state.
+        NoSuchRun: no run has one of the names.
     """
     leases, unread = _read_leases()
     lines, closed = [], 0
@@ -60,16 +61,10 @@ def read_all_accounts(states: Sequence[str], limit: int | None) -> RunList:
             closed += 1
             lines.append(_describe_lease(record))
     lines.sort(key=lambda line: line.run_id, reverse=True)
-    check_states(states, [(line.condition, line.ended) for line in lines])
-    wanted = [
-        line
-        for line in lines
-        if not states
-        or any(has_state(line.condition, state, ended=line.ended, failure=line.failure) for state in states)
-    ]
-    ended = [line for line in wanted if line.ended][:limit]
+    chosen = choose_runs(lines, wanted)
+    ended = [line for line in chosen if line.ended][:limit]
     kept = {line.run_dir for line in ended}
-    shown = [line for line in wanted if not line.ended or line.run_dir in kept]
+    shown = [line for line in chosen if not line.ended or line.run_dir in kept]
     notes = [f"of a directory of runs the newest {MOST_READ} were read"] if cut else []
     if closed:
         notes.append(f"{closed} of these are closed to this account: their leases say what is shown")
@@ -78,7 +73,7 @@ def read_all_accounts(states: Sequence[str], limit: int | None) -> RunList:
         notes.append(f"not read, since they gave no answer: {', '.join(unseen[:MOST_NAMED])}{more}")
     if unread:
         notes.append(f"the leases of this box cannot be read, and closed runs are not here: {unread}")
-    return RunList(tuple(shown), len(wanted), len(lines), "; ".join(notes) or None)
+    return RunList(tuple(shown), len(chosen), len(lines), "; ".join(notes) or None)
 
 
 def find_of_account(run_id: str) -> str | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import TypeVar
 
 from holdfast.agent.view.page.phases import PHASES
 from holdfast.core.near import find_near
-from holdfast.model.errors import ResourceBusy, StorageError, UsageError
+from holdfast.host.clock import find_begin
+from holdfast.model.errors import NoSuchRun, ResourceBusy, StorageError, UsageError
 from holdfast.model.ids import name_of
 from holdfast.model.record import record
 from holdfast.model.run import Outcome
+from holdfast.model.units import format_count
 from holdfast.model.verdict import FailureClass
 from holdfast.store.index import Index, IndexRow, list_run_ids
 
@@ -46,9 +49,13 @@ class RunLine:
     user: str | None = None
 
 
+EVERY = "holdfast ls lists all; a place is named so: holdfast ls --on PLACE"
+Row = TypeVar("Row", IndexRow, RunLine)
+
+
 @record
 class RunList:
-    """Runs, newest first. `total` is how many there are of the states that were asked for, `known` of all.
+    """Runs, newest first. `total` is how many there are of those asked for, `known` of all.
 
     `notice` is a sentence for people about the index, None when it is well.
     """
@@ -69,24 +76,77 @@ class LiveUsers:
     exit_code: int
 
 
-def read_runs(runs: str | None, usual: str, states: Sequence[str], limit: int | None) -> RunList:
-    """The runs of some states (all without one), below `runs`, else in `usual` and all places that are known.
+@record
+class RunFilter:
+    """Which runs a list is about: of any of these states, of any of these names, begun since then; without one all.
+
+    A name is that of a run, an id or the beginning of one, or a pattern of names with ``*``. `since` is the
+    moment as it was said.
+    """
+
+    states: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    since_s: float | None = None
+    since: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every run passes."""
+        return not self.states and not self.names and self.since_s is None
+
+    def keeps(self, run_id: str, condition: str, *, ended: bool, failure: str, moments: tuple[str | None, ...]) -> bool:
+        """Whether this run passes; it began at the first of these moments that is one."""
+        return (
+            (self.since_s is None or (find_begin(run_id, *moments) or 0.0) >= self.since_s)
+            and (not self.names or any(has_name(run_id, name) for name in self.names))
+            and (not self.states or any(has_state(condition, one, ended=ended, failure=failure) for one in self.states))
+        )
+
+    def describe(self) -> str:
+        """What every run that passes is: ``is failed and is called lr*``."""
+        words = [f"is {' or '.join(self.states)}"] if self.states else []
+        words += [f"is called {' or '.join(self.names)}"] if self.names else []
+        return " and ".join(words + ([f"began since {self.since}"] if self.since else []))
+
+
+def read_runs(runs: str | None, usual: str, wanted: RunFilter, limit: int | None) -> RunList:
+    """The runs that are wanted, below `runs`, else in `usual` and all places that are known.
 
     Those that have not ended are always among them, of the ended ones the newest `limit`.
 
     Raises:
         UsageError: there is no such state.
+        NoSuchRun: no run has one of the names.
         StorageError: the directory cannot be read.
     """
     rows, notice = _read_rows(runs, usual)
-    check_states(states, [(row.condition, row.ended) for row in rows])
-    wanted = [
+    kept = choose_runs(rows, wanted)
+    shown = kept if limit is None else _newest(kept, limit)
+    return RunList(tuple(map(describe_row, shown)), len(kept), len(rows), notice)
+
+
+def choose_runs(rows: Sequence[Row], wanted: RunFilter) -> list[Row]:
+    """Those of these runs that are wanted.
+
+    Raises:
+        UsageError: there is no such state.
+        NoSuchRun: no run has one of the names.
+    """
+    check_states(wanted.states, [(row.condition, row.ended) for row in rows])
+    check_names(wanted.names, [row.run_id for row in rows])
+    if wanted.is_open:
+        return list(rows)
+    return [
         row
         for row in rows
-        if not states or any(has_state(row.condition, state, ended=row.ended, failure=row.failure) for state in states)
+        if wanted.keeps(
+            row.run_id,
+            row.condition,
+            ended=row.ended,
+            failure=row.failure,
+            moments=(row.started_at, row.created_at),
+        )
     ]
-    shown = wanted if limit is None else _newest(wanted, limit)
-    return RunList(tuple(map(describe_row, shown)), len(wanted), len(rows), notice)
 
 
 def find_runs_using(path: str, runs: str | None, usual: str, states: Sequence[str]) -> LiveUsers:
@@ -141,6 +201,33 @@ def check_states(states: Sequence[str], seen: Sequence[tuple[str, bool]]) -> Non
             hint = f"did you mean {near}?" if near else f"there are {', '.join(words)}, and classes: refused, bug, ..."
             hint = "say --state once for each" if "," in state else hint
             raise UsageError(f"--state: there is no state {state!r}", hint=hint)
+
+
+def check_names(
+    names: Sequence[str], run_ids: Sequence[str], *, places: Collection[str] = (), hint: str = EVERY
+) -> None:
+    """Refuse a name that none of these runs has, and that is no pattern: an empty list looks like an answer.
+
+    Raises:
+        NoSuchRun: no run is called so; its hint is the nearest name, or how a place is listed, else `hint`.
+    """
+    for name in names:
+        if "*" in name or any(has_name(run_id, name) for run_id in run_ids):
+            continue
+        place, colon, rest = name.partition(":")
+        near = find_near(name, dict.fromkeys(map(name_of, run_ids)))
+        advice = f"did you mean {near}?" if near else hint
+        advice = f"holdfast ls --on {place} {rest}".rstrip() if colon or name in places else advice
+        raise NoSuchRun(f"of {format_count(len(run_ids), 'run')} none is called {name!r}", hint=advice)
+
+
+def has_name(run_id: str, name: str) -> bool:
+    """Whether a run is one that `name` means."""
+    if "*" not in name:
+        return name == name_of(run_id) or (name != "" and run_id.startswith(name))
+    from fnmatch import fnmatchcase  # lazy: for patterns alone
+
+    return fnmatchcase(name_of(run_id), name)
 
 
 def has_state(condition: str, state: str, *, ended: bool, failure: str = "") -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 import click
@@ -10,8 +9,8 @@ import click
 from holdfast.agent.cards.usage import read_usage
 from holdfast.cli.render import print_record
 from holdfast.cli.render.cards import print_usage
+from holdfast.core.moments import parse_past
 from holdfast.model.errors import UsageError
-from holdfast.model.units import parse_duration
 
 from . import VERBS
 
@@ -43,11 +42,7 @@ def command(*, week: bool, since: str | None, user: str | None, as_json: bool) -
 
 
 def _parse_since(text: str, now_s: float) -> float:
-    try:
-        is_date = re.fullmatch(r"\d{4}-\d\d-\d\d", text, re.ASCII)
-        found = time.mktime(time.strptime(text, "%Y-%m-%d")) if is_date else now_s - parse_duration(text)
-    except (ValueError, OverflowError) as error:
-        raise UsageError(f"--since: {text!r} is no time", hint="write it like 7d, 12h or 2026-11-01") from error
+    found = parse_past(text, now_s)
     if not now_s - LONGEST_S <= found < now_s:
         raise UsageError(f"--since: {text} is not in the past 400 days", hint="the ledger is kept for 13 months")
     return found

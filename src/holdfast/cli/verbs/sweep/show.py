@@ -32,8 +32,8 @@ from . import VERBS
 def command(*, name: str, sort: str | None, metrics: str | None, as_csv: bool, as_json: bool) -> int:
     """Show every job: parameters, state, attempts, duration, and its numbers side by side.
 
-    Numbers are what a job last logged and those in its JSON results (declared artifacts, artifacts/metrics.json). Of a
-    job that is not proven done they are marked with ~ and are never the best.
+    Numbers are what a job last logged (as `holdfast metrics` shows it) and those in its JSON results (declared
+    artifacts, artifacts/metrics.json). Of a job that is not proven done they are marked with ~ and are never the best.
     """
     by, mode = parse_sort(sort)
     found = read_rows(name)
