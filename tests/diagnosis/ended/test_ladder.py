@@ -21,6 +21,7 @@ from holdfast.diagnosis.evidence import (
     LogMatch,
     Reading,
 )
+from holdfast.diagnosis.logs.attribute import judge_log
 from holdfast.model.finding import Finding, Level
 from holdfast.model.record import replace
 from holdfast.model.run import Outcome, Refusal, StopCause, StopRecord, StopRequest
@@ -149,6 +150,33 @@ def test_DIAG_02_each_cause_has_its_class_and_confidence(
     found: EndedEvidence, expected: tuple[FailureClass, Confidence, str]
 ) -> None:
     assert kind_of(found) == expected
+
+
+FAREWELL = "holdfast: stopped at step 7 (operator: anna); its next attempt continues from step-7"
+ASKED = {"request": StopRequest(StopCause.OPERATOR, "anna")}
+LEFT = {"stop": StopRecord(why="signal", detail="SIGTERM", step=7, saved=True)}
+
+
+@each(
+    ("end", "raised", "also"),
+    [
+        (ASKED, "", ()),
+        (LEFT, "", ()),
+        (ASKED, "KeyError: 'lr'", ("bug: KeyError: 'lr'  [traceback]",)),
+    ],
+)
+def test_that_a_run_says_of_its_stop_that_it_stops_is_no_bug_of_it(
+    end: dict[str, Any], raised: str, also: tuple[str, ...]
+) -> None:
+    log = Reading(LogFacts("output.log", 9, exception=raised, tail=FAREWELL))
+    judged = () if raised else judge_log(log)
+    verdict = verdict_of(evidence(ended(143, **end), log=log, words=judged))
+    assert (verdict.confidence, verdict.others) == (CERTAIN, also)
+
+
+def test_a_complaint_of_a_run_that_nobody_asked_to_stop_is_its_own() -> None:
+    log = Reading(LogFacts("output.log", 9, tail="stopped: the data is corrupt"))
+    assert kind_of(evidence(ended(3), log=log, words=judge_log(log))) == (F.BUG, POSSIBLE, "V12")
 
 
 @pytest.mark.gotcha("U3")
