@@ -556,7 +556,10 @@ def test_time_limits_are_in_show_and_handbook(holdfast: Command) -> None:
         shown = holdfast("show", run.run_id).out
         assert "timeout 1h00m, until " in shown
         assert "timeouts.run 30m00s, until " in shown
-        assert "Time limit: 1h00m for the whole run, 30m00s for the job" in holdfast("handbook", run.run_id).out
+        assert (
+            "Time limit: 1h00m for this attempt from its start, 30m00s for the job"
+            in holdfast("handbook", run.run_id).out
+        )
 
 
 @pytest.mark.requirement("OBS-05")

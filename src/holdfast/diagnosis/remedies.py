@@ -160,7 +160,7 @@ REMEDIES: dict[FailureClass, Remedy] = {
     FailureClass.REFUSED: Remedy("do what the refusal says; holdfast preflight repeats the checks"),
     FailureClass.UNKNOWN: Remedy(
         "investigate before anything is run again: read its last lines (holdfast logs{run}), supervisor.log "
-        "(holdfast logs --supervisor{run}) and what could not be read (holdfast diagnose{run})"
+        "(holdfast logs --supervisor{run}) and what the diagnosis could not read"
     ),
 }
 """Class to remedy, complete."""

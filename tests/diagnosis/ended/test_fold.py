@@ -72,8 +72,10 @@ def test_FAIL_01_what_nothing_explains_is_unknown_and_never_retried() -> None:
 
 def test_what_nothing_explains_gets_the_commands_that_tell_more() -> None:
     verdict = fold_verdict((say(F.BUG, Answer.NO, run=" digits"),))
-    for way in ("logs digits", "logs --supervisor digits", "diagnose digits"):
+    for way in ("logs digits", "logs --supervisor digits"):
         assert f"(holdfast {way})" in verdict.action
+    # Who reads that has asked for a diagnosis already.
+    assert "holdfast diagnose" not in verdict.action
 
 
 @pytest.mark.requirement("FAIL-01", "FAIL-02")

@@ -16,7 +16,7 @@ from holdfast.core.job.live_limits import LIVE_FIELDS, describe_excess, find_new
 from holdfast.host import clock
 from holdfast.model.errors import PreflightFailed, ResourceBusy, UsageError
 from holdfast.model.record import record
-from holdfast.model.run import LimitsRequest, Running
+from holdfast.model.run import LimitsRequest, Running, say_condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,7 +101,7 @@ def _require_running(run_dir: str) -> RunView:
     runs = isinstance(state, Running) or (state is None and view.supervised)
     if runs and (view.job_lives or view.supervised):
         return view
-    words = f"{view.run_id} is {view.condition}: only a running job has limits that can be changed"
+    words = f"{view.run_id} {say_condition(view.condition)}: only a running job has limits that can be changed"
     raise UsageError(words, hint=f"holdfast restart {view.run_id} takes the same options, --limit-memory and so on")
 
 
