@@ -11,7 +11,7 @@ from holdfast.agent.requests import LIMITS_CHANGED, LIMITS_REFUSED, write_limits
 from holdfast.agent.view import observe
 from holdfast.agent.view.changes import ChangeWatch
 from holdfast.agent.view.follow import watch_processes
-from holdfast.agent.view.run_group import read_run_memory
+from holdfast.agent.view.page.run_group import read_run_memory
 from holdfast.core.job.live_limits import LIVE_FIELDS, describe_excess, find_new_memory
 from holdfast.host import clock
 from holdfast.model.errors import PreflightFailed, ResourceBusy, UsageError

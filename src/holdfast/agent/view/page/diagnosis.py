@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from holdfast.agent.view import observe, run_view
 from holdfast.agent.view.retries import read_objection, read_retry
-from holdfast.agent.view.run_group import open_run_group
 from holdfast.agent.view.run_view import Presence, RunReach, RunView
 from holdfast.core.run.outcome import EXIT_LOST
 from holdfast.diagnosis.bundle import ReportBundle, write_bundle
@@ -35,6 +34,7 @@ from holdfast.model.verdict import Clue, Confidence, LiveClass, Verdict
 
 from .container_view import find_inside
 from .run_cards import devices_of
+from .run_group import open_run_group
 
 LOOKS_FOR_S = 5.0
 ANSWERS_WITHIN_S = 5.0

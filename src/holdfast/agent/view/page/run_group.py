@@ -10,7 +10,7 @@ from holdfast.host.process import processes
 from holdfast.model import wire
 
 if TYPE_CHECKING:
-    from .run_view import RunView
+    from holdfast.agent.view.run_view import RunView
 
 
 def open_run_group(view: RunView) -> create.ControlGroup | None:
