@@ -69,6 +69,35 @@ def test_why_no_attempt_followed_by_itself_is_said_alike_at_the_end_and_later(ho
     assert (value["verdict"]["retry"], value["not_again"]) == ("after_scratch", why.removeprefix("no, "))
 
 
+TRAINING = """
+import sys, time
+from holdfast import training
+with training.run(sys.argv[1]) as run:
+    run.track(x=1)
+    for step in run.steps(100000):
+        print("ready", flush=True)
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_run_in_the_same_directory_fails_at_once_and_neither_is_a_bug(
+    holdfast: Command, tmp_path: Path
+) -> None:
+    job = (sys.executable, "-c", TRAINING, str(tmp_path / "out"))
+    with live_run(holdfast, job=job) as first:
+        first.wait_output("ready")
+        second = holdfast("run", "--name", "second", "--", *job)
+        assert (second.code, "waiting for" in second.err) == (1, False)
+        assert f"out is written by run {first.run_id} on " in second.err
+        found = holdfast("diagnose", "--json", "second").json()["verdict"]
+        assert (found["kind"], found["also"]) == ("environment", [])
+        assert "give this one a directory of its own" in found["action"]
+        assert holdfast("stop", first.run_id).code == 0
+        stopped = holdfast("diagnose", "--json", first.run_id).json()["verdict"]
+        assert (stopped["kind"], stopped["confidence"], stopped["also"]) == ("stopped", "certain", [])
+
+
 @pytest.mark.slow
 def test_a_success_is_said_to_be_one(holdfast: Command) -> None:
     run_dir = holdfast("run", "--json", "--", "true").json()["run_dir"]

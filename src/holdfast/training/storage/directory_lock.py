@@ -157,13 +157,17 @@ def _is_supervised(who: dict[str, str]) -> bool:
     """Whether it is another run than this one, whose supervisor lives: that holds the lock of its run directory."""
     if not who["run"] or not who["run_dir"] or who["run"] == os.environ.get(_OF_RUN["run"]):
         return False
-    return files.is_locked(os.path.join(who["run_dir"], "supervisor.lock")) is True
+    from holdfast.model import wire  # lazy: only where somebody else holds the lock
+
+    return files.is_locked(os.path.join(who["run_dir"], wire.SUPERVISOR_LOCK)) is True
 
 
 def _is_ending(who: dict[str, str]) -> bool:
     """Whether that run is being stopped, or its job has ended: its last save is worth waiting for."""
+    from holdfast.model import wire  # lazy: as above
+
     try:
-        state = os.path.join(who["run_dir"], "attempts", who["attempt"], "state.json")
+        state = f"{wire.attempt_dir(who['run_dir'], int(who['attempt']))}/{wire.STATE}"
         return json.loads(files.read_bytes(state, limit=65536))["state"]["kind"] in ("stopping", "finalizing")
     except (OSError, ValueError, KeyError, TypeError):
         return False
