@@ -41,13 +41,61 @@ def test_DIAG_02_an_ended_run_gets_class_evidence_and_one_action(holdfast: Comma
     done = holdfast("diagnose", "digits")
     assert done.code == 0
     assert "attempt 1: bug (likely)" in done.out
-    for words in ("KeyError: 'lr'", "do ", "retry  never", "not out_of_memory: ", "evidence for it"):
+    for words in (
+        "KeyError: 'lr'",
+        "do ",
+        "tried again by itself  no, somebody",
+        "not out_of_memory: ",
+        "evidence for it",
+    ):
         assert words in done.out, words
     value = holdfast("diagnose", "--json", run_dir).json()
     assert (value["live"], value["attempt"], value["condition"]) == (False, 1, "failed")
     assert (value["verdict"]["kind"], value["verdict"]["detector"]) == ("bug", "V12")
     assert {"detector": "V9", "kind": "killed", "answer": "not_applicable", "confidence": "possible"} in value["ladder"]
     assert SECRET not in done.out
+
+
+@pytest.mark.slow
+def test_why_no_attempt_followed_by_itself_is_said_alike_at_the_end_and_later(holdfast: Command) -> None:
+    full = "echo 'OSError: [Errno 28] No space left on device: x'; exit 1"
+    ended = holdfast("run", "--name", "full", "--", "sh", "-c", full)
+    why = "no, its output speaks of a full disk, and no disk of the run was measured full: nothing is removed for that"
+    assert f"tried again by itself: {why}" in ended.err
+    done = holdfast("diagnose", "full")
+    assert f"tried again by itself  {why}" in done.out
+    assert "after_scratch" not in done.out
+    value = holdfast("diagnose", "--json", "full").json()
+    assert (value["verdict"]["retry"], value["not_again"]) == ("after_scratch", why.removeprefix("no, "))
+
+
+TRAINING = """
+import sys, time
+from holdfast import training
+with training.run(sys.argv[1]) as run:
+    run.track(x=1)
+    for step in run.steps(100000):
+        print("ready", flush=True)
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_run_in_the_same_directory_fails_at_once_and_neither_is_a_bug(
+    holdfast: Command, tmp_path: Path
+) -> None:
+    job = (sys.executable, "-c", TRAINING, str(tmp_path / "out"))
+    with live_run(holdfast, job=job) as first:
+        first.wait_output("ready")
+        second = holdfast("run", "--name", "second", "--", *job)
+        assert (second.code, "waiting for" in second.err) == (1, False)
+        assert f"out is written by run {first.run_id} on " in second.err
+        found = holdfast("diagnose", "--json", "second").json()["verdict"]
+        assert (found["kind"], found["also"]) == ("environment", [])
+        assert "give this one a directory of its own" in found["action"]
+        assert holdfast("stop", first.run_id).code == 0
+        stopped = holdfast("diagnose", "--json", first.run_id).json()["verdict"]
+        assert (stopped["kind"], stopped["confidence"], stopped["also"]) == ("stopped", "certain", [])
 
 
 @pytest.mark.slow

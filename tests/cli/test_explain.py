@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.cli.render.explain import RETRIES
 from holdfast.cli.verbs import explain
-from holdfast.model.verdict import FailureClass, LiveClass
+from holdfast.model.verdict import FailureClass, LiveClass, RetryPolicy
 from tests.cli.queues import say
 from tests.each import each
 
@@ -121,3 +122,9 @@ def test_several_words_to_search_for_are_told_to_be_quoted(holdfast: Command) ->
     done = holdfast("explain", "--search", "full", "disk")
     assert done.code == 64
     assert "holdfast explain --search 'full disk'" in done.err
+
+
+@each("policy", list(RetryPolicy))
+def test_whether_it_is_tried_again_by_itself_is_said_in_words(policy: RetryPolicy) -> None:
+    assert "_" not in RETRIES[policy.value].replace("out_of_memory", "")
+    assert (policy in (RetryPolicy.NEVER, RetryPolicy.WHEN_ALONE)) == RETRIES[policy.value].startswith("no, ")

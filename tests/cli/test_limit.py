@@ -174,6 +174,7 @@ def test_a_run_that_does_not_run_is_refused_with_the_verb_that_does_it(holdfast:
         done = holdfast("limit", run_dir, *words)
         assert done.code == 64
         assert "holdfast restart" in done.err
+        assert f"{os.path.basename(run_dir)} has succeeded: only a running job" in done.err
 
 
 @pytest.mark.slow

@@ -10,9 +10,14 @@ import sys
 
 import pytest
 
+from holdfast.agent.control.stop import StopResult
 from holdfast.cli import render
+from holdfast.cli.render.job_change import describe_changes
 from holdfast.cli.render.layout import format_table, measure
+from holdfast.cli.render.start import describe_start
+from holdfast.cli.render.stop import print_stopped
 from holdfast.model.finding import Finding, Level
+from holdfast.model.origin import KeyChange
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.cli
@@ -152,3 +157,28 @@ def test_wide_characters_take_their_two_columns() -> None:
     narrow = format_table(("run", "why"), [("20261120-100000-x-0a1b", "评估 " * 20)], width=60)
     assert max(measure(line) for line in narrow) <= 60
     assert sum(line.count("评估") for line in narrow) == 20
+
+
+@pytest.mark.parametrize(
+    ("cards", "words"), [((0,), "card 0 is held by anna"), ((0, 1), "cards 0, 1 are held by anna")]
+)
+def test_one_card_is_held_and_several_are(cards: tuple[int, ...], words: str) -> None:
+    busy = [{"device": f"GPU-{index}", "index": index, "holder": "anna", "witness": "record"} for index in cards]
+    assert describe_start({"kind": "waiting", "blocked_by": busy}, "r")[0] == f"in line for cards: {words}"
+
+
+@pytest.mark.parametrize(
+    ("key", "before", "after", "words"),
+    [
+        ("timeouts.total_s", 7200.0, 9000.0, "timeout 2h00m -> 2h30m"),
+        ("timeouts.total_s", 7200.0, 7230.0, "timeout 7200 s -> 7230 s"),
+        ("limits.memory_bytes", 8 << 30, (8 << 30) + 4096, "limits.memory 8589934592 B -> 8589938688 B"),
+    ],
+)
+def test_a_change_is_seen_in_its_words(key: str, before: float, after: float, words: str) -> None:
+    assert describe_changes([KeyChange(key, before, after)]) == [words]
+
+
+def test_a_stop_that_nothing_more_is_known_of_has_no_empty_end(capsys: pytest.CaptureFixture[str]) -> None:
+    print_stopped(StopResult("r-1", 1, False, False, "running", "", None, 124, (), ()))
+    assert capsys.readouterr().out == "r-1 is still running\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -209,6 +210,22 @@ def test_a_restart_changes_limits_and_keeps_run_checkpoints_and_attempts(holdfas
     # What was changed holds from then on.
     assert "LR=2" in holdfast("restart", "-f", run_dir).out
     assert json.loads(Path(run_dir, "attempts/3/manifest.json").read_text())["plan"]["total_s"] == 7200
+
+
+def test_a_live_job_is_not_stopped_for_less_memory_than_it_uses(holdfast: Command) -> None:
+    job = (sys.executable, "-c", "import time; kept = bytearray(8 << 20); print('ready', flush=True); time.sleep(600)")
+    with live_run(holdfast, "--limit-memory", "200MiB", job=job) as run:
+        run.wait_output("ready")
+        done = holdfast("restart", run.run_id, "--limit-memory", "2MiB")
+        assert done.code == 78
+        assert re.search(r": it uses [\d.]+ MiB of memory, so a limit of 2 MiB would kill it", done.err), done
+        assert (
+            f"nothing was stopped; ask for more, or where it will need less, first: holdfast stop {run.run_id}"
+            in done.err
+        )
+        assert run.look().condition == "running"
+        # What it uses is no reason where the limit stays, or it has none any more.
+        assert holdfast("restart", "--dry-run", run.run_id, "--limit-memory", "none").code == 0
 
 
 @pytest.mark.slow
@@ -540,7 +557,10 @@ def test_time_limits_are_in_show_and_handbook(holdfast: Command) -> None:
         shown = holdfast("show", run.run_id).out
         assert "timeout 1h00m, until " in shown
         assert "timeouts.run 30m00s, until " in shown
-        assert "Time limit: 1h00m for the whole run, 30m00s for the job" in holdfast("handbook", run.run_id).out
+        assert (
+            "Time limit: 1h00m for this attempt from its start, 30m00s for the job"
+            in holdfast("handbook", run.run_id).out
+        )
 
 
 @pytest.mark.requirement("OBS-05")

@@ -8,6 +8,7 @@ from holdfast.model.finding import Finding, Level, worst
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.identity import WaitStatus
 from holdfast.model.lease import BusyReason, LeasedDevice, Witness
+from holdfast.model.run import Outcome, say_condition
 
 pytestmark = pytest.mark.pure
 
@@ -54,3 +55,9 @@ def test_how_many_devices_are_wanted() -> None:
 )
 def test_a_card_is_held_where_its_witness_names_a_holder(witness: Witness, holder: str, words: str) -> None:
     assert BusyReason("GPU-1", witness, holder, index=0).words == words
+
+
+def test_how_a_run_stands_is_said_as_a_verb() -> None:
+    said = [say_condition(word) for word in ("succeeded", "timed_out", "running, unsupervised", "lost")]
+    assert said == ["has succeeded", "has timed out", "is running, unsupervised", "is lost"]
+    assert not [one.value for one in Outcome if "_" in say_condition(one.value)]

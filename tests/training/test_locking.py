@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["start"]
 pytestmark = pytest.mark.process
+OTHER = "20261129-204500-first-0a1b"
 
 
 @pytest.mark.requirement("MN-08")
@@ -32,7 +33,7 @@ def test_a_second_run_is_refused_and_the_first_is_named(start: Callable[..., Tra
     second = start(tmp_path / "c")
     wait_until(lambda: second.process.poll() is not None, what="the second ends")
     assert second.said(f"is written by another run (process {first.process.pid} on ")
-    assert second.said("wait for it or stop it, or give this one a directory of its own")
+    assert second.said("give this one a directory of its own, or wait for that one or stop it")
     assert second.process.returncode != 0
     first.save()
     assert first.saved()["path"].endswith("step-1")
@@ -126,4 +127,49 @@ def test_a_holder_that_is_known_to_be_alive_is_not_waited_for(
     with pytest.raises(DirectoryBusy, match="is written by another run"):
         DirectoryLock(str(tmp_path), said.append, wait_s=0.1)
     assert bool(said) != alive
+    lock.release()
+
+
+@pytest.mark.parametrize(
+    ("how", "waits"),
+    [
+        ((True, "running", ""), False),
+        ((True, "running", OTHER), True),
+        ((True, "stopping", ""), True),
+        ((False, "running", ""), True),
+    ],
+    ids=["goes-on", "an-attempt-before", "is-ending", "lost"],
+)
+def test_another_run_that_goes_on_is_named_at_once_and_one_that_ends_is_waited_for(
+    how: tuple[bool, str, str], waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervised, condition, own = how
+    monkeypatch.setenv("HOLDFAST_RUN_ID", own)
+    lock = DirectoryLock(str(tmp_path), print)
+    who = json.loads((tmp_path / ".lock").read_text())
+    # Contained jobs count their processes by themselves.
+    other = {"run": OTHER, "run_dir": str(tmp_path / OTHER), "attempt": "1", "space": "pid:[1]", "pid": 2}
+    (tmp_path / ".lock").write_text(json.dumps({**who, **other}))
+    (attempt := tmp_path / OTHER / "attempts" / "1").mkdir(parents=True)
+    (attempt / "state.json").write_text(json.dumps({"state": {"kind": condition}}))
+    supervisor = (tmp_path / OTHER / "supervisor.lock").open("w")
+    if supervised:
+        fcntl.flock(supervisor, fcntl.LOCK_EX)
+    said: list[str] = []
+    named = f"{tmp_path} is written by run {OTHER} on .*; give this one .* \\(holdfast wait {OTHER}\\)$"
+    with pytest.raises(DirectoryBusy, match=named):
+        DirectoryLock(str(tmp_path), said.append, wait_s=0.1)
+    assert bool(said) == waits
+    assert not any("process 2" in words for words in said)
+    supervisor.close()
+    lock.release()
+
+
+def test_the_holder_says_of_which_run_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("ID", OTHER), ("DIR", "/runs/x")):
+        monkeypatch.setenv(f"HOLDFAST_RUN_{name}", value)
+    monkeypatch.setenv("HOLDFAST_ATTEMPT", "2")
+    lock = DirectoryLock(str(tmp_path), print)
+    who = json.loads((tmp_path / ".lock").read_text())
+    assert (who["run"], who["run_dir"], who["attempt"]) == (OTHER, "/runs/x", "2")
     lock.release()

@@ -34,7 +34,7 @@ from holdfast.model import wire
 from holdfast.model.errors import EXIT_STOPPED, HoldfastError, StorageError
 from holdfast.model.lease import HOLDING
 from holdfast.model.pattern import compile_later
-from holdfast.model.run import Finalizing, RequestKind, Running, Stopping, Waiting
+from holdfast.model.run import Finalizing, RequestKind, Running, Stopping, Waiting, say_condition
 from holdfast.model.scheduler import Phase
 from holdfast.model.units import format_duration
 
@@ -108,7 +108,7 @@ def _announce_next(run_dir: str, attempt: int, wake_fd: int, heard: list[int]) -
 def _await_scheduler(view: RunView, wake_fd: int, heard: list[int]) -> bool:
     """Whether the run's scheduler has begun another attempt after this one, which may take long; any signal leaves."""
     state = f"{wire.attempt_dir(view.run_dir, view.attempt + 1)}/{wire.STATE}"
-    note(f"{view.run_id}: attempt {view.attempt} is {view.condition}: {view.note}")
+    note(f"{view.run_id}: attempt {view.attempt} {say_condition(view.condition)}: {view.note}")
     ear, told = SchedulerEar(), ""
     while not os.path.exists(state):
         found = ear.listen(view)

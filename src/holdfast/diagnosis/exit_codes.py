@@ -108,7 +108,7 @@ EXIT_CODES: tuple[ExitCode, ...] = (
     ExitCode(
         124,
         (Outcome.TIMED_OUT,),
-        "a time limit passed: the run's, the whole's, preflight's, or that of holding cards; or it made no "
+        "a time limit passed: the job's, the attempt's, preflight's, or that of holding cards; or it made no "
         "progress and the job file says `stall: {action: stop}`; or the training saved and left shortly "
         "before its deadline",
     ),

@@ -38,6 +38,7 @@ def fold_verdict(detections: tuple[Detection, ...], ending: Clue | None = None) 
             retry=RetryPolicy.NEVER,
         )
     assert isinstance(best.kind, FailureClass)
+    also, also_for = list_others(sorted(said, key=lambda item: SURENESS[item.confidence]), best)
     same = [best, *(item for item in said if item is not best and item.kind is best.kind)]
     facts = {key: value for item in reversed(same) for key, value in item.facts.items()}
     return Verdict(
@@ -52,7 +53,8 @@ def fold_verdict(detections: tuple[Detection, ...], ending: Clue | None = None) 
         detector=best.detector,
         gotchas=tuple(dict.fromkeys(gotcha for item in same for gotcha in item.gotchas)),
         retry=_choose_retry(best.kind, facts),
-        also=_list_others(said, best),
+        also=also,
+        also_for=also_for,
         cards=tuple(best.facts.get("cards", "").split()),
         wait_s=float(best.facts.get("wait_s") or 0),
     )
@@ -88,9 +90,15 @@ def _choose_retry(kind: FailureClass, facts: dict[str, str]) -> RetryPolicy:
     return RetryPolicy.NEVER if retry is RetryPolicy.WHEN_ALONE and not facts.get("tenants") else retry
 
 
-def _list_others(said: list[Detection], best: Detection) -> tuple[str, ...]:
-    ordered = sorted(said, key=lambda item: SURENESS[item.confidence])
-    return tuple(dict.fromkeys(item.kind.value for item in ordered if item.kind is not best.kind))
+def list_others(items: Iterable[Detection], best: Detection) -> tuple[tuple[str, ...], tuple[Clue, ...]]:
+    """The classes of these but for that of the verdict, in their order, and the first clue for each that has one."""
+    found: dict[str, Clue | None] = {}
+    for item in items:
+        if item.kind is not best.kind:
+            first = next(iter(item.evidence_for), None)
+            found[item.kind.value] = found.get(item.kind.value) or first
+    clues = (replace(clue, text=f"{kind}: {clue.text}") for kind, clue in found.items() if clue is not None)
+    return tuple(found), tuple(clues)
 
 
 def _unique(clues: Iterable[Clue]) -> tuple[Clue, ...]:
@@ -120,4 +128,5 @@ def redact_verdict(verdict: Verdict, clean: object) -> Verdict:
         evidence_for=wash(verdict.evidence_for),
         evidence_against=wash(verdict.evidence_against),
         unknown=wash(verdict.unknown),
+        also_for=wash(verdict.also_for),
     )

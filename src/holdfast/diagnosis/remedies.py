@@ -29,6 +29,7 @@ class Remedy:
         return self.action.format_map({"run": "", **self.defaults, **facts})
 
 
+KEEP_BATCH = "do not shrink the batch: it lives on the card, and a smaller one makes the result another experiment"
 RESUME = "goes on from the last checkpoint, where there is one"
 """What a restart does where nobody has looked for checkpoints; `describe_resume` says it of one run."""
 
@@ -41,9 +42,8 @@ def describe_resume(*, checkpoint: bool) -> str:
 REMEDIES: dict[FailureClass, Remedy] = {
     FailureClass.OUT_OF_MEMORY: Remedy(
         "use fewer data-loader workers, share their data (memory-mapped files), or raise limits.memory ({limit}): "
-        "holdfast restart{run} --limit-memory SIZE; do "
-        "not shrink the batch: it lives on the card, and a smaller one makes the result another experiment",
-        defaults={"limit": "see `holdfast show`"},
+        "holdfast restart{run} --limit-memory SIZE{batch}",
+        defaults={"limit": "see `holdfast show`", "batch": f"; {KEEP_BATCH}"},
     ),
     FailureClass.GPU_OUT_OF_MEMORY: Remedy(
         "see who else holds memory on the card ({tenants}); alone on it, change the job: gradient accumulation or "
@@ -160,7 +160,7 @@ REMEDIES: dict[FailureClass, Remedy] = {
     FailureClass.REFUSED: Remedy("do what the refusal says; holdfast preflight repeats the checks"),
     FailureClass.UNKNOWN: Remedy(
         "investigate before anything is run again: read its last lines (holdfast logs{run}), supervisor.log "
-        "(holdfast logs --supervisor{run}) and what could not be read (holdfast diagnose{run})"
+        "(holdfast logs --supervisor{run}) and what the diagnosis could not read"
     ),
 }
 """Class to remedy, complete."""

@@ -120,9 +120,9 @@ HOLDING = frozenset({Witness.LOCK, Witness.RECORD, Witness.FOREIGN_LOCK})
 """Witnesses that name who holds a device; the others say in their own words why it is not to be had."""
 
 
-def join_holder(holder: str, witness: Witness) -> str:
-    """What follows the name of a device: that somebody holds it, or what its witness says."""
-    return f" is held by {holder}" if witness in HOLDING else f": {holder}"
+def join_holder(holder: str, witness: Witness, count: int = 1) -> str:
+    """What follows the names of `count` devices: that somebody holds them, or what their witness says."""
+    return f" {'is' if count == 1 else 'are'} held by {holder}" if witness in HOLDING else f": {holder}"
 
 
 def name_labels(labels: Sequence[str]) -> str:

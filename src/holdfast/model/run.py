@@ -53,6 +53,20 @@ class Outcome(str, Enum):
     LOST = "lost"
 
 
+_ENDED = {
+    Outcome.SUCCEEDED.value: "has succeeded",
+    Outcome.FAILED.value: "has failed",
+    Outcome.STOPPED.value: "was stopped",
+    Outcome.PREEMPTED.value: "was preempted",
+    Outcome.TIMED_OUT.value: "has timed out",
+}
+
+
+def say_condition(condition: str) -> str:
+    """How a run stands, behind its name in a sentence: ``is running``, ``has succeeded``, ``is lost``."""
+    return _ENDED.get(condition, f"is {condition}")
+
+
 class CopyState(str, Enum):
     """Where the copy of a run's results stands (`model.results`)."""
 

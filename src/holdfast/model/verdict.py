@@ -155,8 +155,9 @@ class Verdict:
     """The class, how sure, the evidence, and one action.
 
     `detector` names the rule that decided (docs/diagnosis.md), `gotchas` are ids of the catalogue (`holdfast explain`),
-    `also` other classes for which something speaks, best first, `cards` UUIDs of cards that are at fault, `wait_s` how
-    long another attempt has to wait at least, where what failed says so.
+    `also` other classes for which something speaks, best first, `also_for` the first clue of each that has one,
+    `cards` UUIDs of cards that are at fault, `wait_s` how long another attempt has to wait at least, where what failed
+    says so.
     """
 
     kind: FailureClass | LiveClass
@@ -169,6 +170,7 @@ class Verdict:
     gotchas: tuple[str, ...] = ()
     retry: RetryPolicy = RetryPolicy.NEVER
     also: tuple[str, ...] = ()
+    also_for: tuple[Clue, ...] = ()
     cards: tuple[str, ...] = ()
     wait_s: float = 0.0
 
@@ -178,3 +180,12 @@ class Verdict:
         if self.kind is FailureClass.UNKNOWN:
             return ""
         return next((" ".join(clue.text.split()) for clue in self.evidence_for if clue.source != "state.json"), "")
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The other classes for people, each with what speaks for it: ``bug: KeyError: 'lr'  [output.log]``."""
+        known = dict.fromkeys(self.also, "")
+        for clue in self.also_for:
+            kind, _, text = clue.text.partition(": ")
+            known[kind] = f": {' '.join(text.split())}{f'  [{clue.place}]' if clue.source else ''}"
+        return tuple(f"{kind}{words}" for kind, words in known.items())

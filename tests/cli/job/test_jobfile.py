@@ -567,7 +567,7 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
         ),
         (
             "command: x\ntimeout: 1h\ntimeouts: {run: 2h}\n",
-            ("job.yaml: timeouts.run: is longer than timeout, the deadline of the whole run"),
+            ("job.yaml: timeouts.run: is longer than timeout, the deadline of the whole attempt"),
         ),
         (
             "command: x\ntimeout: 0\n",

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from holdfast.diagnosis.evidence import Answer, Detection
-from holdfast.diagnosis.fold import fold_verdict
+from holdfast.diagnosis.fold import fold_verdict, redact_verdict
 from holdfast.diagnosis.remedies import REMEDIES
 from holdfast.model.verdict import Clue, Confidence, FailureClass, RetryPolicy
 from tests.each import each
@@ -41,6 +41,7 @@ def test_the_surest_decides_and_then_the_order() -> None:
     )
     verdict = fold_verdict(found)
     assert (verdict.kind, verdict.also) == (F.REBOOT, ("killed", "bug", "diverged"))
+    assert verdict.others == ("killed: killed yes", "bug: bug yes", "diverged: diverged yes")
     assert fold_verdict(found[:2]).kind is F.KILLED
 
 
@@ -49,6 +50,11 @@ def test_no_and_unknown_stay_apart() -> None:
     assert [clue.text for clue in verdict.evidence_for] == ["it ended", "bug yes"]
     assert [clue.text for clue in verdict.evidence_against] == ["not reboot: reboot no"]
     assert [clue.text for clue in verdict.unknown] == ["hang_up unknown"]
+
+
+def test_a_secret_in_what_speaks_for_another_class_is_washed_too() -> None:
+    verdict = redact_verdict(fold_verdict((say(F.KILLED), say(F.BUG))), lambda text: text.replace("bug yes", "***"))
+    assert verdict.others == ("bug: ***",)
 
 
 def test_what_only_repeats_the_first_half_of_the_end_is_not_said_twice() -> None:
@@ -66,8 +72,10 @@ def test_FAIL_01_what_nothing_explains_is_unknown_and_never_retried() -> None:
 
 def test_what_nothing_explains_gets_the_commands_that_tell_more() -> None:
     verdict = fold_verdict((say(F.BUG, Answer.NO, run=" digits"),))
-    for way in ("logs digits", "logs --supervisor digits", "diagnose digits"):
+    for way in ("logs digits", "logs --supervisor digits"):
         assert f"(holdfast {way})" in verdict.action
+    # Who reads that has asked for a diagnosis already.
+    assert "holdfast diagnose" not in verdict.action
 
 
 @pytest.mark.requirement("FAIL-01", "FAIL-02")

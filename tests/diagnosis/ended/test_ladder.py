@@ -21,6 +21,7 @@ from holdfast.diagnosis.evidence import (
     LogMatch,
     Reading,
 )
+from holdfast.diagnosis.logs.attribute import judge_log
 from holdfast.model.finding import Finding, Level
 from holdfast.model.record import replace
 from holdfast.model.run import Outcome, Refusal, StopCause, StopRecord, StopRequest
@@ -151,6 +152,33 @@ def test_DIAG_02_each_cause_has_its_class_and_confidence(
     assert kind_of(found) == expected
 
 
+FAREWELL = "holdfast: stopped at step 7 (operator: anna); its next attempt continues from step-7"
+ASKED = {"request": StopRequest(StopCause.OPERATOR, "anna")}
+LEFT = {"stop": StopRecord(why="signal", detail="SIGTERM", step=7, saved=True)}
+
+
+@each(
+    ("end", "raised", "also"),
+    [
+        (ASKED, "", ()),
+        (LEFT, "", ()),
+        (ASKED, "KeyError: 'lr'", ("bug: KeyError: 'lr'  [traceback]",)),
+    ],
+)
+def test_that_a_run_says_of_its_stop_that_it_stops_is_no_bug_of_it(
+    end: dict[str, Any], raised: str, also: tuple[str, ...]
+) -> None:
+    log = Reading(LogFacts("output.log", 9, exception=raised, tail=FAREWELL))
+    judged = () if raised else judge_log(log)
+    verdict = verdict_of(evidence(ended(143, **end), log=log, words=judged))
+    assert (verdict.confidence, verdict.others) == (CERTAIN, also)
+
+
+def test_a_complaint_of_a_run_that_nobody_asked_to_stop_is_its_own() -> None:
+    log = Reading(LogFacts("output.log", 9, tail="stopped: the data is corrupt"))
+    assert kind_of(evidence(ended(3), log=log, words=judge_log(log))) == (F.BUG, POSSIBLE, "V12")
+
+
 @pytest.mark.gotcha("U3")
 @pytest.mark.requirement("DIAG-02", "FAIL-14", "B-22")
 def test_DIAG_02_an_unreadable_kernel_log_and_counters_never_say_that_it_was_no_oom() -> None:
@@ -208,16 +236,31 @@ def test_a_forged_line_of_the_kernel_log_proves_nothing() -> None:
     assert verdict_of(found).kind is F.KILLED
 
 
+@each("used", [1.0, 0.96])
+def test_a_peak_that_a_limit_cut_off_does_not_say_how_much_is_needed(used: float) -> None:
+    found = evidence(ended(None, 9), own_kills=Reading(1), peak_bytes=int(used * GIB), limit_bytes=GIB)
+    action = verdict_of(found).action
+    assert "(now 1 GiB; all of it was in use, so how much is needed is not known: try 2 GiB)" in action
+    assert "a fifth more" not in action
+
+
+@each(("cards", "told"), [(False, False), (True, True), (None, True)])
+def test_of_a_batch_that_lives_on_a_card_is_spoken_only_where_there_may_be_one(cards: bool | None, told: bool) -> None:
+    action = verdict_of(evidence(ended(None, 9), own_kills=Reading(1), has_cards=cards)).action
+    assert ("it lives on the card" in action) == told
+    assert action.endswith("result another experiment" if told else "--limit-memory SIZE")
+
+
 @pytest.mark.requirement("FAIL-04", "SLM-10")
 @pytest.mark.gotcha("SLURM4")
 def test_FAIL_04_a_killed_worker_makes_it_certain_and_the_number_of_kills_is_not_told() -> None:
     line = "RuntimeError: DataLoader worker (pid(s) 77) exited unexpectedly"
     match = LogMatch("worker", LineRole.CASCADE, None, line, 0)
     log = Reading(LogFacts("output.log", 9, matches=(match,), exception=line))
-    verdict = verdict_of(evidence(ended(1), own_kills=Reading(3), log=log, peak_bytes=GIB, limit_bytes=GIB))
+    verdict = verdict_of(evidence(ended(1), own_kills=Reading(3), log=log, peak_bytes=GIB, limit_bytes=2 * GIB))
     assert (verdict.kind, verdict.confidence) == (F.OUT_OF_MEMORY, CERTAIN)
     assert "do not shrink the batch" in verdict.action
-    assert "now 1 GiB; 1.2 GiB is a fifth more than was seen in use, and what lasts a moment is not" in verdict.action
+    assert "now 2 GiB; 1.2 GiB is a fifth more than was seen in use, and what lasts a moment is not" in verdict.action
     assert not any("3" in clue.text for clue in verdict.evidence_for)
 
 

@@ -6,12 +6,12 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
+from holdfast.core.job.live_limits import describe_excess, find_new_memory
 from holdfast.core.rules.rules import apply_rules
 from holdfast.host.contain import limits
 from holdfast.host.contain.create import set_limits
 from holdfast.host.process import libc
 from holdfast.host.process.processes import is_alive
-from holdfast.model.units import format_bytes
 
 from .start.containment import BY_GROUP
 
@@ -87,12 +87,11 @@ def _held_before(containment: Containment, name: str) -> bool:
 
 def _require_room(containment: Containment, pids: list[int], before: Limits, after: Limits) -> None:
     """Refuse a limit that the tree is above now: it would be killed, or could start nothing."""
-    if after.memory_bytes is not None and after.memory_bytes != before.memory_bytes:
+    wanted = find_new_memory(before, after)
+    if wanted is not None:
         used = None if containment.group is None else containment.group.usage().memory_anon_bytes
         used = limits.read_tree_memory(pids).memory_bytes if used is None else used
-        if used >= after.memory_bytes:
-            asked = format_bytes(after.memory_bytes)
-            words = f"it uses {format_bytes(used)} of memory, so a limit of {asked} would kill it"
+        if words := describe_excess(used, wanted):
             raise LimitsRefused(f"{words}; see --force")
     if after.tasks is not None and after.tasks != before.tasks and len(pids) > after.tasks:
         raise LimitsRefused(f"it has {len(pids)} processes, more than {after.tasks}; see --force")

@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.requeue import Requeue
+from holdfast.model.verdict import RetryPolicy, Verdict
 
 
 def count_automatic(run_dir: str, attempt: int) -> int:
@@ -26,6 +27,14 @@ def count_automatic(run_dir: str, attempt: int) -> int:
 def read_retry(run_dir: str, attempt: int) -> dict[str, Any]:
     """What was decided after an attempt; empty when nothing was, or when it cannot be read."""
     return read_or_empty(f"{wire.attempt_dir(run_dir, attempt)}/{wire.RETRY}")
+
+
+def read_objection(run_dir: str, attempt: int, verdict: Verdict | None) -> str | None:
+    """Why no attempt followed by itself where one may after an end of this class; None where nothing was decided."""
+    if verdict is None or verdict.retry is RetryPolicy.NEVER:
+        return None
+    decided = read_retry(run_dir, attempt)
+    return decided.get("why") if decided.get("retry") is False else None
 
 
 def is_followed(run_dir: str, attempt: int) -> bool:

@@ -322,7 +322,7 @@ def check_together(where: str, fields: dict[str, object], problems: list[Problem
         problems.append(Problem(where, "limits.swap", "stands beside limits.memory, which is not stated"))
     run, total = fields.get("timeouts.run_s"), fields.get("timeouts.total_s")
     if isinstance(run, float) and isinstance(total, float) and run > total:
-        problems.append(Problem(where, "timeouts.run", "is longer than timeout, the deadline of the whole run"))
+        problems.append(Problem(where, "timeouts.run", "is longer than timeout, the deadline of the whole attempt"))
     for key, name in DEADLINES.items():
         if fields.get(name) == 0:
             problems.append(Problem(where, key, "is 0, so its time would be up before it began; none is no limit"))

@@ -23,6 +23,7 @@ from holdfast.desk.runs.poll import PATIENT_S, is_due, look_again, poll_places
 from holdfast.desk.runs.registry import ABSENT
 from holdfast.model.errors import CutOff, HoldfastError
 from holdfast.model.ids import is_name
+from holdfast.model.run import say_condition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _look_after(error: CutOff, place: Place, line: Line) -> CutOff:
     if ids:  # without one the place would be asked for all its runs
         (poll,) = poll_places([place], deadline_s=PATIENT_S, open_box=open_box, limit=None, ids={place.name: [*ids]})
         seen = [poll.sightings[run_id] for run_id in ids if run_id in poll.sightings]
-    said = ", ".join(f"{each.run_id} is {each.condition}{_name_attempt(each)}" for each in seen)
+    said = ", ".join(f"{each.run_id} {say_condition(each.condition)}{_name_attempt(each)}" for each in seen)
     words = f"looked at again: {said}" if seen else "whether it had an effect there is not known"
     hint = f"see what becomes of it: holdfast show {place.name}:{texts[0] if len(texts) == 1 else 'RUN'}"
     return CutOff(f"{error}; {words}", hint=hint, details=error.details)

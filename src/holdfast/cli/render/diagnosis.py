@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import clean, heading, pairs
+from .explain import BY_ITSELF, RETRIES
 
 if TYPE_CHECKING:
     from holdfast.agent.view.page.diagnosis import DiagnosisReport
     from holdfast.diagnosis.live.report import Section
-    from holdfast.model.verdict import Clue
+    from holdfast.model.verdict import Clue, Verdict
 
 
 def print_answer(answer: DiagnosisReport) -> None:
@@ -23,8 +24,8 @@ def print_answer(answer: DiagnosisReport) -> None:
         heading(clean(f"{answer.subject}{attempt}: {verdict.kind.value} ({verdict.confidence.value})"))
         lines: list[tuple[str, object]] = [("state", answer.condition or None)]
         lines += [("cause", None if answer.live else verdict.cause), ("do", verdict.action)]
-        lines += [("also", ", ".join(verdict.also) or None)]
-        lines += [("retry", None if answer.live else verdict.retry.value)]
+        lines += [("also", "\n".join(verdict.others) or None)]
+        lines += [(BY_ITSELF, None if answer.live else _describe_retry(answer, verdict))]
         lines += [("explain", f"holdfast explain {gotcha}") for gotcha in verdict.gotchas]
         pairs([(key, value) for key, value in lines if value], indent=2)
         _print_clues("evidence for it", verdict.evidence_for)
@@ -39,6 +40,11 @@ def print_answer(answer: DiagnosisReport) -> None:
         heading("archive")
         left = "\n".join(answer.bundle.left_out) or "nothing"
         pairs([("file", answer.bundle.path), ("left out", left)], indent=2)
+
+
+def _describe_retry(answer: DiagnosisReport, verdict: Verdict) -> str:
+    """What was decided, where it was no; else what may be done after an end of this class."""
+    return f"no, {answer.not_again}" if answer.not_again else RETRIES[verdict.retry.value]
 
 
 def _print_clues(title: str, clues: tuple[Clue, ...]) -> None:

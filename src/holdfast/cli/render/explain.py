@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.explain import ClassPage, ExitCodePage, XidPage
 
 WIDTH = 100
+BY_ITSELF = "tried again by itself"
 RETRIES = {
-    "never": "never by itself: the same would happen again, or a person has to judge",
-    "same": "the identical configuration, a bounded number of times",
-    "after_scratch": "after declared scratch was pruned and there is room again; else you are asked",
-    "elsewhere": "on another card: this one is set aside",
-    "when_alone": "only when a co-tenant has left the card",
+    "never": "no, somebody has to ask for it",
+    "same": "with the same configuration, as far as its retries or its queue allow",
+    "after_scratch": "once declared scratch has made room, as far as its retries allow",
+    "elsewhere": "on another card, as far as its retries allow; this one is set aside",
+    "when_alone": "no, unless retries.out_of_memory says so; with nobody else on the card it can go well",
 }
-"""`model.verdict.RetryPolicy` in words."""
+"""`model.verdict.RetryPolicy` in words, behind `BY_ITSELF`."""
 
 
 def print_gotchas(rows: Sequence[Gotcha]) -> None:
@@ -53,7 +54,7 @@ def print_class(page: ClassPage) -> None:
     heading(f"{page.kind.value}: a class of {of}{', a hang' if page.hangs else ''}")
     fields = [("to do", page.action)]
     if page.retry:
-        fields.append(("again", RETRIES[page.retry]))
+        fields.append((BY_ITSELF, RETRIES[page.retry]))
     if page.gotchas:
         related = zip(page.gotchas, page.titles, strict=True)
         fields.append(("gotchas", "; ".join(f"{name} {title}" for name, title in related)))

@@ -16,10 +16,16 @@ _PATHS = {key.field: key.path for key in KEYS}
 
 def describe_changes(changes: Iterable[KeyChange]) -> list[str]:
     """A line for each change: ``limits.memory 95.4 MiB -> 1.9 GiB``."""
-    return [
-        f"{_PATHS.get(change.key, change.key)} {_say(change.key, change.before)} -> {_say(change.key, change.after)}"
-        for change in changes
-    ]
+    return [f"{_PATHS.get(change.key, change.key)} {_say_both(change)}" for change in changes]
+
+
+def _say_both(change: KeyChange) -> str:
+    """Before and after, as people write them; to the last digit where that would be the same word twice."""
+    before, after = _say(change.key, change.before), _say(change.key, change.after)
+    if before == after and isinstance(change.before, (int, float)) and isinstance(change.after, (int, float)):
+        unit = " s" if change.key.endswith("_s") else " B" if change.key.endswith("_bytes") else ""
+        before, after = (f"{value:.15g}{unit}" for value in (change.before, change.after))
+    return f"{before} -> {after}"
 
 
 def describe_limit(limit: Mapping[str, Any]) -> str:

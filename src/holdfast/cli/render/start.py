@@ -44,9 +44,9 @@ def _list(value: object) -> list[Mapping[str, object]]:
 
 def _describe_busy(busy: list[Mapping[str, object]]) -> str:
     """Who has the cards, each holder once."""
-    held: dict[str, list[str]] = {}
+    held: dict[tuple[str, Witness], list[str]] = {}
     for one in busy:
         since = f" since {one['since']}" if one.get("since") else ""
         label = str(one["device"]) if one.get("index") is None else f"card {one['index']}"
-        held.setdefault(join_holder(str(one["holder"]), Witness(one["witness"])) + since, []).append(label)
-    return "; ".join(name_labels(labels) + words for words, labels in held.items())
+        held.setdefault((f"{one['holder']}{since}", Witness(one["witness"])), []).append(label)
+    return "; ".join(name_labels(labels) + join_holder(*holder, len(labels)) for holder, labels in held.items())

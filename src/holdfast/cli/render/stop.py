@@ -71,7 +71,7 @@ def print_stopped(stopped: StopResult) -> None:
         print(f"{run_id} is not gone: KILL was sent, and these have not died: {'; '.join(stopped.survivors)}")
         note("a process in uninterruptible sleep dies when its kernel call returns; the lease stays held until then")
     else:
-        print(f"{run_id} is still {stopped.condition}: {stopped.note}")
+        print(f"{run_id} is still {stopped.condition}{f': {stopped.note}' if stopped.note else ''}")
         if stopped.supervised:
             note(f"it goes on stopping without us; holdfast stop --now {run_id} kills it")
         else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.units import format_duration
 
 from . import clean
+from .explain import BY_ITSELF
 
 if TYPE_CHECKING:
     from holdfast.agent.view.live.summary import Summary
@@ -54,5 +55,5 @@ def _say_why(summary: Summary, word: str = "why") -> list[str]:
     lines = [f"  {word}: {verdict.kind.value} ({verdict.confidence.value}){f': {cause}' if cause else ''}"]
     lines.append(f"  do: {verdict.action}")
     if summary.not_again:
-        lines.append(f"  not tried again: {summary.not_again}")
+        lines.append(f"  {BY_ITSELF}: no, {summary.not_again}")
     return lines

@@ -12,6 +12,7 @@ from holdfast.agent.checks.preflight import refuse_bad_restart
 from holdfast.agent.control.hangup import hold_hangups
 from holdfast.agent.control.job.change import build_change, find_changes, find_edited_file, read_recorded_job
 from holdfast.agent.control.job.code import find_code_changes, names_other_files
+from holdfast.agent.control.job.live_limits import refuse_low_memory
 from holdfast.agent.control.restart import restart_run
 from holdfast.agent.place.carried.change import read_change, resolve_change_order
 from holdfast.agent.queue.change.restarted import notify_queue
@@ -85,8 +86,8 @@ def command(  # noqa: PLR0913 - its options
     that is refused, and --no-code takes up the job alone.
 
     Nothing is stopped for what would not start: every check of a start comes first (78, see `holdfast preflight`), the
-    smoke test with them. RUN's own cards count as free; where others are taken, or somebody stands in line for those of
-    RUN (75), --gpu-wait has it wait for its turn.
+    smoke test with them, and whether RUN uses more memory now than a new --limit-memory. RUN's own cards count as free;
+    where others are taken, or somebody stands in line for those of RUN (75), --gpu-wait has it wait for its turn.
 
     A script, configuration or lock file that was changed since the last attempt is named and run as it is now;
     --recorded runs the copy of a shell script instead, and refuses where any other file was changed.
@@ -108,6 +109,7 @@ def command(  # noqa: PLR0913 - its options
     # Like a start: what does not parse, or is not there, stops nothing that runs.
     refuse_bad_configs((asked.config,))
     if not scheduled:
+        refuse_low_memory(found.run_dir, before.spec, asked)
         # What a node has, this machine need not have.
         refuse_bad_restart(
             found.run_dir,

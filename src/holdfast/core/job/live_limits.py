@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.model import wire
-from holdfast.model.job import JobSpec
+from holdfast.model.job import JobSpec, Limits
+from holdfast.model.units import format_bytes
 
 LIVE_FIELDS = frozenset(
     {
@@ -31,3 +32,16 @@ def change_fields(spec: JobSpec, values: Mapping[str, object]) -> JobSpec:
         group, _, leaf = name.rpartition(".")
         (encoded[group] if group else encoded)[leaf] = value
     return wire.decode(JobSpec, encoded)
+
+
+def find_new_memory(before: Limits, after: Limits) -> int | None:
+    """The memory limit that a live tree is to be held by from now on; None where it has that one already, or none."""
+    return None if after.memory_bytes == before.memory_bytes else after.memory_bytes
+
+
+def describe_excess(used_bytes: int, limit_bytes: int) -> str:
+    """Why a tree that uses so much memory cannot have a limit; empty where it can."""
+    if used_bytes < limit_bytes:
+        return ""
+    used, asked = format_bytes(used_bytes), format_bytes(limit_bytes)
+    return f"it uses {used} of memory, so a limit of {asked} would kill it"

@@ -13,7 +13,7 @@ from holdfast.core.control_characters import clean
 from holdfast.model.place import Place
 from holdfast.model.receipt import DAMAGED, GRAVE, NOT_WANTED, UNTESTED, Receipt, Tried
 from holdfast.model.record import field, record
-from holdfast.model.run import CopyState
+from holdfast.model.run import CopyState, say_condition
 from holdfast.model.teardown import NO_RECORD, Remains
 
 YES, NO, UNKNOWN = "yes", "no", "could not look"
@@ -284,7 +284,7 @@ def _judge_results(place: Place, run: RunAtPlace, seen: Seen) -> Condition:
     if remains.results_state == CopyState.COPIED.value:
         return Condition(name, YES, f"copied to {remains.results}")
     if not remains.results_state and run.condition != SUCCEEDED:
-        return Condition(name, YES, f"it is {run.condition}, and only a success has results to copy")
+        return Condition(name, YES, f"it {say_condition(run.condition)}, and only a success has results to copy")
     why = remains.results_problem or remains.results_state or "there is no record of a copy"
     words = f"not proven in {remains.results}: {why}"
     return Condition(name, NO, words, f"holdfast results copy {place.name}:{run.run_id}")

@@ -63,8 +63,9 @@ class EndedEvidence:
     group's name. `looked_s` is how long after the end the box was looked at, `earlier_kills` what its
     own group had counted some time before the end. `heard` are the Xids that the driver
     reported to the supervisor, `xid_severities` what the rules of its box said of some codes.
-    `checkpoint`: there is something to go on from (None: not known). `leftovers` are processes that the job had just
-    begun when its leader left with 0, and that were ended. `piped`: its command sends output through `tee`.
+    `checkpoint`: there is something to go on from; `has_cards`: it was given cards (None: not known). `leftovers` are
+    processes that the job had just begun when its leader left with 0, and that were ended. `piped`: its command sends
+    output through `tee`.
     """
 
     run_id: str
@@ -101,6 +102,7 @@ class EndedEvidence:
     looked_s: float | None = None
     earlier_kills: int | None = None
     checkpoint: bool | None = None
+    has_cards: bool | None = None
     leftovers: tuple[str, ...] = ()
     piped: bool = False
     heard: tuple[XidEvent, ...] = ()

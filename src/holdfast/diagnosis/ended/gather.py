@@ -201,6 +201,7 @@ def gather_evidence(
         earlier_kills=_find_earlier_kills(samples, ended_s),
         problems=tuple(source.problems),
         checkpoint=has_checkpoint(source.run_dir, job),
+        has_cards=bool(manifest["cards"]) if isinstance(manifest.get("cards"), list) else None,
         piped=_is_piped(job),
         leftovers=_read_leftovers(f"{source.directory}/{wire.EVENTS}"),
         heard=read_heard(f"{source.directory}/{wire.EVENTS}"),

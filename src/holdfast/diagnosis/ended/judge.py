@@ -106,6 +106,8 @@ def judge_evidence(evidence: EndedEvidence) -> tuple[Verdict | None, tuple[Detec
     known = {"run": f" {evidence.run_id}"} if evidence.run_id else {}
     if evidence.checkpoint is not None:
         known["resume"] = describe_resume(checkpoint=evidence.checkpoint)
+    if evidence.has_cards is False:
+        known["batch"] = ""
     found = tuple(replace(item, facts={**item.facts, **known}) for item in found)
     verdict = redact_verdict(fold_verdict(found, Clue(ended.evidence, "state.json", ended.at)), redact_text)
     return _complete(verdict, evidence), ladder

@@ -1,7 +1,8 @@
 """One run writes into a directory of checkpoints: a kernel lock that ends with the last process that holds it.
 
 The trainer's writer holds it too: a trainer that starts while the writer of a killed one finishes its save waits for
-that. Forked children (data loaders) let go of it at once. Where the file system has no locks there is only a word.
+that, and for a run that is ending; a run that goes on is refused at once. Forked children (data loaders) let go of it
+at once. Where the file system has no locks there is only a word.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import time
 from collections.abc import Callable
 
+from holdfast.host.files import files
 from holdfast.training.errors import DirectoryBusy, TrainingError
 
 from . import layout
@@ -25,13 +27,15 @@ WAIT_S = 300.0
 UNSEEN_WAIT_S = 100.0
 """How long a holder on another machine is waited for, whose life cannot be seen: a little more than an NFS lease."""
 LOOK_S = 0.05
+_OF_RUN = {"run": "HOLDFAST_RUN_ID", "run_dir": "HOLDFAST_RUN_DIR", "attempt": "HOLDFAST_ATTEMPT"}
+"""What a holder says of the run that it belongs to, by the variable that has it."""
 
 
 class DirectoryLock:
     """The lock of one directory, taken in the constructor, given back by `release` or the end of all its holders."""
 
     def __init__(self, directory: str, warn: Callable[[str], None], *, wait_s: float = WAIT_S) -> None:
-        """Take it; waits for a writer whose trainer is dead, not for a living run.
+        """Take it; waits for a writer whose trainer is dead, and for a run that is ending, not for one that goes on.
 
         Raises:
             DirectoryBusy: another run writes here.
@@ -55,11 +59,13 @@ class DirectoryLock:
                 fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                holder, alive = self._read_holder()
+                who = self._read_record()
+                holder, alive = _name_holder(who), _is_alive(who)
                 if alive or time.monotonic() > (unseen_deadline if alive is None else deadline):
+                    run = who.get("run")
+                    wait = f"wait for that one (holdfast wait {run})" if run else "wait for that one or stop it"
                     raise DirectoryBusy(
-                        f"{directory} is written by another run ({holder})",
-                        "wait for it or stop it, or give this one a directory of its own",
+                        f"{directory} is written by {holder}", f"give this one a directory of its own, or {wait}"
                     ) from None
                 if not said:
                     warn(f"{directory}: waiting for {holder}, or what it left behind, to finish its save")
@@ -75,29 +81,23 @@ class DirectoryLock:
     def _write_holder(self) -> None:
         assert self.fd is not None
         me = {"pid": os.getpid(), "start": _start_time(os.getpid()), "host": os.uname().nodename, "boot": _boot_id()}
-        me["run"], me["space"] = os.environ.get("HOLDFAST_RUN_ID", ""), _process_space()
+        me |= {name: os.environ.get(variable, "") for name, variable in _OF_RUN.items()}
+        me["space"] = _process_space()
         data = json.dumps(me).encode() + b"\n"
         with contextlib.suppress(OSError):  # a full disk: the run makes room later, and the lock holds without a name
             os.ftruncate(self.fd, 0)
             os.pwrite(self.fd, data, 0)
 
-    def _read_holder(self) -> tuple[str, bool | None]:
-        """Who holds it, in words, and whether that process is alive; None when that cannot be seen from here."""
+    def _read_record(self) -> dict[str, str]:
+        """What its holder wrote; empty where that is nothing, or damaged."""
         assert self.fd is not None
         try:
             who = json.loads(os.pread(self.fd, 4096, 0))
-            words = f"process {who['pid']} on {who['host']}" + (f", run {who['run']}" if who["run"] else "")
-            if who["host"] != os.uname().nodename:
-                # Another machine or container: its processes cannot be seen, only the lock itself speaks. A file
-                # server keeps that of a crashed machine for a while (NFS: 90 s), so it is waited for.
-                return words, None
-            if who["boot"] and _boot_id() and who["boot"] != _boot_id():
-                return words, False
-            if who.get("space", "") != _process_space():
-                return words, None  # a number there is another process here
-            return words, _start_time(int(who["pid"])) == who["start"]
+            known = {name: str(who[name]) for name in ("pid", "start", "host", "boot", "run")}
+            int(known["pid"])
+            return known | {name: str(who.get(name, "")) for name in ("run_dir", "attempt", "space")}
         except (OSError, ValueError, KeyError, TypeError):
-            return "a process that left no name", False
+            return {}
 
     def _let_go(self) -> None:
         if self.fd is not None:
@@ -127,7 +127,53 @@ def lock_directory(directory: str, warn: Callable[[str], None]) -> DirectoryLock
         ) from error
 
 
-def _start_time(pid: int) -> str:
+def _name_holder(who: dict[str, str]) -> str:
+    """Who holds it, in words; of a run its id, because a number of a contained process is another one outside."""
+    if not who:
+        return "a process that left no name"
+    if who["run"]:
+        return f"run {who['run']} on {who['host']}"
+    return f"another run (process {who['pid']} on {who['host']})"
+
+
+def _is_alive(who: dict[str, str]) -> bool | None:
+    """Whether its holder lives and goes on; None where that cannot be seen from here, or it is ending."""
+    if not who:
+        return False
+    if _is_supervised(who):
+        return None if _is_ending(who) else True
+    if who["host"] != os.uname().nodename:
+        # Another machine or container: its processes cannot be seen, only the lock itself speaks. A file
+        # server keeps that of a crashed machine for a while (NFS: 90 s), so it is waited for.
+        return None
+    if who["boot"] and _boot_id() and who["boot"] != _boot_id():
+        return False
+    if who["space"] != _process_space():
+        return None  # a number there is another process here
+    return _start_time(who["pid"]) == who["start"]
+
+
+def _is_supervised(who: dict[str, str]) -> bool:
+    """Whether it is another run than this one, whose supervisor lives: that holds the lock of its run directory."""
+    if not who["run"] or not who["run_dir"] or who["run"] == os.environ.get(_OF_RUN["run"]):
+        return False
+    from holdfast.model import wire  # lazy: only where somebody else holds the lock
+
+    return files.is_locked(os.path.join(who["run_dir"], wire.SUPERVISOR_LOCK)) is True
+
+
+def _is_ending(who: dict[str, str]) -> bool:
+    """Whether that run is being stopped, or its job has ended: its last save is worth waiting for."""
+    from holdfast.model import wire  # lazy: as above
+
+    try:
+        state = f"{wire.attempt_dir(who['run_dir'], int(who['attempt']))}/{wire.STATE}"
+        return json.loads(files.read_bytes(state, limit=65536))["state"]["kind"] in ("stopping", "finalizing")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _start_time(pid: int | str) -> str:
     """When a process began, in the kernel's clock ticks since boot; empty when there is no such process (or a zombie).
 
     Source: proc(5), field 22 of stat, counted behind the name in parentheses.

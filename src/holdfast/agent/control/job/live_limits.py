@@ -11,16 +11,18 @@ from holdfast.agent.requests import LIMITS_CHANGED, LIMITS_REFUSED, write_limits
 from holdfast.agent.view import observe
 from holdfast.agent.view.changes import ChangeWatch
 from holdfast.agent.view.follow import watch_processes
-from holdfast.core.job.live_limits import LIVE_FIELDS
+from holdfast.agent.view.page.run_group import read_run_memory
+from holdfast.core.job.live_limits import LIVE_FIELDS, describe_excess, find_new_memory
 from holdfast.host import clock
 from holdfast.model.errors import PreflightFailed, ResourceBusy, UsageError
 from holdfast.model.record import record
-from holdfast.model.run import LimitsRequest, Running
+from holdfast.model.run import LimitsRequest, Running, say_condition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from holdfast.agent.view.run_view import RunView
+    from holdfast.model.job import JobSpec
     from holdfast.model.origin import KeyChange
 
 Facts = dict[str, Any]
@@ -75,6 +77,22 @@ def change_limits(
         return _wait_answered(view, request, tuple(changes), changed, wait_s)
 
 
+def refuse_low_memory(run_dir: str, before: JobSpec, after: JobSpec) -> None:
+    """Refuse to stop a live job for less memory than it uses now: the next attempt would be killed for it.
+
+    Raises:
+        PreflightFailed: so it is.
+    """
+    wanted = find_new_memory(before.limits, after.limits)
+    if wanted is None:
+        return
+    view = observe.observe_run(run_dir)
+    state = None if view.state is None else view.state.state
+    if isinstance(state, Running) and view.job_lives and (words := describe_excess(read_run_memory(view), wanted)):
+        hint = f"nothing was stopped; ask for more, or where it will need less, first: holdfast stop {view.run_id}"
+        raise PreflightFailed(f"{view.run_id}: {words}", hint=hint)
+
+
 def _require_running(run_dir: str) -> RunView:
     view = observe.observe_run(run_dir)
     require_actionable(view)
@@ -83,7 +101,7 @@ def _require_running(run_dir: str) -> RunView:
     runs = isinstance(state, Running) or (state is None and view.supervised)
     if runs and (view.job_lives or view.supervised):
         return view
-    words = f"{view.run_id} is {view.condition}: only a running job has limits that can be changed"
+    words = f"{view.run_id} {say_condition(view.condition)}: only a running job has limits that can be changed"
     raise UsageError(
         words, hint=f"holdfast restart {view.run_id} begins it again with others: --limit-memory, --timeout, ..."
     )

@@ -26,7 +26,7 @@ from holdfast.model.job import JobSpec
 from holdfast.model.receipt import LeftOut
 from holdfast.model.record import record, replace
 from holdfast.model.results import ResultsRecord, count_files
-from holdfast.model.run import CopyState, Outcome
+from holdfast.model.run import CopyState, Outcome, say_condition
 from holdfast.model.units import format_bytes
 
 from .child import copy_results
@@ -122,7 +122,7 @@ def _require_success(view: RunView) -> None:
     if view.condition == Outcome.SUCCEEDED.value or is_copy_wanted(view.exit, view.results):
         return
     hint = f"holdfast cp {view.run_id}/artifacts DIR copies what is there, whatever it is worth"
-    raise UsageError(f"{view.run_id} has no proven results: it is {view.condition}: {view.note}", hint=hint)
+    raise UsageError(f"{view.run_id} has no proven results: it {say_condition(view.condition)}: {view.note}", hint=hint)
 
 
 def _read_spec(view: RunView) -> JobSpec:

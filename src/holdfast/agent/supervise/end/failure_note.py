@@ -99,8 +99,7 @@ def _render(title: str, ended: Ended, judgement: EndedJudgement, findings: tuple
         lines.append(f"- ended by: {name_signal(status.signal)}{meaning and f', {meaning}'}")
     lines.append(f"- ended at: {ended.at}")
     if verdict is not None:
-        if verdict.also:
-            lines.append(f"- something also speaks for: {', '.join(verdict.also)}")
+        lines += [f"- something also speaks for {other}" for other in verdict.others]
         lines += ["", "## What to do", "", verdict.action, ""]
         lines += [f"- `holdfast explain {gotcha}`" for gotcha in verdict.gotchas]
         lines += [""] if verdict.gotchas else []

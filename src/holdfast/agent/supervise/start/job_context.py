@@ -30,7 +30,7 @@ SIGNS_OF_LIFE = (wire.HEARTBEAT, wire.HEALTH, wire.OUTPUT)
 def find_deadline(plan: RunPlan, now_epoch_s: float, *, holds_cards: bool) -> float | None:
     """When (epoch seconds) a job that starts now will be asked to stop; None without a limit.
 
-    The whole run's limit began when the attempt was created: the time in line for cards has been used up already.
+    The attempt's limit began when it was created: the time in line for cards has been used up already.
     """
     limits = [
         None if plan.run_s is None else now_epoch_s + plan.run_s,

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.view.live.undelivered import await_told
 from holdfast.agent.view.page.run_cards import name_cards
-from holdfast.agent.view.retries import read_retry
+from holdfast.agent.view.retries import read_objection
 from holdfast.diagnosis.ended.judgement import read_judgement
 from holdfast.host.clock import parse_utc
 from holdfast.model import wire
 from holdfast.model.record import record
-from holdfast.model.verdict import RetryPolicy
 
 if TYPE_CHECKING:
     from holdfast.agent.view.run_view import RunView
@@ -91,10 +90,7 @@ def _describe_nice(view: RunView) -> str:
 def _read_verdict(view: RunView) -> tuple[Verdict | None, str | None]:
     judgement = read_judgement(view.run_dir, view.attempt)
     verdict = judgement.verdict if judgement is not None else None
-    if verdict is None or verdict.retry is RetryPolicy.NEVER:
-        return verdict, None
-    decided = read_retry(view.run_dir, view.attempt)
-    return verdict, decided.get("why") if decided.get("retry") is False else None
+    return verdict, read_objection(view.run_dir, view.attempt, verdict)
 
 
 def _read_duration(view: RunView) -> float | None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from holdfast.agent.view import observe, run_view
-from holdfast.agent.view.retries import read_retry
+from holdfast.agent.view.retries import read_objection, read_retry
 from holdfast.agent.view.run_view import Presence, RunReach, RunView
 from holdfast.core.run.outcome import EXIT_LOST
 from holdfast.diagnosis.bundle import ReportBundle, write_bundle
@@ -22,7 +22,6 @@ from holdfast.diagnosis.live.gather.target import (
 )
 from holdfast.diagnosis.live.judge import diagnose_live
 from holdfast.diagnosis.live.report import Section
-from holdfast.host.contain import create
 from holdfast.host.gpu.inventory import read_inventory
 from holdfast.host.process import processes
 from holdfast.host.process.offload import Offload, OffloadFailed
@@ -35,6 +34,7 @@ from holdfast.model.verdict import Clue, Confidence, LiveClass, Verdict
 
 from .container_view import find_inside
 from .run_cards import devices_of
+from .run_group import open_run_group
 
 LOOKS_FOR_S = 5.0
 ANSWERS_WITHIN_S = 5.0
@@ -45,10 +45,10 @@ class DiagnosisReport:
     """A diagnosis: of which subject, whether it lives, the verdict (null: a success that nothing speaks against).
 
     `run_id` and `attempt` are null for a process that is no run's. `failure` and `cause` are the verdict's, empty
-    without one; `warnings` are what was found at an end besides, and records that cannot be read. Of an end there is
-    the `ladder`, what each detector said, and when it was judged. Of a live look there are its `sections`, what it saw
-    (`processes`, `threads`), for how long, and what it cost (`wall_s`, `cpu_s`). `bundle` is the archive that was asked
-    for.
+    without one; `not_again` says why no attempt followed by itself where one may. `warnings` are what was found at an
+    end besides, and records that cannot be read. Of an end there is the `ladder`, what each detector said, and when it
+    was judged. Of a live look there are its `sections`, what it saw (`processes`, `threads`), for how long, and what it
+    cost (`wall_s`, `cpu_s`). `bundle` is the archive that was asked for.
     """
 
     subject: str
@@ -59,6 +59,7 @@ class DiagnosisReport:
     failure: str
     cause: str
     verdict: Verdict | None
+    not_again: str | None = None
     warnings: tuple[str, ...] = ()
     judged_at: str | None = None
     ladder: tuple[DetectorAnswer, ...] = ()
@@ -170,7 +171,13 @@ def _answer(run_dir: str, attempt: int | None, *, deep: bool, tell: Callable[[st
         return _build_report(view.run_id, view.attempt, view.condition, _describe_unstarted(view))
     judgement = judge.examine_attempt(view.run_dir, view.attempt, ended)
     report = _build_report(view.run_id, view.attempt, view.condition, judgement.verdict)
-    return replace(report, warnings=(*ended.warnings, *unread), judged_at=judgement.judged_at, ladder=judgement.ladder)
+    return replace(
+        report,
+        not_again=read_objection(view.run_dir, view.attempt, judgement.verdict),
+        warnings=(*ended.warnings, *unread),
+        judged_at=judgement.judged_at,
+        ladder=judgement.ladder,
+    )
 
 
 def _build_report(run_id: str, attempt: int | None, condition: str, verdict: Verdict | None) -> DiagnosisReport:
@@ -203,23 +210,12 @@ def _find_roots(view: RunView) -> tuple[tuple[ProcessId, ...], tuple[str, ...]]:
         return view.members, ()
     keeper, job = run_view.recorded_processes(view.state.state)
     found = [job] if job is not None and view.job is Presence.ALIVE else []
-    group = _open_group(view)
+    group = open_run_group(view)
     for pid in (group.pids() if group is not None else None) or ():
         process = processes.identify(pid)
         if process is not None and process not in (keeper, job):
             found.append(process)
     return tuple(found) or view.members, () if group is None else tuple(group.directories())
-
-
-def _open_group(view: RunView) -> create.ControlGroup | None:
-    facts = view.manifest.get("cgroup")
-    if not isinstance(facts, dict):
-        return None
-    try:
-        group = wire.decode(create.ControlGroup, facts)
-    except wire.WireError:
-        return None
-    return create.open_group(group.name, group.unified, group.v1, group.controllers)
 
 
 def _describe_unstarted(view: RunView) -> Verdict:

@@ -25,7 +25,7 @@ def render_handbook(run_dir: str, attempt: int, spec: JobSpec, *, box: str | Non
     place = quote(run_dir) if box is None else os.path.basename(run_dir)
     directory = quote(wire.attempt_dir(run_dir, attempt))
     command = join(redact_argv(spec.command)[0])
-    times = ((spec.timeouts.total_s, "for the whole run"), (spec.timeouts.run_s, "for the job"))
+    times = ((spec.timeouts.total_s, "for this attempt from its start"), (spec.timeouts.run_s, "for the job"))
     limit = ", ".join(f"{format_duration(s)} {words}" for s, words in times if s is not None) or "none"
     return f"""\
 # {os.path.basename(run_dir)}

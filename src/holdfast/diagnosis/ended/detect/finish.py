@@ -19,12 +19,14 @@ from holdfast.diagnosis.ended.doubts import (
     goes_through_tee,
 )
 from holdfast.diagnosis.evidence import Answer, Detection, LineRole
+from holdfast.diagnosis.logs.endings import WORDS
 from holdfast.model.finding import Level
 from holdfast.model.run import Outcome
 from holdfast.model.units import format_count, format_duration
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
 from .answers import find_words, no, skipped, unread, unread_log, yes
+from .recorded import judge_left, judge_request
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.ended.evidence import EndedEvidence
@@ -47,7 +49,7 @@ def judge_exception(evidence: EndedEvidence) -> Detection:
         and item.kind is not FailureClass.BUG
         and item.confidence is not Confidence.POSSIBLE
     ]
-    if words is not None and not named:
+    if words is not None and not named and not _is_farewell(words, evidence):
         facts = dict(words.facts)
         return yes("V12", FailureClass.BUG, words.confidence, *words.evidence_for, gotchas=words.gotchas, facts=facts)
     if evidence.exception and not named and not _is_of_another(evidence):
@@ -55,6 +57,12 @@ def judge_exception(evidence: EndedEvidence) -> Detection:
     if not evidence.log.known:
         return unread("V12", FailureClass.BUG, *unread_log(evidence))
     return no("V12", FailureClass.BUG, *(() if named else (Clue("no traceback of its own", "output.log"),)))
+
+
+def _is_farewell(words: Detection, evidence: EndedEvidence) -> bool:
+    """Whether its last lines only say that it stops, as it was asked to: no exception, no report, nothing known."""
+    asked = (judge_request(evidence).answer, judge_left(evidence).answer)
+    return words.detector == f"log.{WORDS}" and Answer.YES in asked
 
 
 def _is_of_another(evidence: EndedEvidence) -> bool:

@@ -22,6 +22,8 @@ KILL, TERM, BUS, XCPU, XFSZ = 9, 15, 7, 24, 25
 OOM = FailureClass.OUT_OF_MEMORY
 ROOM = 1.2
 """What to ask for, by what was in use at the peak (SLM-10)."""
+AT_THE_LIMIT = 0.95
+"""A peak of this part of the limit, or more, was cut off by it: how much is needed is not known."""
 _OF_WORKERS = compile_later(
     r"DataLoader worker|BrokenProcessPool|WorkerLostError|SIGKILL|Signal 9|signal 9|died with|-9\b|[Kk]illed|"
     r"exited unexpectedly|MemoryError|bad_alloc|Cannot allocate|EOFError|BrokenPipe|Connection(?:Reset|Refused)"
@@ -77,12 +79,16 @@ def _weigh_own(evidence: EndedEvidence) -> Confidence:
 
 def _say_oom(detector: str, confidence: Confidence, evidence: EndedEvidence, *clues: Clue) -> Detection:
     found = list(clues)
-    told = [] if evidence.limit_bytes is None else [f"now {format_bytes(evidence.limit_bytes)}"]
-    if evidence.peak_bytes is not None:
-        wanted = format_bytes(int(evidence.peak_bytes * ROOM))
+    limit, peak = evidence.limit_bytes, evidence.peak_bytes
+    told = [] if limit is None else [f"now {format_bytes(limit)}"]
+    if limit is not None and peak is not None and peak >= limit * AT_THE_LIMIT:
+        told.append(f"all of it was in use, so how much is needed is not known: try {format_bytes(2 * limit)}")
+    elif peak is not None:
+        wanted = format_bytes(int(peak * ROOM))
         told.append(f"{wanted} is a fifth more than was seen in use, and what lasts a moment is not seen")
-        limit = "" if evidence.limit_bytes is None else f" of {format_bytes(evidence.limit_bytes)}"
-        found.append(Clue(f"memory at its peak: {format_bytes(evidence.peak_bytes)}{limit}", "memory.peak"))
+    if peak is not None:
+        of = "" if limit is None else f" of {format_bytes(limit)}"
+        found.append(Clue(f"memory at its peak: {format_bytes(peak)}{of}", "memory.peak"))
     facts = {"limit": "; ".join(told)} if told else {}
     unknown = (
         () if not evidence.kernel_unread else (Clue(f"who was killed, from the kernel log: {evidence.kernel_unread}"),)

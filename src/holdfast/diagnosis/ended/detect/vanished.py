@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.core.run.stop_record import EXIT_PREEMPTED
 from holdfast.diagnosis.evidence import Answer, Detection, KernelKind
 from holdfast.model.run import Outcome
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
 from .answers import find_words, no, skipped, unread, yes
+from .recorded import judge_left
 from .signals import describe_signal, name_signal
 
 if TYPE_CHECKING:
@@ -95,6 +97,8 @@ def judge_kill(evidence: EndedEvidence) -> Detection:
         return skipped("V9", FailureClass.KILLED)
     if evidence.ended.request is not None:
         return no("V9", FailureClass.KILLED, Clue("holdfast itself ended it, on request", "state.json"))
+    if evidence.code == EXIT_PREEMPTED and judge_left(evidence).answer is Answer.YES:
+        return no("V9", FailureClass.KILLED, Clue("its training left by itself, and wrote why", "stop.json"))
     if evidence.own_kills.value and number == KILL and not evidence.survived_kills:
         return no("V9", FailureClass.KILLED, Clue("the kernel itself killed, for lack of memory", "memory.events"))
     asked_memory = evidence.own_kills.known or (evidence.host_kills.known and not evidence.host_kills.value)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.diagnosis.evidence import Answer, Detection
+from holdfast.diagnosis.fold import list_others
 from holdfast.diagnosis.live.case import Case
 from holdfast.diagnosis.live.remedies import action_for
 from holdfast.model.record import record, replace
@@ -90,12 +91,8 @@ def fold_live(case: Case, detections: tuple[Detection, ...]) -> Verdict:
     first = next(iter(yes), None) or _without_yes(case, detections)
     assert isinstance(first.kind, LiveClass)
     context = () if first.kind is LiveClass.PROGRESSING and first.detector.startswith("P") else find_saturation(case)
-    also = [found.kind.value for found in yes if found is not first]
-    also += [
-        found.kind.value
-        for found in detections
-        if found.answer is Answer.UNKNOWN and found.evidence_for and found.kind is not first.kind
-    ]
+    unsure = [found for found in detections if found.answer is Answer.UNKNOWN and found.evidence_for]
+    also, also_for = list_others((*yes, *unsure), first)
     return Verdict(
         kind=first.kind,
         confidence=_weigh(case, first),
@@ -105,7 +102,8 @@ def fold_live(case: Case, detections: tuple[Detection, ...]) -> Verdict:
         unknown=_unread(case, first, detections),
         detector=first.detector,
         gotchas=first.gotchas,
-        also=tuple(dict.fromkeys(also)),
+        also=also,
+        also_for=also_for,
     )
 
 

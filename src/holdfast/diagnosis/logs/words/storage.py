@@ -58,6 +58,25 @@ STORAGE: tuple[Pattern, ...] = (
         gotchas=("U6", "U7"),
     ),
     Pattern(
+        "storage.busy",
+        LineRole.ROOT,
+        FailureClass.ENVIRONMENT,
+        ("DirectoryBusy",),
+        r"DirectoryBusy: .{1,1000}? is written by ",
+        (
+            (
+                "holdfast.training.errors.DirectoryBusy: /runs/out is written by run 20261129-204500-first-0a1b on vm; "
+                "give this one a directory of its own, or wait for that one (holdfast wait 20261129-204500-first-0a1b)"
+            ),
+            "DirectoryBusy: out is written by another run (process 7 on vm)",
+        ),
+        ("except DirectoryBusy: wait()", "the file is written by another run"),
+        "our own training library, storage.directory_lock",
+        "two runs cannot write into one directory of checkpoints: give this one a directory of its own (training.run "
+        "with another one, or none), or wait until the run that is named is over (holdfast wait RUN), and start it "
+        "again",
+    ),
+    Pattern(
         "disk.evicted",
         LineRole.ROOT,
         FailureClass.DISK_FULL,
