@@ -70,7 +70,7 @@ def parse_source(text: str) -> FetchSource:
             f"{text!r} names no file of a run",
             hint=f"write [PLACE:]RUN/PATH, such as {named}/{path}; `holdfast files {named}` lists what is there",
         )
-    if place not in (None, LOCAL, *dict(list_place_names())) and _is_run(place):
+    if place is not None and place not in (LOCAL, *dict(list_place_names())) and _is_run(place):
         raise UsageError(
             f"{text!r}: {place} is a run, and no place", hint=f"write RUN/PATH, with a slash: {place}/{name}/{path}"
         )

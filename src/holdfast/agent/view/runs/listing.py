@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
 from typing import TypeVar
 
 from holdfast.agent.view.page.phases import PHASES
@@ -225,8 +226,6 @@ def has_name(run_id: str, name: str) -> bool:
     """Whether a run is one that `name` means."""
     if "*" not in name:
         return name == name_of(run_id) or (name != "" and run_id.startswith(name))
-    from fnmatch import fnmatchcase  # lazy: for patterns alone
-
     return fnmatchcase(name_of(run_id), name)
 
 
