@@ -107,7 +107,7 @@ def test_XPORT_07_after_a_cut_the_run_that_was_to_be_stopped_is_looked_at(
     )
     # A run of that name which had ended was not meant, unless there is no other.
     registry.record_poll(read_answer("gpu1", answer(over(2), over(1)), at=utc_now()))
-    assert f"looked at again: {live} is " in (said := cut(monkeypatch, _Box(answer(over(2))), verb, "digits"))
+    assert f"looked at again: {live} has succeeded" in (said := cut(monkeypatch, _Box(answer(over(2))), verb, "digits"))
     assert old not in said
     assert "whether it had an effect there is not known" in cut(monkeypatch, _Box(answer()), verb, "digits")
 
