@@ -405,7 +405,7 @@ CARDS: tuple[Pattern, ...] = (
         ),
         r"(?:\bLoss (?:became infinite or NaN at iteration=(?P<step>\d+)|is infinite or NaN)"
         r"|\bMinimum loss scale reached|\b[Cc]urrent loss scale already at minimum"
-        r"|\bBatch (?P<batch>\d+): Invalid loss, terminating training"
+        r"|(?:\b|(?<=\d))Batch (?P<batch>\d+): Invalid loss, terminating training"
         r"|\bRank \d+: found (?:NaN|Inf) in local \w+"
         r"|\bThe total norm .{1,60} for gradients .{1,60} is non-finite)",
         (

@@ -21,6 +21,7 @@ MEMORY: tuple[Pattern, ...] = (
                 "memory for the cache blocks",
                 "Dst tensor is not initialized",
                 "hipErrorOutOfMemory",
+                "Free memory on device",
             ),
         ),
         r"(?:\b(?:CUDA|Cuda) (?:error|failure) 2\b"
@@ -32,6 +33,7 @@ MEMORY: tuple[Pattern, ...] = (
         r"|(?:\w+ )*CUDA_ERROR_OUT_OF_MEMORY\b)"
         r"|\b(?:cudaErrorMemoryAllocation|hipErrorOutOfMemory)\b|\bDst tensor is not initialized"
         r"|\b(?:\w*C(?:uda|UDA)\w*|\w*G(?:pu|PU)\w*)::T?OutOfMemory\w*"
+        r"|\bFree memory on device .{0,60}is less than desired"
         r"|\bcudaMalloc\w* failed: out of memory|Cuda Runtime \(out of memory\))"
         r"(?:.*?Tried to allocate (?P<wanted>[\d.]+ \w+))?(?:.*?GPU (?P<card>\d+))?"
         r"(?:.*?of which (?P<free>[\d.]+ \w+) is free)?",
@@ -54,6 +56,7 @@ MEMORY: tuple[Pattern, ...] = (
                 "out of memory"
             ),
             "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,000,000,000 bytes",
+            "ValueError: Free memory on device (59.3/79.2 GiB) on startup is less than desired GPU memory utilization",
             "(NCudaLib::TOutOfMemoryError) catboost/cuda/memory_pool.h:303: Error: Out of memory. Requested 77 MB",
             "Out of memory on device. To view more detail about available memory on the GPU, use 'gpuDevice()'.",
         ),
