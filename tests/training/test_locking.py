@@ -6,10 +6,12 @@ import errno
 import fcntl
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.model import wire
 from holdfast.training.errors import DirectoryBusy
 from holdfast.training.storage.directory_lock import DirectoryLock
 from tests.training.faults.driving import start
@@ -17,7 +19,6 @@ from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.training.faults.driving import Trainer
 
@@ -150,9 +151,9 @@ def test_another_run_that_goes_on_is_named_at_once_and_one_that_ends_is_waited_f
     # Contained jobs count their processes by themselves.
     other = {"run": OTHER, "run_dir": str(tmp_path / OTHER), "attempt": "1", "space": "pid:[1]", "pid": 2}
     (tmp_path / ".lock").write_text(json.dumps({**who, **other}))
-    (attempt := tmp_path / OTHER / "attempts" / "1").mkdir(parents=True)
-    (attempt / "state.json").write_text(json.dumps({"state": {"kind": condition}}))
-    supervisor = (tmp_path / OTHER / "supervisor.lock").open("w")
+    (attempt := Path(wire.attempt_dir(str(tmp_path / OTHER), 1))).mkdir(parents=True)
+    (attempt / wire.STATE).write_text(json.dumps({"state": {"kind": condition}}))
+    supervisor = (tmp_path / OTHER / wire.SUPERVISOR_LOCK).open("w")
     if supervised:
         fcntl.flock(supervisor, fcntl.LOCK_EX)
     said: list[str] = []

@@ -27,6 +27,8 @@ WAIT_S = 300.0
 UNSEEN_WAIT_S = 100.0
 """How long a holder on another machine is waited for, whose life cannot be seen: a little more than an NFS lease."""
 LOOK_S = 0.05
+_SUPERVISOR_LOCK, _STATE = "supervisor.lock", "attempts/{}/state.json"
+"""In a run's directory, as `model.wire` has them: what runs inside a job loads little of ours."""
 _OF_RUN = {"run": "HOLDFAST_RUN_ID", "run_dir": "HOLDFAST_RUN_DIR", "attempt": "HOLDFAST_ATTEMPT"}
 """What a holder says of the run that it belongs to, by the variable that has it."""
 
@@ -157,24 +159,16 @@ def _is_supervised(who: dict[str, str]) -> bool:
     """Whether it is another run than this one, whose supervisor lives: that holds the lock of its run directory."""
     if not who["run"] or not who["run_dir"] or who["run"] == os.environ.get(_OF_RUN["run"]):
         return False
-    return files.is_locked(_find_record(who, "SUPERVISOR_LOCK")) is True
+    return files.is_locked(os.path.join(who["run_dir"], _SUPERVISOR_LOCK)) is True
 
 
 def _is_ending(who: dict[str, str]) -> bool:
     """Whether that run is being stopped, or its job has ended: its last save is worth waiting for."""
     try:
-        state = _find_record(who, "STATE", int(who["attempt"]))
+        state = os.path.join(who["run_dir"], _STATE.format(int(who["attempt"])))
         return json.loads(files.read_bytes(state, limit=65536))["state"]["kind"] in ("stopping", "finalizing")
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def _find_record(who: dict[str, str], name: str, attempt: int | None = None) -> str:
-    """A record of that run, or of an attempt of it, by its name among those of `model.wire`."""
-    from holdfast.model import wire  # lazy: only where somebody else holds the lock
-
-    directory = who["run_dir"] if attempt is None else wire.attempt_dir(who["run_dir"], attempt)
-    return os.path.join(directory, getattr(wire, name))
 
 
 def _start_time(pid: int | str) -> str:
