@@ -11,6 +11,7 @@ from holdfast.model.record import replace
 
 from . import fallback
 
+LONGEST_PATH = 4096
 if TYPE_CHECKING:
     from holdfast.model.job import JobSpec
 
@@ -60,12 +61,28 @@ def wait_as_queued(spec: JobSpec, record: Mapping[str, Any]) -> JobSpec:
 
 
 def has_checkpoint(run_dir: str, job: Mapping[str, Any]) -> bool:
-    """Whether something that is not hidden lies in the run's checkpoint directory, or in its mirror."""
+    """Whether something that is not hidden lies in the run's checkpoint directory or mirror, or where the job said."""
     stated = job.get("checkpoints")
     mirror = stated.get("mirror") if isinstance(stated, dict) else None
     places = [f"{run_dir}/{wire.CHECKPOINTS}"]
     places += [f"{mirror.rstrip('/')}/{os.path.basename(run_dir)}"] if isinstance(mirror, str) and mirror else []
-    return any(_holds_something(place) for place in places)
+    return any(_holds_something(place) for place in places) or _is_where_it_said(run_dir, job)
+
+
+def _is_where_it_said(run_dir: str, job: Mapping[str, Any]) -> bool:
+    """Whether the checkpoint is there of which the training library said, as it left, that it is the newest.
+
+    A script may keep them in a directory of its own, whose path counts from that of the job.
+    """
+    workdir = job.get("workdir")
+    try:
+        attempts = [int(name) for name in os.listdir(f"{run_dir}/{wire.ATTEMPTS}") if name.isdecimal()]
+        path = read_newest(run_dir, max(attempts, default=0), wire.STOP)[1].get("checkpoint")
+        if not isinstance(path, str) or not 0 < len(path) <= LONGEST_PATH:
+            return False
+        return os.path.exists(os.path.join(workdir if isinstance(workdir, str) else run_dir, path))
+    except (OSError, ValueError):
+        return False
 
 
 def _holds_something(place: str) -> bool:
