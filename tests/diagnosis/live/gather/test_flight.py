@@ -19,7 +19,6 @@ from holdfast.diagnosis.live.gather.flight import (
     read_findings,
 )
 from tests.diagnosis.live.bench import PAYLOAD, explain, look, stand_still
-from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.live.gather.flight import FlightFinding
@@ -225,7 +224,7 @@ def test_a_rank_that_is_missing_from_a_real_collective_is_named(tmp_path: Path, 
         finally:
             if mode == "missing":
                 process.terminate()
-            process.wait(LIMIT_S)
+            process.wait(LONG_S)
     if mode == "ends":
         found = read_findings(tuple(str(path) for path in sorted(tmp_path.glob("rank_*"))))
         assert found.value is not None
