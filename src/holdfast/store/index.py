@@ -147,7 +147,7 @@ class Index:
         for root in dict.fromkeys([*map(os.path.abspath, roots), *self.roots()]):
             try:
                 names = list_run_ids(root)
-            except (FileNotFoundError, NotADirectoryError):
+            except FileNotFoundError:
                 continue
             except OSError as error:
                 # It proves nothing about the runs there.

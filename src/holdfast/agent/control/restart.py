@@ -122,6 +122,12 @@ def restart_run(
         )
 
 
+def describe_begin(view: RunView) -> str:
+    """Where another attempt would begin, in words."""
+    saved = has_checkpoint(view.run_dir, view.spec)
+    return "from its last checkpoint" if saved else "at step 0: it has no checkpoint here"
+
+
 def _hand_in_again(
     run_dir: str, *, wait_s: float | None, change: Callable[[], JobChange | None], recorded: bool
 ) -> Restarted:

@@ -13,7 +13,7 @@ from holdfast.agent.control.hangup import hold_hangups
 from holdfast.agent.control.job.change import build_change, find_changes, find_edited_file, read_recorded_job
 from holdfast.agent.control.job.code import find_code_changes, names_other_files
 from holdfast.agent.control.job.live_limits import refuse_low_memory
-from holdfast.agent.control.restart import restart_run
+from holdfast.agent.control.restart import describe_begin, restart_run
 from holdfast.agent.place.carried.change import read_change, resolve_change_order
 from holdfast.agent.queue.change.restarted import notify_queue
 from holdfast.agent.view.live.attempt import read_followed
@@ -31,7 +31,6 @@ from holdfast.cli.render.job_change import describe_changes
 from holdfast.cli.render.start import describe_start
 from holdfast.cli.render.stop import StopReporter
 from holdfast.desk.caller import CALLER
-from holdfast.host.files.job_change import has_checkpoint
 from holdfast.model import wire
 from holdfast.model.errors import UsageError
 from holdfast.model.record import record
@@ -136,9 +135,8 @@ def command(  # noqa: PLR0913 - its options
         _print_changes(found.run_id, changed, files, as_json=as_json)
         if not as_json:
             stops = f"stop attempt {view.attempt}, which is {view.condition}, and " if not view.over else ""
-            saved = has_checkpoint(found.run_dir, view.spec)
-            resumes = "from its last checkpoint" if saved else "at step 0: it has no checkpoint here"
-            note(f"it would {stops}begin attempt {max(view.attempts, default=0) + 1}, {resumes}")
+            number = max(view.attempts, default=0) + 1
+            note(f"it would {stops}begin attempt {number}, {describe_begin(view)}")
         return 0
     job_file = None if CALLER.order else job
     wait_s = parse_duration_option(wait, "--wait")
