@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.model import wire
 from holdfast.model.run import Created, Outcome
+from tests.cli.conftest import ENTRY
 from tests.cli.live import live_run, started
 from tests.cli.queues import no_worker, say
 from tests.rundirs import ended, living_process, make_run, running, write, write_events
@@ -224,3 +226,14 @@ class TestAGroup:
     @pytest.mark.usefixtures("no_worker")
     def test_a_group_that_is_not_there_is_named(self) -> None:
         assert "there is no group g/" in say("logs", "g/").err
+
+
+@pytest.mark.slow
+def test_who_follows_leaves_when_nobody_reads_though_the_job_is_silent(holdfast: Command) -> None:
+    with live_run(holdfast) as run:
+        for words in ((run.run_id,), (run.run_id, "--grep", "ready")):
+            with subprocess.Popen([*ENTRY, "logs", "-f", *words], stdout=subprocess.PIPE) as follower:
+                assert follower.stdout is not None
+                assert follower.stdout.readline() == b"ready\n"
+                follower.stdout.close()
+                assert follower.wait(LIMIT_S) == 141

@@ -39,7 +39,7 @@ def test_words_for_a_standard_error_that_takes_nothing_end_no_following(monkeypa
 def test_a_pipe_that_nobody_reads_any_more_is_heard_though_nothing_is_written() -> None:
     read_fd, write_fd = os.pipe()
     with listening() as (wake_fd, heard):
-        watch_reader(write_fd, heard)
+        watch_reader(write_fd, lambda: heard.hear(signal.SIGPIPE))
         assert select.select([wake_fd], [], [], 0.0)[0] == []
         os.close(read_fd)
         assert select.select([wake_fd], [], [], LIMIT_S)[0] == [wake_fd]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from holdfast.core.control_characters import clean
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 
@@ -40,10 +40,10 @@ class ReceivedSignals(list[int]):
             if self._write_fd >= 0:
                 os.write(self._write_fd, b"\0")
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether nobody listens any more."""
-        return self._write_fd < 0
+    def hear(self, number: int) -> None:
+        """Take a signal that another thread makes of something that it has seen."""
+        self.append(number)
+        self.wake()
 
     def close(self) -> None:
         """Close the descriptor: its number may be another file's from now on."""
@@ -73,10 +73,10 @@ def listening() -> Iterator[tuple[int, ReceivedSignals]]:
         heard.close()
 
 
-def watch_reader(descriptor: int, heard: ReceivedSignals) -> None:
-    """Have SIGPIPE heard as soon as nobody reads a pipe any more (``| head -n 1``): a job may be silent for hours.
+def watch_reader(descriptor: int, tell: Callable[[], object]) -> None:
+    """Have `tell` called, by another thread, as soon as nobody reads a pipe any more (``| head -n 1``).
 
-    Source: poll(2): POLLERR on the write end of a pipe whose read end was closed.
+    A job may be silent for hours. Source: poll(2): POLLERR on the write end of a pipe whose read end was closed.
     """
     try:
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
@@ -87,11 +87,8 @@ def watch_reader(descriptor: int, heard: ReceivedSignals) -> None:
     poller.register(descriptor, 0)
 
     def watch() -> None:
-        while not heard.is_closed:
-            if any(events & select.POLLERR for _, events in poller.poll(1000)):
-                heard.append(signal.SIGPIPE)
-                heard.wake()
-                return
+        if any(events & select.POLLERR for _, events in poller.poll()):
+            tell()
 
     threading.Thread(target=watch, daemon=True).start()
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
+import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -20,7 +23,7 @@ from holdfast.cli.named_run import find_ending, find_readable
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note, print_record
 from holdfast.desk.caller import CALLER
-from holdfast.desk.terminal import write_fully
+from holdfast.desk.terminal import watch_reader, write_fully
 from holdfast.model import wire
 from holdfast.model.errors import NoSuchRun, UsageError
 from holdfast.model.record import record, replace
@@ -92,6 +95,8 @@ def command(  # noqa: PLR0913 - one for each option
     if follow and as_json:
         raise UsageError("--follow prints as it comes; --json is one object", hint="leave one out, or follow --events")
     name = wire.SUPERVISOR_LOG if supervisor else wire.EVENTS if events else name_output(node or 0)
+    if follow and CALLER.place is None:
+        _end_with_reader()
     groups = [name for name in names if _means_group(name)]
     run_dirs = _find_runs(names, runs, follow=follow)
     pattern = None if grep is None else _read_pattern(grep)
@@ -108,6 +113,16 @@ def command(  # noqa: PLR0913 - one for each option
         return 0
     _print_one(*chosen[0], name, lines=lines, follow=follow, nodes=node is None)
     return 0
+
+
+def _end_with_reader() -> None:
+    """Leave as soon as nobody reads what is followed, whatever the main thread waits for then."""
+
+    def leave(_number: int, _frame: object) -> None:
+        raise BrokenPipeError
+
+    signal.signal(signal.SIGPIPE, leave)
+    watch_reader(1, partial(signal.pthread_kill, threading.get_ident(), signal.SIGPIPE))
 
 
 def _print_one(

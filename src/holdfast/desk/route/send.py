@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import stat
+from functools import partial
 from typing import TYPE_CHECKING
 
 from holdfast.core.job.redact import holds_secret, redact_argv, redact_text
@@ -79,7 +81,7 @@ def send(
             beside = Beside(stdin_fd, call.env)
             with listening() as (wake_fd, heard):
                 if manner is Manner.LOGS:  # who follows a run waits for its exit code, too
-                    watch_reader(1, heard)
+                    watch_reader(1, partial(heard.hear, signal.SIGPIPE))
                 return Following(box, line, manner, screen, wake_fd=wake_fd, heard=heard, beside=beside).run()
     if carried is not None and carried.target is not None:
         return call.collect(tell)
