@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,8 @@ from holdfast.cli.render.run import Facts, describe_stall
 from holdfast.host.box import FIRST_NAMESPACE, read_box
 from holdfast.host.process.processes import identify_self
 from holdfast.model import wire
+from holdfast.model.job import JobSpec
+from holdfast.model.record import replace
 from holdfast.model.requeue import AttemptPlacement, Requeue, RequeueAction
 from holdfast.model.run import Outcome
 from tests.agent.test_leaving import library
@@ -21,11 +24,13 @@ from tests.cli.live import live_run
 from tests.rundirs import dead_process, ended, make_run, running, write
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.cli
+
+
+def run_id(number: int) -> str:
+    return f"2026112{number}-100000-x-0a1{number}"
 
 
 @pytest.fixture
@@ -325,3 +330,40 @@ def test_a_run_of_the_queue_tells_its_job_where_it_was_placed_and_what_follows(h
     assert "night/lr=1 of the queue  (holdfast queue show night/lr=1)" in said
     assert "on cards that it shares with nobody: it was out of memory" in said
     assert "another attempt after 5.0 s: it was preempted" in said
+
+
+def test_what_a_run_has_other_than_an_earlier_one_is_shown_alone(holdfast: Command, runs: str) -> None:
+    spec = JobSpec("x", ("python", "train.py"), "/w", env={"LR": "1"})
+    file = {"role": "entry", "source": "/w/train.py", "sha256": "a" * 64}
+    made = {"version": "1", "host": "n1", "snapshot": {"files": [file], "git": {"commit": "1" * 40, "dirty": False}}}
+    for number, job, changed in (
+        (1, spec, made),
+        (2, spec, made),
+        (
+            3,
+            replace(spec, env={"LR": "5"}, command=("python", "train.py", "--x")),
+            {
+                "version": "1",
+                "host": "n2",
+                "snapshot": {"files": [{**file, "sha256": "b" * 64}], "git": {"commit": "2" * 40, "dirty": True}},
+                "code": {"tree": "c" * 64, "files": 1, "bytes": 9, "commit": "2" * 40, "dirty": True},
+            },
+        ),
+    ):
+        make_run(runs, run_id(number), ended())
+        path = Path(runs, run_id(number), wire.RUN)
+        path.write_text(json.dumps({**json.loads(path.read_text()), "job": wire.encode(job), **changed}))
+    same = holdfast("show", run_id(2), "--against", run_id(1))
+    assert (same.code, same.out, "has the job and the code of" in same.err) == (0, "", True), same
+    other = holdfast("show", run_id(3), "--against", run_id(1))
+    assert other.out.splitlines()[-5:] == [
+        "env.LR 1 -> 5",
+        "entry /w/train.py is another one",
+        f"commit {'1' * 12} -> {'2' * 12}, with changes",
+        f"code sent - -> {'c' * 12}",
+        "host n1 -> n2",
+    ], other
+    assert "command" in other.out.splitlines()[0]
+    found = holdfast("show", run_id(3), "--against", run_id(1), "--json").json()
+    assert [change["key"] for change in found["changed"]] == ["command", "env.LR"]
+    assert holdfast("show", run_id(3), "--against", "nobody").code == 66

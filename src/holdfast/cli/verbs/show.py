@@ -6,12 +6,14 @@ import sys
 
 import click
 
+from holdfast.agent.control.job.compare import compare_runs
 from holdfast.agent.patrol.memory import say_untold_of
 from holdfast.agent.view.page.dossier import Dossier, read_diff, read_dossier
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.named_run import find_readable
 from holdfast.cli.path_type import PATH
-from holdfast.cli.render import note, print_record
+from holdfast.cli.render import clean, note, print_record
+from holdfast.cli.render.job_change import describe_changes
 from holdfast.cli.render.run import describe_git, print_dossier
 from holdfast.desk.terminal import write_fully
 
@@ -22,6 +24,7 @@ from . import SUMMARIES
 @click.argument("run", shell_complete=complete_runs)
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Which attempt. [default: the newest]")
 @click.option("--diff", is_flag=True, help="Print the saved difference of the code from its commit, and nothing else.")
+@click.option("--against", metavar="RUN", help="Show what the job and code have other than this earlier run's, alone.")
 @click.option("--env", "environment", is_flag=True, help="Show the recorded part of the job's environment too.")
 @click.option("--events", is_flag=True, help="Show every event, not the last ones.")
 @click.option("--runs", metavar="DIR", type=PATH, help="Look only under this directory of runs.")
@@ -31,6 +34,7 @@ def command(
     run: str,
     attempt: int | None,
     diff: bool,
+    against: str | None,
     environment: bool,
     events: bool,
     runs: str | None,
@@ -42,12 +46,26 @@ def command(
     read are named, and the rest is shown.
     """
     found = find_readable(run, runs)
+    if against is not None:
+        return _print_comparison(found.run_dir, find_readable(against, runs).run_dir, as_json=as_json)
     dossier = read_dossier(found.run_dir, attempt)
     if diff:
         return _print_diff(dossier, as_json=as_json)
     print_record(dossier) if as_json else print_dossier(dossier, environment=environment, every_event=events)
     if words := say_untold_of(dossier.run_dir):
         note(f"a patrol had news of it: {words}")
+    return 0
+
+
+def _print_comparison(run_dir: str, against: str, *, as_json: bool) -> int:
+    found = compare_runs(run_dir, against)
+    if as_json:
+        print_record(found)
+        return 0
+    for line in (*describe_changes(found.changed), *found.others):
+        print(clean(line))
+    if not found.changed and not found.others:
+        note(f"{found.run_id} has the job and the code of {found.against}")
     return 0
 
 

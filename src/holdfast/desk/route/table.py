@@ -211,7 +211,9 @@ _ROWS: dict[str, Callable[[], Verb]] = {
         flags="-a --all --all-users --here --json",
         options="-n --limit -s --state --since --using --runs",
     ),
-    "show": lambda: _verb(ROUTED, "run:run", flags="--diff --env --events --json", options="--attempt --runs"),
+    "show": lambda: _verb(
+        ROUTED, "run:run", flags="--diff --env --events --json", options="--against --attempt --runs"
+    ),
     "diagnose": lambda: _verb(
         ROUTED, "run:run", flags="--deep --share --json", options="--pid --attempt --runs", desk_out="--bundle"
     ),

@@ -1,0 +1,68 @@
+"""What one run has other than another one: its job, its code, where it ran. Reads records only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.agent.view.source_change import read_origin
+from holdfast.core.job.changes import list_changes
+from holdfast.model import wire
+from holdfast.model.origin import KeyChange, RunOrigin
+from holdfast.model.record import record
+
+from .change import read_recorded_job
+
+SHOWN_DIGITS = 12
+
+
+@record
+class RunComparison:
+    """What `run_id` has other than `against`: values of the job, and in words files, code, and where it ran."""
+
+    run_id: str
+    against: str
+    changed: tuple[KeyChange, ...]
+    others: tuple[str, ...]
+
+
+def compare_runs(run_dir: str, against: str) -> RunComparison:
+    """Compare the newest attempt's job of two runs, and what was recorded when each was made.
+
+    Raises:
+        StorageError: the records of one of them cannot be read.
+    """
+    before, after = read_recorded_job(against).spec, read_recorded_job(run_dir).spec
+    changed = tuple(change for change in list_changes(before, after) if change.key != "name")
+    old, new = (wire.decode(RunOrigin, read_origin(path), wire.RUN) for path in (against, run_dir))
+    return RunComparison(new.run_id, old.run_id, changed, tuple(_list_others(old, new)))
+
+
+def _list_others(old: RunOrigin, new: RunOrigin) -> Iterator[str]:
+    before, after = (
+        {f"{file.role} {file.source}": file.sha256 for file in origin.snapshot.files} for origin in (old, new)
+    )
+    for name in dict.fromkeys([*before, *after]):
+        if name in before and name in after:
+            if before[name] != after[name]:
+                yield f"{name} is another one"
+        else:
+            yield f"{name} is recorded of {new.run_id if name in after else old.run_id} alone"
+    for what, was, now in (
+        ("commit", _name_commit(old), _name_commit(new)),
+        ("code sent", _name_tree(old), _name_tree(new)),
+        ("host", old.host, new.host),
+        ("python", old.python, new.python),
+        ("holdfast", old.version, new.version),
+    ):
+        if was != now:
+            yield f"{what} {was or '-'} -> {now or '-'}"
+
+
+def _name_commit(origin: RunOrigin) -> str:
+    """What git said, at the desk where the code was sent from one."""
+    git = origin.snapshot.git if origin.code is None else origin.code
+    return f"{git.commit[:SHOWN_DIGITS]}{', with changes' if git.dirty else ''}" if git.commit else ""
+
+
+def _name_tree(origin: RunOrigin) -> str:
+    return "" if origin.code is None else origin.code.tree[:SHOWN_DIGITS]
