@@ -37,7 +37,7 @@ VERBS: dict[str, tuple[str, ...]] = {
     "ls --using": (f"{AGENT}.view.runs.listing:LiveUsers",),
     "show": (f"{AGENT}.view.page.dossier:Dossier",),
     "show --diff": (f"{AGENT}.view.page.dossier:CodeDiff",),
-    "show --against": (f"{AGENT}.control.job.compare:RunComparison",),
+    "show --against": (f"{AGENT}.view.page.comparison:RunComparison",),
     "diagnose": (f"{AGENT}.view.page.diagnosis:DiagnosisReport",),
     "logs": (f"{AGENT}.view.live.logs:Logs", "holdfast.cli.verbs.logs:ManyLogs"),
     "metrics": (f"{AGENT}.view.live.metrics:Metrics", f"{AGENT}.view.live.metrics:ManyMetrics"),

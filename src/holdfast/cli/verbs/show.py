@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from holdfast.agent.control.job.compare import compare_runs
 from holdfast.agent.patrol.memory import say_untold_of
+from holdfast.agent.view.page.comparison import compare_runs
 from holdfast.agent.view.page.dossier import Dossier, read_diff, read_dossier
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.named_run import find_readable

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.agent.view.source_change import read_origin
+from holdfast.agent.view.observe import observe_run
 from holdfast.core.job.changes import list_changes
+from holdfast.host.files.job_change import find_job
 from holdfast.model import wire
+from holdfast.model.errors import StorageError
+from holdfast.model.job import JobSpec
 from holdfast.model.origin import KeyChange, RunOrigin
 from holdfast.model.record import record
-
-from .change import read_recorded_job
 
 SHOWN_DIGITS = 12
 
@@ -31,10 +32,18 @@ def compare_runs(run_dir: str, against: str) -> RunComparison:
     Raises:
         StorageError: the records of one of them cannot be read.
     """
-    before, after = read_recorded_job(against).spec, read_recorded_job(run_dir).spec
+    (before, old), (after, new) = _read(against), _read(run_dir)
     changed = tuple(change for change in list_changes(before, after) if change.key != "name")
-    old, new = (wire.decode(RunOrigin, read_origin(path), wire.RUN) for path in (against, run_dir))
     return RunComparison(new.run_id, old.run_id, changed, tuple(_list_others(old, new)))
+
+
+def _read(run_dir: str) -> tuple[JobSpec, RunOrigin]:
+    view = observe_run(run_dir)
+    try:
+        job = wire.decode(JobSpec, find_job(view.record, view.change))
+        return job, wire.decode(RunOrigin, view.record, wire.RUN)
+    except wire.WireError as error:
+        raise StorageError(f"{run_dir}: its job cannot be read: {error}", hint=f"holdfast show {run_dir}") from error
 
 
 def _list_others(old: RunOrigin, new: RunOrigin) -> Iterator[str]:
