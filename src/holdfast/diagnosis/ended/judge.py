@@ -132,6 +132,7 @@ def _complete(verdict: Verdict, evidence: EndedEvidence) -> Verdict:
 
 def _give_up(run_id: str, ended: Ended, why: str) -> EndedJudgement:
     remedy = REMEDIES[FailureClass.UNKNOWN].render({"run": f" {run_id}"})
+    remedy = f"have it examined again: holdfast diagnose {run_id}; else {remedy}"
     unknown = (Clue(f"nearly everything: the examination did not finish ({why})"),)
     verdict = Verdict(
         FailureClass.UNKNOWN, Confidence.POSSIBLE, remedy, (Clue(ended.evidence, "state.json", ended.at),), (), unknown
