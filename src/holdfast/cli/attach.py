@@ -38,6 +38,7 @@ from holdfast.model.run import Finalizing, RequestKind, Running, Stopping, Waiti
 from holdfast.model.scheduler import Phase
 from holdfast.model.units import format_duration
 
+from .errors import EXIT_BROKEN_PIPE
 from .job_output import JobOutput
 from .render import note
 from .render.summary import print_summary
@@ -51,7 +52,6 @@ _MEASURED = compile_later(r"\b\d[\d.,]*(?: [smhd]\b|[mhd]\d\d[smh]\b| ?[kKMGT]?i
 """An age, a size, a share, the time of day in a reason to wait: another at each look, and no other reason."""
 EXIT_UNKNOWN = 69
 """The run can no longer be observed from here, and how it ended is not known."""
-EXIT_BROKEN_PIPE = 141
 SCHEDULER_LOOK_S = 1.0
 
 

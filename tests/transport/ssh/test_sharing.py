@@ -100,10 +100,13 @@ def test_the_users_own_control_path_is_used_and_stays_open(connect: Connect, ssh
 
 @pytest.fixture
 def own_master(connect: Connect, ssh_desk: Sshd, link: Proxy) -> Iterator[SshTransport]:
-    """A transport that uses a connection of the user's own, opened without `ServerAliveInterval`."""
+    """A transport that uses a connection of the user's own, opened without `ServerAliveInterval`.
+
+    With `alive_count=0` ssh gives a connection up at each change of a whole second at which nothing has just come.
+    """
     transport = connect(
         via=link.port,
-        timing=Timing(alive_s=1, alive_count=0, answer_s=2),
+        timing=Timing(alive_s=1, alive_count=1, answer_s=2),
         ControlPath=str(Path(os.environ["TMPDIR"]) / "own"),
     )
     host = transport.build_argv("true")[-2]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
-import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +16,7 @@ from holdfast.agent.view.live.logs import follow as follow_log
 from holdfast.agent.view.nodes import name_output, read_nodes
 from holdfast.agent.view.runs.roots import list_roots
 from holdfast.cli.completion import complete_runs
+from holdfast.cli.errors import EXIT_BROKEN_PIPE
 from holdfast.cli.job_output import JobOutput
 from holdfast.cli.named_run import find_ending, find_readable
 from holdfast.cli.path_type import PATH
@@ -96,7 +95,8 @@ def command(  # noqa: PLR0913 - one for each option
         raise UsageError("--follow prints as it comes; --json is one object", hint="leave one out, or follow --events")
     name = wire.SUPERVISOR_LOG if supervisor else wire.EVENTS if events else name_output(node or 0)
     if follow and CALLER.place is None:
-        _end_with_reader()
+        # A reader leaves nothing half done: it may end at any instant, whatever the main thread waits for then.
+        watch_reader(1, partial(os._exit, EXIT_BROKEN_PIPE))
     groups = [name for name in names if _means_group(name)]
     run_dirs = _find_runs(names, runs, follow=follow)
     pattern = None if grep is None else _read_pattern(grep)
@@ -113,16 +113,6 @@ def command(  # noqa: PLR0913 - one for each option
         return 0
     _print_one(*chosen[0], name, lines=lines, follow=follow, nodes=node is None)
     return 0
-
-
-def _end_with_reader() -> None:
-    """Leave as soon as nobody reads what is followed, whatever the main thread waits for then."""
-
-    def leave(_number: int, _frame: object) -> None:
-        raise BrokenPipeError
-
-    signal.signal(signal.SIGPIPE, leave)
-    watch_reader(1, partial(signal.pthread_kill, threading.get_ident(), signal.SIGPIPE))
 
 
 def _print_one(
