@@ -1,4 +1,4 @@
-"""The heartbeat says where the training is to end, so that an exit with 0 before it is noticed (FAIL-13)."""
+"""The heartbeat says where an attempt began and where the training is to end: an exit with 0 before it is noticed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast import training
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.process, pytest.mark.requirement("FAIL-13")]
+pytestmark = pytest.mark.process
 
 
 @pytest.fixture
@@ -27,6 +27,7 @@ def planned(beat: Path) -> tuple[int, int]:
     return value["step"], value["planned_steps"]
 
 
+@pytest.mark.requirement("FAIL-13")
 def test_a_training_that_is_done_is_where_it_was_to_end(beat: Path, tmp_path: Path) -> None:
     with training.run(str(tmp_path / "run")) as run:
         for _ in run.steps(5):
@@ -34,6 +35,7 @@ def test_a_training_that_is_done_is_where_it_was_to_end(beat: Path, tmp_path: Pa
     assert planned(beat) == (5, 5)
 
 
+@pytest.mark.requirement("FAIL-13")
 def test_a_script_that_leaves_its_loop_in_order_has_done_what_it_wanted(beat: Path, tmp_path: Path) -> None:
     with training.run(str(tmp_path / "run")) as run:
         for step in run.steps(5):
@@ -42,6 +44,7 @@ def test_a_script_that_leaves_its_loop_in_order_has_done_what_it_wanted(beat: Pa
     assert planned(beat) == (3, 3)
 
 
+@pytest.mark.requirement("FAIL-13")
 def test_an_exit_in_the_middle_is_before_the_planned_end(beat: Path, tmp_path: Path) -> None:
     def leave() -> None:
         with training.run(str(tmp_path / "run")) as run:
@@ -52,3 +55,20 @@ def test_an_exit_in_the_middle_is_before_the_planned_end(beat: Path, tmp_path: P
     with pytest.raises(SystemExit):
         leave()
     assert planned(beat)[1] == 5
+
+
+@pytest.mark.requirement("MON-07")
+def test_MON_07_the_first_step_is_told_at_once_with_where_the_attempt_began(beat: Path, tmp_path: Path) -> None:
+    def attempt() -> list[tuple[int, int]]:
+        told = []
+        with training.run(str(tmp_path / "run")) as run:
+            begin = run.begin()
+            for step in range(begin, begin + 3):
+                value = json.loads(beat.read_text())
+                told.append((value["start_step"], value["step"]))
+                run.beat(step + 1)
+            run.finish()
+        return told
+
+    assert attempt()[:2] == [(0, 0), (0, 1)]
+    assert attempt()[:2] == [(3, 3), (3, 4)]

@@ -276,6 +276,7 @@ class Run:
             self.state.update(restored.own["state"])
         self._checkpoints.open(self._agreement, restored, self.step, self._lock.fd if self._lock else None)
         self._heart.step(self.step, self.epoch)
+        self._heart.note(start_step=self.step)  # a fact is written with the next step: so the first one is, at once
         self._heart.phase("train")
         self._watch.start()
         return self.step

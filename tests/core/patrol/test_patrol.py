@@ -188,6 +188,8 @@ def test_what_the_job_file_says_about_stalls_counts() -> None:
     assert judge_run(RUN, LIVE, replace(idle, stated_limit_s=0.0, progress_age_s=1e6)).standing is RunStatus.RUNNING
     starting = replace(idle, stated_limit_s=100.0, startup_s=3600.0, usual_s=None)
     assert judge_run(RUN, LIVE, starting).standing is RunStatus.RUNNING
+    assert judge_run(RUN, LIVE, replace(starting, done=0)).standing is RunStatus.RUNNING
+    assert judge_run(RUN, LIVE, replace(starting, done=1)).standing is RunStatus.STALLED, "only the first one is exempt"
 
 
 def test_what_the_runs_own_clock_says_counts_at_once() -> None:

@@ -35,6 +35,7 @@ class Driver:
     output: int = 0
     beats: bool = True
     busy: bool | None = None
+    done: int | None = None
     found: list[Stalled | Recovered] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -44,7 +45,9 @@ class Driver:
     def look(self) -> list[Stalled | Recovered]:
         news = list(
             self.watch.look(
-                StallSample(self.now_s, self.step, self.phase, self.beats, output=self.output, busy=self.busy)
+                StallSample(
+                    self.now_s, self.step, self.phase, self.beats, output=self.output, busy=self.busy, done=self.done
+                )
             )
         )
         self.found += news
@@ -192,6 +195,36 @@ def test_a_stated_limit_holds_for_steps_and_never_shortens_another_phase() -> No
         assert [item for item in run.wait(300) if isinstance(item, Stalled)] == []
         run.phase = "train"
         run.do_steps(2, 20)
+
+
+@pytest.mark.requirement("MON-07")
+def test_MON_07_a_stated_limit_holds_when_all_steps_came_between_two_looks() -> None:
+    run = Driver(StallRules(no_progress_s=20.0, period_s=4.0))
+    run.wait(4)
+    run.step = run.done = 1
+    assert run.wait(20) == []
+    (stalled,) = run.wait(8)
+    assert isinstance(stalled, Stalled)
+    assert (stalled.limit_s, stalled.first) == (20.0, False)
+
+
+@pytest.mark.requirement("MON-07")
+def test_MON_07_a_stated_limit_does_not_hold_for_the_first_step_after_a_resume() -> None:
+    run = Driver(StallRules(no_progress_s=20.0, period_s=4.0), step=40, done=0)
+    assert run.wait(1000) == []
+    run.step, run.done = 41, 1
+    assert len(run.wait(28)) == 1
+
+
+@pytest.mark.requirement("MON-07")
+def test_MON_07_many_steps_between_two_looks_are_as_many_for_the_learned_limit() -> None:
+    run = Driver()
+    run.wait(3600)
+    run.step = run.done = 40
+    assert run.wait(FLOOR_S) == []
+    (stalled,) = run.wait(60)
+    assert isinstance(stalled, Stalled)
+    assert (stalled.limit_s, stalled.first) == (FLOOR_S, False), "the hour before the first step is no step's"
 
 
 def test_a_clock_that_is_off_never_runs_out() -> None:

@@ -17,6 +17,7 @@ from holdfast.agent.view.live.undelivered import find_untold
 from holdfast.agent.view.run_view import Presence, RunReach, RunView
 from holdfast.core.patrol.evidence import AlarmEvidence, CompletionEvidence, RunEvidence, StallLimits, learn_pace
 from holdfast.core.patrol.patrol import RECENT_S, SETTLE_S, SILENT_SAMPLES
+from holdfast.core.run.progress import count_done
 from holdfast.diagnosis.ended.judgement import read_judgement
 from holdfast.host import clock
 from holdfast.host.files import files
@@ -183,6 +184,7 @@ def _read_vitals(view: RunView, limits: StallLimits) -> AlarmEvidence:
         startup_s=wire.as_number(stated.get("startup_s")),
         phase=str(view.heartbeat.get("phase") or ""),
         step=wire.as_whole(view.heartbeat.get("step")),
+        done=count_done(view.heartbeat),
         cards=cards,
         card_pct=busiest,
         cpu_share=_cpu_share(samples[-RECENT_SAMPLES:]) if fresh else None,

@@ -82,8 +82,8 @@ class AlarmEvidence:
 
     `told` is what the run's own clocks say of a stall that goes on. `progress_age_s` is the time since `progress` last
     moved (``step``, ``files``: newest artifact, checkpoint or output; empty: nothing to go by). `usual_s` is the
-    longest interval between steps so far, None before enough were seen. `card_pct` is the busiest leased card in the
-    last samples, `cpu_share` the cores in use lately.
+    longest interval between steps so far, None before enough were seen. `done` is how many steps this attempt did.
+    `card_pct` is the busiest leased card in the last samples, `cpu_share` the cores in use lately.
     """
 
     told: str = ""
@@ -94,6 +94,7 @@ class AlarmEvidence:
     startup_s: float | None = None
     phase: str = ""
     step: int | None = None
+    done: int | None = None
     cards: int = 0
     card_pct: int | None = None
     cpu_share: float | None = None

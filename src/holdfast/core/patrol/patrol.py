@@ -279,9 +279,11 @@ def limit_s(seen: AlarmEvidence, limits: StallLimits) -> float | None:
     """Seconds without progress after which this run stalls; None where the job file turned that off."""
     if seen.stated_limit_s == 0:
         return None
-    learning = seen.progress != "step" or seen.usual_s is None or seen.phase.lower() not in STEPPING
+    stepping = seen.progress == "step" and seen.phase.lower() in STEPPING
+    learning = not stepping or seen.usual_s is None
     if seen.stated_limit_s is not None:
-        limit = max(seen.stated_limit_s, (seen.startup_s or limits.first_s) if learning else 0.0)
+        first = learning and not (stepping and seen.done)
+        limit = max(seen.stated_limit_s, (seen.startup_s or limits.first_s) if first else 0.0)
     elif learning:
         limit = seen.startup_s or limits.first_s
     else:

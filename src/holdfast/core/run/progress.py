@@ -27,6 +27,12 @@ def read_count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62 else None
 
 
+def count_done(beat: Mapping[str, object]) -> int | None:
+    """How many steps the attempt that wrote this heartbeat has done; None where it does not tell where it began."""
+    step, start = read_count(beat.get("step")), read_count(beat.get("start_step"))
+    return None if step is None or start is None else max(0, step - start)
+
+
 def thin_out(values: Sequence[float], points: int) -> tuple[float, ...]:
     """At most `points` values, each the mean of those that it stands for."""
     if len(values) <= points:

@@ -11,6 +11,7 @@ watcher makes a stall. Rules that follow from what other watchers got wrong:
 - **By phase.** An evaluation or a save has its own budget, learned from its own turns; its time is no step's time.
 - **A phase counts when it ends**, a step when it is done: nothing is learned from a beginning.
 - **The first step** (data, compilation) and the first turn of a phase have a limit of their own.
+- **Steps count, not looks**: where the job tells how many it has done, all that ended between two looks count.
 - **Silence of the output alone is no stall** while steps are seen: output may be buffered.
 - **A busy card doubles the limit**: a kernel that runs is work, as far as anybody can see.
 - **Told once**, and armed again by the next progress, which also teaches: an interval that ended was no hang.
@@ -63,8 +64,9 @@ class StallSample:
     """What one look saw.
 
     `now_s` is by a clock that nobody sets. `mark` is anything that changes with progress, None as long as there is
-    none; `beats` whether the job tells its steps (a heartbeat), so that their absence means something. `output` is
-    anything that changes with output, None: not readable. `busy`: the cards work; None: not known.
+    none; `beats` whether the job tells its steps (a heartbeat), so that their absence means something; `done` how many
+    steps this attempt has done, None: not told. `output` is anything that changes with output, None: not readable.
+    `busy`: the cards work; None: not known.
     """
 
     now_s: float
@@ -73,6 +75,7 @@ class StallSample:
     beats: bool = False
     output: object = None
     busy: bool | None = None
+    done: int | None = None
 
 
 @record
@@ -118,7 +121,7 @@ class StallWatch:
         stepped, turned = look.mark != last.mark, look.phase != last.phase
         found: list[Stalled | Recovered] = []
         if stepped or turned:
-            self._learn(last, stepped=stepped)
+            self._learn(last, look, passed_s)
             found += self._rearm(StallClock.NO_PROGRESS, self._waited_s)
             self._waited_s = 0.0
         if stepped or turned or look.output != last.output:
@@ -131,18 +134,22 @@ class StallWatch:
         if intervals:
             self._seen[phase] = (len(intervals), max(intervals))
 
-    def _learn(self, before: StallSample, *, stepped: bool) -> None:
-        """The interval that has just ended, for the phase in which it was spent."""
-        if before.mark is None and before.phase in STEPPING:
-            # Until the first step: no step's interval.
-            return
-        if not stepped and before.phase in STEPPING:
-            # A step that was interrupted by another phase is not done.
-            return
-        if before.phase not in self._seen and len(self._seen) >= MOST_PHASES:
+    def _learn(self, before: StallSample, look: StallSample, passed_s: float) -> None:
+        """The intervals that have just ended, for the phase in which they were spent."""
+        ended, longest_s = 1, self._waited_s
+        if before.phase in STEPPING:
+            if look.mark == before.mark:
+                # A step that was interrupted by another phase is not done.
+                return
+            if look.done is not None:
+                ended = max(1, look.done - (before.done or 0))
+            if before.mark is None:
+                # Until the first step: no step's interval. Those after it came within this look.
+                ended, longest_s = ended - 1, passed_s
+        if not ended or (before.phase not in self._seen and len(self._seen) >= MOST_PHASES):
             return
         count, longest = self._seen.get(before.phase, (0, 0.0))
-        self._seen[before.phase] = (count + 1, max(longest, self._waited_s))
+        self._seen[before.phase] = (count + ended, max(longest, longest_s))
 
     def _rearm(self, clock: StallClock, waited_s: float) -> list[Recovered]:
         if clock not in self._told:
@@ -171,6 +178,8 @@ class StallWatch:
         count, longest_s = self._seen.get(look.phase, (0, 0.0))
         needed = EXEMPT if fixed_s is None and look.phase in STEPPING else 1
         first = count < needed
+        if fixed_s is not None and look.phase in STEPPING and look.done:
+            first = False  # a stated limit holds from the second step on, whether or not the first was seen to end
         if first:
             if fixed_s is None and not look.beats:
                 # Files that appear now and then promise nothing until they have shown a rhythm.

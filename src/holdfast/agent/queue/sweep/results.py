@@ -33,7 +33,9 @@ MOST_DEPTH = 4
 MOST_ATTEMPTS = 100
 LONGEST_NAME = 100
 METRICS = "artifacts/metrics.json"
-_NOT_METRICS = frozenset({"schema", "time", "save_seconds", "last_durable_step", "dropped", "pid", "nonfinite", "seed"})
+_NOT_METRICS = frozenset(
+    {"schema", "time", "save_seconds", "last_durable_step", "dropped", "pid", "nonfinite", "seed", "start_step"}
+)
 
 
 @record

@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.core.run.events import StopWanted
+from holdfast.core.run.progress import count_done
 from holdfast.core.run.stall import STARTUP_S, Recovered, Stalled, StallRules, StallSample, StallWatch
 from holdfast.host.clock import monotonic_s, parse_utc
 from holdfast.host.files import files
@@ -101,6 +102,7 @@ class StallClocks:
             beats=beats,
             output=self._read_output(),
             busy=self._are_cards_busy(),
+            done=count_done(beat),
         )
 
     def _read_output(self) -> object:
