@@ -150,6 +150,26 @@ def test_slow_writes_come_less_often(bench: Bench, monkeypatch: pytest.MonkeyPat
     assert len(written) > 10
 
 
+def test_it_catches_up_at_once_unless_writes_are_slow(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.beat.step(1)
+    bench.now += 0.1
+    bench.beat.step(2)
+    bench.beat.log({"loss": 0.5})
+    bench.beat.catch_up()
+    assert (bench.read()["step"], bench.rows()[-1]["loss"]) == (2, 0.5)
+
+    def slow(path: str, data: bytes, durable: bool) -> None:
+        bench.now += 5.0
+
+    bench.beat.step(3)
+    with monkeypatch.context() as disk:
+        disk.setattr(files, "commit", slow)
+        bench.beat.catch_up()
+    bench.beat.step(4)
+    bench.beat.catch_up()
+    assert bench.read()["step"] == 2, "5 s of writing are paid for by a minute without"
+
+
 def test_close_writes_the_rest_and_then_nothing(bench: Bench) -> None:
     bench.beat.step(1)
     bench.beat.step(2)

@@ -57,6 +57,13 @@ def test_an_exit_in_the_middle_is_before_the_planned_end(beat: Path, tmp_path: P
     assert planned(beat)[1] == 5
 
 
+@pytest.mark.requirement("LIB-07")
+def test_LIB_07_with_a_save_the_heartbeat_is_as_new_as_the_checkpoint(beat: Path, tmp_path: Path) -> None:
+    with training.run(str(tmp_path / "run"), every=2) as run:
+        told = {step: json.loads(beat.read_text())["step"] for step in run.steps(7)}
+    assert {step: seen for step, seen in told.items() if step and step % 2 == 0} == {2: 2, 4: 4, 6: 6}
+
+
 @pytest.mark.requirement("MON-07")
 def test_MON_07_the_first_step_is_told_at_once_with_where_the_attempt_began(beat: Path, tmp_path: Path) -> None:
     def attempt() -> list[tuple[int, int]]:

@@ -150,6 +150,8 @@ class Checkpointing:
             "save_seconds": self.save_seconds,
         }
         save = saver.save(own["step"], self._capture(own), record)
+        # A loop that hangs after it writes nothing more: what is told is then as new as the checkpoint.
+        self._heart.catch_up()
         self._say_how(saver)
         return save
 

@@ -14,6 +14,7 @@ import pytest
 from holdfast.agent.queue.wait.run import code_of_gone
 from holdfast.agent.requests import write_request
 from holdfast.agent.view import observe, run_view
+from holdfast.agent.view.checkpoints.newest import find_durable_step
 from holdfast.agent.view.observe import list_attempts, observe_run, read_events
 from holdfast.agent.view.run_view import Presence, RunReach, RunView
 from holdfast.host.clock import epoch_s, format_utc, utc_now
@@ -69,6 +70,17 @@ def test_a_supervised_run_is_in_the_state_that_was_committed(tmp_path: Path, sta
     assert view.condition == condition
     assert view.supervised
     assert not view.vanished
+
+
+def test_the_newest_checkpoint_is_the_one_on_disk_and_not_the_one_that_the_job_heard_of(tmp_path: Path) -> None:
+    run_dir = make_run(tmp_path, state=running(), supervisor=identify_self())
+    write(f"{wire.attempt_dir(run_dir, 1)}/{wire.HEARTBEAT}", '{"step": 32, "last_durable_step": 20}')
+    assert find_durable_step(observe_run(run_dir)) == 20, "in a directory of the script's own"
+    for name in ("step-20", "step-40", ".step-60.0a1b", "step-50.bad-1"):
+        os.makedirs(f"{run_dir}/{wire.CHECKPOINTS}/{name}")
+    assert find_durable_step(observe_run(run_dir)) == 40
+    shutil.copytree(wire.attempt_dir(run_dir, 1), wire.attempt_dir(run_dir, 2))
+    assert find_durable_step(observe_run(run_dir, attempt=1)) == 20, "of an earlier attempt what it told"
 
 
 def test_a_waiting_run_names_who_is_in_the_way(tmp_path: Path) -> None:

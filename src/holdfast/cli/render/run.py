@@ -339,9 +339,10 @@ def _progress_lines(dossier: Dossier) -> list[tuple[str, object]]:
     last = f"{loss:.6g}" if isinstance(loss, (int, float)) else ""
     lines += [("done", told), ("heartbeat", describe_beat(beat))]
     lines.append((dossier.loss_name or "loss", "  ".join(filter(None, (curve, last)))))
-    durable = _last_durable(dossier)
+    durable = dossier.durable_step
     if durable is not None:
-        lines.append(("durable step", f"{durable}: a restart goes on from here"))
+        newest = dossier.attempt == max((item.get("attempt") or 0 for item in dossier.attempts), default=0)
+        lines.append(("durable step", f"{durable}: a restart goes on from here" if newest else durable))
     if sample:
         disks = sample.pop("disks", None)
         lines += [
@@ -364,15 +365,6 @@ def _describe_disks(disks: object) -> str:
             seen += f", full in {format_duration(full_in_s)} at this rate"
         lines.append(f"{disk.get('mount_point')}: {seen}")
     return "\n".join(lines)
-
-
-def _last_durable(dossier: Dossier) -> int | None:
-    """The newest checkpoint that its training says is on disk: what it wrote on leaving, else its heartbeat."""
-    end = _end(dossier)
-    left = end.stop if end is not None else None
-    told = dossier.heartbeat.get("last_durable_step")
-    steps = [step for step in (None if left is None else left.checkpoint_step, told) if isinstance(step, int)]
-    return max(steps, default=None)
 
 
 def _describe_memory(sample: Facts) -> str | None:

@@ -62,15 +62,27 @@ def wait_as_queued(spec: JobSpec, record: Mapping[str, Any]) -> JobSpec:
 
 def has_checkpoint(run_dir: str, job: Mapping[str, Any]) -> bool:
     """Whether something that is not hidden lies in the run's checkpoint directory or mirror, or where the job said."""
+    said = _read_where_it_said(run_dir, job)
+    return any(map(_holds_something, _list_own_places(run_dir, job))) or (said is not None and os.path.exists(said))
+
+
+def list_checkpoint_places(run_dir: str, job: Mapping[str, Any]) -> list[str]:
+    """The directories that `has_checkpoint` looks at, whether they are there or not."""
+    said = _read_where_it_said(run_dir, job)
+    return [*_list_own_places(run_dir, job), *([] if said is None else [os.path.dirname(said.rstrip("/"))])]
+
+
+def _list_own_places(run_dir: str, job: Mapping[str, Any]) -> list[str]:
     stated = job.get("checkpoints")
     mirror = stated.get("mirror") if isinstance(stated, dict) else None
     places = [f"{run_dir}/{wire.CHECKPOINTS}"]
-    places += [f"{mirror.rstrip('/')}/{os.path.basename(run_dir)}"] if isinstance(mirror, str) and mirror else []
-    return any(_holds_something(place) for place in places) or _is_where_it_said(run_dir, job)
+    return (
+        [*places, f"{mirror.rstrip('/')}/{os.path.basename(run_dir)}"] if isinstance(mirror, str) and mirror else places
+    )
 
 
-def _is_where_it_said(run_dir: str, job: Mapping[str, Any]) -> bool:
-    """Whether the checkpoint is there of which the training library said, as it left, that it is the newest.
+def _read_where_it_said(run_dir: str, job: Mapping[str, Any]) -> str | None:
+    """The path of the checkpoint of which the training library said, as it left, that it is the newest.
 
     A script may keep them in a directory of its own, whose path counts from that of the job.
     """
@@ -79,10 +91,10 @@ def _is_where_it_said(run_dir: str, job: Mapping[str, Any]) -> bool:
         attempts = [int(name) for name in os.listdir(f"{run_dir}/{wire.ATTEMPTS}") if name.isdecimal()]
         path = read_newest(run_dir, max(attempts, default=0), wire.STOP)[1].get("checkpoint")
         if not isinstance(path, str) or not 0 < len(path) <= LONGEST_PATH:
-            return False
-        return os.path.exists(os.path.join(workdir if isinstance(workdir, str) else run_dir, path))
+            return None
+        return os.path.join(workdir if isinstance(workdir, str) else run_dir, path)
     except (OSError, ValueError):
-        return False
+        return None
 
 
 def _holds_something(place: str) -> bool:

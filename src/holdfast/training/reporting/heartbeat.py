@@ -181,6 +181,15 @@ class Heartbeat:
         if not self._closed:
             self._due = min(self._due, self._earliest)
 
+    def catch_up(self) -> None:
+        """Write everything now where the time without writes pays for it, else as soon as it does."""
+        if self._closed:
+            return
+        if self._clock() >= self._earliest:
+            self._write()
+        else:
+            self._due = min(self._due, self._earliest)
+
     def check_finite(self) -> NonFiniteValue | None:
         """Read every value that still waits for its device; the first one that was not finite, None if all were.
 

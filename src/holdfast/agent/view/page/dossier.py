@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.agent.plan.placement import read_placement
 from holdfast.agent.view import observe, run_view
+from holdfast.agent.view.checkpoints.newest import find_durable_step
 from holdfast.agent.view.grace import grace_of
 from holdfast.agent.view.live.metrics import read_curve
 from holdfast.agent.view.live.undelivered import list_undelivered
@@ -83,7 +84,8 @@ class Dossier:
     objects, empty when absent. `over` says that no later look can differ. `requeue` is what the queue decided after
     this attempt, in words.
     `loss_curve` is the course of `loss_name` in few points, empty without one. `devices` are the cards that it leases
-    or had. `lost_output` is what the disk refused of the output.
+    or had. `lost_output` is what the disk refused of the output. `durable_step` is the step of the newest checkpoint:
+    of the newest attempt that on disk, of an earlier one that which it told of; None: none is known.
     """
 
     run_id: str
@@ -112,6 +114,7 @@ class Dossier:
     failure: Verdict | None
     requeue: str | None
     heartbeat: Facts
+    durable_step: int | None
     health: Facts
     preflight: tuple[Facts, ...]
     postflight: tuple[Facts, ...]
@@ -185,6 +188,7 @@ def read_dossier(run_dir: str, attempt: int | None) -> Dossier:
         failure=_judge(view),
         requeue=_describe_requeue(view),
         heartbeat=view.heartbeat,
+        durable_step=find_durable_step(view),
         loss_name=loss_name,
         loss_curve=loss_curve,
         health=_read_last(f"{view.attempt_dir}/{wire.HEALTH}"),

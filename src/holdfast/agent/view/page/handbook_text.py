@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from shlex import join, quote
 
+from holdfast.agent.view.checkpoints.newest import find_durable_step
 from holdfast.agent.view.run_view import RunReach, RunView
 from holdfast.core.job.redact import redact_argv
 from holdfast.host.formats.own_bundle import build_own_command
@@ -95,7 +96,7 @@ def render_now(view: RunView, *, box: str | None = None) -> str:
 
 def _render_state(view: RunView, box: str | None) -> str:
     """Where it stands, and the one command to begin with."""
-    step, durable = view.heartbeat.get("step"), view.heartbeat.get("last_durable_step")
+    step, durable = view.heartbeat.get("step"), find_durable_step(view)
     lines = [f"Now ({view.observed_at}): {view.condition}{f': {view.note}' if view.note else ''}."]
     if step is not None:
         lines.append(f"Step {step}" + (f", durable checkpoint of step {durable}." if durable is not None else "."))
