@@ -367,3 +367,24 @@ def test_what_a_run_has_other_than_an_earlier_one_is_shown_alone(holdfast: Comma
     found = holdfast("show", run_id(3), "--against", run_id(1), "--json").json()
     assert [change["key"] for change in found["changed"]] == ["command", "env.LR"]
     assert holdfast("show", run_id(3), "--against", "nobody").code == 66
+
+
+@pytest.mark.requirement("OBS-06")
+def test_OBS_06_the_seed_in_use_and_the_one_that_the_job_states_are_both_said(holdfast: Command, runs: str) -> None:
+    for number, stated, used in ((1, 3, 0), (2, 4, 0), (3, 4, 4), (4, None, 7)):
+        run_dir = make_run(runs, run_id(number), ended())
+        path = Path(run_dir, wire.RUN)
+        job = wire.encode(JobSpec("x", ("true",), "/w", seed=stated))
+        path.write_text(json.dumps({**json.loads(path.read_text()), "job": job}))
+        write(f"{wire.attempt_dir(run_dir, 1)}/{wire.HEARTBEAT}", json.dumps({"step": 1, "seed": used}))
+    lines = [
+        next(line.split(maxsplit=1)[1] for line in holdfast("show", run_id(number)).out.splitlines() if "seed" in line)
+        for number in (1, 3, 4)
+    ]
+    assert lines == ["0, which the script gave; the job states 3, which was not used", "4", "7"]
+    for number, against, words in (
+        (2, 1, ["seed 3 -> 4", "both trained with seed 0, whatever their jobs state"]),
+        (3, 2, ["seed in use 0 -> 4"]),
+        (4, 3, ["seed 4 -> none", "seed in use 4 -> 7"]),
+    ):
+        assert holdfast("show", run_id(number), "--against", run_id(against)).out.splitlines() == words

@@ -41,6 +41,7 @@ FULL = {
     "HOLDFAST_MIRROR_DIR": "/mirror",
     "HOLDFAST_CHECKPOINT_EVERY": "10m",
     "HOLDFAST_CHECKPOINT_KEEP": "3",
+    "HOLDFAST_SEED": "-7",
     "HOLDFAST_SIMULATED_GPUS": "4",
     "HOLDFAST_REHEARSAL": "1",
 }
@@ -120,7 +121,7 @@ def test_all_promises_are_read() -> None:
     assert context.metrics == "/runs/r/attempts/2/metrics.jsonl"
     assert context.stop_record == "/runs/r/attempts/2/stop.json"
     assert context.stacks == "/runs/r/attempts/2/stacks.txt"
-    assert (context.every, context.keep_last, context.workers) == ("10m", 3, 3)
+    assert (context.every, context.keep_last, context.workers, context.seed) == ("10m", 3, 3, -7)
 
 
 def test_without_a_supervisor_nothing_is_promised() -> None:
@@ -143,6 +144,7 @@ def test_this_process_s_own_environment_is_the_default(monkeypatch: pytest.Monke
         *(("HOLDFAST_MEAN_TIME_BETWEEN_INTERRUPTIONS", value) for value in ("0", "3h")),
         *(("HOLDFAST_CHECKPOINT_EVERY", value) for value in ("sometimes", "0", "-5m")),
         *(("HOLDFAST_CHECKPOINT_KEEP", value) for value in ("0", "few")),
+        *(("HOLDFAST_SEED", value) for value in ("1.5", "many")),
         *(("OMP_NUM_THREADS", value) for value in ("0", "many", ",")),
         *(("LOCAL_WORLD_SIZE", value) for value in ("0", "x")),
         *(("HOLDFAST_WORKERS", "-1"), ("HOLDFAST_ATTEMPT", "second"), ("LOCAL_RANK", "first")),

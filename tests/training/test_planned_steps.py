@@ -79,3 +79,20 @@ def test_MON_07_the_first_step_is_told_at_once_with_where_the_attempt_began(beat
 
     assert attempt()[:2] == [(0, 0), (0, 1)]
     assert attempt()[:2] == [(3, 3), (3, 4)]
+
+
+@pytest.mark.requirement("OBS-06")
+@pytest.mark.parametrize(("given", "warned"), [(0, True), (3, False), (None, False)])
+def test_OBS_06_a_seed_that_is_not_the_jobs_is_warned_of(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    given: int | None,
+    warned: bool,
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SEED", "3")
+    with training.run(str(tmp_path / "run"), seed=given) as run:
+        run.begin()
+        run.finish()
+    said = capsys.readouterr().err
+    assert ("WARNING: this training uses seed 0, which the script gives, and not seed 3" in said) is warned

@@ -116,6 +116,12 @@ class Run:
         environment.hold_standard_streams()
         for problem in context.problems:
             write_stderr(problem)
+        if context.seed is not None and settings.seed not in (None, context.seed) and self.rank == 0:
+            write_stderr(
+                f"WARNING: this training uses seed {settings.seed}, which the script gives, and not seed "
+                f"{context.seed}, which the job states (`seed:`, --seed); to have the job's used, write "
+                'training.run(seed=int(os.environ.get("HOLDFAST_SEED", 0)))'
+            )
         applied = environment.apply_environment(
             context, seed=settings.seed, rank=self.rank, deterministic=settings.deterministic
         )

@@ -187,17 +187,17 @@ def test_a_thread_count_within_the_quota_is_no_finding(stated: str, others: str 
 
 TOLD = (
     *("HOLDFAST_GRACE", "HOLDFAST_GPU_MEMORY_SHARE", "HOLDFAST_MEAN_TIME_BETWEEN_INTERRUPTIONS"),
-    *("HOLDFAST_MIRROR_DIR", "HOLDFAST_CHECKPOINT_EVERY", "HOLDFAST_CHECKPOINT_KEEP"),
+    *("HOLDFAST_MIRROR_DIR", "HOLDFAST_CHECKPOINT_EVERY", "HOLDFAST_CHECKPOINT_KEEP", "HOLDFAST_SEED"),
 )
 
 
 @pytest.mark.requirement("LIB-10", "CKPT-09")
 def test_LIB_10_the_training_library_is_told_what_it_has_to_apply() -> None:
     checkpoints = Checkpoints("600s", 2, "/durable/", 3600.0)
-    spec = replace(SPEC, checkpoints=checkpoints, gpu=GpuOptions(memory_share=0.9))
+    spec = replace(SPEC, checkpoints=checkpoints, gpu=GpuOptions(memory_share=0.9), seed=3)
     made = build_environment({}, spec, replace(PLACE, devices=CARDS, grace_s=30.0, interruption_s=7200.5)).values
     assert made["HOLDFAST_GPU_COUNT"] == "2"
-    assert [made[name] for name in TOLD] == ["30", "0.9", "7200.5", f"/durable/{PLACE.run_id}", "600s", "2"]
+    assert [made[name] for name in TOLD] == ["30", "0.9", "7200.5", f"/durable/{PLACE.run_id}", "600s", "2", "3"]
 
 
 def test_what_nobody_stated_is_not_told() -> None:
@@ -217,7 +217,7 @@ def test_nothing_that_an_enclosing_run_was_told_is_inherited() -> None:
     assert set(TOLD) < OPTIONAL
     made = build_environment({**outer, "PATH": "/bin"}, SPEC, PLACE).values
     assert {name: made[name] for name in OPTIONAL if name in made} == {"HOLDFAST_GPU_COUNT": "0"}
-    full = replace(SPEC, checkpoints=Checkpoints("auto", 2, "/d", 1.0), gpu=GpuOptions(memory_share=0.5))
+    full = replace(SPEC, checkpoints=Checkpoints("auto", 2, "/d", 1.0), gpu=GpuOptions(memory_share=0.5), seed=0)
     place = replace(PLACE, deadline_epoch_s=1.0, workers=1, grace_s=1.0, interruption_s=1.0)
     assert set(OPTIONAL) < set(build_environment({}, full, place).values), "each of them is set where it can be"
 

@@ -114,7 +114,9 @@ KEYS: tuple[Key, ...] = (
         "shell: `sh -c 'a && b'`.", "none"),
     Key("skip_smoke", Kind.BOOL, "skip_smoke", "skip-smoke", _JOB,
         "Start without the smoke test; the record says so.", "false"),
-    Key("seed", Kind.INT, "seed", "seed", _JOB, "The random seed that the job will use, for the record.",
+    Key("seed", Kind.INT, "seed", "seed", _JOB,
+        "The random seed that the job will use, for the record and as HOLDFAST_SEED: nothing is seeded with it unless "
+        "the script does that.",
         "not stated", absent="none"),
     Key("priority", Kind.CHOICE, "priority", "priority", _JOB,
         "CPU and disk priority: low is nice 10, background nice 19; auto is low where others work here, else normal.",

@@ -38,7 +38,7 @@ OPTIONAL = frozenset(
     f"HOLDFAST_{name}"
     for name in (
         *("DEADLINE", "WORKERS", "GRACE", "GPU_COUNT", "GPU_MEMORY_SHARE", "MEAN_TIME_BETWEEN_INTERRUPTIONS"),
-        *("MIRROR_DIR", "CHECKPOINT_EVERY", "CHECKPOINT_KEEP"),
+        *("MIRROR_DIR", "CHECKPOINT_EVERY", "CHECKPOINT_KEEP", "SEED"),
     )
 )
 """Variables that not every run sets: an enclosing run's are taken out first."""
@@ -179,6 +179,7 @@ def _tell(spec: JobSpec, placement: LaunchContext) -> dict[str, str | None]:
         "HOLDFAST_MIRROR_DIR": None if stated.mirror is None else f"{stated.mirror.rstrip('/')}/{placement.run_id}",
         "HOLDFAST_CHECKPOINT_EVERY": stated.every,
         "HOLDFAST_CHECKPOINT_KEEP": stated.keep,
+        "HOLDFAST_SEED": spec.seed,
     }
     return {name: _write(value) for name, value in told.items()}
 

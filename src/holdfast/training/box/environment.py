@@ -52,9 +52,9 @@ class JobContext:
 
     `deadline` is epoch seconds, `grace_s` and `interruption_s` are seconds; `gpu_count` cards are leased (0: a CPU
     run), `visible` is what CUDA_VISIBLE_DEVICES says; `threads` is the cap for this process, `workers` the bound for
-    data-loader workers; `every` and `keep_last` are the checkpoint settings of the job. `simulated`: the cards do not
-    exist, so they are not looked for. `rehearsal`: `holdfast drill` runs this, in a place of its own. `problems`: what
-    was malformed and is ignored, for people.
+    data-loader workers; `every` and `keep_last` are the checkpoint settings of the job, `seed` the one that it states.
+    `simulated`: the cards do not exist, so they are not looked for. `rehearsal`: `holdfast drill` runs this, in a place
+    of its own. `problems`: what was malformed and is ignored, for people.
     """
 
     run_dir: str | None = None
@@ -81,6 +81,7 @@ class JobContext:
     mirror: str | None = None
     every: str | None = None
     keep_last: int | None = None
+    seed: int | None = None
     simulated: bool = False
     rehearsal: bool = False
     problems: tuple[str, ...] = ()
@@ -150,6 +151,7 @@ def read_context(environ: Mapping[str, str] | None = None) -> JobContext:
         mirror=reader.text("HOLDFAST_MIRROR_DIR"),
         every=reader.every("HOLDFAST_CHECKPOINT_EVERY"),
         keep_last=reader.count("HOLDFAST_CHECKPOINT_KEEP", least=1),
+        seed=reader.whole("HOLDFAST_SEED"),
         simulated=reader.text("HOLDFAST_SIMULATED_GPUS") is not None,
         rehearsal=reader.text("HOLDFAST_REHEARSAL") is not None,
         problems=tuple(reader.problems),
@@ -171,6 +173,9 @@ class _Reader:
 
     def count(self, name: str, *, least: int) -> int | None:
         return self._convert(name, lambda text: _to_count(text, least), f"a whole number of at least {least}")
+
+    def whole(self, name: str) -> int | None:
+        return self._convert(name, _to_whole, "a whole number")
 
     def first_count(self, name: str) -> int | None:
         """The first of a list of counts: OMP_NUM_THREADS has one for each level of nesting."""
@@ -200,6 +205,12 @@ class _Reader:
 
 def _to_count(text: str, least: int) -> int:
     if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or int(text) < least:
+        raise ValueError(text)
+    return int(text)
+
+
+def _to_whole(text: str) -> int:
+    if not re.fullmatch(r"-?\d{1,40}", text, re.ASCII):
         raise ValueError(text)
     return int(text)
 

@@ -32,18 +32,38 @@ def compare_runs(run_dir: str, against: str) -> RunComparison:
     Raises:
         StorageError: the records of one of them cannot be read.
     """
-    (before, old), (after, new) = _read(against), _read(run_dir)
+    (before, old, was), (after, new, now) = _read(against), _read(run_dir)
     changed = tuple(change for change in list_changes(before, after) if change.key != "name")
-    return RunComparison(new.run_id, old.run_id, changed, tuple(_list_others(old, new)))
+    seeds = _compare_seeds((before.seed, was), (after.seed, now))
+    return RunComparison(new.run_id, old.run_id, changed, (*seeds, *_list_others(old, new)))
 
 
-def _read(run_dir: str) -> tuple[JobSpec, RunOrigin]:
+def _read(run_dir: str) -> tuple[JobSpec, RunOrigin, object]:
+    """The job, what was recorded when the run was made, and the seed that its training told of (None: of none).
+
+    Raises:
+        StorageError: the records cannot be read.
+    """
     view = observe_run(run_dir)
     try:
         job = wire.decode(JobSpec, find_job(view.record, view.change))
-        return job, wire.decode(RunOrigin, view.record, wire.RUN)
+        return job, wire.decode(RunOrigin, view.record, wire.RUN), view.heartbeat.get("seed")
     except wire.WireError as error:
         raise StorageError(f"{run_dir}: its job cannot be read: {error}", hint=f"holdfast show {run_dir}") from error
+
+
+def _compare_seeds(old: tuple[int | None, object], new: tuple[int | None, object]) -> tuple[str, ...]:
+    """What is to be said of the seeds in use where those that the jobs state do not tell it.
+
+    Of each run: the seed that its job states, and the one that its training told of.
+    """
+    (stated_before, before), (stated_now, now) = old, new
+    if before is not None and before == now and stated_before != stated_now:
+        return (f"both trained with seed {now}, whatever their jobs state",)
+    if before != now and (before, now) != (stated_before, stated_now):
+        was, uses = ("not told" if seed is None else seed for seed in (before, now))
+        return (f"seed in use {was} -> {uses}",)
+    return ()
 
 
 def _list_others(old: RunOrigin, new: RunOrigin) -> Iterator[str]:

@@ -197,7 +197,7 @@ def read_dossier(run_dir: str, attempt: int | None) -> Dossier:
         phases=tuple(build_phases(events)),
         events=tuple(events),
         undelivered=list_undelivered(view, events),
-        seed=describe_stated(view, "seed"),
+        seed=describe_seed(view),
         determinism=describe_stated(view, "determinism"),
         grace_s=grace_of(view),
         time_limits=list_time_limits(view),
@@ -354,6 +354,14 @@ def build_phases(events: list[Facts]) -> list[Facts]:
             }
         )
     return found
+
+
+def describe_seed(view: RunView) -> str:
+    """The seed in use, as far as it was stated, and the job's where the training told of another one (OBS-06)."""
+    used, stated = view.heartbeat.get("seed"), view.spec.get("seed")
+    if None in (used, stated) or used == stated:
+        return describe_stated(view, "seed")
+    return f"{used}, which the script gave; the job states {stated}, which was not used"
 
 
 def describe_stated(view: RunView, name: str) -> str:
