@@ -115,5 +115,40 @@ def test_a_learning_rate_that_was_edited_is_said_once_and_the_checkpoint_s_goes_
             for _ in run.steps(steps):
                 optimizer.step()
                 schedule.step()
-        said.append("a learning rate of 0.025, it was 0.1: the checkpoint's goes on" in capsys.readouterr().err)
+        words = capsys.readouterr().err
+        said.append("a learning rate of 0.025, it was 0.1: the checkpoint's goes on" in words)
+        assert ("run.resume()" in words) is said[-1], "with what to do"
     assert said == [False, True, False]
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_a_learning_rate_is_changed_after_a_stop_as_the_documentation_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, scheduled: bool
+) -> None:
+    used, said = [], []
+    for steps, lr in ((2, 0.1), (4, 0.05), (6, 0.05)):
+        model = torch.nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda at: 0.5**at) if scheduled else None
+        with training.run(tmp_path) as run:
+            run.track(model=model, optimizer=optimizer, schedule=schedule)
+            run.resume()
+            if run.state.get("lr") != lr:
+                run.state["lr"] = lr
+                for group in optimizer.param_groups:
+                    group["lr"] = lr
+                if schedule is not None:
+                    schedule.base_lrs = [lr] * len(schedule.base_lrs)
+            for _ in run.steps(steps):
+                optimizer.step()
+                if schedule is not None:
+                    schedule.step()
+                used.append(optimizer.param_groups[0]["lr"])
+        said.append([line for line in capsys.readouterr().err.splitlines() if "learning rate" in line])
+    base = (0.1, 0.1, 0.05, 0.05, 0.05, 0.05)
+    assert used == pytest.approx([rate * 0.5**at if scheduled else rate for at, rate in enumerate(base, start=1)])
+    assert said == [
+        [],
+        ["holdfast: the script builds optimizer with a learning rate of 0.05, it was 0.1: it goes on with 0.05"],
+        [],
+    ]

@@ -163,17 +163,30 @@ def compare_rates(
     ]
 
 
-def compare_built(began: object, built: dict[str, list[float]], now: dict[str, list[float]]) -> list[str]:
-    """Learning rates that a script builds otherwise than it did when the checkpoint was made: pure.
+def compare_built(
+    began: object, built: dict[str, list[float]], restored: dict[str, list[float]], now: dict[str, list[float]]
+) -> dict[str, str]:
+    """Optimizers that a script builds with another learning rate than when the checkpoint was made, each with words.
 
-    `began` is what the checkpoint says the script had built, `built` what it builds today, `now` what was restored.
+    `began` is what the checkpoint says the script had built, `built` what it builds today, `restored` what came from
+    the checkpoint, `now` what is in the optimizer as the loop begins. Of several groups of parameters the first that
+    differs is told. Pure.
     """
-    return [
-        f"the script builds {name} with a learning rate of {new:g}, it was {old:g}: the checkpoint's goes on ({here:g})"
-        for name, rates in (began.items() if isinstance(began, dict) else ())
-        for old, new, here in zip(rates, built.get(name, []), now.get(name, []), strict=False)
-        if old != new
-    ]
+    words: dict[str, str] = {}
+    for name, rates in began.items() if isinstance(began, dict) else ():
+        groups = zip(rates, built.get(name, []), restored.get(name, []), now.get(name, []), strict=False)
+        for old, new, kept, here in groups:
+            if old == new or name in words:
+                continue
+            changed = f"the script builds {name} with a learning rate of {new:g}, it was {old:g}: "
+            words[name] = changed + (
+                f"it goes on with {here:g}"
+                if not _near(here, kept)
+                else f"the checkpoint's goes on ({here:g}); to change it, call run.resume() after run.track(), and "
+                f'before the loop set group["lr"] in {name}.param_groups ("Change the learning rate after a stop" in '
+                "docs/training.md)"
+            )
+    return words
 
 
 def _near(one: float, other: float) -> bool:

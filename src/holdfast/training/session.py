@@ -274,9 +274,6 @@ class Run:
         for tracked in self._tracked.values():
             restored.restore(tracked)
         self._rates = (built, forgotten_state.read_rates(self._tracked))
-        if restored.own is not None and self.rank == 0:
-            for words in forgotten_state.compare_built(restored.own.get("rates"), *self._rates):
-                write_stderr(words)
         if restored.own is not None:
             self.step, self.epoch = int(restored.own["step"]), restored.own["epoch"]
             self.state.update(restored.own["state"])
@@ -336,12 +333,26 @@ class Run:
         assert self._restored is not None
         self._restored.check_all_taken(self._tracked)
         self._restored.restore_random()
+        self._say_changed_rates()
         self._watch.start()
         assert self._agreement is not None
         self._begun = True
         # Until every rank has said where it begins, nothing is decided.
         self._decision = self._agreement.arrive(self.step, self._watch.propose_stop(time.monotonic(), None))
         return self.step
+
+    def _say_changed_rates(self) -> None:
+        """What goes on where the script builds an optimizer with another learning rate than before."""
+        own = None if self._restored is None else self._restored.own
+        if own is None or self._begun or self.rank != 0:
+            return
+        built, restored = self._rates
+        now = forgotten_state.read_rates(self._tracked)
+        told = forgotten_state.compare_built(own.get("rates"), built, restored, now)
+        for words in told.values():
+            write_stderr(words)
+        # What was said of one is not judged once more after the first step.
+        self._rates = (built, {name: rates for name, rates in restored.items() if name not in told})
 
     def finish(self) -> None:
         """The training is done: in the body of `steps` after this step, in a loop of one's own now.
