@@ -172,6 +172,28 @@ def test_an_unknown_option_is_a_usage_error_in_words_and_in_json(holdfast: Comma
     assert "holdfast run --help" in error["hint"]
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("restart", "x", "--lr", "0.01"), "holdfast restart RUN -- python train.py --lr ..."),
+        (("run", "--lr=1", "--", "true"), "holdfast run -- python train.py --lr ..."),
+        (("restart", "x", "--timeuot", "1h"), None),
+        (("ls", "--lr"), None),
+    ],
+)
+def test_an_option_of_the_job_itself_is_told_where_it_goes(
+    holdfast: Command, words: tuple[str, ...], hint: str | None
+) -> None:
+    ended = holdfast(*words)
+    assert ended.code == 64
+    assert ("Did you mean '--timeout'?" in ended.err, "Did you mean '--slurm'?" in ended.err) == (
+        "--timeuot" in words,
+        False,
+    )
+    assert ("goes behind `--`, with the whole command" in ended.err) is (hint is not None)
+    assert hint is None or ended.err.endswith(f"{hint}\n")
+
+
 def test_json_behind_the_dashes_is_the_jobs_own(holdfast: Command) -> None:
     ended = holdfast("run", "--nonsense", "--", "true", "--json")
     assert (ended.code, ended.out) == (64, "")

@@ -33,6 +33,8 @@ _ENVIRONMENT_ERRORS = frozenset(
 )
 
 
+JOB_COMMAND = "[-- COMMAND...]"
+"""In the usage of a verb that takes the command of a job."""
 NEAR = 0.7
 """How alike a misspelt option and the one that is proposed are."""
 
@@ -140,9 +142,7 @@ def _from_click(error: Exception) -> UsageError:
     context = getattr(error, "ctx", None)
     if isinstance(error, click.NoSuchOption):
         # click would show them by the alphabet, and takes `--on` for near to `--command`.
-        near = _find_limit(error.option_name, error.ctx) or find_near(
-            error.option_name, error.possibilities or (), cutoff=NEAR
-        )
+        near = _find_limit(error.option_name, error.ctx) or _find_near_option(error)
         error = click.NoSuchOption(error.option_name, possibilities=[near] if near else [], ctx=error.ctx)
     message = " ".join(error.format_message().rstrip(".").split())
     where = context.command_path if context is not None else "holdfast"
@@ -151,7 +151,25 @@ def _from_click(error: Exception) -> UsageError:
         hint += "; a value with a space in it is one word in quotes"
     if where == "holdfast queue edit" and isinstance(error, click.NoSuchOption) and not error.possibilities:
         hint += "; to change the job: holdfast queue cancel JOB, then holdfast submit --name JOB with all it is to have"
+    if isinstance(error, click.NoSuchOption) and not error.possibilities and error.ctx is not None:
+        hint += _say_where_options_of_a_job_go(error.option_name, error.ctx)
     return UsageError(message[:1].lower() + message[1:], hint=hint)
+
+
+def _find_near_option(error: click.NoSuchOption) -> str:
+    """The option that was misspelt; the dashes, which all have, make none alike."""
+    names = {option.lstrip("-"): option for option in error.possibilities or ()}
+    return names.get(find_near(error.option_name.lstrip("-"), names, cutoff=NEAR), "")
+
+
+def _say_where_options_of_a_job_go(option: str, context: click.Context) -> str:
+    """For a verb that takes a job's command: how an option of the job itself is written."""
+    pieces = context.command.collect_usage_pieces(context)
+    if JOB_COMMAND not in pieces:
+        return ""
+    words = [context.command_path, *(piece for piece in pieces if not piece.startswith("["))]
+    whole = f"{' '.join(words)} -- python train.py {option} ..."
+    return f"; an option of your own program goes behind `--`, with the whole command: {whole}"
 
 
 def _find_limit(option: str, context: click.Context | None) -> str:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.cli.errors import JOB_COMMAND
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note
 from holdfast.model.errors import JobFileError, UsageError
@@ -168,7 +169,7 @@ class JobCommand(click.Command):
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """As click does, and the command."""
-        return [*super().collect_usage_pieces(ctx), "[-- COMMAND...]"]
+        return [*super().collect_usage_pieces(ctx), JOB_COMMAND]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The verb's own options first, then the job's in their sections."""

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 EPILOG = """\b
 holdfast restart digits                            the same again
 holdfast restart digits --limit-memory 8GB         with more memory, from its last checkpoint
-holdfast restart digits --timeout 12h --env LR=1e-4
+holdfast restart digits --timeout 12h --env EPOCHS=40
+holdfast restart digits -- python train.py --lr 0.01    options of the script: behind --, with the whole command
 holdfast restart digits --job job.yaml             as the job file says now"""
 
 
