@@ -546,9 +546,13 @@ def test_a_restart_says_whether_there_is_a_checkpoint(holdfast: Command) -> None
     assert "begins again at step 0: there is no checkpoint" in note
     assert "it has no checkpoint here: begins again at step 0" in holdfast("restart", "-f", run_dir).err
     Path(run_dir, "checkpoints", "model.pt").write_text("weights")
-    assert "begins again" not in holdfast("restart", "-f", run_dir).err
+    assert "attempt 3, from its last checkpoint\n" in holdfast("restart", "-f", run_dir).err
     note = Path(run_dir, "attempts/3/failure.md").read_text()
     assert f"holdfast restart {Path(run_dir).name} goes on from the last checkpoint" in note, note
+    for step in (20, 100):
+        Path(run_dir, "checkpoints", f"step-{step}").mkdir()
+    assert "attempt 4, from its checkpoint of step 100\n" in holdfast("restart", "--dry-run", run_dir).err
+    assert "as attempt 4, from its checkpoint of step 100\n" in holdfast("restart", "-f", run_dir).err
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent import launch
 from holdfast.agent.scheduler.base import open_scheduler
+from holdfast.agent.view.checkpoints.newest import find_newest_step
 from holdfast.agent.view.observe import observe_run
 from holdfast.agent.view.source_change import find_file_changes_within
 from holdfast.host.files.job_change import has_checkpoint
@@ -42,7 +43,8 @@ class Restarted:
     """A run that was started again, as which attempt; what of its job was changed for it, and which files had changed.
 
     `files_changed` are words about files that are not what the attempt before had; `recorded`: it runs what was
-    recorded nevertheless. `checkpoint`: there is something that it can go on from. `native_id` is the name that the
+    recorded nevertheless. `checkpoint`: there is something that it can go on from; `checkpoint_step` is the step of the
+    newest checkpoint of the training library, None where there is none of it. `native_id` is the name that the
     run's scheduler has for the job which begins the attempt; None without one. `has_copies`: all that had changed can
     be run from its copy instead.
     """
@@ -56,6 +58,7 @@ class Restarted:
     checkpoint: bool = False
     native_id: str | None = None
     has_copies: bool = False
+    checkpoint_step: int | None = None
 
 
 def restart_run(
@@ -119,13 +122,19 @@ def restart_run(
             recorded,
             has_checkpoint(run_dir, view.spec),
             has_copies=all(change.pinned for change in changes),
+            checkpoint_step=find_newest_step(run_dir, view.spec),
         )
 
 
 def describe_begin(view: RunView) -> str:
     """Where another attempt would begin, in words."""
-    saved = has_checkpoint(view.run_dir, view.spec)
-    return "from its last checkpoint" if saved else "at step 0: it has no checkpoint here"
+    step = find_newest_step(view.run_dir, view.spec)
+    return describe_resume(step) if has_checkpoint(view.run_dir, view.spec) else "at step 0: it has no checkpoint here"
+
+
+def describe_resume(step: int | None) -> str:
+    """From which checkpoint an attempt goes on, in words; None: it is not known of which step the last one is."""
+    return "from its last checkpoint" if step is None else f"from its checkpoint of step {step}"
 
 
 def _hand_in_again(
@@ -138,7 +147,10 @@ def _hand_in_again(
         wanted = change()
         if scheduled.is_handed_in(view, word) and (wanted is None or not wanted.changed):
             found = has_checkpoint(run_dir, view.spec)
-            return Restarted(view.run_id, run_dir, view.attempt, checkpoint=found, native_id=word.native_id)
+            step = find_newest_step(run_dir, view.spec)
+            return Restarted(
+                view.run_id, run_dir, view.attempt, checkpoint=found, native_id=word.native_id, checkpoint_step=step
+            )
         scheduled.refuse_open(view, word)
         awaited = tuple(view.record.get("after") or ())
         after = list_awaited_jobs(awaited, os.path.dirname(run_dir), view.scheduler)
@@ -167,4 +179,5 @@ def _hand_in_again(
             has_checkpoint(run_dir, view.spec),
             native_id,
             has_copies=all(found.pinned for found in changes),
+            checkpoint_step=find_newest_step(run_dir, view.spec),
         )

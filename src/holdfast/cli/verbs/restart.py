@@ -13,7 +13,7 @@ from holdfast.agent.control.hangup import hold_hangups
 from holdfast.agent.control.job.change import build_change, find_changes, find_edited_file, read_recorded_job
 from holdfast.agent.control.job.code import find_code_changes, names_other_files
 from holdfast.agent.control.job.live_limits import refuse_low_memory
-from holdfast.agent.control.restart import describe_begin, restart_run
+from holdfast.agent.control.restart import describe_begin, describe_resume, restart_run
 from holdfast.agent.place.carried.change import read_change, resolve_change_order
 from holdfast.agent.queue.change.restarted import notify_queue
 from holdfast.agent.view.live.attempt import read_followed
@@ -193,7 +193,8 @@ def _resolve(
 def _tell_restarted(made: Restarted) -> None:
     for line in describe_changes(made.changed):
         note(f"changed: {line}")
-    where = "" if made.checkpoint else "; it has no checkpoint here: begins again at step 0"
+    resumed = f", {describe_resume(made.checkpoint_step)}"
+    where = resumed if made.checkpoint else "; it has no checkpoint here: begins again at step 0"
     begun = "was started again as" if made.native_id is None else f"is job {made.native_id} now, which begins it as"
     note(f"{made.run_id} {begun} attempt {made.attempt}{where}")
     for words in made.files_changed:

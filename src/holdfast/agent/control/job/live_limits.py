@@ -103,7 +103,7 @@ def _require_running(run_dir: str) -> RunView:
         return view
     words = f"{view.run_id} {say_condition(view.condition)}: only a running job has limits that can be changed"
     raise UsageError(
-        words, hint=f"holdfast restart {view.run_id} begins it again with others: --limit-memory, --timeout, ..."
+        words, hint=f"holdfast restart {view.run_id} starts it again with others: --limit-memory, --timeout, ..."
     )
 
 

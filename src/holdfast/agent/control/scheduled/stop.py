@@ -51,7 +51,7 @@ def refuse_elsewhere(view: RunView) -> None:
     if view.scheduler:
         raise Unsupported(
             f"{view.run_id} cannot be adopted: {view.scheduler} starts its supervisor, and no other may take its place",
-            hint=f"holdfast stop {view.run_id} ends it, and holdfast restart {view.run_id} begins it again",
+            hint=f"holdfast stop {view.run_id} ends it, and holdfast restart {view.run_id} starts it again",
         )
 
 
