@@ -73,6 +73,23 @@ def test_progress_and_cards_of_a_live_run(holdfast: Command, runs: str) -> None:
     assert "1200" in holdfast("ls").out
 
 
+@pytest.mark.requirement("MON-07")
+def test_MON_07_a_run_that_does_no_step_is_shown_as_such_with_no_time_left(holdfast: Command, runs: str) -> None:
+    run_dir = make_run(runs, run_id(1), running(), supervisor=identify_self())
+    path = Path(run_dir, wire.RUN)
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "job": {**record["job"], "stall": {"no_progress_s": 20.0}}}))
+    beat = {"step": 40, "start_step": 0, "planned_steps": 500, "steps_per_s": 10.0, "phase": "train"}
+    for age_s, words in ((1.0, ["running", "46"]), (25.0, ["running: no step for 2"])):
+        told = {**beat, "time": time.time() - age_s}
+        write(f"{wire.attempt_dir(run_dir, 1)}/{wire.HEARTBEAT}", json.dumps(told))
+        done = holdfast("ls").out
+        assert all(word in done for word in words), done
+        assert ("LEFT" in done, "no step for" in done) == (age_s < 20, age_s > 20)
+    (row,) = holdfast("ls", "--json").json()["runs"]
+    assert (row["condition"], row["left_s"], row["standstill_s"] > 20) == ("running", None, True)
+
+
 def test_live_runs_are_shown_however_old(holdfast: Command, runs: str) -> None:
     make_run(runs, run_id(1, "old"), running(), supervisor=identify_self())
     for number in range(2, 9):

@@ -61,7 +61,8 @@ class IndexRow(NamedTuple):
     heartbeat's last (`loss` as text, so that ``nan`` survives). `note` is one phrase about how it stands or ended.
     `failure` is the class of an end without success. `ended` is True when no later reading of the same attempt can
     differ. `planned_steps` are all that the job means to do, and `left_s` the seconds for those that are left, at the
-    pace that it says; None where it does not say them.
+    pace that it says; None where it does not say them. `standstill_s` is for how long it has told of no step, where
+    that is longer than its stall clock allows.
     """
 
     root: str
@@ -81,6 +82,7 @@ class IndexRow(NamedTuple):
     ended: bool = True
     planned_steps: int | None = None
     left_s: float | None = None
+    standstill_s: float | None = None
 
     @property
     def run_dir(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from holdfast.core.run.progress import estimate_left, find_standstill
 from holdfast.core.run.stall import (
     BUSY_FACTOR,
     CEILING_S,
@@ -290,3 +291,35 @@ def test_MON_07_no_false_alarm_over_a_thousand_healthy_samples() -> None:
             run.wait(eval_s * chance.uniform(0.7, 1.3))
             run.phase = "train"
         assert run.found == []
+
+
+BEAT = {"step": 40, "planned_steps": 100, "steps_per_s": 0.1, "phase": "train", "time": 1000.0}
+
+
+def late(age_s: float, *, stated_s: float | None = None, has_cards: bool = False, **beat: object) -> bool:
+    found = find_standstill({**BEAT, **beat}, 1000.0 + age_s, stated_s=stated_s, startup_s=None, has_cards=has_cards)
+    return found is not None
+
+
+def test_a_standstill_is_seen_in_the_heartbeat_by_its_own_pace() -> None:
+    assert (late(FLOOR_S), late(FLOOR_S + 1)) == (False, True)
+    assert (late(FLOOR_S + 1, has_cards=True), late(BUSY_FACTOR * FLOOR_S + 1, has_cards=True)) == (False, True)
+    assert not late(4 * 600.0, steps_per_s=1 / 600), "a step of ten minutes"
+    assert (late(STARTUP_S, steps_per_s=None), late(STARTUP_S + 1, steps_per_s=None)) == (False, True)
+    assert (late(STARTUP_S, phase="eval"), late(STARTUP_S + 1, phase="eval")) == (False, True)
+
+
+def test_a_standstill_is_one_by_the_limit_that_was_stated() -> None:
+    assert (late(20.0, stated_s=20.0), late(21.0, stated_s=20.0)) == (False, True)
+    assert not late(21.0, stated_s=20.0, steps_per_s=None), "the first step"
+    assert late(21.0, stated_s=20.0, steps_per_s=None, start_step=39)
+    assert not late(1e6, stated_s=0.0)
+    assert find_standstill({"loss": 1.0, "time": 0.0}, 1e6, stated_s=1.0, startup_s=None, has_cards=False) is None
+
+
+def test_no_time_left_is_told_where_no_step_came_for_ten_steps_and_a_minute() -> None:
+    assert estimate_left(BEAT, 1000.0) == 600.0
+    assert (estimate_left(BEAT, 1100.0), estimate_left(BEAT, 1101.0)) == (600.0, None)
+    quick = {**BEAT, "steps_per_s": 10.0}
+    assert (estimate_left(quick, 1060.0), estimate_left(quick, 1061.0)) == (6.0, None)
+    assert estimate_left({**quick, "phase": "eval"}, 1061.0) == 6.0, "an evaluation does no steps"

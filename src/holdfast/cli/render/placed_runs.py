@@ -12,7 +12,7 @@ from holdfast.model.sighting import Reach
 from holdfast.model.units import format_count, format_duration
 
 from . import note
-from .runs import describe_begin, describe_step, print_columns
+from .runs import describe_begin, describe_state, describe_step, print_columns
 
 if TYPE_CHECKING:
     from holdfast.agent.view.runs.listing import RunFilter
@@ -92,7 +92,7 @@ def describe_age(at: str | None, now_s: float) -> str:
 
 
 def _describe(run: PlacedRun, now_s: float) -> dict[str, str | None]:
-    condition = f"{run.condition}: {run.failure}" if run.failure not in ("", run.condition) else run.condition
+    condition = describe_state(run)
     if run.desired is not None and not run.ended and not condition.startswith("stopping"):
         condition = f"{condition}, {run.desired} wanted"
     return {

@@ -333,7 +333,8 @@ def _progress_lines(dossier: Dossier) -> list[tuple[str, object]]:
     beat = dossier.heartbeat
     sample = {key: value for key, value in dossier.health.items() if key not in _TOLD_ABOVE and value not in (None, [])}
     lines: list[tuple[str, object]] = []
-    left_s = None if dossier.ended else estimate_left(beat, epoch_s())
+    stands = describe_stall(dossier.run_id, dossier.events, ended=dossier.ended)
+    left_s = None if dossier.ended or stands else estimate_left(beat, epoch_s())
     told = say_progress(beat.get("step"), beat.get("planned_steps"), beat.get("steps_per_s"), left_s)
     loss, curve = beat.get("loss"), draw_curve(dossier.loss_curve)
     last = f"{loss:.6g}" if isinstance(loss, (int, float)) else ""

@@ -79,11 +79,10 @@ def describe_step(step: int | None, planned: int | None) -> str | None:
 
 
 def _describe(row: RunLine, now: float) -> dict[str, str | None]:
-    condition = f"{row.condition}: {row.failure}" if row.failure not in ("", row.condition) else row.condition
     return {
         "user": row.user,
         "run": row.run_id,
-        "state": condition,
+        "state": describe_state(row),
         "start": describe_begin(row, now),
         "time": _elapsed(row, now),
         "left": None if row.left_s is None else format_duration(row.left_s),
@@ -92,6 +91,13 @@ def _describe(row: RunLine, now: float) -> dict[str, str | None]:
         "loss": row.loss,
         "exit": None if row.exit_code is None else str(row.exit_code),
     }
+
+
+def describe_state(row: RunLine | PlacedRun) -> str:
+    """Its condition, with the class of a failure, or for how long a running job has done no step."""
+    if row.standstill_s is not None:
+        return f"{row.condition}: no step for {format_duration(row.standstill_s)}"
+    return f"{row.condition}: {row.failure}" if row.failure not in ("", row.condition) else row.condition
 
 
 def describe_begin(row: RunLine | PlacedRun, now: float) -> str | None:

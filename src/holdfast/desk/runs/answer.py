@@ -151,6 +151,7 @@ _FIELDS: dict[str, tuple[Callable[[object], object], bool]] = {
     "step": (_number, False),
     "planned_steps": (_number, False),
     "left_s": (_seconds, False),
+    "standstill_s": (_seconds, False),
     "loss": (_text(40), False),
     "note": (_text(300), True),
     "failure": (_text(60), True),

@@ -74,6 +74,7 @@ class PlacedRun:
     submitted_from: str | None
     planned_steps: int | None = None
     left_s: float | None = None
+    standstill_s: float | None = None
 
 
 @record
@@ -316,6 +317,7 @@ def _place_run(sighting: Sighting, place: str, reach: str, *, fresh: bool) -> Pl
         step=row.get("step"),
         planned_steps=row.get("planned_steps"),
         left_s=row.get("left_s") if fresh else None,
+        standstill_s=row.get("standstill_s") if fresh else None,
         loss=row.get("loss"),
         note=row.get("note") or "",
         failure=row.get("failure") or "",

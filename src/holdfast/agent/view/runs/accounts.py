@@ -181,6 +181,7 @@ def _describe_lease(record: LeaseRecord) -> RunLine:
         ended=False,
         planned_steps=None,
         left_s=None,
+        standstill_s=None,
         name=name_of(record.run_id),
         run_dir=record.run_dir,
         user=record.user,

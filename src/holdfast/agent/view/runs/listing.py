@@ -45,6 +45,7 @@ class RunLine:
     ended: bool
     planned_steps: int | None
     left_s: float | None
+    standstill_s: float | None
     name: str
     run_dir: str
     user: str | None = None

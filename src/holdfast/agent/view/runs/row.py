@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from holdfast.agent.view import observe
 from holdfast.agent.view.run_view import RunView
-from holdfast.core.run.progress import estimate_left, read_count
+from holdfast.core.run.progress import estimate_left, find_standstill, read_count
 from holdfast.host.clock import epoch_s
+from holdfast.model import wire
 from holdfast.model.run import Finalizing, Running, Stopping
 from holdfast.store.index import IndexRow
 
@@ -21,6 +22,7 @@ def build_row(view: RunView, root: str) -> IndexRow:
     planned = read_count(view.heartbeat.get("planned_steps"))
     step, loss = view.heartbeat.get("step"), view.heartbeat.get("loss")
     end = view.end
+    standstill_s = _find_standstill(view)
     return IndexRow(
         root=root,
         run_id=view.run_id,
@@ -38,7 +40,24 @@ def build_row(view: RunView, root: str) -> IndexRow:
         failure=_text(view.exit.get("failure_class")),
         ended=view.over,
         planned_steps=planned,
-        left_s=None if end is not None else estimate_left(view.heartbeat, epoch_s()),
+        left_s=None if end is not None or standstill_s is not None else estimate_left(view.heartbeat, epoch_s()),
+        standstill_s=standstill_s,
+    )
+
+
+def _find_standstill(view: RunView) -> float | None:
+    """For how long a running job has told of no step, where that is too long; None while it is not."""
+    state = view.state.state if view.state is not None else None
+    if not isinstance(state, Running):
+        return None
+    stall = view.spec.get("stall")
+    stated = stall if isinstance(stall, dict) else {}
+    return find_standstill(
+        view.heartbeat,
+        epoch_s(),
+        stated_s=wire.as_number(stated.get("no_progress_s")),
+        startup_s=wire.as_number(stated.get("startup_s")),
+        has_cards=bool(state.devices),
     )
 
 
