@@ -18,7 +18,7 @@ from holdfast.model import wire
 from holdfast.model.job import JobSpec
 from holdfast.model.record import replace
 from holdfast.model.requeue import AttemptPlacement, Requeue, RequeueAction
-from holdfast.model.run import Outcome
+from holdfast.model.run import Outcome, StopCause, StopRecord, StopRequest
 from tests.agent.test_leaving import library
 from tests.cli.live import live_run
 from tests.rundirs import dead_process, ended, make_run, running, write
@@ -388,3 +388,12 @@ def test_OBS_06_the_seed_in_use_and_the_one_that_the_job_states_are_both_said(ho
         (4, 3, ["seed 4 -> none", "seed in use 4 -> 7"]),
     ):
         assert holdfast("show", run_id(number), "--against", run_id(against)).out.splitlines() == words
+
+
+@pytest.mark.requirement("LIB-18")
+def test_LIB_18_a_stop_that_was_asked_for_is_not_told_as_a_signal_from_outside(holdfast: Command, runs: str) -> None:
+    request = StopRequest(StopCause.SIGNAL, "SIGINT")
+    left = StopRecord("signal", "SIGTERM", step=56, checkpoint_step=56, saved=True)
+    make_run(runs, run_id(1), replace(ended(Outcome.STOPPED, 130), request=request, stop=left))
+    shown = holdfast("show", run_id(1)).out
+    assert "saved step 56, stopped by SIGTERM, sent by holdfast\n" in shown

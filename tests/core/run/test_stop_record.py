@@ -136,3 +136,13 @@ def test_a_record_in_words(stop: StopRecord, words: str) -> None:
 
 def test_a_status_that_nobody_saw_needs_the_word_saved() -> None:
     assert judge_leaving(replace(SAVED, saved=False), None) is None
+
+
+def test_a_signal_that_holdfast_sent_is_not_one_from_outside() -> None:
+    words = "saved step 120, stopped by SIGTERM, sent by holdfast"
+    assert describe_leaving(replace(SAVED, why="signal", detail="SIGTERM"), sent=True) == words
+    left = judge_leaving(replace(SAVED, why="signal", detail="SIGTERM"), WaitStatus(143, None, asked=True))
+    assert left is not None
+    assert left[2] == f"{words}; the job ended with exit code 143", (
+        "its keeper asked it, because its supervisor was gone"
+    )

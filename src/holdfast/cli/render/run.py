@@ -40,8 +40,12 @@ _TOLD_ABOVE = frozenset(
     | {"memory_bytes", "memory_anon_bytes", "memory_limit_bytes"}
 )
 """What of a health sample stands in lines of its own."""
+IN_GROUP = "all processes, by the control group"
+_COUNTED = frozenset({"memory_bytes", "memory_anon_bytes", "memory_peak_bytes", "cpu_s", "tasks"})
+"""What of a control group's counters stands in lines of its own, or was read after all had ended."""
 _SHOWN_OTHERWISE = frozenset(
-    {"schema", "kind", "outcome", "exit_code", "evidence", "ending", "reason", "status", "refusal", "warnings"}
+    {"usage"}
+    | {"schema", "kind", "outcome", "exit_code", "evidence", "ending", "reason", "status", "refusal", "warnings"}
     | {"request", "at", "ended_at", "started_at", "duration_s", "final_cards", "stop", "failure_class", "checkpoints"}
 )
 
@@ -416,7 +420,8 @@ def _end_lines(dossier: Dossier) -> list[tuple[str, object]]:
             ("evidence", None if end.evidence == dossier.note else end.evidence),
         ]
         if end.stop is not None:
-            lines.append(("it left", describe_leaving(end.stop)))
+            sent = end.request is not None or (end.status is not None and end.status.asked)
+            lines.append(("it left", describe_leaving(end.stop, sent=sent)))
         seconds = dossier.duration_s
         if seconds is not None:
             lines.append(("job ran", format_duration(seconds)))
@@ -427,18 +432,42 @@ def _end_lines(dossier: Dossier) -> list[tuple[str, object]]:
     if status:
         code, number = status.get("code"), status.get("signal")
         lines.append(("status", f"exit code {code}" if code is not None else f"signal {number}"))
-        lines.append(("cpu", f"{status.get('user_s')} s user, {status.get('system_s')} s system"))
-        peak = status.get("max_rss_bytes")
-        lines.append(("peak memory", format_bytes(peak) if isinstance(peak, int) else None))
+    usage = record.get("usage")
+    counted = usage if isinstance(usage, dict) else {}
+    lines += [("cpu", _describe_cpu(status, counted)), ("peak memory", _describe_peak(status, counted))]
     saved = record.get("checkpoints")
     names = [str(item.get("name")) for item in saved if isinstance(item, dict)] if isinstance(saved, list) else []
     lines.append(("checkpoints", ", ".join(name for name in names if not name.startswith("."))))
+    # What was in use after the end is nothing, and what is not told here was none.
+    rest = {key: value for key, value in counted.items() if value and key not in _COUNTED}
+    lines.append(("usage", _brief(rest)))
     lines += [
         (key, _brief(value))
         for key, value in record.items()
         if key not in _SHOWN_OTHERWISE and value not in (None, [], {})
     ]
     return lines
+
+
+def _describe_cpu(status: Facts, usage: Facts) -> str:
+    """The CPU time, of which of the two that are measured."""
+    words = (
+        [f"{status.get('user_s')} s user, {status.get('system_s')} s system (its first process and children)"]
+        if status
+        else []
+    )
+    total = usage.get("cpu_s")
+    words += [f"{total:.4g} s ({IN_GROUP})"] if isinstance(total, (int, float)) and total > 0 else []
+    return "; ".join(words)
+
+
+def _describe_peak(status: Facts, usage: Facts) -> str:
+    """The most memory that was in use, of which of the two that are measured."""
+    peaks = (
+        ("its largest process, with what it shares", status.get("max_rss_bytes")),
+        (IN_GROUP, usage.get("memory_peak_bytes")),
+    )
+    return "; ".join(f"{format_bytes(peak)} ({what})" for what, peak in peaks if isinstance(peak, int) and peak > 0)
 
 
 def _words(value: object) -> str:

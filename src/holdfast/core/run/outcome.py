@@ -69,7 +69,8 @@ def _judge(final: Finalizing, findings: tuple[Finding, ...]) -> tuple[Outcome, i
         left = judge_leaving(final.stop, final.status)
         if left is not None:
             return left[0], left[1], "; ".join([left[2], *reasons])
-        reasons.append(f"it wrote before: {describe_leaving(final.stop)}")
+        sent = final.status is not None and final.status.asked
+        reasons.append(f"it wrote before: {describe_leaving(final.stop, sent=sent)}")
     if final.status is None:
         cause = next((item.subject for item in findings if item.id == CAUSE_FINDING), None)
         outcome, code = (Outcome.LOST, EXIT_LOST) if cause is None else WITNESSED[StopCause(cause)]

@@ -45,7 +45,7 @@ def judge_leaving(stop: StopRecord, status: WaitStatus | None) -> tuple[Outcome,
     """
     code = EXIT_PREEMPTED if status is None else status.exit_code
     ending = "its exit status was not witnessed" if status is None else f"the job ended with {status.describe()}"
-    words = f"{describe_leaving(stop)}; {ending}"
+    words = f"{describe_leaving(stop, sent=status is not None and status.asked)}; {ending}"
     if stop.why in ASIDE:
         # Exit code 0 after a decision of the script's own is that script's word: it stopped early and is content.
         content = stop.why == "user" and code == 0
@@ -58,11 +58,14 @@ def judge_leaving(stop: StopRecord, status: WaitStatus | None) -> tuple[Outcome,
     return None
 
 
-def describe_leaving(stop: StopRecord) -> str:
-    """What was saved and why it left: ``saved step 120, stopped by SIGTERM from outside``."""
+def describe_leaving(stop: StopRecord, *, sent: bool = False) -> str:
+    """What was saved and why it left: ``saved step 120, stopped by SIGTERM from outside``.
+
+    `sent`: the signal was holdfast's own, for a stop that was asked for or because the job's supervisor was gone.
+    """
     detail = f" ({stop.detail})" if stop.detail else ""
     reasons = {
-        "signal": f"stopped by {stop.detail or 'a signal'} from outside",
+        "signal": f"stopped by {stop.detail or 'a signal'}{', sent by holdfast' if sent else ' from outside'}",
         "operator": f"asked to stop{detail}",
         "user": f"stopped by its own script{detail}",
         "finished": f"all of its steps were done{detail}",
