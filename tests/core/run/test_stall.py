@@ -314,6 +314,7 @@ def test_a_standstill_is_one_by_the_limit_that_was_stated() -> None:
     assert not late(21.0, stated_s=20.0, steps_per_s=None), "the first step"
     assert late(21.0, stated_s=20.0, steps_per_s=None, start_step=39)
     assert not late(1e6, stated_s=0.0)
+    assert not any(late(1e6, time=told) for told in (float("-inf"), float("nan"), -1.0, None))
     assert find_standstill({"loss": 1.0, "time": 0.0}, 1e6, stated_s=1.0, startup_s=None, has_cards=False) is None
 
 

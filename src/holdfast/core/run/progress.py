@@ -37,7 +37,7 @@ def find_standstill(
     `stall.startup` of the job, None where it states none.
     """
     told, pace = beat.get("time"), _read_pace(beat)
-    if not isinstance(told, (int, float)) or "step" not in beat or stated_s == 0:
+    if not isinstance(told, (int, float)) or not 0 < told <= now_s or "step" not in beat or stated_s == 0:
         return None
     learned_s = None if pace is None else min(max(FACTOR / pace, FLOOR_S), CEILING_S)
     seen_s = learned_s if stated_s is None else stated_s if learned_s is not None or count_done(beat) else None
