@@ -9,6 +9,7 @@ from holdfast.core.cards.holder_words import NEEDS_ADVICE, advise_on_process, de
 from holdfast.core.cards.packing import describe_sharer
 from holdfast.core.moments import at_zone
 from holdfast.model.finding import Finding, Level
+from holdfast.model.lease import name_labels
 from holdfast.model.units import format_bytes, format_count, format_duration
 
 from . import clean, fits, note, pairs, table
@@ -42,25 +43,43 @@ def print_cards(box: CardList) -> None:
     if len(box.warnings) > MOST_WARNINGS:
         note(f"{len(box.warnings) - MOST_WARNINGS} more like these; --json lists them all")
     if not box.cards:
-        words = "no cards" if box.complete else "whether there are cards could not be read"
-        print(f"{words}: {box.reason or 'none were found'}")
-        return
-    if not box.complete:
+        print(clean(describe_none(box.reason, complete=box.complete)))
+    elif not box.complete:
         note(f"this reading is incomplete: {box.reason}")
     if box.unread:
         note(box.unread)
-    _print_table(box)
+    if box.cards:
+        _print_table(box)
     for place in () if box.unread else box.cards:
         details = _details(place)
         if details:
             print(f"card {_title(place)}:")
             pairs(details, indent=2)
+    _print_unlisted(box)
     _print_reserved(box)
     for position, ticket in enumerate(box.waiting[:MOST_WAITING], start=1):
         wanted = f"{ticket.count} of {format_count(len(ticket.candidates), 'card')}"
         print(clean(f"in line {position}: {ticket.user}, run {ticket.run_id}, {wanted}"))
     if len(box.waiting) > MOST_WAITING:
         note(f"{len(box.waiting) - MOST_WAITING} more wait; --json lists them all")
+
+
+def describe_none(reason: str | None, *, complete: bool) -> str:
+    """Why no card is shown: there is none, or it could not be read whether there are any."""
+    words = "no cards" if complete else "whether there are cards could not be read"
+    return f"{words}: {reason or 'none were found'}"
+
+
+def _print_unlisted(box: CardList) -> None:
+    """The leases on cards that were not read; the table has no row for them."""
+    listed = {place.uuid for place in box.cards}
+    for lease in box.unlisted[:MOST_WAITING]:
+        hidden = [device for device in lease.devices if device.uuid not in listed]
+        cards = name_labels([f"card {device.index}" for device in hidden])
+        kind = f"{'simulated, ' if lease.simulated else ''}not seen here"
+        print(clean(f"{cards} ({kind}): held by {lease.user}, run {lease.run_id}, since {lease.since[:19]}Z"))
+    if len(box.unlisted) > MOST_WAITING:
+        note(f"{len(box.unlisted) - MOST_WAITING} more leases on cards that are not seen here; --json lists them all")
 
 
 def _print_reserved(box: CardList) -> None:
@@ -180,7 +199,7 @@ def print_idle(found: IdleCards, least: str) -> None:
     if found.unread:
         note(f"how busy they are could not be read of card {', '.join(map(str, found.unread))}")
     if not found.cards:
-        print(f"no cards: {found.reason or 'none were found'}")
+        print(clean(describe_none(found.reason, complete=found.complete)))
     elif not found.idle:
         print(f"no card is held at rest for {least} or more, as far as it could be read")
     for hoard in found.idle:

@@ -39,7 +39,8 @@ def command(*, cards: int | None, gpus: str | None, begin: str, length: str, rea
 
     Others' runs are not given these cards when they may reach into the span, and go on where they are: a card that
     somebody holds then, with no end before it, cannot be reserved. `any:2` is decided now. Like every lease it binds
-    whoever uses holdfast. Exit code 75 when somebody has the cards, 64 when the rules do not allow it.
+    whoever uses holdfast. Exit code 75 when somebody has the cards, 64 when this box has not so many (or none) or its
+    rules do not allow it, 66 for a card that is not there, 69 when the cards cannot be read.
     """
     request = _parse_request(cards, gpus)
     begin_s = parse_begin(begin, time.time())
