@@ -63,6 +63,10 @@ def test_OBS_16_only_what_was_asked_for_is_told(drive: Drive, hook: str) -> None
     quiet = drive(*job("exit_with", 0), notify=Notify(command=(hook,), on=()))
     quiet.ended()
     assert len(messages(drive)) == 2
+    drive(*job("exit_with", 0), notify=Notify(command=(hook,), on=("failed",))).ended()
+    assert len(messages(drive)) == 2
+    drive(*job("exit_with", 3), notify=Notify(command=(hook,), on=("failed",))).ended()
+    assert [message["outcome"] for message in messages(drive)[2:]] == ["failed"]
 
 
 @pytest.mark.slow

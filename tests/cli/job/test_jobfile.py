@@ -348,7 +348,8 @@ def test_a_clock_is_switched_off_by_the_word_for_it(
 def test_none_and_auto_and_null_take_the_default_back(job: Callable[..., Path]) -> None:
     path = job(
         "command: x\ntimeout: none\ngrace: auto\nthreads: ~\ncontainer: {image: null, shm: auto}\n"
-        "gpu: {max_hold: none}\nlimits:\n"
+        "gpu: {max_hold: none}\nlimits:\nsmoke: none\nsecrets: none\nsetup: none\ninputs: none\nartifacts: none\n"
+        "notify: {command: none, email: none}\n"
     )
     assert read(path) == JobSpec(name="x", command=("x",), workdir=str(path.parent))
 

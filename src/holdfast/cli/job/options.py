@@ -345,6 +345,8 @@ def _to_node(key: Key, value: object) -> Node:
         assert isinstance(value, tuple)
         pairs = (str(item).partition("=") for item in value)
         return Node({name.strip(): Node(text.strip(), where) for name, _, text in pairs}, where)
+    if value == (key.word,):
+        return Node(key.word, where, text=key.word)
     if isinstance(value, tuple):
         return Node([Node(str(item), where, text=str(item)) for item in value], where)
     if isinstance(value, bool):
