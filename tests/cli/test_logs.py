@@ -213,6 +213,11 @@ class TestAGroup:
         assert (follower.returncode, out) == (0, "one | go on\ntwo | second\n"), err
         assert err.count(" succeeded") == 2
         assert holdfast("logs", "g/", "-n", "1").out == "one | go on\ntwo | second\n"
+        assert holdfast("run", "--", "true").code == 0
+        listed = holdfast("ls", "g/", "--json").json()["runs"]
+        assert sorted(run["name"] for run in listed) == ["one", "two"]
+        none = holdfast("ls", "g/", "--state", "failed").err
+        assert "is failed and is called g/" in none
 
     @pytest.mark.usefixtures("no_worker")
     def test_a_group_of_which_nothing_goes_on_is_not_followed_for_ever(self) -> None:
@@ -225,7 +230,22 @@ class TestAGroup:
 
     @pytest.mark.usefixtures("no_worker")
     def test_a_group_that_is_not_there_is_named(self) -> None:
-        assert "there is no group g/" in say("logs", "g/").err
+        for verb in ("logs", "ls"):
+            assert "there is no group g/" in say(verb, "g/").err
+
+    @pytest.mark.usefixtures("no_worker")
+    def test_a_group_is_pointed_at_where_a_run_is_named(self) -> None:
+        say("submit", "--group", "g", "--name", "a", "--", "true")
+        for verb in ("logs", "ls"):
+            said = say(verb, "g")
+            assert (said.code, "their runs: holdfast ls g/" in said.err) == (66, True), said
+        assert "no job of g/ has a run" in say("ls", "g/").err
+
+
+@pytest.mark.parametrize("verb", ["logs", "metrics", "show"])
+def test_a_pattern_where_a_run_is_named_is_told_as_one(verb: str) -> None:
+    said = say(verb, "job*")
+    assert (said.code, "holdfast ls 'job*' lists those that match" in said.err) == (66, True)
 
 
 @pytest.mark.slow
