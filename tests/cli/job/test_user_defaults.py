@@ -25,6 +25,7 @@ from holdfast.desk.settings.toml_edit import remove_value, set_value
 from holdfast.model.errors import NotPermitted, UsageError
 from holdfast.model.job import Priority
 from tests.agent.messages.endpoints import make_program
+from tests.cli.queues import say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -173,6 +174,12 @@ def test_a_program_by_a_relative_path_is_stated_by_its_absolute_one(
         assert read_channels()[0].command == (f"{tmp_path}/tell-me", "--short")
     for word in ("~/tell-me", "mail me@example.org"):
         assert set_default(find_key("notify.command"), (word,)).text == word
+
+
+def test_a_program_that_is_not_there_is_stated_with_a_warning() -> None:
+    for program, missing in (("./nothere", True), ("no-such-program", True), ("sh", False), ("none", False)):
+        said = say("config", "set", "notify.command", program)
+        assert (said.code, "warning: there is no program" in said.err) == (0, missing), said
 
 
 def test_a_value_that_the_key_does_not_take_changes_nothing() -> None:

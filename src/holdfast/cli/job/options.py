@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from holdfast.cli.errors import HELP_ALL
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note
 from holdfast.model.errors import JobFileError, UsageError
@@ -62,7 +63,6 @@ USUAL = frozenset({"gpus", "wait", "timeout", "name", "env", "limit-memory", "im
 USUAL_TITLE = "Usual options of the job"
 SELDOM = frozenset({"--prove", "--runs", "--run-id", "--no-code", "--slurm", "--env-file"})
 """Options of the verbs themselves that only ``--help-all`` has."""
-HELP_ALL = "--help-all"
 KEPT = ("the command of the run",)
 """Stands for a command that is not known at the desk."""
 _PREFIX = "job_"
