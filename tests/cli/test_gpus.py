@@ -228,6 +228,7 @@ def test_leases_and_reservations_of_cards_that_are_not_seen_are_told(monkeypatch
             shown = say("gpus")
             assert shown.code == 0
             assert "cards 0, 1 (not seen here): held by" in shown.out
+            assert "(simulated) for" in shown.out, "the reservation"
             assert lease.record.run_id in shown.out
             assert (kept["id"] in shown.out, "final eval" in shown.out) == (True, True)
             (unlisted,) = json.loads(say("gpus", "--json").out)["unlisted"]

@@ -254,10 +254,10 @@ def test_a_command_without_dashes_is_told_about_them() -> None:
 @pytest.mark.parametrize(
     ("args", "page"),
     [
-        (["--notify-on", "faild", "--", "true"], "--help-all"),
-        (["--notify-onn", "ended", "--", "true"], "--help-all"),
+        (["--notify-on", "nope", "--", "true"], "--help-all"),
+        (["--notify-onx", "ended", "--", "true"], "--help-all"),
         (["--timeout", "4x", "--", "true"], "--help"),
-        (["--timeot", "4h", "--", "true"], "--help"),
+        (["--timeouts", "4h", "--", "true"], "--help"),
     ],
 )
 def test_a_hint_names_the_page_that_has_the_option(args: list[str], page: str) -> None:

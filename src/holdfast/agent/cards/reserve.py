@@ -12,7 +12,7 @@ from holdfast.host.lease import area as lease_area
 from holdfast.host.lease import reservations
 from holdfast.host.lease.area import open_existing_area
 from holdfast.model.errors import NoSuchName, NoSuchRun, PlaceError, ResourceBusy, UsageError
-from holdfast.model.gpu import GpuRequest
+from holdfast.model.gpu import GpuRequest, Inventory, InventorySource
 from holdfast.model.units import format_count
 
 READING_S = 10.0
@@ -28,10 +28,12 @@ def reserve_cards(request: GpuRequest, span: tuple[float, float], reason: str) -
         StorageError: the area cannot be used.
     """
     rules = read_rules(os.environ)
-    choose = _build_choice(request)
+    inventory = read_inventory(READING_S)
+    choose = _build_choice(request, inventory)
     area = open_existing_area(rules) or lease_area.open_area(rules.lease_dir)
     reservations.sweep(area)
-    return reservations.reserve(area, rules, span=span, choose=choose, reason=reason)
+    simulated = inventory.source is InventorySource.SIMULATED
+    return reservations.reserve(area, rules, span=span, choose=choose, reason=reason, simulated=simulated)
 
 
 def end_reservation(name: str) -> Reservation:
@@ -47,14 +49,13 @@ def end_reservation(name: str) -> Reservation:
     return reservations.remove(area, name)
 
 
-def _build_choice(request: GpuRequest) -> Callable[[dict[str, str]], tuple[str, ...]]:
+def _build_choice(request: GpuRequest, inventory: Inventory) -> Callable[[dict[str, str]], tuple[str, ...]]:
     """Chooses among the cards that answer now.
 
     Raises:
         UsageError: the box has fewer cards, or none.
         PlaceError: its cards cannot be read.
     """
-    inventory = read_inventory(READING_S)
     known = sorted((card.index, card.uuid) for card in inventory.cards if card.uuid)
     wanted = format_count(request.wanted, "card is", "cards are")
     if not known and not inventory.complete:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SPARED = ("since", "use", "name")
 """Left out in this order where a terminal is too narrow: `holdfast show RUN` and ``--json`` have them."""
 SIMULATED = "SIMULATED cards (HOLDFAST_SIMULATED_GPUS): no hardware behind them"
+SHORT = " (simulated)"
 BAR_JOBS = 24
 MOST_NAMED = 20
 RESERVED = "reserved by "
@@ -88,7 +89,7 @@ def _print_reserved(box: CardList) -> None:
     indexes = {place.uuid: place.index for place in box.cards}
     shown = [item for item in box.reservations if item.id not in told]
     for item in shown[:MOST_WAITING]:
-        cards = ", ".join(str(indexes.get(card, card)) for card in item.cards)
+        cards = ", ".join(str(indexes.get(card, card)) for card in item.cards) + (SHORT if item.simulated else "")
         span = f"from {format_time(item.begin_s)} to {format_time(item.end_s)}"
         reason = f": {item.reason}" if item.reason else ""
         print(clean(f"reserved: card {cards} for {item.user} {span} ({item.id}){reason}"))
@@ -111,7 +112,7 @@ def _print_table(box: CardList) -> None:
 
 
 def _title(place: CardLine) -> str:
-    mark = " (simulated)" if place.simulated else ""
+    mark = SHORT if place.simulated else ""
     return f"{place.index}{f' slice {place.uuid}' if place.slice else ''}{mark}"
 
 
@@ -120,7 +121,7 @@ def _line(place: CardLine, *, unread: bool) -> tuple[object, ...]:
     memory = "unknown" if used is None or total is None else f"{format_bytes(used)} / {format_bytes(total)}"
     utilisation = place.card.utilisation_pct
     lease = place.lease
-    mark = " (simulated)" if place.simulated else ""
+    mark = SHORT if place.simulated else ""
     return (
         f"{place.index}{'/' + place.uuid if place.slice else ''}",
         place.name + (mark if "simulated" not in place.name.lower() else ""),
@@ -216,7 +217,7 @@ def _describe_hoard(hoard: IdleCard) -> str:
     else:
         lost = "" if hoard.held_s is None else f": {hoard.held_s / 3600:.1f} GPU-hours at most"
         idle = f"idle now, before that not known{lost}"
-    mark = " (simulated)" if hoard.simulated else ""
+    mark = SHORT if hoard.simulated else ""
     return f"{hoard.user}, {what}{mark}, held {held}{memory}; {idle}"
 
 
@@ -232,6 +233,9 @@ def _print_hours(found: UsageReport) -> None:
     if not totals:
         print("nobody has leased a card in that time")
         return
+    simulated = sum(total.simulated_hours for total in totals)
+    if simulated > 0 or found.simulated:
+        print(f"SIMULATED cards: {simulated:.2f} of these GPU-hours have no hardware behind them")
     most = max(total.hours for total in totals)
     rows = [
         (
@@ -246,7 +250,8 @@ def _print_hours(found: UsageReport) -> None:
     ]
     table(["from", "user", "GPU-hours", "", "leases", "cards now"], rows, right=(2, 4, 5))
     for card, part in list(found.cards.items())[:MOST_CARDS]:
-        print(clean(f"{card}: leased {100 * part:.0f} % of the time"))
+        mark = SHORT if card in found.simulated else ""
+        print(clean(f"{card}{mark}: leased {100 * part:.0f} % of the time"))
     if len(found.cards) > MOST_CARDS:
         note(f"{len(found.cards) - MOST_CARDS} more names of cards stand in the ledgers; --json lists them")
     if found.guessed:
@@ -270,7 +275,7 @@ def print_reservations(found: Reservations, indexes: Mapping[str, int]) -> None:
                 item.user,
                 format_time(item.begin_s),
                 format_time(item.end_s),
-                ", ".join(str(indexes.get(card, card)) for card in item.cards),
+                ", ".join(str(indexes.get(card, card)) for card in item.cards) + (SHORT if item.simulated else ""),
                 item.reason or None,
             )
             for item in found.reservations

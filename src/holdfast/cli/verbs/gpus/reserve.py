@@ -10,7 +10,7 @@ from holdfast.agent.cards.card_list import name_cards
 from holdfast.agent.cards.reserve import reserve_cards
 from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.render import print_record
-from holdfast.cli.render.cards import format_time
+from holdfast.cli.render.cards import SHORT, format_time
 from holdfast.core.cards.choose import parse_request
 from holdfast.core.moments import parse_moment
 from holdfast.model.errors import UsageError
@@ -50,6 +50,7 @@ def command(*, cards: int | None, gpus: str | None, begin: str, length: str, rea
         return 0
     indexes = name_cards()
     named = name_labels([f"card {indexes[card]}" if card in indexes else card for card in made.cards])
+    named += SHORT if made.simulated else ""
     print(f"reserved {made.id}: {named} from {format_time(made.begin_s)} to {format_time(made.end_s)}")
     return 0
 
