@@ -242,6 +242,16 @@ class TestAGroup:
         assert "no job of g/ has a run" in say("ls", "g/").err
 
 
+def test_that_no_line_matches_is_said(isolated_environment: dict[str, str]) -> None:
+    run_dir = make_run(isolated_environment["HOLDFAST_RUNS"], state=ended())
+    write(f"{run_dir}/attempts/1/{wire.OUTPUT}", "loss 1\nloss 2\n")
+    said = say("logs", "digits", "--grep", "LOSS")
+    assert (said.code, said.out, "no line matches 'LOSS'" in said.err) == (0, "", True)
+    for words in (("--grep", "ZZ", "-n", "0"), ("--grep", "(?i)zz")):
+        said = say("logs", "digits", *words)
+        assert (said.code, "no line matches" in said.err) == (0, "-n" not in words)
+
+
 @pytest.mark.parametrize("verb", ["logs", "metrics", "show"])
 def test_a_pattern_where_a_run_is_named_is_told_as_one(verb: str) -> None:
     said = say(verb, "job*")

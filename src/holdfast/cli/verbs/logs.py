@@ -83,7 +83,8 @@ def command(  # noqa: PLR0913 - one for each option
 
     The job's bytes are printed as they are. Where the middle was cut because the output is capped, a line in it says
     how much went; what the disk refused is said behind it, on standard error. With --json at most the last 16 MiB and
-    200,000 lines, and how many bytes before them were left out.
+    200,000 lines, and how many bytes before them were left out. Exit code 0 also where no line matches --grep, which
+    is said on standard error.
     """
     if supervisor and events:
         raise UsageError("--supervisor and --events exclude each other", hint="choose one")
@@ -187,6 +188,7 @@ class _Lines:
         self._name, self._pattern, self._lines, self._named = name, pattern, lines, named
         self._logs: list[FilteredLog] = []
         self._stuck = ""
+        self._written = False
 
     def print(self, chosen: Chosen) -> None:
         """Print what is there."""
@@ -195,7 +197,7 @@ class _Lines:
             for log in self._logs:
                 for line in read_all(log, self._lines):
                     self._write(line)
-            self._tell_lost()
+            self._tell_end()
         finally:
             self._close()
 
@@ -209,7 +211,7 @@ class _Lines:
                 note(f"{view.run_id} {view.condition}: {view.note}")
             if self._stuck:
                 note(f"nothing more comes by itself: {self._stuck}")
-            self._tell_lost()
+            self._tell_end()
         finally:
             self._close()
 
@@ -231,8 +233,15 @@ class _Lines:
 
     def _write(self, line: bytes) -> None:
         write_fully(sys.stdout.buffer, line)
+        self._written = True
 
-    def _tell_lost(self) -> None:
+    def _tell_end(self) -> None:
+        if self._pattern is not None and not self._written and self._lines != 0:
+            text = os.fsdecode(self._pattern.pattern)
+            note(
+                f"no line matches {text!r}"
+                + ("" if "(?i" in text else "; (?i) before it takes upper and lower case alike")
+            )
         for log in self._logs:
             _tell_lost(log.file.run_dir, log.file.attempt, self._name)
 
