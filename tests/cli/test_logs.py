@@ -234,7 +234,11 @@ class TestAGroup:
             assert "there is no group g/" in say(verb, "g/").err
 
     @pytest.mark.usefixtures("no_worker")
-    def test_a_group_is_pointed_at_where_a_run_is_named(self) -> None:
+    @pytest.mark.parametrize("has_places", [False, True])
+    def test_a_group_is_pointed_at_where_a_run_is_named(
+        self, has_places: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("holdfast.cli.verbs.ls.has_places", lambda: has_places)
         say("submit", "--group", "g", "--name", "a", "--", "true")
         for verb in ("logs", "ls"):
             said = say(verb, "g")

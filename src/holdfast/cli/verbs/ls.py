@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -26,9 +27,7 @@ from holdfast.model.place import LOCAL
 from . import SUMMARIES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.agent.view.runs.listing import RunList
+    from collections.abc import Iterator, Sequence
 
 DEFAULT_LIMIT = 30
 EPILOG = """\b
@@ -104,7 +103,8 @@ def command(  # noqa: PLR0913 - one for each option
     if not only_here and on != LOCAL and (on is not None or has_places()):
         from holdfast.cli.placed.ls import list_placed  # lazy: who has no places does not pay for them
 
-        return list_placed(on, everything=everything, limit=limit, chosen=chosen, as_json=as_json)
+        with _pointing_at_groups(chosen, runs):
+            return list_placed(on, everything=everything, limit=limit, chosen=chosen, as_json=as_json)
     if using is not None:
         users = find_runs_using(using, runs, choose_root(None), states)
         if users.notice:
@@ -117,7 +117,8 @@ def command(  # noqa: PLR0913 - one for each option
 
         found = read_all_accounts(chosen, most)
     else:
-        found = _read_runs(runs, chosen, most)
+        with _pointing_at_groups(chosen, runs):
+            found = read_runs(runs, choose_root(None), chosen, most)
     if found.notice:
         note(found.notice)
     if runs is not None and not os.path.isdir(os.path.expanduser(runs)):
@@ -126,9 +127,11 @@ def command(  # noqa: PLR0913 - one for each option
     return 0
 
 
-def _read_runs(runs: str | None, chosen: RunFilter, most: int | None) -> RunList:
+@contextmanager
+def _pointing_at_groups(chosen: RunFilter, runs: str | None) -> Iterator[None]:
+    """Say of a name that no run has, and a group of jobs, what is to be typed for that."""
     try:
-        return read_runs(runs, choose_root(None), chosen, most)
+        yield
     except NoSuchRun as error:
         groups = (point_at_group(name, list_roots(runs)) for name in chosen.names if repr(name) in str(error))
         raise NoSuchRun(str(error), hint=next(filter(None, groups), error.hint)) from error

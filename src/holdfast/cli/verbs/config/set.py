@@ -26,5 +26,5 @@ def command(*, key: str, values: tuple[str, ...]) -> int:
     note(f"{stated.key} = {stated.text} in {stated.where}; it holds for jobs that are started from now on")
     program = next(iter(read_channels()[0].command), "") if found.path == "notify.command" else ""
     if program and shutil.which(os.path.expanduser(program)) is None:
-        note(f"warning: there is no program {program} on this machine that can be run: it can tell only where there is")
+        note(f"warning: there is no program {program} on this machine that can be run; nobody here is told by it")
     return 0
