@@ -528,7 +528,9 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
         ("command: x\ninputs: [3]\n", "job.yaml:2: inputs: expected a list of texts, found the number 3 for inputs"),
         (
             "command: x\nnotify: {on: [done]}\n",
-            ("job.yaml:2: notify.on: 'done' is not one of waiting, starting, running, stopping, alert, ended, group"),
+            (
+                "job.yaml:2: notify.on: 'done' is not one of waiting, starting, running, stopping, alert, ended, failed, group, none"
+            ),
         ),
         (
             "command: x\nnotify: {webhook: 'https://u:p@example.org'}\n",

@@ -241,7 +241,8 @@ def _read_words(key: Key, node: Node, base: Base) -> tuple[str, ...]:
         words = _LIST_MARKS.sub(" ", text).split()
         for word in words or [text]:
             if word not in key.choices:
-                raise WrongValueError(_not_one_of(word, key.choices), where)
+                moments = tuple(choice for choice in key.choices if choice != "none")
+                raise WrongValueError(_not_one_of(word, key.choices, near_to=moments), where)
         found += words
     if "none" in found and len(found) > 1:
         raise WrongValueError("none stands alone: nothing is told then")
@@ -337,8 +338,8 @@ def _read_choice(key: Key, node: Node, base: Base) -> Enum:
     return _ENUMS[key.path](text)
 
 
-def _not_one_of(text: str, choices: tuple[str, ...]) -> str:
-    near = find_near(text, choices)
+def _not_one_of(text: str, choices: tuple[str, ...], near_to: tuple[str, ...] = ()) -> str:
+    near = find_near(text, near_to or choices)
     end = f"; did you mean {near}?" if near else ""
     return f"{text[:60]!r} is not one of {', '.join(choices)}{end}"
 
