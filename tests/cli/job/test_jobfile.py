@@ -529,7 +529,8 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
         (
             "command: x\nnotify: {on: [done]}\n",
             (
-                "job.yaml:2: notify.on: 'done' is not one of waiting, starting, running, stopping, alert, ended, failed, group, none"
+                "job.yaml:2: notify.on: 'done' is not one of waiting, starting, running, stopping, alert, ended, "
+                "failed, group, none"
             ),
         ),
         (
