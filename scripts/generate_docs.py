@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.errors import HELP_ALL
 from holdfast.cli.group import holdfast
-from holdfast.cli.job.options import HELP_ALL
 from holdfast.cli.job.schema import KEYS, SECTIONS, Key, Kind
 from holdfast.cli.lazy_group import LazyGroup
 from holdfast.cli.verbs import SUMMARIES

@@ -14,7 +14,7 @@ from holdfast.agent.checks.framework import FrameworkUnread, ask_framework, chec
 from holdfast.core.rules.rules import Rules
 from holdfast.host.process import surroundings
 from holdfast.model.finding import Finding, Level
-from holdfast.model.gpu import GpuRequest
+from holdfast.model.gpu import Card, GpuRequest, Inventory, InventorySource
 from holdfast.model.job import GpuOptions, JobSpec
 from tests.agent.interpreters import build_driver, make_interpreter
 
@@ -23,18 +23,30 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
+ONE_CARD = Inventory(InventorySource.NVML, cards=(Card(index=0, uuid="GPU-0", name="Card"),))
+
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> str:
     return build_driver(tmp_path_factory.mktemp("cuda") / "lib")
 
 
-def check(python: str, driver: str = "", *, verify: bool = True, gpus: int = 1, **more: str) -> dict[str, Finding]:
+def check(
+    python: str,
+    driver: str = "",
+    *,
+    verify: bool = True,
+    gpus: int = 1,
+    inventory: Inventory = ONE_CARD,
+    **more: str,
+) -> dict[str, Finding]:
     environ = {"PATH": "/usr/bin:/bin", "HOME": "/nowhere", **more}
     if driver:
         environ["LD_LIBRARY_PATH"] = driver
     spec = JobSpec("t", (python, "train.py"), "/", gpus=GpuRequest(count=gpus), gpu=GpuOptions(verify=verify))
-    return {finding.id: finding for finding in check_framework(CheckContext(spec, Rules(), environ))}
+    return {
+        finding.id: finding for finding in check_framework(CheckContext(spec, Rules(), environ, inventory=inventory))
+    }
 
 
 @pytest.mark.requirement("PRE-09", "PRE-10")
@@ -49,7 +61,18 @@ def test_PRE_09_an_interpreter_that_would_fall_to_the_cpu_fails(tmp_path: Path, 
     found = check(make_interpreter(tmp_path / "env", available=False, devices=0), driver, FAKE_CUDA_INIT="100")
     assert found["framework.cuda"].level is Level.FAIL
     assert "CUDA_ERROR_NO_DEVICE" in found["framework.cuda"].evidence
-    assert "verify: false" in found["framework.cuda"].remedy
+    assert "--no-gpu-verify (in a job file gpu: {verify: false})" in found["framework.cuda"].remedy
+
+
+def test_on_a_box_without_a_card_the_torch_is_not_the_reason(tmp_path: Path) -> None:
+    python = make_interpreter(tmp_path / "env", cuda=None, available=False, devices=0)
+    assert {item.level for item in check(python).values()} == {Level.FAIL}
+    none = check(python, inventory=Inventory(InventorySource.NONE, reason="no driver"))
+    assert {name: item.level for name, item in none.items()} == {"framework.cuda": Level.UNKNOWN}
+    assert "install" not in none["framework.cuda"].remedy
+    # What could not be read may be there.
+    unread = check(python, inventory=Inventory(InventorySource.NVML, complete=False, reason="it hangs"))
+    assert {item.level for item in unread.values()} == {Level.FAIL}
 
 
 @pytest.mark.requirement("PRE-10")

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.host.lease.area import open_area
 from holdfast.model.errors import NotPermitted
 from holdfast.model.ids import name_of
 from tests.cli.live import live_run
 from tests.cli.queues import say
 from tests.fakes.nvml import GIB
+from tests.host.lease_support import CARDS, record, take
 from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
@@ -214,3 +216,69 @@ def test_where_the_leases_cannot_be_read_no_card_is_called_available(
     assert "yes" not in done.out
     assert done.out.count("not known") == 2
     assert [card["available"] for card in json.loads(say("gpus", "--json").out)["cards"]] == [False, False]
+
+
+def test_leases_and_reservations_of_cards_that_are_not_seen_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1x24GiB")
+    kept = json.loads(say("gpus", "reserve", "--cards", "1", "--for", "1h", "--reason", "final eval", "--json").out)
+    lease = take(open_area(), record(1, CARDS[0], CARDS[1]))
+    try:
+        for seen in ("0", "1x24GiB"):
+            monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", seen)
+            shown = say("gpus")
+            assert shown.code == 0
+            assert "cards 0, 1 (not seen here): held by" in shown.out
+            assert "(simulated) for" in shown.out, "the reservation"
+            assert lease.record.run_id in shown.out
+            assert (kept["id"] in shown.out, "final eval" in shown.out) == (True, True)
+            (unlisted,) = json.loads(say("gpus", "--json").out)["unlisted"]
+            assert unlisted["run_id"] == lease.record.run_id
+    finally:
+        lease.release()
+
+
+@pytest.mark.parametrize("verb", [(), ("idle",), ("health",)])
+@pytest.mark.parametrize(("cards", "code", "words"), [("0", 0, "no cards: "), ("no such file", 69, "there are cards")])
+def test_that_no_card_could_be_read_is_not_that_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+    verb: tuple[str, ...],
+    cards: str,
+    code: int,
+    words: str,
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", cards)
+    done = say("gpus", *verb)
+    assert (done.code, words in done.out) == (code, True), done
+    assert json.loads(say("gpus", *verb, "--json").out)["complete"] is (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "cards", "code", "words"),
+    [
+        (("reserve", "--cards", "1", "--for", "1h"), "0", 64, "1 card is asked for; this box has none"),
+        (("reserve", "--gpus", "0,", "--for", "1h"), "no such file", 69, "the cards could not be read"),
+        (("health", "0"), "no such file", 69, "whether there is a card 0 could not be read"),
+        (("health", "GPU-1"), "no such file", 69, "whether there is a card GPU-1 could not be read"),
+    ],
+)
+def test_a_card_that_is_not_there_and_one_that_cannot_be_read_are_refused_differently(
+    monkeypatch: pytest.MonkeyPatch,
+    command: tuple[str, ...],
+    cards: str,
+    code: int,
+    words: str,
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", cards)
+    done = say("gpus", *command)
+    assert (done.code, words in done.err) == (code, True), done
+    assert "see `holdfast gpus`" not in done.err
+
+
+def test_nobody_is_said_to_be_idle_where_the_leases_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise NotPermitted("the lease directory is closed")
+
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1x24GiB")
+    monkeypatch.setattr("holdfast.agent.cards.box.open_existing_area", refuse)
+    done = say("gpus", "idle", "--for", "0s")
+    assert (done.code, "closed" in done.err) == (69, True)

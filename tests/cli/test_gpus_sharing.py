@@ -85,6 +85,9 @@ def test_each_run_is_in_the_ledger_once_also_when_its_supervisor_was_killed(hold
     assert (line["run"], line["exact"], line["simulated"]) == (run.run_id, True, True)
     done = holdfast("gpus", "usage")
     assert processes.user_name(os.geteuid()) in done.out
+    assert done.out.startswith("SIMULATED cards: ")
+    assert " (simulated): leased" in done.out
+    assert live["simulated"] == sorted(live["cards"])
     assert "% of the time" in done.out
     assert holdfast("gpus", "usage", "--user", "nobody-here").out.startswith("nobody has leased")
     weeks = holdfast("gpus", "usage", "--since", "20d", "--json").json()["weeks"]
@@ -181,9 +184,10 @@ def test_ones_own_reservation_is_used_first_and_ends_when_told(holdfast: Command
     name = made["id"]
     assert made["cards"] == uuids[1:]
     assert find_faults("gpus reserve", made) == []
-    assert "\x1b" not in holdfast("gpus", "reservations").out
+    reserved = holdfast("gpus", "reservations").out
+    assert ("\x1b" in reserved, "1 (simulated)" in reserved, made["simulated"]) == (False, True, True)
     shown = holdfast("gpus")
-    (line,) = [line for line in shown.out.splitlines() if line.startswith("reserved: card 1 for ")]
+    (line,) = [line for line in shown.out.splitlines() if line.startswith("reserved: card 1 (simulated) for ")]
     assert (name in line, line.endswith("paper"), "\x1b" in line) == (True, True, False)
     assert [item["id"] for item in holdfast("gpus", "--json").json()["reservations"]] == [name]
     with live_run(holdfast, *ON_A_CARD, "--name", "mine") as run:

@@ -213,6 +213,11 @@ class TestAGroup:
         assert (follower.returncode, out) == (0, "one | go on\ntwo | second\n"), err
         assert err.count(" succeeded") == 2
         assert holdfast("logs", "g/", "-n", "1").out == "one | go on\ntwo | second\n"
+        assert holdfast("run", "--", "true").code == 0
+        listed = holdfast("ls", "g/", "--json").json()["runs"]
+        assert sorted(run["name"] for run in listed) == ["one", "two"]
+        none = holdfast("ls", "g/", "--state", "failed").err
+        assert "is failed and is called g/" in none
 
     @pytest.mark.usefixtures("no_worker")
     def test_a_group_of_which_nothing_goes_on_is_not_followed_for_ever(self) -> None:
@@ -225,7 +230,36 @@ class TestAGroup:
 
     @pytest.mark.usefixtures("no_worker")
     def test_a_group_that_is_not_there_is_named(self) -> None:
-        assert "there is no group g/" in say("logs", "g/").err
+        for verb in ("logs", "ls"):
+            assert "there is no group g/" in say(verb, "g/").err
+
+    @pytest.mark.usefixtures("no_worker")
+    @pytest.mark.parametrize("has_places", [False, True])
+    def test_a_group_is_pointed_at_where_a_run_is_named(
+        self, has_places: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("holdfast.cli.verbs.ls.has_places", lambda: has_places)
+        say("submit", "--group", "g", "--name", "a", "--", "true")
+        for verb in ("logs", "ls"):
+            said = say(verb, "g")
+            assert (said.code, "their runs: holdfast ls g/" in said.err) == (66, True), said
+        assert "no job of g/ has a run" in say("ls", "g/").err
+
+
+def test_that_no_line_matches_is_said(isolated_environment: dict[str, str]) -> None:
+    run_dir = make_run(isolated_environment["HOLDFAST_RUNS"], state=ended())
+    write(f"{run_dir}/attempts/1/{wire.OUTPUT}", "loss 1\nloss 2\n")
+    said = say("logs", "digits", "--grep", "LOSS")
+    assert (said.code, said.out, "no line matches 'LOSS'" in said.err) == (0, "", True)
+    for words in (("--grep", "ZZ", "-n", "0"), ("--grep", "(?i)zz")):
+        said = say("logs", "digits", *words)
+        assert (said.code, "no line matches" in said.err) == (0, "-n" not in words)
+
+
+@pytest.mark.parametrize("verb", ["logs", "metrics", "show"])
+def test_a_pattern_where_a_run_is_named_is_told_as_one(verb: str) -> None:
+    said = say(verb, "job*")
+    assert (said.code, "holdfast ls 'job*' lists those that match" in said.err) == (66, True)
 
 
 @pytest.mark.slow

@@ -285,10 +285,14 @@ def test_names_and_times_select(holdfast: Command, runs: str) -> None:
     assert listed("lr-*", "20261120-100003") == [run_id(3, "eval"), run_id(1, "lr-1")]
     assert listed("*") == [run_id(3, "eval"), run_id(2), run_id(1, "lr-1")]
     assert listed("nobody*") == []
+    assert listed("20261120-100002*") == [run_id(2)]
+    assert listed("*0*") == [], "a pattern that begins with no year is one of names"
     os.mkdir(f"{runs}/{recent}")
     assert listed("--since", "2d") == [recent]
     assert listed("--since", "2026-11-19") == [recent, run_id(3, "eval"), run_id(2), run_id(1, "lr-1")]
     assert listed("--since", "2026-11-19", "-s", "succeeded", "lr*", "-n", "1") == [run_id(1, "lr-1")]
+    assert listed("--since", "2026-11-19", "--until", "2d") == [run_id(3, "eval"), run_id(2), run_id(1, "lr-1")]
+    assert listed("--since", "yesterday", "--until", "yesterday") == []
     none = holdfast("ls", "digits", "--since", "1d", "-s", "failed", "-s", "lost")
     assert "none of 4 runs is failed or lost and is called digits and began since 1d" in none.err
     more = holdfast("ls", "-n", "1", "--since", "2026-11-19")
@@ -305,7 +309,8 @@ def test_a_name_that_no_run_has_is_an_error_not_an_empty_list(holdfast: Command,
     for words, said in (
         (("--since", "soon"), "is no time"),
         (("--since", "7"), "of what"),
-        (("--since", "2126-01-01"), "comes yet"),
+        (("--since", "2126-01-01"), "comes yet\n  name a time that has passed"),
+        (("--until", "later"), "--until: 'later' is no time\n"),
         (("--using", "/", "--since", "7d"), "--using is about all live runs"),
     ):
         done = holdfast("ls", *words)

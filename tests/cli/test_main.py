@@ -226,12 +226,18 @@ def test_the_installed_module_and_the_package_are_the_same_program(holdfast: Com
         ("sbatch", "submit"),
         ("top", "gpus"),
         ("statu", "show"),
+        ("diff", "show RUN --against OTHER"),
     ],
 )
 def test_what_other_tools_call_a_verb_is_understood(word: str, meant: str, holdfast: Command) -> None:
     ended = holdfast(word, "x")
     assert ended.code == 64
     assert f"did you mean `holdfast {meant}`?" in ended.err
+
+
+def test_two_runs_for_show_are_a_comparison(holdfast: Command) -> None:
+    ended = holdfast("show", "a", "b")
+    assert (ended.code, "holdfast show RUN --against OTHER" in ended.err) == (64, True)
 
 
 def test_a_status_of_nothing_in_particular_is_the_list(holdfast: Command) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,11 +12,10 @@ import pytest
 from holdfast.host.process.processes import identify_self
 from holdfast.model.run import Outcome
 from tests.cli.live import live_run
+from tests.cli.queues import say
 from tests.rundirs import ended, make_run, running
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.cli.conftest import Command
 
 pytestmark = pytest.mark.cli
@@ -78,10 +79,48 @@ def each_refused(holdfast: Command) -> list[tuple[int, str, str]]:
         ("--state", "fail"): "did you mean failed?",
         ("--older", "soon"): "--older: 'soon'",
         ("--older", "7"): "--older 7: of what",
-        ("--older", "0s", "digits"): "do not go together",
     }
     ended = {words: holdfast("rm", "--yes", *words) for words in tries}
     return [(ended[words].code, said, ended[words].err) for words, said in tries.items()]
+
+
+def test_names_patterns_and_conditions_go_together(runs: str) -> None:
+    refused, live = "20261120-100003-digits-2-0a1e", "20261120-100004-digits-3-0a1f"
+    exit_path = f"{make_run(runs, refused, ended(Outcome.FAILED, 78))}/attempts/1/exit.json"
+    Path(exit_path).write_text(json.dumps({**json.loads(Path(exit_path).read_text()), "failure_class": "refused"}))
+    make_run(runs, live, running(), supervisor=identify_self())
+
+    def found(*words: str) -> list[str]:
+        done = say("rm", "--dry-run", "--json", *words)
+        assert done.code == 0, done
+        return sorted(run["run_id"] for run in json.loads(done.out)["runs"])
+
+    assert found("digits*") == [FIRST, refused]
+    assert found("digits-*", "other") == [SECOND, refused]
+    assert found("20261120-100001*") == [SECOND]
+    assert found("nobody*") == []
+    assert found("digits*", "--state", "failed") == [refused]
+    assert found("digits*", "--older", "999d") == []
+    assert found("digits", "--older", "0s") == [FIRST]
+    shown = say("rm", "--dry-run", "--older", "0s")
+    header, *rows = shown.out.splitlines()
+    assert header.split() == ["RUN", "STATE", "ENDED", "FILES", "SIZE"]
+    assert any("failed: refused" in row and " ago" in row for row in rows)
+    unknown = say("rm", "--yes", "--older", "0s", "digit")
+    assert (unknown.code, "did you mean digits?" in unknown.err) == (66, True)
+    unasked = say("rm", "digits*")
+    assert (unasked.code, "--yes" in unasked.err) == (64, True)
+    assert sorted(os.listdir(runs)) == [FIRST, SECOND, refused, live]
+
+
+def test_a_refused_dry_run_says_that_nothing_would_go(runs: str) -> None:
+    make_run(runs, "20261120-100002-live-0a1d", running(), supervisor=identify_self())
+    for names in (("live",), ("digits", "live")):
+        done = say("rm", "--dry-run", *names)
+        assert (done.code, "would remove" in done.err) == (64, False)
+        said = done.err.splitlines()
+        assert "has not ended: it is running" in said[0]
+        assert "nothing would be removed" in said[1]
 
 
 def test_one_refusal_leaves_all(holdfast: Command, runs: str) -> None:

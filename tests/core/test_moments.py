@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.moments import format_moment, parse_moment, parse_past, show_times
+from holdfast.core.moments import at_zone, format_moment, parse_moment, parse_past, show_times
 from holdfast.core.reader import READER
 from holdfast.model.errors import UsageError
 
@@ -30,12 +30,21 @@ def test_moments_that_have_been_are_read_as_people_write_them() -> None:
     assert parse_past(" 1h30m ", NOW) == NOW - 5400
     assert parse_past("2026-11-01T08:00Z", NOW) == 1793520000.0
     assert parse_past("2026-11-01", NOW) == parse_moment("2026-11-01T00:00", NOW)
+    today = parse_past("today", NOW)
+    assert format_moment(today, NOW) == "00:00"
+    assert NOW - 86400 < today <= NOW
+    assert parse_past(" Yesterday", NOW) == parse_past(f"{at_zone(today - 3600):%Y-%m-%d}", NOW)
     for offset in (-3600, 3600):
         found = parse_past(format_moment(NOW + offset, NOW)[-5:], NOW)
         assert NOW - 86400 < found <= NOW
     for wrong in ("soon", "+2h", "2026-13-01", "5000d", "25:00", "7", "1.5", "2027-01-01", ""):
         with pytest.raises(UsageError, match="--since"):
             parse_past(wrong, NOW)
+    with pytest.raises(UsageError, match=r"^--since: 'soon' is no time$"):
+        parse_past("soon", NOW)
+    with pytest.raises(UsageError, match="comes yet") as future:
+        parse_past("2027-01-01", NOW)
+    assert "2026-11-01" not in future.value.hint, "it was written rightly"
 
 
 def test_a_moment_without_a_date_in_this_zone_can_be_shown() -> None:

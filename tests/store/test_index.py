@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -59,6 +59,27 @@ def test_an_ended_run_is_read_once_and_then_answered_from_the_index(root: str, d
     assert sorted(first.asked) == [OLD, NEW]
     assert again.asked == []
     assert stat.S_IMODE(os.stat(database).st_mode) == 0o600
+
+
+def test_what_is_remembered_of_an_ended_run_is_all_that_its_files_say(root: str) -> None:
+    told: dict[str, Any] = {
+        "exit_code": 1,
+        "created_at": "a",
+        "started_at": "b",
+        "ended_at": "c",
+        "cards": "0,1",
+        "note": "d",
+    }
+    told |= {"step": 9, "loss": "nan", "failure": "bug", "planned_steps": 100}
+
+    def read(root: str, run_id: str) -> IndexRow:
+        return IndexRow(root, run_id, 0, 2, "failed", **told)
+
+    assert {name for name in IndexRow._field_defaults if name not in told} == {"ended", "left_s"}
+    with Index() as index:
+        rows = index.sync([root], read)
+    with Index() as index:
+        assert index.sync([root], Reader()) == rows
 
 
 def test_a_live_run_is_read_each_time(root: str) -> None:
@@ -170,6 +191,7 @@ def test_a_damaged_index_gives_up_its_roots_when_it_still_can(root: str, databas
 
 def test_an_older_index_is_rebuilt_and_a_newer_one_is_left_alone(root: str, database: str) -> None:
     with Index() as index:
+        index.remember_root(f"{root}-other")
         index.sync([root], Reader())
     for version, usable in ((USER_VERSION - 1, True), (USER_VERSION + 1, False)):
         db = sqlite3.connect(database)
@@ -178,6 +200,7 @@ def test_an_older_index_is_rebuilt_and_a_newer_one_is_left_alone(root: str, data
         with Index() as index:
             assert len(index.sync([root], Reader())) == 2
             assert (index.notice is None) is usable
+            assert index.roots() == ([f"{root}-other"] if usable else [])
     db = sqlite3.connect(database)
     assert db.execute("PRAGMA user_version").fetchone() == (USER_VERSION + 1,)
     db.close()

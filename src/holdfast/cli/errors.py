@@ -11,7 +11,7 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast import __version__
@@ -35,6 +35,8 @@ _ENVIRONMENT_ERRORS = frozenset(
 
 JOB_COMMAND = "[-- COMMAND...]"
 """In the usage of a verb that takes the command of a job."""
+HELP_ALL = "--help-all"
+"""The help of a verb that takes a job, with every option of it."""
 NEAR = 0.7
 """How alike a misspelt option and the one that is proposed are."""
 
@@ -146,8 +148,11 @@ def _from_click(error: Exception) -> UsageError:
         error = click.NoSuchOption(error.option_name, possibilities=[near] if near else [], ctx=error.ctx)
     message = " ".join(error.format_message().rstrip(".").split())
     where = context.command_path if context is not None else "holdfast"
-    hint = f"`{where} --help` shows what it takes"
-    if "extra argument" in message:
+    proposed = [option for option in getattr(error, "possibilities", None) or () if option]
+    hint = f"`{name_help(context, proposed)}` shows what it takes"
+    if "extra argument" in message and where == "holdfast show":
+        hint = "to compare two runs: holdfast show RUN --against OTHER; what they logged: holdfast metrics RUN OTHER"
+    elif "extra argument" in message:
         hint += "; a value with a space in it is one word in quotes"
     if where == "holdfast queue edit" and isinstance(error, click.NoSuchOption) and not error.possibilities:
         hint += "; to change the job: holdfast queue cancel JOB, then holdfast submit --name JOB with all it is to have"
@@ -170,6 +175,16 @@ def _say_where_options_of_a_job_go(option: str, context: click.Context) -> str:
     words = [context.command_path, *(piece for piece in pieces if not piece.startswith("["))]
     whole = f"{' '.join(words)} -- python train.py {option} ..."
     return f"; an option of your own program goes behind `--`, with the whole command: {whole}"
+
+
+def name_help(context: click.Context | None, options: Collection[str]) -> str:
+    """The command whose help page has these options of a verb: ``holdfast run --help-all`` for those of a job."""
+    if context is None:
+        return "holdfast --help"
+    parameters = [parameter for parameter in context.command.get_params(context) if {*options} & {*parameter.opts}]
+    seldom = any(not getattr(parameter, "is_usual", True) for parameter in parameters)
+    whole = any(HELP_ALL in parameter.opts for parameter in context.command.get_params(context))
+    return f"{context.command_path} {HELP_ALL if seldom and whole else '--help'}"
 
 
 def _find_limit(option: str, context: click.Context | None) -> str:

@@ -60,6 +60,7 @@ ELSEWHERE = {
     **dict.fromkeys(("ckpt", "export"), "checkpoints"),
     **dict.fromkeys(("host", "hosts", "places", "remote", "node", "box"), "place"),
     **dict.fromkeys(("rehearse", "chaos"), "drill"),
+    **dict.fromkeys(("diff", "compare"), "show RUN --against OTHER"),
     "release": "gpus release",
     "health": "gpus health",
     "help": "--help",

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from holdfast.agent.view.find import FoundRun, find_run, is_own, refuse_copy, require_own, require_readable
 from holdfast.agent.view.newer import find_newer
 from holdfast.agent.view.observe import list_attempts
+from holdfast.agent.view.runs.roots import list_roots
 from holdfast.model.errors import StorageError
 from holdfast.model.run import SCHEMA
 
 from .render import note
+
+if TYPE_CHECKING:
+    from holdfast.agent.queue.view.group_runs import GroupRuns
 
 
 def find_own(name: str, runs: str | None) -> FoundRun:
@@ -94,3 +99,19 @@ def find_any(name: str, runs: str | None) -> FoundRun:
     if found.notice:
         note(found.notice)
     return found
+
+
+def means_group(name: str) -> bool:
+    """Whether it is ``GROUP/``."""
+    return name.endswith("/") and name.count("/") == 1
+
+
+def find_group(name: str, runs: str | None) -> GroupRuns:
+    """The runs of the jobs of ``GROUP/``.
+
+    Raises:
+        HoldfastError: there is no such group, or it cannot be read.
+    """
+    from holdfast.agent.queue.view.group_runs import find_group_runs  # lazy: the queue, which a run does not need
+
+    return find_group_runs(name, list_roots(runs))

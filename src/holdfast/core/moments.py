@@ -25,7 +25,8 @@ _LAST = 253_370_764_800.0
 _CLOCK = compile_later(r"(\d{1,2}):(\d\d)", re.ASCII)
 _STAMP = compile_later(r"\b(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z", re.ASCII)
 _ZONE = compile_later(r"([A-Za-z0-9._+-]+(?:/[A-Za-z0-9._+-]+){0,2})? ([+-])(\d\d)(\d\d)", re.ASCII)
-PAST = "write it like 7d, 12h, 22:00 or 2026-11-01"
+PAST = "write it like 7d, 12h, 22:00, today, yesterday or 2026-11-01"
+DAYS_AGO = {"today": 0, "yesterday": 1}
 HINT = "write it like 22:00, +2h, 2026-11-21T08:00 (your time) or 2026-11-21T08:00Z"
 
 
@@ -62,12 +63,14 @@ def parse_moment(text: str, now: float, *, option: str = "--not-before") -> floa
         if not 0 <= moment < _LAST:
             raise ValueError("it is not between 1970 and 9999")
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"{option}: {text[:60]!r} is no time: {error}", hint=HINT) from error
+        raise UsageError(f"{option}: {text[:60]!r} is no time{_explain(error)}", hint=HINT) from error
     return moment
 
 
 def parse_past(text: str, now: float, *, option: str = "--since") -> float:
     """Epoch seconds of a moment that has been: a span before now (``7d``), a clock time's last occurrence, or a date.
+
+    ``today`` and ``yesterday`` begin at midnight, by the clock of who reads them.
 
     Raises:
         UsageError: it is none of these, or comes yet.
@@ -83,12 +86,20 @@ def parse_past(text: str, now: float, *, option: str = "--since") -> float:
     try:
         if (match := _CLOCK.fullmatch(cleaned)) is not None:
             return _find_occurrence(int(match[1]), int(match[2]), now, past=True)
+        if (days := DAYS_AGO.get(cleaned.lower())) is not None:
+            midnight = at_zone(now).replace(hour=0, minute=0, second=0, microsecond=0)
+            return (midnight - timedelta(days=days)).timestamp()
         moment = _read_date(cleaned)
     except (ValueError, OverflowError) as error:
-        raise UsageError(f"{option}: {text[:60]!r} is no time: {error}", hint=PAST) from error
+        raise UsageError(f"{option}: {text[:60]!r} is no time{_explain(error)}", hint=PAST) from error
     if moment > now:
-        raise UsageError(f"{option}: {text[:60]} comes yet", hint=PAST)
+        raise UsageError(f"{option}: {text[:60]} comes yet", hint="name a time that has passed, like today or 7d")
     return moment
+
+
+def _explain(error: Exception) -> str:
+    """What is wrong with a date or a clock's time; nothing of a word that is neither."""
+    return "" if str(error).startswith("Invalid isoformat") else f": {error}"
 
 
 def _read(text: str, now: float) -> float:

@@ -30,8 +30,8 @@ from .paths import state_directory
 
 __all__ = ["COLUMN_COUNT", "USER_VERSION", "Index", "IndexRow", "state_directory"]
 
-USER_VERSION = 2
-"""The schema's version in ``user_version``. An older file is rebuilt; a newer one is left alone and not used."""
+USER_VERSION = 3
+"""The schema's version in ``user_version``. An older file keeps its roots; a newer one is left alone and not used."""
 
 BUSY_TIMEOUT_S = 0.25
 """How long another reader's short transaction is waited for; after that the index is done without."""
@@ -39,17 +39,18 @@ BUSY_TIMEOUT_S = 0.25
 _RUNS = (
     "CREATE TABLE runs (root TEXT, run_id TEXT, stamp INTEGER, attempt INTEGER, condition TEXT, exit_code INTEGER,"
     " created_at TEXT, started_at TEXT, ended_at TEXT, cards TEXT, step INTEGER, loss TEXT, note TEXT, failure TEXT,"
-    " PRIMARY KEY (root, run_id)) WITHOUT ROWID"
+    " planned_steps INTEGER, PRIMARY KEY (root, run_id)) WITHOUT ROWID"
 )
 _SCHEMA = (
+    "DROP TABLE IF EXISTS runs",
     _RUNS,
-    "CREATE TABLE roots (path TEXT PRIMARY KEY) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS roots (path TEXT PRIMARY KEY) WITHOUT ROWID",
 )
 _COLUMNS = (
     "root, run_id, stamp, attempt, condition, exit_code, created_at, started_at, ended_at, cards, step, loss, note,"
-    " failure"
+    " failure, planned_steps"
 )
-COLUMN_COUNT = 14
+COLUMN_COUNT = 15
 """Of an `IndexRow` up to `ended`: only ended runs are stored."""
 
 
@@ -59,10 +60,10 @@ class IndexRow(NamedTuple):
     `root` is the runs root and `stamp` the modification time (ns) of the run's ``attempts`` directory that this was
     read at. Times are ISO 8601 UTC. `cards` are the cards' indexes as text (``0,1``). `step` and `loss` are the
     heartbeat's last (`loss` as text, so that ``nan`` survives). `note` is one phrase about how it stands or ended.
-    `failure` is the class of an end without success. `ended` is True when no later reading of the same attempt can
-    differ. `planned_steps` are all that the job means to do, and `left_s` the seconds for those that are left, at the
-    pace that it says; None where it does not say them. `standstill_s` is for how long it has told of no step, where
-    that is longer than its stall clock allows.
+    `failure` is the class of an end without success. `planned_steps` are all that the job means to do; None where it
+    does not say them. `ended` is True when no later reading of the same attempt can differ. `left_s` are the seconds
+    for the steps that are left, at the pace that the job says; None for an ended run, too. `standstill_s` is for how
+    long it has told of no step, where that is longer than its stall clock allows.
     """
 
     root: str
@@ -79,8 +80,8 @@ class IndexRow(NamedTuple):
     loss: str | None = None
     note: str = ""
     failure: str = ""
-    ended: bool = True
     planned_steps: int | None = None
+    ended: bool = True
     left_s: float | None = None
     standstill_s: float | None = None
 
@@ -273,8 +274,6 @@ def _create_tables(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA journal_mode = WAL")
     db.execute("BEGIN IMMEDIATE")
     if int(db.execute("PRAGMA user_version").fetchone()[0]) != USER_VERSION:
-        for table in ("runs", "roots"):
-            db.execute(f"DROP TABLE IF EXISTS {table}")
         for statement in _SCHEMA:
             db.execute(statement)
         db.execute(f"PRAGMA user_version = {USER_VERSION}")

@@ -18,6 +18,7 @@ from holdfast.agent.messages import deliver as delivering
 from holdfast.agent.messages import mail, web
 from holdfast.agent.messages.deliver import deliver
 from holdfast.agent.messages.reach import look_at_ways
+from holdfast.core.messages.admission import MOST_AN_HOUR
 from holdfast.host.files.secret_files import secrets_directory, write_secret
 from holdfast.host.process.offload import Offload
 from holdfast.model.job import Channels, Notify, SmtpTls
@@ -138,6 +139,14 @@ def test_what_nobody_took_may_be_told_again_at_once(endpoint: Callable[..., Endp
     there = endpoint(404, 204)
     assert deliver(Notify(webhook=there.url), Channels(), FACTS, "r-1 stalled").problems == {"webhook": "HTTP 404"}
     assert deliver(Notify(webhook=there.url), Channels(), FACTS, "r-1 stalled").problems == {"webhook": None}
+
+
+@pytest.mark.slow
+def test_messages_that_nobody_took_do_not_use_up_the_hour() -> None:
+    broken = Notify(command=("/no/such",))
+    for number in range(MOST_AN_HOUR + 1):
+        found = deliver(broken, Channels(), FACTS, f"r-{number} ended")
+        assert (bool(found.problems["command"]), found.suppressed) == (True, "")
 
 
 def test_a_server_without_good_tls_or_without_a_name_is_told_in_words(

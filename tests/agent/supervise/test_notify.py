@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.agent.patrol.gather import gather_evidence
 from holdfast.agent.view.live.summary import read_summary
-from holdfast.agent.view.live.undelivered import list_undelivered
+from holdfast.agent.view.live.undelivered import find_untold, list_undelivered
 from holdfast.agent.view.observe import observe_run, read_events
 from holdfast.core.patrol.evidence import LIMITS
 from holdfast.core.patrol.patrol import judge_run
@@ -20,10 +20,12 @@ from holdfast.model import wire
 from holdfast.model.job import Channels, Notify
 from holdfast.model.run import Outcome
 from tests.agent.driving import NAME, Drive, job, read_text
+from tests.rundirs import ended, make_run
 from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.process
 
@@ -63,6 +65,21 @@ def test_OBS_16_only_what_was_asked_for_is_told(drive: Drive, hook: str) -> None
     quiet = drive(*job("exit_with", 0), notify=Notify(command=(hook,), on=()))
     quiet.ended()
     assert len(messages(drive)) == 2
+    drive(*job("exit_with", 0), notify=Notify(command=(hook,), on=("failed",))).ended()
+    assert len(messages(drive)) == 2
+    drive(*job("exit_with", 3), notify=Notify(command=(hook,), on=("failed",))).ended()
+    assert [message["outcome"] for message in messages(drive)[2:]] == ["failed"]
+    for code, untold in ((0, False), (3, True)):
+        silent = drive(*job("exit_with", code), notify=Notify(command=("/no/such",), on=("failed",)))
+        silent.ended()
+        assert bool(find_untold(observe_run(silent.run_dir))) is untold
+
+
+@pytest.mark.requirement("OBS-16")
+def test_OBS_16_what_was_left_out_is_said_with_where_it_is_explained(tmp_path: Path) -> None:
+    view = observe_run(make_run(tmp_path, state=ended()))
+    event = {"event": "notified", "data": {"state": "ended", "suppressed": "30 messages were sent", "problems": {}}}
+    assert list_undelivered(view, [event]) == (f"1 message left out; `holdfast logs {view.run_id} --events` says why",)
 
 
 @pytest.mark.slow

@@ -348,7 +348,8 @@ def test_a_clock_is_switched_off_by_the_word_for_it(
 def test_none_and_auto_and_null_take_the_default_back(job: Callable[..., Path]) -> None:
     path = job(
         "command: x\ntimeout: none\ngrace: auto\nthreads: ~\ncontainer: {image: null, shm: auto}\n"
-        "gpu: {max_hold: none}\nlimits:\n"
+        "gpu: {max_hold: none}\nlimits:\nsmoke: none\nsecrets: none\nsetup: none\ninputs: none\nartifacts: none\n"
+        "notify: {command: none, email: none}\n"
     )
     assert read(path) == JobSpec(name="x", command=("x",), workdir=str(path.parent))
 
@@ -527,7 +528,10 @@ def test_PRE_02_every_mistake_is_named_at_once_with_file_line_and_key(job: Calla
         ("command: x\ninputs: [3]\n", "job.yaml:2: inputs: expected a list of texts, found the number 3 for inputs"),
         (
             "command: x\nnotify: {on: [done]}\n",
-            ("job.yaml:2: notify.on: 'done' is not one of waiting, starting, running, stopping, alert, ended, group"),
+            (
+                "job.yaml:2: notify.on: 'done' is not one of waiting, starting, running, stopping, alert, ended, "
+                "failed, group, none"
+            ),
         ),
         (
             "command: x\nnotify: {webhook: 'https://u:p@example.org'}\n",

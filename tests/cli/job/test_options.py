@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
-from holdfast.cli.job.options import HELP_ALL, JobCommand, job_options, resolve_job
+from holdfast.cli.errors import HELP_ALL, translate
+from holdfast.cli.job.options import JobCommand, job_options, resolve_job
 from holdfast.cli.job.schema import KEYS, Kind
 from holdfast.core.job.job_hash import hash_job
 from holdfast.model.errors import JobFileError, UsageError
@@ -248,6 +249,23 @@ def test_a_command_without_dashes_is_told_about_them() -> None:
     with pytest.raises(JobFileError, match=r"^absent.yaml: no such job file") as missing:
         spec_of("absent.yaml", "--", "true")
     assert missing.value.hint.startswith("the command behind `--` needs none: leave 'absent.yaml' out")
+
+
+@pytest.mark.parametrize(
+    ("args", "page"),
+    [
+        (["--notify-on", "nope", "--", "true"], "--help-all"),
+        (["--notify-onx", "ended", "--", "true"], "--help-all"),
+        (["--timeout", "4x", "--", "true"], "--help"),
+        (["--timeouts", "4h", "--", "true"], "--help"),
+    ],
+)
+def test_a_hint_names_the_page_that_has_the_option(args: list[str], page: str) -> None:
+    with pytest.raises((UsageError, click.UsageError)) as caught:
+        spec_of(*args)
+    hint = translate(caught.value, args).hint
+    assert f"{page}`" in hint
+    assert "write `--`" not in hint, "it is there"
 
 
 def test_mistakes_in_both_layers_are_told_together(tmp_path: Path) -> None:

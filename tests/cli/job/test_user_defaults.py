@@ -20,10 +20,12 @@ from holdfast.cli.job.user_defaults import (
     unset_default,
 )
 from holdfast.core.job.job_hash import hash_job
+from holdfast.core.messages.channels import list_targets
 from holdfast.desk.settings.toml_edit import remove_value, set_value
 from holdfast.model.errors import NotPermitted, UsageError
 from holdfast.model.job import Priority
 from tests.agent.messages.endpoints import make_program
+from tests.cli.queues import say
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,6 +66,47 @@ def test_the_command_line_wins_over_the_file_and_that_over_the_defaults(
     assert resolve_change(job, None, (), {}) == job
     assert resolve_change(job, str(file), (), {}).channels.slack == ("secret:SLACK",)
     assert hash_job(plain) == hash_job(resolve_job(None, ("true",), {"job_notify__slack": ("secret:OTHER",)}))
+
+
+def test_one_job_is_silent_against_the_defaults(tmp_path: Path) -> None:
+    state('[notify]\nemail = "me@example.org"\ncommand = "tell-me"\nntfy = "https://ntfy.sh/me"\n')
+    words = {"email": ("none",), "command": "none", "ntfy": ("none",), "webhook": ("none",), "on": ("none",)}
+    typed = resolve_job(None, ("true",), {f"job_notify__{name}": word for name, word in words.items()})
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "command: ['true']\nnotify: {email: none, command: none, ntfy: none, webhook: none, on: none}\n",
+        encoding="utf-8",
+    )
+    written = resolve_job(str(file), (), {})
+    for spec in (typed, written):
+        assert list_targets(spec.notify, spec.channels) == ()
+        assert (spec.notify.on, spec.notify.webhook) == ((), None)
+    assert resolve_job(None, ("true",), {}).notify.command == ("tell-me",)
+
+
+@pytest.mark.parametrize(
+    ("words", "stated"),
+    [
+        (("ended,running",), ("ended", "running")),
+        (("[alert, ended]",), ("alert", "ended")),
+        (("[alert,", "ended]"), ("alert", "ended")),
+        (("alert ended",), ("alert", "ended")),
+        (("failed",), ("failed",)),
+        (("none",), ()),
+    ],
+)
+def test_a_list_of_moments_is_taken_as_people_and_config_ls_write_it(
+    words: tuple[str, ...], stated: tuple[str, ...]
+) -> None:
+    set_default(find_key("notify.on"), words)
+    assert read_channels()[0].on == stated
+    assert resolve_job(None, ("true",), {"job_notify__on": words}).notify.on == stated
+
+
+@pytest.mark.parametrize("words", [("ended,nope",), ("none", "ended"), (",",)])
+def test_a_list_of_moments_with_another_word_is_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=r"is not one of|none stands alone"):
+        set_default(find_key("notify.on"), words)
 
 
 def test_a_changed_value_keeps_the_comment_of_its_line_and_its_indentation() -> None:
@@ -131,6 +174,12 @@ def test_a_program_by_a_relative_path_is_stated_by_its_absolute_one(
         assert read_channels()[0].command == (f"{tmp_path}/tell-me", "--short")
     for word in ("~/tell-me", "mail me@example.org"):
         assert set_default(find_key("notify.command"), (word,)).text == word
+
+
+def test_a_program_that_is_not_there_is_stated_with_a_warning() -> None:
+    for program, missing in (("./nothere", True), ("no-such-program", True), ("sh", False), ("none", False)):
+        said = say("config", "set", "notify.command", program)
+        assert (said.code, "warning: there is no program" in said.err) == (0, missing), said
 
 
 def test_a_value_that_the_key_does_not_take_changes_nothing() -> None:

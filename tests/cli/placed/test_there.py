@@ -66,11 +66,12 @@ def test_what_was_gone_before_rm_was_typed_is_not_taken_for_removed(
 
 
 @pytest.mark.parametrize("roots", [[], ["/runs"]], ids=["removed", "lost meanwhile"])
+@pytest.mark.parametrize("word", ["", "digit*"], ids=["by id", "by pattern"])
 def test_what_was_there_before_rm_and_is_not_afterwards_was_removed(
-    monkeypatch: pytest.MonkeyPatch, taken: str, roots: list[str]
+    monkeypatch: pytest.MonkeyPatch, taken: str, roots: list[str], word: str
 ) -> None:
     before, after = answer(over(run_id=taken), over(1)), answer(over(1), absent=[taken], missing_roots=roots)
-    known = _remove(_Box(before, after), monkeypatch, taken)
+    known = _remove(_Box(before, after), monkeypatch, word or taken)
     assert (taken in known) == bool(roots)
     assert list_orders(read_journal("gpu1"))[taken].step is (Step.TAKEN if roots else Step.REMOVED)
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.cli.render.layout import format_table
-from holdfast.cli.render.placed_runs import COLUMNS, describe_age, describe_runs, find_empty, print_places
-from holdfast.cli.render.runs import choose_columns
+from holdfast.cli.render.placed_runs import COLUMNS, describe_runs, find_empty, print_places
+from holdfast.cli.render.runs import choose_columns, describe_age
 from holdfast.desk.runs.listing import NOT_ASKED, PlacedRun, PlaceState
 from holdfast.host.clock import format_utc
 

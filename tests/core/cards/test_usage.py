@@ -53,6 +53,9 @@ def test_accounts_are_summed_most_first_and_live_leases_are_cards_now() -> None:
         ("bob", 10.0, 1, 0),
         ("anna", 5.0, 2, 1),
     ]
+    assert [total.simulated_hours for total in totals] == [0.0, 0.0]
+    (mixed,) = sum_by_account([USE, replace(live, simulated=True)], 0.0, 7200.0)
+    assert (mixed.hours, mixed.simulated_hours) == (5.0, 1.0)
 
 
 def test_a_shared_card_is_leased_once_at_a_time() -> None:

@@ -15,6 +15,7 @@ from holdfast.core.messages.admission import (
     Admission,
     SentMessages,
     admit,
+    withdraw,
 )
 from holdfast.core.messages.channels import (
     hide_addresses,
@@ -269,8 +270,23 @@ def test_so_many_an_hour_and_the_rest_is_counted() -> None:
     assert [answer.send for answer in answers] == [True] * MOST_AN_HOUR + [False] * 5
     assert "more are left out" in answers[MOST_AN_HOUR - 1].words
     sent, later = admit(sent, "later", 1000.0 + AN_HOUR_S + 40)
-    assert later == Admission(send=True, words="5 more suppressed since the last message")
+    assert later == Admission(send=True, words="5 more suppressed since the last message", suppressed=5)
     assert sent.suppressed == 0
+    # Nobody took it: the next one says the same.
+    assert admit(withdraw(sent, "later", later), "again", 9000.0)[1] == later
+
+
+def test_what_nobody_took_is_none_of_the_hour() -> None:
+    sent, first = admit(SentMessages(), "0", 1000.0)
+    assert first.send
+    for number in range(2 * MOST_AN_HOUR):
+        sent, answer = admit(sent, "broken", 1001.0 + number)
+        assert answer.send
+        sent = withdraw(sent, "broken", answer)
+    assert [key for _, key in sent.sent] == ["0"]
+    # One of the same key that was taken before stays.
+    again, answer = admit(sent, "0", 1000.0 + SAME_WITHIN_S)
+    assert withdraw(again, "0", answer).sent == sent.sent
 
 
 def test_jobs_that_ended_hide_nothing_that_needs_a_person_now() -> None:

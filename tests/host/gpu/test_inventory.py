@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.host.gpu.inventory import confirm_ghosts, read_inventory, sample_utilisation
+from holdfast.host.gpu.inventory import (
+    build_inventory,
+    confirm_ghosts,
+    list_device_files,
+    read_inventory,
+    sample_utilisation,
+)
 from holdfast.host.gpu.probe_client import Probe, ProbeFailed, ProbeStuck, reap_abandoned
 from holdfast.host.gpu.processes import ProcessView, classify_holder, gather_facts, read_process_view
 from holdfast.model.gpu import HolderKind, InventorySource
@@ -97,7 +103,9 @@ def test_a_value_that_the_card_does_not_have_is_no_fault(fake_nvml: FakeNvml) ->
 def test_no_library_is_a_box_without_gpus_and_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     inventory = read_inventory(PATIENT_S)
-    assert (inventory.source, inventory.cards, inventory.complete) == (InventorySource.NONE, (), True)
+    known = not list_device_files()
+    source = InventorySource.NONE if known else InventorySource.NVML
+    assert (inventory.source, inventory.cards, inventory.complete) == (source, (), known)
     assert "libnvidia-ml.so.1" in (inventory.reason or "")
 
 
@@ -111,7 +119,16 @@ def test_a_library_of_another_version_than_the_driver_is_said(fake_nvml: FakeNvm
 
 def test_a_driver_that_is_not_loaded_is_a_box_without_gpus(fake_nvml: FakeNvml) -> None:
     fake_nvml.fail("nvmlInitWithFlags", 9)
-    assert read_inventory(PATIENT_S).source is InventorySource.NONE
+    assert read_inventory(PATIENT_S).complete is not bool(list_device_files())
+
+
+@pytest.mark.parametrize("code", [9, 12])
+def test_a_card_with_a_device_file_may_be_there_where_the_driver_is_not(code: int) -> None:
+    reply = {"count": 0, "cards": [], "stuck": [], "facts": {}, "errors": [("nvmlInitWithFlags", code, "")]}
+    assert build_inventory(reply, read_process_view()).complete
+    inventory = build_inventory(reply, read_process_view(), ("nvidia0",))
+    assert (inventory.source, inventory.complete) == (InventorySource.NVML, False)
+    assert (inventory.reason or "").endswith(", and a card has the device file /dev/nvidia0")
 
 
 def test_a_lost_card_is_named_and_the_others_are_read(fake_nvml: FakeNvml, probe: Probe) -> None:

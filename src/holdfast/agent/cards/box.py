@@ -19,7 +19,7 @@ from holdfast.host.lease.area import LeaseArea, open_existing_area
 from holdfast.host.lease.share_policy import SharePolicy
 from holdfast.host.lease.sharers import SharingLease, read_sharing
 from holdfast.host.lease.survey import LeaseSurvey, survey_leases
-from holdfast.model.errors import HoldfastError, NoSuchName
+from holdfast.model.errors import HoldfastError, NoSuchName, PlaceError
 from holdfast.model.gpu import Card, CardRules, GpuProcess, Inventory, InventorySource, MigSlice
 from holdfast.model.job import JobSpec
 from holdfast.model.lease import BusyReason, LeasedDevice, LeaseRecord, Ticket
@@ -74,7 +74,8 @@ class LeasableDevice:
 class BoxCards:
     """All cards of this box at one moment. `waiting` is the line, first come first; `warnings` are for people.
 
-    `unread`: why it cannot be told who leases them (empty: it can).
+    `unread`: why it cannot be told who leases them (empty: it can). `unlisted` are the records of leases on a card
+    that this reading does not have.
     """
 
     inventory: Inventory
@@ -83,6 +84,7 @@ class BoxCards:
     warnings: tuple[str, ...]
     area: tuple[str, ...] = ()
     unread: str = ""
+    unlisted: tuple[LeaseRecord, ...] = ()
 
 
 def read_box(*, deadline_s: float = READING_S) -> BoxCards:
@@ -105,7 +107,8 @@ def read_box(*, deadline_s: float = READING_S) -> BoxCards:
         for place in places
     )
     waiting = () if seen is None else order_line(rules, seen.waiting)
-    return BoxCards(inventory, places, waiting, tuple(warnings), directories, unread)
+    unlisted = _find_unlisted(seen, {place.uuid for place in places})
+    return BoxCards(inventory, places, waiting, tuple(warnings), directories, unread, unlisted)
 
 
 def describe_others_of(rules: Rules) -> tuple[str, ...]:
@@ -219,6 +222,13 @@ def _find_leases(seen: LeaseSurvey | None, card_uuid: str, slice_uuid: str | Non
     return tuple(sorted(found, key=lambda record: record.since))
 
 
+def _find_unlisted(seen: LeaseSurvey | None, listed: set[str]) -> tuple[LeaseRecord, ...]:
+    """The records that hold a device which is not among those that were read, oldest first."""
+    holding = [lease.seen.record for lease in (() if seen is None else seen.leases) if lease.judgement.holds]
+    found = [record for record in holding if any(device.uuid not in listed for device in record.devices)]
+    return tuple(sorted(found, key=lambda record: record.since))
+
+
 def _is_unsupervised(seen: LeaseSurvey | None, card_uuid: str, slice_uuid: str | None) -> bool:
     """Whether a run that holds this device goes on without its supervisor: no end of it is enforced."""
     return any(
@@ -234,12 +244,26 @@ def find_card(box: BoxCards, text: str) -> str:
 
     Raises:
         NoSuchName: no card of this box has that index.
+        PlaceError: none that was read has it, and the cards could not all be read.
     """
     if not (text.isascii() and text.isdigit()):
         return text
     place = next((place for place in box.places if place.index == int(text) and place.part is None), None)
     if place is not None and not place.uuid.startswith("UNREADABLE-"):
         return place.uuid
+    if place is None:
+        check_all_read(box, text)
     known = ", ".join(str(place.index) for place in box.places if place.part is None) or "none"
     what = f"there is no card {text} here; the cards are: {known}" if place is None else f"card {text} tells no UUID"
     raise NoSuchName(what, hint="name it by its UUID; `holdfast gpus --json` shows them")
+
+
+def check_all_read(box: BoxCards, name: str) -> None:
+    """Nothing where all cards could be read: a card that is not among them is not there.
+
+    Raises:
+        PlaceError: they could not.
+    """
+    if not box.inventory.complete:
+        what = f"whether there is a card {name} could not be read: {box.inventory.reason}"
+        raise PlaceError(what, hint="ask `holdfast doctor` what is wrong with the driver")

@@ -44,8 +44,9 @@ class CardLine:
 class CardList:
     """All cards of this box at one moment. `waiting` is the line, first come first; `warnings` are for people.
 
-    Not `complete`: some card may be missing, and `reason` says why. `unread`: why the leases cannot be read; no card is
-    `available` then. `reservations` are those that are not over, one's own too, which keep no card from oneself.
+    `reason` says why there is none, or, not `complete`, why some card may be missing. `unread`: why the leases cannot
+    be read; no card is `available` then. `reservations` are those that are not over, one's own too, which keep no card
+    from oneself. `unlisted` are leases on a card that is not among `cards`.
     """
 
     source: InventorySource
@@ -60,6 +61,7 @@ class CardList:
     warnings: tuple[str, ...]
     unread: str = ""
     reservations: tuple[Reservation, ...] = ()
+    unlisted: tuple[LeaseRecord, ...] = ()
 
 
 def list_cards() -> CardList:
@@ -91,6 +93,7 @@ def _describe(box: BoxCards) -> CardList:
         waiting=box.waiting,
         warnings=box.warnings,
         unread=box.unread,
+        unlisted=box.unlisted,
     )
 
 

@@ -13,12 +13,12 @@ from holdfast.diagnosis.cards.witness import ask_kernel
 from holdfast.host.files.rules_file import read_rules
 from holdfast.host.gpu.processes import read_process_view
 from holdfast.host.lease.area import open_existing_area
-from holdfast.model.errors import HoldfastError, NoSuchName, PreflightFailed
+from holdfast.model.errors import HoldfastError, NoSuchName, PlaceError, PreflightFailed
 from holdfast.model.finding import Finding, Level, worst
 from holdfast.model.gpu import Card, InventorySource
 from holdfast.model.record import record, replace
 
-from .box import find_card, read_box
+from .box import check_all_read, find_card, read_box
 from .hidden_memory import has_hidden_memory, judge_hidden_memory, look_at_holders
 from .watch import FIRST_READING_S, CardReadings, watch_cards
 
@@ -29,7 +29,8 @@ ASK_DRIVER = "read the kernel log for NVRM lines; a driver that hangs usually wa
 class CardHealthReport:
     """How well the cards are that were asked for. `notes` say what the judgement had to do without.
 
-    `readings` is how often the card was read that was read most; not `complete`: some card may be missing.
+    `readings` is how often the card was read that was read most; `reason` says why there is no card, or, not
+    `complete`, why some card may be missing. `exit_code` is 78 when something failed, 69 when no card could be read.
     """
 
     simulated: bool
@@ -48,6 +49,7 @@ def judge_health(names: Sequence[str], window_s: float, *, free_only: bool) -> C
 
     Raises:
         NoSuchName: a card is named that is not there.
+        PlaceError: whether it is there could not be read.
     """
     watched, findings, notes = _watch_box(names, window_s, free_only=free_only)
     level = worst(findings)
@@ -60,8 +62,14 @@ def judge_health(names: Sequence[str], window_s: float, *, free_only: bool) -> C
         level=level,
         findings=findings,
         notes=notes,
-        exit_code=PreflightFailed.exit_code if level is Level.FAIL else 0,
+        exit_code=_find_exit_code(level, read=watched.last.complete or bool(watched.samples)),
     )
+
+
+def _find_exit_code(level: Level, *, read: bool) -> int:
+    if level is Level.FAIL:
+        return PreflightFailed.exit_code
+    return 0 if read else PlaceError.exit_code
 
 
 def _watch_box(
@@ -71,12 +79,14 @@ def _watch_box(
 
     Raises:
         NoSuchName: a card is named that is not there.
+        PlaceError: whether it is there could not be read.
     """
     box = read_box(deadline_s=FIRST_READING_S)
     wanted = {find_card(box, name) for name in names}
     marked = {place.uuid: place for place in box.places if place.part is None}
     unknown = sorted(wanted - marked.keys())
     if unknown:
+        check_all_read(box, unknown[0])
         raise NoSuchName(f"there is no card {unknown[0]} here", hint="holdfast gpus shows the cards")
     chosen = {
         uuid

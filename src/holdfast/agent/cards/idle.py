@@ -9,6 +9,7 @@ from holdfast.core.patrol.idle import find_idle_since, is_idle_now
 from holdfast.host.clock import epoch_s, parse_utc
 from holdfast.host.files.files import read_tail
 from holdfast.model import wire
+from holdfast.model.errors import PlaceError
 from holdfast.model.record import record
 from holdfast.model.units import format_duration
 
@@ -45,7 +46,9 @@ class IdleCard:
 class IdleCards:
     """The cards that are held at rest. Of the cards in `unread` nobody knows how busy they are; not `complete` then.
 
-    `cards` is how many were looked at; `reason` says why there are none.
+    `cards` is how many were looked at; `reason` says why there are none, or, not `complete`, why some may be missing.
+    Where the leases cannot be read it is not `complete` either, and `warnings` say why; `exit_code` is 69 then, and
+    where it could not be read whether there is a card.
     """
 
     idle: tuple[IdleCard, ...]
@@ -55,11 +58,13 @@ class IdleCards:
     cards: int
     reason: str | None
     warnings: tuple[str, ...]
+    exit_code: int = 0
 
 
 def find_idle(least_s: float, window_s: float) -> IdleCards:
     """Watch every card for `window_s` seconds; those at rest that are held or idle for `least_s` or longer."""
     box = read_box(deadline_s=READING_S)
+    hidden = box.unread if box.places else ""
     watched = watch_cards(window_s)
     found: list[IdleCard] = []
     unread = []
@@ -74,11 +79,12 @@ def find_idle(least_s: float, window_s: float) -> IdleCards:
     return IdleCards(
         idle=tuple(found),
         watched_s=watched.elapsed_s,
-        complete=box.inventory.complete and not unread,
+        complete=box.inventory.complete and not unread and not hidden,
         unread=tuple(unread),
         cards=len(box.places),
         reason=box.inventory.reason,
-        warnings=box.warnings,
+        warnings=(*box.warnings, *((hidden,) if hidden else ())),
+        exit_code=PlaceError.exit_code if hidden or not (box.places or box.inventory.complete) else 0,
     )
 
 

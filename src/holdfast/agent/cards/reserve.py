@@ -11,8 +11,8 @@ from holdfast.host.gpu.inventory import read_inventory
 from holdfast.host.lease import area as lease_area
 from holdfast.host.lease import reservations
 from holdfast.host.lease.area import open_existing_area
-from holdfast.model.errors import NoSuchName, NoSuchRun, ResourceBusy, StorageError, UsageError
-from holdfast.model.gpu import GpuRequest
+from holdfast.model.errors import NoSuchName, NoSuchRun, PlaceError, ResourceBusy, UsageError
+from holdfast.model.gpu import GpuRequest, Inventory, InventorySource
 from holdfast.model.units import format_count
 
 READING_S = 10.0
@@ -24,13 +24,16 @@ def reserve_cards(request: GpuRequest, span: tuple[float, float], reason: str) -
     Raises:
         ResourceBusy: somebody has the cards then.
         UsageError: the box has no such cards, or its rules do not allow it.
-        StorageError: no card answers, or the area cannot be used.
+        PlaceError: its cards cannot be read.
+        StorageError: the area cannot be used.
     """
     rules = read_rules(os.environ)
-    choose = _build_choice(request)
+    inventory = read_inventory(READING_S)
+    choose = _build_choice(request, inventory)
     area = open_existing_area(rules) or lease_area.open_area(rules.lease_dir)
     reservations.sweep(area)
-    return reservations.reserve(area, rules, span=span, choose=choose, reason=reason)
+    simulated = inventory.source is InventorySource.SIMULATED
+    return reservations.reserve(area, rules, span=span, choose=choose, reason=reason, simulated=simulated)
 
 
 def end_reservation(name: str) -> Reservation:
@@ -46,20 +49,24 @@ def end_reservation(name: str) -> Reservation:
     return reservations.remove(area, name)
 
 
-def _build_choice(request: GpuRequest) -> Callable[[dict[str, str]], tuple[str, ...]]:
+def _build_choice(request: GpuRequest, inventory: Inventory) -> Callable[[dict[str, str]], tuple[str, ...]]:
     """Chooses among the cards that answer now.
 
     Raises:
-        StorageError: no card answers.
+        UsageError: the box has fewer cards, or none.
+        PlaceError: its cards cannot be read.
     """
-    inventory = read_inventory(READING_S)
     known = sorted((card.index, card.uuid) for card in inventory.cards if card.uuid)
+    wanted = format_count(request.wanted, "card is", "cards are")
+    if not known and not inventory.complete:
+        what = f"{wanted} asked for, and the cards could not be read: {inventory.reason}"
+        raise PlaceError(what, hint="ask `holdfast doctor` what is wrong with the driver")
     if not known:
-        raise StorageError(f"no card answers: {inventory.reason or 'this box has none'}", hint="see `holdfast gpus`")
+        why = f": {inventory.reason}" if inventory.reason else ""
+        raise UsageError(f"{wanted} asked for; this box has none{why}", hint="name a place that has cards: --on PLACE")
 
     def choose(taken: dict[str, str]) -> tuple[str, ...]:
         if request.count > len(known):
-            wanted = format_count(request.count, "card is", "cards are")
             raise UsageError(f"{wanted} asked for; this box has {len(known)}", hint="ask for fewer")
         chosen, why = choose_reserved(request, known, taken)
         if not chosen:

@@ -23,6 +23,7 @@ class UsageReport:
     """What was used between two times. `cards` is the part of the time for which each card was leased, by all.
 
     `uses` is how many leases were counted, `guessed` how many of them have only a last sign of life as their end.
+    `simulated` are those of `cards` that are no hardware.
     """
 
     since: str
@@ -32,6 +33,7 @@ class UsageReport:
     uses: int
     guessed: int
     warnings: tuple[str, ...]
+    simulated: tuple[str, ...] = ()
 
 
 def read_usage(since_s: float | None, user: str | None) -> UsageReport:
@@ -53,6 +55,7 @@ def read_usage(since_s: float | None, user: str | None) -> UsageReport:
         uses=len(chosen),
         guessed=sum(not use.exact for use in chosen),
         warnings=wrong,
+        simulated=tuple(sorted({card for use in uses if use.simulated for card in use.cards} & shares.keys())),
     )
 
 

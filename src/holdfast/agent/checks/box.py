@@ -108,7 +108,8 @@ def check_limits(situation: CheckContext) -> Iterator[Finding]:
         if limit.name in prospect.holds:
             yield passed("limits", subject, f"{limit.asked}, to be held by {Mechanism.SYSTEMD_SCOPE.value}")
         elif limit.mechanism.value == "none":
-            remedy = "remove it, have cgroups delegated, or accept it: limits: {unenforced: warn}"
+            accept = "--limit-unenforced warn (in a job file limits: {unenforced: warn})"
+            remedy = f"remove it, have cgroups delegated, or accept it: {accept}"
             yield report("limits", subject, f"{limit.asked}: nothing here can hold it ({limit.detail})", remedy)
         else:
             detail = f" ({limit.detail})" if limit.detail else ""

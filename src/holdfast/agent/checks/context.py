@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from holdfast.core.rules.rules import Rules
     from holdfast.model.profile import Profile
 
+READ_WITHIN_S = 10.0
+"""For the cards: initialising NVML takes seconds on a box without persistence mode."""
+
 
 @record
 class CheckContext:

@@ -15,22 +15,25 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.core.cards.packing import NEEDS_CARDS
 from holdfast.core.code.requirements import is_met, is_requirements_file, name_of, split_requirements
 from holdfast.core.control_characters import one_line
 from holdfast.core.job.framework import FrameworkFacts, judge_framework, judge_initialised
 from holdfast.host.clock import monotonic_s
 from holdfast.host.formats.packages import find_command, find_interpreter, find_package
 from holdfast.host.gpu.allocation import imposed_allocation
+from holdfast.host.gpu.inventory import read_inventory
 from holdfast.model.finding import Finding, Level
 from holdfast.model.record import record, replace
 
-from .context import CheckContext, passed, unknown, warned
+from .context import READ_WITHIN_S, CheckContext, passed, unknown, warned
 
 if TYPE_CHECKING:
     import subprocess
 
 ANSWER_WITHIN_S = 60.0
 """Importing torch from a cold network disk takes tens of seconds."""
+WITHOUT_TORCH = "for a job without torch: --no-gpu-verify (in a job file gpu: {verify: false})"
 MOST_ANSWER_BYTES = 1 << 20
 MOST_REQUIREMENTS = 20
 MARK = "HOLDFAST-FRAMEWORK "
@@ -231,7 +234,7 @@ def check_framework(situation: CheckContext) -> Iterator[Finding]:
     if not spec.gpus.wanted:
         return
     if not spec.gpu.verify:
-        yield passed("framework.cuda", "torch", "not asked: the job says gpu: {verify: false}")
+        yield passed("framework.cuda", "torch", "not asked: the job says so (gpu.verify)")
         return
     if "HOLDFAST_SIMULATED_GPUS" in situation.environ:
         yield passed("framework.cuda", "torch", "not asked: the cards are simulated")
@@ -251,12 +254,20 @@ def check_framework(situation: CheckContext) -> Iterator[Finding]:
     if imposed_allocation(environ) is None:
         # The job gets another value with its lease; what is set now may hide every card, and says nothing about that.
         environ.pop("CUDA_VISIBLE_DEVICES", None)
-    for finding in judge_interpreter(python.path, environ, cwd=spec.workdir):
-        if finding.level is Level.FAIL:
-            # A job of another framework is not to be held up by a torch that it never imports.
-            yield replace(finding, remedy=f"{finding.remedy}; for a job without torch: gpu: {{verify: false}}")
-        else:
-            yield finding
+    found = judge_interpreter(python.path, environ, cwd=spec.workdir)
+    if any(finding.level is Level.FAIL for finding in found) and _has_no_card(situation):
+        seen = "not judged: this box has no card, so no torch finds one"
+        yield unknown("framework.cuda", python.path, seen, NEEDS_CARDS)
+        return
+    for finding in found:
+        # A job of another framework is not to be held up by a torch that it never imports.
+        yield replace(finding, remedy=f"{finding.remedy}; {WITHOUT_TORCH}") if finding.level is Level.FAIL else finding
+
+
+def _has_no_card(situation: CheckContext) -> bool:
+    """Whether it is known that there is none; then that is why the job cannot run, whatever its torch is."""
+    inventory = read_inventory(READ_WITHIN_S) if situation.inventory is None else situation.inventory
+    return inventory.complete and not inventory.cards
 
 
 @record

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 
 from holdfast.agent.plan import sharing_by_memory
 from holdfast.agent.plan.card_fitness import mark_unfit
-from holdfast.agent.plan.share_policy import build_policy, describe_reserved, judge_policy
+from holdfast.agent.plan.share_policy import WAIT_FOR_CARDS, build_policy, describe_reserved, judge_policy
 from holdfast.agent.plan.sharing_by_memory import SharingSurvey
 from holdfast.core.cards import choose
-from holdfast.core.cards.packing import find_impossible
+from holdfast.core.cards.packing import NEEDS_CARDS, find_impossible
 from holdfast.core.control_characters import clean
 from holdfast.core.rules.rules import card_rules
 from holdfast.diagnosis.cards.fabric import judge_fabric, read_fabric
@@ -29,10 +29,8 @@ from holdfast.model.gpu import GpuProcess, Inventory, InventorySource, MigSlice
 from holdfast.model.lease import LeasedDevice, LeaseRecord
 from holdfast.model.record import replace
 
-from .context import CheckContext, failed, passed, unknown, warned
+from .context import READ_WITHIN_S, CheckContext, failed, passed, unknown, warned
 
-READ_WITHIN_S = 10.0
-"""Initialising NVML takes seconds on a box without persistence mode."""
 ASK_FOR_LESS = "ask for what this box has: see `holdfast gpus`"
 ASK_ROOT = "look as root, or as a member of group adm: `dmesg | grep NVRM`"
 
@@ -56,10 +54,9 @@ def check_cards(situation: CheckContext) -> Iterator[Finding]:
     inventory = inventory if own is None else _end(inventory, own)
     if not inventory.cards:
         report = failed if inventory.complete else unknown
-        seen = inventory.reason or "this box has none"
-        remedy = (
-            "use a box with cards, or gpus: 0" if inventory.complete else "see `holdfast doctor`: the driver's answer"
-        )
+        seen = "this box has none" if inventory.complete else "they could not be read"
+        seen += f": {inventory.reason}" if inventory.reason else ""
+        remedy = NEEDS_CARDS if inventory.complete else "see `holdfast doctor`: the driver's answer"
         yield report("cards", "cards", f"{wanted} asked for; {seen}", remedy)
         return
     yield from _judge(situation, inventory, own)
@@ -76,7 +73,7 @@ def check_line(situation: CheckContext) -> Iterator[Finding]:
     if first is not None:
         ticket = first.ticket
         seen = f"{clean(ticket.user)}, run {clean(ticket.run_id)}, stands in line and gets them first"
-        yield failed("cards.line", "cards", seen, "let it wait for its turn: gpu: {wait: 2h}")
+        yield failed("cards.line", "cards", seen, WAIT_FOR_CARDS)
 
 
 def _find_ending_lease(situation: CheckContext) -> LeaseRecord | None:
@@ -163,7 +160,7 @@ def _judge(situation: CheckContext, inventory: Inventory, own: LeaseRecord | Non
         return
     enough = choose.is_worth_waiting(spec.gpus, inventory, choice)
     level = situation.busy_level if enough else Level.FAIL
-    remedy = "wait for them: gpu: {wait: 2h}" if level is not Level.FAIL else "see `holdfast gpus`; ask for other cards"
+    remedy = WAIT_FOR_CARDS if level is not Level.FAIL else "see `holdfast gpus`; ask for other cards"
     yield Finding("cards", level, "cards" + marked, choice.problem or "no card fits", remedy)
     for uuid, reason in choice.rejected:
         yield Finding("cards.rejected", Level.WARN, uuid + marked, reason, "see `holdfast gpus`")

@@ -35,7 +35,7 @@ from holdfast.model.profile import Profile
 from holdfast.model.record import replace
 
 from . import box, clock, code, command, disk, environment, framework, gpu, inputs, smoke
-from .context import CheckContext
+from .context import READ_WITHIN_S, CheckContext
 from .profile import lasting
 
 Check = Callable[[CheckContext], Iterable[Finding]]
@@ -161,7 +161,7 @@ def _check_restart(
     environ = {**environ, **find_variables(profile, spec, environ)}
     allocation = imposed_allocation(environ) if spec.gpus.wanted else None
     reads = spec.gpus.wanted and allocation is None
-    inventory = read_inventory(gpu.READ_WITHIN_S) if reads else None
+    inventory = read_inventory(READ_WITHIN_S) if reads else None
     situation = make_context(spec, rules, environ=environ, run_dir=run_dir, inventory=inventory)
     situation = replace(situation, profile=profile, ends_first=True)
     found = [finding for check in CHECKS for finding in run_one(check, situation)]

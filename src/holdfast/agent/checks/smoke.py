@@ -101,7 +101,8 @@ def _run(situation: CheckContext, name: str, key: str) -> Finding:
     took_s = monotonic_s() - began
     last = redact_text(one_line(" | ".join(_list_last(tail)), LONGEST_WORDS)) or "nothing"
     if code is None:
-        more = "make it smaller, or give the checks more time: timeouts: {preflight: 10m}"
+        longer = "--timeout-preflight 10m (in a job file timeouts: {preflight: 10m})"
+        more = f"make it smaller, or give the checks more time: {longer}"
         return failed("smoke", name, f"did not end within {limit_s:.0f} s; it said last: {last}", more)
     if code != 0:
         how = f"exit code {code}" if code > 0 else f"signal {-code}"

@@ -21,6 +21,7 @@ from holdfast.agent.view import observe
 from holdfast.agent.view.find import find_run
 from holdfast.agent.view.runs.listing import RunFilter, read_runs
 from holdfast.agent.view.runs.roots import list_roots
+from holdfast.agent.view.runs.row import build_row
 from holdfast.host import clock
 from holdfast.host.contain.create import find_group
 from holdfast.host.files import fallback, files, trees
@@ -52,7 +53,7 @@ _MADE = frozenset({wire.SNAPSHOT, wire.ARTIFACTS, wire.CHECKPOINTS, wire.ATTEMPT
 class RemovableRun:
     """A run that may be removed: how many files it has, and how many bytes of disk they take.
 
-    `ordered_by` is as in `RunOrigin`.
+    `ordered_by` is as in `RunOrigin`; `failure` and `ended_at` as in a list of runs.
     """
 
     run_dir: str
@@ -61,6 +62,8 @@ class RemovableRun:
     files: int
     size_bytes: int
     ordered_by: str = ""
+    failure: str = ""
+    ended_at: str | None = None
 
 
 @record
@@ -120,13 +123,16 @@ def refuse_removing(run_dir: str) -> None:
         )
 
 
-def find_ended(states: Sequence[str], older_s: float | None, runs: str | None) -> list[str]:
-    """The directories of ended runs of these states (all without one) whose end is at least so long ago; no copies.
+def find_ended(names: Sequence[str], states: Sequence[str], older_s: float | None, runs: str | None) -> list[str]:
+    """The directories of ended runs of these names and states whose end is at least so long ago; no copies.
+
+    Without a name, or without a state, it is those of all; a name is as in `RunFilter`.
 
     Raises:
         UsageError: there is no such state, or it is that of runs that have not ended.
+        NoSuchRun: no run has one of the names.
     """
-    found = read_runs(runs, default_root(), RunFilter(tuple(states)), None).runs
+    found = read_runs(runs, default_root(), RunFilter(tuple(states), tuple(names)), None).runs
     live = [line for line in found if not line.ended]
     if states and live:
         names = ", ".join(sorted({line.condition for line in live}))
@@ -190,7 +196,8 @@ def check_removable(run_dir: str, *, root: str, dry_run: bool = False) -> Remova
         pids = ", ".join(str(member.pid) for member in members) or "its supervisor"
         raise UsageError(f"processes of {run_id} are still there: {pids}", hint=f"holdfast show {run_id}")
     files, size = _measure(run_dir)
-    return RemovableRun(run_dir, run_id, view.condition, files, size, view.ordered_by)
+    row = build_row(view, root)
+    return RemovableRun(run_dir, run_id, view.condition, files, size, view.ordered_by, row.failure, row.ended_at)
 
 
 def remove_run(candidate: RemovableRun, *, root: str) -> None:

@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from holdfast.core.digest import sha256_hex
-from holdfast.core.messages.admission import Admission, SentMessages, admit
+from holdfast.core.messages.admission import Admission, SentMessages, admit, withdraw
 from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError
-from holdfast.model.record import replace
 from holdfast.store.paths import make_state_directory
 
 SENT = "sent.json"
@@ -30,11 +29,10 @@ def admit_message(key: str, *, urgent: bool) -> Admission:
     return admission
 
 
-def withdraw_message(key: str) -> None:
-    """Nobody has taken the message of this key: the same may go out again. It counts for the hour all the same."""
+def withdraw_message(key: str, admission: Admission) -> None:
+    """Nobody has taken the message of this key: the same may go out again, and it does not count for the hour."""
     with suppress(HoldfastError, OSError), _sent() as (before, keep):
-        short = _shorten(key)
-        keep(replace(before, sent=tuple((at, "" if known == short else known) for at, known in before.sent)))
+        keep(withdraw(before, _shorten(key), admission))
 
 
 @contextmanager

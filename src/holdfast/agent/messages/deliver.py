@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.control_characters import one_line
 from holdfast.core.job.secret_names import to_variable
+from holdfast.core.messages.admission import Admission
 from holdfast.core.messages.channels import COMMAND, EMAIL, SECRET, hide_addresses, list_targets
 from holdfast.core.messages.payloads import ALARMS, build_json, build_payload
 from holdfast.core.messages.text import describe
@@ -60,6 +61,7 @@ def deliver(
 
     Values that are `hidden` are in no message.
     """
+    admission = Admission(send=True)
     if key:
         admission = admit_message(key, urgent=facts.get("state") in ALARMS)
         if not admission.send:
@@ -76,7 +78,7 @@ def deliver(
             under_way.append((target.label, error))
     problems = {label: _await(work) for label, work in under_way}
     if key and problems and all(problems.values()):
-        withdraw_message(key)
+        withdraw_message(key, admission)
     return Delivery(problems)
 
 

@@ -15,6 +15,8 @@ from holdfast.model.lease import LeasedDevice, LeaseRecord
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+WAIT_FOR_CARDS = "let it stand in line: run --wait 2h, restart --gpu-wait 2h, in a job file gpu: {wait: 2h}"
+
 
 def build_policy(spec: JobSpec, rules: Rules, *, simulated: bool) -> SharePolicy:
     """The rules between accounts as they are for this job."""
@@ -40,7 +42,7 @@ def judge_policy(
     """
     bars, borrows = policy.describe_standing(area, count, own=own)
     for text in bars:
-        yield Finding("rules.share", level, "this account", text, "wait for it: gpu: {wait: 2h}")
+        yield Finding("rules.share", level, "this account", text, WAIT_FOR_CARDS)
     if borrows and not bars:
         seen = f"{borrows}: the job gets cards when nobody within a share waits for them"
         yield Finding("rules.share", Level.WARN, f"uid {os.geteuid()}", seen, "ask for fewer cards, or wait")

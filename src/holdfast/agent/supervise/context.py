@@ -14,7 +14,7 @@ from holdfast.host.gpu.allocation import imposed_allocation
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError
 from holdfast.model.job import Priority
-from holdfast.model.run import STATES
+from holdfast.model.run import STATES, Outcome
 
 from .notify import STATUS, Notifier
 from .priority import ChosenPriority, choose_priority
@@ -37,6 +37,8 @@ IMPOSED = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "ROCR_VISIBLE_DEVICES", 
 """By which a scheduler names the cards that it gave."""
 ALERT = "alert"
 """In `notify.on`: whatever is told of besides the moments of a run's life."""
+FAILED = "failed"
+"""In `notify.on`: an end without success, or one whose success is in doubt."""
 MOMENTS = frozenset(cls.__name__.lower() for cls in STATES)
 
 
@@ -162,7 +164,13 @@ class SupervisorContext:
     def notify(self, event: str, **facts: object) -> None:
         """Tell whoever asked to be told of `event`; never waits, never fails the run."""
         wanted = self.spec.notify.on
-        if event in wanted or event == STATUS or (event not in MOMENTS and ALERT in wanted):
+        bad = event == "ended" and (facts.get("outcome") != Outcome.SUCCEEDED.value or "doubt" in facts)
+        if (
+            event in wanted
+            or event == STATUS
+            or (event not in MOMENTS and ALERT in wanted)
+            or (bad and FAILED in wanted)
+        ):
             self.notifier.send(event, facts)
 
     @property

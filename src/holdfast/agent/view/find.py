@@ -161,7 +161,7 @@ def _find_path(text: str) -> FoundRun:
             return job
         raise NoSuchRun(
             f"{text} is neither a run's directory (its name is no run id) nor a job of the queue",
-            hint=_point_at_group(text, list_roots()) or "holdfast ls lists the runs, holdfast queue ls the jobs",
+            hint=point_at_group(text, list_roots()) or "holdfast ls lists the runs, holdfast queue ls the jobs",
         )
     try:
         os.lstat(path)
@@ -202,7 +202,7 @@ def _explain_job(name: str) -> NoSuchRun | None:
     return NoSuchRun(f"the run of the job {name} has gone: {found.run_dir}", hint=f"holdfast queue show {name}")
 
 
-def _point_at_group(text: str, roots: Iterable[str]) -> str:
+def point_at_group(text: str, roots: Iterable[str]) -> str:
     """The commands for all jobs of a group, where a group is called so, with or without a slash at the end."""
     from .runs.by_label import is_group  # lazy: for a run that is not found
 
@@ -210,8 +210,8 @@ def _point_at_group(text: str, roots: Iterable[str]) -> str:
     if not is_name(group) or not is_group(group, roots):
         return ""
     return (
-        f"{group} is a group of jobs: holdfast sweep show {group}; their output: holdfast logs {group}/; to stop them "
-        f"all: holdfast queue cancel {group}/ --running"
+        f"{group} is a group of jobs: holdfast sweep show {group}; their runs: holdfast ls {group}/; their output: "
+        f"holdfast logs {group}/; to stop them all: holdfast queue cancel {group}/ --running"
     )
 
 
@@ -281,9 +281,11 @@ def _missing(text: str, roots: list[str], runs: list[tuple[str, str]]) -> FoundR
     names = list(dict.fromkeys(name_of(run_id) for run_id, _ in runs))
     near = find_near(text, names)
     hint = f"did you mean {near}?" if near else "holdfast ls lists the runs; --runs DIR looks elsewhere"
+    if "*" in text:
+        hint = f"here a run is named, and none by a pattern; holdfast ls {text!r} lists those that match"
     if text and read_mark(text) is not None:
         hint = f"the copy that is here is named with its path: ./{text}"
-    hint = _point_at_group(text, roots) or hint
+    hint = point_at_group(text, roots) or hint
     there = [root for root in roots if os.path.isdir(root)] or roots[:1]
     where = "; ".join([", ".join(there), *_list_closed(roots)])
     return NoSuchRun(f"no run answers to {text!r} under {where}", hint=hint)

@@ -85,7 +85,10 @@ def find_path(run_dir: str, path: str) -> str:
     else:
         rest = path
     if path.startswith("/") or ".." in path.split("/"):
-        raise UsageError(f"{path!r} is no path below a run", hint="write it as `holdfast files RUN` lists it")
+        raise UsageError(
+            f"{path!r} is no path below a run",
+            hint=f"write it as `holdfast files {os.path.basename(run_dir)}` lists it",
+        )
     base = os.path.realpath(top)
     try:
         found = os.path.realpath(os.path.join(base, rest.strip("/")), strict=True)
@@ -131,7 +134,8 @@ def send_files(run_dir: str, path: str) -> Iterator[bytes]:
         UsageError, StorageError: as of `find_path`; or it is too much, cannot be read, or shrank while it was read.
     """
     if not path.strip("/"):
-        raise UsageError("which file or directory of the run?", hint="`holdfast files RUN` lists them; RUN/artifacts")
+        hint = f"`holdfast files {os.path.basename(run_dir)}` lists them; RUN/artifacts"
+        raise UsageError("which file or directory of the run?", hint=hint)
     yield from send_path(find_path(run_dir, path), os.path.basename(path.strip("/")))
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
+from holdfast.cli.errors import name_help
 from holdfast.core.job.environment import OWN_VARIABLES
 from holdfast.core.job.redact import holds_secret
 from holdfast.core.job.secret_names import read_uses
@@ -341,9 +342,8 @@ def _summarise(problems: list[Problem], *, from_file: bool) -> HoldfastError:
     text = "\n".join(shown)
     if on_line or not from_file:
         context = click.get_current_context(silent=True)
-        verb = "holdfast run" if context is None else context.command_path
-        hint = f"`{verb} --help` lists the options; write `--` before a command"
-        return UsageError(text, hint=hint, details=details)
+        page = name_help(context, [problem.where for problem in problems])
+        return UsageError(text, hint=f"`{page}` lists the options", details=details)
     return JobFileError(text, hint="nothing was started; docs/job-file.md describes every key", details=details)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from holdfast.cli.errors import JOB_COMMAND
+from holdfast.cli.errors import HELP_ALL, JOB_COMMAND
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note
 from holdfast.model.errors import JobFileError, UsageError
@@ -63,7 +63,6 @@ USUAL = frozenset({"gpus", "wait", "timeout", "name", "env", "limit-memory", "im
 USUAL_TITLE = "Usual options of the job"
 SELDOM = frozenset({"--prove", "--runs", "--run-id", "--no-code", "--slurm", "--env-file"})
 """Options of the verbs themselves that only ``--help-all`` has."""
-HELP_ALL = "--help-all"
 KEPT = ("the command of the run",)
 """Stands for a command that is not known at the desk."""
 _PREFIX = "job_"
@@ -346,6 +345,8 @@ def _to_node(key: Key, value: object) -> Node:
         assert isinstance(value, tuple)
         pairs = (str(item).partition("=") for item in value)
         return Node({name.strip(): Node(text.strip(), where) for name, _, text in pairs}, where)
+    if value == (key.word,):
+        return Node(key.word, where, text=key.word)
     if isinstance(value, tuple):
         return Node([Node(str(item), where, text=str(item)) for item in value], where)
     if isinstance(value, bool):

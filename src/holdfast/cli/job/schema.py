@@ -67,8 +67,8 @@ class Key:
     """One key: `path` as written, `field` in `JobSpec` (dotted), `option` without dashes (empty: none).
 
     `absent` is the word which means "not stated" (``none``, ``auto``) where the field may be None; such a key may also
-    be null. `off` is the word for 0 where that switches something off. `least` is the smallest number allowed, `most`
-    the largest.
+    be null. One whose default is ``none`` takes that word, too. `off` is the word for 0 where that switches something
+    off. `least` is the smallest number allowed, `most` the largest.
     """
 
     path: str
@@ -83,6 +83,11 @@ class Key:
     off: str = ""
     least: float | None = None
     most: float | None = None
+
+    @property
+    def word(self) -> str:
+        """The word that takes the default back; empty: there is none."""
+        return self.absent or ("none" if self.default == "none" else "")
 
     @property
     def group(self) -> str:
@@ -319,8 +324,9 @@ KEYS: tuple[Key, ...] = (
         "Tell how far a run is that runs, each time that this much has passed: 6h, 500 steps, 2 epochs.", "never",
         absent="never"),
     Key("notify.on", Kind.WORDS, "notify.on", "notify-on", _NOTIFY,
-        "Which moments are told; alert is all that needs a person meanwhile, group the last end of a queue's group.",
-        "[alert, ended]", ("waiting", "starting", "running", "stopping", "alert", "ended", "group")),
+        "Which moments are told; alert is all that needs a person meanwhile, ended every end, failed an end without "
+        "success or in doubt, group the last end of a queue's group, none nothing.",
+        "[alert, ended]", ("waiting", "starting", "running", "stopping", "alert", "ended", "failed", "group", "none")),
     Key("slurm", Kind.SBATCH, "slurm", "slurm", _RECORD,
         "Options of sbatch by their long names, over those of the place: partition, time, account. Only places of kind "
         "slurm look at them.", "none"),
@@ -366,7 +372,7 @@ def build_json_schema() -> dict[str, object]:
 
 def _describe(key: Key) -> dict[str, object]:
     form = _form(key)
-    words = [*([key.absent, None] if key.absent else []), *([key.off, False] if key.off else [])]
+    words = [*([key.word] if key.word else []), *([None] if key.absent else []), *([key.off, False] if key.off else [])]
     if words:
         form = {"anyOf": [form, {"enum": words}]}
     if key.default:
@@ -420,7 +426,7 @@ def _form_of_many(key: Key) -> dict[str, object]:
             use = {"type": "string", "pattern": "^[A-Za-z_][A-Za-z0-9_]{0,63}(=file)?$"}
             return {"anyOf": [{"type": "array", "items": use}, use]}
         case Kind.WORDS:
-            return {"type": "array", "items": {"enum": list(key.choices)}}
+            return {"anyOf": [{"type": "array", "items": {"enum": list(key.choices)}}, {"enum": list(key.choices)}]}
         case Kind.COMMAND:
             words = {"type": "array", "items": {"type": ["string", "number"]}, "minItems": 1}
             return {"anyOf": [{"type": "string", "minLength": 1}, words]}

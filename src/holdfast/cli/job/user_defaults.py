@@ -141,6 +141,9 @@ def set_default(key: Key, words: tuple[str, ...]) -> StatedDefault:
         found = values.convert_value(key, node, os.getcwd())
     except values.WrongValueError as error:
         raise UsageError(f"{key.path}: {error}", hint="nothing was changed") from None
+    if key.kind is Kind.WORDS and isinstance(found, tuple):
+        words = found or words
+        value = list(words)
     if key.kind is Kind.COMMAND and isinstance(found, tuple) and found[0] not in words[0]:
         # In the file a relative path would count from there.
         words, value = found, list(found)

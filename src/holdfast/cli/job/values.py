@@ -65,6 +65,7 @@ _ENUMS: dict[str, type[Enum]] = {
     "container.user": container.ContainerUser,
     "container.entrypoint": container.EntryPoint,
 }
+_LIST_MARKS = compile_later(r"[\[\],]")
 _VARIABLE = compile_later(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -83,9 +84,9 @@ def convert_value(key: Key, node: Node, base: Base) -> object:
     Raises:
         WrongValueError: it is something else than the key takes.
     """
-    if node.value is None or (key.absent and node.value == key.absent):
-        if key.absent:
-            return UNSTATED
+    if (key.word and node.value == key.word) or (key.absent and node.value is None):
+        return UNSTATED
+    if node.value is None:
         raise WrongValueError("has no value; remove the key to take its default")
     if key.off and (node.value == key.off or node.value is False):
         # YAML takes a bare `off` for a truth value.
@@ -234,10 +235,18 @@ def _read_patterns(key: Key, node: Node, base: Base) -> tuple[str, ...]:
 
 def _read_words(key: Key, node: Node, base: Base) -> tuple[str, ...]:
     del base
+    found: list[str] = []
     for text, where in _texts(key, node):
-        if text not in key.choices:
-            raise WrongValueError(_not_one_of(text, key.choices), where)
-    return tuple(text for text, _ in _texts(key, node))
+        # As on a command line, and as `config ls` prints a list.
+        words = _LIST_MARKS.sub(" ", text).split()
+        for word in words or [text]:
+            if word not in key.choices:
+                moments = tuple(choice for choice in key.choices if choice != "none")
+                raise WrongValueError(_not_one_of(word, key.choices, near_to=moments), where)
+        found += words
+    if "none" in found and len(found) > 1:
+        raise WrongValueError("none stands alone: nothing is told then")
+    return () if found == ["none"] else tuple(found)
 
 
 def _read_secrets(key: Key, node: Node, base: Base) -> tuple[str, ...]:
@@ -329,8 +338,8 @@ def _read_choice(key: Key, node: Node, base: Base) -> Enum:
     return _ENUMS[key.path](text)
 
 
-def _not_one_of(text: str, choices: tuple[str, ...]) -> str:
-    near = find_near(text, choices)
+def _not_one_of(text: str, choices: tuple[str, ...], near_to: tuple[str, ...] = ()) -> str:
+    near = find_near(text, near_to or choices)
     end = f"; did you mean {near}?" if near else ""
     return f"{text[:60]!r} is not one of {', '.join(choices)}{end}"
 

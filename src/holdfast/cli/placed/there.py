@@ -139,7 +139,7 @@ def tell_of_queues(text: str, queues: Sequence[str]) -> None:
 
 
 def _find_removed(place: Place, line: Line) -> list[str]:
-    """The ids of runs that a command is about to remove, as far as this desk knows them; without a name, any ended.
+    """The ids of runs that a command is about to remove, as far as this desk knows them; by no name, any ended.
 
     Those that are there now: what is gone already was not removed, but its disk may not be mounted. A whole id is meant
     in any case.
@@ -147,7 +147,8 @@ def _find_removed(place: Place, line: Line) -> list[str]:
     if line.name != "rm" or line.has("--dry-run"):
         return []
     texts = [line.text(given) for given in line.given if given.side is Side.RUN]
-    if texts:
+    # Which runs a pattern means is for the place to say.
+    if texts and not any("*" in text for text in texts):
         ids = [known.run_id for text in texts for known in registry.find(text) if known.place == place.name]
     else:
         ids = [seen.run_id for seen in registry.read_sightings(place.name) if seen.ended and seen.condition != ABSENT]

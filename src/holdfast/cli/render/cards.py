@@ -9,6 +9,7 @@ from holdfast.core.cards.holder_words import NEEDS_ADVICE, advise_on_process, de
 from holdfast.core.cards.packing import describe_sharer
 from holdfast.core.moments import at_zone
 from holdfast.model.finding import Finding, Level
+from holdfast.model.lease import name_labels
 from holdfast.model.units import format_bytes, format_count, format_duration
 
 from . import clean, fits, note, pairs, table
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 SPARED = ("since", "use", "name")
 """Left out in this order where a terminal is too narrow: `holdfast show RUN` and ``--json`` have them."""
 SIMULATED = "SIMULATED cards (HOLDFAST_SIMULATED_GPUS): no hardware behind them"
+SHORT = " (simulated)"
 BAR_JOBS = 24
 MOST_NAMED = 20
 RESERVED = "reserved by "
@@ -42,19 +44,19 @@ def print_cards(box: CardList) -> None:
     if len(box.warnings) > MOST_WARNINGS:
         note(f"{len(box.warnings) - MOST_WARNINGS} more like these; --json lists them all")
     if not box.cards:
-        words = "no cards" if box.complete else "whether there are cards could not be read"
-        print(f"{words}: {box.reason or 'none were found'}")
-        return
-    if not box.complete:
+        print(clean(describe_none(box.reason, complete=box.complete)))
+    elif not box.complete:
         note(f"this reading is incomplete: {box.reason}")
     if box.unread:
         note(box.unread)
-    _print_table(box)
+    if box.cards:
+        _print_table(box)
     for place in () if box.unread else box.cards:
         details = _details(place)
         if details:
             print(f"card {_title(place)}:")
             pairs(details, indent=2)
+    _print_unlisted(box)
     _print_reserved(box)
     for position, ticket in enumerate(box.waiting[:MOST_WAITING], start=1):
         wanted = f"{ticket.count} of {format_count(len(ticket.candidates), 'card')}"
@@ -63,13 +65,31 @@ def print_cards(box: CardList) -> None:
         note(f"{len(box.waiting) - MOST_WAITING} more wait; --json lists them all")
 
 
+def describe_none(reason: str | None, *, complete: bool) -> str:
+    """Why no card is shown: there is none, or it could not be read whether there are any."""
+    words = "no cards" if complete else "whether there are cards could not be read"
+    return f"{words}: {reason or 'none were found'}"
+
+
+def _print_unlisted(box: CardList) -> None:
+    """The leases on cards that were not read; the table has no row for them."""
+    listed = {place.uuid for place in box.cards}
+    for lease in box.unlisted[:MOST_WAITING]:
+        hidden = [device for device in lease.devices if device.uuid not in listed]
+        cards = name_labels([f"card {device.index}" for device in hidden])
+        kind = f"{'simulated, ' if lease.simulated else ''}not seen here"
+        print(clean(f"{cards} ({kind}): held by {lease.user}, run {lease.run_id}, since {lease.since[:19]}Z"))
+    if len(box.unlisted) > MOST_WAITING:
+        note(f"{len(box.unlisted) - MOST_WAITING} more leases on cards that are not seen here; --json lists them all")
+
+
 def _print_reserved(box: CardList) -> None:
     """What is reserved and stands in nobody's way yet: later, or one's own."""
     told = " ".join(busy.holder for place in box.cards for busy in place.busy)
     indexes = {place.uuid: place.index for place in box.cards}
     shown = [item for item in box.reservations if item.id not in told]
     for item in shown[:MOST_WAITING]:
-        cards = ", ".join(str(indexes.get(card, card)) for card in item.cards)
+        cards = ", ".join(str(indexes.get(card, card)) for card in item.cards) + (SHORT if item.simulated else "")
         span = f"from {format_time(item.begin_s)} to {format_time(item.end_s)}"
         reason = f": {item.reason}" if item.reason else ""
         print(clean(f"reserved: card {cards} for {item.user} {span} ({item.id}){reason}"))
@@ -92,7 +112,7 @@ def _print_table(box: CardList) -> None:
 
 
 def _title(place: CardLine) -> str:
-    mark = " (simulated)" if place.simulated else ""
+    mark = SHORT if place.simulated else ""
     return f"{place.index}{f' slice {place.uuid}' if place.slice else ''}{mark}"
 
 
@@ -101,7 +121,7 @@ def _line(place: CardLine, *, unread: bool) -> tuple[object, ...]:
     memory = "unknown" if used is None or total is None else f"{format_bytes(used)} / {format_bytes(total)}"
     utilisation = place.card.utilisation_pct
     lease = place.lease
-    mark = " (simulated)" if place.simulated else ""
+    mark = SHORT if place.simulated else ""
     return (
         f"{place.index}{'/' + place.uuid if place.slice else ''}",
         place.name + (mark if "simulated" not in place.name.lower() else ""),
@@ -180,7 +200,7 @@ def print_idle(found: IdleCards, least: str) -> None:
     if found.unread:
         note(f"how busy they are could not be read of card {', '.join(map(str, found.unread))}")
     if not found.cards:
-        print(f"no cards: {found.reason or 'none were found'}")
+        print(clean(describe_none(found.reason, complete=found.complete)))
     elif not found.idle:
         print(f"no card is held at rest for {least} or more, as far as it could be read")
     for hoard in found.idle:
@@ -197,7 +217,7 @@ def _describe_hoard(hoard: IdleCard) -> str:
     else:
         lost = "" if hoard.held_s is None else f": {hoard.held_s / 3600:.1f} GPU-hours at most"
         idle = f"idle now, before that not known{lost}"
-    mark = " (simulated)" if hoard.simulated else ""
+    mark = SHORT if hoard.simulated else ""
     return f"{hoard.user}, {what}{mark}, held {held}{memory}; {idle}"
 
 
@@ -213,6 +233,9 @@ def _print_hours(found: UsageReport) -> None:
     if not totals:
         print("nobody has leased a card in that time")
         return
+    simulated = sum(total.simulated_hours for total in totals)
+    if simulated > 0 or found.simulated:
+        print(f"SIMULATED cards: {simulated:.2f} of these GPU-hours have no hardware behind them")
     most = max(total.hours for total in totals)
     rows = [
         (
@@ -227,7 +250,8 @@ def _print_hours(found: UsageReport) -> None:
     ]
     table(["from", "user", "GPU-hours", "", "leases", "cards now"], rows, right=(2, 4, 5))
     for card, part in list(found.cards.items())[:MOST_CARDS]:
-        print(clean(f"{card}: leased {100 * part:.0f} % of the time"))
+        mark = SHORT if card in found.simulated else ""
+        print(clean(f"{card}{mark}: leased {100 * part:.0f} % of the time"))
     if len(found.cards) > MOST_CARDS:
         note(f"{len(found.cards) - MOST_CARDS} more names of cards stand in the ledgers; --json lists them")
     if found.guessed:
@@ -251,7 +275,7 @@ def print_reservations(found: Reservations, indexes: Mapping[str, int]) -> None:
                 item.user,
                 format_time(item.begin_s),
                 format_time(item.end_s),
-                ", ".join(str(indexes.get(card, card)) for card in item.cards),
+                ", ".join(str(indexes.get(card, card)) for card in item.cards) + (SHORT if item.simulated else ""),
                 item.reason or None,
             )
             for item in found.reservations

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.desk.runs.pending import REFUSED
-from holdfast.host.clock import find_age
 from holdfast.model.sighting import Reach
 from holdfast.model.units import format_count, format_duration
 
 from . import note
-from .runs import describe_begin, describe_state, describe_step, print_columns
+from .runs import describe_age, describe_begin, describe_state, describe_step, print_columns
 
 if TYPE_CHECKING:
     from holdfast.agent.view.runs.listing import RunFilter
@@ -78,17 +77,6 @@ def find_empty(rows: Sequence[dict[str, str | None]]) -> list[str]:
     """Columns to leave out: the place where all is here, the age where all was seen now, the time left of none."""
     here = len({row["place"] for row in rows} | {"local"}) == 1
     return [*(["place"] if here else []), *(name for name in ("left", "seen") if not any(row[name] for row in rows))]
-
-
-def describe_age(at: str | None, now_s: float) -> str:
-    """``now``, ``40 s ago``, ``12 min ago``, ``3 h ago``, ``5 d ago``; empty when it is not known."""
-    age_s = find_age(at, now_s)
-    if age_s is None:
-        return ""
-    for unit_s, most_s, unit in ((1, 60, "s"), (60, 3600, "min"), (3600, 48 * 3600, "h"), (86400, float("inf"), "d")):
-        if age_s < most_s:
-            return f"{int(age_s / unit_s)} {unit} ago" if age_s >= 1 else "now"
-    return ""
 
 
 def _describe(run: PlacedRun, now_s: float) -> dict[str, str | None]:

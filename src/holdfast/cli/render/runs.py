@@ -9,13 +9,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from holdfast.core.moments import format_moment
-from holdfast.host.clock import find_begin
+from holdfast.host.clock import find_age, find_begin
 from holdfast.model.units import format_count, format_duration
 
 from . import is_terminal, note, table, terminal_width
 from .layout import measure
 
 if TYPE_CHECKING:
+    from holdfast.agent.control.remove import RemovableRun
     from holdfast.agent.view.runs.listing import LiveUsers, RunFilter, RunLine, RunList
     from holdfast.desk.runs.listing import PlacedRun
 
@@ -78,6 +79,11 @@ def describe_step(step: int | None, planned: int | None) -> str | None:
     return f"{step} ({100 * step // planned} %)" if planned and 0 <= step <= planned else str(step)
 
 
+def describe_condition(row: RunLine | PlacedRun | RemovableRun) -> str:
+    """How a run stands or ended, with the class of its failure: ``failed: bug``."""
+    return f"{row.condition}: {row.failure}" if row.failure not in ("", row.condition) else row.condition
+
+
 def _describe(row: RunLine, now: float) -> dict[str, str | None]:
     return {
         "user": row.user,
@@ -97,13 +103,24 @@ def describe_state(row: RunLine | PlacedRun) -> str:
     """Its condition, with the class of a failure, or for how long a running job has done no step."""
     if row.standstill_s is not None:
         return f"{row.condition}: no step for {format_duration(row.standstill_s)}"
-    return f"{row.condition}: {row.failure}" if row.failure not in ("", row.condition) else row.condition
+    return describe_condition(row)
 
 
 def describe_begin(row: RunLine | PlacedRun, now: float) -> str | None:
     """When a run's newest attempt began, by the clock of who reads it; of one that has not begun when it was made."""
     begin_s = find_begin(row.run_id, row.started_at, row.created_at)
     return None if begin_s is None else format_moment(begin_s, now)
+
+
+def describe_age(at: str | None, now_s: float) -> str:
+    """``now``, ``40 s ago``, ``12 min ago``, ``3 h ago``, ``5 d ago``; empty when it is not known."""
+    age_s = find_age(at, now_s)
+    if age_s is None:
+        return ""
+    for unit_s, most_s, unit in ((1, 60, "s"), (60, 3600, "min"), (3600, 48 * 3600, "h"), (86400, float("inf"), "d")):
+        if age_s < most_s:
+            return f"{int(age_s / unit_s)} {unit} ago" if age_s >= 1 else "now"
+    return ""
 
 
 def _elapsed(row: RunLine, now: float) -> str | None:

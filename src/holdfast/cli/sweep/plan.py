@@ -217,7 +217,7 @@ def _make_absolute(nodes: Mapping[str, Node], here: str, *, elsewhere: bool) -> 
         if isinstance(node.value, list):
             return replace(node, value=[resolve(item) for item in node.value])
         text, kind = str(node.value), BY_PATH[path].kind
-        if text == BY_PATH[path].absent or (kind is Kind.IMAGE and not looks_like_file(text)):
+        if text == BY_PATH[path].word or (kind is Kind.IMAGE and not looks_like_file(text)):
             return node
         if kind is Kind.BINDS:
             found = text if elsewhere else _make_bind_absolute(text, here)

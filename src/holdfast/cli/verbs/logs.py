@@ -14,11 +14,10 @@ from holdfast.agent.view.live.lines import FilteredLog, LogFile, follow_all, lab
 from holdfast.agent.view.live.logs import Logs, choose_attempts, find_lost, find_missing, open_log, read_logs, stream
 from holdfast.agent.view.live.logs import follow as follow_log
 from holdfast.agent.view.nodes import name_output, read_nodes
-from holdfast.agent.view.runs.roots import list_roots
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.errors import EXIT_BROKEN_PIPE
 from holdfast.cli.job_output import JobOutput
-from holdfast.cli.named_run import find_ending, find_readable
+from holdfast.cli.named_run import find_ending, find_group, find_readable, means_group
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note, print_record
 from holdfast.desk.caller import CALLER
@@ -32,7 +31,6 @@ from . import SUMMARIES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.agent.queue.view.group_runs import GroupRuns
     from holdfast.desk.route.frames import Position
 
     Chosen = Sequence[tuple[str, Sequence[int]]]
@@ -85,7 +83,8 @@ def command(  # noqa: PLR0913 - one for each option
 
     The job's bytes are printed as they are. Where the middle was cut because the output is capped, a line in it says
     how much went; what the disk refused is said behind it, on standard error. With --json at most the last 16 MiB and
-    200,000 lines, and how many bytes before them were left out.
+    200,000 lines, and how many bytes before them were left out. Exit code 0 also where no line matches --grep, which
+    is said on standard error.
     """
     if supervisor and events:
         raise UsageError("--supervisor and --events exclude each other", hint="choose one")
@@ -97,7 +96,7 @@ def command(  # noqa: PLR0913 - one for each option
     if follow and CALLER.place is None:
         # A reader leaves nothing half done: it may end at any instant, whatever the main thread waits for then.
         watch_reader(1, partial(os._exit, EXIT_BROKEN_PIPE))
-    groups = [name for name in names if _means_group(name)]
+    groups = [name for name in names if means_group(name)]
     run_dirs = _find_runs(names, runs, follow=follow)
     pattern = None if grep is None else _read_pattern(grep)
     chosen = [(run_dir, choose_attempts(run_dir, attempt)) for run_dir in run_dirs]
@@ -142,29 +141,18 @@ def _tell_lost(run_dir: str, attempt: int, name: str) -> None:
         note(f"attempt {attempt} of {run_id}: {lost.describe()}; holdfast show {run_id}")
 
 
-def _means_group(name: str) -> bool:
-    """Whether it is ``GROUP/``."""
-    return name.endswith("/") and name.count("/") == 1
-
-
 def _find_runs(names: Sequence[str], runs: str | None, *, follow: bool) -> list[str]:
     """The directories of the runs that are meant, each once."""
     found: list[str] = []
     for name in names:
-        if _means_group(name):
-            group = _look_at_group(name, runs)
+        if means_group(name):
+            group = find_group(name, runs)
             if not (group.run_dirs or (follow and group.open)):
                 raise NoSuchRun(f"no job of {name} has a run", hint=f"holdfast queue ls {name.rstrip('/')}")
             found += group.run_dirs
         else:
             found.append((find_ending if follow else find_readable)(name, runs).run_dir)
     return list(dict.fromkeys(found))
-
-
-def _look_at_group(name: str, runs: str | None) -> GroupRuns:
-    from holdfast.agent.queue.view.group_runs import find_group_runs  # lazy: the queue, which a run does not need
-
-    return find_group_runs(name, list_roots(runs))
 
 
 def _read_pattern(text: str) -> re.Pattern[bytes]:
@@ -200,6 +188,7 @@ class _Lines:
         self._name, self._pattern, self._lines, self._named = name, pattern, lines, named
         self._logs: list[FilteredLog] = []
         self._stuck = ""
+        self._written = False
 
     def print(self, chosen: Chosen) -> None:
         """Print what is there."""
@@ -208,7 +197,7 @@ class _Lines:
             for log in self._logs:
                 for line in read_all(log, self._lines):
                     self._write(line)
-            self._tell_lost()
+            self._tell_end()
         finally:
             self._close()
 
@@ -222,12 +211,12 @@ class _Lines:
                 note(f"{view.run_id} {view.condition}: {view.note}")
             if self._stuck:
                 note(f"nothing more comes by itself: {self._stuck}")
-            self._tell_lost()
+            self._tell_end()
         finally:
             self._close()
 
     def _find_more(self, groups: Sequence[str], runs: str | None) -> tuple[Sequence[FilteredLog], bool]:
-        found = [_look_at_group(group, runs) for group in groups]
+        found = [find_group(group, runs) for group in groups]
         run_dirs = [run_dir for group in found for run_dir in group.run_dirs]
         logs = self._open([(run_dir, choose_attempts(run_dir, None)[-1]) for run_dir in run_dirs])
         known = {log.file.path for log in self._logs}
@@ -244,8 +233,15 @@ class _Lines:
 
     def _write(self, line: bytes) -> None:
         write_fully(sys.stdout.buffer, line)
+        self._written = True
 
-    def _tell_lost(self) -> None:
+    def _tell_end(self) -> None:
+        if self._pattern is not None and not self._written and self._lines != 0:
+            text = os.fsdecode(self._pattern.pattern)
+            note(
+                f"no line matches {text!r}"
+                + ("" if "(?i" in text else "; (?i) before it takes upper and lower case alike")
+            )
         for log in self._logs:
             _tell_lost(log.file.run_dir, log.file.attempt, self._name)
 

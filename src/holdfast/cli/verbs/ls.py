@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.agent.view.find import point_at_group
 from holdfast.agent.view.runs.listing import RunFilter, find_runs_using, read_runs
-from holdfast.agent.view.runs.roots import choose_root
+from holdfast.agent.view.runs.roots import choose_root, list_roots
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.lazy_group import complete_places
+from holdfast.cli.named_run import find_group, means_group
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.runs import print_runs, print_users
 from holdfast.core.moments import parse_past
 from holdfast.desk.caller import CALLER
 from holdfast.desk.runs.presence import has_places
-from holdfast.model.errors import UsageError
+from holdfast.model.errors import NoSuchRun, UsageError
 from holdfast.model.place import LOCAL
 
 from . import SUMMARIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 DEFAULT_LIMIT = 30
 EPILOG = """\b
@@ -35,7 +42,8 @@ holdfast ls 'lr-*'                      the runs whose name begins with lr-"""
     "-n", "--limit", default=DEFAULT_LIMIT, show_default=True, type=click.IntRange(min=1), metavar="N", help="How many."
 )
 @click.option("-s", "--state", "states", multiple=True, metavar="STATE", help="Only these: running, failed, live, ...")
-@click.option("--since", metavar="TIME", help="Only runs that began since then: 7d, 12h, 22:00, or a date: 2026-11-01.")
+@click.option("--since", metavar="TIME", help="Only runs that began since then: 7d, 12h, 22:00, today, 2026-11-01.")
+@click.option("--until", metavar="TIME", help="Only runs that began before then.")
 @click.option(
     "--using", metavar="PATH", type=PATH, help="Only live runs that execute files below PATH; exit 75 if any."
 )
@@ -51,6 +59,7 @@ def command(  # noqa: PLR0913 - one for each option
     limit: int,
     states: tuple[str, ...],
     since: str | None,
+    until: str | None,
     using: str | None,
     runs: str | None,
     on: str | None,
@@ -65,8 +74,9 @@ def command(  # noqa: PLR0913 - one for each option
     option several times for several. LEFT is how long a run still takes, by the steps that it reports, and START when
     its newest attempt began.
 
-    A NAME is that of runs, an id or the beginning of one, or a pattern of names (`'lr-*'`). What NAME, --state and
-    --since say must be true together, also of live runs. Exit code 66 where no run is called NAME.
+    A NAME is that of runs, an id or the beginning of one, a pattern of names (`'lr-*'`) or, from its year on, of ids
+    (`'20261120-10*'`), or GROUP/ for the runs of a group or sweep. What NAME, --state, --since and --until say must be
+    true together, also of live runs. Exit code 66 where no run is called NAME.
 
     On a desk these are the runs of this machine and of all places. Asked are the places with runs that had not ended,
     with --all every one; the others are shown as they were seen last, with the age of that. A place that does not
@@ -80,17 +90,21 @@ def command(  # noqa: PLR0913 - one for each option
     """
     if all_users and (on not in (None, LOCAL) or runs is not None or using is not None):
         raise UsageError("--all-users is about all runs of this machine", hint="leave --on, --runs and --using out")
-    if using is not None and (names or since is not None):
-        raise UsageError("--using is about all live runs", hint="leave NAME and --since out")
-    since_s = None if since is None else parse_past(since, time.time())
-    chosen = RunFilter(states, names, since_s, since or "")
+    if using is not None and (names or since is not None or until is not None):
+        raise UsageError("--using is about all live runs", hint="leave NAME, --since and --until out")
+    now_s = time.time()
+    since_s = None if since is None else parse_past(since, now_s)
+    until_s = None if until is None else parse_past(until, now_s, option="--until")
+    meant = _find_grouped(names, runs, on)
+    chosen = RunFilter(states, meant, since_s, since or "", until_s, until or "", names)
     only_here = all_users or here or CALLER.place is not None or using is not None or runs is not None
     if on not in (None, LOCAL) and here:
         raise UsageError(f"--on {on} and --here contradict each other", hint="leave one out")
     if not only_here and on != LOCAL and (on is not None or has_places()):
         from holdfast.cli.placed.ls import list_placed  # lazy: who has no places does not pay for them
 
-        return list_placed(on, everything=everything, limit=limit, chosen=chosen, as_json=as_json)
+        with _pointing_at_groups(chosen, runs):
+            return list_placed(on, everything=everything, limit=limit, chosen=chosen, as_json=as_json)
     if using is not None:
         users = find_runs_using(using, runs, choose_root(None), states)
         if users.notice:
@@ -103,10 +117,42 @@ def command(  # noqa: PLR0913 - one for each option
 
         found = read_all_accounts(chosen, most)
     else:
-        found = read_runs(runs, choose_root(None), chosen, most)
+        with _pointing_at_groups(chosen, runs):
+            found = read_runs(runs, choose_root(None), chosen, most)
     if found.notice:
         note(found.notice)
     if runs is not None and not os.path.isdir(os.path.expanduser(runs)):
         note(f"there is no directory {runs}")
     print_record(found) if as_json else print_runs(found, chosen)
     return 0
+
+
+@contextmanager
+def _pointing_at_groups(chosen: RunFilter, runs: str | None) -> Iterator[None]:
+    """Say of a name that no run has, and a group of jobs, what is to be typed for that."""
+    try:
+        yield
+    except NoSuchRun as error:
+        groups = (point_at_group(name, list_roots(runs)) for name in chosen.names if repr(name) in str(error))
+        raise NoSuchRun(str(error), hint=next(filter(None, groups), error.hint)) from error
+
+
+def _find_grouped(names: Sequence[str], runs: str | None, on: str | None) -> tuple[str, ...]:
+    """The names, with the ids of its runs for each ``GROUP/``.
+
+    Raises:
+        NoSuchRun: there is no such group, or it has no run.
+    """
+    found: list[str] = []
+    for name in names:
+        if not means_group(name):
+            found.append(name)
+            continue
+        if on not in (None, LOCAL):
+            hint = f"leave --on out for those of groups here; those of groups there: holdfast queue ls --on {on}"
+            raise UsageError(f"{name} is a group of this machine's, and the list is one of {on}", hint=hint)
+        run_dirs = [path for path in find_group(name, runs).run_dirs if os.path.isdir(path)]
+        if not run_dirs:
+            raise NoSuchRun(f"no job of {name} has a run", hint=f"holdfast queue ls {name.rstrip('/')}")
+        found += map(os.path.basename, run_dirs)
+    return tuple(found)

@@ -53,7 +53,8 @@ def command(
 ) -> int:
     """Show what RUN logged (`metrics.jsonl` of its attempts) and how far it is (its heartbeat), live or ended.
 
-    Each NAME is one of the values. A step that was done again after a restart counts once, as it was done last.
+    Each NAME is one of the values. A step that was done again after a restart counts once, as it was done last. STEP
+    is the step in which the last value was logged, and the first step is 0: after `progress step 120 of 120` it is 119.
 
     Further runs are compared with the first: the same value of each, with all curves over the same steps. A word that
     RUN logged is a NAME; of a run that is called so, too, say the id.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 
 from holdfast.agent.control import remove
@@ -11,6 +13,7 @@ from holdfast.cli.consent import confirm, is_of_others
 from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import clean, note, print_record, table
+from holdfast.cli.render.runs import describe_age, describe_condition
 from holdfast.model.errors import UsageError
 from holdfast.model.units import format_bytes, format_count
 
@@ -25,9 +28,9 @@ from . import SUMMARIES
     "states",
     multiple=True,
     metavar="STATE",
-    help="All ended runs of this state or class: failed, refused; may be repeated.",
+    help="Ended runs of this state or class: failed, refused; may be repeated.",
 )
-@click.option("--older", metavar="AGE", help="All ended runs whose end is at least so long ago: 7d.")
+@click.option("--older", metavar="AGE", help="Ended runs whose end is at least so long ago: 7d.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask. Needed without a terminal.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 @click.option("--runs", metavar="DIR", type=PATH, help="Look only under this directory of runs.")
@@ -48,27 +51,37 @@ def command(
     root, other accounts' runs. Links inside a run are removed, never followed. A run in which something is mounted is
     refused, a bind mount of the same disk too.
 
-    With --state or --older instead of names it is every run that `holdfast ls --all` shows so; with both, those of
-    which both is true. `--dry-run` shows them.
+    With --state or --older it is every ended run that `holdfast ls --all` shows so; with several of RUN, --state and
+    --older those of which all are true. A RUN may be a pattern of names, as for `ls` (`'lr-*'`): then it is the ended
+    ones that match. `--dry-run` shows them.
     """
     if states or older is not None:
-        if names:
-            hint = "leave one out; `holdfast ls --all --state STATE` lists those of a state"
-            raise UsageError("runs by name and by --state or --older do not go together", hint=hint)
         if older is not None and older.strip().isdigit():
             # Elsewhere a bare number is seconds; here that would be nearly everything.
             raise UsageError(f"--older {older.strip()}: of what", hint="write it like 36h or 7d; seconds are 90s")
         older_s = parse_duration_option(older, "--older")
-        names = tuple(remove.find_ended(states, older_s, runs))
-        if not names:
-            note("no ended run matches; nothing was removed")
+        names = tuple(remove.find_ended(names, states, older_s, runs))
     elif not names:
         raise UsageError("no run to remove", hint="name some, or say --state STATE or --older AGE, like 30d")
+    elif patterns := [name for name in names if "*" in name]:
+        names = (*(name for name in names if "*" not in name), *remove.find_ended(patterns, (), None, runs))
+    if not names:
+        note("no ended run matches; nothing was removed")
     examined = remove.examine_all(names, runs, dry_run=dry_run)
     found = examined.describe(removed=False)
     if not as_json and found.runs:
-        rows = [(c.run_id, c.condition, c.files, format_bytes(c.size_bytes)) for c in found.runs]
-        table(("run", "state", "files", "size"), rows, right=(2, 3))
+        now_s = time.time()
+        rows = [
+            (
+                run.run_id,
+                describe_condition(run),
+                describe_age(run.ended_at, now_s) or None,
+                run.files,
+                format_bytes(run.size_bytes),
+            )
+            for run in found.runs
+        ]
+        table(("run", "state", "ended", "files", "size"), rows, right=(3, 4))
     if not dry_run and names:
         remove.require_passed(examined)
         confirm(_word_question(found), yes=yes, as_json=as_json, refusal="nothing was removed", plan=found)
@@ -81,11 +94,14 @@ def command(
 
 
 def _print(found: Removal) -> None:
+    for text in found.refused:
+        note(text)
+    if found.refused:
+        note("nothing would be removed" + (": one refusal leaves all" if found.runs else ""))
+        return
     size = format_bytes(sum(candidate.size_bytes for candidate in found.runs))
     count = format_count(len(found.runs), "run")
     note(f"{'removed' if found.removed else 'would remove'} {count}, {size}")
-    for text in found.refused:
-        note(text)
 
 
 def _word_question(found: Removal) -> str:

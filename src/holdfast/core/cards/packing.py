@@ -32,6 +32,8 @@ USE_RECHECK_S = 2.0
 """When real use, not a reservation, is in the way: it changes without an event that could be waited for."""
 ENDING_RECHECK_S = 2.0
 """What is left of a run that is over goes without an event, too."""
+NEEDS_CARDS = "run it where there are cards (--on PLACE), or without any (--gpus 0, in a job file gpus: 0)"
+"""What to do where `find_impossible` says that the box has none."""
 _WHOLE_CARD = "all the rest"
 
 

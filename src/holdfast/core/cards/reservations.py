@@ -27,7 +27,7 @@ MOST_CARDS = 64
 
 @record
 class Reservation:
-    """Who keeps which cards, from when to when. Epoch seconds; `cards` are UUIDs of whole cards.
+    """Who keeps which cards, from when to when. Epoch seconds; `cards` are UUIDs of whole cards, or `simulated` ones.
 
     `boot_id` and `made_boot_s` (seconds since that boot) say when it was made on a clock that nobody can set: on the
     same boot it is over after its time has passed, also where the wall clock was set back.
@@ -43,6 +43,7 @@ class Reservation:
     boot_id: str = ""
     made_boot_s: float = 0.0
     reason: str = ""
+    simulated: bool = False
 
 
 def is_over(found: Reservation, now_s: float, boot_id: str, boot_s: float) -> bool:

@@ -36,7 +36,10 @@ class LeaseUse:
 
 @record
 class AccountUsage:
-    """What one account had in one span: GPU-hours, how many leases, and how many cards it holds now."""
+    """What one account had in one span: GPU-hours, how many leases, and how many cards it holds now.
+
+    `simulated_hours` are those of them on simulated cards.
+    """
 
     uid: int
     user: str
@@ -44,6 +47,7 @@ class AccountUsage:
     hours: float
     leases: int
     cards_now: int = 0
+    simulated_hours: float = 0.0
 
 
 def merge_uses(uses: Iterable[LeaseUse]) -> tuple[LeaseUse, ...]:
@@ -73,6 +77,7 @@ def hours_within(use: LeaseUse, begin_s: float, end_s: float) -> float:
 def sum_by_account(uses: Iterable[LeaseUse], begin_s: float, end_s: float) -> tuple[AccountUsage, ...]:
     """Each account's GPU-hours in a span, most first."""
     hours: dict[int, float] = {}
+    simulated: dict[int, float] = {}
     leases: dict[int, int] = {}
     now: dict[int, set[str]] = {}
     names: dict[int, str] = {}
@@ -82,9 +87,12 @@ def sum_by_account(uses: Iterable[LeaseUse], begin_s: float, end_s: float) -> tu
             continue
         names[use.uid] = use.user
         hours[use.uid] = hours.get(use.uid, 0.0) + part
+        simulated[use.uid] = simulated.get(use.uid, 0.0) + (part if use.simulated else 0.0)
         leases[use.uid] = leases.get(use.uid, 0) + 1
         now.setdefault(use.uid, set()).update(use.cards if use.live else ())
-    totals = [AccountUsage(uid, names[uid], begin_s, hours[uid], leases[uid], len(now[uid])) for uid in names]
+    totals = [
+        AccountUsage(uid, names[uid], begin_s, hours[uid], leases[uid], len(now[uid]), simulated[uid]) for uid in names
+    ]
     return tuple(sorted(totals, key=lambda total: (-total.hours, total.user)))
 
 

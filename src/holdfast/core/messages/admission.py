@@ -27,10 +27,14 @@ class SentMessages:
 
 @record
 class Admission:
-    """Whether a message goes out; `words` say why not, or what goes out with it; empty when there is nothing to say."""
+    """Whether a message goes out; `words` say why not, or what goes out with it; empty when there is nothing to say.
+
+    `suppressed` is how many were left out before it, which it says.
+    """
 
     send: bool
     words: str = ""
+    suppressed: int = 0
 
 
 def admit(before: SentMessages, key: str, now: float, *, urgent: bool = False) -> tuple[SentMessages, Admission]:
@@ -47,4 +51,11 @@ def admit(before: SentMessages, key: str, now: float, *, urgent: bool = False) -
     if len(recent) + 1 == most:
         limit = f"this is message {most} of this hour from here; more are left out until it is over: holdfast ls"
         words = "; ".join(filter(None, (words, limit)))
-    return SentMessages((*recent, (now, key)), 0), Admission(send=True, words=words)
+    return SentMessages((*recent, (now, key)), 0), Admission(send=True, words=words, suppressed=before.suppressed)
+
+
+def withdraw(before: SentMessages, key: str, admission: Admission) -> SentMessages:
+    """What was sent, without the message of this key that nobody has taken, and what it said was left out before it."""
+    places = [place for place, (_, known) in enumerate(before.sent) if known == key]
+    sent = tuple(item for place, item in enumerate(before.sent) if place not in places[-1:])
+    return SentMessages(sent, before.suppressed + admission.suppressed)

@@ -209,7 +209,7 @@ _ROWS: dict[str, Callable[[], Verb]] = {
         MERGED,
         "names:box...",
         flags="-a --all --all-users --here --json",
-        options="-n --limit -s --state --since --using --runs",
+        options="-n --limit -s --state --since --until --using --runs",
     ),
     "show": lambda: _verb(
         ROUTED, "run:run", flags="--diff --env --events --json", options="--against --attempt --runs"

@@ -2,8 +2,8 @@
 
 Owns the translation of what the driver said into `model.gpu` and the hard faults of a card. A driver value that
 cannot be true (more memory used than there is, 300 % busy) is dropped and becomes a fault: a card that lies is not
-leased. A box without NVML is normal (source none, with the reason); a box whose driver does not answer is an incomplete
-reading, which proves the absence of nothing.
+leased. A box without NVML and without a card's device file is normal (source none, with the reason); a box whose driver
+does not answer is an incomplete reading, which proves the absence of nothing.
 
 It must not know who leases what, nor which card is fit for a job (`core.cards.choose`).
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.model.gpu import (
@@ -40,7 +40,9 @@ NO_DRIVER_CODES = {
     12: "the NVIDIA management library (libnvidia-ml.so.1) is not installed",
     9: "the NVIDIA driver is not loaded",
 }
-"""Codes of nvmlInit that mean "no GPU here" and no fault. Source: nvml.h, LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED."""
+"""Codes of nvmlInit that mean "no GPU here" and no fault, where no card has a device file.
+
+Source: nvml.h, LIBRARY_NOT_FOUND, DRIVER_NOT_LOADED."""
 GPU_IS_LOST, RESET_REQUIRED = 15, 16
 CONFIRM_S = 0.05
 """Least time left with which a ghost is confirmed by a second reading."""
@@ -132,7 +134,15 @@ def _read_nvml(probe: Probe, deadline_s: float) -> Inventory:
             reply = confirm_ghosts(reply, _ask_again(probe, request, end - time.monotonic()))
     except ProbeFailed as failure:
         return Inventory(InventorySource.NVML, complete=False, reason=str(failure))
-    return build_inventory(reply, view)
+    return build_inventory(reply, view, list_device_files())
+
+
+def list_device_files() -> tuple[str, ...]:
+    """The names in ``/dev`` that the driver gives to its cards: ``nvidia0``; none where it cannot be read."""
+    try:
+        return tuple(sorted(name for name in os.listdir("/dev") if _DEVICE_FILE.fullmatch(name)))
+    except OSError:
+        return ()
 
 
 def _absent_pids(reply: Entry) -> set[str]:
@@ -165,12 +175,16 @@ def _silent_cards(reply: Entry) -> set[int | None]:
     return {stuck["index"] for stuck in reply["stuck"]}
 
 
-def build_inventory(reply: Entry, view: ProcessView) -> Inventory:
-    """The model's inventory of one reply of the probe."""
+def build_inventory(reply: Entry, view: ProcessView, device_files: Sequence[str] = ()) -> Inventory:
+    """The model's inventory of one reply of the probe; `device_files` are those that cards have in ``/dev``."""
     driver_stuck = [stuck for stuck in reply["stuck"] if stuck["index"] is None]
     errors = reply.get("errors") or ()
     if not reply.get("count") and errors and errors[0][0] == "nvmlInitWithFlags" and errors[0][1] in NO_DRIVER_CODES:
-        return Inventory(InventorySource.NONE, reason=NO_DRIVER_CODES[errors[0][1]])
+        reason = NO_DRIVER_CODES[errors[0][1]]
+        if not device_files:
+            return Inventory(InventorySource.NONE, reason=reason)
+        reason = f"{reason}, and a card has the device file /dev/{device_files[0]}"
+        return Inventory(InventorySource.NVML, complete=False, reason=reason)
     reasons = [f"the driver did not answer: {stuck['function']} for {stuck['seconds']:.1f} s" for stuck in driver_stuck]
     reasons += [f"{function} failed: {text} (NVML code {code})" for function, code, text in errors]
     blocked = {stuck["index"]: stuck for stuck in reply["stuck"] if stuck["index"] is not None}
@@ -266,6 +280,7 @@ def _remapped(entry: Entry, position: int) -> int | None:
     return None if rows is None else int(rows[position])
 
 
+_DEVICE_FILE = compile_later(r"nvidia[0-9]+", re.ASCII)
 _UUID = compile_later(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 """What can be part of a file name. Drivers before 470 named slices ``MIG-GPU-<uuid>/<gi>/<ci>``: not offered."""
 

@@ -107,6 +107,7 @@ def reserve(
     span: tuple[float, float],
     choose: Callable[[dict[str, str]], tuple[str, ...]],
     reason: str = "",
+    simulated: bool = False,
 ) -> Reservation:
     """Keep cards for this account from ``span[0]`` to ``span[1]`` (epoch seconds).
 
@@ -123,7 +124,7 @@ def reserve(
         existing, _ = list_reservations(area, rules)
         if sum(item.uid == os.geteuid() for item in existing) >= MOST_OF_ONE:
             raise UsageError(f"this account has {MOST_OF_ONE} reservations", hint="end one: holdfast gpus unreserve ID")
-        wanted = _make(span, choose(find_taken(area, existing, span)), reason)
+        wanted = _make(span, choose(find_taken(area, existing, span)), reason, simulated=simulated)
         why = next((why for item, why in sort_out([*existing, wanted], rules)[1] if item.id == wanted.id), "")
         if why:
             raise UsageError(f"this reservation would not count: {why}", hint="see `holdfast gpus reservations`")
@@ -209,7 +210,7 @@ def format_time(at_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at_s))
 
 
-def _make(span: tuple[float, float], cards: tuple[str, ...], reason: str) -> Reservation:
+def _make(span: tuple[float, float], cards: tuple[str, ...], reason: str, *, simulated: bool) -> Reservation:
     uid, now_s = os.geteuid(), clock.epoch_s()
     if span[1] <= now_s:
         raise UsageError("that time has passed", hint="say --from and --for")
@@ -224,6 +225,7 @@ def _make(span: tuple[float, float], cards: tuple[str, ...], reason: str) -> Res
         boot_id=clock.boot_id(),
         made_boot_s=clock.boottime_ns() / 1e9,
         reason=" ".join(reason.split())[:LONGEST_TEXT],
+        simulated=simulated,
     )
 
 

@@ -177,7 +177,12 @@ def _warn(situation: CheckContext, resolved: ResolvedImage) -> Iterator[Finding]
     if spec.user is ContainerUser.IMAGE:
         user = resolved.user or "root"
         seen = f"the image's user ({user}) may be unable to write to the run directory, or leave files of root there"
-        yield warned("container.user", resolved.user or "root", seen, "container: {user: host}")
+        yield warned(
+            "container.user",
+            resolved.user or "root",
+            seen,
+            "--container-user host (in a job file container: {user: host})",
+        )
     if spec.shm_bytes is not None and resolved.runtime in FOR_FILES:
         seen = f"{name} makes a /dev/shm of its own size: half of the memory, whatever shm says"
         yield warned("container.shm", name, seen, "leave `shm` out; or take podman or docker")

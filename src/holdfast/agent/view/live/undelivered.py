@@ -14,13 +14,15 @@ from holdfast.host.files import fallback
 from holdfast.host.process.processes import is_alive
 from holdfast.model import wire
 from holdfast.model.finding import Finding, Level
+from holdfast.model.run import Outcome
+from holdfast.model.units import format_count
 
 if TYPE_CHECKING:
     from holdfast.agent.view.run_view import RunView
 
 MOST = 5
 SUPPRESSED = "suppressed"
-ENDED = "ended"
+ENDED, FAILED = "ended", "failed"
 NOTIFY = "notify"
 """The check of ways (`agent.checks.environment`)."""
 TOLD_WITHIN_S = 3.0
@@ -46,7 +48,8 @@ def list_undelivered(view: RunView, events: Iterable[Mapping[str, object]]) -> t
                 wrong[str(label)] = (str(data.get("state") or "a message"), str(problem))
     lines = [f"{state}: not delivered: {label}: {problem}" for label, (state, problem) in list(wrong.items())[:MOST]]
     if left_out:
-        lines.append(f"{left_out} message{'s' if left_out > 1 else ''} left out; `holdfast logs RUN --events` says why")
+        count = format_count(left_out, "message")
+        lines.append(f"{count} left out; `holdfast logs {view.run_id} --events` says why")
     if _was_cut_off(view, events):
         lines.append(f"{ENDED}: not delivered: {CUT_OFF}")
     return tuple(lines)
@@ -97,9 +100,11 @@ def _was_cut_off(view: RunView, events: Iterable[Mapping[str, object]]) -> bool:
 
 
 def _asks(view: RunView) -> bool:
-    """Whether the job wants its end to be told."""
+    """Whether the job wants its end to be told, such as it is."""
     notify, channels = view.spec.get("notify") or {}, view.spec.get("channels") or {}
-    return ENDED in (notify.get("on") or ()) and any(notify.get(way) or channels.get(way) for way in WAYS)
+    wanted = notify.get("on") or ()
+    asked = ENDED in wanted or (FAILED in wanted and view.end is not None and view.end.outcome is not Outcome.SUCCEEDED)
+    return asked and any(notify.get(way) or channels.get(way) for way in WAYS)
 
 
 def _read_told(event: Mapping[str, object]) -> Mapping[str, object] | None:

@@ -80,26 +80,31 @@ class LiveUsers:
 
 @record
 class RunFilter:
-    """Which runs a list is about: of any of these states, of any of these names, begun since then; without one all.
+    """Which runs a list is about: of any of these states, of any of these names, begun in that time; without one all.
 
-    A name is that of a run, an id or the beginning of one, or a pattern of names with ``*``. `since` is the
-    moment as it was said.
+    A name is that of a run, an id or the beginning of one, or a pattern with ``*`` (`has_name`). `since` and `until`
+    are the moments as they were said, and `said` the names, where those of groups became their runs.
     """
 
     states: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     since_s: float | None = None
     since: str = ""
+    until_s: float | None = None
+    until: str = ""
+    said: tuple[str, ...] = ()
 
     @property
     def is_open(self) -> bool:
         """Whether every run passes."""
-        return not self.states and not self.names and self.since_s is None
+        return not self.states and not self.names and self.since_s is None and self.until_s is None
 
     def keeps(self, run_id: str, condition: str, *, ended: bool, failure: str, moments: tuple[str | None, ...]) -> bool:
         """Whether this run passes; it began at the first of these moments that is one."""
+        begin_s = find_begin(run_id, *moments) or 0.0
         return (
-            (self.since_s is None or (find_begin(run_id, *moments) or 0.0) >= self.since_s)
+            (self.since_s is None or begin_s >= self.since_s)
+            and (self.until_s is None or begin_s < self.until_s)
             and (not self.names or any(has_name(run_id, name) for name in self.names))
             and (not self.states or any(has_state(condition, one, ended=ended, failure=failure) for one in self.states))
         )
@@ -107,8 +112,9 @@ class RunFilter:
     def describe(self) -> str:
         """What every run that passes is: ``is failed and is called lr*``."""
         words = [f"is {' or '.join(self.states)}"] if self.states else []
-        words += [f"is called {' or '.join(self.names)}"] if self.names else []
-        return " and ".join(words + ([f"began since {self.since}"] if self.since else []))
+        words += [f"is called {' or '.join(self.said or self.names)}"] if self.names else []
+        words += [f"began since {self.since}"] if self.since else []
+        return " and ".join(words + ([f"began before {self.until}"] if self.until else []))
 
 
 def read_runs(runs: str | None, usual: str, wanted: RunFilter, limit: int | None) -> RunList:
@@ -224,10 +230,10 @@ def check_names(
 
 
 def has_name(run_id: str, name: str) -> bool:
-    """Whether a run is one that `name` means."""
+    """Whether a run is one that `name` means: a pattern that begins with a year is also one of ids."""
     if "*" not in name:
         return name == name_of(run_id) or (name != "" and run_id.startswith(name))
-    return fnmatchcase(name_of(run_id), name)
+    return fnmatchcase(name_of(run_id), name) or (name[:4].isdecimal() and fnmatchcase(run_id, name))
 
 
 def has_state(condition: str, state: str, *, ended: bool, failure: str = "") -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import click
 
-from holdfast.cli.job.user_defaults import find_key, set_default
+from holdfast.cli.job.user_defaults import find_key, read_channels, set_default
 from holdfast.cli.render import note
 
 from . import VERBS
@@ -21,4 +24,7 @@ def command(*, key: str, values: tuple[str, ...]) -> int:
     found = find_key(key)
     stated = set_default(found, values)
     note(f"{stated.key} = {stated.text} in {stated.where}; it holds for jobs that are started from now on")
+    program = next(iter(read_channels()[0].command), "") if found.path == "notify.command" else ""
+    if program and shutil.which(os.path.expanduser(program)) is None:
+        note(f"warning: there is no program {program} on this machine that can be run; nobody here is told by it")
     return 0

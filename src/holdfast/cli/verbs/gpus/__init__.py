@@ -29,7 +29,8 @@ def command(ctx: click.Context, *, as_json: bool) -> Any:  # noqa: ANN401 - what
     """Show every card of this box: who holds it and since when, run, memory, use, strangers, health, why not available.
 
     Nothing is leased and nobody is disturbed by looking. A driver that does not answer is named. Where the leases
-    cannot be read no card is called available, and the exit code is 69, as where the driver tells of no card at all.
+    cannot be read no card is called available, and the exit code is 69, as where it could not be read whether there
+    is a card. A box that has none (no driver, and no device file of a card) is no error: 0.
     """
     if ctx.invoked_subcommand is not None:
         return 0

@@ -30,7 +30,8 @@ def command(*, cards: tuple[str, ...], watch_free: bool, window: str, as_json: b
 
     Watches the cards for some seconds, because what limits their clocks comes and goes, and reads the kernel's log
     for error codes (Xid) of this boot. What could not be read is shown as unknown, which is not a pass. Nothing is
-    changed, nobody is disturbed. Exit code 0 when nothing failed, 78 when a card did.
+    changed, nobody is disturbed. Exit code 0 when nothing failed, also where there is no card; 78 when a card did; 69
+    where it could not be read whether there is one.
     """
     health = judge_health(cards, parse_window(window), free_only=watch_free)
     print_record(health) if as_json else print_health(health)

@@ -10,7 +10,7 @@ from holdfast.agent.cards.card_list import name_cards
 from holdfast.agent.cards.reserve import reserve_cards
 from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.render import print_record
-from holdfast.cli.render.cards import format_time
+from holdfast.cli.render.cards import SHORT, format_time
 from holdfast.core.cards.choose import parse_request
 from holdfast.core.moments import parse_moment
 from holdfast.model.errors import UsageError
@@ -39,7 +39,8 @@ def command(*, cards: int | None, gpus: str | None, begin: str, length: str, rea
 
     Others' runs are not given these cards when they may reach into the span, and go on where they are: a card that
     somebody holds then, with no end before it, cannot be reserved. `any:2` is decided now. Like every lease it binds
-    whoever uses holdfast. Exit code 75 when somebody has the cards, 64 when the rules do not allow it.
+    whoever uses holdfast. Exit code 75 when somebody has the cards, 64 when this box has not so many (or none) or its
+    rules do not allow it, 66 for a card that is not there, 69 when the cards cannot be read.
     """
     request = _parse_request(cards, gpus)
     begin_s = parse_begin(begin, time.time())
@@ -49,6 +50,7 @@ def command(*, cards: int | None, gpus: str | None, begin: str, length: str, rea
         return 0
     indexes = name_cards()
     named = name_labels([f"card {indexes[card]}" if card in indexes else card for card in made.cards])
+    named += SHORT if made.simulated else ""
     print(f"reserved {made.id}: {named} from {format_time(made.begin_s)} to {format_time(made.end_s)}")
     return 0
 

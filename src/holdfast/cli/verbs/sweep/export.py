@@ -21,7 +21,8 @@ from . import VERBS
 def command(*, name: str, file: str, overwrite: bool) -> int:
     """Write the whole table, every number of every job, into FILE: NAME.csv or NAME.json.
 
-    The column `final` says which numbers are results: those of jobs that are proven done.
+    The column `final` says which numbers are results: those of jobs that are proven done. The jobs are in their own
+    order; `holdfast sweep show NAME --sort accuracy --csv` prints the same with the best first.
     """
     found = read_rows(name)
     export(found.group, found.rows, file, overwrite=overwrite)

@@ -34,6 +34,7 @@ def command(*, name: str, sort: str | None, metrics: str | None, as_csv: bool, a
 
     Numbers are what a job last logged (as `holdfast metrics` shows it) and those in its JSON results (declared
     artifacts, artifacts/metrics.json). Of a job that is not proven done they are marked with ~ and are never the best.
+    STEP is how many steps are complete.
     """
     by, mode = parse_sort(sort)
     found = read_rows(name)
