@@ -146,10 +146,12 @@ REMEDIES: dict[FailureClass, Remedy] = {
         defaults={"limit": "timeout, or the rules' longest hold", "resume": RESUME},
     ),
     FailureClass.STALLED: Remedy(
-        "see where each thread stood before the stop: threads.txt in the attempt's directory, and stacks.txt with "
-        "holdfast.training; with stall.action: report the next stall is diagnosed while it lives; holdfast "
-        "restart {resume}",
-        defaults={"resume": RESUME},
+        "{stood}; with stall.action: report the next stall is diagnosed while it lives; holdfast restart{run} {resume}",
+        defaults={
+            "stood": "see where each thread stood before the stop: threads.txt in the attempt's directory, and "
+            "stacks.txt with holdfast.training",
+            "resume": RESUME,
+        },
     ),
     FailureClass.STOPPED: Remedy("holdfast restart{run} {resume}", defaults={"resume": RESUME}),
     FailureClass.LEASE_MISMATCH: Remedy("leave CUDA_VISIBLE_DEVICES alone: the job would use other cards than its own"),

@@ -352,6 +352,16 @@ def test_FAIL_09_every_stop_cause_has_a_class(cause: StopCause) -> None:
     assert kind is wanted.get(cause, kind)
 
 
+def test_a_stop_for_a_stall_says_where_it_stood_or_why_that_is_not_known() -> None:
+    end = ended(None, 15, request=StopRequest(StopCause.STALLED, "holdfast"))
+    verdict = verdict_of(evidence(end, stood=Reading(("wait (train.py:12)",))))
+    assert any("it stood in wait (train.py:12)" in clue.text for clue in verdict.evidence_for)
+    assert verdict.action.startswith("see why it stood in wait (train.py:12)")
+    unread = verdict_of(evidence(end, stood=Reading(unread="1 of 2 processes did not write their stacks")))
+    assert any("1 of 2 processes did not write" in clue.text for clue in unread.unknown)
+    assert "threads.txt" in unread.action
+
+
 @pytest.mark.parametrize(
     ("why", "kind"),
     [
