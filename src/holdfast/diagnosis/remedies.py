@@ -30,6 +30,7 @@ class Remedy:
 
 
 KEEP_BATCH = "do not shrink the batch: it lives on the card, and a smaller one makes the result another experiment"
+FEWER = "use fewer data-loader workers, share their data (memory-mapped files)"
 RESUME = "goes on from the last checkpoint, where there is one"
 """What a restart does where nobody has looked for checkpoints; `describe_resume` says it of one run."""
 
@@ -41,9 +42,12 @@ def describe_resume(*, checkpoint: bool) -> str:
 
 REMEDIES: dict[FailureClass, Remedy] = {
     FailureClass.OUT_OF_MEMORY: Remedy(
-        "use fewer data-loader workers, share their data (memory-mapped files), or raise limits.memory ({limit}): "
-        "holdfast restart{run} --limit-memory SIZE{batch}",
-        defaults={"limit": "see `holdfast show`", "batch": f"; {KEEP_BATCH}"},
+        "{less}, or {more}{batch}",
+        defaults={
+            "less": FEWER,
+            "more": "raise the memory limit that it met (holdfast show has it), then: holdfast restart",
+            "batch": f"; {KEEP_BATCH}",
+        },
     ),
     FailureClass.GPU_OUT_OF_MEMORY: Remedy(
         "see who else holds memory on the card ({tenants}); alone on it, change the job: gradient accumulation or "

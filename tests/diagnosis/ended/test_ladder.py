@@ -26,7 +26,7 @@ from holdfast.model.finding import Finding, Level
 from holdfast.model.record import replace
 from holdfast.model.run import Outcome, Refusal, StopCause, StopRecord, StopRequest
 from holdfast.model.verdict import Clue, Confidence, FailureClass, RetryPolicy, Verdict
-from tests.diagnosis.ended.making import GIB, GROUP, disk, ended, evidence, log_of, oom_event, said
+from tests.diagnosis.ended.making import GIB, GROUP, RUN_ID, disk, ended, evidence, log_of, oom_event, said
 from tests.each import each
 
 pytestmark = pytest.mark.pure
@@ -240,7 +240,8 @@ def test_a_forged_line_of_the_kernel_log_proves_nothing() -> None:
 def test_a_peak_that_a_limit_cut_off_does_not_say_how_much_is_needed(used: float) -> None:
     found = evidence(ended(None, 9), own_kills=Reading(1), peak_bytes=int(used * GIB), limit_bytes=GIB)
     action = verdict_of(found).action
-    assert "(now 1 GiB; all of it was in use, so how much is needed is not known: try 2 GiB)" in action
+    assert "(now 1 GiB; all of it was in use, so how much is needed is not known; try 2 GiB)" in action
+    assert f"holdfast restart {RUN_ID} --limit-memory 2GiB" in action
     assert "a fifth more" not in action
 
 
@@ -248,7 +249,17 @@ def test_a_peak_that_a_limit_cut_off_does_not_say_how_much_is_needed(used: float
 def test_of_a_batch_that_lives_on_a_card_is_spoken_only_where_there_may_be_one(cards: bool | None, told: bool) -> None:
     action = verdict_of(evidence(ended(None, 9), own_kills=Reading(1), has_cards=cards)).action
     assert ("it lives on the card" in action) == told
-    assert action.endswith("result another experiment" if told else "--limit-memory SIZE")
+    assert action.endswith("result another experiment" if told else f"holdfast restart {RUN_ID}")
+
+
+def test_a_request_for_memory_that_the_system_refused_is_no_reason_to_set_a_limit() -> None:
+    for limit, why in ((None, "no memory limit is set"), (GIB, "its limit of 1 GiB was not reached")):
+        fields = said(words(F.OUT_OF_MEMORY, "MemoryError"))
+        verdict = verdict_of(evidence(ended(1), peak_bytes=GIB // 100, limit_bytes=limit, has_cards=False, **fields))
+        assert verdict.kind is F.OUT_OF_MEMORY
+        assert verdict.action.startswith("see how much it asks for at the line that failed")
+        assert why in verdict.action
+        assert "limit-memory" not in verdict.action
 
 
 @pytest.mark.requirement("FAIL-04", "SLM-10")
