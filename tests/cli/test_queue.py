@@ -196,8 +196,22 @@ def test_a_job_at_work_is_left_alone_without_running() -> None:
     run("a")
     said = say("queue", "cancel", "a")
     assert said.code == 1
-    assert "--running" in said.err
+    assert "--running (and --yes where there is no terminal)" in said.err
     assert states() == {"a": "running"}
+
+
+def test_a_job_that_still_stops_is_not_called_cancelled_and_comes_back_when_it_has() -> None:
+    submit("g/a", "g/b", "g/c")
+    run("g/a")
+    refused = say("queue", "cancel", "g/a", "--running")
+    assert "nothing was cancelled, 1 job would be; it runs and would be stopped: there is" in refused.err
+    assert "; 1 of them runs and would be stopped" in say("queue", "cancel", "g/", "--running").err
+    said = say("queue", "cancel", "g/a", "--running", "--yes")
+    assert said.out == "asked to stop: g/a\n"
+    assert "take it back once it has ended (holdfast wait g/a): holdfast queue retry g/a" in said.err
+    early = say("queue", "retry", "g/a")
+    assert (early.code, "queued again once it has ended: holdfast wait g/a" in early.err) == (1, True), early
+    assert say("queue", "cancel", "g/", "--running", "--yes").out == "cancelled or asked to stop: g/b, g/c, g/a\n"
 
 
 @pytest.mark.requirement("QUEUE-20")
