@@ -69,6 +69,8 @@ def command(
     if not as_json and found.runs:
         rows = [(c.run_id, c.condition, c.files, format_bytes(c.size_bytes)) for c in found.runs]
         table(("run", "state", "files", "size"), rows, right=(2, 3))
+        for text in found.notes:
+            note(text)
     if not dry_run and names:
         remove.require_passed(examined)
         confirm(_word_question(found), yes=yes, as_json=as_json, refusal="nothing was removed", plan=found)
