@@ -64,8 +64,10 @@ class Problem:
     line: int = 0
 
     def __str__(self) -> str:
-        """As a compiler would say it."""
-        return f"{self.where}: {self.key}: {self.message}" if self.key else f"{self.where}: {self.message}"
+        """As a compiler would say it; an option names its key already."""
+        leaf = self.key.rpartition(".")[2].replace("_", "-")
+        named = not self.key or (self.where.startswith("--") and self.where.endswith(f"-{leaf}"))
+        return f"{self.where}: {self.message}" if named else f"{self.where}: {self.key}: {self.message}"
 
 
 def read_job(
@@ -342,7 +344,9 @@ def _summarise(problems: list[Problem], *, from_file: bool) -> HoldfastError:
     if on_line or not from_file:
         context = click.get_current_context(silent=True)
         verb = "holdfast run" if context is None else context.command_path
-        hint = f"`{verb} --help` lists the options; write `--` before a command"
+        hint = f"`{verb} --help` lists the options"
+        if any(not problem.where.startswith("--") for problem in problems):
+            hint += "; write `--` before a command"
         return UsageError(text, hint=hint, details=details)
     return JobFileError(text, hint="nothing was started; docs/job-file.md describes every key", details=details)
 
