@@ -168,7 +168,9 @@ def test_drain_says_what_is_still_at_work() -> None:
     run("a")
     said = say("queue", "drain")
     assert "1 job still at work: a" in said.err
-    assert "DRAINED" in say("queue").err
+    assert "is being DRAINED" in say("queue").err
+    put("a", JobState.FAILED, outcome="failed", exit_code=1)
+    assert "the queue is DRAINED" in say("queue").err
 
 
 @pytest.mark.requirement("QUEUE-20")

@@ -506,6 +506,24 @@ def test_FAIL_03_a_broken_write_is_storage_and_no_bug(line: str, detector: str) 
     assert "/ckpt" in verdict_of(full).action
 
 
+@each(
+    ("line", "named"),
+    [
+        (
+            "OSError: [Errno 28] No space left on device: '/mnt/a b/x.pt'",
+            "the file system of /mnt/a b/x.pt (df, df -i)",
+        ),
+        ("open /var/lib/x: no space left on device", "the file system of /var/lib/x (df, df -i)"),
+        ("OSError: [Errno 28] No space left on device", "the disk that it wrote to: those of the run have room"),
+    ],
+)
+def test_a_full_disk_that_is_none_of_the_runs_is_named_by_the_file(line: str, named: str) -> None:
+    told = replace(words(F.DISK_FULL, line), facts={"line": line})
+    verdict = verdict_of(evidence(ended(1), **said(told)))
+    assert verdict.action.startswith(f"free space or inodes on {named}")
+    assert any("free now" in clue.text for clue in verdict.evidence_against)
+
+
 def test_a_segfault_names_the_library_from_the_kernel_log() -> None:
     values = {"library": "libnccl.so.2", "address": "0"}
     event = KernelEvent(

@@ -60,7 +60,7 @@ def _list_facts(seen: JobView) -> Iterator[tuple[str, object]]:
     if job.priority:
         yield "priority", job.priority
     if job.not_before is not None:
-        yield "not before", format_moment(job.not_before, now)
+        yield "not before", format_moment(job.not_before, now, exact=True)
     yield "handed in", f"{handed_in.at} by {handed_in.by}, from {handed_in.cwd}"
     yield "configuration", job.sha256[:HASH_DIGITS]
     if job.run_id is not None:
