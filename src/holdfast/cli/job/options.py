@@ -16,8 +16,7 @@ import click
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note
 from holdfast.cli.render.job_change import describe_changes
-from holdfast.core.job.changes import list_changes
-from holdfast.core.job.like import leave_sweep
+from holdfast.core.job.changes import leave_sweep, list_changes
 from holdfast.model.errors import JobFileError, UsageError
 from holdfast.model.job import JobSpec
 from holdfast.model.record import replace

@@ -18,9 +18,8 @@ from holdfast.cli.named_run import find_readable
 from holdfast.cli.render import note
 from holdfast.cli.render.job_change import describe_changes
 from holdfast.core.control_characters import one_line
-from holdfast.core.job.changes import list_changes
+from holdfast.core.job.changes import leave_sweep, list_changes
 from holdfast.core.job.job_paths import change_paths, is_own
-from holdfast.core.job.like import leave_sweep
 from holdfast.core.job.secret_names import read_uses
 from holdfast.desk.connect import find_place, open_box
 from holdfast.desk.orders.build import find_top
