@@ -42,7 +42,9 @@ def test_a_search_without_a_hit_says_so_with_1(holdfast: Command) -> None:
     assert "U7" in holdfast("explain", "--search", "inode").out
     none = holdfast("explain", "--search", "quark")
     assert none.code == 1
-    assert "no gotcha has 'quark' in it" in none.err
+    assert "no gotcha and no class has 'quark' in it" in none.err
+    stall = holdfast("explain", "--search", "stall")
+    assert (stall.out.splitlines()[0], "U29" in stall.out) == ("class stalled: holdfast explain stalled", False)
 
 
 @pytest.mark.slow
@@ -84,6 +86,7 @@ def test_an_unknown_topic_is_a_usage_error_with_a_way_on(holdfast: Command) -> N
 def test_a_class_is_not_found_within_another_word(holdfast: Command) -> None:
     """`stalled` stands in "installed", and the pattern of a class names a gotcha that does not name the class."""
     assert json.loads(holdfast("explain", "stalled", "--json").out)["gotchas"] == []
+    assert json.loads(holdfast("explain", "deadlock", "--json").out)["gotchas"] == []
     assert "U9" in json.loads(holdfast("explain", "out_of_memory", "--json").out)["gotchas"]
 
 

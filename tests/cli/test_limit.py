@@ -105,6 +105,7 @@ REFUSED = (
     (("--timeout", "1ms"), 78, "would end at once"),
     (("--affinity", "4095"), 78, "not available here"),
     (("--timeout", "+soon"), 64, "timeout"),
+    (("--timeout", "-3h"), 64, "--timeout: '-3h' is not a duration"),
     (("--timeout-run", "+1h"), 64, "no limit to add to"),
     ((), 64, "name what is to change"),
     (("--open-files", "100"), 64, "--open-files"),
@@ -125,7 +126,15 @@ def test_LIM_11_what_cannot_be_held_is_refused_with_the_reason(holdfast: Command
         assert not os.path.exists(f"{run.run_dir}/attempts/1/job.json")
         planned = holdfast("limit", run.run_id, "--dry-run", "--memory", "300MiB")
         assert planned.code == 0
-        assert "200 MiB by " in planned.out
+        assert planned.out.startswith(
+            "would change: limits.memory 200 MiB -> 300 MiB\nin force now:\n  memory: 200 MiB by "
+        )
+        assert "it will be asked to stop at" in planned.out
+        assert "nothing was changed (dry run)" in planned.err
+        for option in ("--memory=200MiB", "--dry-run"):
+            same = holdfast("limit", run.run_id, option)
+            assert (same.code, "nothing to change" in same.err) == (0, True), same
+            assert "in force now:\n  memory: 200 MiB by " in same.out
         assert memory_of(run) in (200 * MIB, None)
 
 

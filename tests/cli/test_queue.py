@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -13,14 +13,13 @@ from holdfast.agent.queue.change.clear import clear, plan_clear
 from holdfast.agent.queue.change.restarted import notify_queue
 from holdfast.agent.view.find import find_run
 from holdfast.agent.view.words import pick_words
+from holdfast.model import wire
 from holdfast.model.errors import NoSuchRun, UsageError
-from holdfast.model.queue import JobState
+from holdfast.model.queue import JobRef, JobState
 from holdfast.store.index import IndexRow
 from holdfast.store.queue.queue import Queue, queue_directory
 from tests.cli.queues import find, no_worker, put, say, states
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.rundirs import ended, make_run
 
 pytestmark = pytest.mark.contract
 
@@ -169,7 +168,9 @@ def test_drain_says_what_is_still_at_work() -> None:
     run("a")
     said = say("queue", "drain")
     assert "1 job still at work: a" in said.err
-    assert "DRAINED" in say("queue").err
+    assert "is being DRAINED" in say("queue").err
+    put("a", JobState.FAILED, outcome="failed", exit_code=1)
+    assert "the queue is DRAINED" in say("queue").err
 
 
 @pytest.mark.requirement("QUEUE-20")
@@ -196,8 +197,22 @@ def test_a_job_at_work_is_left_alone_without_running() -> None:
     run("a")
     said = say("queue", "cancel", "a")
     assert said.code == 1
-    assert "--running" in said.err
+    assert "--running (and --yes where there is no terminal)" in said.err
     assert states() == {"a": "running"}
+
+
+def test_a_job_that_still_stops_is_not_called_cancelled_and_comes_back_when_it_has() -> None:
+    submit("g/a", "g/b", "g/c")
+    run("g/a")
+    refused = say("queue", "cancel", "g/a", "--running")
+    assert "nothing was cancelled, 1 job would be; it runs and would be stopped: there is" in refused.err
+    assert "; 1 of them runs and would be stopped" in say("queue", "cancel", "g/", "--running").err
+    said = say("queue", "cancel", "g/a", "--running", "--yes")
+    assert said.out == "asked to stop: g/a\n"
+    assert "take it back once it has ended (holdfast wait g/a): holdfast queue retry g/a" in said.err
+    early = say("queue", "retry", "g/a")
+    assert (early.code, "queued again once it has ended: holdfast wait g/a" in early.err) == (1, True), early
+    assert say("queue", "cancel", "g/", "--running", "--yes").out == "cancelled or asked to stop: g/b, g/c, g/a\n"
 
 
 @pytest.mark.requirement("QUEUE-20")
@@ -290,6 +305,34 @@ def test_what_is_cleared_is_asked_for_and_named_as_it_goes(tmp_path: Path) -> No
     assert said.out == "taken out of the list: a\n"
     assert "the table of sweep rates is gone" in say("queue", "clear", "--yes").err
     assert states() == {"b": "queued"}
+
+
+def test_what_loses_by_runs_that_are_removed_says_so_before_and_after(isolated_environment: dict[str, str]) -> None:
+    root, ids = isolated_environment["HOLDFAST_RUNS"], [RUN.format("a"), RUN.format("b")]
+    submit("g/a", "g/b")
+    with Queue() as queue:
+        refs = {job.name: JobRef("q", job.key, "g", job.name) for job in queue.jobs()}
+    for name, run_id in zip("ab", ids, strict=True):
+        path = Path(make_run(root, run_id, ended()), wire.RUN)
+        path.write_bytes(wire.to_bytes({**json.loads(path.read_bytes()), "queued": wire.encode(refs[name])}))
+        put(f"g/{name}", JobState.CLAIMED, run_id=run_id, runs_root=root)
+        put(f"g/{name}", JobState.RUNNING, started_at=0.0)
+        put(f"g/{name}", JobState.PRODUCED, outcome="succeeded", exit_code=0)
+        put(f"g/{name}", JobState.DONE, outcome="succeeded", exit_code=0)
+    before = say("rm", "--dry-run", *ids)
+    assert "2 of them are jobs of group g: its table (holdfast sweep show) loses their numbers" in before.err, before
+    assert say("rm", "--yes", ids[0]).code == 0
+    assert "the run of a was removed, and the numbers with it" in say("sweep", "show", "g").err
+    line = say("sweep", "show", "g", "--json").json()["jobs"][0]
+    assert (line["final"], "its run was removed" in line["problems"][0]) == (False, True)
+    assert "g/: the runs of 1 job were removed" in say("logs", "g/").err
+    assert "the run of 1 job that was done is not there any more (g/a)" in say("wait", "g/").err
+    assert say("rm", "--yes", ids[1]).code == 0
+    said = say("logs", "g/", "-n", "1")
+    assert (said.code, "no run of g/ is left" in said.err) == (66, True), said
+    assert (
+        "the runs of 2 jobs were removed, and the numbers with them (a, b)" in say("sweep", "export", "g", "g.csv").err
+    )
 
 
 def test_more_than_was_consented_to_is_not_cleared() -> None:

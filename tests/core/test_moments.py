@@ -78,6 +78,13 @@ def test_what_is_no_zone_is_this_box_s(monkeypatch: pytest.MonkeyPatch, zone: st
     assert zone.startswith("UTC") or format_moment(NOW, NOW + 3 * 86400) == here
 
 
+def test_a_start_time_is_never_shown_earlier_than_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(READER, "zone", "No/Such +0000")
+    minute = NOW - NOW % 60
+    assert format_moment(minute + 41.5, NOW, exact=True) == f"{format_moment(minute, NOW)}:41"
+    assert format_moment(minute, NOW, exact=True) == format_moment(minute, NOW)
+
+
 def test_moments_in_a_text_are_shown_by_the_readers_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(READER, "zone", "Asia/Kathmandu +0545")
     assert show_times("anna, since 2026-11-20T12:03:36.066Z (2026-11-20T23:00:00Z)") == (

@@ -139,9 +139,13 @@ def _show_stamp(found: re.Match[str]) -> str:
         return found[0]
 
 
-def format_moment(epoch_s: float, now: float) -> str:
-    """A moment by people's clock: the time of day, with the date when it is not today's; without one the number."""
+def format_moment(epoch_s: float, now: float, *, exact: bool = False) -> str:
+    """A moment by people's clock: the time of day, with the date when it is not today's; without one the number.
+
+    Of what has been the minute is enough; `exact` has its seconds too, where it is no full minute.
+    """
     if not 0 <= epoch_s < _LAST:
         return f"{epoch_s:.0f} s after 1970"
     moment, today = at_zone(epoch_s), at_zone(now).date()
-    return f"{moment:%H:%M}" if moment.date() == today else f"{moment:%Y-%m-%d %H:%M}"
+    clock = "%H:%M:%S" if exact and moment.second else "%H:%M"
+    return moment.strftime(clock if moment.date() == today else f"%Y-%m-%d {clock}")

@@ -10,7 +10,7 @@ from holdfast.model.pattern import compile_later
 from holdfast.model.record import record
 from holdfast.model.verdict import HANGS, FailureClass, LiveClass
 
-from .catalogue import Gotcha, all_gotchas, find_gotcha, search_gotchas
+from .catalogue import Gotcha, all_gotchas, find_gotcha, holds, search_gotchas
 from .exit_codes import EXIT_CODES, ExitCode, explain_exit_code, find_exit_code
 from .kernel.xids import Xid, find_xid
 from .live.remedies import ACTIONS
@@ -62,14 +62,19 @@ SHORT = {"oom": "out_of_memory", "gpu_oom": "gpu_out_of_memory", "cuda_oom": "gp
 
 @record
 class Gotchas:
-    """Gotchas in the order of the catalogue."""
+    """Gotchas in the order of the catalogue; and the classes of verdicts in whose names the words stand."""
 
     gotchas: tuple[Gotcha, ...]
+    classes: tuple[FailureClass | LiveClass, ...] = ()
 
 
 def list_gotchas(words: str | None) -> Gotchas:
-    """Every gotcha, or those in which all words stand."""
-    return Gotchas(tuple(all_gotchas() if words is None else search_gotchas(words)))
+    """Every gotcha, or those in which all words stand, and the classes that they name."""
+    if words is None:
+        return Gotchas(tuple(all_gotchas()))
+    wanted = words.lower().replace("-", " ").replace("_", " ").split()
+    classes = tuple(kind for kind in CLASSES if wanted and holds(wanted, kind.value.replace("_", " ")))
+    return Gotchas(search_gotchas(words), classes)
 
 
 def find_topic(topic: str) -> Gotcha | ClassPage | XidPage | ExitCodePage:
@@ -123,10 +128,10 @@ def _suggest(topic: str) -> str:
 
 
 def _find_related(kind: FailureClass | LiveClass) -> list[Gotcha]:
-    """The gotchas that a log pattern of this class names, and those in which the class stands as a whole word."""
+    """The gotchas that a log pattern of this class names, and those that have the class in their title or keywords."""
     named = {gotcha for pattern in PATTERNS if pattern.kind is kind for gotcha in pattern.gotchas}
     word = re.compile(rf"\b{kind.value.replace('_', '[_ ]')}\b", re.IGNORECASE)
-    return [row for row in all_gotchas() if row.id in named or word.search(row.words())]
+    return [row for row in all_gotchas() if row.id in named or word.search(row.headline())]
 
 
 def _find_action(kind: FailureClass | LiveClass) -> tuple[str, str]:

@@ -30,6 +30,7 @@ class Remedy:
 
 
 KEEP_BATCH = "do not shrink the batch: it lives on the card, and a smaller one makes the result another experiment"
+FEWER = "use fewer data-loader workers, share their data (memory-mapped files)"
 RESUME = "goes on from the last checkpoint, where there is one"
 """What a restart does where nobody has looked for checkpoints; `describe_resume` says it of one run."""
 
@@ -41,9 +42,12 @@ def describe_resume(*, checkpoint: bool) -> str:
 
 REMEDIES: dict[FailureClass, Remedy] = {
     FailureClass.OUT_OF_MEMORY: Remedy(
-        "use fewer data-loader workers, share their data (memory-mapped files), or raise limits.memory ({limit}): "
-        "holdfast restart{run} --limit-memory SIZE{batch}",
-        defaults={"limit": "see `holdfast show`", "batch": f"; {KEEP_BATCH}"},
+        "{less}, or {more}{batch}",
+        defaults={
+            "less": FEWER,
+            "more": "raise the memory limit that it met (holdfast show has it), then: holdfast restart",
+            "batch": f"; {KEEP_BATCH}",
+        },
     ),
     FailureClass.GPU_OUT_OF_MEMORY: Remedy(
         "see who else holds memory on the card ({tenants}); alone on it, change the job: gradient accumulation or "
@@ -146,10 +150,12 @@ REMEDIES: dict[FailureClass, Remedy] = {
         defaults={"limit": "timeout, or the rules' longest hold", "resume": RESUME},
     ),
     FailureClass.STALLED: Remedy(
-        "see where each thread stood before the stop: threads.txt in the attempt's directory, and stacks.txt with "
-        "holdfast.training; with stall.action: report the next stall is diagnosed while it lives; holdfast "
-        "restart {resume}",
-        defaults={"resume": RESUME},
+        "{stood}; with stall.action: report the next stall is diagnosed while it lives; holdfast restart{run} {resume}",
+        defaults={
+            "stood": "see where each thread stood before the stop: threads.txt in the attempt's directory, and "
+            "stacks.txt with holdfast.training",
+            "resume": RESUME,
+        },
     ),
     FailureClass.STOPPED: Remedy("holdfast restart{run} {resume}", defaults={"resume": RESUME}),
     FailureClass.LEASE_MISMATCH: Remedy("leave CUDA_VISIBLE_DEVICES alone: the job would use other cards than its own"),

@@ -172,7 +172,7 @@ def test_options_of_sbatch_stand_one_by_one_over_those_of_the_file(tmp_path: Pat
 @pytest.mark.parametrize("both", [("requeue", "no-requeue"), ("no-requeue", "requeue")])
 def test_requeue_and_no_requeue_are_refused_in_any_order(tmp_path: Path, both: tuple[str, str]) -> None:
     words = "requeue and no-requeue contradict each other; leave one of them out"
-    with pytest.raises(UsageError, match=f"^--slurm: slurm: {words}$"):
+    with pytest.raises(UsageError, match=f"^--slurm: {words}$"):
         spec_of("--slurm", both[0], "--slurm", both[1], "--", "x")
     path = tmp_path / "job.yaml"
     path.write_text(f"command: x\nslurm:\n  {both[0]}: true\n  {both[1]}: true\n")
@@ -209,7 +209,7 @@ def test_the_question_to_the_jobs_torch_can_be_left_out() -> None:
 
 @pytest.mark.parametrize("pattern", ["/tmp/x", "../x", "*", "**/*", "~/x", "a**"])
 def test_a_pattern_that_could_name_anything_is_no_scratch(pattern: str) -> None:
-    with pytest.raises(UsageError, match=r"^--scratch: disk.scratch: "):
+    with pytest.raises(UsageError, match=r"^--scratch: "):
         spec_of("--scratch", pattern, "--", "x")
 
 
@@ -221,14 +221,14 @@ def test_what_stands_behind_the_dashes_is_the_jobs_untouched() -> None:
 @each(
     ("args", "message"),
     [
-        (["--gpus", "x", "--", "true"], r"^--gpus: gpus: 'x' is not understood; write a count"),
-        (["--timeout", "soon", "--", "true"], r"^--timeout: timeout: 'soon' is not a duration"),
-        (["--timeout", "4x", "--seed", "a", "--", "true"], r"(?s)--seed: seed: expected .*--timeout|--timeout.*--seed"),
+        (["--gpus", "x", "--", "true"], r"^--gpus: 'x' is not understood; write a count"),
+        (["--timeout", "soon", "--", "true"], r"^--timeout: 'soon' is not a duration"),
+        (["--timeout", "4x", "--seed", "a", "--", "true"], r"(?s)--seed: expected .*--timeout|--timeout.*--seed"),
         (["--env", "HF_TOKEN=abc", "--", "true"], r"^--env: env.HF_TOKEN: looks like a secret"),
         (["--env", "A", "--", "true"], r"^--env: 'A' is not NAME=VALUE"),
-        (["--containment", "box", "--", "true"], r"^--containment: containment: 'box' is not one of auto"),
+        (["--containment", "box", "--", "true"], r"^--containment: 'box' is not one of auto"),
         (["--artifact", "/x", "--", "true"], r"^--artifact: artifacts: '/x' leaves the run directory"),
-        (["--limit-tasks", "1.5", "--", "true"], r"^--limit-tasks: limits.tasks: expected a whole number"),
+        (["--limit-tasks", "1.5", "--", "true"], r"^--limit-tasks: expected a whole number"),
         (["--"], "nothing stands behind `--`"),
         ([], "no job: name a job file, or write a command behind `--`"),
         (["python", "train.py"], r"more than one job"),
@@ -274,7 +274,7 @@ def test_mistakes_in_both_layers_are_told_together(tmp_path: Path) -> None:
     with pytest.raises(JobFileError) as caught:
         spec_of(str(path), "--timeout", "4x")
     assert str(caught.value).splitlines() == [
-        "--timeout: timeout: '4x' is not a duration; write it like 90s, 15m, 1h30m or 7d",
+        "--timeout: '4x' is not a duration; write it like 90s, 15m, 1h30m or 7d",
         f"{path}:2: dat: unknown key; did you mean data?",
     ]
 

@@ -243,7 +243,12 @@ def test_needs_are_named_and_a_failed_one_is_told_apart() -> None:
 @each(
     ("facts", "way"),
     [
-        ({"state": JobState.CANCELLED}, "holdfast queue retry up"),
+        (
+            {"state": JobState.CANCELLED},
+            "holdfast queue retry up; without it: holdfast queue cancel train, then submit train again without --after",
+        ),
+        ({"state": JobState.FAILED, "failure": "bug"}, "holdfast queue retry up (once its cause is mended)"),
+        ({"state": JobState.FAILED, "failure": "preempted"}, "holdfast queue retry up"),
         ({"state": JobState.HELD, "note": "train.py changed"}, "holdfast queue resume up"),
         ({"state": JobState.HELD, "note": "it may be at work: `holdfast queue retry up --force`"}, ""),
         (
@@ -253,7 +258,7 @@ def test_needs_are_named_and_a_failed_one_is_told_apart() -> None:
     ],
 )
 def test_the_command_for_what_is_needed_is_whole(facts: dict[str, object], way: str) -> None:
-    blocked = job(state=JobState.BLOCKED, open_needs=1)
+    blocked = job("train", state=JobState.BLOCKED, open_needs=1)
     assert explain_wait(blocked, situation(), needs=[job("up", **facts)])[0].way == way
 
 

@@ -73,7 +73,7 @@ def test_a_path_out_of_the_tree_is_refused_with_its_place(tree: Path) -> None:
     assert "job.yaml:4: inputs:" in first
     assert "is not in the tree that is sent" in first
     assert "job.yaml:5: data:" in second
-    with pytest.raises(UsageError, match=r"--config: config: .*/outside.yaml is not in the tree"):
+    with pytest.raises(UsageError, match=r"--config: .*/outside.yaml is not in the tree"):
         relate_paths(read(tree, "command: x\n", config="../outside.yaml"), str(tree))
 
 

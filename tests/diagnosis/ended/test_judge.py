@@ -15,9 +15,9 @@ from holdfast.diagnosis.ended import judge as judging
 from holdfast.diagnosis.ended.baseline import list_levels, read_counters, read_level
 from holdfast.diagnosis.ended.judge import examine_attempt, examine_here
 from holdfast.diagnosis.ended.judgement import read_ended, read_judgement
-from holdfast.host.clock import monotonic_s
+from holdfast.host.clock import monotonic_s, utc_now
 from holdfast.model import wire
-from holdfast.model.run import Ended, StopRecord
+from holdfast.model.run import Ended, StopCause, StopRecord, StopRequest
 from holdfast.model.verdict import Confidence, FailureClass, RetryPolicy, Verdict
 from tests.diagnosis.ended.making import RUN_ID, ended, launch, write_attempt
 from tests.each import each
@@ -367,3 +367,18 @@ def test_FAIL_07_a_card_that_is_lost_at_the_end_is_found_by_its_number(
     assert verdict.cards == (("GPU-1",) if kind is F.HARDWARE else ())
     if not final.get("complete"):
         assert any("cards were not read" in clue.text for clue in verdict.unknown)
+
+
+@pytest.mark.parametrize(("answered", "told"), [(1, True), (0, False)])
+def test_of_a_stop_for_a_stall_the_place_in_its_own_stacks_is_told(tmp_path: Path, answered: int, told: bool) -> None:
+    end = ended(None, 15, request=StopRequest(StopCause.STALLED, "holdfast"))
+    run_dir = write_attempt(tmp_path, end)
+    attempt = Path(run_dir, "attempts/1")
+    event = {"seq": 1, "utc": utc_now(), "event": "stacks", "data": {"asked": 1, "answered": answered}}
+    (attempt / wire.EVENTS).write_text(json.dumps(event) + "\n")
+    older = 'Current thread 0x1 (most recent call first):\n  File "a.py", line 1 in begin\n'
+    (attempt / "stacks.txt").write_text(older + older.replace('a.py", line 1 in begin', 'a.py", line 9 in wait'))
+    verdict = judged(run_dir, end)
+    assert verdict.kind is F.STALLED
+    assert any("it stood in wait (a.py:9)" in clue.text for clue in verdict.evidence_for) is told
+    assert any("1 of 1 processes did not write" in clue.text for clue in verdict.unknown) is not told

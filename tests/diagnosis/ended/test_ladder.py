@@ -26,7 +26,7 @@ from holdfast.model.finding import Finding, Level
 from holdfast.model.record import replace
 from holdfast.model.run import Outcome, Refusal, StopCause, StopRecord, StopRequest
 from holdfast.model.verdict import Clue, Confidence, FailureClass, RetryPolicy, Verdict
-from tests.diagnosis.ended.making import GIB, GROUP, disk, ended, evidence, log_of, oom_event, said
+from tests.diagnosis.ended.making import GIB, GROUP, RUN_ID, disk, ended, evidence, log_of, oom_event, said
 from tests.each import each
 
 pytestmark = pytest.mark.pure
@@ -240,7 +240,8 @@ def test_a_forged_line_of_the_kernel_log_proves_nothing() -> None:
 def test_a_peak_that_a_limit_cut_off_does_not_say_how_much_is_needed(used: float) -> None:
     found = evidence(ended(None, 9), own_kills=Reading(1), peak_bytes=int(used * GIB), limit_bytes=GIB)
     action = verdict_of(found).action
-    assert "(now 1 GiB; all of it was in use, so how much is needed is not known: try 2 GiB)" in action
+    assert "(now 1 GiB; all of it was in use, so how much is needed is not known; try 2 GiB)" in action
+    assert f"holdfast restart {RUN_ID} --limit-memory 2GiB" in action
     assert "a fifth more" not in action
 
 
@@ -248,7 +249,17 @@ def test_a_peak_that_a_limit_cut_off_does_not_say_how_much_is_needed(used: float
 def test_of_a_batch_that_lives_on_a_card_is_spoken_only_where_there_may_be_one(cards: bool | None, told: bool) -> None:
     action = verdict_of(evidence(ended(None, 9), own_kills=Reading(1), has_cards=cards)).action
     assert ("it lives on the card" in action) == told
-    assert action.endswith("result another experiment" if told else "--limit-memory SIZE")
+    assert action.endswith("result another experiment" if told else f"holdfast restart {RUN_ID}")
+
+
+def test_a_request_for_memory_that_the_system_refused_is_no_reason_to_set_a_limit() -> None:
+    for limit, why in ((None, "no memory limit is set"), (GIB, "its limit of 1 GiB was not reached")):
+        fields = said(words(F.OUT_OF_MEMORY, "MemoryError"))
+        verdict = verdict_of(evidence(ended(1), peak_bytes=GIB // 100, limit_bytes=limit, has_cards=False, **fields))
+        assert verdict.kind is F.OUT_OF_MEMORY
+        assert verdict.action.startswith("see how much it asks for at the line that failed")
+        assert why in verdict.action
+        assert "limit-memory" not in verdict.action
 
 
 @pytest.mark.requirement("FAIL-04", "SLM-10")
@@ -350,6 +361,16 @@ def test_FAIL_09_every_stop_cause_has_a_class(cause: StopCause) -> None:
     assert (confidence, detector) == (CERTAIN, "A2")
     wanted = {StopCause.DEADLINE: F.TIMED_OUT, StopCause.OPERATOR: F.STOPPED, StopCause.PREEMPTION: F.PREEMPTED}
     assert kind is wanted.get(cause, kind)
+
+
+def test_a_stop_for_a_stall_says_where_it_stood_or_why_that_is_not_known() -> None:
+    end = ended(None, 15, request=StopRequest(StopCause.STALLED, "holdfast"))
+    verdict = verdict_of(evidence(end, stood=Reading(("wait (train.py:12)",))))
+    assert any("it stood in wait (train.py:12)" in clue.text for clue in verdict.evidence_for)
+    assert verdict.action.startswith("see why it stood in wait (train.py:12)")
+    unread = verdict_of(evidence(end, stood=Reading(unread="1 of 2 processes did not write their stacks")))
+    assert any("1 of 2 processes did not write" in clue.text for clue in unread.unknown)
+    assert "threads.txt" in unread.action
 
 
 @pytest.mark.parametrize(
@@ -483,6 +504,24 @@ def test_FAIL_03_a_broken_write_is_storage_and_no_bug(line: str, detector: str) 
     full = evidence(ended(1), log=log, words=(words(F.DISK_FULL, line),), disks=(disk("/ckpt", 0, "checkpoints"),))
     assert verdict_of(full).confidence is CERTAIN
     assert "/ckpt" in verdict_of(full).action
+
+
+@each(
+    ("line", "named"),
+    [
+        (
+            "OSError: [Errno 28] No space left on device: '/mnt/a b/x.pt'",
+            "the file system of /mnt/a b/x.pt (df, df -i)",
+        ),
+        ("open /var/lib/x: no space left on device", "the file system of /var/lib/x (df, df -i)"),
+        ("OSError: [Errno 28] No space left on device", "the disk that it wrote to: those of the run have room"),
+    ],
+)
+def test_a_full_disk_that_is_none_of_the_runs_is_named_by_the_file(line: str, named: str) -> None:
+    told = replace(words(F.DISK_FULL, line), facts={"line": line})
+    verdict = verdict_of(evidence(ended(1), **said(told)))
+    assert verdict.action.startswith(f"free space or inodes on {named}")
+    assert any("free now" in clue.text for clue in verdict.evidence_against)
 
 
 def test_a_segfault_names_the_library_from_the_kernel_log() -> None:

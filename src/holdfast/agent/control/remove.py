@@ -14,7 +14,8 @@ import contextlib
 import os
 import shlex
 import stat
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.kept_environment import ENDING, drop_environment
 from holdfast.agent.view import observe
@@ -33,6 +34,7 @@ from holdfast.host.process import processes
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError, NotPermitted, StorageError, UsageError
 from holdfast.model.ids import is_run_id
+from holdfast.model.queue import DEFAULT_GROUP
 from holdfast.model.record import record
 from holdfast.store.paths import default_root
 
@@ -42,7 +44,7 @@ from .run_lock import hold_run_lock
 from .settle import settle_vanished
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
 PREFIX = ".removing-"
 _MADE = frozenset({wire.SNAPSHOT, wire.ARTIFACTS, wire.CHECKPOINTS, wire.ATTEMPTS, wire.HANDBOOK, wire.RUN_LOCK})
@@ -53,7 +55,8 @@ _MADE = frozenset({wire.SNAPSHOT, wire.ARTIFACTS, wire.CHECKPOINTS, wire.ATTEMPT
 class RemovableRun:
     """A run that may be removed: how many files it has, and how many bytes of disk they take.
 
-    `ordered_by` is as in `RunOrigin`; `failure` and `ended_at` as in a list of runs.
+    `ordered_by` is as in `RunOrigin`; `failure` and `ended_at` as in a list of runs. `group` is the sweep or group of
+    the queue of which it is a job, else empty.
     """
 
     run_dir: str
@@ -64,15 +67,20 @@ class RemovableRun:
     ordered_by: str = ""
     failure: str = ""
     ended_at: str | None = None
+    group: str = ""
 
 
 @record
 class Removal:
-    """Runs that may be removed, what was refused, in words, and whether they were removed."""
+    """Runs that may be removed, what was refused, in words, and whether they were removed.
+
+    `notes` say what else loses by it.
+    """
 
     runs: tuple[RemovableRun, ...]
     removed: bool
     refused: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @record
@@ -84,7 +92,16 @@ class Examined:
 
     def describe(self, *, removed: bool) -> Removal:
         """The same for programs."""
-        return Removal(tuple(one for one, _ in self.passed), removed, tuple(str(error) for error in self.refused))
+        runs = tuple(one for one, _ in self.passed)
+        return Removal(runs, removed, tuple(str(error) for error in self.refused), tuple(_describe_groups(runs)))
+
+
+def _describe_groups(runs: Sequence[RemovableRun]) -> Iterator[str]:
+    """That the tables of sweeps and groups lose these runs, and how to keep the numbers."""
+    for group, count in Counter(one.group for one in runs if one.group).items():
+        jobs = "is a job" if count == 1 else "are jobs"
+        words = f"{count} of them {jobs} of group {group}: its table (holdfast sweep show) loses their numbers"
+        yield f"{words}; to keep them, before: holdfast sweep export {group} {group}.csv"
 
 
 def examine_all(names: Sequence[str], runs: str | None, *, dry_run: bool = False) -> Examined:
@@ -197,7 +214,24 @@ def check_removable(run_dir: str, *, root: str, dry_run: bool = False) -> Remova
         raise UsageError(f"processes of {run_id} are still there: {pids}", hint=f"holdfast show {run_id}")
     files, size = _measure(run_dir)
     row = build_row(view, root)
-    return RemovableRun(run_dir, run_id, view.condition, files, size, view.ordered_by, row.failure, row.ended_at)
+    return RemovableRun(
+        run_dir,
+        run_id,
+        view.condition,
+        files,
+        size,
+        view.ordered_by,
+        row.failure,
+        row.ended_at,
+        _read_group(view.record),
+    )
+
+
+def _read_group(record: Mapping[str, Any]) -> str:
+    """The group of the job that a run is of; empty for none, and for the default one, which compares nothing."""
+    queued = record.get("queued")
+    group = queued.get("group") if isinstance(queued, dict) else None
+    return group if isinstance(group, str) and group != DEFAULT_GROUP else ""
 
 
 def remove_run(candidate: RemovableRun, *, root: str) -> None:

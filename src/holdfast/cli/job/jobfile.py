@@ -65,8 +65,10 @@ class Problem:
     line: int = 0
 
     def __str__(self) -> str:
-        """As a compiler would say it."""
-        return f"{self.where}: {self.key}: {self.message}" if self.key else f"{self.where}: {self.message}"
+        """As a compiler would say it; an option names its key already."""
+        leaf = self.key.rpartition(".")[2].replace("_", "-")
+        named = not self.key or (self.where.startswith("--") and self.where.endswith(f"-{leaf}"))
+        return f"{self.where}: {self.message}" if named else f"{self.where}: {self.key}: {self.message}"
 
 
 def read_job(

@@ -16,6 +16,8 @@ import click
 from holdfast.cli.errors import HELP_ALL, JOB_COMMAND
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note
+from holdfast.cli.render.job_change import describe_changes
+from holdfast.core.job.changes import leave_sweep, list_changes
 from holdfast.model.errors import JobFileError, UsageError
 from holdfast.model.job import JobSpec
 from holdfast.model.record import replace
@@ -287,12 +289,16 @@ def resolve_change(
 
 
 def resolve_like(before: JobSpec, command: Sequence[str], options: Mapping[str, object]) -> JobSpec:
-    """The job of another run with what a verb's arguments change of it; it may have another name.
+    """The job of another run with what a verb's arguments change of it; it may have another name. Says what differs.
 
     Raises:
         UsageError: a mistake in an option.
     """
-    return change_job(before, None, collect_nodes(options), command=command)
+    job, notes = leave_sweep(before, command)
+    found = change_job(job, None, collect_nodes(options), command=command)
+    for text in (*notes, *(f"changed: {line}" for line in describe_changes(list_changes(job, found)))):
+        note(text)
+    return found
 
 
 def read_change_elsewhere(job: str, command: Sequence[str], options: Mapping[str, object]) -> tuple[JobSpec, bool]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.job.redact import redact_argv
 from holdfast.core.moments import format_moment
+from holdfast.core.queue.words import SAME_AGAIN
 from holdfast.model.queue import ACTIVE_STATES, WAITING_STATES, JobState
 from holdfast.model.run import Outcome
 from holdfast.model.units import format_count, format_duration
@@ -60,7 +61,7 @@ def _list_facts(seen: JobView) -> Iterator[tuple[str, object]]:
     if job.priority:
         yield "priority", job.priority
     if job.not_before is not None:
-        yield "not before", format_moment(job.not_before, now)
+        yield "not before", format_moment(job.not_before, now, exact=True)
     yield "handed in", f"{handed_in.at} by {handed_in.by}, from {handed_in.cwd}"
     yield "configuration", job.sha256[:HASH_DIGITS]
     if job.run_id is not None:
@@ -79,7 +80,8 @@ def _list_facts(seen: JobView) -> Iterator[tuple[str, object]]:
     if job.state is JobState.FAILED and job.run_id is not None:
         if not seen.run_gone:
             yield "find out why", f"holdfast diagnose {job.run_id}    holdfast logs {job.run_id}"
-        yield "try again", f"holdfast queue retry {job.label}"
+        mended = " (once its cause is mended)" if job.failure in SAME_AGAIN else ""
+        yield "try again", f"holdfast queue retry {job.label}{mended}"
         if job.outcome == Outcome.SUCCEEDED.value and job.failure:
             yield "take it as done", f"holdfast queue accept {job.label}"
     if job.requeued:

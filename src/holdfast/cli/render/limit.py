@@ -21,10 +21,14 @@ def print_limits(answer: LimitsAnswer, *, dry_run: bool) -> None:
         note(f"{answer.run_id}: nothing was changed{yet}: {answer.why}")
         return
     for line in describe_changes(answer.changed):
-        print(clean(line))
-    if dry_run:
-        note(f"{answer.run_id}: nothing was asked of it; in force now:")
+        print(clean(f"would change: {line}" if dry_run else line))
+    if not answer.changed:
+        note(f"{answer.run_id}: nothing to change{': it is as asked for' if not dry_run else ''}")
+    if dry_run or not answer.changed:
+        print("in force now:" if answer.limits or answer.deadline is not None else "in force now: no limit")
     for limit in answer.limits:
         print(clean(f"  {limit.get('name')}: {describe_limit(limit)}"))
     if answer.deadline is not None:
         print(f"  it will be asked to stop at {show_times(answer.deadline)} at the latest")
+    if dry_run and answer.changed:
+        note(f"{answer.run_id}: nothing was changed (dry run)")

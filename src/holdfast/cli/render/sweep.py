@@ -9,6 +9,7 @@ from holdfast.core.queue.contradictions import MOST_SAID, shorten_contradictions
 from holdfast.core.queue.results import (
     choose_metrics,
     count_states,
+    describe_removed,
     find_best,
     is_judged,
     list_params,
@@ -140,7 +141,9 @@ def describe_progress(group: str, rows: Sequence[ResultRow]) -> str:
 
 
 def _say_problems(rows: Sequence[ResultRow]) -> None:
-    problems = [f"{row.job.name}: {text}" for row in rows for text in row.problems]
+    if removed := describe_removed(rows):
+        note(removed)
+    problems = [f"{row.job.name}: {text}" for row in rows if not row.removed for text in row.problems]
     for text in problems[:MOST_PROBLEMS]:
         note(f"cannot be read: {text}")
     if len(problems) > MOST_PROBLEMS:

@@ -16,7 +16,9 @@ from holdfast.cli.job.options import collect_nodes
 from holdfast.cli.job.schema import KEYS
 from holdfast.cli.named_run import find_readable
 from holdfast.cli.render import note
+from holdfast.cli.render.job_change import describe_changes
 from holdfast.core.control_characters import one_line
+from holdfast.core.job.changes import leave_sweep, list_changes
 from holdfast.core.job.job_paths import change_paths, is_own
 from holdfast.core.job.secret_names import read_uses
 from holdfast.desk.connect import find_place, open_box
@@ -64,6 +66,7 @@ def resolve_elsewhere(
     if source is None or source == LOCAL:
         return LikeJob(_send_from_here(run, place, nodes, command))
     other = fetch_job(open_box(find_place(source)), run, keeps_setup="setup" not in nodes)
+    note(f"like {other.name}")
     if place == source:
         return _stay(other, place, nodes, command, send_code=send_code)
     return LikeJob(_move(other, place, nodes, command, send_code=send_code))
@@ -80,7 +83,11 @@ def _stay(
         note(
             f"at {place} with the code of {other.name} ({_describe_code(code)}); --workdir . sends that of here instead"
         )
-    return LikeJob(change_job(other.job, None, nodes, command=command, base=base), code)
+    before = _leave_sweep(other.job, command)
+    job = change_job(before, None, nodes, command=command, base=base)
+    for line in describe_changes(list_changes(before, job)):
+        note(f"changed: {line}")
+    return LikeJob(job, code)
 
 
 def _move(
@@ -88,7 +95,7 @@ def _move(
 ) -> JobSpec:
     """At another place, or on this machine: with the code of this desk."""
     _refuse_foreign(other.job, other.name, place, nodes)
-    before, cwd = other.job, find_cwd()
+    before, cwd = _leave_sweep(other.job, command), find_cwd()
     if "workdir" not in nodes:
         before = replace(before, workdir=_find_workdir(other, place, cwd, send_code=send_code))
     job = change_job(before, None, nodes, command=command, base=cwd if place == LOCAL else OrderBase(cwd))
@@ -109,12 +116,20 @@ def _move(
 def _send_from_here(run: str, place: str, nodes: Mapping[str, Node], command: Sequence[str]) -> JobSpec:
     """A run of this machine at a place: with the code that is in its working directory now."""
     found = find_readable(run, None)
-    before = read_recorded_job(found.run_dir).spec
+    note(f"like {found.run_id}")
+    before = _leave_sweep(read_recorded_job(found.run_dir).spec, command)
     _refuse_foreign(before, found.run_id, place, nodes, only=(BINDS,))
     desk = OrderBase(before.workdir)
     # Those that are not in the code are refused by name, once the tree is known.
     job = change_paths(before, lambda field, path: path if field == BINDS else desk.mark(path, field))
     return change_job(job, None, nodes, command=command, base=OrderBase(find_cwd()))
+
+
+def _leave_sweep(before: JobSpec, command: Sequence[str]) -> JobSpec:
+    job, notes = leave_sweep(before, command)
+    for text in notes:
+        note(text)
+    return job
 
 
 def _refuse_foreign(

@@ -36,7 +36,9 @@ Exit codes: 0 it was found; 1 nothing has these words; 66 there is no such topic
 
 @click.command(short_help=SUMMARIES["explain"], epilog=EPILOG)
 @click.argument("topic", nargs=-1, shell_complete=build_completer(_list_topics))
-@click.option("--search", "words", metavar="WORDS", help="List the gotchas in which all of these words stand.")
+@click.option(
+    "--search", "words", metavar="WORDS", help="List the classes and gotchas in which all of these words stand."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(*, topic: tuple[str, ...], words: str | None, as_json: bool) -> int:
     """Explain TOPIC: a gotcha (U11), a class of a verdict (out_of_memory), an exit code (78) or a Xid (xid 79).
@@ -56,11 +58,13 @@ def command(*, topic: tuple[str, ...], words: str | None, as_json: bool) -> int:
     listed = list_gotchas(words)
     if as_json:
         print_record(listed)
-    elif not listed.gotchas:
-        note(f"no gotcha has {words!r} in it; `holdfast explain` lists them all")
+    elif not listed.gotchas and not listed.classes:
+        note(f"no gotcha and no class has {words!r} in it; `holdfast explain` lists the gotchas")
     else:
+        for kind in listed.classes:
+            print(f"class {kind.value}: holdfast explain {kind.value}")
         print_gotchas(listed.gotchas)
-    return 0 if listed.gotchas else 1
+    return 0 if listed.gotchas or listed.classes else 1
 
 
 def _print_topic(found: Gotcha | ClassPage | XidPage | ExitCodePage) -> None:

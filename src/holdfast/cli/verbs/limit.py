@@ -33,7 +33,6 @@ holdfast limit digits --memory 8GB --cpus 2
 holdfast limit digits --memory none            no memory limit any more"""
 OFFERED = [key for key in KEYS if key.field in LIVE_FIELDS]
 TIMES = {key.path.replace(".", "__"): key for key in OFFERED if key.field.endswith("_s")}
-HINT = "name what is to change, such as --memory 8GB or --timeout +2h; holdfast show has what is in force"
 
 
 class LimitCommand(JobCommand):
@@ -72,6 +71,9 @@ def command(
     if command:
         raise UsageError("the command of a running job cannot be changed", hint="holdfast restart RUN -- COMMAND")
     found = find_own(run, runs)
+    if not dry_run and all(value in (None, ()) for value in options.values()):
+        hint = f"such as --memory 8GB or --timeout +2h; what is in force: holdfast limit {found.run_id} --dry-run"
+        raise UsageError("name what is to change", hint=hint)
     answer = change_limits(
         found.run_dir,
         lambda: _find_wanted(found, options),
@@ -86,10 +88,7 @@ def command(
 
 def _find_wanted(found: FoundRun, options: dict[str, object]) -> tuple[KeyChange, ...]:
     recorded = read_recorded_job(found.run_dir)
-    changed = find_changes(recorded, resolve_change(recorded.spec, None, (), _add_times(options, recorded)))
-    if not changed:
-        raise UsageError(f"nothing to change of {found.run_id}: it is as asked for", hint=HINT)
-    return changed
+    return find_changes(recorded, resolve_change(recorded.spec, None, (), _add_times(options, recorded)))
 
 
 def _add_times(options: dict[str, object], recorded: RecordedJob) -> dict[str, object]:

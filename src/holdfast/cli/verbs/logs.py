@@ -25,6 +25,7 @@ from holdfast.desk.terminal import watch_reader, write_fully
 from holdfast.model import wire
 from holdfast.model.errors import NoSuchRun, UsageError
 from holdfast.model.record import record, replace
+from holdfast.model.units import format_count
 
 from . import SUMMARIES
 
@@ -147,7 +148,13 @@ def _find_runs(names: Sequence[str], runs: str | None, *, follow: bool) -> list[
     for name in names:
         if means_group(name):
             group = find_group(name, runs)
+            if group.removed:
+                note(
+                    f"{name}: the runs of {format_count(group.removed, 'job')} were removed, and their output with them"
+                )
             if not (group.run_dirs or (follow and group.open)):
+                if group.removed:
+                    raise NoSuchRun(f"no run of {name} is left", hint=f"holdfast sweep check {name.rstrip('/')}")
                 raise NoSuchRun(f"no job of {name} has a run", hint=f"holdfast queue ls {name.rstrip('/')}")
             found += group.run_dirs
         else:

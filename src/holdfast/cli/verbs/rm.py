@@ -82,6 +82,8 @@ def command(
             for run in found.runs
         ]
         table(("run", "state", "ended", "files", "size"), rows, right=(3, 4))
+        for text in found.notes:
+            note(text)
     if not dry_run and names:
         remove.require_passed(examined)
         confirm(_word_question(found), yes=yes, as_json=as_json, refusal="nothing was removed", plan=found)

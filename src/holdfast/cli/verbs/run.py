@@ -12,6 +12,7 @@ from holdfast.cli.job.env_file import env_file_option
 from holdfast.cli.job.options import JobCommand, asks_slurm, job_options, refuse_slurm, resolve_job, resolve_like
 from holdfast.cli.lazy_group import complete_places
 from holdfast.cli.path_type import PATH
+from holdfast.cli.render import note
 from holdfast.cli.run.wish import RunWish
 from holdfast.desk.orders.paths import DeskPath
 from holdfast.model.errors import UsageError
@@ -142,4 +143,5 @@ def _resolve_like(
 
     run = find_readable(like, None)
     before = read_recorded_job(run.run_dir)
+    note(f"like {run.run_id}")
     return resolve_like(before.spec, command, options), None

@@ -261,7 +261,7 @@ def _explain_job(
         if ended and need.note:
             words += f" ({need.note})"
         kind = WaitKind.NEEDS_FAILED if ended else WaitKind.NEEDS
-        reasons.append(WaitReason(kind, words, (need.label,), way=find_way_on(need)))
+        reasons.append(WaitReason(kind, words, (need.label,), way=find_way_on(need, job.label)))
     if job.open_needs and not needs:
         reasons.append(WaitReason(WaitKind.NEEDS, f"needs {format_count(job.open_needs, 'job')} proven done first"))
     if job.not_before is not None and job.not_before > situation.now:

@@ -14,6 +14,8 @@ from holdfast.model.errors import NoSuchName
 from holdfast.model.queue import JobState
 from holdfast.model.record import field, record
 
+from .words import name_labels
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -34,11 +36,15 @@ _HIGHER = re.compile(
 _LOWER = re.compile(r"loss|err|ppl|perplexity|mse|mae|rmse|wer|cer|fid|nll|regret")
 
 
+REMOVED = "its run was removed, and its numbers with it"
+
+
 @record
 class ResultRow:
     """One job: `final` says whether its numbers are results. `problems` are files that could not be read.
 
     `seconds` is how long its job ran in the attempts that have ended, without the time in line; None: not known.
+    `removed`: its run is not there any more, and its numbers with it.
     """
 
     job: QueuedJob
@@ -46,6 +52,7 @@ class ResultRow:
     final: bool = False
     problems: tuple[str, ...] = ()
     seconds: float | None = None
+    removed: bool = False
 
 
 @record
@@ -107,6 +114,16 @@ def describe_row(row: ResultRow) -> JobLine:
         note=job.note,
         problems=row.problems,
     )
+
+
+def describe_removed(rows: Sequence[ResultRow]) -> str:
+    """That runs of jobs were removed, so that their numbers are missing; empty where none was."""
+    removed = [row.job.name for row in rows if row.removed]
+    if not removed:
+        return ""
+    whose = f"the run of {removed[0]} was" if len(removed) == 1 else f"the runs of {len(removed)} jobs were"
+    more = "" if len(removed) == 1 else f" ({name_labels(removed)})"
+    return f"{whose} removed, and the numbers with {'it' if len(removed) == 1 else 'them'}{more}"
 
 
 def list_params(rows: Sequence[ResultRow]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.queue import JobState
 from holdfast.model.run import Outcome
 from holdfast.model.units import format_count
+from holdfast.model.verdict import FailureClass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,6 +15,15 @@ if TYPE_CHECKING:
     from holdfast.model.queue import QueuedJob
 
 SHOWN_LABELS = 5
+SAME_AGAIN = frozenset(
+    kind.value
+    for kind in (
+        *(FailureClass.BUG, FailureClass.NATIVE_CRASH, FailureClass.DIVERGED, FailureClass.EXEC_FAILED),
+        *(FailureClass.ENVIRONMENT, FailureClass.RESULT_MISSING, FailureClass.REFUSED, FailureClass.TIMED_OUT),
+        *(FailureClass.OUT_OF_MEMORY, FailureClass.RESOURCE_LIMIT, FailureClass.SHARED_MEMORY, FailureClass.DISK_FULL),
+    )
+)
+"""Failures after which the same job would most likely end the same way."""
 
 
 def name_jobs(jobs: Sequence[QueuedJob]) -> str:
@@ -32,8 +42,11 @@ def count_jobs(number: int) -> str:
     return format_count(number, "job")
 
 
-def find_way_on(job: QueuedJob) -> str:
-    """The command for a job that does not go on by itself; empty for others, and where its note has the command."""
+def find_way_on(job: QueuedJob, waits: str = "") -> str:
+    """The command for a job that does not go on by itself; empty for others, and where its note has the command.
+
+    `waits` is the label of a job that needs it: of what was cancelled it is said how that goes without it.
+    """
     if "`holdfast queue " in job.note:
         return ""
     if job.state is JobState.HELD:
@@ -42,4 +55,7 @@ def find_way_on(job: QueuedJob) -> str:
         return ""
     in_doubt = job.outcome == Outcome.SUCCEEDED.value and bool(job.failure)
     accept = f" (or, as it is: holdfast queue accept {job.label})" if in_doubt else ""
-    return f"holdfast queue retry {job.label}{accept}"
+    again = f"holdfast queue retry {job.label}{accept}"
+    if job.state is JobState.CANCELLED and waits:
+        return f"{again}; without it: holdfast queue cancel {waits}, then submit {waits} again without --after"
+    return f"{again} (once its cause is mended)" if job.failure in SAME_AGAIN and not in_doubt else again

@@ -7,6 +7,7 @@ A row says what people see, why it happens, what can be read, and what holdfast 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from .gotcha import Gotcha, GotchaMode
@@ -15,7 +16,7 @@ from .storage_and_network import STORAGE_AND_NETWORK
 from .training import TRAINING
 from .universal import UNIVERSAL
 
-__all__ = ["Gotcha", "GotchaMode", "all_gotchas", "find_gotcha", "search_gotchas"]
+__all__ = ["Gotcha", "GotchaMode", "all_gotchas", "find_gotcha", "holds", "search_gotchas"]
 
 
 def all_gotchas() -> tuple[Gotcha, ...]:
@@ -35,12 +36,13 @@ def search_gotchas(words: str) -> tuple[Gotcha, ...]:
     wanted = words.lower().split()
     if not wanted:
         return ()
-    found = [row for row in all_gotchas() if _holds(wanted, row.words())]
-    return tuple(sorted(found, key=lambda row: not _holds(wanted, row.headline())))
+    found = [row for row in all_gotchas() if holds(wanted, row.words())]
+    return tuple(sorted(found, key=lambda row: not holds(wanted, row.headline())))
 
 
-def _holds(wanted: Iterable[str], text: str) -> bool:
-    return all(word in text for word in wanted)
+def holds(wanted: Iterable[str], text: str) -> bool:
+    """Whether every word is the beginning of one in `text`: "stall" does not stand in "installed"."""
+    return all(re.search(rf"(?<![a-z0-9]){re.escape(word)}", text) for word in wanted)
 
 
 FAMILIES = ("U", "GEN", "SLURM", "K8S", "NB")

@@ -157,7 +157,7 @@ STORAGE_AND_NETWORK: tuple[Gotcha, ...] = (
         modes=(P, D, R),
         source="practice",
         code=("host.files.copies.proven", "agent.supervise.end.results", "training.storage.write.mirror"),
-        keywords="sync rsync silent failure verify copy mirror",
+        keywords="sync rsync silent failure verify copy mirror sync_failed",
     ),
     Gotcha(
         id="U34",

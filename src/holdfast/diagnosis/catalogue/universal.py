@@ -48,7 +48,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         modes=(D,),
         source="Documentation/admin-guide/cgroup-v2.rst, memory.events; proc(5)",
         code=("diagnosis.ended", "agent.supervise.start.manifest"),
-        keywords="vanished killed died silent gone",
+        keywords="vanished killed died silent gone reboot",
     ),
     Gotcha(
         id="U4",
@@ -225,7 +225,7 @@ UNIVERSAL: tuple[Gotcha, ...] = (
         modes=(D,),
         source="practice",
         code=("diagnosis.live", "core.run.stall"),
-        keywords="idle gpu zero utilization cpu preprocessing",
+        keywords="idle gpu zero utilization cpu preprocessing cpu_bound",
     ),
     Gotcha(
         id="U40",

@@ -65,7 +65,8 @@ class EndedEvidence:
     reported to the supervisor, `xid_severities` what the rules of its box said of some codes.
     `checkpoint`: there is something to go on from; `has_cards`: it was given cards (None: not known). `leftovers` are
     processes that the job had just begun when its leader left with 0, and that were ended. `piped`: its command sends
-    output through `tee`.
+    output through `tee`. `stood` are the places in Python where its processes stood when a limit ran out and all of
+    them wrote their stacks, before anything was done to them.
     """
 
     run_id: str
@@ -105,6 +106,7 @@ class EndedEvidence:
     has_cards: bool | None = None
     leftovers: tuple[str, ...] = ()
     piped: bool = False
+    stood: Reading[tuple[str, ...]] = UNREAD
     heard: tuple[XidEvent, ...] = ()
     xid_severities: dict[int, str] = field(default_factory=dict)
 

@@ -18,6 +18,7 @@ from holdfast.diagnosis.logs.attribute import judge_log
 from holdfast.diagnosis.logs.pattern import Pattern
 from holdfast.diagnosis.logs.rules import read_rules
 from holdfast.diagnosis.logs.scan import read_log
+from holdfast.diagnosis.python_stacks import parse_dump
 from holdfast.host.clock import epoch_s, parse_utc
 from holdfast.host.files import fallback, files
 from holdfast.host.files.job_change import find_job, has_checkpoint, read_job_change
@@ -59,6 +60,7 @@ must not cost the verdict what the counters say. The slowest log, random bytes, 
 DYING_S = 10.0
 """A process that is killed ends when its memory is given back: seconds for hundreds of GiB."""
 MOST_TENANTS = 5
+MOST_STOOD = 5
 KILLING = (9, 15)
 SCRIPT_BYTES = 64 * 1024
 _TEE = compile_later(r"\|&?\s*(?:\S*/)?tee\b")
@@ -203,6 +205,7 @@ def gather_evidence(
         checkpoint=has_checkpoint(source.run_dir, job),
         has_cards=bool(manifest["cards"]) if isinstance(manifest.get("cards"), list) else None,
         piped=_is_piped(job),
+        stood=_read_stood(source.directory),
         leftovers=_read_leftovers(f"{source.directory}/{wire.EVENTS}"),
         heard=read_heard(f"{source.directory}/{wire.EVENTS}"),
         xid_severities=decode_severities(baseline.get("xids")),
@@ -307,6 +310,25 @@ def _read_leftovers(path: str) -> tuple[str, ...]:
     except (OSError, ValueError, KeyError, AttributeError):
         return ()
     return tuple(str(name)[:100] for name in young[:MOST_TENANTS]) if isinstance(young, list) else ()
+
+
+def _read_stood(directory: str) -> Reading[tuple[str, ...]]:
+    """Where its processes stood when their stacks were last asked for, by the supervisor; only where all answered."""
+    try:
+        lines = [line for line in files.read_last_lines(f"{directory}/{wire.EVENTS}") if b'"stacks"' in line]
+        events = [wire.parse_object(line, wire.EVENTS) for line in lines]
+        told = next((as_object(event.get("data")) for event in reversed(events) if event.get("event") == "stacks"), {})
+        names = sorted(name for name in os.listdir(directory) if name.startswith("stacks.") and name.endswith(".txt"))
+    except (OSError, wire.WireError) as error:
+        return Reading(unread=str(error))
+    asked, answered = as_whole(told.get("asked")) or 0, as_whole(told.get("answered")) or 0
+    if not asked:
+        return Reading(unread="no process offered its stacks (holdfast's training library does)")
+    if answered < asked:
+        return Reading(unread=f"{asked - answered} of {asked} processes did not write their stacks")
+    dumps = [parse_dump(0, files.read_tail(f"{directory}/{name}", TAIL_BYTES).decode("utf-8", "replace"))
+             for name in names[:MOST_STOOD]]  # fmt: skip
+    return Reading(tuple(dict.fromkeys(dump.top for dump in dumps if dump.top)))
 
 
 def _find_scheduler(environment: Facts) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.diagnosis.evidence import NOT_LOOKED, Reading
+from holdfast.diagnosis.python_stacks import StackDump
 from holdfast.model.record import field, record
 
 from .box_change import BoxChange
@@ -12,7 +13,6 @@ from .detect.waits import Wait
 from .gather.descriptors import WaitedOn
 from .gather.flight import FlightFinding
 from .gather.run_files import RunFacts
-from .gather.stacks import StackDump
 from .gather.target import CardNumbers, LiveTarget
 
 IDLE_CARD_PCT = 5.0
@@ -24,7 +24,7 @@ class Case:
 
     `cards` are readings of the leased cards in the window, one tuple for each reading. `waited` says by thread id on
     what descriptors a thread waits, `suspects` by pid which slow mounts a process has files on. `dumps` are the Python
-    stacks, by pid, in the order in which they were taken.
+    stacks, by pid, in the order in which they were taken. `deep`: tools are attached after this.
     """
 
     target: LiveTarget
@@ -38,6 +38,7 @@ class Case:
     dumps: dict[int, tuple[StackDump, ...]] = field(default_factory=dict)
     flight: Reading[tuple[FlightFinding, ...]] = field(default_factory=lambda: Reading(unread=NOT_LOOKED))
     job_age_s: float | None = None
+    deep: bool = False
 
     # ------------------------------------------------------------------------------------------------- the tree
 

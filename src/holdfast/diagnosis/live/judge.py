@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from holdfast.diagnosis.evidence import NOT_LOOKED, Reading
 from holdfast.model.record import record, replace
-from holdfast.model.verdict import LiveClass, Verdict
+from holdfast.model.verdict import Confidence, LiveClass, Verdict
 
 from .box_change import compare_boxes
 from .case import Case
@@ -61,7 +61,7 @@ def diagnose_live(
     if read_cards is not None:
         readings.append(read_cards())
     after = look_once(target)
-    case = build_case(target, before, after, _join_cards(readings))
+    case = replace(build_case(target, before, after, _join_cards(readings)), deep=deep)
     verdict = fold_live(case, run_detectors(case))
     case, verdict, stacks = _ask_further(case, verdict, after.tree)
     tools = _attach(case) if deep else ()
@@ -168,7 +168,8 @@ def _gather_descriptors(change: TreeChange) -> tuple[dict[int, WaitedOn], dict[i
 def _ask_further(case: Case, verdict: Verdict, after: TreeSnapshot) -> tuple[Case, Verdict, Reading[CollectedStacks]]:
     """Stacks by the private signal and the Flight Recorder's dumps, where the looks did not settle it."""
     run = case.run.value
-    settled = verdict.kind in _WELL and not case.overdue
+    sure = case.alive or verdict.confidence is not Confidence.POSSIBLE
+    settled = verdict.kind in _WELL and sure and not case.overdue
     if settled or verdict.kind in _STACKS_DO_NOT_HELP or run is None:
         return case, verdict, Reading(unread=f"{NOT_ASKED}: the two looks were enough")
     if case.target.ours:

@@ -1,8 +1,13 @@
-"""What to do about each class of a live run: one fixed action each. ``{names}`` are filled from the detection."""
+"""What to do about each class of a live run: one fixed action each, and another where it is only possible.
+
+``{names}`` are filled from the detection and from what is looked at.
+"""
 
 from __future__ import annotations
 
-from holdfast.model.verdict import LiveClass
+from holdfast.model.verdict import Confidence, LiveClass
+
+RESTART = "restart it, from its last checkpoint where there is one"
 
 ACTIONS: dict[LiveClass, str] = {
     LiveClass.PROGRESSING: "nothing: it gets on",
@@ -17,22 +22,20 @@ ACTIONS: dict[LiveClass, str] = {
     ),
     LiveClass.PAUSED: "it is stopped by {how}: {resume}",
     LiveClass.DEADLOCK: (
-        "keep the stacks (`holdfast diagnose --deep RUN`; py-spy shows Python lines), then restart from the last "
-        "checkpoint; the two lock sites in the stacks are the bug"
+        "keep the stacks (`{deep}`; py-spy shows Python lines), then " + RESTART + "; the place where the stacks "
+        "show it waiting is the bug: nothing is left to wake it"
     ),
     LiveClass.BUSY_NO_PROGRESS: (
-        "look at the frame that both stacks show (`holdfast diagnose --deep RUN` where there are none); if that is no "
-        "long computation, restart from the last checkpoint"
+        "look at the frame that both stacks show (`{deep}` where there are none); if that is no long computation, "
+        + RESTART
     ),
-    LiveClass.WAITING_FOR_CHILD: "look at {who}: the run waits for it; restart from the last checkpoint if it is stuck",
-    LiveClass.NETWORK_WAIT: (
-        "check that {who} answers; give the call a timeout, then restart from the last checkpoint"
-    ),
+    LiveClass.WAITING_FOR_CHILD: "look at {who}: the run waits for it; if it is stuck, " + RESTART,
+    LiveClass.NETWORK_WAIT: "check that {who} answers; give the call a timeout, then " + RESTART,
     LiveClass.COLLECTIVE_HANG: (
-        "look at rank {who} first: the others wait for it. Keep stacks and Flight Recorder dumps, then restart from "
-        "the last checkpoint; a longer timeout does not help"
+        "look at rank {who} first: the others wait for it. Keep stacks and Flight Recorder dumps, then "
+        + RESTART + "; a longer timeout does not help"
     ),
-    LiveClass.EXIT_HANG: "check the results, then stop it: `holdfast stop RUN`; the work itself is done",
+    LiveClass.EXIT_HANG: "check the results, then stop it: `holdfast stop {run}`; the work itself is done",
     LiveClass.ZOMBIE: "its parent (pid {parent}) has to reap it; nothing runs any more and no card is held",
     LiveClass.LOADER_BOUND: (
         "its loader's workers {what}: use more of them (CPUs minus one, as memory allows), persistent and pinned, "
@@ -56,8 +59,25 @@ ACTIONS: dict[LiveClass, str] = {
     ),
     LiveClass.STRAGGLER: "look at the card and the data shard of rank {who}",
     LiveClass.SLOWER_THAN_BEFORE: "compare clocks, co-tenants and the data's place with the earlier run",
-    LiveClass.UNCLEAR: "look again in a minute, or with `--deep` for stacks by ptrace",
+    LiveClass.UNCLEAR: "{next}",
 }  # fmt: skip
+_FIRST = (
+    "see first whether it gets on at all: its log or a file of it grows, or {stacks} shows another place some minutes "
+    "later. "
+)
+_ENDLESS = "if not, it is a loop without end, and has to be stopped"
+BUSY = f"{_FIRST}If so, let it work; {_ENDLESS}"
+"""What to do next about an unclear run that uses a CPU."""
+UNSURE: dict[LiveClass, str] = {
+    LiveClass.NOISY_NEIGHBOUR: (
+        _FIRST + "If so, others on this box only slow it down: wait, move, or ask them; " + _ENDLESS
+    ),
+    LiveClass.BUFFERED: (
+        _FIRST + "If so, leave it: to stop it would lose the buffered output; PYTHONUNBUFFERED=1 or `python -u` "
+        "shows it the next time"
+    ),
+}
+"""What to do instead where the class is only possible: the action of a sure one would be wrong if it is another."""
 
 _DEFAULTS = {
     "path": "the storage that it waits for",
@@ -68,12 +88,16 @@ _DEFAULTS = {
     "what": "are slower than the training",
     "allowed": "the number of CPUs",
     "card": "the card",
+    "next": "look again in some minutes, or with `{deep}`, which adds stacks by ptrace",
+    "stacks": "`{deep}`",
+    "deep": "holdfast diagnose --deep RUN",
+    "run": "RUN",
 }
 
 
-def action_for(kind: LiveClass, facts: dict[str, str]) -> str:
+def action_for(kind: LiveClass, facts: dict[str, str], sure: Confidence = Confidence.LIKELY) -> str:
     """The action's text with what the detection found filled in."""
-    text = ACTIONS[kind]
+    text = UNSURE.get(kind, ACTIONS[kind]) if sure is Confidence.POSSIBLE else ACTIONS[kind]
     for name, value in {**_DEFAULTS, **facts}.items():
         text = text.replace("{" + name + "}", value)
     return text

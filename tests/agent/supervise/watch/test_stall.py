@@ -106,7 +106,7 @@ class Bench:
         self.diagnosis = StallDiagnosis(context, job, lease)
 
     def run(self) -> None:
-        self.diagnosis.begin(self.told.append)
+        self.diagnosis.begin(30.0, self.told.append)
 
 
 def wait_for_ever() -> None:
@@ -154,5 +154,5 @@ def test_what_has_gone_is_diagnosed_without_an_error(tmp_path: Path, monkeypatch
     monkeypatch.setattr("holdfast.diagnosis.live.judge.time.sleep", lambda _: None)
     mine = processes.identify_self()
     gone = type(mine)(mine.pid, mine.start_ticks + 1, mine.boot_id)
-    found = diagnose_stall("r", str(tmp_path), str(tmp_path), (gone,), group_dirs=(), cards=frozenset())
+    found = diagnose_stall("r", str(tmp_path), str(tmp_path), (gone,), group_dirs=(), cards=frozenset(), limit_s=30.0)
     assert found["class"] == "unclear"

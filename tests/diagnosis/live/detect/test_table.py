@@ -13,9 +13,9 @@ from holdfast.diagnosis.live.detect.table import HANG_LADDER, SLOW_LADDER, run_d
 from holdfast.diagnosis.live.gather.descriptors import WaitedOn
 from holdfast.diagnosis.live.gather.flight import FlightFinding
 from holdfast.diagnosis.live.gather.run_files import RunFacts
-from holdfast.diagnosis.live.gather.stacks import Frame, StackDump
 from holdfast.diagnosis.live.gather.target import LiveTarget, build_card_numbers
 from holdfast.diagnosis.live.remedies import ACTIONS, action_for
+from holdfast.diagnosis.python_stacks import Frame, StackDump
 from holdfast.model.gpu import Card, GpuProcess, HolderKind
 from holdfast.model.record import replace
 from holdfast.model.verdict import HANGS, Confidence, LiveClass
@@ -291,6 +291,33 @@ def test_a_host_load_of_490_with_an_idle_group_is_a_neighbour_and_not_us() -> No
     unseen = judge(case(tree(crowded), SILENT, box=box))
     assert (unseen.kind, unseen.confidence) == (LiveClass.NOISY_NEIGHBOUR, Confidence.POSSIBLE)
     assert any("a loop without end looks the same" in clue.text for clue in unseen.evidence_for)
+    assert "see first whether it gets on" in unseen.action
+    assert "it is not you" not in unseen.action
+
+
+def test_what_to_do_about_an_unclear_run_is_never_what_was_just_done() -> None:
+    asleep = tree(resting(10, "hrtimer_nanosleep", SLEEP))
+    first = judge(case(asleep, SILENT))
+    assert (first.kind, "holdfast diagnose --deep run" in first.action) == (LiveClass.UNCLEAR, True)
+    assert any("waits for a timer (sleep)" in clue.text for clue in first.evidence_for)
+    deep = judge(case(asleep, SILENT, deep=True))
+    assert "--deep" not in deep.action
+    assert "holdfast stop run" in deep.action
+    busy = judge(case(tree(process(10, pair(thread(10, "R"), ran=1.0))), SILENT))
+    assert "if not, it is a loop without end" in busy.action
+    dump = StackDump(10, "", ((Frame("train.py", 12, "wait"),),))
+    for made in (case(asleep, SILENT, dumps={10: (dump, dump)}), case(asleep, OVERDUE, dumps={10: (dump, dump)})):
+        stands = judge(made)
+        assert stands.evidence_for[0].text == "both stacks are in wait (train.py:12)"
+        assert stands.action.startswith("both stacks are in wait (train.py:12)")
+
+
+def test_an_action_names_the_target_and_leaves_no_placeholder() -> None:
+    alone = judge(case(tree(resting(10, "futex_do_wait", FUTEX)), OVERDUE))
+    assert (alone.kind, "holdfast diagnose --deep run`" in alone.action) == (LiveClass.DEADLOCK, True)
+    assert "where there is one" in alone.action
+    foreign = case(tree(resting(10, "futex_do_wait", FUTEX)), OVERDUE, target=LiveTarget("pid 10", ()))
+    assert "holdfast diagnose --deep --pid 10`" in judge(foreign).action
 
 
 @pytest.mark.requirement("DIAG-09")

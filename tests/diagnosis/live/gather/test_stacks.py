@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.diagnosis.live.gather.look import take_snapshot
-from holdfast.diagnosis.live.gather.stacks import CollectedStacks, collect_stacks, parse_dump
+from holdfast.diagnosis.live.gather.stacks import CollectedStacks, collect_stacks
+from holdfast.diagnosis.python_stacks import parse_dump
 from holdfast.host.process.processes import read_stat
 from tests.diagnosis.live.bench import behaving, explain, look, stand_still
 from tests.waiting import wait_until

@@ -122,11 +122,12 @@ def test_a_denied_attach_is_reported_as_such(tmp_path: Path) -> None:
     assert run.problem.startswith("permission denied")
 
 
-def test_secrets_in_a_tools_output_are_taken_out(tmp_path: Path) -> None:
-    script = tool(tmp_path, "strace", "print('write(1, \"HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789\")')")
+def test_secrets_and_tabs_in_a_tools_output_are_taken_out(tmp_path: Path) -> None:
+    script = tool(tmp_path, "strace", "print('write(1, \"\\tHF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789\")')")
     with behaving("pipe", tmp_path) as target:
         run = run_tool(Tool.STRACE, (script,), facts_of(target), ours=True)
     assert "hf_abcdef" not in run.text
+    assert "\t" not in run.text
 
 
 def test_a_process_that_has_ended_is_not_attached_to(tmp_path: Path) -> None:

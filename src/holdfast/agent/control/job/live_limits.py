@@ -12,6 +12,7 @@ from holdfast.agent.view import observe
 from holdfast.agent.view.changes import ChangeWatch
 from holdfast.agent.view.follow import watch_processes
 from holdfast.agent.view.page.run_group import read_run_memory
+from holdfast.agent.view.time_limits import list_time_limits
 from holdfast.core.job.live_limits import LIVE_FIELDS, describe_excess, find_new_memory
 from holdfast.host import clock
 from holdfast.model.errors import PreflightFailed, ResourceBusy, UsageError
@@ -50,7 +51,9 @@ class LimitsAnswer:
 def change_limits(
     run_dir: str, find: Callable[[], Sequence[KeyChange]], *, force: bool, by: str, wait_s: float, dry_run: bool = False
 ) -> LimitsAnswer:
-    """Ask the supervisor of a live run for other limits, and wait for its answer; `dry_run` only says what is in force.
+    """Ask the supervisor of a live run for other limits, and wait for its answer.
+
+    With `dry_run`, and where all is as it is wanted already, nobody is asked, and what is in force is said.
 
     `find` compares what is wanted with what is recorded; it is asked again once nobody else can change the run, so two
     who add an hour at once add two.
@@ -65,16 +68,24 @@ def change_limits(
     for change in changes:
         if change.key not in LIVE_FIELDS:
             raise UsageError(f"{change.key} cannot be changed while the job runs", hint="holdfast restart changes it")
-    if dry_run:
-        return LimitsAnswer(view.run_id, view.attempt, tuple(changes), tuple(_read_limits(view.manifest)))
+    if dry_run or not changes:
+        return _tell(view, changes)
     with hold_run_lock(run_dir, what="change its limits"), ChangeWatch(view.attempt_dir) as changed:
         view, changes = _require_running(run_dir), find()
+        if not changes:
+            return _tell(view, changes)
         values = {item.key: item.after for item in changes}
         request = LimitsRequest(os.urandom(4).hex(), by, clock.utc_now(), values, force)
         write_limits_request(run_dir, view.attempt, request)
         if not view.supervised:
             supervise(view)
         return _wait_answered(view, request, tuple(changes), changed, wait_s)
+
+
+def _tell(view: RunView, changes: Sequence[KeyChange]) -> LimitsAnswer:
+    """What would change, and what is in force."""
+    until = min((limit.until for limit in list_time_limits(view) if limit.until is not None), default=None)
+    return LimitsAnswer(view.run_id, view.attempt, tuple(changes), tuple(_read_limits(view.manifest)), until)
 
 
 def refuse_low_memory(run_dir: str, before: JobSpec, after: JobSpec) -> None:

@@ -74,19 +74,32 @@ def plan_cancel(words: Sequence[str], *, running: bool) -> CancelPlan:
     if closed:
         notes.append(f"left alone, ended before: {count_jobs(closed)}")
     if active and not running:
-        notes.append(f"left at work: {name_jobs(active)}; to stop them too: --running")
+        notes.append(
+            f"left at work: {name_jobs(active)}; to stop them too: --running (and --yes where there is no terminal)"
+        )
     stopped = active if running else []
-    runs = f"; {count_jobs(len(stopped))} of them run and will be stopped" if stopped else ""
+    runs = _say_running(len(stopped), len(chosen))
     asks = bool(stopped) or len(chosen) > 1 or len(words) > 1
     return CancelPlan(
         words=tuple(words),
         jobs=tuple(chosen),
         active=tuple(stopped),
-        question=f"Cancel {count_jobs(len(chosen))} ({name_jobs(chosen)}){runs}?" if chosen and asks else "",
-        refusal=f"nothing was cancelled, {count_jobs(len(chosen))} would be{runs}",
+        question=f"Cancel {count_jobs(len(chosen))} ({name_jobs(chosen)}){runs and f'{runs} will be stopped'}?"
+        if chosen and asks
+        else "",
+        refusal=f"nothing was cancelled, {count_jobs(len(chosen))} would be{runs and f'{runs} would be stopped'}",
         notes=tuple(notes),
         scheduled=sweep is not None,
     )
+
+
+def _say_running(running: int, chosen: int) -> str:
+    """Which of the chosen jobs are at work, as the beginning of a clause; empty where none is."""
+    if not running:
+        return ""
+    if chosen == 1:
+        return "; it runs and"
+    return f"; {'all' if running == chosen else running} of them {'runs' if running == 1 else 'run'} and"
 
 
 def cancel(plan: CancelPlan, *, now: bool) -> QueueChange:
@@ -102,11 +115,22 @@ def cancel(plan: CancelPlan, *, now: bool) -> QueueChange:
         after = queue.find([job.label for job in chosen])
     stopping = [job for job in after if job.state in ACTIVE_STATES]
     if stopping:
-        notes.append(f"asked to stop, with their grace: {name_jobs(stopping)}; `holdfast queue ls` shows them")
+        grace = "" if now else ", with their grace"
+        notes.append(f"asked to stop{grace}: {name_jobs(stopping)}; `holdfast queue ls` shows them")
     # More than a few are named as they were here, which also tries those of them again that failed.
     names = [job.label for job in chosen] if len(chosen) <= SHOWN_LABELS else plan.words
-    notes.append(f"take {'it' if len(chosen) == 1 else 'them'} back: holdfast queue retry {' '.join(names)}")
-    return QueueChange("cancelled", jobs=describe_jobs(after), notes=tuple(notes))
+    them = "it" if len(chosen) == 1 else "them"
+    # What still stops cannot be queued yet.
+    first = f" once {'it has' if len(chosen) == 1 else 'they have'} ended (holdfast wait {' '.join(names)})"
+    notes.append(f"take {them} back{first if stopping else ''}: holdfast queue retry {' '.join(names)}")
+    did = (
+        "cancelled"
+        if not stopping
+        else "asked to stop"
+        if len(stopping) == len(after)
+        else "cancelled or asked to stop"
+    )
+    return QueueChange(did, jobs=describe_jobs(after), notes=tuple(notes))
 
 
 def _cancel_scheduled(plan: CancelPlan, notes: list[str], *, now: bool) -> QueueChange:

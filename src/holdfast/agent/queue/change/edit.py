@@ -59,7 +59,7 @@ def edit(word: str, values: dict[str, object]) -> QueueChange:
 
 def _say(key: str, value: object) -> str:
     if key == "not_before" and isinstance(value, float):
-        return format_moment(value, time.time())
+        return format_moment(value, time.time(), exact=True)
     return "none" if value is None else str(value)
 
 

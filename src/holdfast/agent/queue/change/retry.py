@@ -12,12 +12,12 @@ from holdfast.agent.queue.open import build_order, list_notices, open_queue
 from holdfast.agent.queue.roster import look_at_job
 from holdfast.agent.view.observe import list_attempts, observe_run
 from holdfast.agent.view.source_change import find_file_changes_within
-from holdfast.core.queue.words import name_jobs
+from holdfast.core.queue.words import SHOWN_LABELS, name_jobs
 from holdfast.core.run.copied import is_copy_wanted
 from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.errors import StorageError, UsageError
-from holdfast.model.queue import JobState, OrderVerb
+from holdfast.model.queue import ACTIVE_STATES, JobState, OrderVerb
 from holdfast.model.units import format_count
 from holdfast.model.verdict import FailureClass
 
@@ -61,6 +61,10 @@ def retry(words: Sequence[str], *, failed: bool, begin: str | None = None, dry_r
         notes = list_notices(queue)
         notes += [f"left alone: {name_jobs(left)} ({_say_states(left)})"] if left else []
         if not chosen:
+            active = [job for job in left if job.state in ACTIVE_STATES]
+            if active:
+                words = " ".join(job.label for job in active[:SHOWN_LABELS])
+                notes.append(f"what is at work can be queued again once it has ended: holdfast wait {words}")
             return QueueChange("nothing to try again", notes=tuple(notes), exit_code=0 if not left else 1)
         chosen = [job for job in chosen if not _says_copy(job, notes)]
         if not chosen:

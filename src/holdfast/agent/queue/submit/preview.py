@@ -79,7 +79,7 @@ def _list_obstacles(submission: Submission, wishes: SubmitOptions, notes: list[s
     now = time.time()
     found = []
     if wishes.not_before is not None and wishes.not_before > now:
-        found.append(f"not before {format_moment(wishes.not_before, now)}")
+        found.append(f"not before {format_moment(wishes.not_before, now, exact=True)}")
     if wishes.paused:
         found.append(f"group {submission.group} would be paused")
     if not os.path.isdir(queue_directory()):

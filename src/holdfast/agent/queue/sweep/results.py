@@ -15,10 +15,10 @@ from holdfast.agent.queue.arrays.look import look_at_jobs, require_sweep
 from holdfast.agent.queue.open import look_at_queue, require_group
 from holdfast.agent.view.live.metrics import read_last_values
 from holdfast.core.control_characters import clean
-from holdfast.core.queue.results import ResultRow
+from holdfast.core.queue.results import REMOVED, ResultRow
 from holdfast.host.files import files
 from holdfast.model import wire
-from holdfast.model.queue import JobState
+from holdfast.model.queue import CLOSED_STATES, JobState
 from holdfast.model.record import record
 
 if TYPE_CHECKING:
@@ -73,6 +73,9 @@ def collect_rows(jobs: Iterable[QueuedJob]) -> list[ResultRow]:
     for job in jobs:
         if job.run_dir is None:
             rows.append(ResultRow(job))
+            continue
+        if job.state in CLOSED_STATES and not os.path.isdir(job.run_dir):
+            rows.append(ResultRow(job, problems=(f"{job.run_dir}: {REMOVED}",), removed=True))
             continue
         rows.append(read_row(job, job.run_dir, _list_artifacts(job.run_dir, declared)))
     return rows

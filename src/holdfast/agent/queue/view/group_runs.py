@@ -23,11 +23,13 @@ class GroupRuns:
     """The directories of the runs, in the order of the jobs.
 
     `open` jobs have not ended, so that more runs may come; `stuck`: why none comes without a person (else empty).
+    `removed` jobs have ended and their runs are not there any more.
     """
 
     run_dirs: tuple[str, ...]
     open: int = 0
     stuck: str = ""
+    removed: int = 0
 
 
 def find_group_runs(word: str, roots: Iterable[str]) -> GroupRuns:
@@ -57,7 +59,10 @@ def _find_queued(group: str) -> GroupRuns | None:
             worker, problem = look_for_worker(queue)
             absent = worker is None and not was_just_started(queue.directory)
             stuck = problem or (describe_absence(queue) if absent else "")
-        return GroupRuns(tuple(job.run_dir for job in jobs if job.run_dir is not None), still, stuck)
+        ran = [(job.run_dir, job.state) for job in jobs if job.run_dir is not None]
+        there = {run_dir: None for run_dir, _ in ran if os.path.isdir(run_dir)}
+        removed = sum(state in CLOSED_STATES for run_dir, state in ran if run_dir not in there)
+        return GroupRuns(tuple(there), still, stuck, removed)
 
 
 def _find_sweep(group: str, roots: Iterable[str]) -> GroupRuns | None:
@@ -65,6 +70,7 @@ def _find_sweep(group: str, roots: Iterable[str]) -> GroupRuns | None:
     if sweep is None:
         return None
     record = read_sweep(sweep.directory)
-    paths = () if record is None else (f"{sweep.root}/{job.run_id}" for job in record.jobs)
+    paths = [] if record is None else [f"{sweep.root}/{job.run_id}" for job in record.jobs]
     # A scheduler's runs are all there from the hand-in on.
-    return GroupRuns(tuple(path for path in paths if os.path.isdir(path)))
+    there = tuple(path for path in paths if os.path.isdir(path))
+    return GroupRuns(there, removed=len(paths) - len(there))

@@ -163,7 +163,7 @@ def _look(queue: Queue, group: str | None, states: tuple[JobState, ...], *, limi
         more=max(0, sum(line.count(*like) for line in lines) - len(rows)),
         warnings=(
             *_point_at_failures(lines, rows, group, states),
-            *_describe_stops(settings, lines, problem),
+            *_describe_stops(settings, lines, problem, active=bool(active)),
             *_describe_absence(queue, lines, settings, active, there=worker is not None or bool(problem)),
             *_describe_standstill(lines, rows, active),
         ),
@@ -269,13 +269,14 @@ def _point_at_failures(
     return [f"{failed} failed: holdfast queue ls{f' {group}' if group else ''} --state failed says why"]
 
 
-def _describe_stops(settings: QueueSettings, lines: Sequence[GroupLine], problem: str) -> list[str]:
+def _describe_stops(settings: QueueSettings, lines: Sequence[GroupLine], problem: str, *, active: bool) -> list[str]:
     """What keeps the queue or groups from starting anything, and the command that goes on."""
     found = [problem] if problem else []
     if settings.paused:
         found.append("the queue is PAUSED: nothing new starts; go on: holdfast queue resume")
     elif settings.draining:
-        found.append("the queue is being DRAINED: nothing new starts; go on: holdfast queue resume")
+        state = "is being DRAINED" if active else "is DRAINED"
+        found.append(f"the queue {state}: nothing new starts; go on: holdfast queue resume")
     for line in lines:
         # A group that stopped by itself and has nothing left to start is no news.
         if line.held and line.waits:

@@ -57,7 +57,9 @@ def explain_job(queue: Queue, job: QueuedJob, situation: QueueState, *, behind: 
     """Every reason why a job waits."""
     needs = queue.needs_of(job.id) if job.state is JobState.BLOCKED else ()
     now = situation.now
-    return explain_wait(job, situation, needs=needs, behind=behind, say_time=lambda moment: format_moment(moment, now))
+    return explain_wait(
+        job, situation, needs=needs, behind=behind, say_time=lambda moment: format_moment(moment, now, exact=True)
+    )
 
 
 def explain_briefly(queue: Queue, job: QueuedJob) -> str:

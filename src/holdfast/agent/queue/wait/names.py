@@ -11,6 +11,7 @@ from holdfast.agent.queue.view.estimate import estimate_jobs
 from holdfast.agent.view.live.attempt import describe_doubt
 from holdfast.agent.view.runs.roots import list_roots
 from holdfast.agent.view.runs.sweeps import FoundSweep, find_sweep
+from holdfast.core.queue.words import name_labels
 from holdfast.model.errors import EXIT_TIMED_OUT, HoldfastError, NoSuchRun, UsageError
 from holdfast.model.ids import is_run_id
 from holdfast.model.queue import JobState
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 EXIT_INCOMPLETE = 1
 MOST_NAMED = 20
 """Jobs that a command names; more are asked for by their group."""
+MOST_LOOKED_AT = 2000
 
 
 @record
@@ -116,6 +118,7 @@ def wait_for_names(
             described = describe_waiting(queue, missing)
             is_done = not missing and seen.total and seen.done >= seen.total
             codes.append(EXIT_TIMED_OUT if late else 0 if is_done else EXIT_INCOMPLETE)
+            notes += _describe_removed(queue, roster)
     # With the queue closed: where there was none, nothing of it is left behind by a wait that is killed.
     again = [rerun_command(missing)]
     for sweep in wanted.sweeps:
@@ -152,6 +155,16 @@ def wait_for_names(
         exit_code=_join(codes, passes=len(codes) == 1),
         notes=tuple(notes),
     )
+
+
+def _describe_removed(queue: Queue, roster: AwaitedJobs) -> list[str]:
+    """That runs of jobs that were done are not there any more: the queue's word is then all there is."""
+    done = [job for job in queue.jobs(states=(JobState.DONE,)) if job.run_dir is not None and roster.holds(job)]
+    gone = [job.label for job in done[:MOST_LOOKED_AT] if not os.path.isdir(str(job.run_dir))]
+    if not gone:
+        return []
+    who = "the run of 1 job that was done is" if len(gone) == 1 else f"the runs of {len(gone)} jobs that were done are"
+    return [f"{who} not there any more ({name_labels(gone)}): holdfast queue check says what is proven"]
 
 
 def _is_surely_run(name: str) -> bool:

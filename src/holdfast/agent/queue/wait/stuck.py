@@ -88,7 +88,7 @@ def _list_reasons(queue: Queue, roster: AwaitedJobs, closed: dict[str, str]) -> 
     if blocked:
         roots = _find_roots(queue, blocked[0])[:3]
         needs = ", ".join(f"{need.label} ({need.state.value})" for need in roots) or "what is not done"
-        ways = "; ".join(filter(None, map(find_way_on, roots)))
+        ways = "; ".join(filter(None, (find_way_on(root, blocked[0].label) for root in roots)))
         reasons.append(f"{_count(blocked)} blocked, {blocked[0].label} needs {needs}{ways and f': {ways}'}")
     return reasons
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.run.events import StopWanted
 from holdfast.core.run.progress import count_done
-from holdfast.core.run.stall import STARTUP_S, Recovered, Stalled, StallRules, StallSample, StallWatch
+from holdfast.core.run.stall import STARTUP_S, Recovered, StallClock, Stalled, StallRules, StallSample, StallWatch
 from holdfast.host.clock import monotonic_s, parse_utc
 from holdfast.host.files import files
 from holdfast.model import wire
@@ -169,17 +169,18 @@ class StallClocks:
                 return
             # Some seconds later, but with what it is about: nobody acts within seconds on a message.
             self._diagnose(
-                lambda found: self._context.notify(
-                    "stalled", reason=words, stopped=False, diagnosis=found, **_head(found)
+                found.limit_s if found.clock is StallClock.NO_PROGRESS else float("inf"),
+                lambda told: self._context.notify(
+                    "stalled", reason=words, stopped=False, diagnosis=told, **_head(told)
                 ),
             )
 
         self._capture(words, tell)
 
-    def _diagnose(self, then: Callable[[dict[str, object]], None]) -> None:
+    def _diagnose(self, limit_s: float, then: Callable[[dict[str, object]], None]) -> None:
         if self._diagnosis is None:
             self._diagnosis = StallDiagnosis(self._context, self._job, self._lease)
-        self._diagnosis.begin(then)
+        self._diagnosis.begin(limit_s, then)
 
 
 def _head(diagnosis: dict[str, object]) -> dict[str, object]:

@@ -30,8 +30,11 @@ class StallDiagnosis:
         self._child: Child | None = None
         self._then: Callable[[Told], None] | None = None
 
-    def begin(self, then: Callable[[Told], None]) -> None:
-        """Look; `then` gets the verdict, or why there is none (``failed``), within 12 s in any case."""
+    def begin(self, limit_s: float, then: Callable[[Told], None]) -> None:
+        """Look; `then` gets the verdict, or why there is none (``failed``), within 12 s in any case.
+
+        `limit_s` is the limit that ran out: a step that is as old is overdue for the diagnosis, too.
+        """
         if self._child is not None and self._child.under_way:
             then({"failed": "another diagnosis is under way"})
             return
@@ -44,7 +47,13 @@ class StallDiagnosis:
             from .stall_look import diagnose_stall  # lazy: the diagnosis is loaded by this child alone
 
             return diagnose_stall(
-                context.run_id, context.run_dir, context.directory, processes, group_dirs=groups, cards=cards
+                context.run_id,
+                context.run_dir,
+                context.directory,
+                processes,
+                group_dirs=groups,
+                cards=cards,
+                limit_s=limit_s,
             )
 
         self._then = then

@@ -13,6 +13,7 @@ from holdfast.diagnosis.live.judge import diagnose_live
 from holdfast.host.gpu.inventory import read_inventory
 from holdfast.host.gpu.probe_client import Probe, disown
 from holdfast.model import wire
+from holdfast.model.record import replace
 
 if TYPE_CHECKING:
     from holdfast.diagnosis.live.gather.target import CardNumbers, LiveTarget
@@ -32,12 +33,14 @@ def diagnose_stall(
     *,
     group_dirs: tuple[str, ...],
     cards: frozenset[str],
+    limit_s: float,
 ) -> Told:
-    """In the child: the verdict on these processes of a run, in plain values."""
+    """In the child: the verdict on these processes of a run, in plain values; `limit_s` without a step is too long."""
     disown()
     target = target_from_run(
         run_id, processes, run_dir=run_dir, attempt_dir=attempt_dir, group_dirs=group_dirs, cards=len(cards)
     )
+    target = replace(target, patience_s=min(target.patience_s, limit_s), startup_s=min(target.startup_s, limit_s))
     with Probe() as probe:
         read = (lambda: _read_cards(target, cards, probe)) if cards else None
         verdict = diagnose_live(target, read_cards=read).verdict

@@ -10,6 +10,7 @@ from holdfast.cli.completion import complete_groups
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note
 from holdfast.cli.render.sweep import describe_progress
+from holdfast.core.queue.results import describe_removed
 
 from . import VERBS
 
@@ -28,4 +29,6 @@ def command(*, name: str, file: str, overwrite: bool) -> int:
     export(found.group, found.rows, file, overwrite=overwrite)
     print(file)
     note(describe_progress(found.group, found.rows))
+    if removed := describe_removed(found.rows):
+        note(removed)
     return 0

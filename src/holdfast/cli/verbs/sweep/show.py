@@ -12,7 +12,7 @@ from holdfast.cli.completion import complete_groups
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.sweep import print_rows
 from holdfast.cli.sweep.sort_option import parse_sort
-from holdfast.core.queue.results import list_metrics, rank_rows, tabulate
+from holdfast.core.queue.results import describe_removed, list_metrics, rank_rows, tabulate
 
 from . import VERBS
 
@@ -41,6 +41,8 @@ def command(*, name: str, sort: str | None, metrics: str | None, as_csv: bool, a
     if by is not None and not list_metrics(found.rows):
         note(f"no job has logged a number yet: nothing to sort by {by!r}")
     if as_csv:
+        if removed := describe_removed(found.rows):
+            note(removed)
         sys.stdout.write(format_csv(rank_rows(found.rows, by, mode)))
     elif as_json:
         print_record(tabulate(found.group, found.rows, by, mode))

@@ -11,6 +11,7 @@ import re
 from holdfast.diagnosis.ended.baseline import SHM
 from holdfast.diagnosis.ended.evidence import FULL_BYTES, EndedEvidence
 from holdfast.diagnosis.evidence import Detection, KernelEvent, KernelKind, LineRole
+from holdfast.diagnosis.remedies import FEWER
 from holdfast.model.pattern import compile_later
 from holdfast.model.units import format_bytes
 from holdfast.model.verdict import Clue, Confidence, FailureClass
@@ -80,20 +81,49 @@ def _weigh_own(evidence: EndedEvidence) -> Confidence:
 def _say_oom(detector: str, confidence: Confidence, evidence: EndedEvidence, *clues: Clue) -> Detection:
     found = list(clues)
     limit, peak = evidence.limit_bytes, evidence.peak_bytes
-    told = [] if limit is None else [f"now {format_bytes(limit)}"]
-    if limit is not None and peak is not None and peak >= limit * AT_THE_LIMIT:
-        told.append(f"all of it was in use, so how much is needed is not known: try {format_bytes(2 * limit)}")
-    elif peak is not None:
-        wanted = format_bytes(int(peak * ROOM))
-        told.append(f"{wanted} is a fifth more than was seen in use, and what lasts a moment is not seen")
+    restart = f"holdfast restart {evidence.run_id}".rstrip()
+    seen = (
+        ""
+        if peak is None
+        else f"{format_bytes(int(peak * ROOM))} is a fifth more than was seen in use, and what lasts "
+    )
+    seen += "" if peak is None else "a moment is not seen"
+    if limit is None:
+        more = "run it where more memory is free: no limit of its own was met"
+        more += (f" ({seen})" if seen else "") + f", so what ran out is the box's, or its container's: {restart}"
+    else:
+        told = [f"now {format_bytes(limit)}"]
+        if peak is not None and peak >= limit * AT_THE_LIMIT:
+            told.append("all of it was in use, so how much is needed is not known")
+        elif seen:
+            told.append(seen)
+        size = format_bytes(max(2 * limit, int((peak or 0) * ROOM)))
+        told.append(f"try {size}")
+        more = f"raise limits.memory ({'; '.join(told)}): {restart} --limit-memory {size.replace(' ', '')}"
     if peak is not None:
         of = "" if limit is None else f" of {format_bytes(limit)}"
         found.append(Clue(f"memory at its peak: {format_bytes(peak)}{of}", "memory.peak"))
-    facts = {"limit": "; ".join(told)} if told else {}
+    facts = {"less": FEWER, "more": more}
     unknown = (
         () if not evidence.kernel_unread else (Clue(f"who was killed, from the kernel log: {evidence.kernel_unread}"),)
     )
     return yes(detector, OOM, confidence, *found, unknown=unknown, gotchas=("U9",), facts=facts)
+
+
+def explain_uncounted(evidence: EndedEvidence) -> dict[str, str]:
+    """What to do about a job that says it got no memory while no counter moved: one request was too large.
+
+    Nothing where its peak is at its limit, which explains it.
+    """
+    limit, peak = evidence.limit_bytes, evidence.peak_bytes
+    if limit is not None and (peak is None or peak >= limit * AT_THE_LIMIT):
+        return {}
+    why = "no memory limit is set" if limit is None else f"its limit of {format_bytes(limit)} was not reached"
+    return {
+        "less": f"see how much it asks for at the line that failed, and whether that is meant ({why}, and nothing was "
+        "killed for memory: the system refused one request as a whole)",
+        "more": f"run it where more memory is free: holdfast restart {evidence.run_id}".rstrip(),
+    }
 
 
 def _named_events(evidence: EndedEvidence, *, memory_group: bool) -> list[KernelEvent]:

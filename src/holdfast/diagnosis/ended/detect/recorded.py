@@ -83,7 +83,15 @@ def judge_request(evidence: EndedEvidence) -> Detection:
     facts = {"limit": _LIMITS[request.cause]} if request.cause in _LIMITS else {}
     if facts and evidence.scheduler.startswith("Slurm"):
         facts["limit"] += "; where it was Slurm's own time limit: --slurm time=MINUTES"
-    return yes("A2", kind, Confidence.CERTAIN, Clue(f"{request.words}{detail}", "state.json"), facts=facts)
+    clues = [Clue(f"{request.words}{detail}", "state.json")]
+    unknown: tuple[Clue, ...] = ()
+    if kind in (FailureClass.STALLED, FailureClass.TIMED_OUT):
+        if evidence.stood.value:
+            facts["stood"] = f"see why it stood in {evidence.stood.value[0]} (all of its stacks: stacks.txt)"
+        clues += [Clue(f"it stood in {place} before the stop", "stacks.txt") for place in evidence.stood.value or ()]
+    if kind is FailureClass.STALLED and not evidence.stood.known:
+        unknown = (Clue(f"where it stood in Python: {evidence.stood.unread}", "stacks.txt"),)
+    return yes("A2", kind, Confidence.CERTAIN, *clues, unknown=unknown, facts=facts)
 
 
 def _find_told(ended: Ended) -> FailureClass | None:

@@ -19,6 +19,8 @@ from .answers import find_words, no, skipped, unread, unread_log, weigh, yes
 FULL, FAULT = FailureClass.DISK_FULL, FailureClass.STORAGE_FAULT
 _QUOTA = compile_later(r"quota exceeded|Errno 122|EDQUOT", re.IGNORECASE)
 _BROKEN = compile_later(r"iostream error|PytorchStreamWriter|unexpected pos \d+")
+_PATH = compile_later(r"'(?P<quoted>/[^']+)'|(?<![\w/.:])(?P<plain>/[^\s'\":,;()\[\]]+)")
+"""A file that a message names: OSError and coreutils quote it, others write it before or behind a colon."""
 WRITTEN = ("run", "checkpoints", "work", "mirror", "disk")
 """Roles of paths that a job writes to."""
 
@@ -78,8 +80,15 @@ def _judge_said(evidence: EndedEvidence, words: Detection) -> Detection:
         against=tuple(against),
         unknown=unknown,
         gotchas=("U6",),
-        facts=dict(words.facts),
+        facts={**words.facts, "path": _name_full(words.facts)},
     )
+
+
+def _name_full(facts: dict[str, str]) -> str:
+    """The file system that a line about a full disk means: that of the file that it names."""
+    found = _PATH.search(facts.get("line", ""))
+    path = facts.get("path") or (found and (found["quoted"] or found["plain"]))
+    return f"the file system of {path} (df, df -i)" if path else "the disk that it wrote to: those of the run have room"
 
 
 def judge_quota(evidence: EndedEvidence) -> Detection:

@@ -89,12 +89,14 @@ def _weigh_words(words: Detection, evidence: EndedEvidence) -> Detection:
     if words.kind is FailureClass.HARDWARE and (other := _find_other_card(words, evidence)):
         against = Clue(f"{other} is none of the run's cards", "manifest.json")
         return replace(words, confidence=Confidence.POSSIBLE, evidence_against=(*words.evidence_against, against))
-    number = evidence.signal
-    if words.answer is not Answer.YES or number not in FROM_OUTSIDE or words.kind in SENDERS:
-        return words
     uncounted = words.kind is FailureClass.OUT_OF_MEMORY and evidence.own_kills.known and not evidence.own_kills.value
     # A scheduler counts in a group of its own, which is not the run's.
     uncounted = uncounted and words.detector not in COUNTED_ELSEWHERE
+    number = evidence.signal
+    if uncounted and number is None:
+        words = replace(words, facts={**words.facts, **memory.explain_uncounted(evidence)})
+    if words.answer is not Answer.YES or number not in FROM_OUTSIDE or words.kind in SENDERS:
+        return words
     log = evidence.log.value
     survived = log is not None and went_on_after(log, words.facts.get("line", ""))
     return replace(words, confidence=Confidence.POSSIBLE) if survived or (uncounted and number == KILL) else words

@@ -291,7 +291,7 @@ def detect_busy(case: Case) -> Detection:
     if case.cards_busy and not _cards_spin(case):
         return say_no("H5", LiveClass.BUSY_NO_PROGRESS, Clue("the cards are at work", "NVML"))
     process, _ = busy[0]
-    same = _same_place(case, process.pid)
+    same = find_same_place(case, process.pid)
     age = case.progress.age_s or 0.0
     return Detection(
         "H5",
@@ -323,7 +323,8 @@ def _busy_clue(process: ProcessChange, thread: ThreadChange) -> Clue:
     return Clue(f"{text} of {thread.window_s:.1f} s on a CPU{waited}{slept}{calls}", f"/proc/{process.pid}/task")
 
 
-def _same_place(case: Case, pid: int) -> tuple[Clue, ...]:
+def find_same_place(case: Case, pid: int) -> tuple[Clue, ...]:
+    """That both stacks of a process are in one function, and where; nothing where they are not, or are not known."""
     dumps = case.dumps.get(pid, ())
     if len(dumps) < 2 or not dumps[0].top:
         return ()

@@ -148,7 +148,7 @@ def _from_heartbeat(
         starting, limit = True, max(limit, LONG_PHASE_S)
     where = "no step yet" if not new.step else f"step {new.step}"
     usually = "" if usual is None else f"; usual interval {usual:.3g} s"
-    text = f"{where}, last sign {age:.0f} s ago, too old after {limit:.0f} s{usually}"
+    text = f"{where}, last sign {age:.0f} s ago, overdue from {limit:.0f} s on{usually}"
     if phase:
         text += f"; phase {phase!r}"
     pace = Pace.RECENT if age <= limit else Pace.OVERDUE

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from holdfast.diagnosis.evidence import Answer, Detection
 from holdfast.diagnosis.fold import list_others
 from holdfast.diagnosis.live.case import Case
-from holdfast.diagnosis.live.remedies import action_for
+from holdfast.diagnosis.live.remedies import BUSY, action_for
 from holdfast.model.record import record, replace
 from holdfast.model.units import format_count
 from holdfast.model.verdict import HANGS, Clue, Confidence, LiveClass, Verdict
@@ -39,6 +39,7 @@ OF_IDLE_CARDS = frozenset(
     }
 )
 """Classes that a card at work speaks against."""
+MOST_STILL = 3
 HANG_LADDER = (
     Detector("H8z", LiveClass.ZOMBIE, hangs.detect_zombie),
     Detector("H8", LiveClass.PAUSED, hangs.detect_paused),
@@ -93,11 +94,14 @@ def fold_live(case: Case, detections: tuple[Detection, ...]) -> Verdict:
     context = () if first.kind is LiveClass.PROGRESSING and first.detector.startswith("P") else find_saturation(case)
     unsure = [found for found in detections if found.answer is Answer.UNKNOWN and found.evidence_for]
     also, also_for = list_others((*yes, *unsure), first)
+    stands = _find_place(case)
+    told = any(clue.source == "stacks" for clue in first.evidence_for)
+    confidence = _weigh(case, first)
     return Verdict(
         kind=first.kind,
-        confidence=_weigh(case, first),
-        action=action_for(first.kind, first.facts),
-        evidence_for=(*first.evidence_for, *context),
+        confidence=confidence,
+        action=action_for(first.kind, {**_advise(case, stands, unsure), **first.facts}, confidence),
+        evidence_for=(*(() if told else stands), *first.evidence_for, *context),
         evidence_against=first.evidence_against,
         unknown=_unread(case, first, detections),
         detector=first.detector,
@@ -105,6 +109,35 @@ def fold_live(case: Case, detections: tuple[Detection, ...]) -> Verdict:
         also=also,
         also_for=also_for,
     )
+
+
+def _find_place(case: Case) -> tuple[Clue, ...]:
+    """Where it stood still in Python, of the first process whose stacks tell."""
+    found = (hangs.find_same_place(case, process.pid) for process in case.focus())
+    return next((clues for clues in found if clues), ())
+
+
+def _advise(case: Case, stands: tuple[Clue, ...], unsure: list[Detection]) -> dict[str, str]:
+    """What an action names of the target, and what to do next: never what was just done."""
+    name, ours = case.target.name, case.target.ours
+    deep = f"holdfast diagnose --deep {name if ours else '--' + name}"
+    facts = {"run": name, "deep": deep, "stacks": f"a second look ({deep})" if case.deep else f"`{deep}`"}
+    end = f"stop it (holdfast stop {name})" if ours else "end it"
+    if not case.change.processes:
+        return facts
+    if stands:
+        facts["next"] = (
+            f"{stands[0].text}: if it may stay there for long, let it; if it may not, or is still there with no new "
+            f"output some minutes later, {end}"
+        )
+    elif any(found.kind is LiveClass.BUSY_NO_PROGRESS for found in unsure):
+        facts["next"] = BUSY
+    elif case.deep:
+        facts["next"] = (
+            "keep the stacks below and look once more in some minutes: if it is in the same place and wrote nothing, "
+            f"it stands still there, so {end}"
+        )
+    return facts
 
 
 def _weigh(case: Case, first: Detection) -> Confidence:
@@ -138,6 +171,12 @@ def _without_yes(case: Case, detections: tuple[Detection, ...]) -> Detection:
     if progress.pace is Pace.RECENT:
         kind = LiveClass.STARTING if progress.starting else LiveClass.PROGRESSING
         return Detection("P2", kind, Answer.YES, Confidence.LIKELY, clues)
+    still = [(process, process.deciding) for process in case.focus()[:MOST_STILL]]
+    waits = tuple(
+        Clue(f"{hangs.describe_thread(process, main)}, the same in both looks, and never woke", f"/proc/{process.pid}")
+        for process, main in still
+        if main is not None and main.is_still
+    )
     works = f"its processes used {case.change.cores:.2f} CPUs"
     if case.change.voluntary is not None:
         works += f" and went to sleep {format_count(case.change.voluntary, 'time')}"
@@ -148,5 +187,5 @@ def _without_yes(case: Case, detections: tuple[Detection, ...]) -> Detection:
         for clue in found.evidence_for
     )
     return Detection(
-        "-", LiveClass.UNCLEAR, Answer.YES, Confidence.POSSIBLE, (*clues, Clue(works, "two looks"), *hints)
+        "-", LiveClass.UNCLEAR, Answer.YES, Confidence.POSSIBLE, (*clues, *waits, Clue(works, "two looks"), *hints)
     )

@@ -110,7 +110,7 @@ def run_tool(
     lowered = text.lower()
     if any(word in lowered for word in _DENIED) and len(text) < 2000:
         problem = f"permission denied: {text.strip().splitlines()[-1][:200]}"
-    return ToolRun(tool, process.pid, redact_text(text), problem, took, stopped, continued)
+    return ToolRun(tool, process.pid, redact_text(text).expandtabs(), problem, took, stopped, continued)
 
 
 def _states(process: ProcessFacts) -> str | None:
