@@ -172,6 +172,11 @@ def test_an_unknown_option_is_a_usage_error_in_words_and_in_json(holdfast: Comma
     assert "holdfast run --help" in error["hint"]
 
 
+def test_an_unlike_option_is_not_proposed(holdfast: Command) -> None:
+    for option in ("--lr", "--bogus"):
+        assert holdfast("run", option, "3").err.startswith(f"holdfast: no such option '{option}'\n")
+
+
 def test_json_behind_the_dashes_is_the_jobs_own(holdfast: Command) -> None:
     ended = holdfast("run", "--nonsense", "--", "true", "--json")
     assert (ended.code, ended.out) == (64, "")

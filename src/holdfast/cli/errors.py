@@ -34,7 +34,7 @@ _ENVIRONMENT_ERRORS = frozenset(
 
 
 NEAR = 0.7
-"""How alike a misspelt option and the one that is proposed are."""
+"""How alike a misspelt option and the one that is proposed are, without their dashes."""
 
 
 def guard(call: Callable[[], int], argv: Sequence[str]) -> int:
@@ -140,8 +140,9 @@ def _from_click(error: Exception) -> UsageError:
     context = getattr(error, "ctx", None)
     if isinstance(error, click.NoSuchOption):
         # click would show them by the alphabet, and takes `--on` for near to `--command`.
-        near = _find_limit(error.option_name, error.ctx) or find_near(
-            error.option_name, error.possibilities or (), cutoff=NEAR
+        names = {name.lstrip("-"): name for name in error.possibilities or ()}
+        near = _find_limit(error.option_name, error.ctx) or names.get(
+            find_near(error.option_name.lstrip("-"), names, cutoff=NEAR), ""
         )
         error = click.NoSuchOption(error.option_name, possibilities=[near] if near else [], ctx=error.ctx)
     message = " ".join(error.format_message().rstrip(".").split())

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.model.place import Place
     from holdfast.model.sighting import Sighting
 
-__all__ = ["find_place", "find_runs", "is_place", "learn_runs", "list_queues", "send_to", "tell_of_queues"]
+__all__ = ["find_place", "find_runs", "hint_at_queues", "is_place", "learn_runs", "list_queues", "send_to"]
 STOP, RESTART = "stop", "restart"
 MOST_LOOKED_AT = 3
 CHANGING = frozenset({"rm", "stop", "restart", "adopt", "prune", "reconcile", "queue cancel", "results copy"})
@@ -131,11 +131,10 @@ def learn_runs(names: Sequence[str]) -> None:
             note(f"{poll.place} has jobs of this desk in its queue, and does not answer: {poll.unreachable}")
 
 
-def tell_of_queues(text: str, queues: Sequence[str]) -> None:
-    """Say how a job is named that waits at a place: it has no run yet, by which it could be found."""
-    if is_name(text):
-        named = " or ".join(f"{place}:{text}" for place in queues[:MOST_LOOKED_AT])
-        note(f"a job that waits in the queue of a place is found with its place: {named}")
+def hint_at_queues(text: str, queues: Sequence[str]) -> str:
+    """How a job is named that waits at one of these places: it has no run yet, by which it could be found."""
+    named = " or ".join(f"{place}:{text}" for place in queues[:MOST_LOOKED_AT])
+    return f"if it is a job that waits in the queue of a place, write {named}" if is_name(text) else ""
 
 
 def _find_removed(place: Place, line: Line) -> list[str]:

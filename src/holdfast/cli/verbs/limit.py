@@ -39,6 +39,8 @@ HINT = "name what is to change, such as --memory 8GB or --timeout +2h; holdfast 
 class LimitCommand(JobCommand):
     """A command behind `--` is refused with what to do instead, so the usage does not offer one."""
 
+    takes_command = False
+
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """As click does."""
         return click.Command.collect_usage_pieces(self, ctx)
