@@ -20,7 +20,7 @@ from holdfast.core.near import find_near
 from holdfast.desk.caller import CALLER
 from holdfast.model.errors import EXIT_STOPPED, HoldfastError, InternalError, StorageError, UsageError
 
-from .render import clean, flush_output, print_json
+from .render import DONE, clean, flush_output, keep_done, print_json
 
 if TYPE_CHECKING:
     import click
@@ -44,7 +44,10 @@ def guard(call: Callable[[], int], argv: Sequence[str]) -> int:
         CALLER.words = tuple(argv)
     try:
         _soften(sys.stdout)
+        DONE.clear()
         code = call()
+        if not DONE:
+            keep_done(f"the command itself ended with code {code}")
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
@@ -129,7 +132,12 @@ def translate(error: Exception, argv: Sequence[str]) -> HoldfastError:
     if isinstance(error, OSError) and (error.filename is not None or error.errno in _ENVIRONMENT_ERRORS):
         named = isinstance(error.filename, (str, bytes))
         subject = f"{os.fsdecode(error.filename)}: " if named else "the output or a file could not be written: "
-        return StorageError(f"{subject}{error.strerror or error}", hint="see that it exists, has room and is yours")
+        hint = "see that it exists, has room and is yours"
+        if named:
+            return StorageError(f"{subject}{error.strerror or error}", hint=hint)
+        done = f"; {DONE[0]}" if DONE else ""
+        hint += "" if DONE else "; what the command did until then stays done"
+        return StorageError(f"{subject}{error.strerror or error}{done}", hint=hint)
     return _record_crash(error, argv)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.view.live.attempt import read_followed
 from holdfast.agent.view.live.start import FIRST_ATTEMPT, prove_start
 from holdfast.agent.view.runs.roots import choose_root
-from holdfast.cli.render import note, print_record
+from holdfast.cli.render import keep_done, note, print_record
 from holdfast.cli.render.start import print_started
 from holdfast.desk.terminal import listening
 from holdfast.platforms.local.foreground import become_supervisor, find_reason, refuse_detached
@@ -37,6 +37,7 @@ def run(spec: JobSpec, wish: RunWish) -> int:
     if reason:
         become_supervisor(spec, choose_root(wish.runs), call, as_json=wish.as_json)
     taken = start_here(spec, choose_root(wish.runs), call)
+    keep_done(f"run {taken.run_id} was started; holdfast show {taken.run_id} says where it stands")
     if not wish.detach:
         # From here on Ctrl-C asks the run to stop, also while what follows it is being loaded.
         with listening() as listened:

@@ -10,7 +10,7 @@ from holdfast.cli.completion import complete_runs
 from holdfast.cli.consent import confirm, is_of_others
 from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.path_type import PATH
-from holdfast.cli.render import clean, note, print_record, table
+from holdfast.cli.render import clean, keep_done, note, print_record, table
 from holdfast.model.errors import UsageError
 from holdfast.model.units import format_bytes, format_count
 
@@ -64,6 +64,7 @@ def command(
             note("no ended run matches; nothing was removed")
     elif not names:
         raise UsageError("no run to remove", hint="name some, or say --state STATE or --older AGE, like 30d")
+    keep_done("nothing was removed")
     examined = remove.examine_all(names, runs, dry_run=dry_run)
     found = examined.describe(removed=False)
     if not as_json and found.runs:
@@ -73,6 +74,7 @@ def command(
         remove.require_passed(examined)
         confirm(_word_question(found), yes=yes, as_json=as_json, refusal="nothing was removed", plan=found)
         found = remove.remove_all(examined)
+        keep_done(_say_removed(found))
     if as_json:
         print_record(found)
     elif names:
@@ -80,10 +82,14 @@ def command(
     return examined.refused[0].exit_code if examined.refused else 0
 
 
-def _print(found: Removal) -> None:
+def _say_removed(found: Removal) -> str:
     size = format_bytes(sum(candidate.size_bytes for candidate in found.runs))
     count = format_count(len(found.runs), "run")
-    note(f"{'removed' if found.removed else 'would remove'} {count}, {size}")
+    return f"{'removed' if found.removed else 'would remove'} {count}, {size}"
+
+
+def _print(found: Removal) -> None:
+    note(_say_removed(found))
     for text in found.refused:
         note(text)
 
