@@ -225,7 +225,7 @@ class TestAGroup:
 
     @pytest.mark.usefixtures("no_worker")
     def test_a_group_that_is_not_there_is_named(self) -> None:
-        assert "there is no group g/" in say("logs", "g/").err
+        assert "there is no group g/\n  holdfast queue lists the groups" in say("logs", "g/").err
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from holdfast.transport.open import open_transport
 from .places.aliases import is_alias, list_aliases
 from .places.config import read_places
 from .places.facts import read_facts, write_facts
-from .places.schema import check_name
+from .places.schema import check_name, suggest_name
 from .profiles.read import load_profile
 from .runs.registry import list_sent, list_unfinished
 
@@ -141,10 +141,13 @@ def _name_some(names: list[str]) -> str:
 
 def _unknown(name: str, configured: list[str]) -> UsageError:
     if wrong := check_name(name):
-        hint = ""
-        if name in list_aliases():
-            hint = f"give the alias of ssh a name that a place can have: holdfast place add NAME {name}"
-        return UsageError(wrong, hint=hint)
+        if ":" in name or "/" in name or not ("@" in name or "." in name or name in list_aliases()):
+            return UsageError(wrong)
+        near = suggest_name(name) or "NAME"
+        return UsageError(
+            f"{name[:80]} is a host, and no name of a place",
+            hint=f"give it a name first: holdfast place add {near} {name}; then write {near}",
+        )
     aliases = [alias for alias in list_aliases() if PLACE_NAME.match(alias)]
     near = difflib.get_close_matches(name, [*configured, *aliases, LOCAL], n=3, cutoff=0.6)
     known = f"configured: {', '.join(configured[:20])}" if configured else "no place is configured"
