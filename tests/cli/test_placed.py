@@ -200,6 +200,10 @@ def test_a_second_desk_knows_what_the_place_knows(
         (run_id(1), "running", True),
     ]
     assert holdfast("reconcile", "gpu1", "--dry-run").code == 64
+    shown = holdfast("show", "gpu1:eval")
+    assert (shown.code, f"gpu1:{run_id(9, 'eval')} was ordered and never sent: it is no run" in shown.err) == (66, True)
+    assert holdfast("rm", "--yes", "gpu1:eval").err.startswith("holdfast: dropped gpu1:")
+    assert list_orders(read_journal("gpu1"))[run_id(9, "eval")].step is Step.REFUSED
     (tmp_path / "other").mkdir(mode=0o700)
     env = {"XDG_STATE_HOME": str(tmp_path / "other")}
     assert holdfast("reconcile", "gpu1", env=env, timeout_s=LONG_S).code == 0

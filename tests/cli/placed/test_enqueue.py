@@ -151,7 +151,7 @@ def test_preflight_looks_at_the_job_there_and_leaves_nothing(desk: Desk) -> None
         (("submit", "--on", PLACE, "--after", "other:train", "--", "true"), 64, "that one is at other"),
         (("submit", "--after", f"{PLACE}:train", "--", "true"), 64, f"that one is at {PLACE}"),
         (("submit", "--no-code", "--", "true"), 64, "--no-code is for jobs at a place"),
-        (("submit", "--on", "down", "--", "true"), 69, "nothing was ordered yet"),
+        (("submit", "--on", "down", "--", "true"), 69, " was not sent yet"),
         (("submit", "--on", PLACE, "--", "/no/such/program"), 64, "/no/such/program"),
         (("submit", "--on", PLACE, "--after", "missing", "--", "true"), 64, "there is no such job"),
         (("submit", "--on", PLACE, "--secret", "NOT_THERE", "--", "true"), 78, f"secret push {PLACE} NOT_THERE"),

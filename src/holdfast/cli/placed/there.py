@@ -12,6 +12,7 @@ from holdfast.cli.render import note
 from holdfast.cli.render.copying import CopyProgress
 from holdfast.desk.connect import find_place, open_box
 from holdfast.desk.cost.every import list_reminders
+from holdfast.desk.orders.journal import drop_unsent, find_unsent
 from holdfast.desk.places.config import read_places
 from holdfast.desk.route.follow import FOLLOWED
 from holdfast.desk.route.line import read_line
@@ -21,7 +22,7 @@ from holdfast.desk.runs import registry
 from holdfast.desk.runs.pending import has_queued_jobs
 from holdfast.desk.runs.poll import PATIENT_S, is_due, look_again, poll_places
 from holdfast.desk.runs.registry import ABSENT
-from holdfast.model.errors import CutOff, HoldfastError
+from holdfast.model.errors import CutOff, HoldfastError, NoSuchRun
 from holdfast.model.ids import is_name
 from holdfast.model.run import say_condition
 
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from holdfast.model.sighting import Sighting
 
 __all__ = ["find_place", "find_runs", "hint_at_queues", "is_place", "learn_runs", "list_queues", "send_to"]
-STOP, RESTART = "stop", "restart"
+STOP, RESTART, RM = "stop", "restart", "rm"
+LISTING = frozenset({"ls", "patrol", "reconcile"})
 MOST_LOOKED_AT = 3
 CHANGING = frozenset({"rm", "stop", "restart", "adopt", "prune", "reconcile", "queue cancel", "results copy"})
 """Verbs after which runs may be other than they were seen last."""
@@ -71,6 +73,8 @@ def send_to(place: str, argv: Sequence[str], order: bytes | None = None) -> int:
         HoldfastError: the place cannot be reached, or does not let us in.
     """
     line = read_line(list(argv))
+    if unsent := _find_unsent(place, line):
+        return _answer_unsent(place, line, unsent, as_json=wants_json(argv))
     box = open_box(find_place(place))
     removed = _find_removed(box.place, line)
     progress = CopyProgress()
@@ -86,6 +90,37 @@ def send_to(place: str, argv: Sequence[str], order: bytes | None = None) -> int:
     if line.name in CHANGING and not line.has("--dry-run"):
         look_again([box.place], open_box=open_box, removed=removed)
     return code
+
+
+def _find_unsent(place: str, line: Line) -> list[str]:
+    """The orders that a command line names, where none was ever sent: the place need not be asked for them."""
+    if line.name in LISTING:
+        return []
+    texts = [line.text(given) for given in line.given if given.side is Side.RUN]
+    found = [[known.run_id for known in registry.find(text) if known.place == place] for text in texts]
+    ids = [each[0] for each in found if len(each) == 1]
+    return ids if ids and len(ids) == len(texts) and all(find_unsent(place, each) for each in ids) else []
+
+
+def _answer_unsent(place: str, line: Line, unsent: Sequence[str], *, as_json: bool) -> int:
+    """Drop orders that were never sent, where they are to be removed; the exit code.
+
+    Raises:
+        NoSuchRun: anything else was asked of them.
+    """
+    names = ", ".join(f"{place}:{run_id}" for run_id in unsent)
+    if line.name == RM and not as_json:
+        if line.has("--dry-run"):
+            note(f"would drop {names}, which was never sent")
+            return 0
+        dropped = [drop_unsent(place, run_id) for run_id in unsent]
+        if all(dropped):
+            note(f"dropped {names}, which was never sent: {place} was not asked")
+            return 0
+    raise NoSuchRun(
+        f"{names} was ordered and never sent: it is no run",
+        hint=f"the command that ordered it goes on with it; holdfast rm {place}:{unsent[0]} drops the order",
+    )
 
 
 def _look_after(error: CutOff, place: Place, line: Line) -> CutOff:
