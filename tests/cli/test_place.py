@@ -92,7 +92,7 @@ def test_what_is_there_already_is_refused_with_the_difference(holdfast: Command)
         (("GPU1", "me@a"), "gpu1 would do"),
         (("local", "me@a"), "local is this machine"),
         (("nobody",), "nobody is no Host of ssh's configuration"),
-        (("a", "me@a:2222"), "USER@HOST: 'me@a:2222': ssh takes the port apart from the host: port 2222"),
+        (("a", "me@a:2222"), "USER@HOST: 'me@a:2222': ssh takes the port apart from the host: me@a, and --port 2222"),
         (("a", "-oProxyCommand=x"), "such option"),
         (("a", "me@a", "--root", "runs"), "--root: 'runs' is neither absolute"),
         (("a", "me@a", "--root", "/a b"), "--root: '/a b' may have letters"),
@@ -112,7 +112,7 @@ def test_an_alias_of_ssh_is_a_place_and_gets_a_name_where_it_has_none(holdfast: 
     shown = holdfast("place", "show", "lab", "--json").json()
     assert find_faults("place show", shown) == []
     assert shown["place"] == {**shown["place"], "name": "lab", "host": "lab", "configured": False}
-    assert "holdfast place add NAME UPPER" in holdfast("place", "show", "UPPER").err
+    assert "holdfast place add upper UPPER; then write upper" in holdfast("place", "show", "UPPER").err
     assert holdfast("place", "add", "lab", "--no-probe").code == 0
     assert read_config() == '[lab]\nhost = "lab"\n'
 

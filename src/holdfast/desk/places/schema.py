@@ -148,7 +148,10 @@ def _read_host(node: Node) -> str:
     if _HOST.match(text):
         return text
     if behind := _PORT_BEHIND.match(text):
-        raise PlaceValueError(f"{text[:80]!r}: ssh takes the port apart from the host: port {behind[1]}")
+        raise PlaceValueError(
+            f"{text[:80]!r}: ssh takes the port apart from the host: {text[: -len(behind[1]) - 1][:80]}, and "
+            f"{'port = ' if node.line else '--port '}{behind[1]}"
+        )
     raise PlaceValueError(f"{text[:80]!r} is not what ssh takes: an alias, NAME or USER@NAME of letters, digits, . _ -")
 
 
