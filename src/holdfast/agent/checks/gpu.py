@@ -10,7 +10,7 @@ from holdfast.agent.plan.card_fitness import mark_unfit
 from holdfast.agent.plan.share_policy import build_policy, describe_reserved, judge_policy
 from holdfast.agent.plan.sharing_by_memory import SharingSurvey
 from holdfast.core.cards import choose
-from holdfast.core.cards.packing import find_impossible
+from holdfast.core.cards.packing import ASK_FOR_LESS, find_impossible
 from holdfast.core.control_characters import clean
 from holdfast.core.rules.rules import card_rules
 from holdfast.diagnosis.cards.fabric import judge_fabric, read_fabric
@@ -33,7 +33,6 @@ from .context import CheckContext, failed, passed, unknown, warned
 
 READ_WITHIN_S = 10.0
 """Initialising NVML takes seconds on a box without persistence mode."""
-ASK_FOR_LESS = "ask for what this box has: see `holdfast gpus`"
 ASK_ROOT = "look as root, or as a member of group adm: `dmesg | grep NVRM`"
 
 

@@ -33,6 +33,8 @@ USE_RECHECK_S = 2.0
 ENDING_RECHECK_S = 2.0
 """What is left of a run that is over goes without an event, too."""
 _WHOLE_CARD = "all the rest"
+ASK_FOR_LESS = "ask for what this box has: see `holdfast gpus`"
+"""What to do about what `find_impossible` says."""
 
 
 def packing_rules(rules: CardRules) -> PackingRules:
