@@ -63,7 +63,7 @@ def test_a_job_stands_in_the_queue_there_and_runs_from_a_copy_of_the_tree(desk: 
     waited = desk.say("submit", "--on", PLACE, "--name", "bad", "--wait", "--json", "--", "false")
     assert json.loads(waited.stdout)["rerun"] == f"holdfast queue retry --on {PLACE} bad"
     unknown = desk.say("queue", "show", "nothing", "--on", PLACE, "--json")
-    assert json.loads(unknown.stdout)["error"]["hint"] == f"`holdfast queue ls --on {PLACE}` lists them."
+    assert json.loads(unknown.stdout)["error"]["hint"] == f"`holdfast queue ls --on {PLACE}` lists the jobs."
 
 
 def test_a_dry_run_sends_and_writes_nothing(desk: Desk) -> None:
