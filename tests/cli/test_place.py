@@ -20,6 +20,7 @@ from tests.cli.conftest import ENTRY
 from tests.desk.boxes import FACTS_OF_A_BOX
 from tests.json_forms import find_faults
 from tests.sshd import SECOND_FACTOR
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -305,6 +306,11 @@ def test_a_place_is_measured_when_it_is_added(holdfast: Command, ssh_desk: Sshd)
     assert added.code == 0
     assert f"runs in {ssh_desk.home('box')}/elsewhere" in added.out
     assert "run a job there" in added.out
+    tops = ("TMPDIR", "holdfast-ssh-*/*"), ("XDG_RUNTIME_DIR", "holdfast/*")
+    shared = [path for name, at in tops for path in Path(os.environ[name]).glob(at) if path.is_socket()]
+    assert holdfast("place", "rm", "gpu1").code == 0
+    assert len(shared) == 1
+    wait_until(lambda: not shared[0].exists(), what="the end of the shared connection")
 
 
 @pytest.mark.slow

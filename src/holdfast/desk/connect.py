@@ -13,7 +13,7 @@ from holdfast.model.record import replace
 from holdfast.model.slurm import SLURM
 from holdfast.platforms.slurm.platform import measure as measure_slurm
 from holdfast.transfer.box import Box
-from holdfast.transport.open import open_transport
+from holdfast.transport.open import close_shared, open_transport
 
 from .places.aliases import is_alias, list_aliases
 from .places.config import read_places
@@ -79,6 +79,13 @@ def open_box(place: Place) -> Box:
             )
             _BOXES[place.name] = box
         return box
+
+
+def close_connection(place: Place) -> None:
+    """End the connection that calls to a place share, where holdfast has opened it: nobody uses it any more."""
+    with _LOCK:
+        _BOXES.pop(place.name, None)
+    close_shared(place)
 
 
 def measure_box(place: Place) -> BoxFacts:
