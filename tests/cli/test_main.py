@@ -18,6 +18,7 @@ from holdfast.cli.group import holdfast as group
 from holdfast.cli.job.schema import KEYS
 from holdfast.cli.verbs import SUMMARIES
 from holdfast.desk.route.line import read_line
+from tests.cli.queues import say
 from tests.desk.route.test_table import TREE
 from tests.each import each
 
@@ -217,6 +218,21 @@ def test_what_other_tools_call_a_verb_is_understood(word: str, meant: str, holdf
     assert f"did you mean `holdfast {meant}`?" in ended.err
 
 
+@each(
+    ("words", "meant"),
+    [
+        ("help run", "did you mean `holdfast run --help`?"),
+        ("version", "did you mean `holdfast --version`?"),
+        ("queue rm train", "did you mean `holdfast queue cancel JOB`?"),
+        ("queue stop train", "did you mean `holdfast queue cancel JOB`?"),
+        ("logs --tail 5", "write -n N, such as -n 5;"),
+    ],
+)
+def test_words_of_other_tools_lead_to_the_whole_command(words: str, meant: str) -> None:
+    said = say(*words.split())
+    assert (said.code, meant in said.err) == (64, True), said
+
+
 def test_a_status_of_nothing_in_particular_is_the_list(holdfast: Command) -> None:
     assert "did you mean `holdfast ls`?" in holdfast("status").err
 
@@ -225,7 +241,7 @@ def test_each_other_word_leads_to_a_verb_and_is_none_itself() -> None:
     from holdfast.cli.group import ELSEWHERE
 
     assert not set(ELSEWHERE) & set(SUMMARIES)
-    assert {meant.split()[0] for meant in ELSEWHERE.values()} <= {*SUMMARIES, "--help"}
+    assert {meant.split()[0] for meant in ELSEWHERE.values()} <= {*SUMMARIES, "--help", "--version"}
 
 
 @pytest.mark.parametrize("verb", ["checkpoints", "fault", "gpus", "patrol"])

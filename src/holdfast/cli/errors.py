@@ -36,6 +36,9 @@ _ENVIRONMENT_ERRORS = frozenset(
 NEAR = 0.7
 """How alike a misspelt option and the one that is proposed are, without their dashes."""
 
+OPTIONS_ELSEWHERE = {("holdfast logs", "--tail"): "-n N, such as -n 5"}
+"""What other tools call an option of a command, to ours."""
+
 
 def guard(call: Callable[[], int], argv: Sequence[str]) -> int:
     """Run `call`; return its exit code, or the code of the error that it raised, which has then been reported."""
@@ -156,6 +159,8 @@ def _from_click(error: Exception) -> UsageError:
     message = " ".join(error.format_message().rstrip(".").split())
     where = context.command_path if context is not None else "holdfast"
     hint = f"`{where} --help` shows what it takes"
+    if isinstance(error, click.NoSuchOption) and (ours := OPTIONS_ELSEWHERE.get((where, error.option_name))):
+        hint = f"write {ours}; {hint}"
     if "extra argument" in message:
         hint += "; a value with a space in it is one word in quotes"
     if where == "holdfast queue edit" and isinstance(error, click.NoSuchOption) and not error.possibilities:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cli
 
 MALFORMED = {
-    "open list": ("c.yaml", "lr: 1\na: [1,\n", "line 3: not valid YAML"),
+    "open list": ("c.yaml", "lr: 1\na: [1,\n", "line 2: not valid YAML"),
     "other ending": ("c.yml", "a: b: c\n", "line 1: not valid YAML"),
     "unknown alias": ("c.yaml", "a: *none\n", "the alias *none is not defined"),
     "toml": ("c.toml", "a = \n", "not valid TOML"),

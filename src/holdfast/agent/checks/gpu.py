@@ -223,7 +223,7 @@ def _read_leases(
         area = open_area(situation.rules.lease_dir, environ=situation.environ)
         seen = survey_leases(area, tuple(devices))
     except HoldfastError as error:
-        return {}, None, failed("cards.leases", "lease area", str(error), error.hint or "see docs/leases.md")
+        return {}, None, failed("cards.leases", "lease area", str(error), error.hint or "see holdfast's docs/leases.md")
     spec, shared = situation.spec, None
     if own is not None:
         left = {uuid: tuple(item for item in busy if item.run_id != own.run_id) for uuid, busy in seen.busy.items()}

@@ -344,7 +344,7 @@ def _summarise(problems: list[Problem], *, from_file: bool) -> HoldfastError:
         verb = "holdfast run" if context is None else context.command_path
         hint = f"`{verb} --help` lists the options; write `--` before a command"
         return UsageError(text, hint=hint, details=details)
-    return JobFileError(text, hint="nothing was started; docs/job-file.md describes every key", details=details)
+    return JobFileError(text, hint="nothing was started; `holdfast schema` has every key", details=details)
 
 
 def _assemble(fields: dict[str, object]) -> JobSpec:

@@ -243,7 +243,7 @@ def _judge_copies(place: Place, profile: Profile, verb: EndVerb, seen: Seen) -> 
                 NO,
                 f"{where} is on the very machine that ends: {why}",
                 f"holdfast pull {place.name}:{run_id} DIR   (DIR on storage that outlives {verb.name}, as the profile "
-                f"{profile.name} or one of your own says: docs/profiles.md; or pull from another machine)",
+                f"{profile.name} or one of your own says: holdfast's docs/profiles.md; or pull from another machine)",
             )
 
 
