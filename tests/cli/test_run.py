@@ -78,7 +78,7 @@ def test_run_as_json_prints_one_object_and_not_the_jobs_output(holdfast: Command
     how = {"condition": "failed", "note": "the job ended with exit code 4", "doubt": "", "failure": "unknown"}
     told = ended.json()
     assert told["action"]
-    assert told == {"schema": 1, **facts, **how, "cause": "", "action": told["action"]}
+    assert told == {"schema": 1, **facts, **how, "cause": "", "action": told["action"], "place": None}
     assert (run / "attempts/1/output.log").read_text() == "noise\n"
 
 

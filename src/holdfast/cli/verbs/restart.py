@@ -176,7 +176,7 @@ def _follow(run_dir: str, made: Restarted, *, as_json: bool) -> int:
     _tell_restarted(made)
     code = follow_run(run_dir, made.attempt, quiet=as_json)
     if as_json:
-        print_record(read_followed(run_dir, code))
+        print_record(read_followed(run_dir, code, CALLER.place))
     return code
 
 
