@@ -150,10 +150,10 @@ def _unknown(name: str, configured: list[str]) -> UsageError:
     if wrong := check_name(name):
         if ":" in name or "/" in name or not ("@" in name or "." in name or name in list_aliases()):
             return UsageError(wrong)
-        near = suggest_name(name) or "NAME"
+        short = suggest_name(name) or "NAME"
         return UsageError(
             f"{name[:80]} is a host, and no name of a place",
-            hint=f"give it a name first: holdfast place add {near} {name}; then write {near}",
+            hint=f"give it a name first: holdfast place add {short} {name}; then write {short}",
         )
     aliases = [alias for alias in list_aliases() if PLACE_NAME.match(alias)]
     near = difflib.get_close_matches(name, [*configured, *aliases, LOCAL], n=3, cutoff=0.6)
