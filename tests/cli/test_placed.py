@@ -200,9 +200,11 @@ def test_a_second_desk_knows_what_the_place_knows(
         (run_id(1), "running", True),
     ]
     assert holdfast("reconcile", "gpu1", "--dry-run").code == 64
-    shown = holdfast("show", "gpu1:eval")
+    shown = holdfast("show", f"gpu1:{run_id(9, 'eval')}")
     assert (shown.code, f"gpu1:{run_id(9, 'eval')} was ordered and never sent: it is no run" in shown.err) == (66, True)
-    assert holdfast("rm", "--yes", "gpu1:eval").err.startswith("holdfast: dropped gpu1:")
+    assert holdfast("rm", f"gpu1:{run_id(9, 'eval')}", "--lr").code == 66
+    assert list_orders(read_journal("gpu1"))[run_id(9, "eval")].step is Step.INTENT
+    assert holdfast("rm", "--yes", f"gpu1:{run_id(9, 'eval')}").err.startswith("holdfast: dropped gpu1:")
     assert list_orders(read_journal("gpu1"))[run_id(9, "eval")].step is Step.REFUSED
     (tmp_path / "other").mkdir(mode=0o700)
     env = {"XDG_STATE_HOME": str(tmp_path / "other")}

@@ -23,7 +23,7 @@ from holdfast.desk.runs.pending import has_queued_jobs
 from holdfast.desk.runs.poll import PATIENT_S, is_due, look_again, poll_places
 from holdfast.desk.runs.registry import ABSENT
 from holdfast.model.errors import CutOff, HoldfastError, NoSuchRun
-from holdfast.model.ids import is_name
+from holdfast.model.ids import is_name, is_run_id
 from holdfast.model.run import say_condition
 
 TYPE_CHECKING = False
@@ -74,7 +74,7 @@ def send_to(place: str, argv: Sequence[str], order: bytes | None = None) -> int:
     """
     line = read_line(list(argv))
     if unsent := _find_unsent(place, line):
-        return _answer_unsent(place, line, unsent, as_json=wants_json(argv))
+        return _answer_unsent(place, argv, unsent)
     box = open_box(find_place(place))
     removed = _find_removed(box.place, line)
     progress = CopyProgress()
@@ -93,30 +93,29 @@ def send_to(place: str, argv: Sequence[str], order: bytes | None = None) -> int:
 
 
 def _find_unsent(place: str, line: Line) -> list[str]:
-    """The orders that a command line names, where none was ever sent: the place need not be asked for them."""
-    if line.name in LISTING:
+    """The ids that a command line names, where all are of orders that were never sent: the place has none of them."""
+    if line.name in LISTING or line.asks_help:
         return []
-    texts = [line.text(given) for given in line.given if given.side is Side.RUN]
-    found = [[known.run_id for known in registry.find(text) if known.place == place] for text in texts]
-    ids = [each[0] for each in found if len(each) == 1]
-    return ids if ids and len(ids) == len(texts) and all(find_unsent(place, each) for each in ids) else []
+    ids = [line.text(given) for given in line.given if given.side is Side.RUN]
+    with suppress(HoldfastError):  # what the journal does not say the place may know
+        return ids if all(is_run_id(each) and find_unsent(place, each) for each in ids) else []
+    return []
 
 
-def _answer_unsent(place: str, line: Line, unsent: Sequence[str], *, as_json: bool) -> int:
+def _answer_unsent(place: str, argv: Sequence[str], unsent: Sequence[str]) -> int:
     """Drop orders that were never sent, where they are to be removed; the exit code.
 
     Raises:
         NoSuchRun: anything else was asked of them.
     """
     names = ", ".join(f"{place}:{run_id}" for run_id in unsent)
-    if line.name == RM and not as_json:
-        if line.has("--dry-run"):
-            note(f"would drop {names}, which was never sent")
-            return 0
-        dropped = [drop_unsent(place, run_id) for run_id in unsent]
-        if all(dropped):
-            note(f"dropped {names}, which was never sent: {place} was not asked")
-            return 0
+    if (
+        argv[0] == RM
+        and set(argv[1:]) - {*unsent} <= {"-y", "--yes"}
+        and all(drop_unsent(place, run_id) for run_id in unsent)
+    ):
+        note(f"dropped {names}, which was never sent: {place} was not asked")
+        return 0
     raise NoSuchRun(
         f"{names} was ordered and never sent: it is no run",
         hint=f"the command that ordered it goes on with it; holdfast rm {place}:{unsent[0]} drops the order",
