@@ -104,7 +104,9 @@ def test_what_is_there_is_not_replaced_unasked_and_what_is_not_there_is_said(
         (("digits:artifacts", "."), 64, "such as digits/artifacts; `holdfast files digits` lists"),
         (("digits:artifacts/a", "."), 64, "digits is a run, and no place"),
         (("b", "digits/work"), 64, "'b' is a file of this machine"),
-        (("digits/nothing", "."), 74, "-digits-"),
+        (("digits/nothing", "."), 66, "-digits-"),
+        (("digits:output.log", "x.log"), 64, "such as digits/attempts/1/output.log;"),
+        (("digits/output.log", "x.log"), 66, "did you mean attempts/1/output.log?"),
         (("digits/../x", "."), 64, "no path below a run"),
         (("digits/out/passwd", "."), 64, "is a link out of the run"),
         (("digits/artifacts/a", "no/such/x"), 64, "there is no such directory"),
@@ -133,7 +135,7 @@ def test_files_at_a_place_are_copied_while_it_runs_and_a_cut_leaves_nothing(
     refused = holdfast("cp", f"{far_run.name}/{WORK}/closed", ".", timeout_s=LONG_S)
     assert (refused.code, "closed cannot be read: Permission denied" in refused.err) == (74, True), refused
     missing = holdfast("cp", f"{far_run.name}/{WORK}/missing", ".", timeout_s=LONG_S)
-    assert (missing.code, "No such file" in missing.err) == (74, True), missing
+    assert (missing.code, "No such file" in missing.err) == (66, True), missing
     with Proxy(far_run.box.port) as link:
         alias = far_run.box.alias("box", via=link.port)
         places = Path(os.environ["XDG_CONFIG_HOME"], "holdfast/places.toml")

@@ -153,6 +153,34 @@ def test_a_full_standard_output_is_an_error(verb: str, tmp_path: Path) -> None:
     assert b"Exception ignored" not in done.stderr
 
 
+def test_a_full_standard_output_does_not_hide_what_was_done(holdfast: Command, tmp_path: Path) -> None:
+    def say_into_full(*words: str, unbuffered: str = "") -> str:
+        env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                [*ENTRY, *words], stdout=full, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=env, check=False
+            )
+        assert done.returncode == 74
+        return done.stderr
+
+    said = say_into_full("run", "-d", "--name", "unheard", "--", "true")
+    (run,) = holdfast("ls", "--all", "--json").json()["runs"]
+    assert f"; run {run['run_id']} was started; holdfast show {run['run_id']} says" in said
+    assert holdfast("wait", run["run_id"]).code == 0
+    assert "; nothing was removed" in say_into_full("rm", "--yes", run["run_id"], unbuffered="1")
+    assert len(holdfast("ls", "--all", "--json").json()["runs"]) == 1
+    assert "; removed 1 run" in say_into_full("rm", "--yes", run["run_id"])
+
+
+def test_words_that_a_full_disk_takes_at_the_end_alone_hide_no_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open("/dev/full", "w", encoding="utf-8", buffering=100) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert errors.guard(lambda: 0 * full.write("done"), ["stop", "x"]) == 74
+    assert "; the command itself ended with code 0\n" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "closed", [">&- 2>&-", *(pytest.param(one, marks=pytest.mark.slow) for one in ("<&-", ">&-", "2>&-"))]
 )

@@ -231,7 +231,7 @@ class TestAGroup:
     @pytest.mark.usefixtures("no_worker")
     def test_a_group_that_is_not_there_is_named(self) -> None:
         for verb in ("logs", "ls"):
-            assert "there is no group g/" in say(verb, "g/").err
+            assert "there is no group g/\n  holdfast queue lists the groups" in say(verb, "g/").err
 
     @pytest.mark.usefixtures("no_worker")
     @pytest.mark.parametrize("has_places", [False, True])

@@ -18,6 +18,7 @@ from holdfast.cli.group import holdfast as group
 from holdfast.cli.job.schema import KEYS
 from holdfast.cli.verbs import SUMMARIES
 from holdfast.desk.route.line import read_line
+from tests.cli.queues import say
 from tests.desk.route.test_table import TREE
 from tests.each import each
 
@@ -194,6 +195,11 @@ def test_an_option_of_the_job_itself_is_told_where_it_goes(
     assert hint is None or ended.err.endswith(f"{hint}\n")
 
 
+def test_an_unlike_option_is_not_proposed(holdfast: Command) -> None:
+    for option in ("--lr", "--bogus"):
+        assert holdfast("run", option, "3").err.startswith(f"holdfast: no such option '{option}'\n")
+
+
 def test_json_behind_the_dashes_is_the_jobs_own(holdfast: Command) -> None:
     ended = holdfast("run", "--nonsense", "--", "true", "--json")
     assert (ended.code, ended.out) == (64, "")
@@ -240,6 +246,21 @@ def test_two_runs_for_show_are_a_comparison(holdfast: Command) -> None:
     assert (ended.code, "holdfast show RUN --against OTHER" in ended.err) == (64, True)
 
 
+@each(
+    ("words", "meant"),
+    [
+        ("help run", "did you mean `holdfast run --help`?"),
+        ("version", "did you mean `holdfast --version`?"),
+        ("queue rm train", "did you mean `holdfast queue cancel JOB`?"),
+        ("queue stop train", "did you mean `holdfast queue cancel JOB`?"),
+        ("logs --tail 5", "write -n N, such as -n 5;"),
+    ],
+)
+def test_words_of_other_tools_lead_to_the_whole_command(words: str, meant: str) -> None:
+    said = say(*words.split())
+    assert (said.code, meant in said.err) == (64, True), said
+
+
 def test_a_status_of_nothing_in_particular_is_the_list(holdfast: Command) -> None:
     assert "did you mean `holdfast ls`?" in holdfast("status").err
 
@@ -248,7 +269,7 @@ def test_each_other_word_leads_to_a_verb_and_is_none_itself() -> None:
     from holdfast.cli.group import ELSEWHERE
 
     assert not set(ELSEWHERE) & set(SUMMARIES)
-    assert {meant.split()[0] for meant in ELSEWHERE.values()} <= {*SUMMARIES, "--help"}
+    assert {meant.split()[0] for meant in ELSEWHERE.values()} <= {*SUMMARIES, "--help", "--version"}
 
 
 @pytest.mark.parametrize("verb", ["checkpoints", "fault", "gpus", "patrol"])

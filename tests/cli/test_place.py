@@ -20,6 +20,7 @@ from tests.cli.conftest import ENTRY
 from tests.desk.boxes import FACTS_OF_A_BOX
 from tests.json_forms import find_faults
 from tests.sshd import SECOND_FACTOR
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -92,7 +93,7 @@ def test_what_is_there_already_is_refused_with_the_difference(holdfast: Command)
         (("GPU1", "me@a"), "gpu1 would do"),
         (("local", "me@a"), "local is this machine"),
         (("nobody",), "nobody is no Host of ssh's configuration"),
-        (("a", "me@a:2222"), "USER@HOST: 'me@a:2222': ssh takes the port apart from the host: port 2222"),
+        (("a", "me@a:2222"), "USER@HOST: 'me@a:2222': ssh takes the port apart from the host: me@a, and --port 2222"),
         (("a", "-oProxyCommand=x"), "such option"),
         (("a", "me@a", "--root", "runs"), "--root: 'runs' is neither absolute"),
         (("a", "me@a", "--root", "/a b"), "--root: '/a b' may have letters"),
@@ -112,7 +113,7 @@ def test_an_alias_of_ssh_is_a_place_and_gets_a_name_where_it_has_none(holdfast: 
     shown = holdfast("place", "show", "lab", "--json").json()
     assert find_faults("place show", shown) == []
     assert shown["place"] == {**shown["place"], "name": "lab", "host": "lab", "configured": False}
-    assert "holdfast place add NAME UPPER" in holdfast("place", "show", "UPPER").err
+    assert "holdfast place add upper UPPER; then write upper" in holdfast("place", "show", "UPPER").err
     assert holdfast("place", "add", "lab", "--no-probe").code == 0
     assert read_config() == '[lab]\nhost = "lab"\n'
 
@@ -305,6 +306,11 @@ def test_a_place_is_measured_when_it_is_added(holdfast: Command, ssh_desk: Sshd)
     assert added.code == 0
     assert f"runs in {ssh_desk.home('box')}/elsewhere" in added.out
     assert "run a job there" in added.out
+    tops = ("TMPDIR", "holdfast-ssh-*/*"), ("XDG_RUNTIME_DIR", "holdfast/*")
+    shared = [path for name, at in tops for path in Path(os.environ[name]).glob(at) if path.is_socket()]
+    assert holdfast("place", "rm", "gpu1").code == 0
+    assert len(shared) == 1
+    wait_until(lambda: not shared[0].exists(), what="the end of the shared connection")
 
 
 @pytest.mark.slow

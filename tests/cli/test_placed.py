@@ -200,6 +200,12 @@ def test_a_second_desk_knows_what_the_place_knows(
         (run_id(1), "running", True),
     ]
     assert holdfast("reconcile", "gpu1", "--dry-run").code == 64
+    shown = holdfast("show", f"gpu1:{run_id(9, 'eval')}")
+    assert (shown.code, f"gpu1:{run_id(9, 'eval')} was ordered and never sent: it is no run" in shown.err) == (66, True)
+    assert holdfast("rm", f"gpu1:{run_id(9, 'eval')}", "--lr").code == 66
+    assert list_orders(read_journal("gpu1"))[run_id(9, "eval")].step is Step.INTENT
+    assert holdfast("rm", "--yes", f"gpu1:{run_id(9, 'eval')}").err.startswith("holdfast: dropped gpu1:")
+    assert list_orders(read_journal("gpu1"))[run_id(9, "eval")].step is Step.REFUSED
     (tmp_path / "other").mkdir(mode=0o700)
     env = {"XDG_STATE_HOME": str(tmp_path / "other")}
     assert holdfast("reconcile", "gpu1", env=env, timeout_s=LONG_S).code == 0
@@ -335,6 +341,8 @@ def test_what_a_desk_awaited_or_stopped_its_list_knows_and_so_it_does_a_queued_r
     make_run(str(top / "gpu1"), run_id(9, "queued"), ended())
     assert holdfast("show", "queued", timeout_s=LONG_S).out.startswith(f"gpu1:{run_id(9, 'queued')}")
     unknown = holdfast("show", "nothing-of-that-name", timeout_s=LONG_S)
-    assert (unknown.code, "found with its place: gpu1:nothing-of-that-name" in unknown.err) == (66, True), unknown.err
+    assert unknown.err.startswith("holdfast: no run answers to 'nothing-of-that-name'"), unknown.err
+    assert (unknown.code, "in the queue of a place, write gpu1:nothing-of-that-name" in unknown.err) == (66, True)
+    assert "queue of a place" not in holdfast("logs", "-f", "--since", "1h", timeout_s=LONG_S).err
     removed = holdfast("place", "rm", "gpu1", timeout_s=LONG_S)
     assert (removed.code, "what waits there goes on" in removed.err) == (0, True), removed.err

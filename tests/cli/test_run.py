@@ -78,7 +78,7 @@ def test_run_as_json_prints_one_object_and_not_the_jobs_output(holdfast: Command
     how = {"condition": "failed", "note": "the job ended with exit code 4", "doubt": "", "failure": "unknown"}
     told = ended.json()
     assert told["action"]
-    assert told == {"schema": 1, **facts, **how, "cause": "", "action": told["action"]}
+    assert told == {"schema": 1, **facts, **how, "cause": "", "action": told["action"], "place": None}
     assert (run / "attempts/1/output.log").read_text() == "noise\n"
 
 
@@ -110,6 +110,17 @@ def test_that_nobody_can_be_told_is_said_at_the_start(holdfast: Command, root: P
     assert said in ended.err, ended
     ended = holdfast("run", *way, "--", "sleep", "1")
     assert said in ended.err, ended
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stops")
+def test_what_was_asked_for_and_a_name_that_lives_are_warned_of_at_the_start(holdfast: Command) -> None:
+    first = holdfast("run", "-d", "--prove", "0", "--name", "dup", "--limit-memory", "900TiB", "--", *FOREVER)
+    assert "warning: memory: limits.memory: asks for a limit of 900 TiB" in first.err, first
+    assert "named 'dup'" not in first.err
+    second = holdfast("run", "-d", "--prove", "0", "--name", "dup", "--", *FOREVER)
+    assert "holdfast: 2 runs named 'dup' have not ended: " in second.err, second
+    assert "warning: memory" not in second.err
 
 
 def test_a_job_that_ends_while_it_is_being_proven_is_told_with_its_code(holdfast: Command) -> None:

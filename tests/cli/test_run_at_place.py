@@ -94,6 +94,8 @@ def test_a_named_run_is_one_run_however_often_it_is_typed(desk: Desk) -> None:
     for fresh in (True, False):
         done = desk.run(*named, "--json", "--", "sh", "-c", "exit 0")
         assert json.loads(done.stdout)["fresh"] is fresh, done.stderr
+    followed = json.loads(desk.run("--json", "--", "sh", "-c", "exit 0").stdout)
+    assert (followed["place"], followed["condition"]) == (json.loads(done.stdout)["place"], "succeeded")
     (desk.tree / "train.py").write_text("print('changed')\n")
     done = desk.run(*named, "--", "sh", "-c", "exit 0")
     assert (done.returncode, "another code" in done.stderr) == (73, True), done.stderr

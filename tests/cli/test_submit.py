@@ -128,7 +128,7 @@ def test_lines_leave_no_room_for_another_command(tmp_path: Path) -> None:
         (("--", "no-such-program"), 64, "no-such-program"),
         (("--", "python3", "gone.py"), 64, "gone.py: does not exist"),
         (("--workdir", "/nowhere", "--", "true"), 64, "/nowhere: does not exist"),
-        (("--gpus", "9", "--", "true"), 64, "9 cards"),
+        (("--gpus", "9", "--", "true"), 64, "(ask for what this box has: see `holdfast gpus`)"),
         (("--after", "nothing", "--", "true"), 64, "nothing"),
         (("--after", "me", "--name", "me", "--", "true"), 64, "me"),
         (("--not-before", "soon", "--", "true"), 64, "22:00"),
@@ -151,7 +151,7 @@ def test_more_memory_than_any_card_has_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "2x80GB")
     said = say("submit", "--gpus", "1", "--min-free", "200GB", "--", "true")
     assert said.code == 64, said
-    assert "card" in said.err
+    assert "(ask for what this box has: see `holdfast gpus`)" in said.err
     assert say("submit", "--gpus", "3", "--", "true").code == 64
     assert say("submit", "--gpus", "2", "--", "true").code == 0
 

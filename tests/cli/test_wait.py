@@ -49,7 +49,8 @@ class TestWithoutAWorker:
 
     def test_an_empty_queue_is_nothing_to_wait_for(self) -> None:
         assert say("wait").code == 66
-        assert say("wait", "nothing").code == 66
+        said = say("wait", "nothing")
+        assert (said.code, "`holdfast queue ls` lists the jobs, `holdfast ls` the runs" in said.err) == (66, True)
 
     @pytest.mark.requirement("QUEUE-05")
     def test_everything_proven_done_is_0(self) -> None:

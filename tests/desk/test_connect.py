@@ -42,6 +42,14 @@ def test_what_can_be_no_name_is_refused_before_ssh_is_asked(name: str, monkeypat
         find_place(name)
 
 
+@pytest.mark.parametrize("host", ["me@gpu7.lab", "gpu7.lab"])
+def test_a_host_that_stands_for_a_place_is_told_how_it_becomes_one(host: str) -> None:
+    with pytest.raises(UsageError, match=f"^{host} is a host, and no name of a place$") as caught:
+        find_place(host)
+    near = host.replace("@", "-").replace(".", "-")
+    assert caught.value.hint == f"give it a name first: holdfast place add {near} {host}; then write {near}"
+
+
 def test_a_process_has_one_box_of_a_place_until_it_is_configured_otherwise() -> None:
     place = Place("gpu1", host="gpu1")
     write_facts(place, FACTS_OF_A_BOX)

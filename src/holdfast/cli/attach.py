@@ -21,7 +21,7 @@ from holdfast.agent.queue.wait.run import code_of_gone, describe_gone
 from holdfast.agent.view.grace import grace_of
 from holdfast.agent.view.live.attempt import FollowAttempt, Standing, find_next
 from holdfast.agent.view.live.summary import read_summary
-from holdfast.agent.view.live.undelivered import list_unreachable
+from holdfast.agent.view.live.undelivered import list_start_warnings
 from holdfast.agent.view.observe import observe_run
 from holdfast.agent.view.page.run_cards import name_cards
 from holdfast.agent.view.run_view import Presence, is_never_taken
@@ -264,7 +264,7 @@ class _FollowedAttempt:
         state = view.state.state if view.state is not None else None
         if isinstance(state, (Waiting, Running)) and not self._checked:
             self._checked = True
-            for text in list_unreachable(view.run_dir, view.attempt):
+            for text in list_start_warnings(view.run_dir, view.attempt):
                 note(text)
         if isinstance(state, Waiting):
             self._tell_waiting(state)

@@ -52,7 +52,7 @@ def confirm(
     if yes:
         return
     if not can_ask(as_json=as_json):
-        raise UsageError(f"{refusal}: there is no terminal to ask on", hint=_name_command())
+        raise UsageError(f"{refusal}: {tell_nobody(as_json=as_json)}", hint=_name_command())
     if not agree(question, plan):
         raise click.Abort
 
@@ -64,6 +64,11 @@ def can_ask(*, as_json: bool) -> bool:
     if CALLER.place is not None:
         return CALLER.consent is not None
     return sys.stdin is not None and sys.stdin.isatty()
+
+
+def tell_nobody(*, as_json: bool) -> str:
+    """Why nobody can be asked, in words."""
+    return "with --json nobody is asked" if as_json else "there is no terminal to ask on"
 
 
 def agree(question: str, plan: object = None) -> bool:

@@ -20,7 +20,7 @@ from holdfast.core.near import find_near
 from holdfast.desk.caller import CALLER
 from holdfast.model.errors import EXIT_STOPPED, HoldfastError, InternalError, StorageError, UsageError
 
-from .render import clean, flush_output, print_json
+from .render import DONE, clean, flush_output, keep_done, print_json
 
 if TYPE_CHECKING:
     import click
@@ -38,7 +38,10 @@ JOB_COMMAND = "[-- COMMAND...]"
 HELP_ALL = "--help-all"
 """The help of a verb that takes a job, with every option of it."""
 NEAR = 0.7
-"""How alike a misspelt option and the one that is proposed are."""
+"""How alike a misspelt option and the one that is proposed are, without their dashes."""
+
+OPTIONS_ELSEWHERE = {("holdfast logs", "--tail"): "-n N, such as -n 5"}
+"""What other tools call an option of a command, to ours."""
 
 
 def guard(call: Callable[[], int], argv: Sequence[str]) -> int:
@@ -48,7 +51,10 @@ def guard(call: Callable[[], int], argv: Sequence[str]) -> int:
         CALLER.words = tuple(argv)
     try:
         _soften(sys.stdout)
+        DONE.clear()
         code = call()
+        if not DONE:
+            keep_done(f"the command itself ended with code {code}")
         if sys.stdout is not None:
             sys.stdout.flush()
         return code
@@ -133,7 +139,12 @@ def translate(error: Exception, argv: Sequence[str]) -> HoldfastError:
     if isinstance(error, OSError) and (error.filename is not None or error.errno in _ENVIRONMENT_ERRORS):
         named = isinstance(error.filename, (str, bytes))
         subject = f"{os.fsdecode(error.filename)}: " if named else "the output or a file could not be written: "
-        return StorageError(f"{subject}{error.strerror or error}", hint="see that it exists, has room and is yours")
+        hint = "see that it exists, has room and is yours"
+        if named:
+            return StorageError(f"{subject}{error.strerror or error}", hint=hint)
+        done = f"; {DONE[0]}" if DONE else ""
+        hint += "" if DONE else "; what the command did until then stays done"
+        return StorageError(f"{subject}{error.strerror or error}{done}", hint=hint)
     return _record_crash(error, argv)
 
 
@@ -150,6 +161,8 @@ def _from_click(error: Exception) -> UsageError:
     where = context.command_path if context is not None else "holdfast"
     proposed = [option for option in getattr(error, "possibilities", None) or () if option]
     hint = f"`{name_help(context, proposed)}` shows what it takes"
+    if isinstance(error, click.NoSuchOption) and (ours := OPTIONS_ELSEWHERE.get((where, error.option_name))):
+        hint = f"write {ours}; {hint}"
     if "extra argument" in message and where == "holdfast show":
         hint = "to compare two runs: holdfast show RUN --against OTHER; what they logged: holdfast metrics RUN OTHER"
     elif "extra argument" in message:

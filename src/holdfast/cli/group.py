@@ -39,7 +39,10 @@ class VerbGroup(LazyGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with a suggestion for a misspelt verb."""
         if args[0] not in SUMMARIES and not args[0].startswith("-") and not ctx.resilient_parsing:
-            raise UsageError(f"there is no verb {args[0]!r}", hint=suggest_verb(args[0], named=len(args) > 1))
+            hint = suggest_verb(args[0], named=len(args) > 1)
+            if args[0] == "help" and len(args) > 1 and args[1] in SUMMARIES:
+                hint = f"did you mean `holdfast {args[1]} --help`?"
+            raise UsageError(f"there is no verb {args[0]!r}", hint=hint)
         return super().resolve_command(ctx, args)
 
 
@@ -64,6 +67,7 @@ ELSEWHERE = {
     "release": "gpus release",
     "health": "gpus health",
     "help": "--help",
+    "version": "--version",
 }
 """What other tools call a verb, to ours. A near spelling would mislead: `status` looks most like `restart`."""
 

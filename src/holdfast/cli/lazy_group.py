@@ -51,10 +51,11 @@ class LazyGroup(click.Group):
     """A group whose command ``reset-request`` is `command` of `<package>.reset_request`.
 
     `summaries` has the commands in the order of the help page with their one-line helps; those in `unlisted` work and
-    are not listed.
+    are not listed. `elsewhere` has words that people try, with the command that does it.
     """
 
     title = "Commands"
+    elsewhere: Mapping[str, str] = {}
 
     def __init__(
         self,
@@ -86,6 +87,7 @@ class LazyGroup(click.Group):
         word = args[0]
         if self.route and word not in self.summaries and not word.startswith("-") and not ctx.resilient_parsing:
             near = find_near(word, self.list_commands(ctx))
+            near = f"`{self.elsewhere[word]}`" if word in self.elsewhere else near
             hint = f"did you mean {near}?" if near else f"it has {', '.join(self.list_commands(ctx))}"
             raise UsageError(f"`holdfast {self.route}` has no command {word!r}", hint=hint)
         return super().resolve_command(ctx, args)
@@ -114,13 +116,9 @@ class LazyGroup(click.Group):
 
 
 class ShortGroup(LazyGroup):
-    """A group that can be typed without a verb: the first word that names none belongs to its `default` verb.
-
-    `elsewhere` has words that people try, with the command that does it.
-    """
+    """A group that can be typed without a verb: the first word that names none belongs to its `default` verb."""
 
     default = ""
-    elsewhere: Mapping[str, str] = {}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Put the default's name before arguments that have none."""

@@ -19,6 +19,7 @@ from holdfast.desk.teardown.last_check import STOPPED, THERE
 from holdfast.desk.teardown.look import look_at, prove_home
 from holdfast.model.errors import PlaceError, PreflightFailed, ResourceBusy, UsageError
 
+from .consent import tell_nobody
 from .render import note, print_record
 from .render.teardown import print_approved, print_check, print_gate
 
@@ -49,7 +50,7 @@ def teardown(wish: Wish, code_at: Sequence[str], approval: str | None, *, dry_ru
         return 0 if gate.open else PreflightFailed.exit_code
     if approval is None and not asks:
         raise UsageError(
-            "nothing was approved: there is no terminal to ask on",
+            f"nothing was approved: {tell_nobody(as_json=as_json)}",
             hint="a person looks at the plan: the same command with --dry-run; with a yes it takes the plan's hash: "
             "the same command with --approve HASH",
         )

@@ -13,12 +13,12 @@ from holdfast.model.record import replace
 from holdfast.model.slurm import SLURM
 from holdfast.platforms.slurm.platform import measure as measure_slurm
 from holdfast.transfer.box import Box
-from holdfast.transport.open import open_transport
+from holdfast.transport.open import close_shared, open_transport
 
 from .places.aliases import is_alias, list_aliases
 from .places.config import read_places
 from .places.facts import read_facts, write_facts
-from .places.schema import check_name
+from .places.schema import check_name, suggest_name
 from .profiles.read import load_profile
 from .runs.registry import list_sent, list_unfinished
 
@@ -81,6 +81,13 @@ def open_box(place: Place) -> Box:
         return box
 
 
+def close_connection(place: Place) -> None:
+    """End the connection that calls to a place share, where holdfast has opened it: nobody uses it any more."""
+    with _LOCK:
+        _BOXES.pop(place.name, None)
+    close_shared(place)
+
+
 def measure_box(place: Place) -> BoxFacts:
     """Measure a place anew, whatever is known of it, and keep that.
 
@@ -141,10 +148,13 @@ def _name_some(names: list[str]) -> str:
 
 def _unknown(name: str, configured: list[str]) -> UsageError:
     if wrong := check_name(name):
-        hint = ""
-        if name in list_aliases():
-            hint = f"give the alias of ssh a name that a place can have: holdfast place add NAME {name}"
-        return UsageError(wrong, hint=hint)
+        if ":" in name or "/" in name or not ("@" in name or "." in name or name in list_aliases()):
+            return UsageError(wrong)
+        short = suggest_name(name) or "NAME"
+        return UsageError(
+            f"{name[:80]} is a host, and no name of a place",
+            hint=f"give it a name first: holdfast place add {short} {name}; then write {short}",
+        )
     aliases = [alias for alias in list_aliases() if PLACE_NAME.match(alias)]
     near = difflib.get_close_matches(name, [*configured, *aliases, LOCAL], n=3, cutoff=0.6)
     known = f"configured: {', '.join(configured[:20])}" if configured else "no place is configured"

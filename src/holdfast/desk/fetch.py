@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.agent.view.find import find_run, require_readable
-from holdfast.agent.view.run_files import send_files
+from holdfast.agent.view.run_files import find_in_attempts, send_files
 from holdfast.desk.places.names import list_place_names
 from holdfast.desk.route.router import split_run
 from holdfast.desk.runs import registry
@@ -65,7 +65,7 @@ def parse_source(text: str) -> FetchSource:
         named, path = text.rstrip("/") or "gpu1:digits", "artifacts"
         head, colon, tail = text.rpartition(":")
         if colon and tail and not slash and head not in dict(list_place_names()):  # as scp writes it
-            named, path = head, tail
+            named, path = head, _find_inside(head, tail)
         raise UsageError(
             f"{text!r} names no file of a run",
             hint=f"write [PLACE:]RUN/PATH, such as {named}/{path}; `holdfast files {named}` lists what is there",
@@ -75,6 +75,15 @@ def parse_source(text: str) -> FetchSource:
             f"{text!r}: {place} is a run, and no place", hint=f"write RUN/PATH, with a slash: {place}/{name}/{path}"
         )
     return FetchSource(find_run_place(name) if place is None else place, name, path)
+
+
+def _find_inside(run: str, path: str) -> str:
+    """The path that `path` means in a run of this machine: of the newest attempt where it is no other; or as it is."""
+    try:
+        run_dir = find_run(run).run_dir
+    except HoldfastError:
+        return path
+    return path if os.path.lexists(f"{run_dir}/{path}") else find_in_attempts(run_dir, path) or path
 
 
 def _is_run(text: str) -> bool:

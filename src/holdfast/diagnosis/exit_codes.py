@@ -46,8 +46,8 @@ EXIT_CODES: tuple[ExitCode, ...] = (
         66,
         (),
         "nothing answers to that name: no such run, attempt, job, group, sweep, place, profile (or fact or "
-        "verb of one), card, reservation, checkpoint, logged value, fault, topic, or key of `config`. A word "
-        "out of a fixed list (a verb, an option, a state) is 64",
+        "verb of one), card, reservation, checkpoint, file of a run, logged value, fault, topic, or key of `config`. A "
+        "word out of a fixed list (a verb, an option, a state) is 64",
     ),
     ExitCode(
         69,

@@ -171,6 +171,10 @@ def test_what_was_meant_is_proposed(work: Path) -> None:
     (work / "train.py").write_text("print(1)\n")
     assert remedy("sh", "trian.py").startswith("did you mean train.py?")
     assert "what git ignores was not sent" in remedy("sh", "nothing_near_it.sh")
+    assert remedy("LR=3", "python", "x.py").startswith("no shell reads the command: set the variable by --env LR=...")
+    assert remedy("cd", "/tmp") == "no shell reads the command: --workdir /tmp, or: bash -c '...'"
+    assert remedy("source", "env.sh") == "no shell reads the command: write it as bash -c '...'"
+    assert remedy("./nothere") == "correct the path, which counts from --workdir DIR"
     (work / "python3").write_text("#!/bin/sh\n")
     (work / "python3").chmod(0o755)
     assert remedy("python", "train.py", path=str(work)).startswith("there is a python3: write python3; or ")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.cli
 
 MALFORMED = {
-    "open list": ("c.yaml", "lr: 1\na: [1,\n", "line 3: not valid YAML"),
+    "open list": ("c.yaml", "lr: 1\na: [1,\n", "line 2: not valid YAML"),
     "other ending": ("c.yml", "a: b: c\n", "line 1: not valid YAML"),
     "unknown alias": ("c.yaml", "a: *none\n", "the alias *none is not defined"),
     "toml": ("c.toml", "a = \n", "not valid TOML"),
@@ -83,7 +83,7 @@ def test_PRE_02_no_way_to_start_a_job_takes_a_malformed_yaml_file(
         assert "not valid YAML" in " ".join((done.out + done.err).split()), (words, done)
     assert holdfast("ls", "--all", "--json").json()["runs"] == []
     found = holdfast("preflight", "--json", "job.yaml").json()["findings"]
-    assert [item["evidence"][:7] for item in found if item["id"] == "config"] == ["line 2:"]
+    assert [item["evidence"][:7] for item in found if item["id"] == "config"] == ["line 1:"]
 
 
 @pytest.mark.slow
@@ -94,4 +94,4 @@ def test_a_restart_stops_nothing_for_a_configuration_that_does_not_parse(holdfas
     run_dir = holdfast("run", "--json", "--config", str(config), "--", "true").json()["run_dir"]
     config.write_text("a: [1,\n")
     done = holdfast("restart", run_dir)
-    assert (done.code, f"config {config}: line 2" in done.err) == (78, True), done
+    assert (done.code, f"config {config}: line 1" in done.err) == (78, True), done

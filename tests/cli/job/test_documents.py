@@ -95,7 +95,7 @@ def test_yaml_aliases_stand_for_their_anchor() -> None:
 @each(
     ("text", "message"),
     [
-        ("a: [1,\n", "job.yaml:2: not valid YAML: "),
+        ("a: [1,\n", "job.yaml:1: not valid YAML: "),
         ("a:\n\t- 1\n", "job.yaml:2: not valid YAML: "),
         ("a: 1\n---\nb: 2\n", "job.yaml:2: a second document begins here"),
         ("a: &x\n  b: *x\n", "job.yaml:2: the alias *x contains itself"),

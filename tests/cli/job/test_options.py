@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -240,9 +241,11 @@ def test_a_mistake_on_the_command_line_is_a_usage_error(args: list[str], message
 
 
 def test_a_command_without_dashes_is_told_about_them() -> None:
-    with pytest.raises(UsageError) as caught:
-        spec_of("python", "train.py")
-    assert "write `--` before it" in caught.value.hint
+    for words in ("python train.py", "python train.py --lr 3", "torchrun --nproc_per_node=2 x.py", "python -c 1"):
+        with pytest.raises(UsageError) as caught:
+            spec_of("--gpus", "1", *words.split())
+        assert caught.value.hint.startswith("write `--` before the command: ")
+        assert caught.value.hint.endswith(f" --gpus 1 -- {words}")
     with pytest.raises(JobFileError, match=r"^python: no such job file") as missing:
         spec_of("python")
     assert "write `--` before it" in missing.value.hint
@@ -266,6 +269,15 @@ def test_a_hint_names_the_page_that_has_the_option(args: list[str], page: str) -
     hint = translate(caught.value, args).hint
     assert f"{page}`" in hint
     assert "write `--`" not in hint, "it is there"
+
+
+def test_several_job_files_are_no_command() -> None:
+    with pytest.raises(UsageError, match=r"^more than one job: a\.yaml, b\.toml$") as caught:
+        spec_of("a.yaml", "b.toml")
+    assert re.fullmatch(r"one at a time: (.+) a\.yaml; \1 b\.toml", caught.value.hint)
+    for args in (["a.yaml", "--lr", "3"], ["--lr", "3", "python", "x.py"], ["a.yaml", "--lr", "3", "--", "python"]):
+        with pytest.raises(click.NoSuchOption):
+            spec_of(*args)
 
 
 def test_mistakes_in_both_layers_are_told_together(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_job_stands_in_the_queue_there_and_runs_from_a_copy_of_the_tree(desk: 
     waited = desk.say("submit", "--on", PLACE, "--name", "bad", "--wait", "--json", "--", "false")
     assert json.loads(waited.stdout)["rerun"] == f"holdfast queue retry --on {PLACE} bad"
     unknown = desk.say("queue", "show", "nothing", "--on", PLACE, "--json")
-    assert json.loads(unknown.stdout)["error"]["hint"] == f"`holdfast queue ls --on {PLACE}` lists them."
+    assert json.loads(unknown.stdout)["error"]["hint"] == f"`holdfast queue ls --on {PLACE}` lists the jobs."
 
 
 def test_a_dry_run_sends_and_writes_nothing(desk: Desk) -> None:
@@ -151,7 +151,7 @@ def test_preflight_looks_at_the_job_there_and_leaves_nothing(desk: Desk) -> None
         (("submit", "--on", PLACE, "--after", "other:train", "--", "true"), 64, "that one is at other"),
         (("submit", "--after", f"{PLACE}:train", "--", "true"), 64, f"that one is at {PLACE}"),
         (("submit", "--no-code", "--", "true"), 64, "--no-code is for jobs at a place"),
-        (("submit", "--on", "down", "--", "true"), 69, "nothing was ordered yet"),
+        (("submit", "--on", "down", "--", "true"), 69, " was not sent yet"),
         (("submit", "--on", PLACE, "--", "/no/such/program"), 64, "/no/such/program"),
         (("submit", "--on", PLACE, "--after", "missing", "--", "true"), 64, "there is no such job"),
         (("submit", "--on", PLACE, "--secret", "NOT_THERE", "--", "true"), 78, f"secret push {PLACE} NOT_THERE"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.desk.orders import journal
-from holdfast.desk.orders.journal import Step, claim_order, list_orders, note_step, read_journal
+from holdfast.desk.orders.journal import Step, claim_order, drop_unsent, list_orders, note_step, read_journal
 from holdfast.host.files import files
 from holdfast.model.errors import StorageError, UsageError
 from holdfast.store.paths import state_directory
@@ -128,6 +128,22 @@ def test_an_order_that_was_refused_and_is_sent_again_by_its_id_is_one_without_an
     assert (entry.step, entry.job_sha256, entry.tree) == (Step.SENT, JOB, TREE)
     with claim_order("gpu1", "job", JOB, TREE) as claim:
         assert claim.run_id == run_id
+
+
+def test_only_an_order_that_never_left_is_dropped() -> None:
+    with claim_order("gpu1", "job", JOB, TREE) as claim:
+        assert not drop_unsent("gpu1", claim.run_id)  # a command is at it
+    assert drop_unsent("gpu1", claim.run_id)
+    with claim_order("gpu1", "job", JOB, TREE) as other:
+        assert (other.begun, other.run_id != claim.run_id) == (None, True)
+        note_step("gpu1", Step.SENT, other.run_id)
+    assert not drop_unsent("gpu1", other.run_id)
+    # One that was refused and is ordered again by its id has been sent before.
+    note_step("gpu1", Step.REFUSED, other.run_id)
+    with claim_order("gpu1", "job", JOB, TREE, run_id=other.run_id):
+        pass
+    assert not drop_unsent("gpu1", other.run_id)
+    assert not drop_unsent("gpu1", "20260101-000000-none-0000")
 
 
 def test_who_writes_waits_for_whoever_writes() -> None:

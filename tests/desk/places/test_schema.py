@@ -102,8 +102,11 @@ def test_what_ssh_takes_is_taken(host: str) -> None:
         ('[a]\nhost = "x"\nport = 0', "places.toml:3: a.port: expected a port from 1 to 65535, found 0"),
         ('[a]\nhost = "x"\nport = true', "expected a port from 1 to 65535, found True"),
         ('[a]\nhost = "x"\nport = "22"', "expected a port from 1 to 65535, found 22"),
-        ('[a]\nhost = "x:2222"', "places.toml:2: a.host: 'x:2222': ssh takes the port apart from the host: port 2222"),
-        ('[a]\nhost = "me@a:22"', "ssh takes the port apart from the host: port 22"),
+        (
+            '[a]\nhost = "x:2222"',
+            "places.toml:2: a.host: 'x:2222': ssh takes the port apart from the host: x, and port = 2222",
+        ),
+        ('[a]\nhost = "me@a:22"', "ssh takes the port apart from the host: me@a, and port = 22"),
         ('[a]\nhost = "-oProxyCommand=x"', "a.host: '-oProxyCommand=x' is not what ssh takes"),
         ('[a]\nhost = "me@-x"', "is not what ssh takes"),
         ('[a]\nhost = "x;id"', "is not what ssh takes"),

@@ -60,6 +60,7 @@ def test_what_is_to_be_removed_there_is_asked_for_here_and_shown_once(
     assert "nothing was removed: there is no terminal to ask on" in alone.err
     assert "holdfast rm --yes loop:digits" in alone.err
     for_programs = json.loads(holdfast("rm", "loop:digits", "--json").out)
+    assert for_programs["error"]["message"] == "nothing was removed: with --json nobody is asked"
     assert "holdfast rm --yes loop:digits --json" in for_programs["error"]["hint"]
     code, text = answer_at_terminal("rm", "loop:digits", cwd=tmp_path, answers=["n"])
     assert (code, "nothing was done" in text, os.path.exists(run_dir)) == (64, True, True), text

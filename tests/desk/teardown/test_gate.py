@@ -271,6 +271,18 @@ def test_several_verbs_are_told_apart_and_one_is_named() -> None:
     with pytest.raises(UsageError, match="no verb 'destory'") as caught:
         choose_verb(kind, "destory", "gpu1")
     assert "--verb destroy" in caught.value.hint
+    with pytest.raises(UsageError, match="no verb 'delete'") as caught:
+        choose_verb(replace(kind, verbs=(STOP, DESTROY), meter_stop="destroy"), "delete", "gpu1")
+    assert caught.value.hint == "holdfast teardown gpu1 --verb destroy"
+
+
+def test_a_place_without_a_profile_is_told_the_command_that_gives_it_one() -> None:
+    with pytest.raises(PreflightFailed) as caught:
+        look(Wish(Place("gpu1", host="gpu1.lab", port=22022)), None, seen, TODAY)
+    assert caught.value.hint.startswith("holdfast place add gpu1 gpu1.lab --port 22022 --profile PROFILE --replace; ")
+    with pytest.raises(PreflightFailed) as caught:
+        look(Wish(Place("gpu1", host="gpu1.lab", root="/data/runs")), None, seen, TODAY)
+    assert caught.value.hint.startswith('set profile = "..." in [gpu1] of places.toml')
 
 
 def test_a_run_that_is_left_behind_must_be_there() -> None:

@@ -120,5 +120,7 @@ def test_ETIQ_09_rules_below_a_directory_that_others_can_write_are_refused(open_
 
 def test_a_directory_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="Not a directory"):
+    with pytest.raises(StorageError, match=r"file: it is a file, not a directory$"):
+        make_own_directory(str(tmp_path / "file"), "the directory", "another one")
+    with pytest.raises(StorageError, match=r"x: something above it is a file, not a directory$"):
         make_own_directory(str(tmp_path / "file" / "x"), "the directory", "another one")

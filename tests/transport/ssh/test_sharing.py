@@ -53,6 +53,23 @@ def test_another_transport_of_the_same_place_shares_it_too(connect: Connect, ssh
     assert link.connections == 1
 
 
+def test_our_connection_can_be_ended_and_the_users_own_stays(connect: Connect, ssh_desk: Sshd, link: Proxy) -> None:
+    transport = connect(via=link.port)
+    transport.run("true", limit_s=LIMIT_S)
+    control = find_control(transport)
+    assert control.is_socket()
+    transport.disconnect()
+    wait_until(lambda: not control.exists(), what="the end of the shared connection")
+    transport.disconnect()
+    assert transport.run("echo again", limit_s=LIMIT_S).out == b"again\n"
+    own = Path(os.environ["TMPDIR"]) / "own"
+    other = connect(via=link.port, ControlPath=str(own), ControlMaster="auto", ControlPersist="60")
+    other.run("true", limit_s=LIMIT_S)
+    assert own.is_socket()
+    other.disconnect()
+    assert own.is_socket()
+
+
 def test_a_shared_connection_whose_process_was_killed_is_replaced(connect: Connect, link: Proxy) -> None:
     transport = connect(via=link.port)
     transport.run("true", limit_s=LIMIT_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from holdfast.agent.login_environment import READ_AT
 from holdfast.agent.view.source_change import read_origin
@@ -28,6 +28,8 @@ from .context import CheckContext, failed, passed, unknown, warned
 SCRIPT_BYTES = 1024**2
 """Larger files are data, not scripts: their content is not looked at."""
 MOST_SOURCED = 50
+OF_SHELLS = frozenset({"source", ".", "export", "unset", "alias", "ulimit", "umask", "eval", "set", "if", "for"})
+"""Words that are no programs, and that people type before one."""
 _VALUED_PYTHON_OPTIONS = ("-W", "-X", "--check-hash-based-pycs")
 
 
@@ -57,6 +59,9 @@ def check_command(situation: CheckContext) -> Iterator[Finding]:
     if path is None:
         where = _describe_file(situation.in_workdir(name)) if "/" in name else _describe_path(situation)
         remedy = "correct the command, or activate the environment that has it"
+        if "/" in name:
+            from_here = "" if name.startswith("/") else ", which counts from --workdir DIR"
+            remedy = f"correct the path{from_here}"
         if situation.run_dir and READ_AT not in situation.environ and read_origin(situation.run_dir).get("ordered_by"):
             # What is activated at the desk is not the environment of a job here.
             remedy = "correct the command, or give the jobs of this place what has it"
@@ -65,6 +70,8 @@ def check_command(situation: CheckContext) -> Iterator[Finding]:
             remedy = f"there is a python3: write python3; or {remedy.removeprefix('correct the command, or ')}"
         if "/" not in name and os.path.isfile(situation.in_workdir(name)):
             remedy = f"a file of that name is here: write {_name_script(name)}"
+        if shell := _explain_shell(name, spec.command):
+            remedy = shell
         if len(spec.command) == 1 and any(letter.isspace() for letter in name):
             remedy = "no shell reads the command: leave out the quotes, or write: bash -c '...'"
         yield failed("command", name, where, remedy)
@@ -75,6 +82,16 @@ def check_command(situation: CheckContext) -> Iterator[Finding]:
         )
     else:
         yield from _check_executable(situation, path)
+
+
+def _explain_shell(name: str, command: Sequence[str]) -> str:
+    """What to do about a word that only a shell understands; empty where it is none."""
+    variable, equals, _ = name.partition("=")
+    if equals and variable.isidentifier():
+        return f"no shell reads the command: set the variable by --env {variable}=..., and leave it out here"
+    if name == "cd":
+        return f"no shell reads the command: --workdir {' '.join(command[1:2]) or 'DIR'}, or: bash -c '...'"
+    return "no shell reads the command: write it as bash -c '...'" if name in OF_SHELLS else ""
 
 
 def _name_script(name: str) -> str:

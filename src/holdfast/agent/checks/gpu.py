@@ -10,7 +10,7 @@ from holdfast.agent.plan.card_fitness import mark_unfit
 from holdfast.agent.plan.share_policy import WAIT_FOR_CARDS, build_policy, describe_reserved, judge_policy
 from holdfast.agent.plan.sharing_by_memory import SharingSurvey
 from holdfast.core.cards import choose
-from holdfast.core.cards.packing import NEEDS_CARDS, find_impossible
+from holdfast.core.cards.packing import ASK_FOR_LESS, NEEDS_CARDS, find_impossible
 from holdfast.core.control_characters import clean
 from holdfast.core.rules.rules import card_rules
 from holdfast.diagnosis.cards.fabric import judge_fabric, read_fabric
@@ -31,7 +31,6 @@ from holdfast.model.record import replace
 
 from .context import READ_WITHIN_S, CheckContext, failed, passed, unknown, warned
 
-ASK_FOR_LESS = "ask for what this box has: see `holdfast gpus`"
 ASK_ROOT = "look as root, or as a member of group adm: `dmesg | grep NVRM`"
 
 
@@ -221,7 +220,7 @@ def _read_leases(
         area = open_area(situation.rules.lease_dir, environ=situation.environ)
         seen = survey_leases(area, tuple(devices))
     except HoldfastError as error:
-        return {}, None, failed("cards.leases", "lease area", str(error), error.hint or "see docs/leases.md")
+        return {}, None, failed("cards.leases", "lease area", str(error), error.hint or "see holdfast's docs/leases.md")
     spec, shared = situation.spec, None
     if own is not None:
         left = {uuid: tuple(item for item in busy if item.run_id != own.run_id) for uuid, busy in seen.busy.items()}

@@ -117,10 +117,10 @@ def check_leases(host: HostFacts) -> Iterator[Finding]:
     try:
         area = open_area(host.rules.lease_dir, environ=host.environ, create=False)
     except HoldfastError as error:
-        yield failed("doctor.leases", "lease area", str(error), error.hint or "see docs/leases.md")
+        yield failed("doctor.leases", "lease area", str(error), error.hint or "see holdfast's docs/leases.md")
         return
     for text in area.warnings:
-        yield warned("doctor.leases", "lease area", text, "see docs/leases.md")
+        yield warned("doctor.leases", "lease area", text, "see holdfast's docs/leases.md")
     for other in find_second_areas(area, host.rules.lease_dir):
         seen = f"{other} is in use too: who leases there and who leases in {area.candidates[0]} do not see each other"
         yield failed(
@@ -140,7 +140,7 @@ def _check_quarantine(host: HostFacts) -> Iterator[Finding]:
     try:
         records = list_quarantined()
     except HoldfastError as error:
-        yield unknown("doctor.quarantine", "cards set aside", str(error), error.hint or "see docs/gpus.md")
+        yield unknown("doctor.quarantine", "cards set aside", str(error), error.hint or "see holdfast's docs/gpus.md")
         return
     for kept in records:
         binds = "" if kept.binding else " (does not bind this account)"

@@ -50,7 +50,7 @@ def check_failure_rules(host: HostFacts) -> Iterator[Finding]:
     """The account's own failure rules load; a file that is refused is otherwise noticed only after a failure."""
     rules = read_rules(host.environ)
     if not rules.known:
-        remedy = "mend the line that it names: docs/failure-rules.md"
+        remedy = "mend the line that it names: holdfast's docs/failure-rules.md"
         yield failed("doctor.failure_rules", "failure rules", rules.unread, remedy)
     elif rules.value:
         seen = f"{len(rules.value)} of your own, beside the built-in ones"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.host.clock import epoch_s, format_utc
 from holdfast.host.formats.copy_mark import read_mark
-from holdfast.model.errors import StorageError, UsageError
+from holdfast.model.errors import NoSuchName, StorageError, UsageError
 from holdfast.model.record import record
 from holdfast.model.run import SCHEMA
 
@@ -73,8 +73,9 @@ def find_path(run_dir: str, path: str) -> str:
     """The real path of something of a run.
 
     Raises:
+        NoSuchName: it is not there.
         UsageError: it is not below the run's directory or the job's working directory.
-        StorageError: it is not there, or is closed to us.
+        StorageError: it is closed to us.
     """
     first, _, rest = path.strip("/").partition("/")
     top = run_dir
@@ -93,19 +94,33 @@ def find_path(run_dir: str, path: str) -> str:
     try:
         found = os.path.realpath(os.path.join(base, rest.strip("/")), strict=True)
     except OSError as error:
-        raise StorageError(
-            f"{path or '.'}: {error.strerror}", hint=f"`holdfast files {os.path.basename(run_dir)}` lists what is there"
+        run_id = os.path.basename(run_dir)
+        absent = isinstance(error, (FileNotFoundError, NotADirectoryError))
+        near = find_in_attempts(run_dir, path) if absent else ""
+        meant = f"did you mean {near}? " if near else ""
+        raise (NoSuchName if absent else StorageError)(
+            f"{path or '.'}: {error.strerror}", hint=f"{meant}`holdfast files {run_id}` lists what is there"
         ) from error
     if found != base and not found.startswith(base.rstrip("/") + "/"):
         raise UsageError(f"{path} is a link out of the run, to {found}", hint="copy it by hand, if it is yours")
     return found
 
 
+def find_in_attempts(run_dir: str, path: str) -> str:
+    """Where in a run a file is that belongs to an attempt, such as ``output.log``: of the newest; empty: in none."""
+    try:
+        numbers = sorted((int(name) for name in os.listdir(f"{run_dir}/attempts") if name.isdigit()), reverse=True)
+    except OSError:
+        return ""
+    found = (f"attempts/{number}/{path}" for number in numbers)
+    return next((name for name in found if path and os.path.lexists(f"{run_dir}/{name}")), "")
+
+
 def list_files(run_dir: str, path: str) -> FileList:
     """One directory of a run, or one file of it.
 
     Raises:
-        UsageError, StorageError: as of `find_path`.
+        NoSuchName, UsageError, StorageError: as of `find_path`.
     """
     found = find_path(run_dir, path)
     names = sorted(os.listdir(found)) if os.path.isdir(found) else [""]
@@ -131,7 +146,7 @@ def send_files(run_dir: str, path: str) -> Iterator[bytes]:
     """The stream of a file or directory of a run.
 
     Raises:
-        UsageError, StorageError: as of `find_path`; or it is too much, cannot be read, or shrank while it was read.
+        NoSuchName, UsageError, StorageError: as of `find_path`; or it is too much, cannot be read, or shrank meanwhile.
     """
     if not path.strip("/"):
         hint = f"`holdfast files {os.path.basename(run_dir)}` lists them; RUN/artifacts"

@@ -83,7 +83,8 @@ def _find_yaml_problem(text: str) -> str | None:
                 anchors.add(name)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f"line {mark.line + 1}: " if mark is not None else ""
+        last = max(1, len(text.splitlines()))
+        place = f"line {min(mark.line + 1, last)}: " if mark is not None else ""
         return f"{place}not valid YAML: {error.problem or error.context or 'it cannot be parsed'}"
     except (yaml.YAMLError, RecursionError) as error:
         return f"not valid YAML: {str(error).splitlines()[0]}"

@@ -200,13 +200,17 @@ def parse_yaml(text: str, path: str) -> Node:
         return _YamlReader(yaml.parse(text, Loader=loader), path).read_stream()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        place = f"{path}:{mark.line + 1}" if mark is not None else path
+        # What is still open at the end of the file is marked behind its last line.
+        lines = text.splitlines() or [""]
+        number = None if mark is None else min(mark.line, len(lines) - 1)
+        place = f"{path}:{number + 1}" if number is not None else path
         problem = error.problem or error.context or "it cannot be parsed"
-        line = "" if mark is None else (text.splitlines()[mark.line :] or [""])[0]
-        hint = "indent with spaces, not tabs" if line.lstrip(" ").startswith("\t") else ""
+        tabs = number is not None and lines[number].lstrip(" ").startswith("\t")
+        hint = "nothing was started" + ("; indent with spaces, not tabs" if tabs else "")
         raise JobFileError(f"{place}: not valid YAML: {problem}", hint=hint) from error
     except yaml.YAMLError as error:
-        raise JobFileError(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from error
+        words = str(error).splitlines()[0]
+        raise JobFileError(f"{path}: not valid YAML: {words}", hint="nothing was started") from error
 
 
 class _YamlReader:

@@ -346,7 +346,7 @@ def _summarise(problems: list[Problem], *, from_file: bool) -> HoldfastError:
         context = click.get_current_context(silent=True)
         page = name_help(context, [problem.where for problem in problems])
         return UsageError(text, hint=f"`{page}` lists the options", details=details)
-    return JobFileError(text, hint="nothing was started; docs/job-file.md describes every key", details=details)
+    return JobFileError(text, hint="nothing was started; `holdfast schema` has every key", details=details)
 
 
 def _assemble(fields: dict[str, object]) -> JobSpec:

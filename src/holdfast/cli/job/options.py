@@ -8,6 +8,7 @@ stands behind it is the job's, untouched.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -65,6 +66,9 @@ USUAL = frozenset({"gpus", "wait", "timeout", "name", "env", "limit-memory", "im
 USUAL_TITLE = "Usual options of the job"
 SELDOM = frozenset({"--prove", "--runs", "--run-id", "--no-code", "--slurm", "--env-file"})
 """Options of the verbs themselves that only ``--help-all`` has."""
+JOB_FILES = (".yaml", ".yml", ".toml")
+LONGEST_HINT = 200
+"""Bytes of a command line that is said again as it should have been typed."""
 KEPT = ("the command of the run",)
 """Stands for a command that is not known at the desk."""
 _PREFIX = "job_"
@@ -131,8 +135,11 @@ def _parameter(key: Key) -> str:
 class JobCommand(click.Command):
     """A verb that takes a job: ``[OPTIONS] [JOB] [-- COMMAND...]``.
 
-    Its help has the options that most people need; ``--help-all`` has all, where that is more.
+    Its help has the options that most people need; ``--help-all`` has all, where that is more. `takes_command`: a
+    command may stand behind ``--``.
     """
+
+    takes_command = True
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """As click does, and ``--help-all``."""
@@ -155,16 +162,9 @@ class JobCommand(click.Command):
             if not command and not ctx.resilient_parsing:
                 raise UsageError("nothing stands behind `--`", hint="write the command there: -- python train.py")
         try:
-            rest = super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, list(args))
         except click.UsageError as error:
-            if "unexpected extra argument" in str(error.message).lower():
-                what = "run" if any(parameter.name == "run" for parameter in self.params) else "job"
-                raise UsageError(
-                    f"more than one {what}: {error.format_message()}",
-                    hint="to run a command, write `--` before it, behind everything else: "
-                    f"{ctx.command_path} ... -- COMMAND",
-                ) from error
-            raise
+            raise _explain_words(self, ctx, args, error, has_command=bool(command)) from error
         ctx.params["command"] = command
         return rest
 
@@ -191,6 +191,45 @@ class JobCommand(click.Command):
                 continue
             with formatter.section(title):
                 formatter.write_dl(records)
+
+
+def _explain_words(
+    verb: JobCommand, ctx: click.Context, args: Sequence[str], error: click.UsageError, *, has_command: bool
+) -> click.UsageError | UsageError:
+    """The error of these words: that a command stands there without its ``--``, where it does, or there are two jobs.
+
+    What comes before the first word that is no option is holdfast's own; all behind it is the command's.
+    """
+    parser = verb.make_parser(ctx)
+    parser.allow_interspersed_args = False
+    (argument,) = (each for each in verb.params if isinstance(each, click.Argument))
+    try:
+        values, rest, _ = parser.parse_args(list(args))
+    except click.UsageError:
+        return error
+    named = values.get(argument.name or "")
+    what = "run" if argument.name == "run" else "job"
+    words = rest if what == "run" else [str(named), *rest]
+    if not rest or words[0].startswith("-") or not verb.takes_command:
+        return error
+    own = args[: len(args) - len(words)]
+    if has_command or _is_job_file(words[0]):
+        files = [word for word in words if _is_job_file(word)]
+        if len(files) < 2 or isinstance(error, click.NoSuchOption):
+            return error
+        each = "; ".join(f"{ctx.command_path} {word}" for word in files)
+        return UsageError(f"more than one {what}: {', '.join(files)}", hint=f"one at a time: {each}")
+    line = shlex.join([*ctx.command_path.split(), *own, "--", *words])
+    if len(line) > LONGEST_HINT:
+        line = f"{ctx.command_path} ... -- COMMAND"
+    return UsageError(
+        f"more than one {what}, or a command without `--`: {' '.join(words[:3])}",
+        hint=f"write `--` before the command: {line}",
+    )
+
+
+def _is_job_file(word: str) -> bool:
+    return word.lower().endswith(JOB_FILES)
 
 
 def _is_seldom(parameter: click.Parameter) -> bool:

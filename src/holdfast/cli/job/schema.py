@@ -151,7 +151,7 @@ KEYS: tuple[Key, ...] = (
         "Ask the job's own torch before the start whether it sees a card; a run that would fall to the CPU is refused.",
         "true"),
     Key("timeout", Kind.DURATION, "timeouts.total_s", "timeout", _TIME,
-        "Deadline of each attempt, from its start (waiting for cards included).", "no limit", absent="none"),
+        "Deadline of each attempt, from its start, waiting for cards included; 90 is 90 s.", "no limit", absent="none"),
     Key("timeouts.preflight", Kind.DURATION, "timeouts.preflight_s", "timeout-preflight", _TIME,
         "Deadline of the checks before the start.", "2m"),
     Key("timeouts.run", Kind.DURATION, "timeouts.run_s", "timeout-run", _TIME,

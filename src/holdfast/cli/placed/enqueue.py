@@ -6,8 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.cli.render import note, print_record
+from holdfast.cli.render import keep_done, note, print_record
 from holdfast.cli.render.enqueue import print_jobs_plan, print_taken
+from holdfast.cli.render.submit import describe_taken
 from holdfast.cli.render.sweep import print_contradictions
 from holdfast.cli.sweep.elsewhere import Elsewhere
 from holdfast.cli.sweep.plan import plan_sweep
@@ -104,6 +105,7 @@ def hand_in(
         print_record(plan) if wish.as_json else print_jobs_plan(plan)
         return 0
     taken = enqueue_draft(ordered, open_box(place), tell=note)
+    keep_done(describe_taken(taken.group, taken.jobs, f"{place.name}:"))
     if not wish.as_json:
         print_taken(taken, kind)
     elif not wish.wait:

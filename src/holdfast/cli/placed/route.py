@@ -15,7 +15,7 @@ from holdfast.cli.errors import report, wants_json
 from holdfast.desk.route.line import read_line
 from holdfast.desk.route.router import Call, Route, decide_route
 from holdfast.desk.route.table import VERBS, Kind, Side
-from holdfast.model.errors import HoldfastError, NoSuchRun, Unsupported, UsageError
+from holdfast.model.errors import HoldfastError, NoSuchName, NoSuchRun, Unsupported, UsageError
 from holdfast.model.place import LOCAL
 
 from .words import build_words
@@ -26,7 +26,14 @@ RECONCILE = "reconcile"
 
 
 class DeskKnows:
-    """What the router asks: files of this machine, read when they are needed."""
+    """What the router asks: files of this machine, read when they are needed.
+
+    `unknown` are the words that no run answers to, with the places where a job of that name may wait in the queue.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was asked yet."""
+        self.unknown: dict[str, list[str]] = {}
 
     def check_place(self, name: str) -> None:
         """As of `Known`."""
@@ -55,7 +62,7 @@ class DeskKnows:
             there.learn_runs(queues)
             found = self.find_runs(text)
             if not found:
-                there.tell_of_queues(text, queues)
+                self.unknown[text] = queues
             return found
         return ()
 
@@ -68,7 +75,17 @@ def route(arguments: Sequence[str], run_here: RunHere, *, prestart: bool) -> int
     Raises:
         HoldfastError: what the router refuses, or a place.
     """
-    decided = decide_route(arguments, DeskKnows())
+    known = DeskKnows()
+    try:
+        return _carry_out_all(decide_route(arguments, known), arguments, run_here, prestart=prestart)
+    except (NoSuchRun, NoSuchName) as error:
+        for text, queues in known.unknown.items():
+            if repr(text) in str(error):
+                error.hint = "; ".join(filter(None, (error.hint, _load("there").hint_at_queues(text, queues))))
+        raise
+
+
+def _carry_out_all(decided: Route, arguments: Sequence[str], run_here: RunHere, *, prestart: bool) -> int:
     merged = build_words(decided)
     if merged is not None:
         return run_here(merged)

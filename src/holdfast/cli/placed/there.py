@@ -12,6 +12,7 @@ from holdfast.cli.render import note
 from holdfast.cli.render.copying import CopyProgress
 from holdfast.desk.connect import find_place, open_box
 from holdfast.desk.cost.every import list_reminders
+from holdfast.desk.orders.journal import drop_unsent, find_unsent
 from holdfast.desk.places.config import read_places
 from holdfast.desk.route.follow import FOLLOWED
 from holdfast.desk.route.line import read_line
@@ -21,8 +22,8 @@ from holdfast.desk.runs import registry
 from holdfast.desk.runs.pending import has_queued_jobs
 from holdfast.desk.runs.poll import PATIENT_S, is_due, look_again, poll_places
 from holdfast.desk.runs.registry import ABSENT
-from holdfast.model.errors import CutOff, HoldfastError
-from holdfast.model.ids import is_name
+from holdfast.model.errors import CutOff, HoldfastError, NoSuchRun
+from holdfast.model.ids import is_name, is_run_id
 from holdfast.model.run import say_condition
 
 TYPE_CHECKING = False
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from holdfast.model.place import Place
     from holdfast.model.sighting import Sighting
 
-__all__ = ["find_place", "find_runs", "is_place", "learn_runs", "list_queues", "send_to", "tell_of_queues"]
-STOP, RESTART = "stop", "restart"
+__all__ = ["find_place", "find_runs", "hint_at_queues", "is_place", "learn_runs", "list_queues", "send_to"]
+STOP, RESTART, RM = "stop", "restart", "rm"
+LISTING = frozenset({"ls", "patrol", "reconcile"})
 MOST_LOOKED_AT = 3
 CHANGING = frozenset({"rm", "stop", "restart", "adopt", "prune", "reconcile", "queue cancel", "results copy"})
 """Verbs after which runs may be other than they were seen last."""
@@ -71,6 +73,8 @@ def send_to(place: str, argv: Sequence[str], order: bytes | None = None) -> int:
         HoldfastError: the place cannot be reached, or does not let us in.
     """
     line = read_line(list(argv))
+    if unsent := _find_unsent(place, line):
+        return _answer_unsent(place, argv, unsent)
     box = open_box(find_place(place))
     removed = _find_removed(box.place, line)
     progress = CopyProgress()
@@ -86,6 +90,36 @@ def send_to(place: str, argv: Sequence[str], order: bytes | None = None) -> int:
     if line.name in CHANGING and not line.has("--dry-run"):
         look_again([box.place], open_box=open_box, removed=removed)
     return code
+
+
+def _find_unsent(place: str, line: Line) -> list[str]:
+    """The ids that a command line names, where all are of orders that were never sent: the place has none of them."""
+    if line.name in LISTING or line.asks_help:
+        return []
+    ids = [line.text(given) for given in line.given if given.side is Side.RUN]
+    with suppress(HoldfastError):  # what the journal does not say the place may know
+        return ids if all(is_run_id(each) and find_unsent(place, each) for each in ids) else []
+    return []
+
+
+def _answer_unsent(place: str, argv: Sequence[str], unsent: Sequence[str]) -> int:
+    """Drop orders that were never sent, where they are to be removed; the exit code.
+
+    Raises:
+        NoSuchRun: anything else was asked of them.
+    """
+    names = ", ".join(f"{place}:{run_id}" for run_id in unsent)
+    if (
+        argv[0] == RM
+        and set(argv[1:]) - {*unsent} <= {"-y", "--yes"}
+        and all(drop_unsent(place, run_id) for run_id in unsent)
+    ):
+        note(f"dropped {names}, which was never sent: {place} was not asked")
+        return 0
+    raise NoSuchRun(
+        f"{names} was ordered and never sent: it is no run",
+        hint=f"the command that ordered it goes on with it; holdfast rm {place}:{unsent[0]} drops the order",
+    )
 
 
 def _look_after(error: CutOff, place: Place, line: Line) -> CutOff:
@@ -131,11 +165,10 @@ def learn_runs(names: Sequence[str]) -> None:
             note(f"{poll.place} has jobs of this desk in its queue, and does not answer: {poll.unreachable}")
 
 
-def tell_of_queues(text: str, queues: Sequence[str]) -> None:
-    """Say how a job is named that waits at a place: it has no run yet, by which it could be found."""
-    if is_name(text):
-        named = " or ".join(f"{place}:{text}" for place in queues[:MOST_LOOKED_AT])
-        note(f"a job that waits in the queue of a place is found with its place: {named}")
+def hint_at_queues(text: str, queues: Sequence[str]) -> str:
+    """How a job is named that waits at one of these places: it has no run yet, by which it could be found."""
+    named = " or ".join(f"{place}:{text}" for place in queues[:MOST_LOOKED_AT])
+    return f"if it is a job that waits in the queue of a place, write {named}" if is_name(text) else ""
 
 
 def _find_removed(place: Place, line: Line) -> list[str]:

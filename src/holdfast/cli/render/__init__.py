@@ -44,6 +44,10 @@ STYLES: dict[str, str] = {
 """Word in a table cell to its colour, an SGR parameter. A colour never says what the word does not."""
 
 
+DONE: list[str] = []
+"""What `keep_done` was told last."""
+
+
 def clean(text: str, *, keep_newlines: bool = False) -> str:
     """`text` for people: control characters made visible, moments by the clock of who reads it."""
     return show_times(make_harmless(text, keep_newlines=keep_newlines))
@@ -93,6 +97,11 @@ def flush_output() -> None:
     """
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
+
+
+def keep_done(text: str) -> None:
+    """Keep what the command has done so far: it is said beside, where standard output takes no words any more."""
+    DONE[:] = [text]
 
 
 def note(text: str) -> None:

@@ -27,7 +27,8 @@ MARKS = {
 REMEDIES = {
     DrillVerdict.INEXACT: "see that everything that draws numbers or counts samples is tracked: generators of the "
     "script's own (run.track(rng=rng)), the loader (run.batches), counters (run.state)",
-    DrillVerdict.NO_CHECKPOINT: "holdfast.training saves by itself (docs/training.md); --checkpoint-every 50: sooner",
+    DrillVerdict.NO_CHECKPOINT: "holdfast.training saves by itself (holdfast's docs/training.md); "
+    "--checkpoint-every 50: sooner",
     DrillVerdict.STARTS_OVER: "load the newest checkpoint before the loop: run.steps() does so",
     DrillVerdict.GOES_BACK: "load the newest checkpoint, not an older one: run.steps() does so",
     DrillVerdict.DOES_NOT_STOP: "a run of holdfast.training stops at its next step, if steps are shorter than grace",

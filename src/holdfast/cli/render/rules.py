@@ -20,4 +20,4 @@ def print_rules(found: Conduct) -> None:
         heading(f"of this box, {', '.join(found.sources)}")
         pairs(found.site.items(), indent=4)
     else:
-        note("this box has no rules file of its own (docs/rules-file.md): the defaults hold")
+        note("this box has no rules file of its own (holdfast's docs/rules-file.md): the defaults hold")

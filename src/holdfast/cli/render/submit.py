@@ -10,12 +10,22 @@ from holdfast.model.queue import WAITING_STATES, JobState
 from . import clean, note, table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.agent.queue.submit.preview import Preview
     from holdfast.model.queue_order import Submitted, TakenJob
 
 SHOWN_JOBS = 20
 HASH_DIGITS = 12
 LONGEST_COMMAND = 100
+
+
+def describe_taken(group: str, jobs: Sequence[TakenJob], place: str = "") -> str:
+    """What was handed in, in a few words, with what may be typed to look at it; `place` as ``NAME:``."""
+    if len(jobs) == 1:
+        job = f"{place}{jobs[0].job}"
+        return f"{job} was handed in; holdfast queue show {job} says where it stands"
+    return f"{count_jobs(len(jobs))} of group {place}{group} were handed in; holdfast queue shows it"
 
 
 def print_submitted(taken: Submitted) -> None:

@@ -9,8 +9,8 @@ from holdfast.agent.queue.submit.hand_in import build_submission, submit
 from holdfast.agent.queue.submit.preview import preview
 from holdfast.agent.view.runs.roots import choose_root
 from holdfast.cli.job.config_syntax import refuse_bad_configs
-from holdfast.cli.render import note, print_record
-from holdfast.cli.render.submit import print_preview, print_submitted
+from holdfast.cli.render import keep_done, note, print_record
+from holdfast.cli.render.submit import describe_taken, print_preview, print_submitted
 from holdfast.cli.wait import wait as wait_for
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def submit_here(
         print_record(planned) if as_json else print_preview(planned)
         return 0
     taken = submit(spec, submission, wishes, os.environ)
+    keep_done(describe_taken(taken.group, taken.jobs))
     if not as_json:
         print_submitted(taken)
     elif not wait:

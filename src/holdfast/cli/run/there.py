@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from holdfast.cli.render import note, print_record
+from holdfast.cli.render import keep_done, note, print_record
 from holdfast.cli.render.order import print_order_plan
 from holdfast.cli.render.start import print_started
 from holdfast.core.job.nodes import refuse_nodes
@@ -105,8 +105,10 @@ def order(spec: JobSpec, wish: RunWish) -> OrderResult | None:
         return None
     box = open_box(place)
     answer = _submit(draft, box, wish)
+    name = f"{place.name}:{answer.ref.run_id}"
+    keep_done(f"{name} was started; holdfast show {name} says where it stands")
     if answer.problem is not None:
-        note(f"{place.name}:{answer.ref.run_id} is there, and its start failed")
+        note(f"{name} is there, and its start failed")
         raise answer.problem
     return answer
 

@@ -125,7 +125,7 @@ class YamlDialect:
             tree = {} if root is None else self._convert(root, loader, path, 0)
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
-            place = f"{path}:{mark.line + 1}" if mark is not None else path
+            place = f"{path}:{min(mark.line + 1, max(1, len(text.splitlines())))}" if mark is not None else path
             raise JobFileError(f"{place}: not valid YAML: {getattr(error, 'problem', None) or error}") from error
         finally:
             loader.dispose()

@@ -258,7 +258,7 @@ def _read_spec(sweep: SweepFile, asked: SweepOptions, here: str, *, elsewhere: b
         if not inside:
             raise
         # What stands under `job:` is read as options are.
-        raise JobFileError(str(error), hint="nothing was handed in; docs/job-file.md describes every key") from error
+        raise JobFileError(str(error), hint="nothing was handed in; `holdfast schema` has every key") from error
 
 
 def _make_wishes(asked: SweepOptions, sweep: SweepFile, spec: JobSpec) -> SubmitOptions:

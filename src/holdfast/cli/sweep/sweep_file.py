@@ -23,7 +23,7 @@ from .read import FileProblems
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-HINT = "nothing was handed in; docs/sweeps.md describes every key"
+HINT = "nothing was handed in; holdfast's docs/sweeps.md describes every key"
 JOB_FILE = "file"
 """The key inside of ``job:`` that names a job file, below the keys written beside it."""
 

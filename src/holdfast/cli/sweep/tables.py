@@ -21,7 +21,7 @@ from .sweep_file import JobOverride, read_cost
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-HINT = "nothing was handed in; the first row names the columns, docs/sweeps.md describes them"
+HINT = "nothing was handed in; the first row names the columns, `holdfast sweep submit --help` has more"
 OWN_COLUMNS = frozenset({"name", "cost", "overlay"})
 JOB = "job."
 DELIMITERS = ",;\t"

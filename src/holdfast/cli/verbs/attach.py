@@ -41,5 +41,5 @@ def command(*, run: str, lines: int | None, runs: str | None, as_json: bool) -> 
     offset = find_offset(found.run_dir, newest.attempt, lines)
     code = follow_run(found.run_dir, newest.attempt, quiet=as_json, offset=offset)
     if as_json:
-        print_record(read_followed(found.run_dir, code))
+        print_record(read_followed(found.run_dir, code, CALLER.place))
     return code

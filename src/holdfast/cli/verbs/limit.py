@@ -38,6 +38,8 @@ TIMES = {key.path.replace(".", "__"): key for key in OFFERED if key.field.endswi
 class LimitCommand(JobCommand):
     """A command behind `--` is refused with what to do instead, so the usage does not offer one."""
 
+    takes_command = False
+
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """As click does."""
         return click.Command.collect_usage_pieces(self, ctx)

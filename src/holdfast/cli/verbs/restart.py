@@ -26,7 +26,7 @@ from holdfast.cli.job.config_syntax import refuse_bad_configs
 from holdfast.cli.job.options import JobCommand, asks_slurm, resolve_change
 from holdfast.cli.job.restart_options import restart_options
 from holdfast.cli.named_run import find_own
-from holdfast.cli.render import note, print_record
+from holdfast.cli.render import keep_done, note, print_record
 from holdfast.cli.render.job_change import describe_changes
 from holdfast.cli.render.start import describe_start
 from holdfast.cli.render.stop import StopReporter
@@ -152,6 +152,7 @@ def command(  # noqa: PLR0913 - its options
             change=lambda: build_change(found.run_dir, before, asked, by=describe_caller(), job_file=job_file),
             recorded=recorded,
         )
+        keep_done(f"{made.run_id} was started again; holdfast show {made.run_id} says where it stands")
         notes = notify_queue(found.run_dir)
     for text in notes:
         note(text)
@@ -176,7 +177,7 @@ def _follow(run_dir: str, made: Restarted, *, as_json: bool) -> int:
     _tell_restarted(made)
     code = follow_run(run_dir, made.attempt, quiet=as_json)
     if as_json:
-        print_record(read_followed(run_dir, code))
+        print_record(read_followed(run_dir, code, CALLER.place))
     return code
 
 

@@ -12,7 +12,7 @@ from holdfast.cli.completion import complete_runs
 from holdfast.cli.consent import confirm, is_of_others
 from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.path_type import PATH
-from holdfast.cli.render import clean, note, print_record, table
+from holdfast.cli.render import clean, keep_done, note, print_record, table
 from holdfast.cli.render.runs import describe_age, describe_condition
 from holdfast.model.errors import UsageError
 from holdfast.model.units import format_bytes, format_count
@@ -67,6 +67,7 @@ def command(
         names = (*(name for name in names if "*" not in name), *remove.find_ended(patterns, (), None, runs))
     if not names:
         note("no ended run matches; nothing was removed")
+    keep_done("nothing was removed")
     examined = remove.examine_all(names, runs, dry_run=dry_run)
     found = examined.describe(removed=False)
     if not as_json and found.runs:
@@ -88,6 +89,7 @@ def command(
         remove.require_passed(examined)
         confirm(_word_question(found), yes=yes, as_json=as_json, refusal="nothing was removed", plan=found)
         found = remove.remove_all(examined)
+        keep_done(_say_removed(found))
     if as_json:
         print_record(found)
     elif names:
@@ -95,15 +97,19 @@ def command(
     return examined.refused[0].exit_code if examined.refused else 0
 
 
+def _say_removed(found: Removal) -> str:
+    size = format_bytes(sum(candidate.size_bytes for candidate in found.runs))
+    count = format_count(len(found.runs), "run")
+    return f"{'removed' if found.removed else 'would remove'} {count}, {size}"
+
+
 def _print(found: Removal) -> None:
     for text in found.refused:
         note(text)
     if found.refused:
         note("nothing would be removed" + (": one refusal leaves all" if found.runs else ""))
-        return
-    size = format_bytes(sum(candidate.size_bytes for candidate in found.runs))
-    count = format_count(len(found.runs), "run")
-    note(f"{'removed' if found.removed else 'would remove'} {count}, {size}")
+    else:
+        note(_say_removed(found))
 
 
 def _word_question(found: Removal) -> str:

@@ -35,6 +35,8 @@ ENDING_RECHECK_S = 2.0
 NEEDS_CARDS = "run it where there are cards (--on PLACE), or without any (--gpus 0, in a job file gpus: 0)"
 """What to do where `find_impossible` says that the box has none."""
 _WHOLE_CARD = "all the rest"
+ASK_FOR_LESS = "ask for what this box has: see `holdfast gpus`"
+"""What to do about what `find_impossible` says."""
 
 
 def packing_rules(rules: CardRules) -> PackingRules:

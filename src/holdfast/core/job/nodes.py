@@ -19,7 +19,7 @@ def refuse_nodes(spec: JobSpec, scheduler: str) -> None:
     if spec.nodes == 1:
         return
     if not scheduler:
-        hint = "holdfast run --on PLACE with a place of kind slurm, or leave `nodes` out; docs/slurm.md"
+        hint = "holdfast run --on PLACE with a place of kind slurm, or leave `nodes` out; holdfast's docs/slurm.md"
         raise Unsupported(f"{spec.nodes} nodes: only a place of kind slurm has several", hint=hint)
     if spec.container.image is not None:
         hint = "run it on one node, or start the container in the command itself: apptainer exec IMAGE ..."

@@ -242,6 +242,42 @@ def claim_order(
             os.close(lock)
 
 
+def find_unsent(place: str, run_id: str) -> JournalEntry | None:
+    """The intent of an order that was never sent, and at which no command is now; None: it may be there.
+
+    `Step.SENT` is on the disk before anything is sent, so an order that has no step but intents has never left.
+
+    Raises:
+        StorageError: the journal cannot be read.
+    """
+    steps = [entry for entry in read_journal(place) if entry.run_id == run_id]
+    unsent = bool(steps) and all(entry.step is Step.INTENT for entry in steps)
+    return steps[-1] if unsent and not is_being_sent(place, run_id) else None
+
+
+def drop_unsent(place: str, run_id: str) -> bool:
+    """End an order as of `find_unsent`: the same command begins another one. False: it may be there, or be sent now.
+
+    Raises:
+        StorageError: the journal cannot be read or written.
+    """
+    if find_unsent(place, run_id) is None:
+        return False
+    lock = _lock(place, run_id, must_be_new=False)
+    if lock < 0:
+        return False
+    try:
+        # Only now nobody else can send it meanwhile.
+        steps = [entry.step for entry in read_journal(place) if entry.run_id == run_id]
+        if not all(step is Step.INTENT for step in steps):
+            return False
+        note_step(place, Step.REFUSED, run_id)
+        files.remove_quietly(_lock_path(place, run_id))
+        return True
+    finally:
+        os.close(lock)
+
+
 def _is_answered(place: str, run_id: str) -> bool:
     try:
         entry = list_orders(read_journal(place)).get(run_id)

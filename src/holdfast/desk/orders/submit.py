@@ -232,7 +232,9 @@ class _Attempts:
         if begun is not None and begun.step.was_taken:
             return f"{self._name} was taken at {begun.at}"
         does = "runs" if self._what is OrderKind.RUN else "was taken"
-        return f"whether {self._name} {does} is not known" if self.order or self.lost else "nothing was ordered yet"
+        return (
+            f"whether {self._name} {does} is not known" if self.order or self.lost else f"{self._name} was not sent yet"
+        )
 
     def note(self, error: HoldfastError) -> None:
         """Journal what a failure says of the order.

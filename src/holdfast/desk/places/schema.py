@@ -73,6 +73,12 @@ def build_place(name: str, stated: Mapping[str, Node], where: str) -> Place:
     return place
 
 
+def suggest_name(text: str) -> str:
+    """A name for a place that is like `text`; empty where none is."""
+    near = re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")[:32].strip("-")
+    return near if PLACE_NAME.match(near) and near != LOCAL else ""
+
+
 def check_name(name: str) -> str:
     """Why `name` can be no place's name; empty when it can."""
     if name == LOCAL:
@@ -82,8 +88,8 @@ def check_name(name: str) -> str:
     before = name.partition(":")[0]
     if ":" in name and PLACE_NAME.match(before):
         return f"{name[:80]!r} is no name for a place: {before} alone would be one"
-    near = re.sub(r"[^a-z0-9-]+", "-", name.lower()).strip("-")[:32]
-    advice = f"; {near} would do" if PLACE_NAME.match(near) and near != LOCAL else ""
+    near = suggest_name(name)
+    advice = f"; {near} would do" if near else ""
     return f"{name[:80]!r} is no name for a place: small letters, digits and dashes, at most 32{advice}"
 
 
@@ -142,7 +148,10 @@ def _read_host(node: Node) -> str:
     if _HOST.match(text):
         return text
     if behind := _PORT_BEHIND.match(text):
-        raise PlaceValueError(f"{text[:80]!r}: ssh takes the port apart from the host: port {behind[1]}")
+        raise PlaceValueError(
+            f"{text[:80]!r}: ssh takes the port apart from the host: {text[: -len(behind[1]) - 1][:80]}, and "
+            f"{'port = ' if node.line else '--port '}{behind[1]}"
+        )
     raise PlaceValueError(f"{text[:80]!r} is not what ssh takes: an alias, NAME or USER@NAME of letters, digits, . _ -")
 
 

@@ -151,13 +151,23 @@ def _require_verbs(place: Place, profile: Profile | None) -> Profile:
     if place.rent is None and profile is None:
         raise PreflightFailed(
             f"what kind of machine {place.name} is, and so how it is ended, is not known: it has no profile",
-            hint=f'set profile = "..." in [{place.name}] of places.toml; `holdfast profile ls` lists them',
+            hint=_tell_profile(place),
         )
     name = "" if profile is None else profile.name
     raise PreflightFailed(
         f"{place.name} is metered, and {f'profile {name} has no verb' if name else 'it has no profile'} that ends it",
-        hint=f'set profile = "..." in [{place.name}] of places.toml; `holdfast profile ls` lists them',
+        hint=_tell_profile(place),
     )
+
+
+def _tell_profile(place: Place) -> str:
+    """How a place gets a profile: by the command where that says all of it, else in the file."""
+    lists = "`holdfast profile ls` lists them"
+    said = Place(place.name, place.kind, place.host, place.port, configured=place.configured)
+    if place.host is None or replace(place, profile="", rent=None) != said:
+        return f'set profile = "..." in [{place.name}] of places.toml; {lists}'
+    port = "" if place.port is None else f" --port {place.port}"
+    return f"holdfast place add {place.name} {place.host}{port} --profile PROFILE --replace; {lists}"
 
 
 def _refuse_unknown(wish: Wish, seen: Seen) -> None:
@@ -233,7 +243,7 @@ def _judge_copies(place: Place, profile: Profile, verb: EndVerb, seen: Seen) -> 
                 NO,
                 f"{where} is on the very machine that ends: {why}",
                 f"holdfast pull {place.name}:{run_id} DIR   (DIR on storage that outlives {verb.name}, as the profile "
-                f"{profile.name} or one of your own says: docs/profiles.md; or pull from another machine)",
+                f"{profile.name} or one of your own says: holdfast's docs/profiles.md; or pull from another machine)",
             )
 
 

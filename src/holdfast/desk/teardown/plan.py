@@ -57,15 +57,15 @@ def choose_verb(profile: Profile, asked: str | None, place: str) -> EndVerb:
     if asked is None and len(by_name) == 1:
         return profile.verbs[0]
     known = "; ".join(f"{verb.name} ({_tell_effect(verb)})" for verb in profile.verbs)
+    meant = profile.meter_stop or next(iter(by_name))
     if asked is None:
-        meant = profile.meter_stop or next(iter(by_name))
         raise UsageError(
             f"{place} can be ended in {len(by_name)} ways: {known}",
             hint=f"name one: holdfast teardown {place} --verb {meant}",
         )
     if asked not in by_name:
-        near = find_near(asked, by_name)
-        hint = f"holdfast teardown {place} --verb {near or next(iter(by_name))}"
+        near = find_near(asked, by_name) or meant
+        hint = f"holdfast teardown {place} --verb {near}"
         raise NoSuchName(f"profile {profile.name} has no verb {asked!r}; it has {known}", hint=hint)
     return by_name[asked]
 

@@ -62,7 +62,7 @@ def load_rules(environ: Mapping[str, str]) -> tuple[Pattern, ...]:
         return parse_failure_rules(text, path)
     except RulesError as error:
         raise StorageError(
-            f"failure rules {error}", hint="correct that line; docs/failure-rules.md explains the file"
+            f"failure rules {error}", hint="correct that line; holdfast's docs/failure-rules.md explains the file"
         ) from error
 
 

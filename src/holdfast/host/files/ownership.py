@@ -36,7 +36,15 @@ def make_own_directory(path: str, what: str, hint: str) -> None:
             raise NotPermitted(f"{what} {path} could be replaced by others: {weakness}", hint=hint)
         os.makedirs(path, mode=0o700, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"{what} {path}: {error.strerror}", hint=hint) from error
+        raise StorageError(f"{what} {path}: {describe_unmade(path, error)}", hint=hint) from error
+
+
+def describe_unmade(path: str, error: OSError) -> str:
+    """Why a directory could not be made, in words: ``File exists`` would hide that something else has its name."""
+    if isinstance(error, (FileExistsError, NotADirectoryError)):
+        is_this = os.path.lexists(path)
+        return f"{'it' if is_this else 'something above it'} is a file, not a directory"
+    return error.strerror or str(error)
 
 
 def describe_weakness(path: str, owners: Container[int] | None = None) -> str:

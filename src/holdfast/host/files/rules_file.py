@@ -53,7 +53,7 @@ def _read_one(path: str, owners: set[int]) -> Rules | None:
         return parse_rules(text, path)
     except RulesError as error:
         raise StorageError(
-            f"rules file {error}", hint="correct that line; docs/rules-file.md lists the rules"
+            f"rules file {error}", hint="correct that line; holdfast's docs/rules-file.md lists the rules"
         ) from error
 
 

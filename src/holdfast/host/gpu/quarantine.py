@@ -196,7 +196,7 @@ def _write(area: LeaseArea, record: Quarantine) -> None:
             files.commit(path, wire.to_bytes(record), mode=0o644)
         except OSError as error:
             raise StorageError(
-                f"{path} cannot be written: {error.strerror}", hint="see who owns it, and docs/leases.md"
+                f"{path} cannot be written: {error.strerror}", hint="see who owns it, and holdfast's docs/leases.md"
             ) from error
         for other in here[1:]:
             files.remove_quietly(other)

@@ -247,7 +247,8 @@ def _write(area: LeaseArea, record: Reservation) -> None:
         except OSError as error:
             for done in written:
                 files.remove_quietly(done)
-            raise StorageError(f"{path} cannot be written: {error.strerror}", hint="see docs/sharing.md") from error
+            hint = "see holdfast's docs/sharing.md"
+            raise StorageError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
         written.append(path)
 
 

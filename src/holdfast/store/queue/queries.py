@@ -39,7 +39,7 @@ def find_jobs(db: sqlite3.Connection, words: Sequence[str]) -> tuple[QueuedJob, 
         if not found:
             near = propose_names(db, word)
             raise NoSuchName(
-                f"there is no job, group or run {word!r} in the queue{near}", hint="`holdfast queue ls` lists them."
+                f"there is no job, group or run {word!r} in the queue{near}", hint="`holdfast queue ls` lists the jobs."
             )
         ids += found
     return tuple(rows.get_jobs(db, dict.fromkeys(ids)))

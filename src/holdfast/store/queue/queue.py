@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from holdfast.host.clock import utc_now
-from holdfast.host.files.ownership import make_own_directory
+from holdfast.host.files.ownership import describe_unmade, make_own_directory
 from holdfast.host.process.processes import user_name
 from holdfast.model.errors import NotPermitted, StorageError, UsageError
 from holdfast.model.queue import JobGroup, JobState, OrderVerb, QueueAct, QueuedJob, QueueSettings, Submission
@@ -337,6 +337,6 @@ def _open_directory(path: str) -> None:
 
 def _unusable(path: str, error: OSError) -> StorageError:
     return StorageError(
-        f"the queue's directory {path} cannot be used: {error.strerror or error}",
+        f"the queue's directory {path} cannot be used: {describe_unmade(path, error)}",
         hint="Look at the disk and at who owns that directory and those above; HOLDFAST_QUEUE names another one.",
     )

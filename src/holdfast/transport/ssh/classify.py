@@ -113,7 +113,7 @@ def _explain_connection(place: Place, text: str) -> HoldfastError:
         if pattern.search(text):
             return Unreachable(
                 f"{place.name} is unreachable: {meaning} ({_last_lines(text)})",
-                hint=f"{_try_ssh(place)}; nothing was sent, and what runs there goes on{_offer_refresh(place)}",
+                hint=f"{_try_ssh(place)}; nothing was sent, and no run there is touched{_offer_refresh(place)}",
                 details={"place": place.name, "why": why},
             )
     return _cut_off(place, "the link ended before an answer", text)

@@ -108,6 +108,24 @@ class SshTransport(Calls):
         # The last of -T and -t counts; twice: whatever this process's input is.
         return subprocess.call([argv[0], *argv[1 : argv.index("--")], "-tt", *argv[argv.index("--") :]])
 
+    def disconnect(self) -> None:
+        """End the connection that calls share, where it is ours; the user's own stays. What cannot be ended ends idle.
+
+        Source: ssh(1), -O exit: calls that go on over it are cut off.
+        """
+        with contextlib.suppress(HoldfastError, OSError, subprocess.TimeoutExpired):
+            sharing = self._share(self.read_config())
+            if sharing.path is None or sharing.is_users or not os.path.exists(sharing.path):
+                return
+            subprocess.run(
+                [find_program(), *build_options(self._timing, sharing), "-O", "exit", *target(self._place)],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=self._timing.connect_s,
+                check=False,
+                env=choose_environment(),
+            )
+
     def _start(self, line: str, nonce: str, stdin: int) -> Child:
         return self._launch(self.build_argv(line), nonce, stdin)
 

@@ -123,7 +123,7 @@ def read_words(words: list[str]) -> Call:
     while rest:
         name = rest.pop(0)
         if name in given or (name not in FLAGS and (name not in VALUES or not rest)):
-            raise UsageError(f"stand does not take the word {name!r} so", hint="see docs/places.md")
+            raise UsageError(f"stand does not take the word {name!r} so", hint="see holdfast's docs/places.md")
         given[name] = rest.pop(0) if name in VALUES else "yes"
     if ("--order" in given) == ("--run" in given):
         raise UsageError("stand wants either --order FILE or --run RUN_DIR")

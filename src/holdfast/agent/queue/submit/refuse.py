@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.checks import command, inputs
 from holdfast.agent.checks.context import CheckContext
-from holdfast.core.cards.packing import find_impossible
+from holdfast.core.cards.packing import ASK_FOR_LESS, find_impossible
 from holdfast.core.container.references import looks_like_file
 from holdfast.core.job.job_paths import is_own
 from holdfast.core.job.nodes import refuse_nodes
@@ -88,7 +88,7 @@ def check_jobs(
     impossible, notes = ([], []) if scheduler else _check_cards(spec, rules)
     refused, later = _check_images(spec, jobs, rules, environ)
     problems, notes = [*problems, *refused], [*notes, *later]
-    problems += impossible
+    problems += [f"{each} ({ASK_FOR_LESS})" for each in impossible]
     if len(jobs) > 1:
         base = {} if merged is not None else wire.encode(spec)
         specs = [{**base, **job.change} for job in jobs] if merged is None else merged

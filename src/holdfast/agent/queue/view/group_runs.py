@@ -42,7 +42,9 @@ def find_group_runs(word: str, roots: Iterable[str]) -> GroupRuns:
     group = word.rstrip("/")
     found = _find_queued(group) or _find_sweep(group, roots)
     if found is None:
-        raise NoSuchRun(f"there is no group {word}", hint="holdfast queue, or holdfast sweep show, has the groups")
+        raise NoSuchRun(
+            f"there is no group {word}", hint="holdfast queue lists the groups; of a place: holdfast queue --on PLACE"
+        )
     return found
 
 

@@ -232,7 +232,7 @@ def _find_run(name: str, not_a_job: UsageError, find_run: Callable[[str], str]) 
     except NoSuchRun as error:
         if _is_surely_run(name):
             raise
-        hint = not_a_job.hint or error.hint
+        hint = f"{not_a_job.hint.rstrip('.')}, `holdfast ls` the runs" if not_a_job.hint else error.hint
         raise NoSuchRun(f"no job, group or run answers to {name!r}", hint=hint) from error
 
 

@@ -95,4 +95,5 @@ def _count(lines: list[str], leased: str) -> Finding | None:
         f"lease mismatch: torch {facts.version} sees {format_count(facts.devices, 'card')} in the container, "
         f"{format_count(len(wanted), 'is', 'are')} leased"
     )
-    return Finding("framework.cuda", Level.FAIL, "torch", seen, "see how the runtime gives cards: docs/containers.md")
+    do = "see how the runtime gives cards: holdfast's docs/containers.md"
+    return Finding("framework.cuda", Level.FAIL, "torch", seen, do)

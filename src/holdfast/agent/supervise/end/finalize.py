@@ -120,7 +120,7 @@ class Finalizer:
         """Whether a login file gave the job other cards than were leased; then the command never ran (LEASE-09)."""
         inside = self._job.read_mismatch()
         if inside:
-            hint = "see `container` in the job file and docs/containers.md"
+            hint = "see `container` in the job file and holdfast's docs/containers.md"
             return (Finding(MISMATCH_FINDING, Level.FAIL, "container", f"lease mismatch: {inside}", hint),)
         if not self._context.spec.login_shell:
             return ()

@@ -12,7 +12,7 @@ from holdfast.agent.plan import sharing_by_memory
 from holdfast.agent.plan.card_fitness import mark_unfit
 from holdfast.agent.plan.share_policy import build_policy, find_longest_hold
 from holdfast.core.cards import choose as cards
-from holdfast.core.cards.packing import NEEDS_CARDS, find_impossible
+from holdfast.core.cards.packing import ASK_FOR_LESS, NEEDS_CARDS, find_impossible
 from holdfast.core.rules.rules import card_rules
 from holdfast.core.run.events import LeaseBlocked, LeaseFailed, LeaseGranted
 from holdfast.host.clock import boottime_ns, format_utc, parse_utc
@@ -163,7 +163,7 @@ class CardLease(Lease):
             context.recorder.event("cards_chosen", devices=choice.devices, rejected=choice.rejected)
             self._try_lock(choice.devices)
         elif impossible := find_impossible(spec, self._inventory, context.rules):
-            remedy = "see `holdfast gpus`, or ask for what this box has" if self._inventory.cards else NEEDS_CARDS
+            remedy = ASK_FOR_LESS if self._inventory.cards else NEEDS_CARDS
             self._fail("no_card", 78, "; ".join(impossible), remedy)
         elif not cards.is_worth_waiting(spec.gpus, self._inventory, choice):
             words = choice.problem or "no card fits"

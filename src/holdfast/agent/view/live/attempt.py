@@ -67,7 +67,8 @@ class Next:
 class Followed:
     """A run that was followed to its end, and the exit code for whoever followed it; `doubt` on a success, if any.
 
-    `failure` is the class of an end without success, with its `cause` and the `action`; empty on a success.
+    `failure` is the class of an end without success, with its `cause` and the `action`; empty on a success. `place` is
+    where it ran, by the name that the desk has for it; null: on this machine.
     """
 
     run_id: str
@@ -80,6 +81,7 @@ class Followed:
     failure: str = ""
     cause: str = ""
     action: str = ""
+    place: str | None = None
 
 
 class FollowAttempt:
@@ -205,8 +207,8 @@ def _read_verdict(view: RunView) -> Verdict | None:
     return None if judged is None else judged.verdict
 
 
-def read_followed(run_dir: str, exit_code: int) -> Followed:
-    """How a run that was followed stands now."""
+def read_followed(run_dir: str, exit_code: int, place: str | None = None) -> Followed:
+    """How a run that was followed stands now; `place` as of `Followed`."""
     view = observe.observe_run(run_dir)
     failure = view.exit.get("failure_class")
     verdict = _read_verdict(view) if failure else None
@@ -221,4 +223,5 @@ def read_followed(run_dir: str, exit_code: int) -> Followed:
         failure=failure if isinstance(failure, str) else "",
         cause="" if verdict is None else verdict.cause,
         action="" if verdict is None else verdict.action,
+        place=place,
     )

@@ -12,7 +12,7 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agent.view.live.undelivered import list_unreachable
+from holdfast.agent.view.live.undelivered import list_start_warnings
 from holdfast.host.files import fallback, files
 from holdfast.host.files.inotify import MOVED_TO, Inotify
 from holdfast.host.process.processes import is_alive
@@ -52,7 +52,7 @@ class StartProgress:
 class Started:
     """A run that was started: its newest state as it is on record, and its exit code if it has ended already.
 
-    `condition` is how it stands, in the words of ``ls``. `warnings` say by which ways nobody can be told of it.
+    `condition` is how it stands, in the words of ``ls``. `warnings` are those of its checks about what was asked for.
     """
 
     run_id: str
@@ -69,7 +69,7 @@ def prove_start(run_dir: str, attempt: int, *, prove_s: float) -> Started:
     progress = wait_for_start(run_dir, attempt, prove_s=prove_s)
     code = int(progress.data.get("exit_code", 0)) if progress.kind == "ended" else None
     condition = str(progress.data.get("outcome", "")) if progress.kind == "ended" else progress.kind
-    warnings = list_unreachable(run_dir, attempt)
+    warnings = list_start_warnings(run_dir, attempt)
     return Started(os.path.basename(run_dir), run_dir, attempt, progress.data, code, condition, warnings)
 
 

@@ -25,6 +25,8 @@ SUPPRESSED = "suppressed"
 ENDED, FAILED = "ended", "failed"
 NOTIFY = "notify"
 """The check of ways (`agent.checks.environment`)."""
+ABOUT_ASKED = frozenset({NOTIFY, "memory", "container.limits", "data", "time.deadline"})
+"""Checks that judge what a person has asked for; the others' warnings are about the machine (`holdfast preflight`)."""
 TOLD_WITHIN_S = 3.0
 """How long whoever followed a run waits for what became of its last message."""
 LOOK_S = 0.05
@@ -55,16 +57,16 @@ def list_undelivered(view: RunView, events: Iterable[Mapping[str, object]]) -> t
     return tuple(lines)
 
 
-def list_unreachable(run_dir: str, attempt: int) -> tuple[str, ...]:
-    """A line for each way by which nobody can be told, as the checks before the start have seen it."""
+def list_start_warnings(run_dir: str, attempt: int) -> tuple[str, ...]:
+    """A line for each warning of the checks before the start that is about what was asked for: limits, times, ways."""
     run_id, path = os.path.basename(run_dir), f"{wire.attempt_dir(run_dir, attempt)}/{wire.PREFLIGHT}"
     try:
         values = wire.parse_object(fallback.read(run_id, attempt, path), path)["findings"]
         found = [wire.decode(Finding, value) for value in values]
     except (OSError, KeyError, TypeError, wire.WireError):
         return ()
-    wrong = [item for item in found if item.id == NOTIFY and item.level is Level.WARN]
-    return tuple(f"warning: {NOTIFY}: {item.subject}: {item.evidence}; {item.remedy}" for item in wrong[:MOST])
+    wrong = [item for item in found if item.id in ABOUT_ASKED and item.level is Level.WARN]
+    return tuple(f"warning: {item.id}: {item.subject}: {item.evidence}; {item.remedy}" for item in wrong[:MOST])
 
 
 def find_untold(view: RunView) -> str:

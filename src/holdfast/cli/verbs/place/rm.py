@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 
 from holdfast.cli.render import note, print_record
-from holdfast.desk.connect import find_place
+from holdfast.desk.connect import close_connection, find_place
 from holdfast.desk.cost.every import list_costs
 from holdfast.desk.cost.reminder import describe_sum, remind
 from holdfast.desk.places.aliases import is_alias
-from holdfast.desk.places.config import has_place, remove_place
+from holdfast.desk.places.config import has_place, read_places, remove_place
 from holdfast.desk.places.facts import forget_place
 from holdfast.desk.runs.pending import has_queued_jobs
 from holdfast.desk.runs.registry import list_seen_places, list_sent, list_unfinished
@@ -45,6 +45,8 @@ def command(*, name: str, forget_runs: bool, as_json: bool) -> int:
 
     Receipts of what was pulled, approvals, and what was last said of the machine's end stay, and their paths are told.
     Nothing happens on the box: its runs go on, and `holdfast reconcile PLACE` finds them again once it is added again.
+    The ssh connection that calls to it shared ends, unless it is your own or another place has the same host.
+
     A place where runs have not ended, as far as is known here, is refused.
     """
     if name == LOCAL:
@@ -62,6 +64,7 @@ def command(*, name: str, forget_runs: bool, as_json: bool) -> int:
             details={"runs": unfinished},
         )
     bill = _tell_bill(name)
+    _disconnect(name)
     has_jobs = has_queued_jobs(name)
     path = remove_place(name) if is_configured else None
     kept = forget_place(name)
@@ -76,6 +79,14 @@ def command(*, name: str, forget_runs: bool, as_json: bool) -> int:
     if bill:
         note(bill)
     return 0
+
+
+def _disconnect(name: str) -> None:
+    """End our shared connection, unless it is another place's, too."""
+    places = read_places()
+    place = places.pop(name, None)
+    if place is not None and place.host not in {other.host for other in places.values()}:
+        close_connection(place)
 
 
 def _require_place(name: str) -> None:

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from holdfast.cli.consent import confirm
+from holdfast.cli.consent import confirm, tell_nobody
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.places import print_host_keys
 from holdfast.desk.connect import find_place
@@ -80,7 +80,7 @@ def _choose(name: str, found: HostKeys, fingerprint: str) -> tuple[HostKey, ...]
 def _require_terminal(refusal: str, found: HostKeys, *, as_json: bool) -> None:
     if as_json or not os.isatty(0):
         raise UsageError(
-            f"{refusal}: there is no terminal to ask on",
+            f"{refusal}: {tell_nobody(as_json=as_json)}",
             hint="say --yes-fingerprint with the fingerprint that who runs it tells you",
             details=wire.encode(describe_host_keys("", found)),
         )

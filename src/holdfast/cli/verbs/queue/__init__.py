@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from holdfast.cli.lazy_group import load_command, verb_group
+from holdfast.cli.lazy_group import LazyGroup, load_command, verb_group
 
 EPILOG = """\b
 Examples:
@@ -42,7 +42,17 @@ VERBS = {
 HIDDEN = frozenset({"work"})
 
 
-@verb_group(__name__, VERBS, EPILOG, unlisted=HIDDEN)
+class QueueGroup(LazyGroup):
+    """The verbs of the queue, and what other tools call them."""
+
+    elsewhere = {  # noqa: RUF012 - of a class, never changed
+        **dict.fromkeys(("rm", "remove", "delete", "stop", "kill"), "holdfast queue cancel JOB"),
+        **dict.fromkeys(("add", "submit"), "holdfast submit"),
+        **dict.fromkeys(("list", "status"), "holdfast queue ls"),
+    }
+
+
+@verb_group(__name__, VERBS, EPILOG, unlisted=HIDDEN, cls=QueueGroup)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.pass_context
 def command(ctx: click.Context, *, as_json: bool) -> Any:  # noqa: ANN401 - what click hands on
