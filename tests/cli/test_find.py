@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.agent.view.find import complete_run, find_run
-from holdfast.agent.view.runs.roots import list_roots
+from holdfast.agent.view.runs.roots import choose_root, list_roots
 from holdfast.model.errors import NoSuchRun, UsageError
 from holdfast.model.record import replace
 from holdfast.model.run import Outcome, Refusal
@@ -105,6 +105,14 @@ def test_a_root_of_two_names_has_each_run_once(runs: str, tmp_path: Path) -> Non
     found = find_run("vit")
     assert (found.run_id, found.unique, found.notice) == (OTHER, True, None)
     assert find_run("20261120-11").run_id == OTHER
+
+
+def test_a_root_that_cannot_be_made_is_not_remembered(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for root in ("file", "file/x", "file/x/y", "new/root"):
+        choose_root(str(tmp_path / root))
+    assert [root for root in list_roots() if root.startswith(f"{tmp_path}/file")] == []
+    assert str(tmp_path / "new/root") in list_roots()
 
 
 def test_the_beginning_of_several_ids_is_refused_with_their_names(runs: str) -> None:

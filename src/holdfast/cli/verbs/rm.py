@@ -88,6 +88,7 @@ def command(
     if not dry_run and names:
         remove.require_passed(examined)
         confirm(_word_question(found), yes=yes, as_json=as_json, refusal="nothing was removed", plan=found)
+        keep_done("some runs may have been removed; holdfast ls --all shows what is left")
         found = remove.remove_all(examined)
         keep_done(_say_removed(found))
     if as_json:

@@ -13,7 +13,10 @@ def choose_root(runs: str | None, *, remember: bool = True) -> str:
     if runs is None:
         return default_root()
     root = os.path.abspath(os.path.expanduser(runs))
-    if remember and (os.path.isdir(root) or not os.path.lexists(root)):  # what cannot be one is refused soon
+    there = root
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if remember and os.path.isdir(there):  # what cannot be one, nor be made, is refused soon
         with Index() as index:
             index.remember_root(root)
     return root
