@@ -245,7 +245,8 @@ def test_needs_are_named_and_a_failed_one_is_told_apart() -> None:
     [
         (
             {"state": JobState.CANCELLED},
-            "holdfast queue retry up; without it: holdfast queue cancel train, then submit train again without --after",
+            "holdfast queue retry up; without it: holdfast queue cancel train, then submit it under another name without "
+            "--after",
         ),
         ({"state": JobState.FAILED, "failure": "bug"}, "holdfast queue retry up (once its cause is mended)"),
         ({"state": JobState.FAILED, "failure": "preempted"}, "holdfast queue retry up"),
