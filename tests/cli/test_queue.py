@@ -321,6 +321,10 @@ def test_what_loses_by_runs_that_are_removed_says_so_before_and_after(isolated_e
         put(f"g/{name}", JobState.DONE, outcome="succeeded", exit_code=0)
     before = say("rm", "--dry-run", *ids)
     assert "2 of them are jobs of group g: its table (holdfast sweep show) loses their numbers" in before.err, before
+    far = Path(make_run(root, RUN.format("c"), ended()), wire.RUN)
+    record = json.loads(far.read_bytes())
+    far.write_bytes(wire.to_bytes({**record, "job": {**record["job"], "env": {"HOLDFAST_GROUP": "far"}}}))
+    assert "1 of them is a job of group far" in say("rm", "--dry-run", RUN.format("c")).err, "of a scheduler's sweep"
     assert say("rm", "--yes", ids[0]).code == 0
     assert "the run of a was removed, and the numbers with it" in say("sweep", "show", "g").err
     line = say("sweep", "show", "g", "--json").json()["jobs"][0]

@@ -75,7 +75,7 @@ def test_what_is_remembered_of_an_ended_run_is_all_that_its_files_say(root: str)
     def read(root: str, run_id: str) -> IndexRow:
         return IndexRow(root, run_id, 0, 2, "failed", **told)
 
-    assert {name for name in IndexRow._field_defaults if name not in told} == {"ended", "left_s"}
+    assert {name for name in IndexRow._field_defaults if name not in told} == {"ended", "left_s", "standstill_s"}
     with Index() as index:
         rows = index.sync([root], read)
     with Index() as index:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.training.storage import arrays, layout
+from holdfast.training.storage import arrays, layout, step_names
 from holdfast.training.storage.layout import CommitRecord, FileEntry, LayoutError, NewerFormat
 from tests.each import each
 
@@ -29,7 +29,7 @@ RECORD = CommitRecord(
 
 @pytest.mark.parametrize("name", ["step-0", "step-7", "step-999999999999999999"])
 def test_a_visible_checkpoint_is_one_by_its_name(name: str) -> None:
-    assert layout.step_name(layout.parse_step(name) or 0) == name
+    assert step_names.step_name(step_names.parse_step(name) or 0) == name
 
 
 @each(
@@ -50,14 +50,14 @@ def test_a_visible_checkpoint_is_one_by_its_name(name: str) -> None:
     ],
 )
 def test_any_other_name_is_no_checkpoint(name: str) -> None:
-    assert layout.parse_step(name) is None
+    assert step_names.parse_step(name) is None
 
 
 @given(st.integers(0, 10**18 - 1), st.binary(min_size=2, max_size=16))
 def test_what_is_being_built_is_never_taken_for_a_checkpoint(step: int, token: bytes) -> None:
     name = layout.building_name(step, token.hex())
     assert layout.is_building(name)
-    assert layout.parse_step(name) is None
+    assert step_names.parse_step(name) is None
     assert not layout.is_bad(name)
 
 
@@ -65,7 +65,7 @@ def test_a_checkpoint_set_aside_takes_the_first_free_name() -> None:
     assert layout.bad_name(3, set()) == "step-3.bad-1"
     assert layout.bad_name(3, {"step-3.bad-1", "step-3.bad-2"}) == "step-3.bad-3"
     assert layout.is_bad("step-3.bad-3")
-    assert layout.parse_step("step-3.bad-3") is None
+    assert step_names.parse_step("step-3.bad-3") is None
 
 
 @each("name", ["", ".x", "a/b", "../x", "a b", "\u00e4", "x" * 101, "-x", "a\n", "a\0"])

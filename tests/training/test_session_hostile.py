@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import training
-from holdfast.training.storage import layout, verified_read
+from holdfast.training.storage import layout, step_names, verified_read
 from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_what_cannot_be_overwritten_is_refused_where_nothing_holds_it(tmp_path: 
 
 
 @pytest.mark.contract
-@pytest.mark.parametrize("step", [-1, layout.MOST_STEPS, float("nan"), None, "x"])
+@pytest.mark.parametrize("step", [-1, step_names.MOST_STEPS, float("nan"), None, "x"])
 def test_a_step_under_whose_name_no_checkpoint_would_be_found_is_refused(tmp_path: Path, step: Any) -> None:
     with training.run(tmp_path, every=None) as run:
         run.begin()

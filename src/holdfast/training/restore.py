@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from .errors import CannotResume, NoValidCheckpoint
 from .randomness import rng
 from .reporting.heartbeat import write_stderr
-from .storage import checkpoints, layout
+from .storage import checkpoints, layout, step_names
 from .storage.layout import OWN
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _newest_step(directory: str) -> int:
     """-1 without any; only looks at names."""
     try:
         return max(
-            (step for name in os.listdir(directory) if (step := layout.parse_step(name)) is not None), default=-1
+            (step for name in os.listdir(directory) if (step := step_names.parse_step(name)) is not None), default=-1
         )
     except OSError:
         return -1

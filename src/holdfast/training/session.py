@@ -34,7 +34,7 @@ from .reporting import stacks
 from .reporting.heartbeat import Heartbeat, write_stderr
 from .settings import Settings
 from .stopping.watch import StopMonitor, parse_reason
-from .storage import layout
+from .storage import step_names
 from .storage.directory_lock import DirectoryLock, lock_directory
 from .storage.layout import OWN
 from .storage.write.mirror import claim
@@ -388,7 +388,7 @@ class Run:
         agreement = self._see_that_it_began("beat()")
         now = time.monotonic()
         self._watch.add_step(now)
-        step, self._in_step = layout.check_step(step), False
+        step, self._in_step = step_names.check_step(step), False
         if step < self.step:
             write_stderr(
                 f"the step went back from {self.step} to {step}: was the resumed step forgotten? run.begin() answers it"

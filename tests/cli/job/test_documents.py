@@ -76,7 +76,7 @@ def test_a_tab_in_the_indentation_is_named() -> None:
     for text in ("command: x\n\tname: x\n", "gpu:\n\tmin_free: 1GB\n", "gpu:\n  \twait: 1h\n"):
         with pytest.raises(JobFileError) as caught:
             parse_yaml(text, "job.yaml")
-        assert caught.value.hint == "indent with spaces, not tabs", text
+        assert caught.value.hint == "nothing was started; indent with spaces, not tabs", text
 
 
 @pytest.mark.pure

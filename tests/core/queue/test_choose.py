@@ -240,13 +240,13 @@ def test_needs_are_named_and_a_failed_one_is_told_apart() -> None:
     assert explain_wait(blocked, situation())[0].words == "needs 2 jobs proven done first"
 
 
+WITHOUT = "holdfast queue cancel train, then submit it under another name without --after"
+
+
 @each(
     ("facts", "way"),
     [
-        (
-            {"state": JobState.CANCELLED},
-            "holdfast queue retry up; without it: holdfast queue cancel train, then submit train again without --after",
-        ),
+        ({"state": JobState.CANCELLED}, f"holdfast queue retry up; without it: {WITHOUT}"),
         ({"state": JobState.FAILED, "failure": "bug"}, "holdfast queue retry up (once its cause is mended)"),
         ({"state": JobState.FAILED, "failure": "preempted"}, "holdfast queue retry up"),
         ({"state": JobState.HELD, "note": "train.py changed"}, "holdfast queue resume up"),

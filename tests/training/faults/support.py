@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from holdfast.host.files import files
-from holdfast.training.storage import checkpoints, layout
+from holdfast.training.storage import checkpoints, layout, step_names
 from holdfast.training.storage.write.save import Saver
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def newest(directory: str | os.PathLike[str]) -> int | None:
 
 def steps(directory: str | os.PathLike[str]) -> list[int]:
     """The visible steps, the oldest first."""
-    return sorted(step for name in os.listdir(directory) if (step := layout.parse_step(name)) is not None)
+    return sorted(step for name in os.listdir(directory) if (step := step_names.parse_step(name)) is not None)
 
 
 def leftovers(directory: str | os.PathLike[str]) -> list[str]:

@@ -15,7 +15,7 @@ import os
 import shlex
 import stat
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.agent.kept_environment import ENDING, drop_environment
 from holdfast.agent.view import observe
@@ -44,7 +44,9 @@ from .run_lock import hold_run_lock
 from .settle import settle_vanished
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Sequence
+
+    from holdfast.agent.view.run_view import RunView
 
 PREFIX = ".removing-"
 _MADE = frozenset({wire.SNAPSHOT, wire.ARTIFACTS, wire.CHECKPOINTS, wire.ATTEMPTS, wire.HANDBOOK, wire.RUN_LOCK})
@@ -223,14 +225,17 @@ def check_removable(run_dir: str, *, root: str, dry_run: bool = False) -> Remova
         view.ordered_by,
         row.failure,
         row.ended_at,
-        _read_group(view.record),
+        _read_group(view),
     )
 
 
-def _read_group(record: Mapping[str, Any]) -> str:
+def _read_group(view: RunView) -> str:
     """The group of the job that a run is of; empty for none, and for the default one, which compares nothing."""
-    queued = record.get("queued")
+    queued, env = view.record.get("queued"), view.spec.get("env")
     group = queued.get("group") if isinstance(queued, dict) else None
+    if group is None and isinstance(env, dict):
+        # Of a sweep that a scheduler runs its jobs know it by this alone.
+        group = env.get("HOLDFAST_GROUP")
     return group if isinstance(group, str) and group != DEFAULT_GROUP else ""
 
 

@@ -14,7 +14,7 @@ from holdfast.core.drill.drill import AttemptEnd, AttemptTrail
 from holdfast.host import clock
 from holdfast.host.files import files
 from holdfast.model import wire
-from holdfast.training.storage import checksums, layout, survey
+from holdfast.training.storage import checksums, layout, step_names, survey
 
 if TYPE_CHECKING:
     from holdfast.agent.view.run_view import RunView
@@ -72,7 +72,7 @@ class AttemptWatch:
             self._known.add((place, step))
             self.saved.append((now - (self.began_s or self._started_s), step))
             try:
-                parts = checksums.digest_parts(survey.survey_entry(f"{place}/{layout.step_name(step)}"))
+                parts = checksums.digest_parts(survey.survey_entry(f"{place}/{step_names.step_name(step)}"))
             except (OSError, layout.LayoutError):
                 # Removed again meanwhile, or not the library's: then there is nothing to compare.
                 continue
@@ -125,13 +125,13 @@ def list_steps(directory: str) -> list[tuple[str, int]]:
         with os.scandir(directory) as entries:
             inner = []
             for entry in entries:
-                step = layout.parse_step(entry.name)
+                step = step_names.parse_step(entry.name)
                 if step is not None:
                     found.append((directory, step))
                 elif not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
                     inner.append(entry.path)
         for path in inner:
-            found += [(path, step) for name in os.listdir(path) if (step := layout.parse_step(name)) is not None]
+            found += [(path, step) for name in os.listdir(path) if (step := step_names.parse_step(name)) is not None]
     except OSError:
         return found
     return found

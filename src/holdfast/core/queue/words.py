@@ -57,5 +57,5 @@ def find_way_on(job: QueuedJob, waits: str = "") -> str:
     accept = f" (or, as it is: holdfast queue accept {job.label})" if in_doubt else ""
     again = f"holdfast queue retry {job.label}{accept}"
     if job.state is JobState.CANCELLED and waits:
-        return f"{again}; without it: holdfast queue cancel {waits}, then submit {waits} again without --after"
+        return f"{again}; without it: holdfast queue cancel {waits}, then submit it under another name without --after"
     return f"{again} (once its cause is mended)" if job.failure in SAME_AGAIN and not in_doubt else again

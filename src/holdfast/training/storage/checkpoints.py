@@ -18,7 +18,7 @@ from holdfast.host.files.files import read_bytes, remove_tree, sync_directory
 from holdfast.model.record import field, record
 from holdfast.training.errors import CannotResume, NoValidCheckpoint
 
-from . import arrays, layout, tree, verified_read
+from . import arrays, layout, step_names, tree, verified_read
 
 if TYPE_CHECKING:
     from mmap import mmap
@@ -83,7 +83,7 @@ def list_entries(directory: str) -> list[CheckpointEntry]:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
-    steps = sorted(((step, name) for name in names if (step := layout.parse_step(name)) is not None), reverse=True)
+    steps = sorted(((step, name) for name in names if (step := step_names.parse_step(name)) is not None), reverse=True)
     return [read_entry(os.path.join(directory, name), step) for step, name in steps]
 
 
@@ -124,7 +124,7 @@ def verify(path: str) -> CheckpointCheck:
     if not os.path.isdir(path):
         raise FileNotFoundError(errno.ENOENT, "there is no checkpoint here", path)
     name = os.path.basename(path)
-    step = layout.parse_step(name)
+    step = step_names.parse_step(name)
     entry = _entry_or_refuse(path, -1 if step is None else step)
     if entry.record is None:
         check_there(path)
@@ -185,7 +185,7 @@ def load_checkpoint(path: str, rank: int = 0, only: frozenset[str] | None = None
         OSError: it cannot be read.
         CannotResume: a later holdfast wrote it.
     """
-    step = layout.parse_step(os.path.basename(os.path.abspath(path)))
+    step = step_names.parse_step(os.path.basename(os.path.abspath(path)))
     entry = _entry_or_refuse(path, -1 if step is None else step)
     if entry.record is None:
         if entry.unreadable:

@@ -28,8 +28,6 @@ MAX_HEADER = 100 << 20
 """What the safetensors library reads at most."""
 MAX_CHUNK = 1 << 30
 """A record that asks a reader for larger pieces than this is not ours."""
-MOST_STEPS = 10**18
-_STEP = re.compile(r"step-(0|[1-9][0-9]{0,17})", re.ASCII)
 _BUILDING = re.compile(r"\.step-(0|[1-9][0-9]{0,17})\.[0-9a-f]{4,32}", re.ASCII)
 _BAD = re.compile(r"step-(0|[1-9][0-9]{0,17})\.bad-([1-9][0-9]{0,5})", re.ASCII)
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", re.ASCII)
@@ -41,32 +39,6 @@ class LayoutError(ValueError):
 
 class NewerFormat(LayoutError):
     """A checkpoint that a later holdfast wrote."""
-
-
-def check_step(step: Any) -> int:  # noqa: ANN401 - whatever a script counts with
-    """A number of complete steps, which a directory can be named after and found by.
-
-    Raises:
-        ValueError: it is none.
-    """
-    try:
-        number = int(step)
-    except (TypeError, ValueError, OverflowError):
-        number = -1
-    if not 0 <= number < MOST_STEPS:
-        raise ValueError(f"beat({step!r:.60}): give the number of complete steps, from 0 to {MOST_STEPS - 1}")
-    return number
-
-
-def step_name(step: int) -> str:
-    """The visible directory of the checkpoint after `step` complete steps."""
-    return f"step-{step}"
-
-
-def parse_step(name: str) -> int | None:
-    """The step of a visible checkpoint's directory, None for any other name."""
-    match = _STEP.fullmatch(name)
-    return int(match[1]) if match else None
 
 
 def building_name(step: int, token: str) -> str:

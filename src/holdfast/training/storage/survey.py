@@ -20,7 +20,7 @@ from holdfast.host.files import files
 from holdfast.model.record import field, record
 from holdfast.training.errors import CannotResume
 
-from . import arrays, checkpoints, layout, verified_read
+from . import arrays, checkpoints, layout, step_names, verified_read
 
 MOST_FOREIGN = 1000
 """Names that are not ours are counted beyond this, not kept."""
@@ -122,7 +122,7 @@ def survey_directory(directory: str) -> DirectorySurvey:
 
 
 def _step_of(name: str) -> int | None:
-    step = layout.parse_step(name)
+    step = step_names.parse_step(name)
     if step is None and (layout.is_building(name) or layout.is_bad(name)):
         step = int(name.lstrip(".").removeprefix("step-").partition(".")[0])
     return step
@@ -134,7 +134,7 @@ def survey_entry(path: str) -> SurveyEntry:
     A name other than ``step-N`` (a copy, one that was set aside) is looked at too; its step is then the record's.
     """
     path = os.path.abspath(path)
-    named = layout.parse_step(os.path.basename(path))
+    named = step_names.parse_step(os.path.basename(path))
     where = os.path.join(path, layout.RECORD)
     try:
         record = layout.record_from_bytes(files.read_bytes(where, limit=checkpoints.RECORD_LIMIT), where)

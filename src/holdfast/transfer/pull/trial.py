@@ -19,7 +19,7 @@ from holdfast.model import wire
 from holdfast.model.errors import StorageError
 from holdfast.model.receipt import DAMAGED, LOADED, READ, UNTESTED, Tried
 from holdfast.model.record import record
-from holdfast.training.storage import layout, survey
+from holdfast.training.storage import layout, step_names, survey
 
 from .copy import GOES_ON, Copy, hash_file
 
@@ -286,7 +286,7 @@ def _try_own(directory: str, entries: tuple[CodeEntry, ...], rows: _Rows) -> str
     """Checkpoints of our own, newest first; the newest that is whole."""
     suffix = f"/{layout.RECORD}"
     found = [entry.path.removesuffix(suffix) for entry in entries if entry.path.endswith(suffix)]
-    steps = {path: layout.parse_step(os.path.basename(path)) for path in found}
+    steps = {path: step_names.parse_step(os.path.basename(path)) for path in found}
     newest, bad = "", {one.path for one in (*rows.damaged, *rows.accepted)}
     for path in sorted(found, key=lambda one: -(steps[one] or 0)):
         if steps[path] is None:

@@ -123,14 +123,14 @@ def cancel(plan: CancelPlan, *, now: bool) -> QueueChange:
     # What still stops cannot be queued yet.
     first = f" once {'it has' if len(chosen) == 1 else 'they have'} ended (holdfast wait {' '.join(names)})"
     notes.append(f"take {them} back{first if stopping else ''}: holdfast queue retry {' '.join(names)}")
-    did = (
-        "cancelled"
-        if not stopping
-        else "asked to stop"
-        if len(stopping) == len(after)
-        else "cancelled or asked to stop"
-    )
-    return QueueChange(did, jobs=describe_jobs(after), notes=tuple(notes))
+    return QueueChange(_word(len(stopping), len(after)), jobs=describe_jobs(after), notes=tuple(notes))
+
+
+def _word(stopping: int, jobs: int) -> str:
+    """What was done to these jobs, of which some still stop."""
+    if not stopping:
+        return "cancelled"
+    return "asked to stop" if stopping == jobs else "cancelled or asked to stop"
 
 
 def _cancel_scheduled(plan: CancelPlan, notes: list[str], *, now: bool) -> QueueChange:
@@ -149,10 +149,11 @@ def _cancel_scheduled(plan: CancelPlan, notes: list[str], *, now: bool) -> Queue
     waiting = [job for job in plan.jobs if job.run_id not in running]
     open_arrays().cancel([str(job.run_dir) for job in waiting])
     if plan.active:
-        notes.append(f"asked to stop, with their grace: {name_jobs(plan.active)}")
-    notes.append(f"take them back: {name_rerun(plan.jobs[0].group, everything=True)}")
+        notes.append(f"asked to stop{'' if now else ', with their grace'}: {name_jobs(plan.active)}")
+    first = " once they have ended" if plan.active else ""
+    notes.append(f"take them back{first}: {name_rerun(plan.jobs[0].group, everything=True)}")
     after = [*(replace(job, state=JobState.CANCELLED) for job in waiting), *plan.active]
-    return QueueChange("cancelled", jobs=describe_jobs(after), notes=tuple(notes))
+    return QueueChange(_word(len(plan.active), len(after)), jobs=describe_jobs(after), notes=tuple(notes))
 
 
 def _stop_runs(active: Sequence[QueuedJob], *, now: bool) -> list[str]:

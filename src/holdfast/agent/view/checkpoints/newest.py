@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.host.files.job_change import list_checkpoint_places
-from holdfast.training.storage import layout
+from holdfast.training.storage import step_names
 
 if TYPE_CHECKING:
     from holdfast.agent.view.run_view import RunView
@@ -37,6 +37,6 @@ def find_durable_step(view: RunView) -> int | None:
 
 def _list_steps(place: str) -> list[int]:
     try:
-        return [step for name in os.listdir(place) if (step := layout.parse_step(name)) is not None]
+        return [step for name in os.listdir(place) if (step := step_names.parse_step(name)) is not None]
     except OSError:
         return []

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from holdfast.model import wire
 from holdfast.model.errors import Blame, HoldfastError, NoSuchRun, NotPermitted, ResourceBusy, StorageError, UsageError
 from holdfast.training.errors import DirectoryBusy, NoValidCheckpoint, TrainingError
-from holdfast.training.storage import layout, survey
+from holdfast.training.storage import layout, step_names, survey
 from holdfast.training.storage.survey import DirectorySurvey, SurveyEntry
 
 FindRun = Callable[[str], tuple[str, str | None]]
@@ -99,13 +99,13 @@ def _find_run(text: str, find_run: FindRun) -> CheckpointPlace:
 
 def _is_checkpoint(path: str) -> bool:
     name = os.path.basename(path)
-    named = layout.parse_step(name) is not None or layout.is_bad(name) or layout.is_building(name)
+    named = step_names.parse_step(name) is not None or layout.is_bad(name) or layout.is_building(name)
     return named or os.path.lexists(os.path.join(path, layout.RECORD))
 
 
 def _has_checkpoints(path: str) -> bool:
     try:
-        return any(layout.parse_step(name) is not None for name in os.listdir(path))
+        return any(step_names.parse_step(name) is not None for name in os.listdir(path))
     except OSError:
         return False
 

@@ -112,9 +112,12 @@ def fold_live(case: Case, detections: tuple[Detection, ...]) -> Verdict:
 
 
 def _find_place(case: Case) -> tuple[Clue, ...]:
-    """Where it stood still in Python, of the first process whose stacks tell."""
-    found = (hangs.find_same_place(case, process.pid) for process in case.focus())
-    return next((clues for clues in found if clues), ())
+    """Where it stood still in Python, of the first process whose stacks tell; which, where there are several."""
+    focus = case.focus()
+    for process in focus:
+        for clue in hangs.find_same_place(case, process.pid):
+            return (clue if len(focus) == 1 else replace(clue, text=f"pid {process.pid}: {clue.text}"),)
+    return ()
 
 
 def _advise(case: Case, stands: tuple[Clue, ...], unsure: list[Detection]) -> dict[str, str]:

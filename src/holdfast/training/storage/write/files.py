@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.host.files.files import remove_tree, sync_directory
 from holdfast.model.record import record
-from holdfast.training.storage import layout
+from holdfast.training.storage import layout, step_names
 from holdfast.training.storage.layout import CHUNK, PAGE, FileEntry
 
 DIRECT_FROM = 8 << 20
@@ -266,7 +266,7 @@ def commit(directory: str, building: str, record: layout.CommitRecord) -> str:
     for entry in sorted({os.path.dirname(file.path) for file in record.files} - {""}):
         sync_directory(os.path.join(building, entry))
     sync_directory(building)
-    final = os.path.join(directory, layout.step_name(record.step))
+    final = os.path.join(directory, step_names.step_name(record.step))
     # A rename replaces an empty directory silently; the directory's lock keeps others of us out.
     if not os.path.lexists(final):
         os.rename(building, final)

@@ -24,7 +24,7 @@ from holdfast.host.files.copies.destination import (
 )
 from holdfast.host.files.files import sync_directory
 from holdfast.training.errors import CannotResume
-from holdfast.training.storage import checkpoints, directory_lock, layout, verified_read
+from holdfast.training.storage import checkpoints, directory_lock, layout, step_names, verified_read
 
 from . import files as writing
 
@@ -57,7 +57,7 @@ def claim(mirror: str, directory: str, say: Callable[[str], None]) -> directory_
         if (
             owner is not None
             and owner != directory
-            and any(layout.parse_step(name) is not None for name in _list_quietly(owner))
+            and any(step_names.parse_step(name) is not None for name in _list_quietly(owner))
         ):
             raise CannotResume(f"{mirror} is the mirror of the training in {owner}", REMEDY)
         lock = directory_lock.DirectoryLock(mirror, say)
@@ -97,10 +97,10 @@ def copy(path: str, mirror: str, keep: checkpoints.Retention) -> str:
         LayoutError: the source is not what was written.
         OSError: the copy could not be made, or did not prove right.
     """
-    step = layout.parse_step(os.path.basename(path))
+    step = step_names.parse_step(os.path.basename(path))
     assert step is not None, path
     make_directory(mirror, os.path.dirname(path))
-    final = os.path.join(mirror, layout.step_name(step))
+    final = os.path.join(mirror, step_names.step_name(step))
     entry = checkpoints.read_entry(path, step)
     if entry.record is None:
         raise layout.LayoutError(entry.problem)

@@ -25,7 +25,7 @@ from typing import Any
 from holdfast.host.files.files import remove_tree
 from holdfast.model.record import asdict, field, record
 from holdfast.training.errors import CannotResume
-from holdfast.training.storage import checkpoints, layout
+from holdfast.training.storage import checkpoints, layout, step_names
 
 from . import files as writing
 from . import mirror as mirroring
@@ -150,7 +150,7 @@ def _attempt(job: SaveJob, directory: str, sources: list[writing.FileSource], no
         raise OSError(
             errno.ENOENT, "the run's directory is gone: removed, replaced, or not mounted any more", directory
         )
-    final = os.path.join(directory, layout.step_name(job.step))
+    final = os.path.join(directory, step_names.step_name(job.step))
     if job.rank == 0 and os.path.lexists(final):
         _settle_existing(final, job, notes)
     building = _building(job, directory)
@@ -244,7 +244,7 @@ def _meet_ranks(job: SaveJob, directory: str, building: str, files: tuple[layout
     roster = json.dumps([asdict(file) for file in files]).encode()
     writing.write_durably(os.path.join(building, f"roster-{job.rank}.part"), roster)
     os.rename(os.path.join(building, f"roster-{job.rank}.part"), os.path.join(building, f"roster-{job.rank}.json"))
-    final = os.path.join(directory, layout.step_name(job.step))
+    final = os.path.join(directory, step_names.step_name(job.step))
     if job.rank != 0:
         _wait(lambda: not os.path.isdir(building), f"rank 0 did not commit {final}")
         if not os.path.isdir(final):
