@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.training.storage import arrays, layout, step_names
+from holdfast.model import step_names
+from holdfast.training.storage import arrays, layout
 from holdfast.training.storage.layout import CommitRecord, FileEntry, LayoutError, NewerFormat
 from tests.each import each
 

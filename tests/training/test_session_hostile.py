@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import training
-from holdfast.training.storage import layout, step_names, verified_read
+from holdfast.model import step_names
+from holdfast.training.storage import layout, verified_read
 from tests.waiting import LIMIT_S
 
 if TYPE_CHECKING:

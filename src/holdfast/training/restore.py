@@ -14,10 +14,12 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.model import step_names
+
 from .errors import CannotResume, NoValidCheckpoint
 from .randomness import rng
 from .reporting.heartbeat import write_stderr
-from .storage import checkpoints, layout, step_names
+from .storage import checkpoints, layout
 from .storage.layout import OWN
 
 if TYPE_CHECKING:

@@ -17,6 +17,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from holdfast.model import step_names
+
 from . import exit_stages, forgotten_state, restore, tracking
 from .box import environment
 from .cadence import DEFAULT_INTERRUPTION_S, Cadence
@@ -34,7 +36,6 @@ from .reporting import stacks
 from .reporting.heartbeat import Heartbeat, write_stderr
 from .settings import Settings
 from .stopping.watch import StopMonitor, parse_reason
-from .storage import step_names
 from .storage.directory_lock import DirectoryLock, lock_directory
 from .storage.layout import OWN
 from .storage.write.mirror import claim

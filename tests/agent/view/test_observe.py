@@ -14,8 +14,7 @@ import pytest
 from holdfast.agent.queue.wait.run import code_of_gone
 from holdfast.agent.requests import write_request
 from holdfast.agent.view import observe, run_view
-from holdfast.agent.view.checkpoints.newest import find_durable_step
-from holdfast.agent.view.observe import list_attempts, observe_run, read_events
+from holdfast.agent.view.observe import find_durable_step, list_attempts, observe_run, read_events
 from holdfast.agent.view.run_view import Presence, RunReach, RunView
 from holdfast.host.clock import epoch_s, format_utc, utc_now
 from holdfast.host.files import files

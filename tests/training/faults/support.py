@@ -10,7 +10,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from holdfast.host.files import files
-from holdfast.training.storage import checkpoints, layout, step_names
+from holdfast.model import step_names
+from holdfast.training.storage import checkpoints, layout
 from holdfast.training.storage.write.save import Saver
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent import launch
 from holdfast.agent.scheduler.base import open_scheduler
-from holdfast.agent.view.checkpoints.newest import find_newest_step
 from holdfast.agent.view.observe import observe_run
 from holdfast.agent.view.source_change import find_file_changes_within
-from holdfast.host.files.job_change import has_checkpoint
+from holdfast.host.files.job_change import find_newest_step, has_checkpoint
 from holdfast.host.process import processes
 from holdfast.model.errors import HoldfastError, PreflightFailed, StillAlive, UsageError
 from holdfast.model.record import record

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.drill.drill import AttemptEnd, AttemptTrail
 from holdfast.host import clock
 from holdfast.host.files import files
-from holdfast.model import wire
-from holdfast.training.storage import checksums, layout, step_names, survey
+from holdfast.model import step_names, wire
+from holdfast.training.storage import checksums, layout, survey
 
 if TYPE_CHECKING:
     from holdfast.agent.view.run_view import RunView

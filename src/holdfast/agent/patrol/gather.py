@@ -17,7 +17,7 @@ from holdfast.agent.view.live.undelivered import find_untold
 from holdfast.agent.view.run_view import Presence, RunReach, RunView
 from holdfast.core.patrol.evidence import AlarmEvidence, CompletionEvidence, RunEvidence, StallLimits, learn_pace
 from holdfast.core.patrol.patrol import RECENT_S, SETTLE_S, SILENT_SAMPLES
-from holdfast.core.run.progress import count_done
+from holdfast.core.run.stall import count_done
 from holdfast.diagnosis.ended.judgement import read_judgement
 from holdfast.host import clock
 from holdfast.host.files import files

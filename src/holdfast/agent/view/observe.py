@@ -29,7 +29,7 @@ from holdfast.host import clock
 from holdfast.host.box import BoxMatch, find_box, is_outside, may_be_same, read_box
 from holdfast.host.files import fallback, files
 from holdfast.host.files.filesystems import is_local
-from holdfast.host.files.job_change import read_job_change
+from holdfast.host.files.job_change import find_newest_step, read_job_change
 from holdfast.host.formats.copy_mark import describe_mark, find_copy
 from holdfast.host.process import processes
 from holdfast.model import wire
@@ -158,6 +158,20 @@ def _look(run_dir: str, attempt: int | None) -> RunView:
         if good is not None and view.state is not None:
             view = _with(view, state=replace(view.state, state=good[0]), exit=good[1])
     return _look_for_processes(_with(view, unreadable=tuple(reader.problems)))
+
+
+def find_durable_step(view: RunView) -> int | None:
+    """The step of an attempt's newest checkpoint; None where none is known.
+
+    Of the newest attempt it is the one on disk, from which a restart goes on; of an earlier one, or where none is seen
+    on disk, the one that the training told of.
+    """
+    found = find_newest_step(view.run_dir, view.spec) if view.attempt == max(view.attempts, default=0) else None
+    if found is not None:
+        return found
+    left = None if view.end is None else view.end.stop
+    told = (None if left is None else left.checkpoint_step, view.heartbeat.get("last_durable_step"))
+    return max((step for step in told if isinstance(step, int)), default=None)
 
 
 def _find_generation(run_dir: str, attempt: int, state: RunState | None) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from .stall import BUSY_FACTOR, CEILING_S, FACTOR, FLOOR_S, STARTUP_S, STEPPING
+from .stall import BUSY_FACTOR, CEILING_S, FACTOR, FLOOR_S, STARTUP_S, STEPPING, count_done, read_count
 
 OWN_NAMES = frozenset({"step", "epoch", "time"})
 """Keys of a line of metrics that say where it stands, and are no metric."""
@@ -50,17 +50,6 @@ def find_standstill(
 def _read_pace(beat: Mapping[str, object]) -> float | None:
     pace = beat.get("steps_per_s")
     return pace if isinstance(pace, (int, float)) and pace > 0 else None
-
-
-def read_count(value: object) -> int | None:
-    """A count that a job told, where it is one that can be."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62 else None
-
-
-def count_done(beat: Mapping[str, object]) -> int | None:
-    """How many steps the attempt that wrote this heartbeat has done; None where it does not tell where it began."""
-    step, start = read_count(beat.get("step")), read_count(beat.get("start_step"))
-    return None if step is None or start is None else max(0, step - start)
 
 
 def thin_out(values: Sequence[float], points: int) -> tuple[float, ...]:

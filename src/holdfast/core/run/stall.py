@@ -19,6 +19,7 @@ watcher makes a stall. Rules that follow from what other watchers got wrong:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 from holdfast.model.record import record
@@ -97,6 +98,17 @@ class Recovered:
 
     clock: StallClock
     waited_s: float
+
+
+def read_count(value: object) -> int | None:
+    """A count that a job told, where it is one that can be."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 62 else None
+
+
+def count_done(beat: Mapping[str, object]) -> int | None:
+    """How many steps the attempt that wrote this heartbeat has done; None where it does not tell where it began."""
+    step, start = read_count(beat.get("step")), read_count(beat.get("start_step"))
+    return None if step is None or start is None else max(0, step - start)
 
 
 class StallWatch:

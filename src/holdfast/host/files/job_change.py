@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.model import wire
+from holdfast.model import step_names, wire
 from holdfast.model.record import replace
 
 from . import fallback
@@ -66,7 +66,15 @@ def has_checkpoint(run_dir: str, job: Mapping[str, Any]) -> bool:
     return any(map(_holds_something, _list_own_places(run_dir, job))) or (said is not None and os.path.exists(said))
 
 
-def list_checkpoint_places(run_dir: str, job: Mapping[str, Any]) -> list[str]:
+def find_newest_step(run_dir: str, job: Mapping[str, Any]) -> int | None:
+    """Complete steps in the newest checkpoint of the training library; None: there is none of its own, or unreadable.
+
+    A job that hangs or was killed did not hear of its last save, so its own word may be one behind.
+    """
+    return max((step for place in _list_checkpoint_places(run_dir, job) for step in _list_steps(place)), default=None)
+
+
+def _list_checkpoint_places(run_dir: str, job: Mapping[str, Any]) -> list[str]:
     """The directories that `has_checkpoint` looks at, whether they are there or not."""
     said = _read_where_it_said(run_dir, job)
     return [*_list_own_places(run_dir, job), *([] if said is None else [os.path.dirname(said.rstrip("/"))])]
@@ -102,3 +110,10 @@ def _holds_something(place: str) -> bool:
         return any(not name.startswith(".") for name in os.listdir(place))
     except OSError:
         return False
+
+
+def _list_steps(place: str) -> list[int]:
+    try:
+        return [step for name in os.listdir(place) if (step := step_names.parse_step(name)) is not None]
+    except OSError:
+        return []

@@ -15,10 +15,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.host.files.files import read_bytes, remove_tree, sync_directory
+from holdfast.model import step_names
 from holdfast.model.record import field, record
 from holdfast.training.errors import CannotResume, NoValidCheckpoint
 
-from . import arrays, layout, step_names, tree, verified_read
+from . import arrays, layout, tree, verified_read
 
 if TYPE_CHECKING:
     from mmap import mmap

@@ -17,10 +17,11 @@ from types import NoneType
 from typing import Any
 
 from holdfast.host.files import files
+from holdfast.model import step_names
 from holdfast.model.record import field, record
 from holdfast.training.errors import CannotResume
 
-from . import arrays, checkpoints, layout, step_names, verified_read
+from . import arrays, checkpoints, layout, verified_read
 
 MOST_FOREIGN = 1000
 """Names that are not ours are counted beyond this, not kept."""

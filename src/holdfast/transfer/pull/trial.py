@@ -15,11 +15,11 @@ from holdfast.core.control_characters import clean, one_line
 from holdfast.core.pull.choose import Choice
 from holdfast.host.formats.trial.loading import IMAGES, TEXT, WEIGHTS, try_file
 from holdfast.host.formats.trial.tried import Damage, Untested
-from holdfast.model import wire
+from holdfast.model import step_names, wire
 from holdfast.model.errors import StorageError
 from holdfast.model.receipt import DAMAGED, LOADED, READ, UNTESTED, Tried
 from holdfast.model.record import record
-from holdfast.training.storage import layout, step_names, survey
+from holdfast.training.storage import layout, survey
 
 from .copy import GOES_ON, Copy, hash_file
 

@@ -11,8 +11,16 @@ import os
 from typing import TYPE_CHECKING
 
 from holdfast.core.run.events import StopWanted
-from holdfast.core.run.progress import count_done
-from holdfast.core.run.stall import STARTUP_S, Recovered, StallClock, Stalled, StallRules, StallSample, StallWatch
+from holdfast.core.run.stall import (
+    STARTUP_S,
+    Recovered,
+    StallClock,
+    Stalled,
+    StallRules,
+    StallSample,
+    StallWatch,
+    count_done,
+)
 from holdfast.host.clock import monotonic_s, parse_utc
 from holdfast.host.files import files
 from holdfast.model import wire

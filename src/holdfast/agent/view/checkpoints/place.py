@@ -11,10 +11,10 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from holdfast.model import wire
+from holdfast.model import step_names, wire
 from holdfast.model.errors import Blame, HoldfastError, NoSuchRun, NotPermitted, ResourceBusy, StorageError, UsageError
 from holdfast.training.errors import DirectoryBusy, NoValidCheckpoint, TrainingError
-from holdfast.training.storage import layout, step_names, survey
+from holdfast.training.storage import layout, survey
 from holdfast.training.storage.survey import DirectorySurvey, SurveyEntry
 
 FindRun = Callable[[str], tuple[str, str | None]]

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.agent.view.observe import list_attempts, observe_run
-from holdfast.core.run.progress import OWN_NAMES, estimate_left, read_count, thin_out
+from holdfast.core.run.progress import OWN_NAMES, estimate_left, thin_out
+from holdfast.core.run.stall import read_count
 from holdfast.host.clock import epoch_s
 from holdfast.host.files import files
 from holdfast.model import wire

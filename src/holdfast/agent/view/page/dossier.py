@@ -12,11 +12,11 @@ from typing import Any
 
 from holdfast.agent.plan.placement import read_placement
 from holdfast.agent.view import observe, run_view
-from holdfast.agent.view.checkpoints.newest import find_durable_step
 from holdfast.agent.view.grace import grace_of
 from holdfast.agent.view.live.metrics import read_curve
 from holdfast.agent.view.live.undelivered import list_undelivered
 from holdfast.agent.view.nodes import read_nodes
+from holdfast.agent.view.observe import find_durable_step
 from holdfast.agent.view.retries import read_requeue
 from holdfast.agent.view.run_view import Presence, RunReach, RunView, Unreadable
 from holdfast.agent.view.scheduled import hear

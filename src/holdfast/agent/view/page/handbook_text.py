@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from shlex import join, quote
 
-from holdfast.agent.view.checkpoints.newest import find_durable_step
+from holdfast.agent.view.observe import find_durable_step
 from holdfast.agent.view.run_view import RunReach, RunView
 from holdfast.core.job.redact import redact_argv
 from holdfast.host.formats.own_bundle import build_own_command

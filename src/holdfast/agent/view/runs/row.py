@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from holdfast.agent.view import observe
 from holdfast.agent.view.run_view import RunView
-from holdfast.core.run.progress import estimate_left, find_standstill, read_count
+from holdfast.core.run.progress import estimate_left, find_standstill
+from holdfast.core.run.stall import read_count
 from holdfast.host.clock import epoch_s
 from holdfast.model import wire
 from holdfast.model.run import Finalizing, Running, Stopping

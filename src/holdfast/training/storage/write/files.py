@@ -18,8 +18,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.host.files.files import remove_tree, sync_directory
+from holdfast.model import step_names
 from holdfast.model.record import record
-from holdfast.training.storage import layout, step_names
+from holdfast.training.storage import layout
 from holdfast.training.storage.layout import CHUNK, PAGE, FileEntry
 
 DIRECT_FROM = 8 << 20

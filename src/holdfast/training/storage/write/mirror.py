@@ -23,8 +23,9 @@ from holdfast.host.files.copies.destination import (
     write_destination,
 )
 from holdfast.host.files.files import sync_directory
+from holdfast.model import step_names
 from holdfast.training.errors import CannotResume
-from holdfast.training.storage import checkpoints, directory_lock, layout, step_names, verified_read
+from holdfast.training.storage import checkpoints, directory_lock, layout, verified_read
 
 from . import files as writing
 

@@ -23,9 +23,10 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.host.files.files import remove_tree
+from holdfast.model import step_names
 from holdfast.model.record import asdict, field, record
 from holdfast.training.errors import CannotResume
-from holdfast.training.storage import checkpoints, layout, step_names
+from holdfast.training.storage import checkpoints, layout
 
 from . import files as writing
 from . import mirror as mirroring
