@@ -53,7 +53,8 @@ EXIT_CODES: tuple[ExitCode, ...] = (
         69,
         (),
         "the run cannot be observed from here, and how it ended is not known; or a place gave no answer: "
-        "unreachable, cut off, too late (nothing follows for its runs)",
+        "unreachable, cut off, too late (nothing follows for its runs). `holdfast gpus`, `gpus idle`, `gpus health`: "
+        "the leases, or whether there is a card, could not be read (a box without a card is 0)",
     ),
     ExitCode(
         70,

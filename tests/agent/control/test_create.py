@@ -397,7 +397,7 @@ def test_a_runs_root_that_others_can_change_is_refused(make: Make, tmp_path: Pat
 def test_a_runs_root_that_cannot_be_is_a_clear_error(tmp_path: Path, work: Path) -> None:
     (tmp_path / "file").write_text("")
     spec = JobSpec("t", ("true",), str(work))
-    with pytest.raises(StorageError, match="Not a directory") as caught:
+    with pytest.raises(StorageError, match="something above it is a file, not a directory") as caught:
         create_run(spec, str(tmp_path / "file" / "runs"), argv=[], cwd="/", environ={})
     assert isinstance(caught.value, HoldfastError)
     assert "--runs" in caught.value.hint
