@@ -97,6 +97,7 @@ def test_what_is_there_is_not_replaced_unasked_and_what_is_not_there_is_said(
     assert (tmp_path / "a").read_text() == "new"
     assert holdfast("cp", "digits/artifacts", "b").code == holdfast("cp", "--force", "digits/artifacts", "b").code == 0
     (run_dir / "out").symlink_to("/etc")
+    (run_dir / "attempts" / "1" / "output.log").write_text("loss 1\n")
     for words, code, said in (
         (("digits", "."), 64, "names no file of a run"),
         (("digits/", "."), 64, "names no file of a run"),

@@ -283,5 +283,5 @@ def test_names_in_the_files_of_others_do_not_steer_the_terminal(holdfast: Comman
         file.write(json.dumps(line) + "\n")
     done = holdfast("gpus", "usage")
     assert "\x1b" not in done.out
-    assert r"A-\x1b[2J: leased" in done.out
+    assert r"A-\x1b[2J (simulated): leased" in done.out
     assert "more names of cards stand in the ledgers" in done.err

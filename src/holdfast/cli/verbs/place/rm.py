@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import click
 
 from holdfast.cli.render import note, print_record
@@ -82,11 +84,12 @@ def command(*, name: str, forget_runs: bool, as_json: bool) -> int:
 
 
 def _disconnect(name: str) -> None:
-    """End our shared connection, unless it is another place's, too."""
-    places = read_places()
-    place = places.pop(name, None)
-    if place is not None and place.host not in {other.host for other in places.values()}:
-        close_connection(place)
+    """End our shared connection, unless it is another place's, too. One that is not found ends by itself, once idle."""
+    with contextlib.suppress(HoldfastError):  # a place is taken out of a file with mistakes, too
+        places = read_places()
+        place = places.pop(name, None)
+        if place is not None and place.host not in {other.host for other in places.values()}:
+            close_connection(place)
 
 
 def _require_place(name: str) -> None:
