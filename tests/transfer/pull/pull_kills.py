@@ -12,10 +12,11 @@ from holdfast.core.pull.stream import PULLING, Wish
 from holdfast.desk.pull import find_source, pull
 from holdfast.desk.receipts import check_receipt
 from tests.agent.killing import FRONT_NAME, build_library
-from tests.rundirs import ended, make_run
+from tests.rundirs import ended, make_run, own_run_id
 from tests.transfer.code.repositories import list_tree
 
-RUN = "20261120-100000-digits-0a1b"
+RUN = own_run_id()
+"""Its own: records of a run that lie in memory, because a disk was full, are found by the id alone, and are pulled."""
 OURS = ("copy.json", "receipt.json", ".holdfast-roster")
 MIB = 1 << 20
 
