@@ -229,9 +229,10 @@ def compare(words: Sequence[str], here: Ended, there: Ended, *, pairs: Sequence[
         # What can be typed on the box is printed so that it can be typed at the desk: test_from_desk.py.
         named = HINT if plain else EVERYTHING
         expected = named.sub(lambda found: name_place(found[0], PLACE, find_run(words)), end_pair(ours, pairs))
+        told = [expected, end_pair(theirs, pairs)]
         if is_json:  # a run's place is known at the desk alone
-            expected, theirs = (text.replace('"place": null', f'"place": "{PLACE}"') for text in (expected, theirs))
-        box, desk = (alike(text).splitlines() for text in (expected, end_pair(theirs, pairs)))
+            told = [text.replace('"place": null', f'"place": "{PLACE}"') for text in told]
+        box, desk = (alike(text).splitlines() for text in told)
         wrong += list(difflib.unified_diff(box, desk, "on the box", "at the desk", lineterm="", n=0))[2:]
     return [f"{' '.join(words)}: {line}" for line in wrong]
 
