@@ -175,6 +175,91 @@ def test_a_changed_lock_file_or_program_is_named_and_cannot_be_run_from_a_copy(
     assert "--recorded" not in done.err
 
 
+def git(repository: Path, *words: str) -> str:
+    who = ("-c", "user.name=anna", "-c", "user.email=anna@example.org", "-c", "init.defaultBranch=main")
+    done = subprocess.run(["git", *who, "-C", str(repository), *words], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def commit_text(repository: Path, words: str) -> str:
+    """Have ``t.py`` print these words, and commit it; the commit."""
+    (repository / "t.py").write_text(f"print({words!r})\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-q", "-m", words)
+    return git(repository, "rev-parse", "HEAD")
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("OBS-05")
+def test_OBS_05_each_attempt_has_the_commit_and_the_changes_that_it_ran(holdfast: Command, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    git(code, "init", "-q")
+    command = ("--workdir", str(code), "--", sys.executable, "-I", "-S", "t.py")
+    first = commit_text(code, "one")
+    run = begun(holdfast, "--name", "pv", *command)
+    second = commit_text(code, "two")
+    planned = holdfast("restart", "--dry-run", run)
+    moved = f"the repository was at {first[:12]} (clean), is at {second[:12]} (clean)"
+    assert moved in planned.out, planned
+    assert holdfast("restart", "--dry-run", "--json", run).json()["code_moved"] == moved
+    again = holdfast("restart", "-f", run)
+    assert (again.out, f"{moved}: attempt 2 runs what is there now" in again.err) == ("two\n", True), again
+    (code / "t.py").write_text("print('three')\n")
+    third = holdfast("restart", "-f", run)
+    moved = f"the repository was at {second[:12]} (clean), is at {second[:12]} (with changes)"
+    assert (third.out, f"{moved}: attempt 3 runs what is there now" in third.err) == ("three\n", True), third
+    assert "the repository" not in holdfast("restart", "-f", run).err
+    for attempt, words in ((1, f"{first} (main, clean)"), (2, f"{second} (main, clean)"), (3, f"{second} (main, with changes)")):
+        assert words in holdfast("show", "--attempt", str(attempt), run).out
+    assert f"{second} (main, with changes)" in holdfast("show", run).out
+    shown = holdfast("show", "--json", run).json()
+    assert (shown["git"]["commit"], shown["git"]["dirty"]) == (second, True)
+    assert shown["origin"]["snapshot"]["git"]["commit"] == first
+    assert "no difference was saved" in holdfast("show", "--attempt", "2", "--diff", run).out
+    assert "+print('three')" in holdfast("show", "--attempt", "3", "--diff", run).out
+    assert "+print('three')" in holdfast("show", "--diff", run).out
+    # The same code began as another run, and other code that is called alike.
+    same = holdfast("show", begun(holdfast, "--name", "pv2", *command), "--against", run)
+    assert (same.out, "has the job and the code of" in same.err) == ("", True), same
+    (code / "t.py").write_text("print('four')\n")
+    other = holdfast("show", begun(holdfast, "--name", "pv4", *command), "--against", run)
+    assert other.out.splitlines() == [
+        f"entry {code}/t.py is another one",
+        f"what differs from commit {second[:12]} is another one: show --diff",
+    ]
+    git(code, "checkout", "-q", "-f", first)
+    earlier = holdfast("show", begun(holdfast, "--name", "pv3", *command), "--against", run)
+    assert earlier.out.splitlines() == [
+        f"entry {code}/t.py is another one",
+        f"commit {second[:12]}, with changes -> {first[:12]}",
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("OBS-05")
+def test_OBS_05_a_module_that_was_changed_is_told_by_the_state_of_the_repository(
+    holdfast: Command, tmp_path: Path
+) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    git(code, "init", "-q")
+    (code / ".gitignore").write_text("__pycache__\n")
+    (code / "names.py").write_text("NAME = 'one'\n")
+    (code / "main.py").write_text("import names; print(names.NAME)\n")
+    first = commit_text(code, "one")
+    run = begun(holdfast, "--workdir", str(code), "--", sys.executable, "-S", "main.py")
+    (code / "names.py").write_text("NAME = 'other'\n")
+    kept = holdfast("restart", "-f", "--recorded", run)
+    moved = f"the repository was at {first[:12]} (clean), is at {first[:12]} (with changes)"
+    told = f"{moved}: attempt 2 runs what is there now; only copies are as they were recorded"
+    assert (kept.out, told in kept.err) == ("other\n", True), kept
+    (code / "names.py").write_text("NAME = 'third'\n")
+    again = holdfast("restart", "--dry-run", "--json", run).json()
+    at = f"at {first[:12]}"
+    assert again["code_moved"] == f"the repository was {at} (with changes), is {at} (with other changes)"
+
+
 def write_job(tmp_path: Path, **lines: str) -> str:
     """A job file that prints what it is given, and ends with 3."""
     path = tmp_path / "job.yaml"

@@ -75,14 +75,16 @@ class CodeSnapshot:
 class AttemptCode:
     """The content of an attempt's ``code.json``: what it and those after it run, where that differs from ``run.json``.
 
-    Written when a person starts an attempt of which files were changed. `command` names the copy of a pinned script;
-    `files` and `script` are as in `CodeSnapshot`. `changed` says in words what differs from the code before.
+    Written when a person starts an attempt of which files were changed, or the repository moved. `command` names the
+    copy of a pinned script; `files`, `script` and `git` are as in `CodeSnapshot`; `git` is the state as the attempt was
+    begun, None: as of the attempt before. `changed` says in words what differs from the code before.
     """
 
     command: tuple[str, ...]
     files: tuple[FileCopy, ...] = ()
     script: PinnedScript | None = None
     changed: tuple[str, ...] = ()
+    git: GitFacts | None = None
 
 
 @record

@@ -21,7 +21,7 @@ from holdfast.model.run import RequestKind
 from .act import describe_survivors
 from .create import amend_attempt, next_attempt
 from .job.change import read_recorded_job
-from .job.code import LOOK_WITHIN_S, names_other_files, renew_code
+from .job.code import LOOK_WITHIN_S, find_code_changes, names_other_files, renew_code
 from .run_lock import hold_run_lock
 from .scheduled import restart as scheduled
 from .scheduled.after import list_awaited_jobs
@@ -45,7 +45,8 @@ class Restarted:
     recorded nevertheless. `checkpoint`: there is something that it can go on from; `checkpoint_step` is the step of the
     newest checkpoint of the training library, None where there is none of it. `native_id` is the name that the
     run's scheduler has for the job which begins the attempt; None without one. `has_copies`: all that had changed can
-    be run from its copy instead.
+    be run from its copy instead. `code_moved` says in words that the repository is not in the state that the attempt
+    before was begun in; empty: it is, or that was not recorded.
     """
 
     run_id: str
@@ -58,6 +59,7 @@ class Restarted:
     native_id: str | None = None
     has_copies: bool = False
     checkpoint_step: int | None = None
+    code_moved: str = ""
 
 
 def restart_run(
@@ -84,12 +86,12 @@ def restart_run(
         UsageError: what was recorded cannot be run instead of what was changed.
     """
     if observe_run(run_dir).scheduler:
-        return _hand_in_again(run_dir, wait_s=wait_s, change=change, recorded=recorded)
+        return _hand_in_again(run_dir, environ, wait_s=wait_s, change=change, recorded=recorded)
     with hold_run_lock(run_dir, what="restart"):
         before = read_recorded_job(run_dir).spec
         # Refused before anything is stopped: what cannot be compared now could not be compared afterwards.
         if recorded:
-            renew_code(run_dir, before, recorded=True)
+            find_code_changes(run_dir, recorded=True)
         else:
             find_file_changes_within(run_dir, LOOK_WITHIN_S)
         view = stop(run_dir, RequestKind.STOP, by=by, reason=RESTART, wait_s=wait_s, tell=tell)
@@ -106,8 +108,8 @@ def restart_run(
         try:
             wanted = change()
             job = before if wanted is None else wanted.job
-            code, changes = renew_code(run_dir, job, anew=names_other_files(before, job), recorded=recorded)
-            attempt = next_attempt(run_dir, RESTART, code=code, change=wanted)
+            renewed = renew_code(run_dir, job, environ, anew=names_other_files(before, job), recorded=recorded)
+            attempt = next_attempt(run_dir, RESTART, code=renewed.code, change=wanted)
             launch.start_supervisor(run_dir, attempt, environ=environ, reason=RESTART)
         except HoldfastError as error:
             words = f"{view.run_id} is over now, and was not started again: {error}"
@@ -117,11 +119,12 @@ def restart_run(
             run_dir,
             attempt,
             () if wanted is None else wanted.changed,
-            tuple(change.words for change in changes),
+            tuple(change.words for change in renewed.changes),
             recorded,
             has_checkpoint(run_dir, view.spec),
-            has_copies=all(change.pinned for change in changes),
+            has_copies=all(change.pinned for change in renewed.changes),
             checkpoint_step=find_newest_step(run_dir, view.spec),
+            code_moved=renewed.moved,
         )
 
 
@@ -137,7 +140,12 @@ def describe_resume(step: int | None) -> str:
 
 
 def _hand_in_again(
-    run_dir: str, *, wait_s: float | None, change: Callable[[], JobChange | None], recorded: bool
+    run_dir: str,
+    environ: Mapping[str, str],
+    *,
+    wait_s: float | None,
+    change: Callable[[], JobChange | None],
+    recorded: bool,
 ) -> Restarted:
     """As `restart_run`, of a run whose attempts a scheduler starts."""
     scheduled.await_over(run_dir, wait_s)
@@ -157,12 +165,12 @@ def _hand_in_again(
         wanted = scheduled.join(scheduled.read_change(view) if left else None, wanted)
         before = read_recorded_job(run_dir).spec
         job = before if wanted is None else wanted.job
-        code, changes = renew_code(run_dir, job, anew=names_other_files(before, job), recorded=recorded)
+        renewed = renew_code(run_dir, job, environ, anew=names_other_files(before, job), recorded=recorded)
         if left:
             attempt = view.attempt
-            amend_attempt(run_dir, attempt, code=code, change=wanted)
+            amend_attempt(run_dir, attempt, code=renewed.code, change=wanted)
         else:
-            attempt = next_attempt(run_dir, RESTART, code=code, change=wanted)
+            attempt = next_attempt(run_dir, RESTART, code=renewed.code, change=wanted)
         try:
             native_id = open_scheduler(view.scheduler).begin_again(run_dir, job, after)
         except (PreflightFailed, UsageError):
@@ -173,10 +181,11 @@ def _hand_in_again(
             run_dir,
             attempt,
             () if wanted is None else wanted.changed,
-            tuple(found.words for found in changes),
+            tuple(found.words for found in renewed.changes),
             recorded,
             has_checkpoint(run_dir, view.spec),
             native_id,
-            has_copies=all(found.pinned for found in changes),
+            has_copies=all(found.pinned for found in renewed.changes),
             checkpoint_step=find_newest_step(run_dir, view.spec),
+            code_moved=renewed.moved,
         )

@@ -91,7 +91,8 @@ def begin_again(run_dir: str, *, environ: Mapping[str, str], start_supervisor: S
             _refuse_unfinished(view)
             # A placement holds for what follows by itself, too; not for what a person asks for.
             placement = None if decided is None else decided.placement or read_placement(view.attempt_dir)
-            code = renew_code(run_dir, read_recorded_job(run_dir).spec)[0] if before and decided is None else None
+            asked = bool(before) and decided is None
+            code = renew_code(run_dir, read_recorded_job(run_dir).spec, environ).code if asked else None
             # What follows by itself obeys a stop that a person asked for meanwhile; what a person asks for does not.
             generation = generation_of(view) if decided is not None and _is_stop_wanted(view) else None
             attempt = next_attempt(run_dir, reason, placement=placement, code=code, generation=generation)

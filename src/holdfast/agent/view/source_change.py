@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.job.job_hash import hash_encoded_job
@@ -38,6 +39,26 @@ def read_code(run_dir: str, attempt: int | None = None) -> AttemptCode:
     path = f"{run_dir}/{wire.RUN}"
     origin = wire.decode(RunOrigin, wire.parse_object(files.read_bytes(path), path), path)
     return AttemptCode(origin.job.command, origin.snapshot.files, origin.snapshot.script)
+
+
+def find_git(run_dir: str, attempt: int, origin: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of the repository in which an attempt was begun, as `GitFacts` in JSON; empty where none is recorded.
+
+    As the last ``code.json`` at or before it has it, else `origin`, the content of ``run.json``. What holdfast begins
+    by itself has that of the attempt before.
+
+    Raises:
+        OSError, WireError: what may say it cannot be read.
+    """
+    number = attempt
+    while number > 0:
+        number, found = read_newest(run_dir, number, wire.CODE)
+        if isinstance(found.get("git"), dict):
+            return dict(found["git"])
+        number -= 1
+    snapshot = origin.get("snapshot")
+    git = snapshot.get("git") if isinstance(snapshot, dict) else None
+    return git if isinstance(git, dict) else {}
 
 
 def find_change(run_dir: str, attempt: int | None = None) -> str:

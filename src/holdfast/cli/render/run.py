@@ -50,12 +50,6 @@ _SHOWN_OTHERWISE = frozenset(
 )
 
 
-def _git(dossier: Dossier) -> Facts:
-    snapshot = dossier.origin.get("snapshot")
-    git = snapshot.get("git") if isinstance(snapshot, dict) else None
-    return git if isinstance(git, dict) else {}
-
-
 def _end(dossier: Dossier) -> Ended | None:
     """How it ended, when the supervisor has committed an end."""
     state = None if dossier.committed is None else dossier.committed.state
@@ -248,7 +242,7 @@ def _job_lines(dossier: Dossier) -> list[tuple[str, object]]:
         ("in", spec.get("workdir")),
         ("asked by", _name_author(record)),
         ("job hash", _job_hash(record.get("job_sha256"), changed=bool(dossier.changed))),
-        ("code", describe_git(_git(dossier)) if record else None),
+        ("code", describe_git(dossier.git) if record else None),
         ("seed", dossier.seed),
         ("determinism", dossier.determinism),
     ]

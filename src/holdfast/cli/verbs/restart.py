@@ -11,7 +11,7 @@ from holdfast.agent.caller import describe_caller
 from holdfast.agent.checks.preflight import refuse_bad_restart
 from holdfast.agent.control.hangup import hold_hangups
 from holdfast.agent.control.job.change import build_change, find_changes, find_edited_file, read_recorded_job
-from holdfast.agent.control.job.code import find_code_changes, names_other_files
+from holdfast.agent.control.job.code import find_code_changes, find_code_moved, names_other_files
 from holdfast.agent.control.job.live_limits import refuse_low_memory
 from holdfast.agent.control.restart import describe_begin, describe_resume, restart_run
 from holdfast.agent.place.carried.change import read_change, resolve_change_order
@@ -52,11 +52,15 @@ holdfast restart digits --job job.yaml             as the job file says now"""
 
 @record
 class PlannedRestart:
-    """What a restart would change: keys of the job, and words about files that are not what the last attempt had."""
+    """What a restart would change: keys of the job, and words about files that are not what the last attempt had.
+
+    `code_moved` says in words that the repository is not in the state that the last attempt was begun in.
+    """
 
     run_id: str
     changed: tuple[KeyChange, ...]
     files_changed: tuple[str, ...]
+    code_moved: str = ""
 
 
 @click.command(cls=JobCommand, short_help=SUMMARIES["restart"], epilog=EPILOG)
@@ -90,7 +94,9 @@ def command(  # noqa: PLR0913 - its options
     where others are taken, or somebody stands in line for those of RUN (75), --gpu-wait has it wait for its turn.
 
     A script, configuration or lock file that was changed since the last attempt is named and run as it is now;
-    --recorded runs the copy of a shell script instead, and refuses where any other file was changed.
+    --recorded runs the copy of a shell script instead, and refuses where another of these files was changed. Modules
+    that a program imports are run as they are now, always: where the commit or the changes since are other ones, that
+    is said, and recorded with the attempt.
 
     A run of Slurm is handed in again once it is over; one whose job waits or runs is refused.
     """
@@ -133,7 +139,8 @@ def command(  # noqa: PLR0913 - its options
             note("a dry run does not try the smoke test")
         anew = names_other_files(before.spec, asked)
         files = tuple(change.words for change in find_code_changes(found.run_dir, anew=anew, recorded=recorded))
-        _print_changes(found.run_id, changed, files, as_json=as_json)
+        moved = find_code_moved(found.run_dir, asked, os.environ)
+        _print_changes(PlannedRestart(found.run_id, changed, files, moved), as_json=as_json)
         if not as_json:
             stops = f"stop attempt {view.attempt}, which is {view.condition}, and " if not view.over else ""
             number = max(view.attempts, default=0) + 1
@@ -202,13 +209,16 @@ def _tell_restarted(made: Restarted) -> None:
         as_it_was = " (as it was: restart --recorded)" if made.has_copies else ""
         uses = "what was recorded" if made.recorded else f"it as it is now{as_it_was}"
         note(f"{words}: attempt {made.attempt} uses {uses}")
+    if made.code_moved:
+        but = "; only copies are as they were recorded" if made.recorded else ""
+        note(f"{made.code_moved}: attempt {made.attempt} runs what is there now{but}")
 
 
-def _print_changes(run_id: str, changed: tuple[KeyChange, ...], files: tuple[str, ...], *, as_json: bool) -> None:
+def _print_changes(planned: PlannedRestart, *, as_json: bool) -> None:
     if as_json:
-        print_record(PlannedRestart(run_id, changed, files))
+        print_record(planned)
         return
-    for line in (*describe_changes(changed), *files):
+    for line in (*describe_changes(planned.changed), *planned.files_changed, *filter(None, [planned.code_moved])):
         print(line)
-    if not changed and not files:
+    if not planned.changed and not planned.files_changed:
         note("nothing of the job would change")

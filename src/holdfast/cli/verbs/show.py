@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,12 +20,19 @@ from holdfast.desk.terminal import write_fully
 
 from . import SUMMARIES
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from holdfast.model.origin import KeyChange
+
+MOST_VARIABLES = 20
+
 
 @click.command(short_help=SUMMARIES["show"])
 @click.argument("run", shell_complete=complete_runs)
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Which attempt. [default: the newest]")
 @click.option("--diff", is_flag=True, help="Print the saved difference of the code from its commit, and nothing else.")
-@click.option("--against", metavar="RUN", help="Show what the job and code have other than this earlier run's, alone.")
+@click.option("--against", metavar="RUN", help="Show what job, code and environment have other than this earlier run's, alone.")
 @click.option("--env", "environment", is_flag=True, help="Show the recorded part of the job's environment too.")
 @click.option("--events", is_flag=True, help="Show every event, not the last ones.")
 @click.option("--runs", metavar="DIR", type=PATH, help="Look only under this directory of runs.")
@@ -43,7 +51,8 @@ def command(
     """Show RUN (its id, the beginning of it, or its name): state, processes, phases, limits, cards, checks, files.
 
     What somebody wants, what the supervisor last wrote, and what can be seen now are shown apart. Files that cannot be
-    read are named, and the rest is shown.
+    read are named, and the rest is shown. Commit, changes and files of the code are those of the attempt that is shown;
+    --against compares the newest attempts.
     """
     found = find_readable(run, runs)
     if against is not None:
@@ -62,11 +71,22 @@ def _print_comparison(run_dir: str, against: str, *, as_json: bool) -> int:
     if as_json:
         print_record(found)
         return 0
-    for line in (*describe_changes(found.changed), *found.others):
+    for line in (*describe_changes(found.changed), *found.others, *_list_variables(found.environment)):
         print(clean(line))
     if not found.changed and not found.others:
         note(f"{found.run_id} has the job and the code of {found.against}")
+        for words in found.uncompared:
+            note(words)
     return 0
+
+
+def _list_variables(changes: tuple[KeyChange, ...]) -> Iterator[str]:
+    """A line for each variable that has another value, the first ones of many."""
+    for change in changes[:MOST_VARIABLES]:
+        was, now = ("not set" if value is None else value for value in (change.before, change.after))
+        yield f"environment {change.key} {was} -> {now}"
+    if len(changes) > MOST_VARIABLES:
+        yield f"environment: and {len(changes) - MOST_VARIABLES} more (--json has all)"
 
 
 def _print_diff(dossier: Dossier, *, as_json: bool) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from holdfast.core.digest import sha256_hex
 from holdfast.host.process.children import BoundedChild, read_children
 from holdfast.model.origin import FileCopy, GitFacts
+from holdfast.model.record import replace
 
 from . import files
 
@@ -67,7 +68,7 @@ def copy_file(role: str, source: str, run_dir: str, *, clean: Callable[[str], st
     if len(data) > LARGEST_COPY_BYTES:
         return FileCopy(role, source, None, digest, len(data), note="larger than 1 MiB: hashed, not copied"), None
     stored = _clean_bytes(data, clean)
-    place = _store(f"{run_dir}/snapshot", role, os.path.basename(source), stored)
+    place = _store(f"{run_dir}/snapshot/{role}", os.path.basename(source), stored)
     relative = os.path.relpath(place, run_dir)
     changed = stored is not data
     note = "what looked like a secret was left out of the copy" if changed else ""
@@ -116,11 +117,11 @@ def _clean_bytes(data: bytes, clean: Callable[[str], str]) -> bytes:
     return data if cleaned == text else cleaned.encode("utf-8", "surrogateescape")
 
 
-def _store(directory: str, role: str, name: str, data: bytes) -> str:
-    """Write a read-only copy; a second file of the same role and name gets a number in front."""
-    os.makedirs(f"{directory}/{role}", mode=0o700, exist_ok=True)
+def _store(directory: str, name: str, data: bytes) -> str:
+    """Write a read-only copy; a second file of the same name gets a number in front."""
+    os.makedirs(directory, mode=0o700, exist_ok=True)
     for number in range(1000):
-        path = f"{directory}/{role}/{name if number == 0 else f'{number}-{name}'}"
+        path = f"{directory}/{name if number == 0 else f'{number}-{name}'}"
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o400)
         except FileExistsError:
@@ -130,7 +131,7 @@ def _store(directory: str, role: str, name: str, data: bytes) -> str:
         finally:
             os.close(descriptor)
         return path
-    raise FileExistsError(17, "a thousand files of the same name", f"{directory}/{role}/{name}")
+    raise FileExistsError(17, "a thousand files of the same name", f"{directory}/{name}")
 
 
 def find_upwards(directory: str, names: tuple[str, ...], *, stop: str | None) -> str | None:
@@ -153,7 +154,7 @@ def find_repository(directory: str) -> str | None:
 
 
 class GitReader:
-    """Two git children at work; `collect` reads what they said. Leaves no child behind, whatever happens."""
+    """Two git children at work; `read` takes what they said. Leaves no child behind, whatever happens."""
 
     def __init__(self, directory: str, environ: Mapping[str, str]) -> None:
         """Start reading the state of the repository around `directory`; costs nothing where there is none."""
@@ -178,43 +179,57 @@ class GitReader:
             self._note = f"git could not be started: {error.strerror}"
 
     def collect(self, run_dir: str, *, clean: Callable[[str], str]) -> GitFacts:
-        """What git said, the difference saved as ``snapshot/git.diff``; waits at most until the deadline."""
+        """As `read`, with the difference saved in the run's directory."""
+        return save_difference(*self.read(clean=clean), run_dir)
+
+    def read(self, *, clean: Callable[[str], str]) -> tuple[GitFacts, bytes | None]:
+        """What git said, and the difference of tracked files; None: without one. Waits at most until the deadline."""
         if not self._readers:
-            return GitFacts(note=self._note)
+            return GitFacts(note=self._note), None
         try:
             read_children(list(self._readers.values()), GIT_WITHIN_S)
             status, diff = self._readers["status"], self._readers["diff"]
             if status.code != 0:
-                return GitFacts(note=status.describe("git status"))
+                return GitFacts(note=status.describe("git status")), None
             commit, branch, changed, untracked = parse_status(bytes(status.data))
-            path, note = None, ""
-            if changed and commit is not None:
-                path, note = self._save_diff(diff, run_dir, clean)
-            return GitFacts(commit, branch, changed or bool(untracked), path, untracked[:MOST_UNTRACKED], note)
+            facts = GitFacts(commit, branch, changed or bool(untracked), None, untracked[:MOST_UNTRACKED])
+            if not changed or commit is None:
+                return facts, None
+            if diff.code != 0:
+                return replace(facts, note=diff.describe("git diff")), None
+            stored = _clean_bytes(bytes(diff.data), clean)
+            left_out = "" if stored == diff.data else "what looked like a secret was left out of the diff"
+            return replace(facts, note=left_out), stored
         except OSError as error:
-            return GitFacts(note=f"git's answer was not saved: {error.strerror}")
+            return GitFacts(note=f"git's answer was not read: {error.strerror}"), None
         finally:
             self.close()
-
-    def _save_diff(self, diff: BoundedChild, run_dir: str, clean: Callable[[str], str]) -> tuple[str | None, str]:
-        if diff.code != 0:
-            return None, diff.describe("git diff")
-        stored = _clean_bytes(bytes(diff.data), clean)
-        note = "" if stored == diff.data else "what looked like a secret was left out of the diff"
-        descriptor = os.open(
-            f"{run_dir}/snapshot/git.diff", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400
-        )
-        try:
-            files.write_all(descriptor, stored)
-        finally:
-            os.close(descriptor)
-        return "snapshot/git.diff", note
 
     def close(self) -> None:
         """End what still runs."""
         for child in self._readers.values():
             child.end()
         self._readers.clear()
+
+
+def save_difference(facts: GitFacts, diff: bytes | None, run_dir: str) -> GitFacts:
+    """Save what `GitReader.read` found as ``snapshot/git.diff``, or with a number in front where there is one."""
+    if diff is None:
+        return facts
+    try:
+        return replace(facts, diff=os.path.relpath(_store(f"{run_dir}/snapshot", "git.diff", diff), run_dir))
+    except OSError as error:
+        return replace(facts, note=f"the difference was not saved: {error.strerror}")
+
+
+def read_difference(facts: GitFacts, run_dir: str) -> bytes | None:
+    """The saved difference that facts name; None: there is none, or it cannot be read."""
+    if facts.diff is None:
+        return None
+    try:
+        return files.read_bytes(f"{run_dir}/{facts.diff}")
+    except OSError:
+        return None
 
 
 def parse_status(data: bytes) -> tuple[str | None, str | None, bool, tuple[str, ...]]:

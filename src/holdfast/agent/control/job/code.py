@@ -1,15 +1,18 @@
 """The code of an attempt: copies of what it starts from, and whether its script runs from the copy (OBS-05, PROC-20).
 
-Made when a run is created, and again when a person starts an attempt and something was changed since: then it is in
-``code.json`` of that attempt and holds for those after it. What holdfast begins by itself never runs changed code.
+Made when a run is created, and again when a person starts an attempt and something was changed since, a file or the
+state of the repository: then it is in ``code.json`` of that attempt and holds for those after it. What holdfast begins
+by itself runs no changed file of those that were copied.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from typing import TYPE_CHECKING
 
-from holdfast.agent.view.source_change import find_file_changes_within
+from holdfast.agent.view.observe import list_attempts
+from holdfast.agent.view.source_change import find_file_changes_within, find_git, read_code, read_origin
 from holdfast.core.job.redact import redact_code, redact_text
 from holdfast.core.run.scripts import asks_for_itself, find_shell_script, is_shell, split_shebang
 from holdfast.host.files import files
@@ -17,21 +20,41 @@ from holdfast.host.files.snapshot import (
     LOCK_NAMES,
     MOST_SCRIPTS,
     SCRIPT_ENDS,
+    GitReader,
     copy_file,
     find_repository,
     find_upwards,
     is_script,
+    read_difference,
+    save_difference,
 )
 from holdfast.model import wire
 from holdfast.model.errors import StorageError, UsageError
-from holdfast.model.origin import AttemptCode, FileCopy, PinnedScript
-from holdfast.model.record import replace
+from holdfast.model.origin import AttemptCode, FileCopy, GitFacts, PinnedScript
+from holdfast.model.record import record, replace
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.model.job import JobSpec
     from holdfast.model.origin import FileChange
 
 LOOK_WITHIN_S = 10.0
+SHOWN_DIGITS = 12
+"""Of a commit."""
+
+
+@record
+class RenewedCode:
+    """What a person's next attempt runs other than the one before; `code` is None where that is nothing.
+
+    `changes` are files that are not what was recorded, `moved` says in words that the repository is in another state
+    (empty: it is not).
+    """
+
+    code: AttemptCode | None = None
+    changes: tuple[FileChange, ...] = ()
+    moved: str = ""
 
 
 def copy_code(spec: JobSpec, built: str, *, run_dir: str) -> AttemptCode:
@@ -75,26 +98,84 @@ def find_code_changes(run_dir: str, *, anew: bool = False, recorded: bool = Fals
     return changes
 
 
+def find_code_moved(run_dir: str, job: JobSpec, environ: Mapping[str, str]) -> str:
+    """Whether the repository of a job is in another state than was recorded last, in words; empty where it is not.
+
+    Writes nothing.
+    """
+    try:
+        return _look_at_repository(run_dir, job, environ)[2]
+    except (OSError, wire.WireError):
+        return ""
+
+
 def renew_code(
-    run_dir: str, job: JobSpec, *, anew: bool = False, recorded: bool = False
-) -> tuple[AttemptCode | None, tuple[FileChange, ...]]:
-    """What a person's next attempt runs where files were changed since the last copies, and which were.
+    run_dir: str, job: JobSpec, environ: Mapping[str, str], *, anew: bool = False, recorded: bool = False
+) -> RenewedCode:
+    """What a person's next attempt runs where files, or the state of the repository, are not those of the last one.
 
     `job` is that of the attempt, with the command as asked for; `anew`: it names other files than the last one did.
-    `recorded`: run what was recorded instead; then there is nothing new. The caller holds the run's lock.
+    `recorded`: what was copied is run as it was recorded. `environ` is for git. The caller holds the run's lock.
 
     Raises:
         UsageError: `recorded`, and something was changed that is read from its place, so that no copy runs instead.
         StorageError: the files cannot be read in time, or copies not be written.
     """
     changes = find_code_changes(run_dir, anew=anew, recorded=recorded)
-    if recorded or (not changes and not anew):
-        return None, changes
     try:
-        made = copy_code(job, run_dir, run_dir=run_dir)
+        facts, difference, moved = _look_at_repository(run_dir, job, environ)
+        if not recorded and (changes or anew):
+            made = copy_code(job, run_dir, run_dir=run_dir)
+        elif moved:
+            made = read_code(run_dir)
+        else:
+            return RenewedCode(None, changes)
     except (OSError, wire.WireError) as error:
         raise StorageError(f"the changed files of {run_dir} cannot be copied: {error}", hint="see df") from error
-    return replace(made, changed=tuple(change.words for change in changes)), changes
+    git = None if facts is None else save_difference(facts, difference, run_dir)
+    words = [] if recorded else [change.words for change in changes]
+    return RenewedCode(replace(made, changed=(*words, *filter(None, [moved])), git=git), changes, moved)
+
+
+def _look_at_repository(
+    run_dir: str, job: JobSpec, environ: Mapping[str, str]
+) -> tuple[GitFacts | None, bytes | None, str]:
+    """The state of the repository of a job, the difference that is to be saved, and in words what is new of it.
+
+    Without facts where the code is one that a desk has sent: there is no repository here. A difference that was saved
+    already is named in the facts.
+
+    Raises:
+        OSError, WireError: what was recorded cannot be read.
+    """
+    origin = read_origin(run_dir)
+    if origin.get("code") is not None:
+        return None, None, ""
+    known = wire.decode(GitFacts, find_git(run_dir, max(list_attempts(run_dir), default=0), origin), "git")
+    saved = read_difference(known, run_dir)
+    with closing(GitReader(job.workdir, environ)) as git:
+        facts, difference = git.read(clean=redact_code)
+    if (known.commit, known.dirty, saved) == (facts.commit, facts.dirty, difference):
+        return replace(facts, diff=known.diff), None, ""
+    before, now = _has_changes(known, saved), _has_changes(facts, difference)
+    other = before and now and known.commit == facts.commit
+    moved = f"the repository was {_describe_state(known, before)}, is {_describe_state(facts, now, other=other)}"
+    if difference is not None and difference == saved:
+        return replace(facts, diff=known.diff), None, moved
+    return facts, difference, moved
+
+
+def _has_changes(facts: GitFacts, difference: bytes | None) -> bool:
+    """Whether a file that git knows is changed, and not only one there that it does not know."""
+    return facts.dirty is True and (difference is not None or bool(facts.note) or not facts.untracked)
+
+
+def _describe_state(facts: GitFacts, changed: bool, *, other: bool = False) -> str:  # noqa: FBT001 - two of a kind
+    if facts.commit is None:
+        return f"at no known commit{f' ({facts.note})' if facts.note else ''}"
+    files = {False: "clean", None: "changes unknown", True: "with files that git does not know"}[facts.dirty]
+    state = f"with {'other ' if other else ''}changes" if changed else files
+    return f"at {facts.commit[:SHOWN_DIGITS]} ({state})"
 
 
 def _refuse_unpinned(run_dir: str, changes: tuple[FileChange, ...]) -> None:

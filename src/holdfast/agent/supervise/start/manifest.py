@@ -24,7 +24,7 @@ from holdfast.host.box import read_box
 from holdfast.host.clock import utc_now
 from holdfast.host.contain.create import read_effective
 from holdfast.host.files import files
-from holdfast.host.formats.packages import find_torch
+from holdfast.host.formats.packages import find_interpreter, find_torch
 from holdfast.host.gpu.allocation import imposed_allocation
 from holdfast.model import wire
 from holdfast.model.gpu import InventorySource
@@ -154,6 +154,7 @@ def write_before(  # noqa: PLR0917 - all that a manifest is made of, once
         "umask": context.umask,
         "command": redacted,
         "code": _list_code(context),
+        "python": _find_python(context, environment),
         "workdir": context.spec.workdir,
         "image": context.spec.container.image,
         "seed": context.spec.seed if context.spec.seed is not None else "not stated",
@@ -191,6 +192,15 @@ def _list_code(context: SupervisorContext) -> tuple[FileCopy, ...]:
         return read_code(context.run_dir, context.attempt).files
     except (OSError, wire.WireError):
         return ()
+
+
+def _find_python(context: SupervisorContext, environment: JobEnvironment) -> str | None:
+    """The Python that the job's command runs under; None where it is none, or not to be told from outside."""
+    spec = context.spec
+    if spec.container.image is not None or spec.login_shell:
+        return None
+    found = find_interpreter(spec.command, environment.values, spec.workdir)
+    return None if found is None else found.path
 
 
 def _baseline(context: SupervisorContext, group: ControlGroup | None) -> dict[str, object]:

@@ -20,6 +20,7 @@ from holdfast.agent.view.observe import find_durable_step
 from holdfast.agent.view.retries import read_requeue
 from holdfast.agent.view.run_view import Presence, RunReach, RunView, Unreadable
 from holdfast.agent.view.scheduled import hear
+from holdfast.agent.view.source_change import find_git
 from holdfast.agent.view.time_limits import TimeLimit, list_time_limits
 from holdfast.diagnosis.ended.judgement import read_judgement
 from holdfast.host.clock import parse_utc
@@ -29,7 +30,7 @@ from holdfast.model import wire
 from holdfast.model.errors import NoSuchRun, StorageError
 from holdfast.model.identity import LostOutput, ProcessId
 from holdfast.model.nodes import NodesRecord
-from holdfast.model.record import record
+from holdfast.model.record import field, record
 from holdfast.model.requeue import AttemptPlacement
 from holdfast.model.run import Outcome, RunRequest, RunState
 from holdfast.model.units import format_bytes, format_duration
@@ -85,7 +86,8 @@ class Dossier:
     this attempt, in words.
     `loss_curve` is the course of `loss_name` in few points, empty without one. `devices` are the cards that it leases
     or had. `lost_output` is what the disk refused of the output. `durable_step` is the step of the newest checkpoint:
-    of the newest attempt that on disk, of an earlier one that which it told of; None: none is known.
+    of the newest attempt that on disk, of an earlier one that which it told of; None: none is known. `git` is the state
+    of the repository in which this attempt was begun (`origin` has that of the first), empty where none is recorded.
     """
 
     run_id: str
@@ -134,6 +136,7 @@ class Dossier:
     container: ContainerView | None = None
     nodes: NodesRecord | None = None
     lost_output: LostOutput | None = None
+    git: Facts = field(default_factory=dict)
 
 
 @record
@@ -206,35 +209,29 @@ def read_dossier(run_dir: str, attempt: int | None) -> Dossier:
         duration_s=_measure(view),
         files=_list_files(view),
         lost_output=read_lost_output(view.run_id, view.attempt, view.attempt_dir),
+        git=_find_git(view),
     )
 
 
 def read_diff(dossier: Dossier) -> tuple[CodeDiff, bytes]:
-    """The saved difference, and its very bytes; empty when none was saved.
+    """The saved difference of an attempt, and its very bytes; empty when none was saved.
 
     Raises:
         StorageError: there is one and it cannot be read.
     """
-    git = git_of(dossier.origin)
+    git = dossier.git
     name, data = git.get("diff"), b""
     if isinstance(name, str):
         path = os.path.normpath(os.path.join(dossier.run_dir, name))
         if not path.startswith(dossier.run_dir + "/"):
             raise StorageError(
-                f"{wire.RUN} names a difference outside of the run: {name}", hint="the record was edited"
+                f"its record names a difference outside of the run: {name}", hint="the record was edited"
             )
         try:
             data = files.read_bytes(path)
         except OSError as error:
             raise StorageError(f"{path}: {error.strerror}", hint=f"holdfast show {dossier.run_id}") from error
     return CodeDiff(dossier.run_id, git, data.decode("utf-8", "replace")), data
-
-
-def git_of(origin: Facts) -> Facts:
-    """What a run's record says of the code's repository; empty when nothing."""
-    snapshot = origin.get("snapshot")
-    git = snapshot.get("git") if isinstance(snapshot, dict) else None
-    return git if isinstance(git, dict) else {}
 
 
 def _list_attempts(view: RunView) -> tuple[Facts, ...]:
@@ -269,6 +266,14 @@ def _describe_requeue(view: RunView) -> str | None:
         return f"{wire.REQUEUE} cannot be read"
     pause = f" after {format_duration(found.wait_s)}" if found.wait_s else ""
     return f"{'another attempt' if found.again else 'no other attempt'}{pause}: {found.why}"
+
+
+def _find_git(view: RunView) -> Facts:
+    """The state of the repository; where what says it cannot be read, no state but a note of that."""
+    try:
+        return find_git(view.run_dir, view.attempt, view.record)
+    except (OSError, wire.WireError) as error:
+        return {"note": f"{wire.CODE} cannot be read: {error}"}
 
 
 def _list_changed(view: RunView) -> tuple[Facts, ...]:
