@@ -98,6 +98,32 @@ def test_a_commit_that_is_only_here_is_told_from_one_that_a_remote_has(run_dir: 
     assert ask(RUN)[1]["runs"][RUN]["pushed"] == "origin/main"
 
 
+@pytest.mark.requirement("VRFY-06")
+def test_of_the_commits_of_its_attempts_the_one_that_is_only_here_is_told(run_dir: Path, tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        done = subprocess.run(["git", *who, "-C", str(tmp_path), *words], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    commits = list[str]()
+    for words in ("one", "two"):
+        git("commit", "-q", "--allow-empty", "-m", words)
+        commits.append(git("rev-parse", "HEAD"))
+    git("update-ref", "refs/remotes/origin/main", "HEAD~1")
+    job = json.loads((run_dir / wire.RUN).read_text())["job"]
+    change_run(run_dir, snapshot={"git": {"commit": commits[0], "dirty": False}}, job={**job, "workdir": str(tmp_path)})
+    found = look(str(run_dir), FOREVER)
+    assert (found.commit, found.pushed) == (commits[0], "origin/main")
+    (run_dir / "attempts/2").mkdir()
+    state = {"commit": commits[1], "dirty": True, "diff": "snapshot/git.diff"}
+    (run_dir / "attempts/2/code.json").write_text(json.dumps({"schema": 1, "command": ["true"], "git": state}))
+    found = look(str(run_dir), FOREVER)
+    assert (found.commit, found.dirty, found.diff, found.pushed) == (commits[1], True, True, "")
+    (run_dir / "attempts/2/code.json").write_text("{")
+    assert "what code its attempts ran cannot be read" in look(str(run_dir), FOREVER).problem
+
+
 def test_what_takes_too_long_or_cannot_be_read_is_said(run_dir: Path) -> None:
     (run_dir / "work/deep").mkdir(parents=True)
     assert "too many directories" in look(str(run_dir), 0.0).problem

@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from holdfast.agent.view.find import find_run
 from holdfast.agent.view.observe import list_attempts
-from holdfast.agent.view.source_change import read_origin
+from holdfast.agent.view.source_change import find_git, read_origin
 from holdfast.host.files import files
 from holdfast.host.files.code import store
 from holdfast.host.files.snapshot import GIT
@@ -41,6 +41,8 @@ UNREADABLE = "unreadable"
 MOST_MANIFEST = 6 << 20
 """A desk takes an answer of 8 MiB."""
 GIT_S = 5.0
+MOST_STATES = 16
+"""Of that many attempts, the newest, the state of the repository is looked at, and that of the first."""
 OFFLINE = "offline-run-"
 SYNCED = ".synced"
 """wandb keeps a run that it has not sent in ``wandb/offline-run-TIME-ID/``, and `wandb sync` leaves ``ID.wandb.synced``
@@ -82,11 +84,16 @@ def look(run_dir: str, end: float) -> Remains:
     if unread:
         problem = f"{unread[0].filename} cannot be read: {unread[0].strerror}"
     problem = problem if origin else NO_RECORD
+    code: dict[str, Any] = {}
+    try:
+        code = _read_code(origin, run_dir)
+    except (OSError, wire.WireError) as error:
+        problem = problem or f"what code its attempts ran cannot be read: {error}"
     return Remains(
         run_dir,
         tuple(offline),
         problem=problem,
-        **_read_code(origin),
+        **code,
         **_read_results(origin, run_dir),
     )
 
@@ -125,24 +132,36 @@ def _list_unsent_elsewhere(
     yield from [path for name in names if _is_unsent(path := f"{workdir}/wandb/{name}")][:MOST_OFFLINE]
 
 
-def _read_code(origin: dict[str, Any]) -> dict[str, Any]:
-    code, snapshot = origin.get("code"), origin.get("snapshot")
-    git = snapshot.get("git") if isinstance(snapshot, dict) else None
+def _read_code(origin: dict[str, Any], run_dir: str) -> dict[str, Any]:
+    """What is known of the code; of several states of the repository the newest whose commit is pushed nowhere.
+
+    Raises:
+        OSError, WireError: a record of an attempt that may say it cannot be read.
+    """
+    code, snapshot, job = origin.get("code"), origin.get("snapshot"), origin.get("job")
     copies = snapshot.get("files") if isinstance(snapshot, dict) else None
-    known = code if isinstance(code, dict) else git if isinstance(git, dict) else {}
-    job, commit = origin.get("job"), known.get("commit")
     workdir = job.get("workdir") if isinstance(job, dict) else None
-    asks = not isinstance(code, dict) and isinstance(commit, str) and commit.isalnum() and isinstance(workdir, str)
+    numbers = () if isinstance(code, dict) else list_attempts(run_dir)[-MOST_STATES:]
+    found = [find_git(run_dir, number, origin) for number in (*reversed(numbers), 0)]
+    states = [(git, "" if isinstance(code, dict) else _find_pushed(git, workdir)) for git in found]
+    git, pushed = next((state for state in states if state[0].get("commit") and not state[1]), states[0])
+    known = code if isinstance(code, dict) else git
     return {
         "tree": str(code.get("tree", "")) if isinstance(code, dict) else "",
         "commit": known.get("commit"),
         "dirty": known.get("dirty"),
-        "pushed": _find_remote(workdir, commit) if asks else "",
-        "diff": bool(isinstance(git, dict) and git.get("diff")),
+        "pushed": pushed,
+        "diff": bool(git.get("diff")),
         "copies": sum(isinstance(each, dict) and bool(each.get("copy")) for each in copies or ())
         if isinstance(copies, list)
         else 0,
     }
+
+
+def _find_pushed(git: dict[str, Any], workdir: object) -> str:
+    commit = git.get("commit")
+    known = isinstance(commit, str) and commit.isalnum() and isinstance(workdir, str)
+    return _find_remote(workdir, commit) if known else ""  # type: ignore[arg-type]  # known says texts
 
 
 @lru_cache(maxsize=256)
