@@ -369,6 +369,40 @@ def test_what_a_run_has_other_than_an_earlier_one_is_shown_alone(holdfast: Comma
     assert holdfast("show", run_id(3), "--against", "nobody").code == 66
 
 
+def write_environment(run_dir: str, python: str | None = None, *, library: str = "/lib/h", **variables: str) -> None:
+    """The manifest of a run's first attempt, with what every run's environment has of its own."""
+    name = os.path.basename(run_dir)
+    own = {"HOLDFAST_RUN_DIR": run_dir, "HOLDFAST_RUN_ID": name, "HOLDFAST_ATTEMPT": "1", "HOLDFAST_LIBRARY": library}
+    own |= {"MASTER_PORT": name[6:8], "SLURM_JOB_ID": name[6:8], "PYTHONPATH": f"/mine:{library}"}
+    own |= {"TORCH_FR_DUMP_TEMP_FILE": f"{run_dir}/attempts/1/flight/rank_", "TMPDIR": f"/scratch/{name}"}
+    body = {"python": python, "environment": {**own, **variables}}
+    write(f"{wire.attempt_dir(run_dir, 1)}/{wire.MANIFEST}", wire.to_bytes(body))
+
+
+def test_variables_and_the_python_that_are_other_ones_are_shown_and_what_is_of_each_run_is_not(
+    holdfast: Command, runs: str
+) -> None:
+    first, second, third = (make_run(runs, run_id(number), ended()) for number in (1, 2, 3))
+    fourth = make_run(runs, run_id(4), ended())
+    write_environment(first, "/env/a/bin/python", OMP_NUM_THREADS="4", CUDA_VISIBLE_DEVICES="0")
+    write_environment(second, "/env/a/bin/python", OMP_NUM_THREADS="4", CUDA_VISIBLE_DEVICES="0", PWD="/elsewhere")
+    write_environment(third, "/env/b/bin/python", OMP_NUM_THREADS="8", NCCL_DEBUG="INFO", library="/lib/i")
+    write_environment(fourth, **{f"NCCL_{number:02}": "1" for number in range(25)})
+    same = holdfast("show", run_id(2), "--against", run_id(1))
+    assert (same.out, "has the job and the code of" in same.err) == ("", True), same
+    other = holdfast("show", run_id(3), "--against", run_id(1))
+    assert other.out.splitlines() == [
+        "python /env/a/bin/python -> /env/b/bin/python",
+        "environment CUDA_VISIBLE_DEVICES 0 -> not set",
+        "environment NCCL_DEBUG not set -> INFO",
+        "environment OMP_NUM_THREADS 4 -> 8",
+    ], other
+    told = holdfast("show", run_id(3), "--against", run_id(1), "--json").json()["environment"]
+    assert told[1] == {"key": "NCCL_DEBUG", "before": None, "after": "INFO"}
+    many = holdfast("show", run_id(4), "--against", run_id(1)).out.splitlines()
+    assert (len(many), many[-1]) == (21, "environment: and 7 more (--json has all)")
+
+
 @pytest.mark.requirement("OBS-06")
 def test_OBS_06_the_seed_in_use_and_the_one_that_the_job_states_are_both_said(holdfast: Command, runs: str) -> None:
     for number, stated, used in ((1, 3, 0), (2, 4, 0), (3, 4, 4), (4, None, 7)):
