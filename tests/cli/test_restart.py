@@ -210,7 +210,11 @@ def test_OBS_05_each_attempt_has_the_commit_and_the_changes_that_it_ran(holdfast
     moved = f"the repository was at {second[:12]} (clean), is at {second[:12]} (with changes)"
     assert (third.out, f"{moved}: attempt 3 runs what is there now" in third.err) == ("three\n", True), third
     assert "the repository" not in holdfast("restart", "-f", run).err
-    for attempt, words in ((1, f"{first} (main, clean)"), (2, f"{second} (main, clean)"), (3, f"{second} (main, with changes)")):
+    for attempt, words in (
+        (1, f"{first} (main, clean)"),
+        (2, f"{second} (main, clean)"),
+        (3, f"{second} (main, with changes)"),
+    ):
         assert words in holdfast("show", "--attempt", str(attempt), run).out
     assert f"{second} (main, with changes)" in holdfast("show", run).out
     shown = holdfast("show", "--json", run).json()

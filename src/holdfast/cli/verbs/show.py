@@ -32,7 +32,9 @@ MOST_VARIABLES = 20
 @click.argument("run", shell_complete=complete_runs)
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="Which attempt. [default: the newest]")
 @click.option("--diff", is_flag=True, help="Print the saved difference of the code from its commit, and nothing else.")
-@click.option("--against", metavar="RUN", help="Show what job, code and environment have other than this earlier run's, alone.")
+@click.option(
+    "--against", metavar="RUN", help="Show what job, code and environment have other than this earlier run's, alone."
+)
 @click.option("--env", "environment", is_flag=True, help="Show the recorded part of the job's environment too.")
 @click.option("--events", is_flag=True, help="Show every event, not the last ones.")
 @click.option("--runs", metavar="DIR", type=PATH, help="Look only under this directory of runs.")
