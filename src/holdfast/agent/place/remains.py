@@ -161,7 +161,7 @@ def _read_code(origin: dict[str, Any], run_dir: str) -> dict[str, Any]:
 def _find_pushed(git: dict[str, Any], workdir: object) -> str:
     commit = git.get("commit")
     known = isinstance(commit, str) and commit.isalnum() and isinstance(workdir, str)
-    return _find_remote(workdir, commit) if known else ""  # type: ignore[arg-type]  # known says texts
+    return _find_remote(workdir, commit) if known else ""
 
 
 @lru_cache(maxsize=256)

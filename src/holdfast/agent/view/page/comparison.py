@@ -194,7 +194,7 @@ def _leave_run_out(name: str, value: str | None, environment: Mapping[str, str])
     if name == PATH:
         value = ":".join(part for part in value.split(":") if part != environment.get(LIBRARY))
     run_dir, run_id = (environment.get(f"HOLDFAST_{what}", "") for what in ("RUN_DIR", "RUN_ID"))
-    attempt = wire.attempt_dir(run_dir, environment.get("HOLDFAST_ATTEMPT", ""))
+    attempt = f"{run_dir}/{wire.ATTEMPTS}/{environment.get('HOLDFAST_ATTEMPT', '')}"
     for own in filter(None, (attempt, run_dir, run_id) if run_dir else (run_id,)):
         value = value.replace(own, "")
     return value or None
