@@ -147,6 +147,40 @@ def test_XPORT_02_a_link_that_is_cut_is_gone_on_with(
     assert came <= 1.3 * size
 
 
+def end_with(run_dir: Path, name: str, data: bytes) -> Path:
+    """A result of the run, as its end recorded it; the file."""
+    file = run_dir / "artifacts" / name
+    file.write_bytes(data)
+    seen = file.stat()
+    path = run_dir / "attempts" / "1" / "exit.json"
+    told = {**json.loads(path.read_text()), "outcome": "succeeded"}
+    told["artifacts"] = [{"name": name, "bytes": seen.st_size, "modified": round(seen.st_mtime, 3)}]
+    path.write_text(json.dumps(told))
+    return file
+
+
+@pytest.mark.requirement("VRFY-04")
+def test_a_result_that_changed_after_its_end_is_named_and_takes_the_place_of_no_good_one(
+    holdfast: Command, run_dir: Path, tmp_path: Path
+) -> None:
+    file = end_with(run_dir, "big.bin", b"good" * 1000)
+    good = file.read_bytes()
+    assert holdfast("pull", RUN, "home", timeout_s=LONG_S).code == 0
+    file.write_bytes(b"bad!" * 1000)
+    os.utime(file, (1.8e9, 1.8e9))
+    again = holdfast("pull", RUN, "home", timeout_s=LONG_S)
+    assert again.code == ResultMissing.exit_code, again
+    assert "damaged: artifacts/big.bin: is not what it was at the end, when it was proven" in again.out
+    assert (tmp_path / "home/artifacts/big.bin").read_bytes() == good
+    # What is nowhere else is taken, and named.
+    first = holdfast("pull", RUN, "other", timeout_s=LONG_S)
+    assert (first.code, "damaged: artifacts/big.bin: is not what it was" in first.out) == (73, True), first
+    taken = holdfast("pull", RUN, "home", "--accept", "big.bin", "--json", timeout_s=LONG_S)
+    assert taken.code == 0, taken
+    assert [one["path"] for one in taken.json()["receipt"]["accepted"]] == ["artifacts/big.bin"]
+    assert (tmp_path / "home/artifacts/big.bin").read_bytes() == file.read_bytes()
+
+
 @pytest.mark.slow
 def test_a_copy_is_read_by_every_reading_verb_and_refused_by_every_other(
     holdfast: Command, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -68,7 +68,7 @@ def command(
         base = into if into is not None and len(names) == 1 else os.path.join(into or ".", source.run_id)
         wish = Wish(source.word, only, without)
         if dry_run:
-            plans.append(plan_pull(source, base, wish))
+            plans.append(plan_pull(source, base, wish, accept=accept))
             if not as_json:
                 print_plan(plans[-1])
             continue

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import select
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.agent.caller import describe_caller
 from holdfast.agent.control.run_lock import hold_run_lock
 from holdfast.agent.control.settle import settle_vanished
 from holdfast.agent.view.observe import observe_run
 from holdfast.core.run.copied import is_copy_wanted
+from holdfast.core.run.recorded_results import CHANGED, is_changed, list_recorded
 from holdfast.diagnosis.storage.scratch import prune_within
 from holdfast.host.files import files
 from holdfast.host.files.copies.progress import Progress
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.5
 PRUNE_WITHIN_S = 600.0
-CHANGED_BY_S = 0.002
-"""The exit record keeps modification times to the millisecond."""
 
 
 @record
@@ -154,19 +153,15 @@ def copy_unchanged(
 
 def _find_changed(view: RunView, known: Container[str]) -> str:
     """Words where a result is not what it was at the end, when it was proven, or is gone and was not `known`."""
-    told: Any = view.exit.get("artifacts")
-    for item in told if isinstance(told, list) else ():
-        name, size, modified = (item.get(key) for key in ("name", "bytes", "modified"))
-        path = f"{view.run_dir}/{wire.ARTIFACTS}/{name}"
+    for path, recorded in list_recorded(view.exit).items():
         try:
-            seen = os.lstat(path)
+            seen = os.lstat(f"{view.run_dir}/{path}")
         except OSError as error:
-            if f"{wire.ARTIFACTS}/{name}" in known:
+            if path in known:
                 continue
-            return f"{wire.ARTIFACTS}/{name} was there at the end: {error.strerror}"
-        same = seen.st_size == size and abs(seen.st_mtime - modified) <= CHANGED_BY_S
-        if stat.S_ISREG(seen.st_mode) and not same:
-            return f"{wire.ARTIFACTS}/{name} is not what it was at the end, when it was proven"
+            return f"{path} was there at the end: {error.strerror}"
+        if stat.S_ISREG(seen.st_mode) and is_changed(recorded, seen.st_size, seen.st_mtime):
+            return f"{path} {CHANGED}"
     return ""
 
 
