@@ -32,7 +32,7 @@ from .fetch import find_run_place
 from .receipts import keep_receipt
 from .route.router import split_run
 
-KEPT = f"{CHANGED}; the one that is here still is, and stays (--accept has the other in its place)"
+KEPT = f"{CHANGED}; the one that is here still is, and stays (--accept puts the changed one in its place)"
 MOST_MENDED = 1000
 
 

@@ -8,6 +8,8 @@ from holdfast.core.control_characters import clean
 from holdfast.model.receipt import LOADED, READ, UNTESTED
 from holdfast.model.units import format_bytes, format_count
 
+from .results import describe_mended
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
     from holdfast.model.receipt import LeftOut, Tried
 
 MOST_SHOWN = 20
-MOST_MENDED = 3
 
 
 def print_plan(plan: PullPlan) -> None:
@@ -38,8 +39,7 @@ def print_pulled(done: Pulled) -> None:
     again = f" in {done.again + 1} tries" if done.again else ""
     print(f"{clean(done.directory)}: {_count(done.files)}, {format_bytes(done.bytes)}, proven; {came}{again}")
     if done.mended:
-        what = "was" if len(done.mended) == 1 else "were"
-        print(f"mended: {_name_some(done.mended)} {what} not what had been proven here, and came again")
+        print(f"mended: {describe_mended(done.mended)}")
     print(f"tried by loading: {_describe_tried(receipt.tried)}")
     if receipt.checkpoint:
         print(f"newest checkpoint that loads: {clean(receipt.checkpoint)}")
@@ -69,11 +69,6 @@ def _describe_tried(tried: Sequence[Tried]) -> str:
         count = sum(one.how == how for one in tried)
         words += [f"{count} {what}"] if count else []
     return ", ".join(words) or "no file is of a format that is known here"
-
-
-def _name_some(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - MOST_MENDED} more" if len(paths) > MOST_MENDED else ""
-    return f"{', '.join(paths[:MOST_MENDED])}{more}"
 
 
 def _list_untested(tried: Sequence[Tried]) -> list[str]:

@@ -46,7 +46,8 @@ PRUNE_WITHIN_S = 600.0
 class CopiedRun:
     """What became of one run's copy. `made_good`: by it a run that had failed counts as done now.
 
-    `job` is its job in the queue, GROUP/NAME; empty without. The files are in ``results.json``.
+    `job` is its job in the queue, GROUP/NAME; empty without. The files are in ``results.json``. `mended` are files that
+    had gone bad in the copy, and were copied again.
     """
 
     run_id: str
@@ -61,6 +62,7 @@ class CopiedRun:
     made_good: bool
     job: str
     exit_code: int
+    mended: tuple[str, ...] = ()
 
 
 def copy_run(run_dir: str, to: str | None, show: Callable[[ResultsRecord], None]) -> CopiedRun:
@@ -172,9 +174,12 @@ def _fail(order: CopyOrder, problem: str) -> ResultsRecord:
 def copy_watched(
     order: CopyOrder, show: Callable[[ResultsRecord], None], find_change: Callable[[], str] = lambda: ""
 ) -> ResultsRecord:
-    """Copy in a child, with `show` hearing how far it is; the record of how it ended. Does not raise for the copy."""
+    """Copy in a child, with `show` hearing how far it is; the record of how it ended. Does not raise for the copy.
+
+    Somebody waits for it: what no waiting mends is not tried again.
+    """
     progress, parent = Progress(), os.getpid()
-    watch, work = Watch(progress), Offload(lambda: copy_results(order, progress, parent, find_change))
+    watch, work = Watch(progress), Offload(lambda: copy_results(order, progress, parent, find_change, is_patient=False))
     poller = select.poll()
     poller.register(work.fileno(), select.POLLIN)
     try:
@@ -218,4 +223,5 @@ def _describe(view: RunView, done: ResultsRecord) -> CopiedRun:
         made_good=copied and view.condition != Outcome.SUCCEEDED.value,
         job=f"{ref.get('group')}/{ref.get('name')}" if isinstance(ref, dict) else "",
         exit_code=0 if copied else NotCopied.exit_code,
+        mended=done.mended,
     )
