@@ -13,6 +13,7 @@ import pytest
 from holdfast.desk.receipts import check_receipt, read_receipt
 from holdfast.model.errors import ResultMissing
 from tests.cli.far import FarRun, far_run
+from tests.cli.queues import say
 from tests.proxy import Proxy
 from tests.rundirs import ended, make_run, running
 from tests.transfer.code.repositories import list_tree, make_repository
@@ -179,6 +180,28 @@ def test_a_result_that_changed_after_its_end_is_named_and_takes_the_place_of_no_
     assert taken.code == 0, taken
     assert [one["path"] for one in taken.json()["receipt"]["accepted"]] == ["artifacts/big.bin"]
     assert (tmp_path / "home/artifacts/big.bin").read_bytes() == file.read_bytes()
+
+
+@pytest.mark.requirement("VRFY-04")
+def test_a_copy_whose_run_is_gone_is_held_against_its_own_roster(
+    holdfast: Command, run_dir: Path, tmp_path: Path
+) -> None:
+    (run_dir / "artifacts" / "big.bin").write_bytes(b"good" * 1000)
+    assert holdfast("pull", RUN, "home", timeout_s=LONG_S).code == 0
+    shutil.rmtree(run_dir)
+    whole = holdfast("pull", "./home", "--verify")
+    assert (whole.code, "every byte is what was pulled" in whole.out) == (0, True), whole
+    file = tmp_path / "home" / "artifacts" / "big.bin"
+    seen = file.stat()
+    file.write_bytes(b"bad!" * 1000)
+    os.utime(file, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    found = holdfast("pull", "./home", "--verify")
+    assert found.code == ResultMissing.exit_code
+    assert "damaged: artifacts/big.bin: is not what was pulled" in found.out
+    assert f"holdfast pull local:{RUN} {tmp_path}/home" in found.out
+    both = holdfast("pull", "--verify", "home", "./home", "--json").json()
+    assert [one["damaged"][0]["path"] for one in both["copies"]] == ["artifacts/big.bin"] * 2
+    assert say("pull", "--verify", "home", "--dry-run").code == 64
 
 
 @pytest.mark.slow

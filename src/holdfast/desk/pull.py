@@ -112,7 +112,8 @@ def find_source(text: str) -> PullSource:
         mark = read_mark(found.run_dir)
         if mark is not None:
             whose = f"{mark.place}:{mark.run_id}"
-            raise UsageError(f"{found.run_dir} is itself a copy of {whose}", hint=f"holdfast pull {whose}")
+            hint = f"holdfast pull {whose}; whether the copy is whole: holdfast pull {found.run_dir} --verify"
+            raise UsageError(f"{found.run_dir} is itself a copy of {whose}", hint=hint)
         return PullSource(LOCAL, found.run_id, found.run_dir)
     if is_run_id(name):
         return PullSource(place, name, name)

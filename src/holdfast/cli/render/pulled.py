@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from holdfast.core.control_characters import clean
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.desk.pull import Pulled, PullPlan
     from holdfast.model.receipt import LeftOut, Tried
+    from holdfast.transfer.pull.verify import VerifiedCopy
 
 MOST_SHOWN = 20
 
@@ -61,6 +63,19 @@ def print_pulled(done: Pulled) -> None:
         print(
             f"{done.place}:{done.run_id} has not ended: this is a copy of {receipt.made_at}; pull it again afterwards"
         )
+
+
+def print_verified(done: VerifiedCopy) -> None:
+    """Whether a copy is what was pulled, and what of it is not."""
+    bad = len(done.damaged)
+    state = f"{bad} of them not what was pulled" if bad else "every byte is what was pulled"
+    print(clean(f"{done.directory}: {_count(done.files)}, {format_bytes(done.bytes)}, {state} at {done.pulled_at}"))
+    for one in done.damaged[:MOST_SHOWN]:
+        print(f"damaged: {clean(one.path)}: {clean(one.why)}")
+    _print_more(bad)
+    if bad:
+        again = f"holdfast pull {done.place}:{done.run_id} {shlex.quote(done.directory)}"
+        print(f"while the run is there, this mends it: {clean(again)}")
 
 
 def _describe_tried(tried: Sequence[Tried]) -> str:
