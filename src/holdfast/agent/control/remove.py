@@ -95,7 +95,8 @@ class Examined:
     def describe(self, *, removed: bool) -> Removal:
         """The same for programs."""
         runs = tuple(one for one, _ in self.passed)
-        return Removal(runs, removed, tuple(str(error) for error in self.refused), tuple(_describe_groups(runs, removed=removed)))
+        refused, notes = (str(error) for error in self.refused), _describe_groups(runs, removed=removed)
+        return Removal(runs, removed, tuple(refused), tuple(notes))
 
 
 def _describe_groups(runs: Sequence[RemovableRun], *, removed: bool) -> Iterator[str]:
