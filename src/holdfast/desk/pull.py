@@ -32,7 +32,8 @@ from .fetch import find_run_place
 from .receipts import keep_receipt
 from .route.router import split_run
 
-KEPT = f"{CHANGED}; the one that is here still is, and stays (--accept puts the changed one in its place)"
+KEPT = "the one that is here still is, and stays (--accept puts the other in its place)"
+OTHER = "is not what was pulled before, with the size and the time of then"
 MOST_MENDED = 1000
 
 
@@ -137,7 +138,7 @@ def plan_pull(source: PullSource, directory: str, wish: Wish, *, accept: tuple[s
     choice = Choice(wish.only, wish.without)
     copy.earlier = read_earlier(copy.directory, accept)
     here = copy.look() if os.path.isdir(copy.directory) else {}
-    spared = copy.find_good(about).intersection(about.changed)
+    spared = copy.find_good(about)
     wanted = [entry for entry in roster.entries if not choice.refuse(entry.path)]
     lacking = [entry for entry in wanted if entry.path not in spared and _is_lacking(entry, here.get(entry.path))]
     return PullPlan(
@@ -218,7 +219,8 @@ def _settle(
     try:
         copy.sync()  # what `reread` remembers of a file is of one that is on the disk
         reread(copy, taken.here)
-        changed = {path: KEPT if path in taken.kept else CHANGED for path in taken.changed}
+        changed = dict.fromkeys(taken.changed, CHANGED)
+        changed |= {path: f"{changed.get(path, OTHER)}; {KEPT}" for path in taken.kept}
         trial = try_copy(copy.directory, taken.here, live=about.live, accept=accept, changed=changed, tell=tries)
         beside = build_manifest(taken.here, RUN_FORMAT)
         files.commit(f"{copy.directory}/{ROSTER}", beside.data, mode=0o644)

@@ -79,6 +79,18 @@ def test_a_good_result_is_kept_and_named_until_the_other_is_wanted(run_dir: Path
     assert (home / name).read_bytes() == BAD
 
 
+def test_other_bytes_with_the_size_and_time_of_the_end_replace_no_good_ones(run_dir: Path, tmp_path: Path) -> None:
+    home, name = tmp_path / "home", "artifacts/big.bin"
+    pull(home)
+    seen = (run_dir / name).stat()
+    (run_dir / name).write_bytes(BAD)
+    os.utime(run_dir / name, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    again = pull(home)
+    assert (again.changed, again.kept) == ((), (name,))
+    assert (home / name).read_bytes() == GOOD
+    assert pull(tmp_path / "other").changed == (), "nobody can tell"
+
+
 def test_a_result_that_is_the_same_with_another_time_is_no_damage(run_dir: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     pull(home)

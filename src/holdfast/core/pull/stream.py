@@ -78,8 +78,7 @@ class Have:
 class Wish:
     """What is to be pulled: the run, patterns of what alone, and of what not, as `core.pull.choose` reads them.
 
-    `good` are results that the desk has as the end of `attempt` left them: of these, one that changed there since is
-    not sent.
+    `good` are results that the desk has as the end of `attempt` left them: these are not sent, whatever became of them.
     """
 
     run: str

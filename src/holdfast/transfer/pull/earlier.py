@@ -16,6 +16,8 @@ from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.receipt import RECEIPT, Receipt
 from holdfast.model.record import record
+from holdfast.model.run import Outcome
+from holdfast.model.verdict import FailureClass
 
 MOST_BYTES = 16 << 20
 """Of a receipt."""
@@ -70,17 +72,20 @@ def read_earlier(directory: str, accept: tuple[str, ...] = ()) -> Earlier:
 
 
 def _list_as_recorded(directory: str, attempt: int, proven: dict[str, str]) -> list[str]:
-    """Results that have the size and the time that the end recorded."""
+    """Results of a run that succeeded that have the size and the time that its end recorded."""
     path = wire.attempt_dir(directory, attempt) + f"/{wire.EXIT}"
     try:
         data = files.read_bytes(path)
         if sha256_hex(data) != proven.get(os.path.relpath(path, directory)):
             return []
-        recorded = list_recorded(wire.parse_object(data, path))
+        told = wire.parse_object(data, path)
     except (OSError, ValueError):
         return []
+    # What failed by its copy alone succeeded before, and was proven.
+    if told.get("outcome") != Outcome.SUCCEEDED.value and told.get("failure_class") != FailureClass.SYNC_FAILED.value:
+        return []
     found = []
-    for name, facts in recorded.items():
+    for name, facts in list_recorded(told).items():
         try:
             seen = os.lstat(f"{directory}/{name}")
         except OSError:

@@ -54,7 +54,8 @@ class PullResult:
 
     `received` and `sent` are files and bytes that came, `again` how often it was gone on with; `growing` are files that
     were written while they were copied: the copy has their beginning, or an earlier state. `changed` are results that
-    are not what the end recorded, at the source; `kept` those of them that the copy has as they were, and keeps.
+    are not what the end recorded, at the source; `kept` are those of which the copy keeps the one that an earlier pull
+    brought: it is as the end recorded, and the source has other bytes now.
     `mended` are files here that were not any more what an earlier pull had proven, and came again.
     """
 
@@ -117,7 +118,7 @@ def take_run(
         roster, about = found
         wanted = [entry for entry in roster.entries if not choice.refuse(entry.path)]
         absent = [entry for entry in wanted if not _is_here(copy, entry)]
-        spared = copy.find_good(about).intersection(about.changed)
+        spared = copy.find_good(about)
         others = [entry for entry in absent if entry.path not in spared]
         if not others or about.live:
             break

@@ -30,7 +30,6 @@ from .run_roster import (
     Found,
     LeftOuts,
     Opener,
-    find_changed,
     keep_hash,
     make_roster,
     open_memory,
@@ -101,7 +100,7 @@ def _send(out: _Out) -> None:
     try:
         view = observe_run(run_dir)
         walked = walk_run(view, LeftOuts(), tell=out.tick)
-        spared = set(find_changed(view, walked)).intersection(wish.good) if view.attempt == wish.attempt else ()
+        spared = frozenset(wish.good if view.over and view.attempt == wish.attempt else ())
         listed = [one for one in walked if one.path not in spared and not choice.refuse(one.path)]
         size = sum(one.size for one in listed)
         rest = size - sum(min(one.size, have[one.path].size) for one in listed if one.path in have)
