@@ -54,7 +54,8 @@ def command(
     afterwards says what must be here. Then each is tried by loading it, in ways that run nothing of it: checkpoints,
     torch archives and pickles, numpy, safetensors, JSON, CSV, images. A receipt of all that is left in DIR and here.
     What was cut off is gone on with by the same command; of what is here already only what is missing or different
-    comes. Nothing in DIR is removed.
+    comes. Nothing in DIR is removed, and a result that is here as the end of the run left it is not replaced by one
+    that changed since.
 
     The last word is DIR unless it names a run: PLACE:RUN, or a whole run id. With several runs each has a directory of
     its own in DIR. A pattern with a slash is matched against the whole path, one without against each name in it.
