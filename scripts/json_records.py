@@ -86,6 +86,10 @@ VERBS: dict[str, tuple[str, ...]] = {
     "handbook": (f"{AGENT}.view.page.handbook:Handbook",),
     "cp": ("holdfast.desk.fetch:Fetched",),
     "pull": ("holdfast.desk.pull:Pulled", "holdfast.desk.pull:PulledRuns"),
+    "pull --verify": (
+        "holdfast.transfer.pull.verify:VerifiedCopy",
+        "holdfast.transfer.pull.verify:VerifiedCopies",
+    ),
     "pull --dry-run": ("holdfast.desk.pull:PullPlan", "holdfast.desk.pull:PullPlans"),
     "push": ("holdfast.transfer.data.push:Pushed",),
     "gpus clear": (f"{AGENT}.cards.quarantine:CardCleared",),

@@ -13,6 +13,7 @@ import pytest
 from holdfast.desk.receipts import check_receipt, read_receipt
 from holdfast.model.errors import ResultMissing
 from tests.cli.far import FarRun, far_run
+from tests.cli.queues import say
 from tests.proxy import Proxy
 from tests.rundirs import ended, make_run, running
 from tests.transfer.code.repositories import list_tree, make_repository
@@ -145,6 +146,62 @@ def test_XPORT_02_a_link_that_is_cut_is_gone_on_with(
     assert list_copy(tmp_path / "copy") == list_tree(far_run.run_dir)
     came = int(float(done.out.split(" files, ")[2].split(" MiB came")[0]) * MIB)
     assert came <= 1.3 * size
+
+
+def end_with(run_dir: Path, name: str, data: bytes) -> Path:
+    """A result of the run, as its end recorded it; the file."""
+    file = run_dir / "artifacts" / name
+    file.write_bytes(data)
+    seen = file.stat()
+    path = run_dir / "attempts" / "1" / "exit.json"
+    told = {**json.loads(path.read_text()), "outcome": "succeeded"}
+    told["artifacts"] = [{"name": name, "bytes": seen.st_size, "modified": round(seen.st_mtime, 3)}]
+    path.write_text(json.dumps(told))
+    return file
+
+
+@pytest.mark.requirement("VRFY-04")
+def test_a_result_that_changed_after_its_end_is_named_and_takes_the_place_of_no_good_one(
+    holdfast: Command, run_dir: Path, tmp_path: Path
+) -> None:
+    file = end_with(run_dir, "big.bin", b"good" * 1000)
+    good = file.read_bytes()
+    assert holdfast("pull", RUN, "home", timeout_s=LONG_S).code == 0
+    file.write_bytes(b"bad!" * 1000)
+    os.utime(file, (1.8e9, 1.8e9))
+    again = holdfast("pull", RUN, "home", timeout_s=LONG_S)
+    assert again.code == ResultMissing.exit_code, again
+    assert "damaged: artifacts/big.bin: is not what it was at the end, when it was proven" in again.out
+    assert (tmp_path / "home/artifacts/big.bin").read_bytes() == good
+    # What is nowhere else is taken, and named.
+    first = holdfast("pull", RUN, "other", timeout_s=LONG_S)
+    assert (first.code, "damaged: artifacts/big.bin: is not what it was" in first.out) == (73, True), first
+    taken = holdfast("pull", RUN, "home", "--accept", "big.bin", "--json", timeout_s=LONG_S)
+    assert taken.code == 0, taken
+    assert [one["path"] for one in taken.json()["receipt"]["accepted"]] == ["artifacts/big.bin"]
+    assert (tmp_path / "home/artifacts/big.bin").read_bytes() == file.read_bytes()
+
+
+@pytest.mark.requirement("VRFY-04")
+def test_a_copy_whose_run_is_gone_is_held_against_its_own_roster(
+    holdfast: Command, run_dir: Path, tmp_path: Path
+) -> None:
+    (run_dir / "artifacts" / "big.bin").write_bytes(b"good" * 1000)
+    assert holdfast("pull", RUN, "home", timeout_s=LONG_S).code == 0
+    shutil.rmtree(run_dir)
+    whole = holdfast("pull", "./home", "--verify")
+    assert (whole.code, "every byte is what was pulled" in whole.out) == (0, True), whole
+    file = tmp_path / "home" / "artifacts" / "big.bin"
+    seen = file.stat()
+    file.write_bytes(b"bad!" * 1000)
+    os.utime(file, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    found = holdfast("pull", "./home", "--verify")
+    assert found.code == ResultMissing.exit_code
+    assert "damaged: artifacts/big.bin: is not what was pulled" in found.out
+    assert f"holdfast pull local:{RUN} {tmp_path}/home" in found.out
+    both = holdfast("pull", "--verify", "home", "./home", "--json").json()
+    assert [one["damaged"][0]["path"] for one in both["copies"]] == ["artifacts/big.bin"] * 2
+    assert say("pull", "--verify", "home", "--dry-run").code == 64
 
 
 @pytest.mark.slow

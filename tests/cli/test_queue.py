@@ -325,7 +325,9 @@ def test_what_loses_by_runs_that_are_removed_says_so_before_and_after(isolated_e
     record = json.loads(far.read_bytes())
     far.write_bytes(wire.to_bytes({**record, "job": {**record["job"], "env": {"HOLDFAST_GROUP": "far"}}}))
     assert "1 of them is a job of group far" in say("rm", "--dry-run", RUN.format("c")).err, "of a scheduler's sweep"
-    assert say("rm", "--yes", ids[0]).code == 0
+    gone = say("rm", "--yes", ids[0])
+    assert (gone.code, "to keep them, before" in gone.err) == (0, False), "nobody can follow it any more"
+    assert "1 of them was a job of group g: its table (holdfast sweep show) has lost their numbers" in gone.err
     assert "the run of a was removed, and the numbers with it" in say("sweep", "show", "g").err
     line = say("sweep", "show", "g", "--json").json()["jobs"][0]
     assert (line["final"], "its run was removed" in line["problems"][0]) == (False, True)

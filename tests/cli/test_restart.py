@@ -87,6 +87,15 @@ def test_an_ended_run_is_started_again_with_its_artifacts(holdfast: Command) -> 
         assert len(file.readlines()) == 2
 
 
+def test_a_restart_of_what_succeeded_says_so_before_it_writes_over_the_results(holdfast: Command) -> None:
+    run_id = holdfast("run", "--json", "--", "true").json()["run_id"]
+    words = f"{run_id} succeeded (attempt 1); its artifacts are in the same directory: attempt 2 may overwrite them"
+    for option in ("--dry-run", "-f"):
+        said = holdfast("restart", option, run_id)
+        assert (said.code, said.err.count(words)) == (0, 1), said
+        assert f"a new run: holdfast run --like {run_id}" in said.err
+
+
 @pytest.mark.slow
 def test_a_restart_that_is_refused_at_its_start_says_so(holdfast: Command, tmp_path: Path) -> None:
     (tmp_path / "input").touch()

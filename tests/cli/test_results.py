@@ -86,7 +86,9 @@ def test_what_is_half_is_listed_and_what_is_gone_still_counts(holdfast: Command,
     assert (table.code, "nothing landed" in table.out) == (73, True), table
     answer = to / runs["good"]["name"] / "artifacts" / "answer"
     answer.write_text("other\n")
-    assert holdfast("results", "collect", "good", "--to", str(to)).code == 0
+    mended = holdfast("results", "collect", "good", "--to", str(to))
+    words = f"mended: {runs['good']['name']}: artifacts/answer was not any more what had been proven, and came again"
+    assert (mended.code, words in mended.out) == (0, True), mended
     assert answer.read_text().strip() == runs["good"]["run_id"], "a copy that went bad is mended"
     with hold_run_lock(find_run("good").run_dir, what="test"):
         [one] = holdfast("results", "collect", "good", "--to", str(to), "--json").json()["runs"]

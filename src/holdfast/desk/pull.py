@@ -11,7 +11,8 @@ from holdfast.core.control_characters import clean
 from holdfast.core.digest import sha256_hex
 from holdfast.core.pull import stream
 from holdfast.core.pull.choose import Choice
-from holdfast.core.pull.stream import UNKNOWN, About, Wish
+from holdfast.core.pull.stream import UNKNOWN, About, Have, Wish
+from holdfast.core.run.recorded_results import CHANGED
 from holdfast.host.clock import utc_now
 from holdfast.host.files import files
 from holdfast.host.formats.copy_mark import read_mark
@@ -22,6 +23,7 @@ from holdfast.model.receipt import NOT_WANTED, LeftOut, Receipt
 from holdfast.model.record import record
 from holdfast.model.units import format_bytes, format_count
 from holdfast.transfer.pull.copy import Copy, explain
+from holdfast.transfer.pull.earlier import read_earlier
 from holdfast.transfer.pull.pull import PullResult, ask_roster, take_run
 from holdfast.transfer.pull.trial import Trial, reread, try_copy
 
@@ -29,6 +31,10 @@ from .connect import find_place, open_box
 from .fetch import find_run_place
 from .receipts import keep_receipt
 from .route.router import split_run
+
+KEPT = "the one that is here still is, and stays (--accept puts the other in its place)"
+OTHER = "is not what was pulled before, with the size and the time of then"
+MOST_MENDED = 1000
 
 
 @record
@@ -44,7 +50,8 @@ class PullSource:
 class Pulled:
     """What a pull came to. `received` files and `sent` bytes came this time, `again` times after a lost link.
 
-    `files` and `bytes` are those of the copy.
+    `files` and `bytes` are those of the copy. `mended` are files here that were not any more what an earlier pull had
+    proven, and came again.
     """
 
     place: str
@@ -56,6 +63,7 @@ class Pulled:
     sent: int
     again: int
     receipt: Receipt
+    mended: tuple[str, ...] = ()
 
 
 @record
@@ -105,7 +113,8 @@ def find_source(text: str) -> PullSource:
         mark = read_mark(found.run_dir)
         if mark is not None:
             whose = f"{mark.place}:{mark.run_id}"
-            raise UsageError(f"{found.run_dir} is itself a copy of {whose}", hint=f"holdfast pull {whose}")
+            hint = f"holdfast pull {whose}; whether the copy is whole: holdfast pull {found.run_dir} --verify"
+            raise UsageError(f"{found.run_dir} is itself a copy of {whose}", hint=hint)
         return PullSource(LOCAL, found.run_id, found.run_dir)
     if is_run_id(name):
         return PullSource(place, name, name)
@@ -115,7 +124,7 @@ def find_source(text: str) -> PullSource:
     return PullSource(place, about.run_id, about.run_id)
 
 
-def plan_pull(source: PullSource, directory: str, wish: Wish) -> PullPlan:
+def plan_pull(source: PullSource, directory: str, wish: Wish, *, accept: tuple[str, ...] = ()) -> PullPlan:
     """What would be pulled; nothing is changed, and no large file is read at the source.
 
     Raises:
@@ -127,15 +136,11 @@ def plan_pull(source: PullSource, directory: str, wish: Wish) -> PullPlan:
     about, packed = ask_roster(open_box(find_place(source.place)), source.word, "quick", wish)
     roster = _unpack(packed, source.place)
     choice = Choice(wish.only, wish.without)
+    copy.earlier = read_earlier(copy.directory, accept)
     here = copy.look() if os.path.isdir(copy.directory) else {}
+    spared = copy.find_good(about)
     wanted = [entry for entry in roster.entries if not choice.refuse(entry.path)]
-    lacking = [
-        entry
-        for entry in wanted
-        if entry.path not in here
-        or here[entry.path].size != entry.size
-        or entry.sha256 not in (UNKNOWN, here[entry.path].sha256)
-    ]
+    lacking = [entry for entry in wanted if entry.path not in spared and _is_lacking(entry, here.get(entry.path))]
     return PullPlan(
         source.place,
         source.run_id,
@@ -147,6 +152,10 @@ def plan_pull(source: PullSource, directory: str, wish: Wish) -> PullPlan:
         about.live,
         _list_left_out(about, ()),
     )
+
+
+def _is_lacking(entry: CodeEntry, have: Have | None) -> bool:
+    return have is None or have.size != entry.size or entry.sha256 not in (UNKNOWN, have.sha256)
 
 
 def pull(
@@ -175,6 +184,7 @@ def pull(
     copy.check()
     box = open_box(find_place(source.place))
     with copy.held():
+        copy.earlier = read_earlier(copy.directory, accept)
         taken = take_run(box, wish, copy, tell=tell, count=count, say=say)
         receipt = _settle(source, copy, taken, wish, accept=accept, tries=tries)
     return Pulled(
@@ -187,6 +197,7 @@ def pull(
         taken.sent,
         taken.again,
         receipt,
+        mended=tuple(clean(path) for path in taken.mended[:MOST_MENDED]),
     )
 
 
@@ -208,7 +219,9 @@ def _settle(
     try:
         copy.sync()  # what `reread` remembers of a file is of one that is on the disk
         reread(copy, taken.here)
-        trial = try_copy(copy.directory, taken.here, live=about.live, accept=accept, tell=tries)
+        changed = dict.fromkeys(taken.changed, CHANGED)
+        changed |= {path: f"{changed.get(path, OTHER)}; {KEPT}" for path in taken.kept}
+        trial = try_copy(copy.directory, taken.here, live=about.live, accept=accept, changed=changed, tell=tries)
         beside = build_manifest(taken.here, RUN_FORMAT)
         files.commit(f"{copy.directory}/{ROSTER}", beside.data, mode=0o644)
         copy.mark(live=about.live)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from holdfast.agent.view.find import find_run
-from holdfast.core.code.manifest import DIRECTORY, LINK, ROSTER
+from holdfast.core.code.manifest import DIRECTORY, LINK
 from holdfast.core.control_characters import clean
-from holdfast.core.digest import sha256_hex
-from holdfast.core.pull import stream
 from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.errors import StorageError
@@ -17,15 +14,12 @@ from holdfast.model.place import LOCAL
 from holdfast.model.receipt import GRAVE, RECEIPT, Receipt
 from holdfast.store.paths import make_state_directory
 from holdfast.transfer.pull.copy import Copy, hash_file
+from holdfast.transfer.pull.earlier import MOST_BYTES, read_receipt_of, read_roster
 from holdfast.transfer.pull.pull import ask_roster
 
 from .connect import find_place, open_box
 from .places.facts import place_directory
 
-if TYPE_CHECKING:
-    from holdfast.core.code.manifest import Manifest
-
-MOST_BYTES = 16 << 20
 CONTROL_BYTES = 1 << 20
 """Up to here a file is read again at each look; what is larger where size, times or inode are others."""
 
@@ -116,8 +110,8 @@ def _check_copy(receipt: Receipt) -> str:
     """Why the copy is not what the receipt says; empty: it is."""
     directory = receipt.directory
     try:
-        roster = _read_roster(receipt)
-        if wire.from_bytes(Receipt, files.read_bytes(f"{directory}/{RECEIPT}", limit=MOST_BYTES), RECEIPT) != receipt:
+        roster = read_roster(directory, receipt)
+        if read_receipt_of(directory) != receipt:
             return f"{directory}/{RECEIPT} is another one"
     except FileNotFoundError:
         return f"the copy is not in {directory} any more"
@@ -136,13 +130,6 @@ def _check_copy(receipt: Receipt) -> str:
             return f"{directory}/{clean(entry.path)} is not what was pulled"
     copy.save()
     return ""
-
-
-def _read_roster(receipt: Receipt) -> Manifest:
-    data = files.read_bytes(f"{receipt.directory}/{ROSTER}", limit=stream.MOST_PACKED)
-    if sha256_hex(data) != receipt.copied:
-        raise ValueError("the roster beside the copy is another one")
-    return stream.parse_roster(data)
 
 
 def _hash(path: str) -> str:

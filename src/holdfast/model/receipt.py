@@ -56,9 +56,9 @@ class Receipt:
 
     `roster` is the SHA-256 of the roster as the source made it after its last write (`made_at`), with `files` files of
     `bytes` bytes. `verified_at` is when all of them were hashed again at home, in `directory`. `damaged` are files
-    that arrived whole and cannot be loaded, hold NaN, or are empty where they must not be: with one of them, with
-    `live`, or with `checkpoint` empty although the run wrote checkpoints, the receipt opens no gate. `accepted` are
-    damaged ones that a person wants as they are, by name.
+    that arrived whole and cannot be loaded, hold NaN, or are empty where they must not be, and results that changed
+    after the end of their run: with one of them, with `live`, or with `checkpoint` empty although the run wrote
+    checkpoints, the receipt opens no gate. `accepted` are damaged ones that a person wants as they are, by name.
     `checkpoint` is the newest checkpoint that was loaded in full; `untried` the newest of all, where it is of a format
     that cannot be tried here, or damaged and `accepted`: then a person says that it loads, before a gate opens.
     `copied` is the SHA-256 of the roster that stands beside the copy: it has what was copied, without `left_out`.

@@ -39,8 +39,9 @@ class ResultsRecord:
 
     `training` is the evidence of the job's own success, which no failed copy takes back. `to` is the copy's directory,
     `files_done` of `files_total` and `bytes_done` of `bytes_total` how far it is. `files` are those that are proven
-    there: all of them once it is copied. `problem` is why it failed. `pruned` says what of declared scratch was removed
-    after it.
+    there: all of them once it is copied. `mended` are those of an earlier whole copy that were not any more what had
+    been proven there, and were copied again. `problem` is why it failed; while it is copied, why the last try did.
+    `pruned` says what of declared scratch was removed after it.
     """
 
     run_id: str
@@ -62,6 +63,7 @@ class ResultsRecord:
     pruned: str = ""
     files: tuple[CopiedFile, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
+    mended: tuple[str, ...] = ()
 
     @property
     def extent(self) -> str:

@@ -78,6 +78,17 @@ def test_what_is_damaged_and_right_as_it_is_is_taken_by_its_name(tmp_path: Path)
     assert found.accepted[0].why == "line 1: it holds NaN, which is no number, in loss"
 
 
+def test_what_changed_after_its_end_is_damaged_also_where_it_loads(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    (tmp_path / "b.json").write_text('{"loss": NaN}')
+    changed = dict.fromkeys(("a.json", "b.json", "gone.json"), "is another one")
+    tried = try_copy(str(tmp_path), list_entries(tmp_path), live=False, accept=("b.json",), changed=changed)
+    assert [(one.path, one.why) for one in tried.damaged] == [("a.json", "is another one")]
+    assert tried.accepted[0].why.startswith("is another one; ")
+    assert "NaN" in tried.accepted[0].why
+    assert not tried.tried
+
+
 @pytest.mark.slow
 def test_no_number_of_other_files_hides_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()

@@ -95,15 +95,17 @@ class Examined:
     def describe(self, *, removed: bool) -> Removal:
         """The same for programs."""
         runs = tuple(one for one, _ in self.passed)
-        return Removal(runs, removed, tuple(str(error) for error in self.refused), tuple(_describe_groups(runs)))
+        refused, notes = (str(error) for error in self.refused), _describe_groups(runs, removed=removed)
+        return Removal(runs, removed, tuple(refused), tuple(notes))
 
 
-def _describe_groups(runs: Sequence[RemovableRun]) -> Iterator[str]:
-    """That the tables of sweeps and groups lose these runs, and how to keep the numbers."""
+def _describe_groups(runs: Sequence[RemovableRun], *, removed: bool) -> Iterator[str]:
+    """That the tables of sweeps and groups lose these runs, and how to keep the numbers as long as they are there."""
     for group, count in Counter(one.group for one in runs if one.group).items():
-        jobs = "is a job" if count == 1 else "are jobs"
-        words = f"{count} of them {jobs} of group {group}: its table (holdfast sweep show) loses their numbers"
-        yield f"{words}; to keep them, before: holdfast sweep export {group} {group}.csv"
+        jobs = ("was a job" if removed else "is a job") if count == 1 else ("were jobs" if removed else "are jobs")
+        loses = "has lost" if removed else "loses"
+        words = f"{count} of them {jobs} of group {group}: its table (holdfast sweep show) {loses} their numbers"
+        yield words if removed else f"{words}; to keep them, before: holdfast sweep export {group} {group}.csv"
 
 
 def examine_all(names: Sequence[str], runs: str | None, *, dry_run: bool = False) -> Examined:

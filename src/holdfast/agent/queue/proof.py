@@ -21,6 +21,7 @@ from holdfast.core.queue.completion import Artifact, ArtifactState, JobEvidence,
 from holdfast.core.queue.completion import judge_completion as judge_evidence
 from holdfast.core.run.copied import MADE_GOOD
 from holdfast.core.run.outcome import COPY_FINDING
+from holdfast.core.run.recorded_results import is_changed, list_recorded
 from holdfast.host.clock import parse_utc
 from holdfast.host.files import files
 from holdfast.host.formats.readable import find_damage
@@ -41,8 +42,6 @@ LOOK_WITHIN_S = 15.0
 MOST_WORDS = 5
 NEEDED = frozenset({wire.RUN, wire.STATE, wire.EXIT})
 """Records without which nothing is proven; what else cannot be read (a torn heartbeat of the job's) says nothing."""
-CHANGED_BY_S = 0.002
-"""The exit record keeps modification times to the millisecond."""
 
 
 def judge_ended(job: QueuedJob, run_dir: str, expected_sha: str = "") -> tuple[JobState, str]:
@@ -184,19 +183,9 @@ def _look_at(view: RunView, declared: str, started_s: float, *, deep: bool) -> I
         paths = sorted(glob.glob(pattern))[:MOST_ENTRIES]
     if not paths:
         yield Artifact(declared, pattern, ArtifactState.MISSING, "is not there")
-    recorded = _recorded(view)
+    recorded = list_recorded(view.exit)
     for path in paths:
         yield _look_at_one(declared, path, started_s, recorded.get(os.path.relpath(path, view.run_dir)), deep=deep)
-
-
-def _recorded(view: RunView) -> dict[str, tuple[int, float]]:
-    """Size and modification time at the end, by path inside the run directory."""
-    found = {}
-    told = view.exit.get("artifacts")
-    for item in told if isinstance(told, list) else ():
-        if isinstance(item, dict) and isinstance(item.get("bytes"), int) and isinstance(item.get("modified"), float):
-            found[f"{wire.ARTIFACTS}/{item.get('name')}"] = (item["bytes"], item["modified"])
-    return found
 
 
 def _look_at_one(
@@ -236,7 +225,7 @@ def _judge_file(
             ArtifactState.CHANGED,
             f"had {format_bytes(recorded[0])} at the end, has {format_bytes(facts.st_size)} now",
         )
-    if recorded is not None and abs(recorded[1] - facts.st_mtime) > CHANGED_BY_S:
+    if recorded is not None and is_changed(recorded, facts.st_size, facts.st_mtime):
         return ArtifactState.CHANGED, "was written after the end"
     if not is_fresh(facts, started_s):
         return ArtifactState.OLD, "is older than the start of the job: it is not this attempt's result"

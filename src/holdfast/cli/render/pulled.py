@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 from holdfast.core.control_characters import clean
 from holdfast.model.receipt import LOADED, READ, UNTESTED
 from holdfast.model.units import format_bytes, format_count
 
+from .results import describe_mended
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.desk.pull import Pulled, PullPlan
     from holdfast.model.receipt import LeftOut, Tried
+    from holdfast.transfer.pull.verify import VerifiedCopy
 
 MOST_SHOWN = 20
 
@@ -36,6 +40,8 @@ def print_pulled(done: Pulled) -> None:
     came = f"{_count(done.received)}, {format_bytes(done.sent)} came" if done.received else "all of it was here already"
     again = f" in {done.again + 1} tries" if done.again else ""
     print(f"{clean(done.directory)}: {_count(done.files)}, {format_bytes(done.bytes)}, proven; {came}{again}")
+    if done.mended:
+        print(f"mended: {describe_mended(done.mended)}")
     print(f"tried by loading: {_describe_tried(receipt.tried)}")
     if receipt.checkpoint:
         print(f"newest checkpoint that loads: {clean(receipt.checkpoint)}")
@@ -57,6 +63,19 @@ def print_pulled(done: Pulled) -> None:
         print(
             f"{done.place}:{done.run_id} has not ended: this is a copy of {receipt.made_at}; pull it again afterwards"
         )
+
+
+def print_verified(done: VerifiedCopy) -> None:
+    """Whether a copy is what was pulled, and what of it is not."""
+    bad = len(done.damaged)
+    state = f"{bad} of them not what was pulled" if bad else "every byte is what was pulled"
+    print(clean(f"{done.directory}: {_count(done.files)}, {format_bytes(done.bytes)}, {state} at {done.pulled_at}"))
+    for one in done.damaged[:MOST_SHOWN]:
+        print(f"damaged: {clean(one.path)}: {clean(one.why)}")
+    _print_more(bad)
+    if bad:
+        again = f"holdfast pull {done.place}:{done.run_id} {shlex.quote(done.directory)}"
+        print(f"while the run is there, this mends it: {clean(again)}")
 
 
 def _describe_tried(tried: Sequence[Tried]) -> str:

@@ -9,13 +9,14 @@ import click
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.copying import CopyProgress
-from holdfast.cli.render.pulled import print_plan, print_pulled
+from holdfast.cli.render.pulled import print_plan, print_pulled, print_verified
 from holdfast.core.pull.stream import Wish
 from holdfast.desk.pull import Pulled, PulledRuns, PullPlan, PullPlans, PullSource, find_source, plan_pull, pull
 from holdfast.desk.route.router import split_run
-from holdfast.model.errors import EXIT_STOPPED, ResultMissing
+from holdfast.model.errors import EXIT_STOPPED, ResultMissing, UsageError
 from holdfast.model.ids import is_run_id
 from holdfast.transfer.pull.copy import GOES_ON
+from holdfast.transfer.pull.verify import VerifiedCopies, VerifiedCopy, verify_copy
 
 from . import SUMMARIES
 
@@ -25,7 +26,8 @@ holdfast pull gpu1:digits results                  into ./results
 holdfast pull gpu1:a gpu1:b cluster:c ./all        into ./all/RUN-ID each
 holdfast pull gpu1:digits --without '*.tmp'        but for some files
 holdfast pull gpu1:digits --only checkpoints --dry-run
-holdfast pull gpu1:digits results --accept val.jsonl   its NaN is known, and wanted"""
+holdfast pull gpu1:digits results --accept val.jsonl   its NaN is known, and wanted
+holdfast pull ./results --verify                   is the copy still what was pulled?"""
 
 
 @click.command(short_help=SUMMARIES["pull"], epilog=EPILOG)
@@ -33,6 +35,7 @@ holdfast pull gpu1:digits results --accept val.jsonl   its NaN is known, and wan
 @click.option("--only", multiple=True, metavar="PATTERN", help="Pull files of this pattern alone, and records.")
 @click.option("--without", multiple=True, metavar="PATTERN", help="Leave out files of this pattern.")
 @click.option("--accept", multiple=True, metavar="PATTERN", help="Take damaged files of this pattern as they are.")
+@click.option("--verify", is_flag=True, help="Pull nothing; hash the copies that are named against their rosters.")
 @click.option("--dry-run", is_flag=True, help="Show what would be pulled, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(
@@ -41,6 +44,7 @@ def command(
     only: tuple[str, ...],
     without: tuple[str, ...],
     accept: tuple[str, ...],
+    verify: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
@@ -50,7 +54,8 @@ def command(
     afterwards says what must be here. Then each is tried by loading it, in ways that run nothing of it: checkpoints,
     torch archives and pickles, numpy, safetensors, JSON, CSV, images. A receipt of all that is left in DIR and here.
     What was cut off is gone on with by the same command; of what is here already only what is missing or different
-    comes. Nothing in DIR is removed.
+    comes. Nothing in DIR is removed, and a result that is here as the end of the run left it is not replaced by one
+    that changed since.
 
     The last word is DIR unless it names a run: PLACE:RUN, or a whole run id. With several runs each has a directory of
     its own in DIR. A pattern with a slash is matched against the whole path, one without against each name in it.
@@ -59,7 +64,14 @@ def command(
     it is named, and so are files of formats that nobody here can load. What is right as it is, is taken with --accept:
     the receipt says so, and opens the gate of teardown. Of the newest checkpoint that is not enough: teardown asks you
     then whether it loads.
+
+    With --verify each word is the directory of a copy. All of it is read and held against the roster that stands in it,
+    also when its source is gone; 73 when a file is not what was pulled, or is not there any more.
     """
+    if verify:
+        if only or without or accept or dry_run:
+            raise UsageError("--verify pulls nothing", hint="leave out the other options")
+        return _verify(runs, as_json=as_json)
     names, into = _split(runs)
     done: list[Pulled] = []
     plans: list[PullPlan] = []
@@ -68,7 +80,7 @@ def command(
         base = into if into is not None and len(names) == 1 else os.path.join(into or ".", source.run_id)
         wish = Wish(source.word, only, without)
         if dry_run:
-            plans.append(plan_pull(source, base, wish))
+            plans.append(plan_pull(source, base, wish, accept=accept))
             if not as_json:
                 print_plan(plans[-1])
             continue
@@ -83,6 +95,22 @@ def command(
     elif as_json:
         print_record(done[0] if len(done) == 1 else PulledRuns(tuple(done)))
     return ResultMissing.exit_code if any(one.receipt.damaged for one in done) else 0
+
+
+def _verify(directories: tuple[str, ...], *, as_json: bool) -> int:
+    """Hold copies against their rosters."""
+    done: list[VerifiedCopy] = []
+    for directory in directories:
+        meter = CopyProgress("read: ")
+        try:
+            done.append(verify_copy(directory, meter.tell))
+        finally:
+            meter.end()
+        if not as_json:
+            print_verified(done[-1])
+    if as_json:
+        print_record(done[0] if len(done) == 1 else VerifiedCopies(tuple(done)))
+    return ResultMissing.exit_code if any(one.damaged for one in done) else 0
 
 
 def _split(words: tuple[str, ...]) -> tuple[tuple[str, ...], str | None]:

@@ -34,6 +34,7 @@ from holdfast.desk.caller import CALLER
 from holdfast.model import wire
 from holdfast.model.errors import UsageError
 from holdfast.model.record import record
+from holdfast.model.run import Outcome
 
 from . import SUMMARIES
 
@@ -127,6 +128,7 @@ def command(  # noqa: PLR0913 - its options
         )
     if job is None and (edited := find_edited_file(before)):
         note(f"{edited} has changed since; --job {edited} takes it up")
+    _tell_success(found.run_dir)
     if CALLER.place is not None and job is None and origin.get("code") and not as_json:
         # At the desk it may have been mended meanwhile, and nobody there looks.
         code = f"holdfast run --like {found.run_id} --workdir ."
@@ -165,6 +167,17 @@ def command(  # noqa: PLR0913 - its options
         note(text)
     answer = _follow if follow else _tell_begun
     return answer(found.run_dir, made, as_json=as_json)
+
+
+def _tell_success(run_dir: str) -> None:
+    """That a run succeeded, and that its next attempt writes where its results are."""
+    view = observe_run(run_dir)
+    if view.over and view.condition == Outcome.SUCCEEDED.value:
+        number = max(view.attempts, default=0) + 1
+        note(
+            f"{view.run_id} succeeded (attempt {view.attempt}); its artifacts are in the same directory: attempt "
+            f"{number} may overwrite them; a new run: holdfast run --like {view.run_id}"
+        )
 
 
 def _tell_begun(run_dir: str, made: Restarted, *, as_json: bool) -> int:

@@ -83,7 +83,7 @@ def command(
             for run in found.runs
         ]
         table(("run", "state", "ended", "files", "size"), rows, right=(3, 4))
-        for text in found.notes:
+        for text in () if yes and not dry_run else found.notes:  # nobody is asked: it would be too late to follow
             note(text)
     if not dry_run and names:
         remove.require_passed(examined)
@@ -91,6 +91,8 @@ def command(
         keep_done("some runs may have been removed; holdfast ls --all shows what is left")
         found = remove.remove_all(examined)
         keep_done(_say_removed(found))
+        for text in found.notes if yes and not as_json else ():
+            note(f"{text}; `holdfast rm --dry-run` says it before")
     if as_json:
         print_record(found)
     elif names:

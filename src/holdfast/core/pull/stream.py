@@ -76,11 +76,16 @@ class Have:
 
 @record
 class Wish:
-    """What is to be pulled: the run, patterns of what alone, and of what not, as `core.pull.choose` reads them."""
+    """What is to be pulled: the run, patterns of what alone, and of what not, as `core.pull.choose` reads them.
+
+    `good` are results that the desk has as the end of `attempt` left them: these are not sent, whatever became of them.
+    """
 
     run: str
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
+    attempt: int = 0
+    good: tuple[str, ...] = ()
 
 
 @record
@@ -89,7 +94,7 @@ class About:
 
     `left_out` are entries that are no part of it, those first that close a gate; `left_out_more` says of each reason
     how many more there are. `not_wanted` are files of it that an option left out, by that option: how many, and their
-    bytes.
+    bytes. `changed` are results of a run that succeeded that are not what they were at its end.
     """
 
     run_id: str
@@ -102,11 +107,13 @@ class About:
     left_out: tuple[LeftOut, ...] = ()
     left_out_more: dict[str, int] = field(default_factory=dict)
     not_wanted: dict[str, tuple[int, int]] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
 
 
 def build_request(wish: Wish, have: Iterable[tuple[str, Have]]) -> bytes:
     """What the desk writes."""
-    head = json.dumps({"run": wish.run, "only": wish.only, "without": wish.without}).encode() + b"\n"
+    asked = {"run": wish.run, "only": wish.only, "without": wish.without, "attempt": wish.attempt, "good": wish.good}
+    head = json.dumps(asked).encode() + b"\n"
     return head + b"".join(f"{one.size} {one.sha256}\t".encode() + encode_path(path) + b"\0" for path, one in have)
 
 
@@ -121,7 +128,9 @@ def parse_request(data: bytes) -> tuple[Wish, dict[str, Have]]:
         raise ValueError("no request to send a run")
     asked = json.loads(head)
     try:
-        wish = Wish(str(asked["run"]), tuple(map(str, asked["only"])), tuple(map(str, asked["without"])))
+        only, without = (tuple(map(str, asked[name])) for name in ("only", "without"))
+        good = tuple(map(str, asked.get("good", ())))
+        wish = Wish(str(asked["run"]), only, without, int(asked.get("attempt", 0)), good)
     except (TypeError, KeyError) as error:
         raise ValueError(f"no request to send a run: {error}") from error
     records = rest.split(b"\0")

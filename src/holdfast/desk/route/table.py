@@ -245,7 +245,7 @@ _ROWS: dict[str, Callable[[], Verb]] = {
     "pull": lambda: _verb(
         DESK,
         "runs:box...",
-        flags="--dry-run --json",
+        flags="--verify --dry-run --json",
         options="--only --without --accept",
         why="the run stands in its first word",
     ),

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from holdfast.core.code.manifest import DIRECTORY_SUM, hash_link, leads_out
 from holdfast.core.control_characters import clean
 from holdfast.core.digest import sha256_hex
-from holdfast.core.pull.stream import LEAST_PART, OURS, PULLING, Have
+from holdfast.core.pull.stream import LEAST_PART, OURS, PULLING, About, Have
 from holdfast.host.clock import boot_id, utc_now
 from holdfast.host.files import files
 from holdfast.host.files.code.hashes import HashMemory, Remembered, choose_memory, settle_file
@@ -32,6 +32,8 @@ from holdfast.model.errors import NotPermitted, ResourceBusy, StorageError, Usag
 from holdfast.model.receipt import COPY, CopyMark
 from holdfast.model.record import record
 from holdfast.model.units import format_bytes, format_count
+
+from .earlier import Earlier
 
 CHUNK = 1 << 20
 SMALL = "new"
@@ -61,6 +63,8 @@ class Copy:
         self.directory, self.place, self.run_id = os.path.realpath(directory), place, run_id
         self.parts = f"{self.directory}/{PULLING}"
         self.placed: dict[str, Placed] = {}
+        self.earlier = Earlier(0, {})
+        """What an earlier pull proved of it, where somebody has read that."""
         self._memory = HashMemory(
             choose_memory(environ, f"pull-{sha256_hex(os.fsencode(self.directory))[:16]}"), epoch=boot_id() or ""
         )
@@ -208,6 +212,17 @@ class Copy:
         except OSError as error:
             raise explain(error, self.directory) from error
         return found
+
+    def is_as_proven(self, path: str) -> bool:
+        """Whether a file here is what an earlier pull proved, by what `look` has found."""
+        placed = self.placed.get(path)
+        return placed is not None and placed.sha256 == self.earlier.proven.get(path)
+
+    def find_good(self, about: About) -> set[str]:
+        """Results that are here as the end of this run left them."""
+        if about.live or about.attempt != self.earlier.attempt:
+            return set()
+        return set(filter(self.is_as_proven, self.earlier.good))
 
     def _recall(self, path: str, seen: os.stat_result) -> Placed | None:
         placed = self.placed.get(path)

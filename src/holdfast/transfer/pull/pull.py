@@ -23,7 +23,7 @@ from holdfast.core.pull.choose import Choice
 from holdfast.core.pull.stream import About, Have, Wish
 from holdfast.model import wire
 from holdfast.model.errors import CutOff, HoldfastError, PlaceError, StorageError, TooLate, Unreachable, UsageError
-from holdfast.model.record import record
+from holdfast.model.record import record, replace
 from holdfast.model.units import format_count
 from holdfast.transfer.answers import read_answer
 from holdfast.transfer.contact import ENTRY
@@ -53,7 +53,10 @@ class PullResult:
     """What a pull brought: the source's whole roster, what is said of it, and what of it is here now.
 
     `received` and `sent` are files and bytes that came, `again` how often it was gone on with; `growing` are files that
-    were written while they were copied: the copy has their beginning, or an earlier state.
+    were written while they were copied: the copy has their beginning, or an earlier state. `changed` are results that
+    are not what the end recorded, at the source; `kept` are those of which the copy keeps the one that an earlier pull
+    brought: it is as the end recorded, and the source has other bytes now.
+    `mended` are files here that were not any more what an earlier pull had proven, and came again.
     """
 
     roster: Manifest
@@ -63,6 +66,9 @@ class PullResult:
     sent: int
     again: int = 0
     growing: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    mended: tuple[str, ...] = ()
 
 
 def ask_roster(box: Box, run: str, how: str, wish: Wish | None = None) -> tuple[About, bytes]:
@@ -111,7 +117,9 @@ def take_run(
             pass
         roster, about = found
         wanted = [entry for entry in roster.entries if not choice.refuse(entry.path)]
-        others = [entry for entry in wanted if not _is_here(copy, entry)]
+        absent = [entry for entry in wanted if not _is_here(copy, entry)]
+        spared = copy.find_good(about)
+        others = [entry for entry in absent if entry.path not in spared]
         if not others or about.live:
             break
         if not left:
@@ -125,14 +133,29 @@ def take_run(
     _require_any(wanted, wish)
     _tell_left(copy, roster, say)
     here = tuple(entry for entry in wanted if _is_here(copy, entry))
-    partly = tuple(_describe_here(copy, entry) for entry in others if entry.path in copy.placed)
-    growing = tuple(entry.path for entry in others)
-    return PullResult(roster, about, (*here, *partly), fetching.received, fetching.sent, fetching.again, growing)
+    partly = tuple(_describe_here(copy, entry) for entry in absent if entry.path in copy.placed)
+    kept = {entry.path for entry in absent} & spared
+    return PullResult(
+        roster,
+        about,
+        (*here, *partly),
+        fetching.received,
+        fetching.sent,
+        fetching.again,
+        growing=tuple(entry.path for entry in others),
+        # What is here as it was at the end, byte for byte, has another time there and nothing else.
+        changed=tuple(path for path in about.changed if path in kept or path not in spared),
+        kept=tuple(sorted(kept)),
+        mended=tuple(path for path in fetching.wrong or () if copy.is_as_proven(path)),
+    )
 
 
 @record(frozen=False)
 class _Fetching:
-    """Streams of one pull. `failures` are those in a row that brought nothing; each has a longer pause behind it."""
+    """Streams of one pull. `failures` are those in a row that brought nothing; each has a longer pause behind it.
+
+    `wrong` are files that were not as an earlier pull proved them when this one began.
+    """
 
     box: Box
     wish: Wish
@@ -146,6 +169,7 @@ class _Fetching:
     again: int = 0
     received: int = 0
     sent: int = 0
+    wrong: tuple[str, ...] | None = None
 
     def try_once(self) -> tuple[Manifest, About] | None:
         """One stream, with the roster behind it; None where it did not come to its end, and another one may.
@@ -154,9 +178,14 @@ class _Fetching:
             HoldfastError: none will.
         """
         have = _look(self.copy, self.count)
+        if self.wrong is None:
+            files = (path for path, digest in self.copy.earlier.proven.items() if digest != DIRECTORY_SUM)
+            self.wrong = tuple(path for path in files if not self.copy.is_as_proven(path))
         arrival = Arrival(self.copy, have, self.tell)
+        good = tuple(filter(self.copy.is_as_proven, self.copy.earlier.good))
+        wish = replace(self.wish, attempt=self.copy.earlier.attempt, good=good)
         try:
-            _stream(self.box, stream.build_request(self.wish, have.items()), arrival, self.stall_s)
+            _stream(self.box, stream.build_request(wish, have.items()), arrival, self.stall_s)
         except (Damaged, CutOff, TooLate, Unreachable) as error:
             brought = arrival.files or (arrival.received >= ENOUGH and not isinstance(error, Damaged))
             self.failures = 0 if brought else self.failures + 1

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from holdfast.core.code.manifest import DIRECTORY, LINK, CodeEntry
 from holdfast.core.control_characters import clean, one_line
@@ -76,11 +77,13 @@ def try_copy(
     *,
     live: bool,
     accept: tuple[str, ...] = (),
+    changed: Mapping[str, str] = MappingProxyType({}),
     tell: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Trial:
     """Try all files of a copy; `tell` gets the bytes that were looked at, and how many there are.
 
-    `accept` are patterns of damaged files, as `core.pull.choose` reads them, that are taken as they are.
+    `accept` are patterns of damaged files, as `core.pull.choose` reads them, that are taken as they are. `changed` are
+    files that are damaged whether they load or not, with why.
     """
     total, done = sum(entry.size for entry in entries), 0
     rows = _Rows(accept)
@@ -89,7 +92,10 @@ def try_copy(
             aside = _tell_aside(entry.path)
             # A supervisor that was killed leaves a torn line in its records, which every reader of them leaves out.
             torn = live or entry.path.startswith(f"{wire.ATTEMPTS}/")
-            rows.take(entry.path, *((UNTESTED, aside) if aside else _try(f"{directory}/{entry.path}", live=torn)))
+            how, why = (UNTESTED, aside) if aside else _try(f"{directory}/{entry.path}", live=torn)
+            if other := changed.get(entry.path):
+                how, why = "", f"{other}; {why}" if not how else other
+            rows.take(entry.path, how, why)
         done += entry.size
         tell(done, total)
     newest = _try_own(directory, entries, rows)

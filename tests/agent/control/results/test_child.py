@@ -15,10 +15,11 @@ from holdfast.model import wire
 from holdfast.model.finding import Level
 from holdfast.model.job import JobSpec
 from holdfast.model.record import replace
-from holdfast.model.results import Destination
+from holdfast.model.results import Destination, ResultsRecord
 from holdfast.model.run import CopyState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.process
@@ -111,6 +112,33 @@ def test_what_is_refused_makes_nothing_and_moves_nothing(tmp_path: Path, monkeyp
     monkeypatch.undo()
     assert copy.copy_watched(again, lambda _: None).state is CopyState.COPIED
     assert sorted(os.listdir(tmp_path / "shared" / "lasting")) == ["run-1", "run-1.attempt-1"]
+
+
+def test_what_went_bad_in_a_whole_copy_comes_again_and_is_named(tmp_path: Path) -> None:
+    wanted = make_order(tmp_path)
+    (tmp_path / "run-1" / "artifacts" / "b").write_bytes(b"2")
+    first = copy.copy_watched(wanted, lambda _: None)
+    assert (first.state, first.mended) == (CopyState.COPIED, ())
+    there = tmp_path / "shared" / "lasting" / "run-1" / "artifacts" / "b"
+    there.write_bytes(b"3")
+    assert copy.copy_watched(wanted, lambda _: None).mended == ("artifacts/b",)
+    assert there.read_bytes() == b"2"
+    assert copy.copy_watched(wanted, lambda _: None).mended == ()
+
+
+def test_who_waits_for_a_copy_hears_of_each_try_and_waits_for_nothing_that_stays(tmp_path: Path) -> None:
+    wanted, said = replace(make_order(tmp_path), wait_s=0.6), list[str]()
+    hear: Callable[[ResultsRecord], None] = lambda at: said.append(at.problem)  # noqa: E731
+    lost = Destination(wanted.place, f"{tmp_path}/shared", "nfs")  # a mount may come back
+    (tmp_path / "run-1" / wire.DESTINATION).write_bytes(wire.to_bytes(lost))
+    done = copy.copy_watched(replace(wanted, tries=2), hear)
+    assert (done.state, done.tries) == (CopyState.FAILED, 2)
+    assert f"try 1 of 2 failed: {done.problem}; tries again in 0.6 s" in said
+    (tmp_path / "run-1" / wire.DESTINATION).unlink()
+    (tmp_path / "shared" / "file").write_bytes(b"")
+    order_there = replace(wanted, begun=replace(wanted.begun, to=f"{tmp_path}/shared/file/lasting/run-1"))
+    done = copy.copy_watched(order_there, hear)
+    assert (done.state, done.tries, "Not a directory" in done.problem) == (CopyState.FAILED, 1, True)
 
 
 def test_a_result_that_is_a_directory_above_the_run_is_refused(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ with. A whole copy of another attempt is moved aside by one rename, never writte
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -22,7 +23,7 @@ from holdfast.model import wire
 from holdfast.model.record import replace
 from holdfast.model.results import ROSTER, Destination, ResultsRecord, count_files
 from holdfast.model.run import CopyState
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, format_duration
 
 from .order import DEFAULT_PATHS, describe_progress
 
@@ -36,14 +37,25 @@ if TYPE_CHECKING:
 
 LONGEST_WAIT_S = 300.0
 NAP_S = 0.2
+LASTING = (
+    *(errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+    *(errno.EINVAL, errno.ENAMETOOLONG, errno.EFBIG, errno.ENOTSUP, errno.ENOSYS),
+)
+"""What stays as it is until somebody mends it."""
 
 
 def copy_results(
-    order: CopyOrder, progress: Progress, parent: int, find_change: Callable[[], str] = lambda: ""
+    order: CopyOrder,
+    progress: Progress,
+    parent: int,
+    find_change: Callable[[], str] = lambda: "",
+    *,
+    is_patient: bool = True,
 ) -> object:
     """Copy, with pauses between the tries; the record of how it ended, as a JSON value. Dies with `parent`.
 
-    `find_change` says, before a copy counts as one, whether a source is not what it was when it was proven.
+    `find_change` says, before a copy counts as one, whether a source is not what it was when it was proven. What is not
+    mended by waiting (a file system that is read-only, a path that cannot be) is tried again where it `is_patient`.
     """
     libc.set_name("holdfast-copy")
     libc.set_parent_death_signal(signal.SIGKILL)
@@ -52,15 +64,24 @@ def copy_results(
     os.umask(order.umask)
     done, seen = order.begun, list[Destination]()
     for number in range(1, order.tries + 1):
+        progress.say("")
         try:
             return wire.encode(replace(_copy_once(order, progress, seen, find_change), tries=number))
         except CopyError as error:
             done = _describe(order, progress, CopyState.FAILED, tries=number, problem=str(error))
-            if isinstance(error, SourceProblem):
+            if isinstance(error, SourceProblem) or not (is_patient or _may_pass(error)):
                 break
         if number < order.tries:
-            _pause(min(order.wait_s * 3 ** (number - 1), LONGEST_WAIT_S), progress)
+            wait_s = min(order.wait_s * 3 ** (number - 1), LONGEST_WAIT_S)
+            again = f"tries again in {format_duration(wait_s)}"
+            progress.say(f"try {number} of {order.tries} failed: {done.problem}; {again}")
+            _pause(wait_s, progress)
     return wire.encode(done)
+
+
+def _may_pass(error: CopyError) -> bool:
+    cause = error.__cause__
+    return not (isinstance(cause, OSError) and cause.errno in LASTING)
 
 
 def read_roster(directory: str) -> ResultsRecord | None:
@@ -99,10 +120,12 @@ def _copy_once(
     proven.make_target(target)
     proven.refuse_foreign(target)
     known = None if before is None else {file.path: file for file in before.files}
-    copied = proven.copy_all(sources, target, progress, known=known)
+    mended: list[str] = []
+    copied = proven.copy_all(sources, target, progress, known=known, mended=mended.append)
     if changed := find_change():
         raise SourceProblem(changed)
     done = replace(_describe(order, progress, CopyState.COPIED), files=copied, left_out=tuple(left_out))
+    done = replace(done, mended=tuple(mended))
     if before is None:
         try:
             files.commit(f"{target}/{ROSTER}", wire.to_bytes(done), mode=0o666 & ~order.umask)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import select
 import stat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.agent.caller import describe_caller
 from holdfast.agent.control.run_lock import hold_run_lock
 from holdfast.agent.control.settle import settle_vanished
 from holdfast.agent.view.observe import observe_run
 from holdfast.core.run.copied import is_copy_wanted
+from holdfast.core.run.recorded_results import CHANGED, is_changed, list_recorded
 from holdfast.diagnosis.storage.scratch import prune_within
 from holdfast.host.files import files
 from holdfast.host.files.copies.progress import Progress
@@ -39,15 +40,14 @@ if TYPE_CHECKING:
 
 LOOK_EVERY_S = 0.5
 PRUNE_WITHIN_S = 600.0
-CHANGED_BY_S = 0.002
-"""The exit record keeps modification times to the millisecond."""
 
 
 @record
 class CopiedRun:
     """What became of one run's copy. `made_good`: by it a run that had failed counts as done now.
 
-    `job` is its job in the queue, GROUP/NAME; empty without. The files are in ``results.json``.
+    `job` is its job in the queue, GROUP/NAME; empty without. The files are in ``results.json``. `mended` are files that
+    had gone bad in the copy, and were copied again.
     """
 
     run_id: str
@@ -62,6 +62,7 @@ class CopiedRun:
     made_good: bool
     job: str
     exit_code: int
+    mended: tuple[str, ...] = ()
 
 
 def copy_run(run_dir: str, to: str | None, show: Callable[[ResultsRecord], None]) -> CopiedRun:
@@ -154,19 +155,15 @@ def copy_unchanged(
 
 def _find_changed(view: RunView, known: Container[str]) -> str:
     """Words where a result is not what it was at the end, when it was proven, or is gone and was not `known`."""
-    told: Any = view.exit.get("artifacts")
-    for item in told if isinstance(told, list) else ():
-        name, size, modified = (item.get(key) for key in ("name", "bytes", "modified"))
-        path = f"{view.run_dir}/{wire.ARTIFACTS}/{name}"
+    for path, recorded in list_recorded(view.exit).items():
         try:
-            seen = os.lstat(path)
+            seen = os.lstat(f"{view.run_dir}/{path}")
         except OSError as error:
-            if f"{wire.ARTIFACTS}/{name}" in known:
+            if path in known:
                 continue
-            return f"{wire.ARTIFACTS}/{name} was there at the end: {error.strerror}"
-        same = seen.st_size == size and abs(seen.st_mtime - modified) <= CHANGED_BY_S
-        if stat.S_ISREG(seen.st_mode) and not same:
-            return f"{wire.ARTIFACTS}/{name} is not what it was at the end, when it was proven"
+            return f"{path} was there at the end: {error.strerror}"
+        if stat.S_ISREG(seen.st_mode) and is_changed(recorded, seen.st_size, seen.st_mtime):
+            return f"{path} {CHANGED}"
     return ""
 
 
@@ -177,9 +174,12 @@ def _fail(order: CopyOrder, problem: str) -> ResultsRecord:
 def copy_watched(
     order: CopyOrder, show: Callable[[ResultsRecord], None], find_change: Callable[[], str] = lambda: ""
 ) -> ResultsRecord:
-    """Copy in a child, with `show` hearing how far it is; the record of how it ended. Does not raise for the copy."""
+    """Copy in a child, with `show` hearing how far it is; the record of how it ended. Does not raise for the copy.
+
+    Somebody waits for it: what no waiting mends is not tried again.
+    """
     progress, parent = Progress(), os.getpid()
-    watch, work = Watch(progress), Offload(lambda: copy_results(order, progress, parent, find_change))
+    watch, work = Watch(progress), Offload(lambda: copy_results(order, progress, parent, find_change, is_patient=False))
     poller = select.poll()
     poller.register(work.fileno(), select.POLLIN)
     try:
@@ -223,4 +223,5 @@ def _describe(view: RunView, done: ResultsRecord) -> CopiedRun:
         made_good=copied and view.condition != Outcome.SUCCEEDED.value,
         job=f"{ref.get('group')}/{ref.get('name')}" if isinstance(ref, dict) else "",
         exit_code=0 if copied else NotCopied.exit_code,
+        mended=done.mended,
     )

@@ -58,9 +58,10 @@ def build_order(run_dir: str, attempt: int, spec: JobSpec, *, to: str, by: str, 
 
 
 def describe_progress(begun: ResultsRecord, progress: Progress) -> ResultsRecord:
-    """The record with the numbers of now."""
+    """The record with the numbers and the words of now."""
     total, size, done, done_bytes, _ = progress.read()
-    return replace(begun, files_total=total, bytes_total=size, files_done=done, bytes_done=done_bytes)
+    numbers = replace(begun, files_total=total, bytes_total=size, files_done=done, bytes_done=done_bytes)
+    return replace(numbers, problem=progress.read_words())
 
 
 class Watch:

@@ -35,6 +35,8 @@ from holdfast.core.control_characters import one_line
 from holdfast.core.digest import sha256_hex
 from holdfast.core.pull.choose import CONTROL, Choice
 from holdfast.core.pull.stream import MOST_FILES, OURS, UNKNOWN, About
+from holdfast.core.run.copied import is_copy_wanted
+from holdfast.core.run.recorded_results import is_changed, list_recorded
 from holdfast.host.clock import utc_now
 from holdfast.host.files import fallback, files
 from holdfast.host.files.code.hashes import HashMemory, Remembered, choose_run_memory, settle
@@ -45,7 +47,7 @@ from holdfast.model.record import record
 from holdfast.model.run import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 ELSEWHERE = "outside"
@@ -355,6 +357,20 @@ def keep_hash(
         memory.remember(path, after, Remembered(sha256, after.st_size), settled_ns=settled_ns)
 
 
+def find_changed(view: RunView, found: Iterable[Found]) -> tuple[str, ...]:
+    """Results of a run that succeeded that are not what they were at its end, when they were proven."""
+    if view.condition != Outcome.SUCCEEDED.value and not is_copy_wanted(view.exit, view.results):
+        return ()
+    recorded = list_recorded(view.exit)
+    return tuple(
+        one.path
+        for one in found
+        if one.path in recorded
+        and stat.S_ISREG(one.seen.st_mode)
+        and is_changed(recorded[one.path], one.seen.st_size, one.seen.st_mtime)
+    )
+
+
 def make_roster(
     run_dir: str,
     choice: Choice,
@@ -372,8 +388,9 @@ def make_roster(
     """
     left_out, not_wanted, view = LeftOuts(), dict[str, tuple[int, int]](), observe_run(run_dir)
     entries = []
+    walked = walk_run(view, left_out, tell=tell)
     with closing(Opener()) as opener:
-        for found in walk_run(view, left_out, tell=tell):
+        for found in walked:
             if quick and found.sum is None:
                 known = memory.recall(found.path, found.seen)
                 digest: str | None = UNKNOWN if known is None else known.sha256
@@ -403,5 +420,6 @@ def make_roster(
         left_out=left_out.named,
         left_out_more=left_out.more,
         not_wanted=not_wanted,
+        changed=find_changed(view, walked),
     )
     return roster, about

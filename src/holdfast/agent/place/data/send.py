@@ -25,7 +25,16 @@ from holdfast.host.files.files import write_all
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError, StorageError, UsageError
 
-from .run_roster import CHUNK, Found, LeftOuts, Opener, keep_hash, make_roster, open_memory, walk_run
+from .run_roster import (
+    CHUNK,
+    Found,
+    LeftOuts,
+    Opener,
+    keep_hash,
+    make_roster,
+    open_memory,
+    walk_run,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,8 +98,10 @@ def _send(out: _Out) -> None:
     run_dir, choice = found.run_dir, Choice(wish.only, wish.without)
     memory = open_memory(run_dir, os.environ)
     try:
-        walked = walk_run(observe_run(run_dir), LeftOuts(), tell=out.tick)
-        listed = [one for one in walked if not choice.refuse(one.path)]
+        view = observe_run(run_dir)
+        walked = walk_run(view, LeftOuts(), tell=out.tick)
+        spared = frozenset(wish.good if view.over and view.attempt == wish.attempt else ())
+        listed = [one for one in walked if one.path not in spared and not choice.refuse(one.path)]
         size = sum(one.size for one in listed)
         rest = size - sum(min(one.size, have[one.path].size) for one in listed if one.path in have)
         begin: dict[str, object] = {"files": len(listed), "bytes": size, "rest": rest, "run_id": found.run_id}

@@ -52,7 +52,10 @@ class Expected:
 
 @record
 class CollectedRun:
-    """How one run stands: of `expected` files that it has, `landed` are proven in `directory`."""
+    """How one run stands: of `expected` files that it has, `landed` are proven in `directory`.
+
+    `mended` are files that had gone bad in the copy, and were copied again.
+    """
 
     name: str
     run_id: str
@@ -62,6 +65,7 @@ class CollectedRun:
     bytes: int
     why: str
     directory: str
+    mended: tuple[str, ...] = ()
 
 
 @record
@@ -165,9 +169,8 @@ def _copy(one: Expected, view: RunView, to: str, target: str, show: Callable[[Re
     known = () if before is None else tuple(file.path for file in before.files)
     done = copy_unchanged(view, replace(order, begun=replace(order.begun, to=target)), known, show)
     status = COMPLETE if done.state is CopyState.COPIED else INCOMPLETE
-    return CollectedRun(
-        one.name, view.run_id, status, done.files_total, done.files_done, done.bytes_done, done.problem, target
-    )
+    numbers = (done.files_total, done.files_done, done.bytes_done)
+    return CollectedRun(one.name, view.run_id, status, *numbers, done.problem, target, done.mended)
 
 
 def _prove_earlier(one: Expected, target: str) -> CollectedRun:

@@ -24,7 +24,8 @@ def command(*, names: tuple[str, ...], to: str, as_json: bool) -> int:
     """Gather the proven results of many runs below DIR, and count what landed of what was expected.
 
     Every job of a group or sweep is expected. One that is not proven done, or of which not every file landed, is
-    listed as incomplete. What is there is proven and left, so the command can be said again at any time.
+    listed as incomplete. What is there is proven and left, so the command can be said again at any time; a file that
+    went bad there is copied again, and named.
 
     Exit code 0: all complete; 1: some are not; 73: nothing landed.
     """

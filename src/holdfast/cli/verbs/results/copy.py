@@ -25,9 +25,9 @@ from . import VERBS
 def command(*, name: str, to: str | None, runs: str | None, as_json: bool) -> int:
     """Copy the results of a run that succeeded, and prove them there.
 
-    What is there already is proven, not copied again. A run that failed only because its results were not copied
-    counts as succeeded afterwards, and its job in the queue as done; nothing is trained again. A whole copy is never
-    written over: where a result has changed since, the copy is refused.
+    What is there already is proven, not copied again; a file that went bad there is, and is named. A run that failed
+    only because its results were not copied counts as succeeded afterwards, and its job in the queue as done; nothing
+    is trained again. A whole copy is never written over: where a result has changed since, the copy is refused.
 
     Exit code 0: every file is there, by size and SHA-256; 73: it was not copied, the source is as it was;
     64: the run has no proven results.

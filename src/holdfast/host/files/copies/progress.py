@@ -5,19 +5,36 @@ from __future__ import annotations
 import mmap
 import struct
 
+LONGEST_WORDS = 1000
+"""Bytes."""
+
 
 class Progress:
     """The numbers of one copy; made before the child is forked that moves them."""
 
     _FORM = struct.Struct("5Q")
+    _LENGTH = struct.Struct("Q")
 
     def __init__(self) -> None:
         """Nothing is done."""
-        self._memory = mmap.mmap(-1, self._FORM.size)
+        self._memory = mmap.mmap(-1, self._FORM.size + self._LENGTH.size + LONGEST_WORDS)
+
+    def say(self, words: str) -> None:
+        """What there is to be said of it now, in words; empty: nothing."""
+        data, at = words.encode("utf-8", "replace")[:LONGEST_WORDS], self._FORM.size + self._LENGTH.size
+        self._LENGTH.pack_into(self._memory, self._FORM.size, 0)
+        self._memory[at : at + len(data)] = data
+        self._LENGTH.pack_into(self._memory, self._FORM.size, len(data))
+
+    def read_words(self) -> str:
+        """What was said last."""
+        (length,) = self._LENGTH.unpack_from(self._memory, self._FORM.size)
+        at = self._FORM.size + self._LENGTH.size
+        return self._memory[at : at + length].decode("utf-8", "replace")
 
     def read(self) -> tuple[int, int, int, int, int]:
         """Files and bytes in all; files and bytes that are proven there; a count that grows while anything moves."""
-        return self._FORM.unpack(self._memory)
+        return self._FORM.unpack_from(self._memory)
 
     def begin(self, files_total: int, bytes_total: int) -> None:
         """A try begins with so much to do."""

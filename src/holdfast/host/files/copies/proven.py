@@ -134,12 +134,17 @@ def _is_above(directory: str, top: str) -> bool:
 
 
 def copy_all(
-    sources: list[SourceFile], target: str, progress: Progress, *, known: Mapping[str, CopiedFile] | None = None
+    sources: list[SourceFile],
+    target: str,
+    progress: Progress,
+    *,
+    known: Mapping[str, CopiedFile] | None = None,
+    mended: Callable[[str], None] = lambda _: None,
 ) -> tuple[CopiedFile, ...]:
     """Copy and prove every file below `target`, which is made; what it lies in must be there.
 
     `known` is what an earlier whole copy there has: a source that is something else by now is not put over it, and of
-    one that is gone the copy is proven.
+    one that is gone the copy is proven. `mended` hears of each that had gone bad there, and was copied again.
 
     Raises:
         CopyError: one of them was not copied; those before it are there, whole and proven.
@@ -157,9 +162,12 @@ def copy_all(
         place = os.path.join(target, source.path)
         try:
             _make_directory(os.path.dirname(place), target, made)
-            copied.append(_copy(source, place, progress, None if known is None else known[source.path]))
+            file, is_new = _copy(source, place, progress, None if known is None else known[source.path])
         except OSError as error:
             raise CopyError(f"{source.path}: {describe_error(error, target)}") from error
+        copied.append(file)
+        if is_new and known is not None:
+            mended(source.path)
         progress.move(files_done=1)
     try:
         for directory in made:
@@ -285,7 +293,8 @@ def _has_size(path: str, size: int) -> bool:
     return stat.S_ISREG(seen.st_mode) and seen.st_size == size
 
 
-def _copy(source: SourceFile, place: str, progress: Progress, known: CopiedFile | None) -> CopiedFile:
+def _copy(source: SourceFile, place: str, progress: Progress, known: CopiedFile | None) -> tuple[CopiedFile, bool]:
+    """The file as it is proven there, and whether it was written for that."""
     descriptor = os.open(source.source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         before = os.fstat(descriptor)
@@ -297,10 +306,10 @@ def _copy(source: SourceFile, place: str, progress: Progress, known: CopiedFile 
                 raise SourceProblem(f"{source.path} {_CHANGED}")
             if _has_size(place, before.st_size) and _hash(place, progress) == (before.st_size, digest):
                 progress.move(bytes_done=before.st_size)
-                return CopiedFile(source.path, before.st_size, digest)
+                return CopiedFile(source.path, before.st_size, digest), False
             os.lseek(descriptor, 0, os.SEEK_SET)
         size, digest = _write(descriptor, before, place, progress)
-        return CopiedFile(source.path, size, digest)
+        return CopiedFile(source.path, size, digest), True
     finally:
         os.close(descriptor)
 
