@@ -231,6 +231,40 @@ def test_jobs_move_and_priorities_go_first() -> None:
     assert say("queue", "move", "a", "--first", "--last").code == 64
 
 
+def test_what_does_not_wait_is_neither_moved_nor_given_a_time() -> None:
+    submit("w", "r", "f", "d")
+    run("r")
+    fail("f")
+    run("d")
+    put("d", JobState.PRODUCED)
+    put("d", JobState.DONE)
+    ways = {"r": "holdfast restart r", "f": "holdfast queue retry f", "d": "holdfast run --like d"}
+    for name, way in ways.items():
+        for words in (("edit", name, "--not-before", "+1h"), ("move", name, "--first"), ("move", name, "--last")):
+            said = say("queue", *words)
+            assert (said.code, said.out, way in said.err) == (64, "", True), said
+        assert (find(name).not_before, find(name).place) == (None, float(find(name).id))
+        said = say("queue", "move", "w", "--before", name)
+        assert (said.code, said.out, f"move: {name} is " in said.err) == (64, "", True), said
+    assert say("queue", "edit", "d", "--priority", "3").code == 64
+    assert find("d").priority == 0
+
+
+def test_a_priority_counts_when_what_is_at_work_is_begun_again() -> None:
+    submit("r", "g/a", "g/b")
+    run("r")
+    said = say("queue", "edit", "r", "--priority", "3")
+    assert (said.code, find("r").priority) == (0, 3)
+    assert "at work: r; it counts when the queue begins that again" in said.err
+    run("g/a")
+    said = say("queue", "edit", "g/", "--not-before", "+1h")
+    assert (said.code, "left alone: g/a (running)" in said.err) == (0, True), said
+    assert (find("g/a").not_before, find("g/b").not_before is None) == (None, False)
+    assert "left alone: g/a (running)" in say("queue", "move", "g/", "--first").err
+    fail("g/b")
+    assert say("queue", "edit", "g/", "--not-before", "+1h").code == 1
+
+
 def test_times_and_limits_are_edited() -> None:
     submit("g/a")
     assert say("queue", "edit", "g/a", "--not-before", "+1h").code == 0
