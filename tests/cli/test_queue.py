@@ -359,13 +359,22 @@ def test_what_loses_by_runs_that_are_removed_says_so_before_and_after(isolated_e
     record = json.loads(far.read_bytes())
     far.write_bytes(wire.to_bytes({**record, "job": {**record["job"], "env": {"HOLDFAST_GROUP": "far"}}}))
     assert "1 of them is a job of group far" in say("rm", "--dry-run", RUN.format("c")).err, "of a scheduler's sweep"
+    assert say("rm", "--dry-run", "g/").err == before.err, "a group is its ended runs"
     assert say("rm", "--yes", ids[0]).code == 0
     assert "the run of a was removed, and the numbers with it" in say("sweep", "show", "g").err
     line = say("sweep", "show", "g", "--json").json()["jobs"][0]
     assert (line["final"], "its run was removed" in line["problems"][0]) == (False, True)
     assert "g/: the runs of 1 job were removed" in say("logs", "g/").err
     assert "the run of 1 job that was done is not there any more (g/a)" in say("wait", "g/").err
-    assert say("rm", "--yes", ids[1]).code == 0
+    assert say("rm", "--yes", "g/").code == 0
+    assert not os.path.lexists(f"{root}/{ids[1]}")
+    for verb in ("rm", "ls"):
+        said = say(verb, "g/")
+        assert (said.code, "the runs of g/ were removed (holdfast rm)" in said.err) == (66, True), said
+    for verb in ("show", "logs", "metrics", "diagnose", "rm", "restart"):
+        said = say(verb, "g/a")
+        assert (said.code, "the run of the job g/a was removed (holdfast rm)" in said.err) == (66, True), said
+        assert "holdfast queue show g/a says how it ended; holdfast queue retry g/a runs it once more" in said.err
     said = say("logs", "g/", "-n", "1")
     assert (said.code, "no run of g/ is left" in said.err) == (66, True), said
     assert (

@@ -10,7 +10,7 @@ from holdfast.agent.view.find import FoundRun, find_run, is_own, refuse_copy, re
 from holdfast.agent.view.newer import find_newer
 from holdfast.agent.view.observe import list_attempts
 from holdfast.agent.view.runs.roots import list_roots
-from holdfast.model.errors import StorageError
+from holdfast.model.errors import NoSuchRun, StorageError
 from holdfast.model.run import SCHEMA
 
 from .render import note
@@ -115,3 +115,18 @@ def find_group(name: str, runs: str | None) -> GroupRuns:
     from holdfast.agent.queue.view.group_runs import find_group_runs  # lazy: the queue, which a run does not need
 
     return find_group_runs(name, list_roots(runs))
+
+
+def list_group_ids(name: str, runs: str | None) -> tuple[str, ...]:
+    """The ids of the runs of ``GROUP/``.
+
+    Raises:
+        NoSuchRun: there is no such group, or it has no run.
+        HoldfastError: it cannot be read.
+    """
+    group = find_group(name, runs)
+    ids = tuple(os.path.basename(path) for path in group.run_dirs if os.path.isdir(path))
+    if not ids:
+        why = f"the runs of {name} were removed (holdfast rm)" if group.removed else f"no job of {name} has a run"
+        raise NoSuchRun(why, hint=f"holdfast queue ls {name.rstrip('/')}")
+    return ids

@@ -176,7 +176,7 @@ def _find_job(label: str) -> FoundRun | None:
     """The run of the job that is called GROUP/NAME in this account's queue or sweeps; None when there is no such job.
 
     Raises:
-        NoSuchRun: the job has no run yet.
+        NoSuchRun: the job has no run yet, or it was removed.
     """
     group, _, name = label.partition("/")
     if not group.strip(".") or not name or "/" in name:

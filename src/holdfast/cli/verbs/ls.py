@@ -14,7 +14,7 @@ from holdfast.agent.view.runs.listing import RunFilter, find_runs_using, read_ru
 from holdfast.agent.view.runs.roots import choose_root, list_roots
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.lazy_group import complete_places
-from holdfast.cli.named_run import find_group, means_group
+from holdfast.cli.named_run import list_group_ids, means_group
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.runs import print_runs, print_users
@@ -151,8 +151,5 @@ def _find_grouped(names: Sequence[str], runs: str | None, on: str | None) -> tup
         if on not in (None, LOCAL):
             hint = f"leave --on out for those of groups here; those of groups there: holdfast queue ls --on {on}"
             raise UsageError(f"{name} is a group of this machine's, and the list is one of {on}", hint=hint)
-        run_dirs = [path for path in find_group(name, runs).run_dirs if os.path.isdir(path)]
-        if not run_dirs:
-            raise NoSuchRun(f"no job of {name} has a run", hint=f"holdfast queue ls {name.rstrip('/')}")
-        found += map(os.path.basename, run_dirs)
+        found += list_group_ids(name, runs)
     return tuple(found)
