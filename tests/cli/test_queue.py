@@ -246,6 +246,8 @@ def test_what_does_not_wait_is_neither_moved_nor_given_a_time() -> None:
         assert (find(name).not_before, find(name).place) == (None, float(find(name).id))
         said = say("queue", "move", "w", "--before", name)
         assert (said.code, said.out, f"move: {name} is " in said.err) == (64, "", True), said
+    assert "it counts as done; holdfast run --like d runs it once more" in say("queue", "accept", "d").err
+    assert "it has not ended: holdfast wait r" in say("queue", "accept", "r").err
     assert say("queue", "edit", "d", "--priority", "3").code == 64
     assert find("d").priority == 0
 
@@ -263,6 +265,23 @@ def test_a_priority_counts_when_what_is_at_work_is_begun_again() -> None:
     assert "left alone: g/a (running)" in say("queue", "move", "g/", "--first").err
     fail("g/b")
     assert say("queue", "edit", "g/", "--not-before", "+1h").code == 1
+
+
+def test_what_changed_and_would_be_held_again_does_not_go_on_without_a_word(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("true\n")
+    said = say("submit", "--name", "a", "--if-changed", "hold", "--", "sh", "train.sh")
+    assert said.code == 0, said
+    put("a", JobState.HELD, note="changed since submit: train.sh")
+    script.write_text("false\n")
+    said = say("queue", "resume", "a")
+    assert (said.code, states()) == (64, {"a": "held"}), said
+    assert "a would be held again: changed since it was handed in: train.sh" in said.err
+    assert "go on: holdfast queue resume a --accept-changes" in said.err
+    assert say("queue", "resume", "a", "--accept-changes").code == 0
+    assert states() == {"a": "queued"}
+    put("a", JobState.HELD)
+    assert say("queue", "resume", "a").code == 0, "once accepted it stays so"
 
 
 def test_times_and_limits_are_edited() -> None:

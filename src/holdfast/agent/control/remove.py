@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.kept_environment import ENDING, drop_environment
 from holdfast.agent.view import observe
-from holdfast.agent.view.find import find_run
+from holdfast.agent.view.find import find_run, is_closed, own_closed
 from holdfast.agent.view.runs.listing import RunFilter, has_name, read_runs
 from holdfast.agent.view.runs.roots import list_roots
 from holdfast.agent.view.runs.row import build_row
@@ -208,11 +208,13 @@ def check_removable(run_dir: str, *, root: str, dry_run: bool = False) -> Remova
 
     Raises:
         UsageError: it has not ended, or is not a run of holdfast directly inside `root`.
-        NotPermitted: it belongs to somebody else.
+        NotPermitted: it belongs to somebody else, or is closed to its own account.
         StorageError: it is a link, leads out of the root, its record is damaged, or something is mounted in it.
     """
     run_id = os.path.basename(run_dir)
     _check_place(run_dir, root)
+    if is_closed(run_dir):
+        raise own_closed(run_dir)
     view = observe.observe_run(run_dir) if dry_run else settle_vanished(run_dir)
     if not view.record and not _is_unfinished(run_dir):
         by_hand = f"see with ps that nothing of it lives, then rm -r {run_dir}"
