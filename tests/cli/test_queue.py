@@ -387,6 +387,8 @@ def test_what_loses_by_runs_that_are_removed_says_so_before_and_after(isolated_e
     assert "the run of 1 job that was done is not there any more (g/a)" in say("wait", "g/").err
     assert say("rm", "--yes", "g/").code == 0
     assert not os.path.lexists(f"{root}/{ids[1]}")
+    said = say("submit", "--name", "dep", "--after", "g/a", "--", "true")
+    assert (said.code, "needs what was done and whose run was removed since: g/a" in said.err) == (0, True), said
     for verb in ("rm", "ls"):
         said = say(verb, "g/")
         assert (said.code, "the runs of g/ were removed (holdfast rm)" in said.err) == (66, True), said

@@ -67,7 +67,8 @@ def _leave_out_of_run(command: click.Command) -> None:
     multiple=True,
     metavar="JOB[,JOB]",
     shell_complete=complete_jobs,
-    help="Start only when these jobs of the queue are proven done; GROUP/ is a whole group. May be repeated.",
+    help="Start only when these jobs of the queue are proven done, each at its end; GROUP/ is a whole group. May be "
+    "repeated.",
 )
 @click.option("--not-before", metavar="TIME", help="Start then or later: 22:00, +2h, 2026-11-21T08:00.")
 @click.option("--max-parallel", type=click.IntRange(min=1), metavar="N", help="At most so many of the group at once.")
