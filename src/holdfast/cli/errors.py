@@ -185,12 +185,20 @@ def _say_where_options_of_a_job_go(option: str, context: click.Context) -> str:
     pieces = context.command.collect_usage_pieces(context)
     if JOB_COMMAND not in pieces:
         return ""
-    run = context.parent.command.get_command(context, "run") if context.parent is not None else None
-    if run is not None and any(option in parameter.opts for parameter in run.params):
+    if option in _list_options_of_run(context):
         return f"; it is one of `holdfast run` that `{context.command_path}` has not: holdfast run {option} ..."
     words = [context.command_path, *(piece for piece in pieces if not piece.startswith("["))]
     whole = f"{' '.join(words)} -- python train.py {option} ..."
     return f"; an option of your own program goes behind `--`, with the whole command: {whole}"
+
+
+def _list_options_of_run(context: click.Context) -> set[str]:
+    """The options of ``holdfast run``, which other verbs that take a job may lack."""
+    import click
+
+    verbs = context.find_root().command
+    run = verbs.get_command(context, "run") if isinstance(verbs, click.Group) else None
+    return set() if run is None else {option for parameter in run.params for option in parameter.opts}
 
 
 def name_help(context: click.Context | None, options: Collection[str]) -> str:

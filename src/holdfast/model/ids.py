@@ -31,11 +31,6 @@ def build_run_id(stamp: str, name: str, suffix: str) -> str:
     return run_id
 
 
-def build_age_key(run_id: str, created_at: str) -> tuple[str, str, str]:
-    """What runs are sorted by, oldest first: the second in the id; of one second when the run was made (ISO UTC)."""
-    return run_id[: len("yyyymmdd-hhmmss")], created_at, run_id
-
-
 def name_of(run_id: str) -> str:
     """The human name inside a run id."""
     return run_id[16:-5]

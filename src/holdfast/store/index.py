@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from holdfast.host.files.ownership import make_own_directory
 from holdfast.model.errors import HoldfastError
-from holdfast.model.ids import build_age_key, is_run_id
+from holdfast.model.ids import is_run_id
 
 from .paths import state_directory
 
@@ -167,7 +167,8 @@ class Index:
                 found.append(row)
         gone = [key for key in known if key[0] in scanned]
         self._save(fresh, gone)
-        found.sort(key=lambda row: build_age_key(row.run_id, row.created_at), reverse=True)
+        # By the second in the id; of one second by when they were made.
+        found.sort(key=lambda row: (row.run_id[: len("yyyymmdd-hhmmss")], row.created_at, row.run_id), reverse=True)
         return found
 
     def _save(self, fresh: list[IndexRow], gone: list[tuple[str, str]]) -> None:

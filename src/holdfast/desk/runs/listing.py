@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from holdfast.desk.places.config import read_places
 from holdfast.host import clock
-from holdfast.model.ids import build_age_key, name_of
+from holdfast.model.ids import name_of
 from holdfast.model.place import LOCAL, Place
 from holdfast.model.record import record, replace
 from holdfast.model.run import SCHEMA
@@ -192,7 +192,7 @@ def list_runs(
     lines = [item for item in found if item[1] not in beside or item[0].run_id not in here]
     owners = find_owners(places)
     lines = [(line, _find_owner(owners, seen) if name == LOCAL else name, seen) for line, name, seen in lines]
-    lines.sort(key=lambda item: build_age_key(item[0].run_id, item[0].created_at), reverse=True)
+    lines.sort(key=lambda item: item[0].run_id, reverse=True)
     shown, total = _choose(lines, wanted, reach)
     unkept = sum(
         count_unkept(polls.get(name), [line for line, _, _ in items], contacts.get(name, Contact()))

@@ -142,10 +142,8 @@ def list_needs(db: sqlite3.Connection, job_id: int) -> tuple[QueuedJob, ...]:
 
 def list_done_needs(db: sqlite3.Connection, job_ids: Sequence[int]) -> tuple[QueuedJob, ...]:
     """As `Queue.done_needs`."""
-    query = (
-        f"{rows.SELECT_JOBS} WHERE c.state = 'done' AND c.id IN (SELECT need FROM needs WHERE job BETWEEN ? AND ?)"
-        " ORDER BY c.id"
-    )
+    needed = "SELECT need FROM needs WHERE job BETWEEN ? AND ?"
+    query = f"{rows.SELECT_JOBS} WHERE c.state = 'done' AND c.id IN ({needed}) ORDER BY c.id"
     return tuple(rows.select_jobs(db, query, (min(job_ids), max(job_ids)))) if job_ids else ()
 
 

@@ -30,7 +30,9 @@ def choose_namesake(name: str, named: Sequence[tuple[str, str]]) -> tuple[str, s
     if len(living) > 1:
         unread = ", or cannot be read" if any(views[each].condition == UNREADABLE for each in living) else ""
         shown = ", ".join(run_id for run_id, _ in living[:MOST_SHOWN]) + (", ..." if living[MOST_SHOWN:] else "")
-        raise UsageError(f"{len(living)} runs named {name!r} have not ended{unread}: {shown}", hint="name one by its whole id")
+        raise UsageError(
+            f"{len(living)} runs named {name!r} have not ended{unread}: {shown}", hint="name one by its whole id"
+        )
     again = [each for each in ordered if is_open(views[each])]
     begun = [each for each in ordered if not views[each].was_refused]
     run_id, root = (living or again or begun or ordered)[0]
