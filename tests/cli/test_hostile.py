@@ -293,6 +293,7 @@ def test_what_is_closed_to_us_is_not_called_empty(
     os.chown(directory, 0, 0)
     os.chmod(directory, 0)
     assert f"chmod u+rwx {directory}" in refused("show")
+    assert f"chmod u+rwx {directory}" in refused("stop"), "not that nothing was ever started"
     assert f"chmod u+rwx {directory}" in refused("rm", "--runs", str(public_path))
 
 

@@ -278,6 +278,9 @@ def test_what_changed_and_would_be_held_again_does_not_go_on_without_a_word(tmp_
     assert (said.code, states()) == (64, {"a": "held"}), said
     assert "a would be held again: changed since it was handed in: train.sh" in said.err
     assert "go on: holdfast queue resume a --accept-changes" in said.err
+    said = say("queue", "resume")
+    assert (said.code, "a would be held again" in said.err) == (0, True), "with the others it is said beside"
+    put("a", JobState.HELD)
     assert say("queue", "resume", "a", "--accept-changes").code == 0
     assert states() == {"a": "queued"}
     put("a", JobState.HELD)

@@ -25,11 +25,10 @@ def find_own(name: str, runs: str | None) -> FoundRun:
     Does not return where a newer holdfast wrote the run: this process then becomes that one, with the same words.
 
     Raises:
-        HoldfastError: there is none, it belongs to somebody else, or nothing here reads it.
+        HoldfastError: there is none, it belongs to somebody else, is closed, or nothing here reads it.
     """
     found = find_any(name, runs)
-    require_own(found)
-    _hand_over_newer(found)
+    _take_own(found)
     return found
 
 
@@ -42,9 +41,14 @@ def find_to_stop(name: str, runs: str | None) -> FoundRun:
     found = find_any(name, runs)
     refuse_copy(found.run_dir)
     if is_own(found) or os.geteuid() != 0:
-        require_own(found)
-        _hand_over_newer(found)
+        _take_own(found)
     return found
+
+
+def _take_own(found: FoundRun) -> None:
+    require_own(found)
+    require_readable(found)
+    _hand_over_newer(found)
 
 
 def _hand_over_newer(found: FoundRun) -> None:

@@ -103,6 +103,9 @@ def resume(words: Sequence[str], *, accept_changes: bool, with_environment: bool
                     return release_scheduled(scheduled)
                 raise
         notes += _say_still_held(queue, words)
+        for job in () if accept_changes else jobs[:SHOWN_LABELS]:
+            if again := _say_changed(queue, job):
+                notes.append(f"{again}; {GO_ON} {job.label} --accept-changes")
         if start_worker(queue, notes):
             notes.append("a worker was started")
         return QueueChange(what, jobs=describe_jobs(jobs), notes=tuple(notes))
