@@ -64,6 +64,17 @@ def test_OBS_18_of_several_runs_of_a_name_the_one_that_lives_is_meant(runs: str,
     assert f"2 runs named 'resnet' have not ended: {living}, {elsewhere}" in refused.err
 
 
+def test_of_a_run_that_cannot_be_read_it_is_not_said_that_it_has_not_ended(runs: str, holdfast: Command) -> None:
+    torn, living = "20261117-100000-resnet-0a1e", "20261118-100000-resnet-0a1f"
+    with open(f"{make_run(runs, torn)}/attempts/1/state.json", "w", encoding="ascii") as file:
+        file.write("{")
+    said = holdfast("show", "resnet").err
+    assert f"this is the one of which it cannot be read whether it has ended, {torn}" in said, said
+    here = living_process(os.getpid())
+    make_run(runs, living, running(keeper=here, job=here), supervisor=here)
+    assert "2 runs named 'resnet' have not ended, or cannot be read" in holdfast("stop", "resnet").err
+
+
 def test_a_refused_run_does_not_take_the_name(runs: str) -> None:
     refused = replace(
         ended(Outcome.FAILED, 78), refusal=Refusal("preflight", 78, "script: it does not exist"), status=None

@@ -281,9 +281,9 @@ def test_what_is_closed_to_us_is_not_called_empty(
     os.chmod(directory, 0o700)
     drop = ["setpriv", "--bounding-set", "-all", "--inh-caps", "-all"]
 
-    def refused(verb: str) -> str:
+    def refused(*words: str) -> str:
         done = subprocess.run(
-            [*drop, *ENTRY, verb, directory], capture_output=True, text=True, timeout=LIMIT_S, check=False
+            [*drop, *ENTRY, *words, directory], capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
         assert done.returncode == 77, done
         return done.stderr
@@ -293,6 +293,8 @@ def test_what_is_closed_to_us_is_not_called_empty(
     os.chown(directory, 0, 0)
     os.chmod(directory, 0)
     assert f"chmod u+rwx {directory}" in refused("show")
+    assert f"chmod u+rwx {directory}" in refused("stop"), "not that nothing was ever started"
+    assert f"chmod u+rwx {directory}" in refused("rm", "--runs", str(public_path))
 
 
 @pytest.mark.slow

@@ -232,7 +232,7 @@ def test_runs_elsewhere_are_found_by_root_and_remembered(holdfast: Command, tmp_
     assert "away" in holdfast("ls").out
     assert holdfast("show", "away").code == 0
     nowhere = holdfast("ls", "--runs", str(tmp_path / "nowhere"))
-    assert (nowhere.out, f"there is no directory {tmp_path}/nowhere" in nowhere.err) == ("", True)
+    assert (nowhere.code, nowhere.out, f"there is no directory {tmp_path}/nowhere" in nowhere.err) == (66, "", True)
 
 
 def test_a_root_that_cannot_be_one_is_neither_remembered_nor_named(holdfast: Command, tmp_path: Path) -> None:

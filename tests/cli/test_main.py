@@ -254,6 +254,12 @@ def test_two_runs_for_show_are_a_comparison(holdfast: Command) -> None:
         ("queue rm train", "did you mean `holdfast queue cancel JOB`?"),
         ("queue stop train", "did you mean `holdfast queue cancel JOB`?"),
         ("logs --tail 5", "write -n N, such as -n 5;"),
+        ("train.py --lr 3", "to run a script: holdfast run -- python train.py --lr 3\n"),
+        ("verify x", "\n  `holdfast --help` lists the verbs; to run"),
+        ("plot x", "\n  `holdfast --help` lists the verbs; to run"),
+        ("bundle x", "\n  `holdfast --help` lists the verbs; to run"),
+        ("run --gpu-share -- true", "Did you mean '--share'?"),
+        ("submit --like x", "it is one of `holdfast run` that `holdfast submit` has not: holdfast run --like ..."),
     ],
 )
 def test_words_of_other_tools_lead_to_the_whole_command(words: str, meant: str) -> None:

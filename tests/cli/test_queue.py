@@ -231,6 +231,62 @@ def test_jobs_move_and_priorities_go_first() -> None:
     assert say("queue", "move", "a", "--first", "--last").code == 64
 
 
+def test_what_does_not_wait_is_neither_moved_nor_given_a_time() -> None:
+    submit("w", "r", "f", "d")
+    run("r")
+    fail("f")
+    run("d")
+    put("d", JobState.PRODUCED)
+    put("d", JobState.DONE)
+    ways = {"r": "holdfast restart r", "f": "holdfast queue retry f", "d": "holdfast run --like d"}
+    for name, way in ways.items():
+        for words in (("edit", name, "--not-before", "+1h"), ("move", name, "--first"), ("move", name, "--last")):
+            said = say("queue", *words)
+            assert (said.code, said.out, way in said.err) == (64, "", True), said
+        assert (find(name).not_before, find(name).place) == (None, float(find(name).id))
+        said = say("queue", "move", "w", "--before", name)
+        assert (said.code, said.out, f"move: {name} is " in said.err) == (64, "", True), said
+    assert "it counts as done; holdfast run --like d runs it once more" in say("queue", "accept", "d").err
+    assert "it has not ended: holdfast wait r" in say("queue", "accept", "r").err
+    assert say("queue", "edit", "d", "--priority", "3").code == 64
+    assert find("d").priority == 0
+
+
+def test_a_priority_counts_when_what_is_at_work_is_begun_again() -> None:
+    submit("r", "g/a", "g/b")
+    run("r")
+    said = say("queue", "edit", "r", "--priority", "3")
+    assert (said.code, find("r").priority) == (0, 3)
+    assert "at work: r; it counts when the queue begins that again" in said.err
+    run("g/a")
+    said = say("queue", "edit", "g/", "--not-before", "+1h")
+    assert (said.code, "left alone: g/a (running)" in said.err) == (0, True), said
+    assert (find("g/a").not_before, find("g/b").not_before is None) == (None, False)
+    assert "left alone: g/a (running)" in say("queue", "move", "g/", "--first").err
+    fail("g/b")
+    assert say("queue", "edit", "g/", "--not-before", "+1h").code == 1
+
+
+def test_what_changed_and_would_be_held_again_does_not_go_on_without_a_word(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text("true\n")
+    said = say("submit", "--name", "a", "--if-changed", "hold", "--", "sh", "train.sh")
+    assert said.code == 0, said
+    put("a", JobState.HELD, note="changed since submit: train.sh")
+    script.write_text("false\n")
+    said = say("queue", "resume", "a")
+    assert (said.code, states()) == (64, {"a": "held"}), said
+    assert "a would be held again: changed since it was handed in: train.sh" in said.err
+    assert "go on: holdfast queue resume a --accept-changes" in said.err
+    said = say("queue", "resume")
+    assert (said.code, "a would be held again" in said.err) == (0, True), "with the others it is said beside"
+    put("a", JobState.HELD)
+    assert say("queue", "resume", "a", "--accept-changes").code == 0
+    assert states() == {"a": "queued"}
+    put("a", JobState.HELD)
+    assert say("queue", "resume", "a").code == 0, "once accepted it stays so"
+
+
 def test_times_and_limits_are_edited() -> None:
     submit("g/a")
     assert say("queue", "edit", "g/a", "--not-before", "+1h").code == 0
@@ -325,6 +381,7 @@ def test_what_loses_by_runs_that_are_removed_says_so_before_and_after(isolated_e
     record = json.loads(far.read_bytes())
     far.write_bytes(wire.to_bytes({**record, "job": {**record["job"], "env": {"HOLDFAST_GROUP": "far"}}}))
     assert "1 of them is a job of group far" in say("rm", "--dry-run", RUN.format("c")).err, "of a scheduler's sweep"
+    assert say("rm", "--dry-run", "g/").err == before.err, "a group is its ended runs"
     gone = say("rm", "--yes", ids[0])
     assert (gone.code, "to keep them, before" in gone.err) == (0, False), "nobody can follow it any more"
     assert "1 of them was a job of group g: its table (holdfast sweep show) has lost their numbers" in gone.err
@@ -333,7 +390,17 @@ def test_what_loses_by_runs_that_are_removed_says_so_before_and_after(isolated_e
     assert (line["final"], "its run was removed" in line["problems"][0]) == (False, True)
     assert "g/: the runs of 1 job were removed" in say("logs", "g/").err
     assert "the run of 1 job that was done is not there any more (g/a)" in say("wait", "g/").err
-    assert say("rm", "--yes", ids[1]).code == 0
+    assert say("rm", "--yes", "g/").code == 0
+    assert not os.path.lexists(f"{root}/{ids[1]}")
+    said = say("submit", "--name", "dep", "--after", "g/a", "--", "true")
+    assert (said.code, "needs what was done and whose run was removed since: g/a" in said.err) == (0, True), said
+    for verb in ("rm", "ls"):
+        said = say(verb, "g/")
+        assert (said.code, "the runs of g/ were removed (holdfast rm)" in said.err) == (66, True), said
+    for verb in ("show", "logs", "metrics", "diagnose", "rm", "restart"):
+        said = say(verb, "g/a")
+        assert (said.code, "the run of the job g/a was removed (holdfast rm)" in said.err) == (66, True), said
+        assert "holdfast queue show g/a says how it ended; holdfast queue retry g/a runs it once more" in said.err
     said = say("logs", "g/", "-n", "1")
     assert (said.code, "no run of g/ is left" in said.err) == (66, True), said
     assert (

@@ -98,7 +98,7 @@ def test_names_patterns_and_conditions_go_together(runs: str) -> None:
     assert found("digits*") == [FIRST, refused]
     assert found("digits-*", "other") == [SECOND, refused]
     assert found("20261120-100001*") == [SECOND]
-    assert found("nobody*") == []
+    assert found("nobody*", "--older", "0s") == []
     assert found("digits*", "--state", "failed") == [refused]
     assert found("digits*", "--older", "999d") == []
     assert found("digits", "--older", "0s") == [FIRST]
@@ -108,6 +108,10 @@ def test_names_patterns_and_conditions_go_together(runs: str) -> None:
     assert any("failed: refused" in row and " ago" in row for row in rows)
     unknown = say("rm", "--yes", "--older", "0s", "digit")
     assert (unknown.code, "did you mean digits?" in unknown.err) == (66, True)
+    nothing = say("rm", "--dry-run", "digits*", "nobody*")
+    assert (nothing.code, "no run matches 'nobody*'" in nothing.err) == (66, True), nothing
+    lives = say("rm", "--dry-run", "digits-3*")
+    assert (lives.code, f"none of what is named has ended: {live}" in lives.err) == (64, True), lives
     unasked = say("rm", "digits*")
     assert (unasked.code, "--yes" in unasked.err) == (64, True)
     assert sorted(os.listdir(runs)) == [FIRST, SECOND, refused, live]

@@ -115,6 +115,16 @@ def test_lines_are_jobs_and_only_new_ones_are_added(tmp_path: Path) -> None:
     assert "night/mine" in states()
 
 
+def test_a_line_that_cannot_work_is_named_by_its_file_and_number(tmp_path: Path) -> None:
+    lines = write(tmp_path / "a.txt", "true\n\nnosuchprogram --lr 1\nnosuchprogram --lr 2\nsh gone.sh\n")
+    for more in ((), ("--dry-run",)):
+        said = say("submit", "--lines", lines, *more)
+        assert said.code == 64, said
+        first, second, _ = said.err.splitlines()
+        assert first.startswith(f"holdfast: {lines}:3: command nosuchprogram: is in none of PATH="), said
+        assert second.startswith(f"{lines}:5: script "), said
+
+
 def test_lines_leave_no_room_for_another_command(tmp_path: Path) -> None:
     lines = write(tmp_path / "a.txt", "true\n")
     said = say("submit", "--lines", lines, "--", "true")

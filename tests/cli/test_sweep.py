@@ -562,6 +562,9 @@ def test_numbers_stand_side_by_side_and_only_results_are_results() -> None:
 def test_programs_get_every_number_and_whether_it_is_final() -> None:
     said = say("sweep", "show", "s", "--json", "--sort", "accuracy:min").json()
     assert said["best"] == "lr=1"
+    assert said["best_by"] == {"accuracy": ["lr=1"]}, "as it was named; the losses are all the same"
+    plain = say("sweep", "show", "s", "--json").json()
+    assert (plain["best"], plain["best_by"]) == (None, {"accuracy": ["lr=2"]}), "as the table marks them"
     jobs = {job["job"]: job for job in said["jobs"]}
     assert jobs["lr=1"]["metrics"] == {"step": 7, "loss": 0.25, "accuracy": 0.8, "deep.x": 1}
     assert {name: job["final"] for name, job in jobs.items()} == {

@@ -48,6 +48,18 @@ def database(isolated_environment: dict[str, str]) -> str:
     return isolated_environment["XDG_STATE_HOME"] + "/holdfast/index.db"
 
 
+def test_runs_of_one_second_stand_in_the_order_in_which_they_were_made(tmp_path: Path) -> None:
+    made = {"20261120-100000-zeta-0a1b": "2026-11-20T10:00:00.100Z", NEW: "2026-11-20T10:00:00.900Z", OLD: ""}
+    for run_id in made:
+        make_run(tmp_path / "here", run_id, ended())
+    with Index() as index:
+        rows = index.sync(
+            [str(tmp_path / "here")],
+            lambda root, run_id: IndexRow(root, run_id, 0, 1, "succeeded", created_at=made[run_id]),
+        )
+    assert [row.run_id for row in rows] == [NEW, "20261120-100000-zeta-0a1b", OLD]
+
+
 def test_an_ended_run_is_read_once_and_then_answered_from_the_index(root: str, database: str) -> None:
     first, again = Reader(), Reader()
     with Index() as index:

@@ -155,7 +155,7 @@ def _from_click(error: Exception) -> UsageError:
     context = getattr(error, "ctx", None)
     if isinstance(error, click.NoSuchOption):
         # click would show them by the alphabet, and takes `--on` for near to `--command`.
-        near = _find_limit(error.option_name, error.ctx) or _find_near_option(error)
+        near = _find_ours(error.option_name, error.ctx) or _find_near_option(error)
         error = click.NoSuchOption(error.option_name, possibilities=[near] if near else [], ctx=error.ctx)
     message = " ".join(error.format_message().rstrip(".").split())
     where = context.command_path if context is not None else "holdfast"
@@ -185,9 +185,20 @@ def _say_where_options_of_a_job_go(option: str, context: click.Context) -> str:
     pieces = context.command.collect_usage_pieces(context)
     if JOB_COMMAND not in pieces:
         return ""
+    if option in _list_options_of_run(context):
+        return f"; it is one of `holdfast run` that `{context.command_path}` has not: holdfast run {option} ..."
     words = [context.command_path, *(piece for piece in pieces if not piece.startswith("["))]
     whole = f"{' '.join(words)} -- python train.py {option} ..."
     return f"; an option of your own program goes behind `--`, with the whole command: {whole}"
+
+
+def _list_options_of_run(context: click.Context) -> set[str]:
+    """The options of ``holdfast run``, which other verbs that take a job may lack."""
+    import click
+
+    verbs = context.find_root().command
+    run = verbs.get_command(context, "run") if isinstance(verbs, click.Group) else None
+    return set() if run is None else {option for parameter in run.params for option in parameter.opts}
 
 
 def name_help(context: click.Context | None, options: Collection[str]) -> str:
@@ -200,11 +211,11 @@ def name_help(context: click.Context | None, options: Collection[str]) -> str:
     return f"{context.command_path} {HELP_ALL if seldom and whole else '--help'}"
 
 
-def _find_limit(option: str, context: click.Context | None) -> str:
-    """The option for a limit of the job, which `holdfast limit` and other tools call by its second word alone."""
-    meant = f"--limit-{option.lstrip('-')}"
-    parameters = () if context is None else context.command.params
-    return meant if any(meant in parameter.opts for parameter in parameters) else ""
+def _find_ours(option: str, context: click.Context | None) -> str:
+    """An option that is called by a part of its name, as `holdfast limit` calls limits, or by its key of a job file."""
+    bare = option.lstrip("-")
+    known = {name for parameter in (() if context is None else context.command.params) for name in parameter.opts}
+    return next((name for name in (f"--limit-{bare}", f"--{bare.removeprefix('gpu-')}") if name in known), "")
 
 
 def _record_crash(error: Exception, argv: Sequence[str]) -> InternalError:

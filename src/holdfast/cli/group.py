@@ -5,12 +5,15 @@ Listing, suggesting and completing verbs work from `verbs.SUMMARIES` alone.
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from holdfast import __version__
 from holdfast.core.near import find_near
 from holdfast.model.errors import UsageError
 
+from .job.shell_words import run_script
 from .lazy_group import LazyGroup
 from .verbs import GROUPS, SUMMARIES
 
@@ -40,6 +43,8 @@ class VerbGroup(LazyGroup):
         """As click does, with a suggestion for a misspelt verb."""
         if args[0] not in SUMMARIES and not args[0].startswith("-") and not ctx.resilient_parsing:
             hint = suggest_verb(args[0], named=len(args) > 1)
+            if args[0].endswith((".py", ".sh")):
+                hint = f"to run a script: {shlex.join(['holdfast', 'run', '--', *run_script(args[0]), *args[1:]])}"
             if args[0] == "help" and len(args) > 1 and args[1] in SUMMARIES:
                 hint = f"did you mean `holdfast {args[1]} --help`?"
             raise UsageError(f"there is no verb {args[0]!r}", hint=hint)
@@ -72,13 +77,17 @@ ELSEWHERE = {
 """What other tools call a verb, to ours. A near spelling would mislead: `status` looks most like `restart`."""
 
 
+NEAR = 0.65
+"""How alike a misspelt verb and the one that is proposed are: `rnu` and `run`, but not `verify` and `version`."""
+
+
 def suggest_verb(word: str, *, named: bool = False) -> str:
     """What to do about an unknown verb: the one that is meant, and where the list is. `named`: of one run."""
     if word == "status" and named:
         return "did you mean `holdfast show`? `holdfast --help` lists the verbs"
     if word in ELSEWHERE:
         return f"did you mean `holdfast {ELSEWHERE[word]}`? `holdfast --help` lists the verbs"
-    near = find_near(word, (*SUMMARIES, *ELSEWHERE))
+    near = find_near(word, (*SUMMARIES, *ELSEWHERE), cutoff=NEAR)
     if near in ELSEWHERE:
         return suggest_verb(near, named=named)
     if near:

@@ -10,7 +10,7 @@ from holdfast.agent.view.find import FoundRun, find_run, is_own, refuse_copy, re
 from holdfast.agent.view.newer import find_newer
 from holdfast.agent.view.observe import list_attempts
 from holdfast.agent.view.runs.roots import list_roots
-from holdfast.model.errors import StorageError
+from holdfast.model.errors import NoSuchRun, StorageError
 from holdfast.model.run import SCHEMA
 
 from .render import note
@@ -25,11 +25,10 @@ def find_own(name: str, runs: str | None) -> FoundRun:
     Does not return where a newer holdfast wrote the run: this process then becomes that one, with the same words.
 
     Raises:
-        HoldfastError: there is none, it belongs to somebody else, or nothing here reads it.
+        HoldfastError: there is none, it belongs to somebody else, is closed, or nothing here reads it.
     """
     found = find_any(name, runs)
-    require_own(found)
-    _hand_over_newer(found)
+    _take_own(found)
     return found
 
 
@@ -42,9 +41,14 @@ def find_to_stop(name: str, runs: str | None) -> FoundRun:
     found = find_any(name, runs)
     refuse_copy(found.run_dir)
     if is_own(found) or os.geteuid() != 0:
-        require_own(found)
-        _hand_over_newer(found)
+        _take_own(found)
     return found
+
+
+def _take_own(found: FoundRun) -> None:
+    require_own(found)
+    require_readable(found)
+    _hand_over_newer(found)
 
 
 def _hand_over_newer(found: FoundRun) -> None:
@@ -115,3 +119,18 @@ def find_group(name: str, runs: str | None) -> GroupRuns:
     from holdfast.agent.queue.view.group_runs import find_group_runs  # lazy: the queue, which a run does not need
 
     return find_group_runs(name, list_roots(runs))
+
+
+def list_group_ids(name: str, runs: str | None) -> tuple[str, ...]:
+    """The ids of the runs of ``GROUP/``.
+
+    Raises:
+        NoSuchRun: there is no such group, or it has no run.
+        HoldfastError: it cannot be read.
+    """
+    group = find_group(name, runs)
+    ids = tuple(os.path.basename(path) for path in group.run_dirs if os.path.isdir(path))
+    if not ids:
+        why = f"the runs of {name} were removed (holdfast rm)" if group.removed else f"no job of {name} has a run"
+        raise NoSuchRun(why, hint=f"holdfast queue ls {name.rstrip('/')}")
+    return ids

@@ -167,7 +167,8 @@ class Index:
                 found.append(row)
         gone = [key for key in known if key[0] in scanned]
         self._save(fresh, gone)
-        found.sort(key=lambda row: row.run_id, reverse=True)
+        # By the second in the id; of one second by when they were made.
+        found.sort(key=lambda row: (row.run_id[: len("yyyymmdd-hhmmss")], row.created_at, row.run_id), reverse=True)
         return found
 
     def _save(self, fresh: list[IndexRow], gone: list[tuple[str, str]]) -> None:

@@ -246,6 +246,9 @@ def test_a_command_without_dashes_is_told_about_them() -> None:
             spec_of("--gpus", "1", *words.split())
         assert caught.value.hint.startswith("write `--` before the command: ")
         assert caught.value.hint.endswith(f" --gpus 1 -- {words}")
+    with pytest.raises(UsageError) as caught:
+        spec_of("train.py", "--lr", "3")
+    assert caught.value.hint.endswith(" -- python train.py --lr 3"), "a script that is no program"
     with pytest.raises(JobFileError, match=r"^python: no such job file") as missing:
         spec_of("python")
     assert "write `--` before it" in missing.value.hint

@@ -62,6 +62,7 @@ def test_a_cancelled_job_that_never_started_is_replaced_also_where_it_is_needed(
     assert [each.id for each in queue.needs_of(c)] == [2, new]
     assert queue.submit(submission(job("a", sha256="2"))) == (new,)
     finish(queue, new)
+    assert [[each.id for each in queue.done_needs(ids)] for ids in ([c], [a], [])] == [[new], [], []]
     finish(queue, 2)
     assert states(queue)["c"] is S.QUEUED
     # One that has run, and one that waits, keep their names.

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.kept_environment import ENDING, drop_environment
 from holdfast.agent.view import observe
-from holdfast.agent.view.find import find_run
-from holdfast.agent.view.runs.listing import RunFilter, read_runs
+from holdfast.agent.view.find import find_run, is_closed, own_closed
+from holdfast.agent.view.runs.listing import RunFilter, has_name, read_runs
 from holdfast.agent.view.runs.roots import list_roots
 from holdfast.agent.view.runs.row import build_row
+from holdfast.core.queue.words import name_labels
 from holdfast.host import clock
 from holdfast.host.contain.create import find_group
 from holdfast.host.files import fallback, files, trees
@@ -32,7 +33,7 @@ from holdfast.host.files.filesystems import read_mounts
 from holdfast.host.formats.copy_mark import describe_mark, read_mark
 from holdfast.host.process import processes
 from holdfast.model import wire
-from holdfast.model.errors import HoldfastError, NotPermitted, StorageError, UsageError
+from holdfast.model.errors import HoldfastError, NoSuchRun, NotPermitted, StorageError, UsageError
 from holdfast.model.ids import is_run_id
 from holdfast.model.queue import DEFAULT_GROUP
 from holdfast.model.record import record
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterator, Sequence
 
     from holdfast.agent.view.run_view import RunView
+    from holdfast.agent.view.runs.listing import RunLine
 
 PREFIX = ".removing-"
 _MADE = frozenset({wire.SNAPSHOT, wire.ARTIFACTS, wire.CHECKPOINTS, wire.ATTEMPTS, wire.HANDBOOK, wire.RUN_LOCK})
@@ -150,18 +152,31 @@ def find_ended(names: Sequence[str], states: Sequence[str], older_s: float | Non
     Without a name, or without a state, it is those of all; a name is as in `RunFilter`.
 
     Raises:
-        UsageError: there is no such state, or it is that of runs that have not ended.
-        NoSuchRun: no run has one of the names.
+        UsageError: there is no such state, or it is that of runs that have not ended; or none of what names alone say
+            has ended.
+        NoSuchRun: no run has one of the names, or matches a pattern that stands for itself.
     """
     found = read_runs(runs, default_root(), RunFilter(tuple(states), tuple(names)), None).runs
     live = [line for line in found if not line.ended]
     if states and live:
         names = ", ".join(sorted({line.condition for line in live}))
         raise UsageError(f"runs that are {names} have not ended", hint="holdfast stop ends one")
+    if not states and older_s is None:
+        _require_ended(names, found)
     now_s = clock.epoch_s()
     ages_s = {line.run_dir: clock.find_age(line.ended_at, now_s) for line in found if line.ended}
     old = (one for one, age_s in ages_s.items() if older_s is None or (age_s is not None and age_s >= older_s))
     return [one for one in old if read_mark(one) is None]
+
+
+def _require_ended(names: Sequence[str], found: Sequence[RunLine]) -> None:
+    """Refuse patterns that match nothing, and names of runs of which none has ended."""
+    for name in names:
+        if not any(has_name(line.run_id, name) for line in found):
+            raise NoSuchRun(f"no run matches {name!r}", hint="holdfast ls --all lists the runs")
+    if found and not any(line.ended for line in found):
+        labels = name_labels([line.run_id for line in found])
+        raise UsageError(f"none of what is named has ended: {labels}", hint="holdfast stop ends one")
 
 
 def remove_all(examined: Examined) -> Removal:
@@ -195,11 +210,13 @@ def check_removable(run_dir: str, *, root: str, dry_run: bool = False) -> Remova
 
     Raises:
         UsageError: it has not ended, or is not a run of holdfast directly inside `root`.
-        NotPermitted: it belongs to somebody else.
+        NotPermitted: it belongs to somebody else, or is closed to its own account.
         StorageError: it is a link, leads out of the root, its record is damaged, or something is mounted in it.
     """
     run_id = os.path.basename(run_dir)
     _check_place(run_dir, root)
+    if is_closed(run_dir):
+        raise own_closed(run_dir)
     view = observe.observe_run(run_dir) if dry_run else settle_vanished(run_dir)
     if not view.record and not _is_unfinished(run_dir):
         by_hand = f"see with ps that nothing of it lives, then rm -r {run_dir}"

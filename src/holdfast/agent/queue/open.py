@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.caller import describe_caller
 from holdfast.agent.view.runs import of_queue
 from holdfast.core.near import find_near
+from holdfast.core.queue.words import name_jobs
 from holdfast.host.clock import utc_now
 from holdfast.model.errors import HoldfastError, NoSuchName
 from holdfast.model.queue import QueueAct
@@ -20,7 +21,7 @@ from holdfast.store.paths import queue_directory
 from .presence import read_worker, was_just_started
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from holdfast.model.queue import JobGroup, OrderVerb, QueuedJob
     from holdfast.store.queue.queue import Queue
@@ -74,6 +75,19 @@ def look_at_queue() -> Iterator[Queue]:
 def list_notices(queue: Queue) -> list[str]:
     """What had to be done to open the queue, for people; empty usually."""
     return [queue.notice] if queue.notice else []
+
+
+def describe_removed_needs(queue: Queue, job_ids: Sequence[int]) -> str:
+    """What these jobs need that was proven done and has no run any more, as a sentence; empty where nothing is so.
+
+    A person has removed it, and what was proven then lets them start; ids are in a row.
+    """
+    gone = [
+        job
+        for job in queue.done_needs(job_ids)
+        if job.run_dir is not None and os.path.isdir(job.runs_root) and not os.path.lexists(job.run_dir)
+    ]
+    return f"needs what was done and whose run was removed since: {name_jobs(gone)}" if gone else ""
 
 
 def build_order(

@@ -30,6 +30,7 @@ from holdfast.model.record import record
 from holdfast.model.run import Outcome
 
 from . import environment
+from .open import describe_removed_needs
 from .proof import is_accepted, is_made_good
 from .requeue import begin_again
 from .shared_jobs import SharedJobs
@@ -95,6 +96,7 @@ class JobStarter:
         submission = self._queue.submission_of(job.id)
         changed = self._find_changes(submission.files)
         note = f"changed since submit: {', '.join(changed)}" if changed else ""
+        removed = describe_removed_needs(self._queue, (job.id,))
         if changed and submission.if_changed is IfChanged.HOLD:
             return self._hold(job, f"{note}; `holdfast queue resume {job.label} --accept-changes` runs it as it is")
         try:
@@ -108,7 +110,7 @@ class JobStarter:
         if counted or (before and is_accepted(run_dir, before)):
             # A person takes it as it is, or has copied its results: it is looked at again, not begun again.
             before -= 1
-        facts = {"run_id": run_id, "attempts": before, "note": note}
+        facts = {"run_id": run_id, "attempts": before, "note": "; ".join(filter(None, (note, removed)))}
         return self.resume_start(self._queue.move_on(job.id, JobState.CLAIMED, **facts))
 
     def resume_start(self, job: QueuedJob) -> StartReport:

@@ -123,10 +123,20 @@ def require_readable(found: FoundRun) -> None:
     Raises:
         NotPermitted: it belongs to somebody else, or its owner has closed it.
     """
-    if os.access(found.run_dir, os.R_OK | os.X_OK, effective_ids=True):
+    if not is_closed(found.run_dir):
         return
     require_own(found)
-    raise NotPermitted(f"{found.run_dir} is closed to its own account", hint=f"chmod u+rwx {found.run_dir}")
+    raise own_closed(found.run_dir)
+
+
+def is_closed(run_dir: str) -> bool:
+    """Whether this account cannot look into a directory."""
+    return not os.access(run_dir, os.R_OK | os.X_OK, effective_ids=True)
+
+
+def own_closed(run_dir: str) -> NotPermitted:
+    """The refusal of a run that its own account has closed, with what opens it."""
+    return NotPermitted(f"{run_dir} is closed to its own account", hint=f"chmod u+rwx {run_dir}")
 
 
 def complete_run(incomplete: str) -> list[tuple[str, str]]:
@@ -176,7 +186,7 @@ def _find_job(label: str) -> FoundRun | None:
     """The run of the job that is called GROUP/NAME in this account's queue or sweeps; None when there is no such job.
 
     Raises:
-        NoSuchRun: the job has no run yet.
+        NoSuchRun: the job has no run yet, or it was removed.
     """
     group, _, name = label.partition("/")
     if not group.strip(".") or not name or "/" in name:

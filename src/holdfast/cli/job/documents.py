@@ -24,6 +24,8 @@ from holdfast.desk.toml import Node as Node  # noqa: PLC0414 - handed on
 from holdfast.model.errors import JobFileError, UsageError
 from holdfast.model.pattern import compile_later
 
+from .shell_words import run_script
+
 MAX_NODES = 20_000
 MAX_ALIASES = 100
 SILENT_PIPE_S = 5
@@ -130,7 +132,7 @@ def _suggest_file(path: str) -> str:
     if " " in path:
         return f"to run a command: holdfast run -- {path}"
     if name.endswith((".py", ".sh")):
-        return f"to run a script: holdfast run -- {'python' if name.endswith('.py') else 'bash'} {path}"
+        return f"to run a script: holdfast run -- {' '.join(run_script(path))}"
     try:
         names = [entry for entry in os.listdir(directory or ".") if entry.endswith((".yaml", ".yml", ".toml"))]
     except OSError:

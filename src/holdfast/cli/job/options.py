@@ -27,6 +27,7 @@ from .documents import Node, resolve_plain
 from .env_file import PARAMETER, read_env_file
 from .jobfile import change_job, read_job
 from .schema import BY_PATH, KEYS, LIST_KINDS, SECTIONS, Key, Kind
+from .shell_words import run_script
 from .user_defaults import read_defaults, read_queued_defaults
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -219,7 +220,8 @@ def _explain_words(
             return error
         each = "; ".join(f"{ctx.command_path} {word}" for word in files)
         return UsageError(f"more than one {what}: {', '.join(files)}", hint=f"one at a time: {each}")
-    line = shlex.join([*ctx.command_path.split(), *own, "--", *words])
+    program, *others = words
+    line = shlex.join([*ctx.command_path.split(), *own, "--", *run_script(program), *others])
     if len(line) > LONGEST_HINT:
         line = f"{ctx.command_path} ... -- COMMAND"
     return UsageError(

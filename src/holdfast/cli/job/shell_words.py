@@ -29,6 +29,16 @@ def find_shell_word(text: str) -> str:
     return ""
 
 
+def run_script(path: str) -> tuple[str, ...]:
+    """The words that run a file: itself where it is a program, else what reads its language, and the file."""
+    import shutil  # lazy: for a hint alone
+
+    name = os.path.basename(path)
+    if not name.endswith((".py", ".sh")) or shutil.which(path):
+        return (path,)
+    return ("python" if name.endswith(".py") else "bash", path)
+
+
 def locate_program(program: str, base: str | None) -> str:
     """A program for a command that is run from nowhere in particular: a relative path counts from `base`.
 

@@ -10,10 +10,9 @@ from holdfast.core.queue.results import (
     choose_metrics,
     count_states,
     describe_removed,
-    find_best,
-    is_judged,
+    find_each_best,
+    is_as_good,
     list_params,
-    results_differ,
     sort_rows,
 )
 from holdfast.core.queue.words import count_jobs
@@ -93,11 +92,7 @@ def print_rows(
     if name is not None:
         rows = sort_rows(rows, name, mode)
     params = list_params(rows)
-    best = {
-        column: find_best(rows, column, mode if column == name else None)
-        for column in shown
-        if (column == name or is_judged(column)) and results_differ(rows, column)
-    }
+    best = find_each_best(rows, shown, name, mode)
     headers = ["job", *params, "state", "att", "took", *shown]
     body = [
         [
@@ -113,7 +108,7 @@ def print_rows(
     table(headers, body, right=range(len(params) + 2, len(headers)))
     if any(not row.final and row.metrics for row in rows):
         print(f"{NOT_FINAL} last seen of a job that is not proven done: no result")
-    if any(best.values()):
+    if best:
         print(f"{BEST} best of the jobs that are done")
     if left:
         print(f"also: {', '.join(left[:20])} (--metrics NAME,NAME)")
@@ -128,8 +123,8 @@ def _format(row: ResultRow, column: str, *, best: ResultRow | None) -> str | Non
     text = f"{value:.6g}" if row.final else f"{NOT_FINAL}{value:.6g}"
     if best is None:
         return text
-    # Equally good ones are all marked; the others keep the mark's room, so that the numbers stand in line.
-    return f"{text} {BEST}" if row.final and value == best.metrics.get(column) else f"{text}{' ' * (len(BEST) + 1)}"
+    # The others keep the mark's room, so that the numbers stand in line.
+    return f"{text} {BEST}" if is_as_good(row, best, column) else f"{text}{' ' * (len(BEST) + 1)}"
 
 
 def describe_progress(group: str, rows: Sequence[ResultRow]) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.model.origin import KeyChange
 
 EPILOG = """\b
+holdfast limit digits                          what is in force
 holdfast limit digits --timeout +2h            two hours more
 holdfast limit digits --memory 8GB --cpus 2
 holdfast limit digits --memory none            no memory limit any more"""
@@ -66,16 +67,15 @@ def command(
 ) -> int:
     """Change limits, deadline or priority of the job of RUN while it runs, and print what is in force then.
 
-    Its supervisor changes them, all or none; the job is not touched otherwise. A time may be +DURATION: so much more
-    than now. What was changed is recorded, stays when a supervisor takes over, and holds for the attempts after it.
+    Without a limit among its options it changes nothing. Its supervisor changes them, all or none; the job is not
+    touched otherwise. A time may be +DURATION: so much more than now. What was changed is recorded, stays when a
+    supervisor takes over, and holds for the attempts after it.
     Exit code 78: refused, with the reason (nothing here can hold it, or the job is above it). 64: its job does not run.
     """
     if command:
         raise UsageError("the command of a running job cannot be changed", hint="holdfast restart RUN -- COMMAND")
     found = find_own(run, runs)
-    if not dry_run and all(value in (None, ()) for value in options.values()):
-        hint = f"such as --memory 8GB or --timeout +2h; what is in force: holdfast limit {found.run_id} --dry-run"
-        raise UsageError("name what is to change", hint=hint)
+    dry_run = dry_run or all(value in (None, ()) for value in options.values())
     answer = change_limits(
         found.run_dir,
         lambda: _find_wanted(found, options),

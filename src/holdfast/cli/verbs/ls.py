@@ -14,14 +14,14 @@ from holdfast.agent.view.runs.listing import RunFilter, find_runs_using, read_ru
 from holdfast.agent.view.runs.roots import choose_root, list_roots
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.lazy_group import complete_places
-from holdfast.cli.named_run import find_group, means_group
+from holdfast.cli.named_run import list_group_ids, means_group
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.runs import print_runs, print_users
 from holdfast.core.moments import parse_past
 from holdfast.desk.caller import CALLER
 from holdfast.desk.runs.presence import has_places
-from holdfast.model.errors import NoSuchRun, UsageError
+from holdfast.model.errors import NoSuchName, NoSuchRun, UsageError
 from holdfast.model.place import LOCAL
 
 from . import SUMMARIES
@@ -92,6 +92,8 @@ def command(  # noqa: PLR0913 - one for each option
         raise UsageError("--all-users is about all runs of this machine", hint="leave --on, --runs and --using out")
     if using is not None and (names or since is not None or until is not None):
         raise UsageError("--using is about all live runs", hint="leave NAME, --since and --until out")
+    if runs is not None and not os.path.lexists(os.path.expanduser(runs)):
+        raise NoSuchName(f"there is no directory {runs}", hint="holdfast ls lists the runs of all that are known")
     now_s = time.time()
     since_s = None if since is None else parse_past(since, now_s)
     until_s = None if until is None else parse_past(until, now_s, option="--until")
@@ -121,8 +123,6 @@ def command(  # noqa: PLR0913 - one for each option
             found = read_runs(runs, choose_root(None), chosen, most)
     if found.notice:
         note(found.notice)
-    if runs is not None and not os.path.isdir(os.path.expanduser(runs)):
-        note(f"there is no directory {runs}")
     print_record(found) if as_json else print_runs(found, chosen)
     return 0
 
@@ -151,8 +151,5 @@ def _find_grouped(names: Sequence[str], runs: str | None, on: str | None) -> tup
         if on not in (None, LOCAL):
             hint = f"leave --on out for those of groups here; those of groups there: holdfast queue ls --on {on}"
             raise UsageError(f"{name} is a group of this machine's, and the list is one of {on}", hint=hint)
-        run_dirs = [path for path in find_group(name, runs).run_dirs if os.path.isdir(path)]
-        if not run_dirs:
-            raise NoSuchRun(f"no job of {name} has a run", hint=f"holdfast queue ls {name.rstrip('/')}")
-        found += map(os.path.basename, run_dirs)
+        found += list_group_ids(name, runs)
     return tuple(found)

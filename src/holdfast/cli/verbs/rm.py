@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +12,7 @@ from holdfast.agent.control.remove import Removal
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.consent import confirm, is_of_others
 from holdfast.cli.duration_option import parse_duration_option
+from holdfast.cli.named_run import list_group_ids, means_group
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import clean, keep_done, note, print_record, table
 from holdfast.cli.render.runs import describe_age, describe_condition
@@ -18,6 +20,9 @@ from holdfast.model.errors import UsageError
 from holdfast.model.units import format_bytes, format_count
 
 from . import SUMMARIES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 @click.command(short_help=SUMMARIES["rm"])
@@ -52,19 +57,20 @@ def command(
     refused, a bind mount of the same disk too.
 
     With --state or --older it is every ended run that `holdfast ls --all` shows so; with several of RUN, --state and
-    --older those of which all are true. A RUN may be a pattern of names, as for `ls` (`'lr-*'`): then it is the ended
-    ones that match. `--dry-run` shows them.
+    --older those of which all are true. A RUN may be a pattern of names (`'lr-*'`) or GROUP/, as for `ls`: then it is
+    the ended ones of those. `--dry-run` shows them.
     """
     if states or older is not None:
         if older is not None and older.strip().isdigit():
             # Elsewhere a bare number is seconds; here that would be nearly everything.
             raise UsageError(f"--older {older.strip()}: of what", hint="write it like 36h or 7d; seconds are 90s")
         older_s = parse_duration_option(older, "--older")
-        names = tuple(remove.find_ended(names, states, older_s, runs))
+        names = tuple(remove.find_ended(_name_runs(names, runs), states, older_s, runs))
     elif not names:
         raise UsageError("no run to remove", hint="name some, or say --state STATE or --older AGE, like 30d")
-    elif patterns := [name for name in names if "*" in name]:
-        names = (*(name for name in names if "*" not in name), *remove.find_ended(patterns, (), None, runs))
+    elif several := [name for name in names if "*" in name or means_group(name)]:
+        single = [name for name in names if name not in several]
+        names = (*single, *remove.find_ended(_name_runs(several, runs), (), None, runs))
     if not names:
         note("no ended run matches; nothing was removed")
     keep_done("nothing was removed")
@@ -98,6 +104,11 @@ def command(
     elif names:
         _print(found)
     return examined.refused[0].exit_code if examined.refused else 0
+
+
+def _name_runs(names: Sequence[str], runs: str | None) -> list[str]:
+    """The names, with the ids of its runs for each ``GROUP/``."""
+    return [one for name in names for one in (list_group_ids(name, runs) if means_group(name) else (name,))]
 
 
 def _say_removed(found: Removal) -> str:

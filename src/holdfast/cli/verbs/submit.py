@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,6 +28,11 @@ from holdfast.model.record import replace
 from holdfast.model.slurm import SLURM
 
 from . import SUMMARIES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from holdfast.cli.sweep.lines import CommandLine
 
 EPILOG = """\b
 Examples:
@@ -67,7 +73,8 @@ def _leave_out_of_run(command: click.Command) -> None:
     multiple=True,
     metavar="JOB[,JOB]",
     shell_complete=complete_jobs,
-    help="Start only when these jobs of the queue are proven done; GROUP/ is a whole group. May be repeated.",
+    help="Start only when these jobs of the queue are proven done, each at its end; GROUP/ is a whole group. May be "
+    "repeated.",
 )
 @click.option("--not-before", metavar="TIME", help="Start then or later: 22:00, +2h, 2026-11-21T08:00.")
 @click.option("--max-parallel", type=click.IntRange(min=1), metavar="N", help="At most so many of the group at once.")
@@ -143,10 +150,24 @@ def command(  # noqa: PLR0913 - one for each option
         moment = None if options["not_before"] is None else str(options["not_before"])
         wish = JobsWish(place, runs, not no_code, wait, dry_run, as_json, moment)
         return _submit_there(spec, lines, wishes, wish)
-    jobs = (make_job(spec, wishes, spec.name),) if lines is None else _read_commands(lines, spec, wishes)
+    commands = () if lines is None else read_lines(lines)
+    jobs = (make_job(spec, wishes, spec.name),) if lines is None else _make_jobs(commands, spec, wishes)
     from holdfast.cli.run.submit_here import submit_here  # lazy: a desk may lack what a queue of this machine needs
 
-    return submit_here(spec, jobs, wishes, lines=lines, runs=runs, wait=wait, dry_run=dry_run, as_json=as_json)
+    try:
+        return submit_here(spec, jobs, wishes, lines=lines, runs=runs, wait=wait, dry_run=dry_run, as_json=as_json)
+    except UsageError as error:
+        if lines is None or "jobs" not in error.details:
+            raise
+        raise _name_lines(error, {one.name: f"{lines}:{one.line}" for one in commands}) from error
+
+
+def _name_lines(error: UsageError, places: Mapping[str, str]) -> UsageError:
+    """A refusal of jobs of a file of commands, each mistake with the first line that has it; `places` by job."""
+    jobs = error.details.get("jobs")
+    of_jobs = jobs if isinstance(jobs, dict) else {}
+    texts = [f"{places[of_jobs[text]]}: {text}" if text in of_jobs else text for text in str(error).split("\n")]
+    return UsageError("\n".join(texts), hint=error.hint, details=error.details)
 
 
 def _submit_there(spec: JobSpec, lines: str | None, wishes: SubmitOptions, wish: JobsWish) -> int:
@@ -161,18 +182,14 @@ def _submit_there(spec: JobSpec, lines: str | None, wishes: SubmitOptions, wish:
         return hand_in(spec, place, wishes, wish)
     draft = there.draft_base(spec, wish)
     base = draft.job
-    jobs = (make_job(base, wishes, base.name),) if lines is None else _read_commands(lines, base, wishes)
+    jobs = (make_job(base, wishes, base.name),) if lines is None else _make_jobs(read_lines(lines), base, wishes)
     kind, source = (GroupKind.PLAIN, None) if lines is None else (GroupKind.LINES, os.path.basename(lines))
     code: int = there.hand_in(draft, jobs, wishes, place, wish, kind=kind, source=source)
     return code
 
 
-def _read_commands(path: str, spec: JobSpec, wishes: SubmitOptions) -> tuple[NewJob, ...]:
-    """The jobs of a file of commands, over the job that the options describe.
-
-    Raises:
-        JobFileError: the file has mistakes.
-    """
+def _make_jobs(commands: Sequence[CommandLine], spec: JobSpec, wishes: SubmitOptions) -> tuple[NewJob, ...]:
+    """The jobs of a file of commands, over the job that the options describe."""
     return tuple(
         replace(
             made,
@@ -181,7 +198,7 @@ def _read_commands(path: str, spec: JobSpec, wishes: SubmitOptions) -> tuple[New
             not_before=wishes.not_before,
             expected_s=spec.expected_s if made.expected_s is None else made.expected_s,
         )
-        for made in to_jobs(read_lines(path), wire.encode(spec))
+        for made in to_jobs(commands, wire.encode(spec))
     )
 
 

@@ -76,12 +76,16 @@ class JobLine:
 
 @record
 class SweepTable:
-    """Every job of a sweep with its numbers: how many stand where, which is the best by the number that was named."""
+    """Every job of a sweep with its numbers: how many stand where, which is the best by the number that was named.
+
+    `best_by` names the best jobs by each number whose name says what is better, as the table marks them.
+    """
 
     group: str
     counts: dict[str, int]
     best: str | None
     jobs: tuple[JobLine, ...]
+    best_by: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def tabulate(group: str, rows: Sequence[ResultRow], name: str | None = None, mode: str | None = None) -> SweepTable:
@@ -93,7 +97,11 @@ def tabulate(group: str, rows: Sequence[ResultRow], name: str | None = None, mod
     rows = rank_rows(rows, name, mode)
     best = None if name is None else find_best(rows, name, mode)
     counts = {state.value: number for state, number in count_states(rows).items()}
-    return SweepTable(group, counts, None if best is None else best.job.name, tuple(map(describe_row, rows)))
+    marked = find_each_best(rows, list_metrics(rows), name, mode)
+    best_by = {
+        column: tuple(row.job.name for row in rows if is_as_good(row, one, column)) for column, one in marked.items()
+    }
+    return SweepTable(group, counts, None if best is None else best.job.name, tuple(map(describe_row, rows)), best_by)
 
 
 def describe_row(row: ResultRow) -> JobLine:
@@ -166,6 +174,20 @@ def find_best(rows: Sequence[ResultRow], name: str, mode: str | None = None) -> 
         return None
     choose = max if is_higher_better(name, mode) else min
     return choose(known, key=lambda row: row.metrics[name])
+
+
+def find_each_best(
+    rows: Sequence[ResultRow], columns: Iterable[str], name: str | None = None, mode: str | None = None
+) -> dict[str, ResultRow]:
+    """The best job by each of these numbers that says what is better, or is the one that was named."""
+    wanted = [column for column in columns if (column == name or is_judged(column)) and results_differ(rows, column)]
+    found = {column: find_best(rows, column, mode if column == name else None) for column in wanted}
+    return {column: best for column, best in found.items() if best is not None}
+
+
+def is_as_good(row: ResultRow, best: ResultRow, column: str) -> bool:
+    """Whether a job is as good as the best one by a number: equally good ones are all the best."""
+    return row.final and row.metrics.get(column) == best.metrics.get(column)
 
 
 def results_differ(rows: Sequence[ResultRow], name: str) -> bool:

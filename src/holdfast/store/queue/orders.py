@@ -16,7 +16,7 @@ from holdfast.model.queue import (
     OrderVerb,
     QueueAct,
 )
-from holdfast.model.record import field, record
+from holdfast.model.record import field, record, replace
 
 from .admission import propose_names
 from .schema import read_meta
@@ -28,6 +28,10 @@ SMALLEST_GAP = 1e-6
 """Between two places; when halving comes below, the places are dealt out anew."""
 _CANCELLED = WAITING_STATES | {JobState.ELSEWHERE}
 _RETRIED = frozenset({JobState.FAILED, JobState.CANCELLED, JobState.HELD})
+_MOVED = _CANCELLED
+"""Those for which a place, and a time before which they do not start, has a meaning."""
+_RANKED = frozenset(JobState) - {JobState.DONE}
+"""Those for which a priority has: what is at work, or has failed, may be begun again by the queue."""
 _EDITS: dict[str, tuple[type, ...]] = {
     "priority": (int,),
     "not_before": (int, float, type(None)),
@@ -113,8 +117,19 @@ def _pick(
         hint = f"it is for jobs that are {' or '.join(sorted(state.value for state in fitting))}"
         if order.verb is OrderVerb.PAUSE and any(row.state in ACTIVE_STATES for row in rows):
             hint += f"; what is at work is stopped by: holdfast queue cancel {shlex.join(labels)} --running"
+        if order.verb in (OrderVerb.MOVE, OrderVerb.EDIT):
+            hint = f"it is for jobs that wait; {_say_instead(rows[0].state, labels[0])}"
         raise UsageError(f"queue {order.verb.value}: {states}", hint=hint)
     return tuple((row.id, row.attempts) for row in rows if row.state in fitting)
+
+
+def _say_instead(state: JobState, label: str) -> str:
+    """What changes a job that does not wait."""
+    if state in ACTIVE_STATES:
+        return f"holdfast limit {label} changes the limits of one at work, holdfast restart {label} begins it again"
+    if state is JobState.DONE:
+        return f"one that is done runs once more with: holdfast run --like {label}"
+    return f"one that has ended waits again after: holdfast queue retry {label}"
 
 
 def _pause(_: sqlite3.Connection, order: QueueAct, rows: list[_Row]) -> OrderEffects:
@@ -153,12 +168,19 @@ def _move(db: sqlite3.Connection, order: QueueAct, rows: list[_Row]) -> OrderEff
     """New places among the jobs of the same priority, the moved ones in the order that they have."""
     if not rows:
         return OrderEffects()
-    to, moved = order.values.get("to"), {row.id for row in rows}
+    to, moved = order.values.get("to"), {job for job, _ in _pick(order, rows, _MOVED)}
     everyone = db.execute("SELECT id, priority, place FROM jobs ORDER BY priority DESC, place, id").fetchall()
     ours = [row for row in everyone if row[0] in moved]
     others = [row for row in everyone if row[0] not in moved]
     if to == "before":
         index = _find_target(order, others, moved)
+        (target,) = _read_rows(db, replace(order, jobs=(str(others[index][0]),)))
+        if target.state not in _MOVED:
+            label = target.label.removeprefix(f"{DEFAULT_GROUP}/")
+            raise UsageError(
+                f"move: {label} is {target.state.value}, and no place is before it",
+                hint="Name a job that waits, or say --first.",
+            )
         return OrderEffects(edits=_place(others, index, ours))
     if to not in ("first", "last"):
         raise UsageError(f"move: {to!r} is no place", hint="first, last, or before a job")
@@ -218,7 +240,9 @@ def _edit(_: sqlite3.Connection, order: QueueAct, rows: list[_Row]) -> OrderEffe
         raise UsageError(f"edit: {', '.join(of_jobs)} is a job's", hint="Name jobs or a group.")
     edits: tuple[tuple[int, dict[str, Any]], ...] = ()
     if of_jobs:
-        edits = tuple((row.id, of_jobs) for row in rows if order.jobs or row.state not in CLOSED_STATES)
+        fitting = _MOVED if "not_before" in of_jobs else _RANKED
+        picked = _pick(order, rows, fitting if order.jobs else fitting - CLOSED_STATES)
+        edits = tuple((job, of_jobs) for job, _ in picked)
     settings = {"cpu_slots": values["cpu_slots"]} if "cpu_slots" in values else {}
     return OrderEffects(edits=edits, group=of_group, settings=settings)
 

@@ -140,6 +140,13 @@ def list_needs(db: sqlite3.Connection, job_id: int) -> tuple[QueuedJob, ...]:
     return tuple(rows.select_jobs(db, query, (job_id,)))
 
 
+def list_done_needs(db: sqlite3.Connection, job_ids: Sequence[int]) -> tuple[QueuedJob, ...]:
+    """As `Queue.done_needs`."""
+    needed = "SELECT need FROM needs WHERE job BETWEEN ? AND ?"
+    query = f"{rows.SELECT_JOBS} WHERE c.state = 'done' AND c.id IN ({needed}) ORDER BY c.id"
+    return tuple(rows.select_jobs(db, query, (min(job_ids), max(job_ids)))) if job_ids else ()
+
+
 def list_start_times(db: sqlite3.Connection, group: str | None) -> tuple[float, ...]:
     """As `Queue.start_times`."""
     query = (

@@ -234,6 +234,10 @@ class Queue:
         """What a job needs that is not proven done."""
         return self._engine.read(lambda db: reading.list_needs(db, job_id))
 
+    def done_needs(self, job_ids: Sequence[int]) -> tuple[QueuedJob, ...]:
+        """What these jobs, whose ids are in a row, need and is done."""
+        return self._engine.read(lambda db: reading.list_done_needs(db, job_ids))
+
     def start_times(self, group: str | None = None) -> tuple[float, ...]:
         """The times (`not_before`) that waiting jobs of a group, or of all, have."""
         return self._engine.read(lambda db: reading.list_start_times(db, group))

@@ -15,7 +15,7 @@ from holdfast.host.clock import utc_now
 from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.errors import StorageError, UsageError
-from holdfast.model.queue import JobState, OrderVerb
+from holdfast.model.queue import ACTIVE_STATES, WAITING_STATES, JobState, OrderVerb
 
 from .change import QueueChange, describe_jobs
 
@@ -58,7 +58,16 @@ def _require_doubt(job: QueuedJob) -> RunView:
         return view
     ended = job.outcome or "not ended"
     words = f"{job.label} is {job.state.value} ({ended}): only a job that ended with 0 in doubt can be accepted"
-    raise UsageError(words, hint=f"holdfast queue show {job.label}; holdfast queue retry runs it again")
+    raise UsageError(words, hint=f"holdfast queue show {job.label}; {_say_again(job)}")
+
+
+def _say_again(job: QueuedJob) -> str:
+    """How it runs again."""
+    if job.state is JobState.DONE:
+        return f"it counts as done; holdfast run --like {job.label} runs it once more"
+    if job.state in ACTIVE_STATES:
+        return f"it has not ended: holdfast wait {job.label}"
+    return "it has yet to run" if job.state in WAITING_STATES else f"holdfast queue retry {job.label} runs it again"
 
 
 def _write(job: QueuedJob, reason: str) -> None:

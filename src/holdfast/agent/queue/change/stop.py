@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING
 
 from holdfast.agent.queue.change.start_worker import start_worker
@@ -11,8 +12,9 @@ from holdfast.agent.queue.open import build_order, find_group, list_notices, ope
 from holdfast.agent.queue.wait.wait import wait_idle
 from holdfast.core.control_characters import one_line
 from holdfast.core.queue.words import SHOWN_LABELS, count_jobs, name_jobs
+from holdfast.host.files.snapshot import hash_file
 from holdfast.model.errors import NoSuchName, UsageError
-from holdfast.model.queue import JobState, OrderVerb
+from holdfast.model.queue import IfChanged, JobState, OrderVerb
 from holdfast.model.record import replace
 
 from .change import QueueChange, describe_jobs
@@ -101,6 +103,9 @@ def resume(words: Sequence[str], *, accept_changes: bool, with_environment: bool
                     return release_scheduled(scheduled)
                 raise
         notes += _say_still_held(queue, words)
+        for job in () if accept_changes else jobs[:SHOWN_LABELS]:
+            if again := _say_changed(queue, job):
+                notes.append(f"{again}; {GO_ON} {job.label} --accept-changes")
         if start_worker(queue, notes):
             notes.append("a worker was started")
         return QueueChange(what, jobs=describe_jobs(jobs), notes=tuple(notes))
@@ -112,6 +117,8 @@ def _resume_some(queue: Queue, words: Sequence[str], values: dict[str, object]) 
     others = [word for word in words if find_group(queue, word) is None]
     if others and not held:
         raise UsageError(f"{', '.join(others)}: not held", hint="`holdfast queue show JOB` says why it waits")
+    if not values and (again := [found for job in held if (found := _say_changed(queue, job))]):
+        raise UsageError("; ".join(again), hint=f"{GO_ON} {shlex.join(others)} --accept-changes")
     changed: list[QueuedJob] = []
     for name in groups:
         changed += queue.order(build_order(OrderVerb.RESUME, group=name, values=values))
@@ -119,6 +126,23 @@ def _resume_some(queue: Queue, words: Sequence[str], values: dict[str, object]) 
         changed += queue.order(build_order(OrderVerb.RESUME, jobs=held, values=values))
     what = ", ".join([*(f"group {name}" for name in groups), *others])
     return tuple(changed), f"{what} {'goes' if len(words) == 1 else 'go'} on"
+
+
+def _say_changed(queue: Queue, job: QueuedJob) -> str:
+    """Why a job would be held again at once: what it was handed in with is still changed; empty where it is not."""
+    submission = queue.submission_of(job.id)
+    if submission.if_changed is not IfChanged.HOLD:
+        return ""
+    names = [os.path.basename(path) for path, sha256 in submission.files.items() if _read_hash(path) != sha256]
+    return f"{job.label} would be held again: changed since it was handed in: {', '.join(names)}" if names else ""
+
+
+def _read_hash(path: str) -> str:
+    """The SHA-256 of a file; empty where it cannot be read."""
+    try:
+        return hash_file(path)
+    except OSError:
+        return ""
 
 
 def _say_still_held(queue: Queue, words: Sequence[str]) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.caller import describe_caller
 from holdfast.agent.queue import environment
 from holdfast.agent.queue.change.start_worker import start_worker
-from holdfast.agent.queue.open import list_notices, look_for_worker, open_queue
+from holdfast.agent.queue.open import describe_removed_needs, list_notices, look_for_worker, open_queue
 from holdfast.agent.queue.view.reasons import explain_briefly
 from holdfast.core.job.redact import redact_argv
 from holdfast.core.queue.words import name_labels
@@ -173,6 +173,8 @@ def commit_jobs(
         notes.append(
             f"in place of what was cancelled and never started, also for what waits for it: {name_labels(replaced)}"
         )
+    if removed := describe_removed_needs(queue, [job_id for job_id in ids if job_id >= first_new]):
+        notes.append(removed)
     started = start_worker(queue, notes)
     jobs = _look_up(queue, submission, ids)
     return SubmitResult(submission.group, jobs, sum(job_id < first_new for job_id in ids), started)

@@ -83,8 +83,11 @@ def check_jobs(
     refuse_secrets(spec)
     refuse_nodes(spec, scheduler)
     raise_problems([f"{sentence}; export it instead" for sentence in find_job_secrets(jobs)])
-    programs = _find_programs(spec, jobs)
-    problems = _unique(problem for program in programs for problem in _check_program(program, rules, environ))
+    first: dict[str, str] = {}
+    for name, program in _find_programs(spec, jobs):
+        for problem in _check_program(program, rules, environ):
+            first.setdefault(problem, name)
+    problems = list(first)
     impossible, notes = ([], []) if scheduler else _check_cards(spec, rules)
     refused, later = _check_images(spec, jobs, rules, environ)
     problems, notes = [*problems, *refused], [*notes, *later]
@@ -93,12 +96,12 @@ def check_jobs(
         base = {} if merged is not None else wire.encode(spec)
         specs = [{**base, **job.change} for job in jobs] if merged is None else merged
         problems += find_collisions(specs, [job.name for job in jobs], shared=shared)
-    raise_problems(problems)
+    raise_problems(problems, first)
     return notes
 
 
-def raise_problems(problems: Sequence[str]) -> None:
-    """Raise when there are problems.
+def raise_problems(problems: Sequence[str], jobs: Mapping[str, str] | None = None) -> None:
+    """Raise when there are problems; `jobs` names of some the first job that has it, for who knows where that stands.
 
     Raises:
         UsageError: with the first ten of them.
@@ -108,15 +111,17 @@ def raise_problems(problems: Sequence[str]) -> None:
     shown = list(problems[:MOST_PROBLEMS])
     if len(problems) > MOST_PROBLEMS:
         shown.append(f"and {len(problems) - MOST_PROBLEMS} more")
-    raise UsageError("\n".join(shown), hint=HINT, details={"problems": list(problems)})
+    raise UsageError(
+        "\n".join(shown), hint=HINT, details={"problems": list(problems), **({"jobs": dict(jobs)} if jobs else {})}
+    )
 
 
 def _unique(problems: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(problems))
 
 
-def _find_programs(spec: JobSpec, jobs: Sequence[NewJob]) -> Iterable[JobSpec]:
-    """The base job once for each program, script and place that the jobs made from it name."""
+def _find_programs(spec: JobSpec, jobs: Sequence[NewJob]) -> Iterable[tuple[str, JobSpec]]:
+    """The base job once for each program, script and place that the jobs made from it name, with the first of these."""
     seen = set()
     for job in jobs:
         command = job.change.get("command")
@@ -131,7 +136,7 @@ def _find_programs(spec: JobSpec, jobs: Sequence[NewJob]) -> Iterable[JobSpec]:
         if len(seen) > MOST_PROGRAMS:
             return
         variables = {str(k): str(v) for k, v in env.items()} if isinstance(env, dict) else spec.env
-        yield replace(spec, command=words, workdir=workdir, env=variables)
+        yield job.name, replace(spec, command=words, workdir=workdir, env=variables)
 
 
 def _check_program(spec: JobSpec, rules: Rules, environ: Mapping[str, str]) -> Iterable[str]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 
 from holdfast.agent.view.observe import observe_run
+from holdfast.agent.view.run_view import UNREADABLE
 from holdfast.agent.view.scheduled import is_open
 from holdfast.model import wire
 from holdfast.model.errors import UsageError
@@ -27,13 +28,18 @@ def choose_namesake(name: str, named: Sequence[tuple[str, str]]) -> tuple[str, s
     views = {each: observe_run(f"{each[1]}/{each[0]}") for each in ordered}
     living = [each for each in ordered if not views[each].over and not views[each].vanished]
     if len(living) > 1:
+        unread = ", or cannot be read" if any(views[each].condition == UNREADABLE for each in living) else ""
         shown = ", ".join(run_id for run_id, _ in living[:MOST_SHOWN]) + (", ..." if living[MOST_SHOWN:] else "")
-        raise UsageError(f"{len(living)} runs named {name!r} have not ended: {shown}", hint="name one by its whole id")
+        raise UsageError(
+            f"{len(living)} runs named {name!r} have not ended{unread}: {shown}", hint="name one by its whole id"
+        )
     again = [each for each in ordered if is_open(views[each])]
     begun = [each for each in ordered if not views[each].was_refused]
     run_id, root = (living or again or begun or ordered)[0]
     others = [other for other, _ in ordered if other != run_id]
     what = "this is the one that has not ended" if living else "all have ended; this is the newest"
+    if living and views[living[0]].condition == UNREADABLE:
+        what = "this is the one of which it cannot be read whether it has ended"
     if again and not living:
         what = "this is the newest that its scheduler may begin again"
     elif not living and run_id != ordered[0][0]:
