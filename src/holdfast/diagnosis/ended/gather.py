@@ -201,6 +201,7 @@ def gather_evidence(
         expected_s=as_number(job.get("expected_s")),
         looked_s=looked - ended_s if isinstance(looked, (int, float)) and ended_s is not None else None,
         earlier_kills=_find_earlier_kills(samples, ended_s),
+        tasks_limit=as_whole(as_object(job.get("limits")).get("tasks")),
         problems=tuple(source.problems),
         checkpoint=has_checkpoint(source.run_dir, job),
         has_cards=bool(manifest["cards"]) if isinstance(manifest.get("cards"), list) else None,

@@ -25,6 +25,8 @@ ROOM = 1.2
 """What to ask for, by what was in use at the peak (SLM-10)."""
 AT_THE_LIMIT = 0.95
 """A peak of this part of the limit, or more, was cut off by it: how much is needed is not known."""
+_OF_TASKS = frozenset({"log.limit.processes", "log.limit.threads"})
+"""What the output says where the system gave it no further process or thread."""
 _OF_WORKERS = compile_later(
     r"DataLoader worker|BrokenProcessPool|WorkerLostError|SIGKILL|Signal 9|signal 9|died with|-9\b|[Kk]illed|"
     r"exited unexpectedly|MemoryError|bad_alloc|Cannot allocate|EOFError|BrokenPipe|Connection(?:Reset|Refused)"
@@ -210,9 +212,24 @@ def judge_rlimits(evidence: EndedEvidence) -> Detection:
         clue = Clue(f"{evidence.exception}; the address space is limited to {format_bytes(bound)}", "manifest.json")
         facts = {"limit": "the address-space limit (ulimit -v)"}
         return yes("V4", FailureClass.RESOURCE_LIMIT, Confidence.LIKELY, clue, facts=facts)
+    words = find_words(evidence, FailureClass.RESOURCE_LIMIT)
+    if words is not None and words.detector in _OF_TASKS and evidence.tasks_limit is not None:
+        clues = (*words.evidence_for, Clue(f"limits.tasks of the job: {evidence.tasks_limit}", "run.json"))
+        facts = {**words.facts, "action": _raise_tasks(evidence)}
+        return yes("V4", FailureClass.RESOURCE_LIMIT, words.confidence, *clues, gotchas=words.gotchas, facts=facts)
     if not evidence.log.known:
         return unread("V4", FailureClass.RESOURCE_LIMIT, *unread_log(evidence))
     return no("V4", FailureClass.RESOURCE_LIMIT)
+
+
+def _raise_tasks(evidence: EndedEvidence) -> str:
+    """What to do about the limit of processes and threads that the job itself asked for."""
+    limit = evidence.tasks_limit or 0
+    restart = f"holdfast restart {evidence.run_id}".rstrip()
+    return (
+        f"have fewer threads or workers (OMP_NUM_THREADS), or raise limits.tasks, which counts both (now {limit}; how many "
+        f"it needs is not known; try {2 * limit}): {restart} --limit-tasks {2 * limit}"
+    )
 
 
 def judge_shared_memory(evidence: EndedEvidence) -> Detection:

@@ -467,7 +467,8 @@ MEMORY: tuple[Pattern, ...] = (
         ),
         ("    self.pid = os.fork()\nOSError: [Errno 12] Cannot allocate memory",),
         "fork(2), EAGAIN",
-        "raise limits.processes, or have fewer workers",
+        "have fewer workers, or raise the limit that it met: limits.tasks where the job has one, else `ulimit -u`, or the "
+        "pids.max of what it runs in",
         ("U40",),
         lines=8,
     ),
@@ -486,7 +487,8 @@ MEMORY: tuple[Pattern, ...] = (
         ),
         ("BlockingIOError: [Errno 11] Resource temporarily unavailable",),
         "CPython Modules/_threadmodule.c; libgomp; OpenBLAS",
-        "raise limits.processes, or have fewer threads: OMP_NUM_THREADS and fewer workers",
+        "have fewer threads (OMP_NUM_THREADS, fewer workers), or raise the limit that it met: limits.tasks where the job "
+        "has one, else `ulimit -u`, or the pids.max of what it runs in",
         ("U40",),
     ),
     Pattern(
