@@ -26,7 +26,7 @@ from holdfast.model.record import replace
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
 from .endings import ENDING, PROGRESS, WORDS, find_complaint, judge_ending, judge_last_words
-from .exceptions import EXCEPTION, find_bare_exception, is_named, judge_exception
+from .exceptions import EXCEPTION, find_bare_exception, is_named, is_of_client, judge_exception
 from .lines import clean_line
 from .patterns import PATTERNS
 from .survived import (
@@ -46,6 +46,7 @@ from .words.languages import LANGUAGES
 _PASSING = frozenset(pattern.id for pattern in PATTERNS if pattern.passing)
 _GOTCHAS = {pattern.id: pattern.gotchas for pattern in PATTERNS}
 _LANGUAGES = frozenset(pattern.id for pattern in LANGUAGES)
+_UNSURE = frozenset(pattern.id for pattern in PATTERNS if pattern.unsure)
 _WIDE = frozenset(pattern.id for pattern in PATTERNS if pattern.lines > 1)
 _NEUTRAL = ("card.library", "net.retry_after")
 """Rules that name no cause and no other's end: the exception that they know a line of is the job's own."""
@@ -53,6 +54,8 @@ _PEERS = frozenset({FailureClass.COMMUNICATION})
 """Classes that mostly follow from another rank's end."""
 _UPLOAD = compile_later(r"(?i)upload|\b(?:could|can) ?not be (?:transferred|copied|pushed)\b|\bfailed to push\b")
 _TRIED_AGAIN = compile_later(r"(?i)\b(?:is|will be|being) (?:retried|resubmitted|restarted|ignored)\b|\bretrying\b")
+_THROWN = "what():"
+"""Before the text of a C++ exception that ends a program. Source: libstdc++, vterminate.cc."""
 _SENDERS = frozenset({FailureClass.PREEMPTED, FailureClass.TIMED_OUT, FailureClass.OUT_OF_MEMORY})
 _REPEATED = 3
 """Mixed precision skips a step whose loss is not finite now and then; a run that diverged says it again and again."""
@@ -90,6 +93,11 @@ _HERE = compile_later(
     r"|\[::1\]|0\.0\.0\.0)[:/'%]"
 )
 """Addresses of this box and of its own network. Source: RFC 6890; RFC 1918."""
+_NAMES_OTHER = compile_later(
+    r"\b(?:https?|s3|gs|ftp)://(?!localhost\b|(?:127|10)\.\d+\.\d+\.\d+|192\.168\.\d+\.\d+"
+    r"|172\.(?:1[6-9]|2\d|3[01])\.\d+\.\d+|\[::1\]|0\.0\.0\.0)\w"
+)
+"""An address of another network than this box's own."""
 _NO_ROUTE = compile_later(r"\bNetwork is unreachable\b|\[Errno 101\]")
 """A box that has no way to other networks, as computing nodes often have not. Source: errno(3) ENETUNREACH."""
 NEAR_BYTES = 64 * 1024
@@ -106,7 +114,7 @@ def judge_log(reading: Reading[LogFacts]) -> tuple[Detection, ...]:
     root = find_root(facts)
     found = []
     if root is not None:
-        unsure = not _is_near(root, facts) or _may_be_here(root, facts)
+        unsure = root.pattern in _UNSURE or not _is_near(root, facts) or _may_be_here(root, facts)
         sure = Confidence.POSSIBLE if unsure else Confidence.LIKELY
         found.append(_name_sync(root, facts, _detect(root, facts, sure, unknown)))
     elif (report := _judge_report(facts, unknown) or _judge_peer(facts, unknown)) is not None:
@@ -139,6 +147,8 @@ def _may_be_here(root: LogMatch, facts: LogFacts) -> bool:
         return True
     if _NO_ROUTE.search(facts.tail):
         return True
+    if root.pattern == EXCEPTION and is_of_client(root.values.get("exception", ""), facts.traceback):
+        return _NAMES_OTHER.search(facts.tail) is None
     if "refused" in root.line and _HERE.search(root.line):
         return True
     return _NAMES_HOST.search(root.line) is None and _HERE.search(facts.tail) is not None
@@ -189,7 +199,7 @@ def _choose(facts: LogFacts, roots: list[LogMatch]) -> LogMatch | None:
             or _is_abort_behind(roots, match)
         )
     ]
-    last, chain = _last_words(facts), find_chain(facts)
+    last, chain = _last_words(facts) or _find_thrown(facts, named), find_chain(facts)
     if last is not None and (lost := _find_lost_card(causes, last)) is not None:
         return lost
     said = [match for match in causes if not is_of_kernel(match)]
@@ -251,6 +261,12 @@ def _last_words(facts: LogFacts) -> LogMatch | None:
     reports = (match for match in facts.matches if match.pattern in _WIDE and match.role is LineRole.ROOT)
     wide = next((match for match in reports if 0 <= raised[-1] - match.offset < WIDE_BYTES), None)
     return wide or next(match for match in facts.matches if match.offset == raised[-1])
+
+
+def _find_thrown(facts: LogFacts, named: list[LogMatch]) -> LogMatch | None:
+    """What a C++ exception said that nobody caught, where a run could survive it elsewhere; of one process."""
+    thrown = (match for match in reversed(named) if match.line.startswith(_THROWN) and match.pattern in _PASSING)
+    return next(thrown, None) if is_of_one_process(facts) else None
 
 
 def _own_exception(facts: LogFacts, roots: list[LogMatch], chain: tuple[str, ...]) -> LogMatch | None:

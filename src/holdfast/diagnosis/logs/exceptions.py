@@ -74,6 +74,14 @@ _SYMBOL = compile_later(r"\.so(?:\.[\d.]+)?: undefined symbol: ")
 _OF_ARGUMENTS = frozenset({"ValueError", "NotImplementedError"})
 _INNER = compile_later(r"(?i)(?:\braised |\bcaused by:? ?|\blast exception: |<class ')(?P<inner>[\w.]{4,100})")
 """How an exception that gave up names the one before it (tenacity, urllib3, google.api_core)."""
+_OF_SOCKETS = frozenset({"ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "TimeoutError"})
+"""What the system says of any connection; a peer's, where nothing says whose."""
+_CLIENT = compile_later(
+    r'File "[^"\n]*/(?:http/client|urllib/request|ssl|(?:aiohttp/(?:client|connector)|urllib3|requests|httpx|httpcore'
+    r"|botocore|aiobotocore|boto3|s3transfer|huggingface_hub|google/(?:cloud|resumable_media|auth))[^\"\n]*)"
+    r'(?:\.py)?", line '
+)
+"""A frame of a client that speaks to a server: no rank is at the other end."""
 _INSTALLED = compile_later(
     r"\n *(?:from \S+ )?import [^\n]*\n(?:[ ^~]*\n)?"
     r' *File "[^"\n]*/(?:site|dist)-packages/[^"\n]*", line \d+, in <module>'
@@ -101,12 +109,19 @@ def judge_traceback(trace: Traceback) -> tuple[str, FailureClass] | None:
     What is raised while an installed package is imported is a fault of the installation, whatever it is.
     """
     judged = judge_exception(trace.raised)
+    if judged is not None and is_of_client(judged[0], trace.text):
+        return judged[0], FailureClass.TRANSIENT
     if judged is None or judged[1] is not FailureClass.BUG:
         return judged
     if _INSTALLED.search(trace.text) and not judged[0].endswith("SyntaxError"):
         return judged[0], _ENVIRONMENT
     said_more = (_judge_line(line) for line in trace.message if judged[0] not in _OWN_CHECK)
     return judged[0], next((kind for kind in said_more if kind is not FailureClass.BUG), FailureClass.BUG)
+
+
+def is_of_client(name: str, traceback: str) -> bool:
+    """Whether an exception says that a connection broke, and its traceback that it was one to a server."""
+    return name in _OF_SOCKETS and _CLIENT.search(traceback) is not None
 
 
 def judge_exception(line: str) -> tuple[str, FailureClass] | None:

@@ -82,6 +82,18 @@ def _weigh_own(evidence: EndedEvidence) -> Confidence:
 
 def _say_oom(detector: str, confidence: Confidence, evidence: EndedEvidence, *clues: Clue) -> Detection:
     found = list(clues)
+    if (peak := evidence.peak_bytes) is not None:
+        of = "" if evidence.limit_bytes is None else f" of {format_bytes(evidence.limit_bytes)}"
+        found.append(Clue(f"memory at its peak: {format_bytes(peak)}{of}", "memory.peak"))
+    facts = {"less": FEWER, "more": describe_more(evidence)}
+    unknown = (
+        () if not evidence.kernel_unread else (Clue(f"who was killed, from the kernel log: {evidence.kernel_unread}"),)
+    )
+    return yes(detector, OOM, confidence, *found, unknown=unknown, gotchas=("U9",), facts=facts)
+
+
+def describe_more(evidence: EndedEvidence) -> str:
+    """Where more memory comes from: a higher limit, where the run has one of its own, else another place."""
     limit, peak = evidence.limit_bytes, evidence.peak_bytes
     restart = f"holdfast restart {evidence.run_id}".rstrip()
     seen = (
@@ -102,24 +114,17 @@ def _say_oom(detector: str, confidence: Confidence, evidence: EndedEvidence, *cl
         size = format_bytes(max(2 * limit, int((peak or 0) * ROOM)))
         told.append(f"try {size}")
         more = f"raise limits.memory ({'; '.join(told)}): {restart} --limit-memory {size.replace(' ', '')}"
-    if peak is not None:
-        of = "" if limit is None else f" of {format_bytes(limit)}"
-        found.append(Clue(f"memory at its peak: {format_bytes(peak)}{of}", "memory.peak"))
-    facts = {"less": FEWER, "more": more}
-    unknown = (
-        () if not evidence.kernel_unread else (Clue(f"who was killed, from the kernel log: {evidence.kernel_unread}"),)
-    )
-    return yes(detector, OOM, confidence, *found, unknown=unknown, gotchas=("U9",), facts=facts)
+    return more
 
 
 def explain_uncounted(evidence: EndedEvidence) -> dict[str, str]:
     """What to do about a job that says it got no memory while no counter moved: one request was too large.
 
-    Nothing where its peak is at its limit, which explains it.
+    Where its peak is at its limit, that explains it.
     """
     limit, peak = evidence.limit_bytes, evidence.peak_bytes
     if limit is not None and (peak is None or peak >= limit * AT_THE_LIMIT):
-        return {}
+        return {"more": describe_more(evidence)}
     why = "no memory limit is set" if limit is None else f"its limit of {format_bytes(limit)} was not reached"
     return {
         "less": f"see how much it asks for at the line that failed, and whether that is meant ({why}, and nothing was "
@@ -183,7 +188,8 @@ def judge_daemons(evidence: EndedEvidence) -> Detection:
     lines = evidence.killers.value or ()
     ours = [line for line in lines if _names_us(line, evidence)]
     if ours:
-        return yes("V3", OOM, Confidence.CERTAIN, *(Clue(line[:300], "journal") for line in ours[:3]))
+        facts = {"more": describe_more(evidence)}
+        return yes("V3", OOM, Confidence.CERTAIN, *(Clue(line[:300], "journal") for line in ours[:3]), facts=facts)
     kills = [line for line in lines if re.search(r"[Kk]illed |sending SIG", line)]
     if kills:
         clue = Clue(f"a memory daemon killed while it lived: {kills[-1][:300]}", "journal")

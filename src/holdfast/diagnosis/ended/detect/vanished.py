@@ -163,7 +163,8 @@ def judge_crash(evidence: EndedEvidence) -> Detection:
 
 
 def _names_cause(words: Detection) -> bool:
-    said = words.answer is Answer.YES and words.confidence is not Confidence.POSSIBLE
+    thrown = words.facts.get("line", "").startswith("what():") and words.detector.startswith("log.card.")
+    said = words.answer is Answer.YES and (thrown or words.confidence is not Confidence.POSSIBLE)
     return said and words.kind is not FailureClass.NATIVE_CRASH
 
 
