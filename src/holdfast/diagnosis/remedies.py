@@ -35,6 +35,9 @@ RESUME = "goes on from the last checkpoint, where there is one"
 """What a restart does where nobody has looked for checkpoints; `describe_resume` says it of one run."""
 
 
+BEFORE = "resume from a checkpoint before that step"
+
+
 def describe_resume(*, checkpoint: bool) -> str:
     """What a restart of a run would begin with."""
     return "goes on from the last checkpoint" if checkpoint else "begins again at step 0: there is no checkpoint"
@@ -50,10 +53,15 @@ REMEDIES: dict[FailureClass, Remedy] = {
         },
     ),
     FailureClass.GPU_OUT_OF_MEMORY: Remedy(
-        "see who else holds memory on the card ({tenants}); alone on it, change the job: gradient accumulation or "
-        "checkpointing, a shorter sequence, expandable segments when much is reserved but unallocated",
+        "{first}see who else holds memory on the card ({tenants}); alone on it, change the job: gradient accumulation or "
+        "checkpointing, a shorter sequence{segments}{alone}",
         RetryPolicy.WHEN_ALONE,
-        {"tenants": "holdfast gpus"},
+        {
+            "first": "",
+            "tenants": "holdfast gpus",
+            "segments": ", expandable segments when much is reserved but unallocated",
+            "alone": "",
+        },
     ),
     FailureClass.SHARED_MEMORY: Remedy(
         "give /dev/shm more room (containers: --shm-size=8g or --ipc=host), or use fewer data-loader workers"
@@ -70,16 +78,15 @@ REMEDIES: dict[FailureClass, Remedy] = {
         {"path": "the run's disks (df, df -i)"},
     ),
     FailureClass.STORAGE_FAULT: Remedy(
-        "stop writing to {path}, see that the disk or mount is sound (dmesg, mount), then: holdfast restart{run} from "
-        "the "
-        "last checkpoint, on another disk if it is not",
-        defaults={"path": "the disk that failed"},
+        "stop writing to {path}, see that the disk or mount is sound (dmesg, mount), and take another one if it is not; "
+        "holdfast restart{run} {resume}",
+        defaults={"path": "the disk that failed", "resume": RESUME},
     ),
     FailureClass.HARDWARE: Remedy(
         "leave {card}: holdfast gpus quarantine {card}; on a rented box stop it and rent another; do not debug the "
-        "code; the run goes on elsewhere from its last checkpoint",
+        "code; elsewhere the run {resume}",
         RetryPolicy.ELSEWHERE,
-        {"card": "the card"},
+        {"card": "the card", "resume": RESUME},
     ),
     FailureClass.THROTTLED: Remedy(
         "use another card or box ({card} is held back by heat or power); a slower result is no regression of the code",
@@ -112,7 +119,8 @@ REMEDIES: dict[FailureClass, Remedy] = {
     ),
     FailureClass.DIVERGED: Remedy(
         "judge it yourself: the loss or a gradient was not finite; lower the learning rate or look at the batch, and "
-        "resume from a checkpoint before that step"
+        "{before}",
+        defaults={"before": f"{BEFORE}, where there is one"},
     ),
     FailureClass.SUSPICIOUS_FINISH: Remedy(
         "judge it yourself before you use the result: it ended with 0, but {seen}; of a job of the queue, "

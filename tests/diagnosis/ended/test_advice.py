@@ -13,7 +13,7 @@ from holdfast.model.record import replace
 from holdfast.model.verdict import Confidence, FailureClass, Verdict
 from tests.each import each
 
-from .making import GIB, RUN_ID, ended, evidence
+from .making import GIB, RUN_ID, disk, ended, evidence
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,3 +103,76 @@ def test_a_cpp_program_without_memory_is_told_what_a_python_one_is(tmp_path: Pat
     assert native.action == python.action
     assert "limit that it met" not in native.action
     assert f"holdfast restart {RUN_ID}" in native.action
+
+
+FULL = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 10.00 GiB of "
+    "which 100.00 MiB is free. {}Including non-PyTorch memory, this process has 500.00 MiB memory in use. Of the "
+    "allocated memory 100.00 MiB is allocated by PyTorch, and 3.00 MiB is reserved by PyTorch but unallocated.\n"
+)
+
+
+def test_who_held_a_card_by_the_words_of_torch_is_told_and_first_of_all_where_it_was_most(tmp_path: Path) -> None:
+    most = judge(tmp_path, TRACE + FULL.format("Process 12345 has 9.30 GiB memory in use. "))
+    assert "process 12345 held 9.30 GiB of the card" in [clue.text for clue in most.evidence_for]
+    assert most.action.startswith("first see whose process 12345 is, which held 9.30 GiB of the card's 10.00 GiB: ")
+    both = "Process 7 has 1.00 GiB memory in use. Process 8 has 2.00 GiB memory in use. "
+    little = judge(tmp_path, TRACE + FULL.format(both))
+    told = {clue.text for clue in little.evidence_for}
+    assert {"process 7 held 1.00 GiB of the card", "process 8 held 2.00 GiB of the card"} <= told
+    assert little.action.startswith("see who else holds memory on the card")
+    alone = judge(tmp_path, TRACE + FULL.format(""))
+    assert not [clue for clue in alone.evidence_for if clue.text.startswith("process ")]
+
+
+def test_a_full_card_is_advised_by_what_the_run_had(tmp_path: Path) -> None:
+    leased = judge(tmp_path, TRACE + FULL.format(""), has_cards=True)
+    assert "expandable segments" in leased.action
+    assert "--gpus" not in leased.action
+    free = judge(tmp_path, TRACE + FULL.format(""), has_cards=False, expandable=True)
+    assert "expandable segments" not in free.action
+    assert free.action.endswith("; with --gpus 1 it would have had a card for itself")
+
+
+@each(
+    ("words", "kind"),
+    [
+        ("FloatingPointError: Loss became infinite or NaN at iteration=2313!", FailureClass.DIVERGED),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", FailureClass.HARDWARE),
+        ("it stopped", FailureClass.STORAGE_FAULT),
+    ],
+)
+def test_no_remedy_speaks_of_a_checkpoint_that_is_not_there(tmp_path: Path, words: str, kind: FailureClass) -> None:
+    broken = (disk(read_only=True, was_read_only=kind is not FailureClass.STORAGE_FAULT),)
+    told = judge(tmp_path, f"{words}\n", checkpoint=False, disks=broken)
+    assert told.kind is kind
+    assert "begin" in told.action
+    assert ": there is no checkpoint" in told.action
+    kept = judge(tmp_path, f"{words}\n", checkpoint=True, disks=broken)
+    assert "no checkpoint" not in kept.action
+    assert "checkpoint" in kept.action
+
+
+@each(
+    ("first", "further", "cause"),
+    [
+        (
+            "RuntimeError: Error(s) in loading state_dict for Net:",
+            '\tMissing key(s) in state_dict: "a.weight". \n\tsize mismatch for fc.weight: copying a param\n',
+            'Net: Missing key(s) in state_dict: "a.weight". size mismatch for fc.weight: copying a param',
+        ),
+        (
+            "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error. (Request ID: Root=1-67)",
+            "\nRepository Not Found for url: https://huggingface.co/nobody/none/resolve/main/config.json.\n",
+            "(Request ID: Root=1-67) Repository Not Found for url: https://huggingface.co/nobody/none/resolve/main/conf",
+        ),
+        ("LookupError:", "**********\n  Resource punkt not found.\n", "LookupError: Resource punkt not found."),
+        ("ValueError: bad shape", "  of the batch\n", "ValueError: bad shape"),
+    ],
+)
+def test_a_first_line_that_says_little_takes_the_next_lines_of_its_text(
+    tmp_path: Path, first: str, further: str, cause: str
+) -> None:
+    told = judge(tmp_path, f"{TRACE}{first}\n{further}")
+    assert cause in told.cause
+    assert len(judge(tmp_path, f"{TRACE}{first}\n\t{'x' * 9000}\n").cause) < 400

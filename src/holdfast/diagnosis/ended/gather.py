@@ -201,6 +201,7 @@ def gather_evidence(
         expected_s=as_number(job.get("expected_s")),
         looked_s=looked - ended_s if isinstance(looked, (int, float)) and ended_s is not None else None,
         earlier_kills=_find_earlier_kills(samples, ended_s),
+        expandable=_has_expandable(as_object(manifest.get("environment"))),
         tasks_limit=as_whole(as_object(job.get("limits")).get("tasks")),
         problems=tuple(source.problems),
         checkpoint=has_checkpoint(source.run_dir, job),
@@ -330,6 +331,12 @@ def _read_stood(directory: str) -> Reading[tuple[str, ...]]:
     dumps = [parse_dump(0, files.read_tail(f"{directory}/{name}", TAIL_BYTES).decode("utf-8", "replace"))
              for name in names[:MOST_STOOD]]  # fmt: skip
     return Reading(tuple(dict.fromkeys(dump.top for dump in dumps if dump.top)))
+
+
+def _has_expandable(environment: Facts) -> bool:
+    """Whether torch's allocator was told to use expandable segments. Source: torch, ``PYTORCH_CUDA_ALLOC_CONF``."""
+    told = (str(value) for name, value in environment.items() if name.startswith("PYTORCH_") and name.endswith("ALLOC_CONF"))
+    return any("expandable_segments:True" in value for value in told)
 
 
 def _find_scheduler(environment: Facts) -> str:

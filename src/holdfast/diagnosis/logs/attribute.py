@@ -26,7 +26,7 @@ from holdfast.model.record import replace
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
 from .endings import ENDING, PROGRESS, WORDS, find_complaint, judge_ending, judge_last_words
-from .exceptions import EXCEPTION, find_bare_exception, is_named, is_of_client, judge_exception
+from .exceptions import EXCEPTION, find_bare_exception, is_named, is_of_client, is_open_end, judge_exception
 from .lines import clean_line
 from .patterns import PATTERNS
 from .survived import (
@@ -86,6 +86,8 @@ LIMIT_WAIT_S = 120
 """Limits of requests are counted by the minute, by some in five. Source: huggingface_hub, OpenAI: rate limits."""
 WIDE_BYTES = 800
 FEW_LINES = 5
+FEW_FURTHER, LONGEST_FURTHER = 3, 200
+"""Of the further lines of an exception whose first one says little."""
 _NAMES_HOST = compile_later(r"host=|https?://|\b[\w-]+(?:\.[\w-]+)+:\d|\bhost \S+\.\S+")
 _HERE = compile_later(
     r"(?://|ipv4:|host='|\(')(?:localhost|(?:127|10)\.\d+\.\d+\.\d+|192\.168\.\d+\.\d+|172\.(?:1[6-9]|2\d"
@@ -440,7 +442,11 @@ def _find_wait(facts: LogFacts) -> str:
 
 def _clue(match: LogMatch, facts: LogFacts) -> Clue:
     who = "" if match.rank is None else f"rank {match.rank}: "
-    return Clue(f"{who}{match.line}", f"{facts.path}, byte {match.offset}")
+    more = ""
+    if match.line == facts.exception[:300] and is_open_end(facts.exception):
+        telling = [line[:LONGEST_FURTHER] for line in facts.message if any(map(str.isalnum, line))]
+        more = " ".join(("", *telling[:FEW_FURTHER]))
+    return Clue(f"{who}{match.line}{more}", f"{facts.path}, byte {match.offset}")
 
 
 def _answer(answer: Answer, words: tuple[Clue, ...] = (), unknown: tuple[Clue, ...] = ()) -> Detection:

@@ -82,6 +82,8 @@ _CLIENT = compile_later(
     r'(?:\.py)?", line '
 )
 """A frame of a client that speaks to a server: no rank is at the other end."""
+_OF_REQUEST = compile_later(r"\(Request ID: [^)\n]*\)\.?\s*$")
+"""Source: huggingface_hub, utils/_http.py: what was asked for stands behind an empty line."""
 _INSTALLED = compile_later(
     r"\n *(?:from \S+ )?import [^\n]*\n(?:[ ^~]*\n)?"
     r' *File "[^"\n]*/(?:site|dist)-packages/[^"\n]*", line \d+, in <module>'
@@ -247,9 +249,14 @@ def _find_label(before: str, following: list[str]) -> re.Pattern[str] | None:
     return form if form.match(clean_line(following[0])[1]) else None
 
 
+def is_open_end(raised: str) -> bool:
+    """Whether the first line of an exception says little without the next: it ends in a colon, or in a request's id."""
+    return raised.rstrip().endswith(":") or _OF_REQUEST.search(raised) is not None
+
+
 def _read_message(raised: str, following: list[str]) -> tuple[str, ...]:
     """The further lines of an exception's text: what is indented, and all up to an empty line behind an open end."""
-    is_open = raised.rstrip().endswith(":")
+    is_open = is_open_end(raised)
     found: list[str] = []
     for raw in following:
         text = clean_line(raw)[1]

@@ -99,6 +99,7 @@ def _read(descriptor: int, path: str, rules: tuple[Pattern, ...], limit_bytes: i
         matches,
         exception=last.raised,
         traceback=last.text,
+        message=last.message,
         tail=cut_tail(tail),
         whole=whole and not scan.passed_over,
         binary=is_binary(tail[-8192:]),

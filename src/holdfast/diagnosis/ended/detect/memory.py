@@ -6,6 +6,7 @@ group's own counter counts kills of the box's OOM killer too, so a zero there sp
 
 from __future__ import annotations
 
+import math
 import re
 
 from holdfast.diagnosis.ended.baseline import SHM
@@ -13,7 +14,7 @@ from holdfast.diagnosis.ended.evidence import FULL_BYTES, EndedEvidence
 from holdfast.diagnosis.evidence import Detection, KernelEvent, KernelKind, LineRole
 from holdfast.diagnosis.remedies import FEWER
 from holdfast.model.pattern import compile_later
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, parse_bytes
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
 from .answers import find_words, no, skipped, unread, unread_log, weigh, yes
@@ -27,6 +28,8 @@ AT_THE_LIMIT = 0.95
 """A peak of this part of the limit, or more, was cut off by it: how much is needed is not known."""
 _OF_TASKS = frozenset({"log.limit.processes", "log.limit.threads"})
 """What the output says where the system gave it no further process or thread."""
+_HELD = compile_later(r"Process (\d+) has ([\d.]+ \w+) memory in use")
+"""Source: torch, c10/cuda/CUDACachingAllocator.cpp."""
 _OF_WORKERS = compile_later(
     r"DataLoader worker|BrokenProcessPool|WorkerLostError|SIGKILL|Signal 9|signal 9|died with|-9\b|[Kk]illed|"
     r"exited unexpectedly|MemoryError|bad_alloc|Cannot allocate|EOFError|BrokenPipe|Connection(?:Reset|Refused)"
@@ -269,6 +272,13 @@ def judge_card_memory(evidence: EndedEvidence) -> Detection:
             else unread("V6", FailureClass.GPU_OUT_OF_MEMORY, *unread_log(evidence))
         )
     clues, against, unknown, facts = list(words.evidence_for), [], [], dict(words.facts)
+    held = _HELD.findall(facts.get("holders", ""))
+    clues += [Clue(f"process {pid} held {size} of the card", "output.log") for pid, size in held]
+    facts["first"] = _see_first(held, facts.get("total", ""))
+    if evidence.expandable:
+        facts["segments"] = ""
+    if evidence.has_cards is False:
+        facts["alone"] = "; with --gpus 1 it would have had a card for itself"
     if evidence.tenants:
         clues += [Clue(f"also on its cards: {tenant}", "NVML") for tenant in evidence.tenants]
         facts["tenants"] = "; ".join(evidence.tenants)
@@ -287,3 +297,22 @@ def judge_card_memory(evidence: EndedEvidence) -> Detection:
         gotchas=("U10",),
         facts=facts,
     )
+
+
+def _see_first(held: list[tuple[str, str]], total: str) -> str:
+    """Which other process held most of a card, by the words of torch; empty where none did."""
+    most = max(held, key=lambda one: _as_bytes(one[1]), default=None)
+    if most is None or _as_bytes(most[1]) <= _as_bytes(total) / 2:
+        return ""
+    return (
+        f"first see whose process {most[0]} is, which held {most[1]} of the card's {total}: somebody else's, or another "
+        "rank or worker of the job; "
+    )
+
+
+def _as_bytes(text: str) -> float:
+    """A size as torch prints it (``9.30 GiB``); infinite where it is none, so that nothing follows from it."""
+    try:
+        return float(parse_bytes(text.replace(" ", "")))
+    except ValueError:
+        return math.inf

@@ -36,7 +36,9 @@ MEMORY: tuple[Pattern, ...] = (
         r"|\bFree memory on device .{0,60}is less than desired"
         r"|\bcudaMalloc\w* failed: out of memory|Cuda Runtime \(out of memory\))"
         r"(?:.*?Tried to allocate (?P<wanted>[\d.]+ \w+))?(?:.*?GPU (?P<card>\d+))?"
-        r"(?:.*?of which (?P<free>[\d.]+ \w+) is free)?",
+        r"(?:.*?total capacity of (?P<total>[\d.]+ \w+))?"
+        r"(?:.*?of which (?P<free>[\d.]+ \w+) is free)?"
+        r"(?P<holders>(?:[. ]*Process \d+ has [\d.]+ \w+ memory in use)+)?",
         (
             (
                 "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a "
