@@ -113,9 +113,12 @@ REMEDIES: dict[FailureClass, Remedy] = {
         "stop and correct the job: its own exception or check ended it; the same configuration would end the same way"
     ),
     FailureClass.NATIVE_CRASH: Remedy(
-        "look at the native code that crashed ({library}): update or pin that library; the Python line that called it "
-        "stands in the output where Python could still write it (PYTHONFAULTHANDLER, which holdfast sets)",
-        defaults={"library": "the library is not known"},
+        "look at the native code that crashed ({library}): update or pin that library; {called}",
+        defaults={
+            "library": "the library is not known",
+            "called": "the Python line that called it stands in the output where Python could still write it "
+            "(PYTHONFAULTHANDLER, which holdfast sets)",
+        },
     ),
     FailureClass.DIVERGED: Remedy(
         "judge it yourself: the loss or a gradient was not finite; lower the learning rate or look at the batch, and "

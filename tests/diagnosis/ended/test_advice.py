@@ -176,3 +176,44 @@ def test_a_first_line_that_says_little_takes_the_next_lines_of_its_text(
     told = judge(tmp_path, f"{TRACE}{first}\n{further}")
     assert cause in told.cause
     assert len(judge(tmp_path, f"{TRACE}{first}\n\t{'x' * 9000}\n").cause) < 400
+
+
+GATED = (
+    "huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: Root=1-67)\n\nCannot access gated repo for url "
+    "https://huggingface.co/acme/Large-8B/resolve/main/config.json.\nAccess to model acme/Large-8B is restricted.\n",
+    "OSError: You are trying to access a gated repo.\nMake sure to have access to it at "
+    "https://huggingface.co/acme/Large-8B.\n401 Client Error. (Request ID: Root=1-67)\n",
+)
+
+
+@each("words", GATED)
+def test_a_gated_model_is_named_with_where_to_ask_for_it_and_how_a_job_gets_a_token(tmp_path: Path, words: str) -> None:
+    told = judge(tmp_path, TRACE + words)
+    assert told.kind is ENVIRONMENT
+    assert told.action.startswith("ask for access at https://huggingface.co/acme/Large-8B, with the account whose token")
+    assert "holdfast secret push PLACE HF_TOKEN" in told.action
+
+
+def test_a_text_that_a_program_exits_with_is_the_cause(tmp_path: Path) -> None:
+    told = judge(tmp_path, "reading\nno config given: set CONFIG\n")
+    assert (told.kind, told.confidence, told.cause) == (BUG, POSSIBLE, "no config given: set CONFIG")
+
+
+def test_a_crash_names_the_line_of_the_job_that_called_it(tmp_path: Path) -> None:
+    text = (
+        "Fatal Python error: Segmentation fault\n\nThread 0x00007f01 (most recent call first):\n"
+        '  File "/w/other.py", line 8 in wait\n\nCurrent thread 0x00007f02 (most recent call first):\n'
+        '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
+        '  File "/w/segv.py", line 3 in <module>\n'
+    )
+    told = judge(tmp_path, text, signal=11)
+    assert told.kind is FailureClass.NATIVE_CRASH
+    assert "it was called from /w/segv.py, line 3" in [clue.text for clue in told.evidence_for]
+    assert told.action.endswith("; the Python line that called it is /w/segv.py, line 3")
+
+
+def test_a_loader_whose_worker_was_gone_leads_to_what_ends_workers(tmp_path: Path) -> None:
+    told = judge(tmp_path, f"{TRACE}RuntimeError: DataLoader worker (pid(s) 3123) exited unexpectedly\n")
+    assert (told.kind, told.confidence) == (FailureClass.KILLED, POSSIBLE)
+    assert "/dev/shm" in told.action
+    assert "num_workers=0" in told.action

@@ -56,6 +56,11 @@ _UPLOAD = compile_later(r"(?i)upload|\b(?:could|can) ?not be (?:transferred|copi
 _TRIED_AGAIN = compile_later(r"(?i)\b(?:is|will be|being) (?:retried|resubmitted|restarted|ignored)\b|\bretrying\b")
 _THROWN = "what():"
 """Before the text of a C++ exception that ends a program. Source: libstdc++, vterminate.cc."""
+_OF_LOADER = compile_later(r"^RuntimeError: DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
+LOADER_REMEDY = (
+    "see the worker's own error above its last line, where there is one; else it was mostly killed for want of memory, or "
+    "of room in /dev/shm: use fewer workers, and num_workers=0 shows an error of their own"
+)
 _SENDERS = frozenset({FailureClass.PREEMPTED, FailureClass.TIMED_OUT, FailureClass.OUT_OF_MEMORY})
 _REPEATED = 3
 """Mixed precision skips a step whose loss is not finite now and then; a run that diverged says it again and again."""
@@ -379,10 +384,13 @@ def _judge_peer(facts: LogFacts, unknown: tuple[Clue, ...]) -> Detection | None:
 def _judge_lost(facts: LogFacts, unknown: tuple[Clue, ...]) -> Detection | None:
     """What ended it was that a process of its own was gone, and nothing says why: something killed that."""
     judged = judge_exception(facts.exception)
+    told = {}
+    if _OF_LOADER.search(facts.exception):
+        judged, told = (facts.exception, FailureClass.KILLED), {"remedy": LOADER_REMEDY}
     if judged is None or judged[1] is not FailureClass.KILLED:
         return None
     clue = Clue(f"a process of its own was gone, and nothing says why: {facts.exception[:300]}", facts.path)
-    return Detection("log.lost", judged[1], Answer.YES, Confidence.POSSIBLE, (clue,), unknown=unknown)
+    return Detection("log.lost", judged[1], Answer.YES, Confidence.POSSIBLE, (clue,), unknown=unknown, facts=told)
 
 
 def find_code(match: LogMatch) -> int | None:
@@ -428,10 +436,17 @@ def _facts(match: LogMatch, facts: LogFacts) -> dict[str, str]:
     if match.pattern == "net.rate_limit":
         found["wait_s"] = _find_wait(facts)
     if match.remedy:
-        found["remedy"] = match.remedy
+        found["remedy"] = _fill(match.remedy, match.values)
     if rank is not None:
         found["rank"] = str(rank)
     return found
+
+
+def _fill(remedy: str, values: dict[str, str]) -> str:
+    """A remedy with what its rule found: a name in braces stands for the group of that name, all else for itself."""
+    for name, value in values.items():
+        remedy = remedy.replace(f"{{{name}}}", value)
+    return remedy
 
 
 def _find_wait(facts: LogFacts) -> str:

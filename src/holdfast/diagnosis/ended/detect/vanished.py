@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.run.stop_record import EXIT_PREEMPTED
 from holdfast.diagnosis.evidence import Answer, Detection, KernelKind
+from holdfast.diagnosis.python_stacks import parse_dump
+from holdfast.model.pattern import compile_later
 from holdfast.model.run import Outcome
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
@@ -25,6 +27,9 @@ CRASHES = frozenset({4, 5, 6, 8, 11, 31})
 OWN_ENDS = CRASHES | {7, PIPE, 24, 25}
 """Signals that a process earns itself; all others come from somebody."""
 NEAR_S = 10.0
+_CRASHED = "Current thread 0x"
+"""Source: CPython, Python/traceback.c, of the thread that met the fault."""
+_LIBRARY = compile_later(r"/(?:site|dist)-packages/|/lib/python\d|^<")
 TIMEOUT_SAYS = 124
 """Source: coreutils, timeout(1)."""
 
@@ -151,6 +156,9 @@ def judge_crash(evidence: EndedEvidence) -> Detection:
             whose = "" if evidence.is_ours(event) else "at that time, "
             clues.append(Clue(f"{whose}{event.text}"[:300], "kernel log", ""))
             facts["library"] = event.values.get("library") or "unknown"
+    if (place := _find_place(evidence)) is not None:
+        clues.append(Clue(f"it was called from {place}", "output.log"))
+        facts["called"] = f"the Python line that called it is {place}"
     if evidence.kernel_unread:
         unknown = (Clue(f"which library crashed, from the kernel log: {evidence.kernel_unread}", "kernel log"),)
     # An abort is also how a watchdog or an uncaught exception ends a program: then its words say more.
@@ -160,6 +168,16 @@ def judge_crash(evidence: EndedEvidence) -> Detection:
     if number == ABORT and any(_names_cause(item) for item in evidence.words):
         sure = Confidence.POSSIBLE
     return yes("V11", FailureClass.NATIVE_CRASH, sure, *clues, unknown=unknown, facts=facts)
+
+
+def _find_place(evidence: EndedEvidence) -> str | None:
+    """Where in Python the thread stood that crashed, by what faulthandler wrote: in the job's own code, where it is."""
+    _, found, dump = ("" if evidence.log.value is None else evidence.log.value.tail).rpartition(_CRASHED)
+    threads = parse_dump(0, found + dump).threads
+    if not threads or not threads[0]:
+        return None
+    frame = next((frame for frame in threads[0] if not _LIBRARY.search(frame.file)), threads[0][0])
+    return f"{frame.file}, line {frame.line}"
 
 
 def _names_cause(words: Detection) -> bool:
