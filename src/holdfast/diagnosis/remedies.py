@@ -53,7 +53,8 @@ REMEDIES: dict[FailureClass, Remedy] = {
         },
     ),
     FailureClass.GPU_OUT_OF_MEMORY: Remedy(
-        "{first}see who else holds memory on the card ({tenants}); alone on it, change the job: gradient accumulation or "
+        "{first}see who else holds memory on the card ({tenants}); alone on it, change the job: gradient "
+        "accumulation or "
         "checkpointing, a shorter sequence{segments}{alone}",
         RetryPolicy.WHEN_ALONE,
         {
@@ -78,7 +79,8 @@ REMEDIES: dict[FailureClass, Remedy] = {
         {"path": "the run's disks (df, df -i)"},
     ),
     FailureClass.STORAGE_FAULT: Remedy(
-        "stop writing to {path}, see that the disk or mount is sound (dmesg, mount), and take another one if it is not; "
+        "stop writing to {path}, see that the disk or mount is sound (dmesg, mount), and take another one if "
+        "it is not; "
         "holdfast restart{run} {resume}",
         defaults={"path": "the disk that failed", "resume": RESUME},
     ),

@@ -335,7 +335,9 @@ def _read_stood(directory: str) -> Reading[tuple[str, ...]]:
 
 def _has_expandable(environment: Facts) -> bool:
     """Whether torch's allocator was told to use expandable segments. Source: torch, ``PYTORCH_CUDA_ALLOC_CONF``."""
-    told = (str(value) for name, value in environment.items() if name.startswith("PYTORCH_") and name.endswith("ALLOC_CONF"))
+    told = (
+        str(value) for name, value in environment.items() if name.startswith("PYTORCH_") and name.endswith("ALLOC_CONF")
+    )
     return any("expandable_segments:True" in value for value in told)
 
 

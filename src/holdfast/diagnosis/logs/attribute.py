@@ -58,7 +58,8 @@ _THROWN = "what():"
 """Before the text of a C++ exception that ends a program. Source: libstdc++, vterminate.cc."""
 _OF_LOADER = compile_later(r"^RuntimeError: DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
 LOADER_REMEDY = (
-    "see the worker's own error above its last line, where there is one; else it was mostly killed for want of memory, or "
+    "see the worker's own error above its last line, where there is one; else it was mostly killed for want of "
+    "memory, or "
     "of room in /dev/shm: use fewer workers, and num_workers=0 shows an error of their own"
 )
 _SENDERS = frozenset({FailureClass.PREEMPTED, FailureClass.TIMED_OUT, FailureClass.OUT_OF_MEMORY})

@@ -22,8 +22,8 @@ from holdfast.agent.supervise.context import SupervisorContext
 from holdfast.agent.supervise.end.retry import follow_up
 from holdfast.agent.supervise.recorder import Recorder
 from holdfast.agent.view import run_view
-from holdfast.agent.view.page.diagnosis import describe_retry, diagnose_run
 from holdfast.agent.view.live.start import prove_start
+from holdfast.agent.view.page.diagnosis import describe_retry, diagnose_run
 from holdfast.agent.view.retries import count_automatic, is_followed, read_retry
 from holdfast.agent.view.source_change import find_change
 from holdfast.host.files import files

@@ -81,7 +81,7 @@ def prove_start(run_dir: str, attempt: int, *, prove_s: float) -> Started:
 
 
 def _wait_for_record(run_dir: str, attempt: int) -> None:
-    """Wait until an attempt that ended has its exit record, which comes once it is decided what follows; not for long."""
+    """Wait, not for long, until an attempt that ended has its exit record: then it is decided what follows."""
     directory = wire.attempt_dir(run_dir, attempt)
     until = time.monotonic() + RECORD_WITHIN_S
     with closing(_FileWatch(directory)) as watch:

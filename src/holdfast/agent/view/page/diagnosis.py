@@ -242,8 +242,10 @@ def _find_pause(view: RunView) -> Clue | None:
         return None
     before = view.attempt - 1
     ended = read_retry(view.run_dir, before).get("class")
-    words = f"it pauses until {clock.format_utc(until_s)[:19]}Z, because attempt {before} ended as {ended}: then its checks begin"
-    return Clue(words, wire.RETRY)
+    until = f"{clock.format_utc(until_s)[:19]}Z"
+    return Clue(
+        f"it pauses until {until}, because attempt {before} ended as {ended}: then its checks begin", wire.RETRY
+    )
 
 
 def _look(

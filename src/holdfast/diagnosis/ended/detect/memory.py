@@ -236,8 +236,8 @@ def _raise_tasks(evidence: EndedEvidence) -> str:
     limit = evidence.tasks_limit or 0
     restart = f"holdfast restart {evidence.run_id}".rstrip()
     return (
-        f"have fewer threads or workers (OMP_NUM_THREADS), or raise limits.tasks, which counts both (now {limit}; how many "
-        f"it needs is not known; try {2 * limit}): {restart} --limit-tasks {2 * limit}"
+        f"have fewer threads or workers (OMP_NUM_THREADS), or raise limits.tasks, which counts both (now {limit}; how "
+        f"many it needs is not known; try {2 * limit}): {restart} --limit-tasks {2 * limit}"
     )
 
 
@@ -305,8 +305,8 @@ def _see_first(held: list[tuple[str, str]], total: str) -> str:
     if most is None or _as_bytes(most[1]) <= _as_bytes(total) / 2:
         return ""
     return (
-        f"first see whose process {most[0]} is, which held {most[1]} of the card's {total}: somebody else's, or another "
-        "rank or worker of the job; "
+        f"first see whose process {most[0]} is, which held {most[1]} of the card's {total}: somebody else's, or "
+        "another rank or worker of the job; "
     )
 
 

@@ -140,17 +140,20 @@ CARDS: tuple[Pattern, ...] = (
         LineRole.ROOT,
         FailureClass.ENVIRONMENT,
         (*_SPOKEN, "SYSTEM_NOT_READY", "ErrorSystemNotReady", "system not yet initialized"),
-        _numbered("802") + r"\bCUDA_ERROR_SYSTEM_NOT_READY\b|\bcudaErrorSystemNotReady\b|\bsystem not yet initialized\b",
+        _numbered("802")
+        + r"\bCUDA_ERROR_SYSTEM_NOT_READY\b|\bcudaErrorSystemNotReady\b|\bsystem not yet initialized\b",
         (
             (
-                "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+                "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions "
+                "before calling "
                 "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized"
             ),
             "CUDA error 802: system not yet initialized",
         ),
         ("the inference system is not yet initialized",),
         "CUDA runtime, cudaErrorSystemNotReady; NVIDIA, Fabric Manager User Guide",
-        "the driver says that the system is not ready for CUDA: on a box with NVSwitch the fabric manager must run, in the "
+        "the driver says that the system is not ready for CUDA: on a box with NVSwitch the fabric manager must "
+        "run, in the "
         "very version of the driver (systemctl status nvidia-fabricmanager; holdfast doctor looks); a container or a "
         "rented box cannot start it: have the provider do so, or take another box",
         ("U28",),
@@ -169,7 +172,8 @@ CARDS: tuple[Pattern, ...] = (
         ("all workers are busy or unavailable",),
         "CUDA runtime, cudaErrorDevicesUnavailable: exclusive or prohibited compute mode, no room, or a stuck kernel",
         "the card takes no further process: see who is on it (holdfast gpus) and its compute mode (nvidia-smi -q -d "
-        "COMPUTE: one in Exclusive_Process takes one process, so give each rank a card of its own, or use MPS); with nobody on it, "
+        "COMPUTE: one in Exclusive_Process takes one process, so give each rank a card of its own, or use "
+        "MPS); with nobody on it, "
         "look for a Xid of it (dmesg) and use another card",
         ("U28",),
     ),
@@ -178,7 +182,8 @@ CARDS: tuple[Pattern, ...] = (
         LineRole.ROOT,
         FailureClass.ENVIRONMENT,
         (*_SPOKEN, "HIP error: unknown error", "CUDA_ERROR_UNKNOWN", "cudaErrorUnknown"),
-        _numbered("30|999") + r"\bCUDA_ERROR_UNKNOWN\b|\bcudaErrorUnknown\b|"
+        _numbered("30|999")
+        + r"\bCUDA_ERROR_UNKNOWN\b|\bcudaErrorUnknown\b|"
         + START
         + r"(?:CUDA|HIP) (?:driver )?error: unknown error\b",
         (
@@ -187,8 +192,10 @@ CARDS: tuple[Pattern, ...] = (
         ),
         ("CUDA error: none, unknown errors: 0",),
         "CUDA runtime, cudaErrorUnknown: an unknown internal error",
-        "the driver says no more than that it failed: see whether the kernel's log has a Xid of this card (dmesg), whether "
-        "another program can use it (nvidia-smi, holdfast doctor) and whether the driver was changed since the box came up; "
+        "the driver says no more than that it failed: see whether the kernel's log has a Xid of this card "
+        "(dmesg), whether "
+        "another program can use it (nvidia-smi, holdfast doctor) and whether the driver was changed since the "
+        "box came up; "
         "then run it again, on another card if that is the one",
         passing=True,
         unsure=True,
@@ -415,9 +422,11 @@ CARDS: tuple[Pattern, ...] = (
             "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
         ),
         ("returns _STATUS_NOT_INITIALIZED",),
-        "cuBLAS and cuDNN status codes: a handle takes memory of the card, and is made late; torch, ATen/cuda/CUDABlas.cpp",
+        "cuBLAS and cuDNN status codes: a handle takes memory of the card, and is made late; torch, "
+        "ATen/cuda/CUDABlas.cpp",
         "a library of the card could not begin. See first whether its memory was full (holdfast gpus; a smaller shape "
-        "shows it), then whether an index or label lies outside its range (run one step with CUDA_LAUNCH_BLOCKING=1, or on "
+        "shows it), then whether an index or label lies outside its range (run one step with "
+        "CUDA_LAUNCH_BLOCKING=1, or on "
         "the CPU); then whether driver, CUDA and framework fit (holdfast doctor)",
         ("U10",),
         passing=True,
@@ -435,8 +444,10 @@ CARDS: tuple[Pattern, ...] = (
         ),
         ("returns _STATUS_EXECUTION_FAILED",),
         "cuBLAS and cuDNN status codes: the program for the card could not be launched, for several reasons",
-        "what failed on the card was mostly begun before this line: run one step with CUDA_LAUNCH_BLOCKING=1 to see it (an "
-        "index outside its range, memory that ran out); if that goes well look for a Xid of the card (dmesg), try another "
+        "what failed on the card was mostly begun before this line: run one step with CUDA_LAUNCH_BLOCKING=1 "
+        "to see it (an "
+        "index outside its range, memory that ran out); if that goes well look for a Xid of the card (dmesg), "
+        "try another "
         "card, and see whether driver, CUDA and framework fit (holdfast doctor)",
         passing=True,
         unsure=True,

@@ -469,7 +469,8 @@ MEMORY: tuple[Pattern, ...] = (
         ),
         ("    self.pid = os.fork()\nOSError: [Errno 12] Cannot allocate memory",),
         "fork(2), EAGAIN",
-        "have fewer workers, or raise the limit that it met: limits.tasks where the job has one, else `ulimit -u`, or the "
+        "have fewer workers, or raise the limit that it met: limits.tasks where the job has one, else `ulimit "
+        "-u`, or the "
         "pids.max of what it runs in",
         ("U40",),
         lines=8,
@@ -489,7 +490,8 @@ MEMORY: tuple[Pattern, ...] = (
         ),
         ("BlockingIOError: [Errno 11] Resource temporarily unavailable",),
         "CPython Modules/_threadmodule.c; libgomp; OpenBLAS",
-        "have fewer threads (OMP_NUM_THREADS, fewer workers), or raise the limit that it met: limits.tasks where the job "
+        "have fewer threads (OMP_NUM_THREADS, fewer workers), or raise the limit that it met: limits.tasks "
+        "where the job "
         "has one, else `ulimit -u`, or the pids.max of what it runs in",
         ("U40",),
     ),

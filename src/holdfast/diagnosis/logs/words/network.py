@@ -87,7 +87,8 @@ NETWORK: tuple[Pattern, ...] = (
         r"huggingface\.co/(?P<model>(?:datasets/|spaces/)?(?!api/)[\w.-]+/[\w.-]*\w)",
         (
             (
-                "huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: Root=1-67)\n\nCannot access gated "
+                "huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: Root=1-67)\n\nCannot "
+                "access gated "
                 "repo for url https://huggingface.co/acme/Large-8B/resolve/main/config.json."
             ),
             (
@@ -97,8 +98,10 @@ NETWORK: tuple[Pattern, ...] = (
         ),
         ("GatedRepoError: see the manual",),
         "huggingface_hub, errors.py; transformers, utils/hub.py",
-        "ask for access at https://huggingface.co/{model}, with the account whose token the job has; at a place a job gets a "
-        "token with --secret HF_TOKEN (holdfast secret push PLACE HF_TOKEN keeps it there), here as the variable HF_TOKEN",
+        "ask for access at https://huggingface.co/{model}, with the account whose token the job has; at a "
+        "place a job gets a "
+        "token with --secret HF_TOKEN (holdfast secret push PLACE HF_TOKEN keeps it there), here as the "
+        "variable HF_TOKEN",
         passing=True,
         lines=8,
     ),
