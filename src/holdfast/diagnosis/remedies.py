@@ -25,8 +25,10 @@ class Remedy:
     defaults: Mapping[str, str] = field(default_factory=dict)
 
     def render(self, facts: Mapping[str, str]) -> str:
-        """The action with the facts that are known; a fact is text, never a template."""
-        return self.action.format_map({"run": "", **self.defaults, **facts})
+        """The action with the facts that are known; a fact is text, never a template, and a default knows the run."""
+        run = facts.get("run", "")
+        defaults = {name: text.replace("{run}", run) for name, text in self.defaults.items()}
+        return self.action.format_map({"run": run, **defaults, **facts})
 
 
 KEEP_BATCH = "do not shrink the batch: it lives on the card, and a smaller one makes the result another experiment"
@@ -48,7 +50,7 @@ REMEDIES: dict[FailureClass, Remedy] = {
         "{less}, or {more}{batch}",
         defaults={
             "less": FEWER,
-            "more": "raise the memory limit that it met (holdfast show has it), then: holdfast restart",
+            "more": "raise the memory limit that it met (holdfast show{run} has it), then: holdfast restart{run}",
             "batch": f"; {KEEP_BATCH}",
         },
     ),
@@ -178,8 +180,9 @@ REMEDIES: dict[FailureClass, Remedy] = {
     ),
     FailureClass.REFUSED: Remedy("do what the refusal says; holdfast preflight repeats the checks"),
     FailureClass.UNKNOWN: Remedy(
-        "investigate before anything is run again: read its last lines (holdfast logs{run}), supervisor.log "
-        "(holdfast logs --supervisor{run}) and what the diagnosis could not read"
+        "investigate before anything is run again: read its last lines (holdfast logs{run}){own} and what the diagnosis "
+        "could not read",
+        defaults={"own": ", supervisor.log (holdfast logs --supervisor{run})"},
     ),
 }
 """Class to remedy, complete."""

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast.core.run.lifecycle import LINE_COUNTS
 from holdfast.diagnosis.ended.judge import judge_evidence
 from holdfast.diagnosis.logs.attribute import judge_log
 from holdfast.diagnosis.logs.scan import read_log
 from holdfast.model.record import replace
+from holdfast.model.run import Outcome, Refusal
 from holdfast.model.verdict import Confidence, FailureClass, Verdict
 from tests.each import each
 
@@ -219,3 +221,31 @@ def test_a_loader_whose_worker_was_gone_leads_to_what_ends_workers(tmp_path: Pat
     assert (told.kind, told.confidence) == (FailureClass.KILLED, POSSIBLE)
     assert "/dev/shm" in told.action
     assert "num_workers=0" in told.action
+
+
+def test_the_supervisors_log_is_named_only_where_it_says_something(tmp_path: Path) -> None:
+    told = judge(tmp_path, "", code=3)
+    assert told.kind is FailureClass.UNKNOWN
+    assert f"supervisor.log (holdfast logs --supervisor {RUN_ID})" in told.action
+    assert "supervisor" not in judge(tmp_path, "", code=3, silent_supervisor=True).action
+
+
+def test_a_kill_that_took_holdfasts_own_process_too_says_so() -> None:
+    end = ended(None, 9)
+    assert end.status is not None
+    for source, gone in (("keeper", False), ("namespace", True), ("pidfd", True)):
+        seen = evidence(replace(end, status=replace(end.status, source=source)))
+        found = judge_evidence(seen)[0]
+        assert found is not None
+        assert found.kind is FailureClass.KILLED
+        assert gone is any("own process that kept the job was killed" in clue.text for clue in found.evidence_for)
+
+
+def test_a_run_that_died_in_line_says_that_it_never_ran_and_what_leaves_the_line_out() -> None:
+    words = "the total limit of 10.0 s passed while waiting for cards: card 0: run a of anna"
+    refusal = Refusal("timed_out", 124, words, LINE_COUNTS)
+    end = ended(None, None, refusal=refusal, started_at=None, outcome=Outcome.TIMED_OUT)
+    found = judge_evidence(evidence(end))[0]
+    assert found is not None
+    assert (found.kind, found.cause) == (FailureClass.TIMED_OUT, f"it never ran: {words}")
+    assert "--timeout-run" in found.action

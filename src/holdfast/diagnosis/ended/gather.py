@@ -201,6 +201,7 @@ def gather_evidence(
         expected_s=as_number(job.get("expected_s")),
         looked_s=looked - ended_s if isinstance(looked, (int, float)) and ended_s is not None else None,
         earlier_kills=_find_earlier_kills(samples, ended_s),
+        silent_supervisor=_is_empty(f"{source.directory}/{wire.SUPERVISOR_LOG}"),
         expandable=_has_expandable(as_object(manifest.get("environment"))),
         tasks_limit=as_whole(as_object(job.get("limits")).get("tasks")),
         problems=tuple(source.problems),
@@ -339,6 +340,14 @@ def _has_expandable(environment: Facts) -> bool:
         str(value) for name, value in environment.items() if name.startswith("PYTORCH_") and name.endswith("ALLOC_CONF")
     )
     return any("expandable_segments:True" in value for value in told)
+
+
+def _is_empty(path: str) -> bool:
+    """Whether a file is there and has nothing."""
+    try:
+        return os.stat(path).st_size == 0
+    except OSError:
+        return False
 
 
 def _find_scheduler(environment: Facts) -> str:

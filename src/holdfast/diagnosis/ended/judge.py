@@ -104,6 +104,8 @@ def judge_evidence(evidence: EndedEvidence) -> tuple[Verdict | None, tuple[Detec
         if not found:
             return None, ladder
     known = {"run": f" {evidence.run_id}"} if evidence.run_id else {}
+    if evidence.silent_supervisor:
+        known["own"] = ""
     if evidence.checkpoint is not None:
         known["resume"] = describe_resume(checkpoint=evidence.checkpoint)
         known["before"] = BEFORE if evidence.checkpoint else "begin again: there is no checkpoint"

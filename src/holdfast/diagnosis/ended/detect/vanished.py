@@ -26,6 +26,8 @@ CRASHES = frozenset({4, 5, 6, 8, 11, 31})
 """Ends that the program's own instructions cause."""
 OWN_ENDS = CRASHES | {7, PIPE, 24, 25}
 """Signals that a process earns itself; all others come from somebody."""
+KEEPER_GONE = frozenset({"namespace", "supervisor", "pidfd"})
+"""Who told how a job ended where its keeper could not any more (`model.identity.WaitStatus.source`)."""
 NEAR_S = 10.0
 _CRASHED = "Current thread 0x"
 """Source: CPython, Python/traceback.c, of the thread that met the fault."""
@@ -112,6 +114,9 @@ def judge_kill(evidence: EndedEvidence) -> Detection:
     if evidence.code is not None:
         text = f"exit code {evidence.code}: a shell's word for {name_signal(number)}, unless the job chose it itself"
         clues = [Clue(text, "status.json")]
+    status = evidence.ended.status
+    if number == KILL and status is not None and status.source in KEEPER_GONE:
+        clues.append(Clue("holdfast's own process that kept the job was killed, too: with it, or before it", "status.json"))
     if evidence.scheduler:
         clues.append(Clue(f"it ran within {evidence.scheduler}, whose scheduler may have ended it", "manifest.json"))
     if evidence.own_kills.value and number == KILL:
