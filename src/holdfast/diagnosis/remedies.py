@@ -180,7 +180,8 @@ REMEDIES: dict[FailureClass, Remedy] = {
     ),
     FailureClass.REFUSED: Remedy("do what the refusal says; holdfast preflight repeats the checks"),
     FailureClass.UNKNOWN: Remedy(
-        "investigate before anything is run again: read its last lines (holdfast logs{run}){own} and what the diagnosis "
+        "investigate before anything is run again: read its last lines (holdfast logs{run}){own} and what the "
+        "diagnosis "
         "could not read",
         defaults={"own": ", supervisor.log (holdfast logs --supervisor{run})"},
     ),

@@ -87,7 +87,8 @@ PROGRESS_STEP_S = 5.0
 ASKED_TO_LEAVE = frozenset({129, 130, 143})
 """128 + HUP, INT, TERM: exit codes of a job that a signal ended which asks and does not kill."""
 LINE_COUNTS = (
-    "its time limit (timeout) counts the wait for cards, too: give it more, or limit the job alone, which counts from its "
+    "its time limit (timeout) counts the wait for cards, too: give it more, or limit the job alone, which "
+    "counts from its "
     "start: restart it with --timeout none --timeout-run 8h"
 )
 STUCK_RETRY_S = 2.0

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.job.redact import redact_text
-from holdfast.core.run.scripts import find_shell_script
+from holdfast.core.run.scripts import find_shell_script, find_shell_text
 from holdfast.diagnosis.evidence import Detection, LogFacts, Reading
 from holdfast.diagnosis.logs.attribute import judge_log
 from holdfast.diagnosis.logs.pattern import Pattern
@@ -63,6 +63,9 @@ MOST_TENANTS = 5
 MOST_STOOD = 5
 KILLING = (9, 15)
 SCRIPT_BYTES = 64 * 1024
+_SEVERAL = compile_later(r"(?m)^[^#\n]*?(?:;[^\n\S]*[^\s;#]|\n(?:\s*(?:#[^\n]*)?\n)*\s*[^\s#])")
+"""Two commands: behind a semicolon, or in lines that are no comments."""
+_STOPS = compile_later(r"(?m)^\s*set +(?:-\w+ +)*-\w*(?:e|o +errexit)|^#!.*\bsh +-\w*e|^\s*trap\b[^\n]*\bERR\b")
 _TEE = compile_later(r"\|&?\s*(?:\S*/)?tee\b")
 
 
@@ -165,6 +168,7 @@ def gather_evidence(
     samples = source.read_samples()
     sample = samples[0] if samples else {}
     job = source.read_job()
+    command, shell = _read_shell(job)
     leased = {str(card.get("uuid")) for card in as_objects(manifest.get("cards"))}
     final = as_object(facts.get("final_cards"))
     looked = aftermath.get("epoch_s")
@@ -207,7 +211,8 @@ def gather_evidence(
         problems=tuple(source.problems),
         checkpoint=has_checkpoint(source.run_dir, job),
         has_cards=bool(manifest["cards"]) if isinstance(manifest.get("cards"), list) else None,
-        piped=_is_piped(job),
+        piped=_TEE.search(command) is not None,
+        goes_on=_goes_on(shell),
         stood=_read_stood(source.directory),
         leftovers=_read_leftovers(f"{source.directory}/{wire.EVENTS}"),
         heard=read_heard(f"{source.directory}/{wire.EVENTS}"),
@@ -292,17 +297,23 @@ def _find_tenants(final: Facts, leased: set[str], run_id: str) -> tuple[str, ...
     return tuple(found[:MOST_TENANTS])
 
 
-def _is_piped(job: Facts) -> bool:
-    """Whether the command, or the shell script that it names, sends output through `tee`."""
+def _read_shell(job: Facts) -> tuple[str, str]:
+    """The command as a text with the shell script that it names; and what a shell runs of it, empty without one."""
     told = job.get("command")
     command = tuple(str(word) for word in told) if isinstance(told, list) else ()
     script = find_shell_script(command)
-    text = " ".join(command)
+    text, body = " ".join(command), find_shell_text(command)
     if script is not None:
         path = os.path.join(str(job.get("workdir") or "/"), command[script.index])
         with contextlib.suppress(OSError):
-            text += files.read_bytes(path, limit=SCRIPT_BYTES).decode("utf-8", "replace")
-    return _TEE.search(text) is not None
+            body = files.read_bytes(path, limit=SCRIPT_BYTES).decode("utf-8", "replace")
+            text += body
+    return text, body
+
+
+def _goes_on(shell: str) -> bool:
+    """Whether a shell that runs this goes on after a command that failed, so that the last one's code is the job's."""
+    return _SEVERAL.search(shell) is not None and _STOPS.search(shell) is None
 
 
 def _read_leftovers(path: str) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ def _find_doubts(evidence: EndedEvidence) -> list[Clue]:
     """What the output and what was left behind say against an end with 0."""
     clues, log = [], evidence.log.value
     piped = evidence.piped or (log is not None and goes_through_tee(log))
-    if log is not None and (raised := find_last_exception(log, piped=piped)):
+    if log is not None and (raised := find_last_exception(log, piped=piped, goes_on=evidence.goes_on)):
         clues.append(Clue(f"its output ends with a traceback: {raised}", "output.log"))
     if log is not None and (line := find_farewell(log)):
         clues.append(Clue(f"its last lines say that a signal asked it to leave: {line}", "output.log"))

@@ -116,7 +116,9 @@ def judge_kill(evidence: EndedEvidence) -> Detection:
         clues = [Clue(text, "status.json")]
     status = evidence.ended.status
     if number == KILL and status is not None and status.source in KEEPER_GONE:
-        clues.append(Clue("holdfast's own process that kept the job was killed, too: with it, or before it", "status.json"))
+        clues.append(
+            Clue("holdfast's own process that kept the job was killed, too: with it, or before it", "status.json")
+        )
     if evidence.scheduler:
         clues.append(Clue(f"it ran within {evidence.scheduler}, whose scheduler may have ended it", "manifest.json"))
     if evidence.own_kills.value and number == KILL:
