@@ -102,10 +102,12 @@ _HERE = compile_later(
 )
 """Addresses of this box and of its own network. Source: RFC 6890; RFC 1918."""
 _NAMES_OTHER = compile_later(
-    r"\b(?:https?|s3|gs|ftp)://(?!localhost\b|(?:127|10)\.\d+\.\d+\.\d+|192\.168\.\d+\.\d+"
-    r"|172\.(?:1[6-9]|2\d|3[01])\.\d+\.\d+|\[::1\]|0\.0\.0\.0)\w"
+    r"\b(?:https?|s3|gs|ftp)://(?!(?:127|10)\.\d+\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.|0\.0\.0\.0"
+    r"|[\w.-]+\.(?:local|internal|lan|svc)\b|(?:[\w-]+\.)*wandb\.ai|docs\.|pytorch\.org/docs"
+    r"|github\.com/[\w.-]+/[\w.-]+/issues)"
+    r"[\w-]+(?:\.[\w-]+)+"
 )
-"""An address of another network than this box's own."""
+"""An address of another network than this box's own, and none that warnings and trackers print."""
 _NO_ROUTE = compile_later(r"\bNetwork is unreachable\b|\[Errno 101\]")
 """A box that has no way to other networks, as computing nodes often have not. Source: errno(3) ENETUNREACH."""
 NEAR_BYTES = 64 * 1024
@@ -151,12 +153,14 @@ def _may_be_here(root: LogMatch, facts: LogFacts) -> bool:
         return True
     if root.kind is not FailureClass.TRANSIENT:
         return False
-    if root.pattern == EXCEPTION and not is_named(root.line):
-        return True
     if _NO_ROUTE.search(facts.tail):
         return True
-    if root.pattern == EXCEPTION and is_of_client(root.values.get("exception", ""), facts.traceback):
-        return _NAMES_OTHER.search(facts.tail) is None
+    if root.pattern == EXCEPTION and is_of_client(root.line, facts.traceback):
+        # Who refuses is there, and its service is not.
+        elsewhere = _NAMES_OTHER.search(facts.tail) is not None and _HERE.search(facts.tail) is None
+        return "refused" in root.line or not elsewhere
+    if root.pattern == EXCEPTION and not is_named(root.line):
+        return True
     if "refused" in root.line and _HERE.search(root.line):
         return True
     return _NAMES_HOST.search(root.line) is None and _HERE.search(facts.tail) is not None

@@ -74,8 +74,11 @@ _SYMBOL = compile_later(r"\.so(?:\.[\d.]+)?: undefined symbol: ")
 _OF_ARGUMENTS = frozenset({"ValueError", "NotImplementedError"})
 _INNER = compile_later(r"(?i)(?:\braised |\bcaused by:? ?|\blast exception: |<class ')(?P<inner>[\w.]{4,100})")
 """How an exception that gave up names the one before it (tenacity, urllib3, google.api_core)."""
-_OF_SOCKETS = frozenset({"ConnectionResetError", "ConnectionAbortedError", "BrokenPipeError", "TimeoutError"})
-"""What the system says of any connection; a peer's, where nothing says whose."""
+_BROKE = compile_later(
+    r"(?:\w+\.)*(?:Connection(?:Reset|Aborted|Refused)Error|BrokenPipeError|TimeoutError|timeout)(?:$|: )"
+    r"|(?:\w+\.)*\w*Error: .*\[Errno (?:32|101|103|104|110|111|113)\]"
+)
+"""What the system says of any connection, of a peer's as well: its end, no answer, no way. Source: errno(3)."""
 _CLIENT = compile_later(
     r'File "[^"\n]*/(?:http/client|urllib/request|ssl|(?:aiohttp/(?:client|connector)|urllib3|requests|httpx|httpcore'
     r"|botocore|aiobotocore|boto3|s3transfer|huggingface_hub|google/(?:cloud|resumable_media|auth))[^\"\n]*)"
@@ -111,7 +114,7 @@ def judge_traceback(trace: Traceback) -> tuple[str, FailureClass] | None:
     What is raised while an installed package is imported is a fault of the installation, whatever it is.
     """
     judged = judge_exception(trace.raised)
-    if judged is not None and is_of_client(judged[0], trace.text):
+    if judged is not None and is_of_client(trace.raised, trace.text):
         return judged[0], FailureClass.TRANSIENT
     if judged is None or judged[1] is not FailureClass.BUG:
         return judged
@@ -121,9 +124,9 @@ def judge_traceback(trace: Traceback) -> tuple[str, FailureClass] | None:
     return judged[0], next((kind for kind in said_more if kind is not FailureClass.BUG), FailureClass.BUG)
 
 
-def is_of_client(name: str, traceback: str) -> bool:
-    """Whether an exception says that a connection broke, and its traceback that it was one to a server."""
-    return name in _OF_SOCKETS and _CLIENT.search(traceback) is not None
+def is_of_client(raised: str, traceback: str) -> bool:
+    """Whether an exception's line says that a connection broke, and its traceback that it was one to a server."""
+    return _BROKE.match(raised) is not None and _CLIENT.search(traceback) is not None
 
 
 def judge_exception(line: str) -> tuple[str, FailureClass] | None:

@@ -178,7 +178,7 @@ def _finish(
         if judged is not None:
             offset = at + sum(len(line) + 1 for line in data.split(b"\n")[: trace.number])
             values = {"exception": judged[0]}
-            if is_of_client(judged[0], trace.text):
+            if is_of_client(trace.raised, trace.text):
                 # The same words are a peer's end elsewhere.
                 found = [match for match in found if match.offset != offset or match.kind is not _PEER]
             found.append(

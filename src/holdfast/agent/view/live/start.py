@@ -56,7 +56,8 @@ class StartProgress:
 class Started:
     """A run that was started: its newest state as it is on record, and its exit code if it has ended already.
 
-    `condition` is how it stands, in the words of ``ls``. `warnings` are those of its checks about what was asked for.
+    `condition` is how it stands, in the words of ``ls``. `warnings` are those of its checks about what was asked for;
+    before them stands that another attempt follows one that failed.
     """
 
     run_id: str
