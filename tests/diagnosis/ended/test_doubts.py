@@ -121,6 +121,8 @@ def test_an_end_with_0_behind_a_traceback_is_in_doubt_where_a_shell_went_on(
     run_dir = write_attempt(root, end, f"step 1\n{TRACE}done\n", record={"command": command, "workdir": str(tmp_path)})
     verdict = examine_here(run_dir, 1, end).verdict
     assert (verdict is not None and verdict.kind is FailureClass.SUSPICIOUS_FINISH) is told
+    cause = "a program of it ended with a traceback, and its shell went on: ValueError: bad batch"
+    assert ("" if verdict is None else verdict.cause) == (cause if told else "")
 
 
 LOSSES = {

@@ -115,8 +115,10 @@ def _find_doubts(evidence: EndedEvidence) -> list[Clue]:
     """What the output and what was left behind say against an end with 0."""
     clues, log = [], evidence.log.value
     piped = evidence.piped or (log is not None and goes_through_tee(log))
-    if log is not None and (raised := find_last_exception(log, piped=piped, goes_on=evidence.goes_on)):
+    if log is not None and (raised := find_last_exception(log, piped=piped)):
         clues.append(Clue(f"its output ends with a traceback: {raised}", "output.log"))
+    elif log is not None and (raised := find_last_exception(log, piped=piped, goes_on=evidence.goes_on)):
+        clues.append(Clue(f"a program of it ended with a traceback, and its shell went on: {raised}", "output.log"))
     if log is not None and (line := find_farewell(log)):
         clues.append(Clue(f"its last lines say that a signal asked it to leave: {line}", "output.log"))
     if log is not None and (line := find_killed(log, piped=piped)):
