@@ -106,6 +106,7 @@ def test_a_traceback_of_a_program_before_the_next_command_of_a_shell_that_goes_o
         (["bash", "-c", "set -e; python broken.py; echo done"], False),
         (["bash", "-ec", "python broken.py; echo done"], False),
         (["bash", "-c", "python broken.py;"], False),
+        (["bash", "-c", "cd /; python broken.py \\\n  --lr 1\n\n\n"], False),
         (["python", "-c", "a; b"], False),
         (["bash", "run.sh"], True),
         (["bash", "careful.sh"], False),

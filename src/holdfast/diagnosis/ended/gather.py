@@ -63,9 +63,10 @@ MOST_TENANTS = 5
 MOST_STOOD = 5
 KILLING = (9, 15)
 SCRIPT_BYTES = 64 * 1024
-_SEVERAL = compile_later(r"(?m)^[^#\n]*?(?:;[^\n\S]*[^\s;#]|\n(?:\s*(?:#[^\n]*)?\n)*\s*[^\s#])")
-"""Two commands: behind a semicolon, or in lines that are no comments."""
-_STOPS = compile_later(r"(?m)^\s*set +(?:-\w+ +)*-\w*(?:e|o +errexit)|^#!.*\bsh +-\w*e|^\s*trap\b[^\n]*\bERR\b")
+_PROGRAM = compile_later(
+    r"\b(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|mpirun|mpiexec|exec|uv|poetry)\b|\.py\b"
+)
+_STOPS = compile_later(r"(?m)(?:^|;)\s*set +(?:-\w+ +)*-\w*(?:e|o +errexit)|^#!.*\bsh +-\w*e|^\s*trap\b[^\n]*\bERR\b")
 _TEE = compile_later(r"\|&?\s*(?:\S*/)?tee\b")
 
 
@@ -312,8 +313,11 @@ def _read_shell(job: Facts) -> tuple[str, str]:
 
 
 def _goes_on(shell: str) -> bool:
-    """Whether a shell that runs this goes on after a command that failed, so that the last one's code is the job's."""
-    return _SEVERAL.search(shell) is not None and _STOPS.search(shell) is None
+    """Whether a shell that runs this goes on after a program that failed, and answers with another command's code."""
+    lines = shell.replace("\\\n", " ").replace(";", "\n").splitlines()
+    commands = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    # A program that is the last command says its own code.
+    return len(commands) > 1 and _STOPS.search(shell) is None and _PROGRAM.search(commands[-1]) is None
 
 
 def _read_leftovers(path: str) -> tuple[str, ...]:

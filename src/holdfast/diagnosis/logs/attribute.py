@@ -59,8 +59,7 @@ _THROWN = "what():"
 _OF_LOADER = compile_later(r"^RuntimeError: DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
 LOADER_REMEDY = (
     "see the worker's own error above its last line, where there is one; else it was mostly killed for want of "
-    "memory, or "
-    "of room in /dev/shm: use fewer workers, and num_workers=0 shows an error of their own"
+    "memory, or of room in /dev/shm: use fewer workers, and num_workers=0 shows an error of their own"
 )
 _SENDERS = frozenset({FailureClass.PREEMPTED, FailureClass.TIMED_OUT, FailureClass.OUT_OF_MEMORY})
 _REPEATED = 3

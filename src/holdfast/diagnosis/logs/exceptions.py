@@ -126,7 +126,8 @@ def judge_traceback(trace: Traceback) -> tuple[str, FailureClass] | None:
 
 def is_of_client(raised: str, traceback: str) -> bool:
     """Whether an exception's line says that a connection broke, and its traceback that it was one to a server."""
-    return _BROKE.match(raised) is not None and _CLIENT.search(traceback) is not None
+    broke = _BROKE.match(raised) is not None and errors.LASTS.search(raised) is None
+    return broke and _CLIENT.search(traceback) is not None
 
 
 def judge_exception(line: str) -> tuple[str, FailureClass] | None:
