@@ -104,6 +104,7 @@ def test_a_traceback_of_a_program_before_the_next_command_of_a_shell_that_goes_o
         (["bash", "-lc", "python broken.py\necho done"], True),
         (["bash", "-c", "python broken.py && echo done"], False),
         (["bash", "-c", "set -e; python broken.py; echo done"], False),
+        (["bash", "-c", "cd /; set -e; python broken.py; echo done"], False),
         (["bash", "-ec", "python broken.py; echo done"], False),
         (["bash", "-c", "python broken.py;"], False),
         (["bash", "-c", "cd /; python broken.py \\\n  --lr 1\n\n\n"], False),
