@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.diagnosis.evidence import LogFacts
 
 _MODULE = compile_later(r'Traceback \(most recent call last\):\n  File "[^"\n]+", line \d+, in <module>\n')
-_TOLD = compile_later(r"(?i)\b(?:error|warn\w*|exception|critical|fail\w*|skip\w*|ignor\w+|caught)\b|:\s*$")
+_TOLD = compile_later(r"(?i)\b(?:error|warn\w*|exception|critical|fail\w*|skip\w*|ignored|ignoring|caught)\b|:\s*$")
 """Before a traceback that a program printed itself."""
 LOSSES = 3
 """So many of the last losses must all be not finite; of fewer all, and at least two."""
