@@ -229,6 +229,15 @@ def test_a_run_at_a_limit_that_waits_starts_when_the_other_ends(holdfast: Comman
 
 
 @pytest.mark.slow
+def test_a_card_that_no_run_has_is_reserved_before_one_that_a_run_has(holdfast: Command) -> None:
+    uuids = read_uuids(holdfast)
+    with live_run(holdfast, *ON_A_CARD, "--name", "mine") as run:
+        (held,) = [card["uuid"] for card in holdfast("gpus", "--json").json()["cards"] if card["lease"]]
+        made = holdfast("gpus", "reserve", "--cards", "1", "--for", "1h", "--reason", "eval", "--json").json()
+        assert made["cards"] == [uuid for uuid in uuids if uuid != held], run.run_id
+
+
+@pytest.mark.slow
 def test_a_card_at_rest_is_told_with_what_is_known(holdfast: Command) -> None:
     with live_run(holdfast, *ON_A_CARD, "--name", "dozing") as run:
         assert "no card is held at rest" in holdfast("gpus", "idle", "--for", "0s").out
@@ -236,6 +245,10 @@ def test_a_card_at_rest_is_told_with_what_is_known(holdfast: Command) -> None:
         assert (hoard["run_id"], hoard["idle_s"], hoard["known_from"]) == (run.run_id, None, "this moment only")
         now = clock.epoch_s()
         health = Path(run.look().attempt_dir) / "health.jsonl"
+        first = {"uuid": hoard["uuid"], "utilisation_pct": 0}
+        health.write_text(json.dumps({"utc": clock.format_utc(now), "cards": [first]}) + "\n")
+        one = holdfast("gpus", "idle", "--min", "1ms", "--for", "0s")
+        assert "idle now, before that not known" in one.out, one
         with health.open("w") as file:
             for ago_s in range(7200, 0, -300):
                 card = {"uuid": hoard["uuid"], "utilisation_pct": 0 if ago_s <= 6000 else 80}

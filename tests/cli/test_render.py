@@ -11,13 +11,16 @@ import sys
 import pytest
 
 from holdfast.agent.control.stop import StopResult
+from holdfast.agent.view.page.diagnosis import DiagnosisReport
 from holdfast.cli import render
+from holdfast.cli.render.diagnosis import print_answer
 from holdfast.cli.render.job_change import describe_changes
 from holdfast.cli.render.layout import format_table, measure
 from holdfast.cli.render.start import describe_start
 from holdfast.cli.render.stop import print_stopped
 from holdfast.model.finding import Finding, Level
 from holdfast.model.origin import KeyChange
+from holdfast.model.verdict import Confidence, FailureClass, LiveClass, Verdict
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.cli
@@ -54,6 +57,13 @@ def on_terminal(code: str, **env: str) -> str:
 def test_a_table_is_plain_and_aligned_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     render.table(["id", "mem", "state"], [["a", 5, "running"], ["bcd", None, "x\x1b[31m"]], right=[1])
     assert capsys.readouterr().out == "ID   MEM  STATE\na      5  running\nbcd    -  x\\x1b[31m\n"
+
+
+def test_of_a_run_that_has_not_ended_nothing_is_said_of_another_attempt(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, told in ((LiveClass.STARTING, False), (FailureClass.BUG, True)):
+        verdict = Verdict(kind, Confidence.LIKELY, "wait")
+        print_answer(DiagnosisReport("a", "a", 2, False, "preflight", kind.value, "", verdict))
+        assert ("tried again by itself" in capsys.readouterr().out) is told
 
 
 def test_an_empty_table_is_its_headers(capsys: pytest.CaptureFixture[str]) -> None:

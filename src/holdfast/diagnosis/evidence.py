@@ -93,7 +93,8 @@ class LogFacts:
     """What the output of one attempt says.
 
     `matches` are in the file's order, at most a few of each pattern (the first and the last). `exception` is the last
-    line of the last traceback (``KeyError: 'lr'``), `traceback` its text, `tail` the last lines. `whole` is False when
+    line of the last traceback (``KeyError: 'lr'``), `message` the further lines of what it says, `traceback` its text,
+    `tail` the last lines. `whole` is False when
     not all of the file was looked at; `binary` when it is not text.
     """
 
@@ -102,6 +103,7 @@ class LogFacts:
     matches: tuple[LogMatch, ...] = ()
     exception: str = ""
     traceback: str = ""
+    message: tuple[str, ...] = ()
     tail: str = ""
     whole: bool = True
     binary: bool = False

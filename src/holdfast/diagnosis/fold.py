@@ -31,7 +31,7 @@ def fold_verdict(detections: tuple[Detection, ...], ending: Clue | None = None) 
         return Verdict(
             FailureClass.UNKNOWN,
             Confidence.POSSIBLE,
-            remedy.render({"run": next((item.facts["run"] for item in detections if "run" in item.facts), "")}),
+            remedy.render(next((item.facts for item in detections if "run" in item.facts), {})),
             first,
             against,
             unknown,

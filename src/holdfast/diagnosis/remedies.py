@@ -25,14 +25,19 @@ class Remedy:
     defaults: Mapping[str, str] = field(default_factory=dict)
 
     def render(self, facts: Mapping[str, str]) -> str:
-        """The action with the facts that are known; a fact is text, never a template."""
-        return self.action.format_map({"run": "", **self.defaults, **facts})
+        """The action with the facts that are known; a fact is text, never a template, and a default knows the run."""
+        run = facts.get("run", "")
+        defaults = {name: text.replace("{run}", run) for name, text in self.defaults.items()}
+        return self.action.format_map({"run": run, **defaults, **facts})
 
 
 KEEP_BATCH = "do not shrink the batch: it lives on the card, and a smaller one makes the result another experiment"
 FEWER = "use fewer data-loader workers, share their data (memory-mapped files)"
 RESUME = "goes on from the last checkpoint, where there is one"
 """What a restart does where nobody has looked for checkpoints; `describe_resume` says it of one run."""
+
+
+BEFORE = "resume from a checkpoint before that step"
 
 
 def describe_resume(*, checkpoint: bool) -> str:
@@ -45,15 +50,21 @@ REMEDIES: dict[FailureClass, Remedy] = {
         "{less}, or {more}{batch}",
         defaults={
             "less": FEWER,
-            "more": "raise the memory limit that it met (holdfast show has it), then: holdfast restart",
+            "more": "raise the memory limit that it met (holdfast show{run} has it), then: holdfast restart{run}",
             "batch": f"; {KEEP_BATCH}",
         },
     ),
     FailureClass.GPU_OUT_OF_MEMORY: Remedy(
-        "see who else holds memory on the card ({tenants}); alone on it, change the job: gradient accumulation or "
-        "checkpointing, a shorter sequence, expandable segments when much is reserved but unallocated",
+        "{first}see who else holds memory on the card ({tenants}); alone on it, change the job: gradient "
+        "accumulation or "
+        "checkpointing, a shorter sequence{segments}{alone}",
         RetryPolicy.WHEN_ALONE,
-        {"tenants": "holdfast gpus"},
+        {
+            "first": "",
+            "tenants": "holdfast gpus",
+            "segments": ", expandable segments when much is reserved but unallocated",
+            "alone": "",
+        },
     ),
     FailureClass.SHARED_MEMORY: Remedy(
         "give /dev/shm more room (containers: --shm-size=8g or --ipc=host), or use fewer data-loader workers"
@@ -70,16 +81,16 @@ REMEDIES: dict[FailureClass, Remedy] = {
         {"path": "the run's disks (df, df -i)"},
     ),
     FailureClass.STORAGE_FAULT: Remedy(
-        "stop writing to {path}, see that the disk or mount is sound (dmesg, mount), then: holdfast restart{run} from "
-        "the "
-        "last checkpoint, on another disk if it is not",
-        defaults={"path": "the disk that failed"},
+        "stop writing to {path}, see that the disk or mount is sound (dmesg, mount), and take another one if "
+        "it is not; "
+        "holdfast restart{run} {resume}",
+        defaults={"path": "the disk that failed", "resume": RESUME},
     ),
     FailureClass.HARDWARE: Remedy(
         "leave {card}: holdfast gpus quarantine {card}; on a rented box stop it and rent another; do not debug the "
-        "code; the run goes on elsewhere from its last checkpoint",
+        "code; elsewhere the run {resume}",
         RetryPolicy.ELSEWHERE,
-        {"card": "the card"},
+        {"card": "the card", "resume": RESUME},
     ),
     FailureClass.THROTTLED: Remedy(
         "use another card or box ({card} is held back by heat or power); a slower result is no regression of the code",
@@ -106,13 +117,17 @@ REMEDIES: dict[FailureClass, Remedy] = {
         "stop and correct the job: its own exception or check ended it; the same configuration would end the same way"
     ),
     FailureClass.NATIVE_CRASH: Remedy(
-        "look at the native code that crashed ({library}): update or pin that library; the Python line that called it "
-        "stands in the output where Python could still write it (PYTHONFAULTHANDLER, which holdfast sets)",
-        defaults={"library": "the library is not known"},
+        "look at the native code that crashed ({library}): update or pin that library; {called}",
+        defaults={
+            "library": "the library is not known",
+            "called": "the Python line that called it stands in the output where Python could still write it "
+            "(PYTHONFAULTHANDLER, which holdfast sets)",
+        },
     ),
     FailureClass.DIVERGED: Remedy(
         "judge it yourself: the loss or a gradient was not finite; lower the learning rate or look at the batch, and "
-        "resume from a checkpoint before that step"
+        "{before}",
+        defaults={"before": f"{BEFORE}, where there is one"},
     ),
     FailureClass.SUSPICIOUS_FINISH: Remedy(
         "judge it yourself before you use the result: it ended with 0, but {seen}; of a job of the queue, "
@@ -165,8 +180,10 @@ REMEDIES: dict[FailureClass, Remedy] = {
     ),
     FailureClass.REFUSED: Remedy("do what the refusal says; holdfast preflight repeats the checks"),
     FailureClass.UNKNOWN: Remedy(
-        "investigate before anything is run again: read its last lines (holdfast logs{run}), supervisor.log "
-        "(holdfast logs --supervisor{run}) and what the diagnosis could not read"
+        "investigate before anything is run again: read its last lines (holdfast logs{run}){own} and what the "
+        "diagnosis "
+        "could not read",
+        defaults={"own": ", supervisor.log (holdfast logs --supervisor{run})"},
     ),
 }
 """Class to remedy, complete."""

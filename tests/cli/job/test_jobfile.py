@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ from holdfast.model.job import (
     UnenforcedPolicy,
 )
 from holdfast.model.record import fields
+from tests.each import each
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -656,6 +658,31 @@ def test_relative_paths_count_from_where_they_are_written(
     assert (spec.inputs, spec.data, spec.workdir) == ((f"{path.parent}/a",), (f"{tmp_path}/d",), str(path.parent))
     bare = read_job(None, {}, command=("x",), cwd=str(tmp_path))
     assert bare.workdir == str(tmp_path)
+
+
+@each(
+    ("gpus", "option", "words"),
+    [
+        (
+            "0",
+            "gpu.memory",
+            "--gpu-memory: is about cards, and --gpus 0 is a count, no card; one card: --gpus 1, card 0",
+        ),
+        ("0", "gpu.share", "--share: is about cards, and --gpus 0 is a count"),
+        (None, "gpu.memory", "--gpu-memory: is about cards, and no card is asked for (--gpus)"),
+    ],
+)
+def test_how_cards_are_used_is_refused_where_none_is_asked_for(
+    job: Callable[..., Path], gpus: str | None, option: str, words: str
+) -> None:
+    said = {"gpu.memory": Node("10GiB", "--gpu-memory", text="10GiB"), "gpu.share": Node(True, "--share")}
+    options = {option: said[option], **({} if gpus is None else {"gpus": Node(gpus, "--gpus", text=gpus)})}
+    with pytest.raises(UsageError, match=re.escape(words)):
+        read_job(None, options, command=("x",))
+    one = {**options, "gpus": Node("0,", "--gpus", text="0,")}
+    assert read_job(None, one, command=("x",)).gpus.devices == ("0",)
+    kept = job("command: x\ngpu: {memory: 10GiB, share: true}\n")
+    assert read_job(str(kept), {"gpus": Node("0", "--gpus", text="0")}).gpus.wanted == 0
 
 
 def test_exactly_one_command(job: Callable[..., Path]) -> None:

@@ -114,4 +114,8 @@ def test_cards_are_chosen_among_those_that_can_be_had() -> None:
     assert "card 0: anna" in why
     assert choose_reserved(GpuRequest(devices=("1", "c")), cards, {}) == (("b", "c"), "")
     assert choose_reserved(GpuRequest(devices=("0",)), cards, {"a": "anna"}) == ((), "card 0: anna")
+    assert choose_reserved(GpuRequest(count=1), cards, {}, {"a", "b"}) == (("c",), "")
+    assert choose_reserved(GpuRequest(count=2), cards, {}, {"a"}) == (("b", "c"), "")
+    assert choose_reserved(GpuRequest(count=3), cards, {}, {"a"}) == (("b", "c", "a"), "")
+    assert choose_reserved(GpuRequest(devices=("0",)), cards, {}, {"a"}) == (("a",), "")
     assert choose_reserved(GpuRequest(devices=("9",)), cards, {}) == ((), "there is no card 9 here")

@@ -341,6 +341,15 @@ class TestBeforeTheJob:
         assert isinstance(state, Finalizing)
         assert state.refusal == Refusal("timed_out", 124, words)
 
+    def test_a_run_whose_limit_passed_in_line_says_who_had_the_cards_and_how_to_leave_the_line_out(self) -> None:
+        state, _ = step(Waiting("w", (BUSY,)), TimerFired(Timer.TOTAL))
+        assert isinstance(state, Finalizing)
+        assert state.refusal is not None
+        said = state.refusal.message
+        assert said.startswith("the total limit of 1000 s passed while waiting for cards: ")
+        assert BUSY.holder in said
+        assert "--timeout none --timeout-run 8h" in state.refusal.hint
+
     def test_the_whole_limit_holds_while_waiting(self) -> None:
         state, _ = step(Waiting("w"), TimerFired(Timer.TOTAL))
         assert isinstance(state, Finalizing)

@@ -24,11 +24,15 @@ from holdfast.diagnosis.ended.doubts import (
     find_unsaved,
     goes_through_tee,
 )
+from holdfast.diagnosis.ended.judge import examine_here
 from holdfast.diagnosis.evidence import LogFacts
 from holdfast.diagnosis.logs import lines
 from holdfast.diagnosis.logs.patterns import PATTERNS
 from holdfast.diagnosis.logs.scan import read_log
+from holdfast.model.verdict import FailureClass
 from tests.each import each
+
+from .making import ended, write_attempt
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,6 +80,51 @@ def test_what_came_through_tee_may_stand_behind_the_traceback(tmp_path: Path) ->
     assert not find_last_exception(facts, piped=False)
     many = facts_of(TRACE + "".join(f"step {n}\n" for n in range(9)), tmp_path)
     assert not find_last_exception(many, piped=True)
+
+
+def test_a_traceback_of_a_program_before_the_next_command_of_a_shell_that_goes_on(tmp_path: Path) -> None:
+    facts = facts_of(f"step 1\n{TRACE}done\n", tmp_path)
+    assert find_last_exception(facts, piped=False, goes_on=True) == "ValueError: bad batch"
+    assert not find_last_exception(facts, piped=False)
+    of_a_test = facts_of(f"{TRACE.replace('<module>', 'test_a')}ok\n", tmp_path)
+    assert not find_last_exception(of_a_test, piped=False, goes_on=True)
+    for calm in (
+        f"{TRACE}a\nb\nc\nd\n",
+        f"ERROR:root:one batch is left out\n{TRACE}done\n",
+        f"step 1\n{TRACE}step 2\ndone\n",
+        f"could not load it:\n{TRACE}done\n",
+    ):
+        assert not find_last_exception(facts_of(calm, tmp_path), piped=False, goes_on=True)
+
+
+@each(
+    ("command", "told"),
+    [
+        (["bash", "-c", "python broken.py; echo done"], True),
+        (["bash", "-lc", "python broken.py\necho done"], True),
+        (["bash", "-c", "python broken.py && echo done"], False),
+        (["bash", "-c", "set -e; python broken.py; echo done"], False),
+        (["bash", "-c", "cd /; set -e; python broken.py; echo done"], False),
+        (["bash", "-ec", "python broken.py; echo done"], False),
+        (["bash", "-c", "python broken.py;"], False),
+        (["bash", "-c", "cd /; python broken.py \\\n  --lr 1\n\n\n"], False),
+        (["python", "-c", "a; b"], False),
+        (["bash", "run.sh"], True),
+        (["bash", "careful.sh"], False),
+    ],
+)
+def test_an_end_with_0_behind_a_traceback_is_in_doubt_where_a_shell_went_on(
+    tmp_path: Path, command: list[str], told: bool
+) -> None:
+    (tmp_path / "run.sh").write_text("#!/bin/bash\n# trains\npython broken.py\n\n# says so\necho done\n")
+    (tmp_path / "careful.sh").write_text("#!/bin/bash\nset -euo pipefail\npython broken.py\necho done\n")
+    root = tmp_path / "-".join(map(str.strip, command)).replace("/", "_").replace("\n", "_")[:60]
+    end = ended(0)
+    run_dir = write_attempt(root, end, f"step 1\n{TRACE}done\n", record={"command": command, "workdir": str(tmp_path)})
+    verdict = examine_here(run_dir, 1, end).verdict
+    assert (verdict is not None and verdict.kind is FailureClass.SUSPICIOUS_FINISH) is told
+    cause = "a program of it ended with a traceback, and its shell went on: ValueError: bad batch"
+    assert ("" if verdict is None else verdict.cause) == (cause if told else "")
 
 
 LOSSES = {

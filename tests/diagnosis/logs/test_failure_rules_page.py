@@ -25,7 +25,7 @@ def test_the_page_lists_every_rule_with_role_and_class() -> None:
     expected = [
         (
             pattern.id,
-            pattern.role.value + (", passing" if pattern.passing else ""),
+            pattern.role.value + (", passing" if pattern.passing else "") + (", unsure" if pattern.unsure else ""),
             "none" if pattern.kind is None else pattern.kind.value,
             ", ".join(pattern.gotchas),
         )

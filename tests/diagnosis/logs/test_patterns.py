@@ -97,7 +97,13 @@ def test_values_are_named() -> None:
     by_id = {pattern.id: pattern for pattern in PATTERNS}
     found = match_line(by_id["vram"], by_id["vram"].examples[0])
     assert found is not None
-    assert found.values == {"wanted": "2.00 GiB", "card": "0", "free": "1.50 GiB"}
+    assert found.values == {
+        "wanted": "2.00 GiB",
+        "card": "0",
+        "total": "79.15 GiB",
+        "free": "1.50 GiB",
+        "holders": ". Process 4242 has 60.00 GiB memory in use",
+    }
     rank, text = clean_line(by_id["collective.timeout"].examples[0])
     found = match_line(by_id["collective.timeout"], text, rank=rank)
     assert found is not None

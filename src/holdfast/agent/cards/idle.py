@@ -132,7 +132,10 @@ def _read_idle(run_dir: str, attempt: int, uuid: str) -> float | None:
     if not samples:
         return None
     since = find_idle_since(samples)
-    return 0.0 if since is None else samples[-1][0] - since
+    if since is None:
+        return 0.0
+    # One sample spans no time.
+    return None if len(samples) == 1 else samples[-1][0] - since
 
 
 def _build(  # noqa: PLR0917 - the facts of one line

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from holdfast.core.cards.reservations import Reservation, choose_reserved
 from holdfast.host.files.rules_file import read_rules
 from holdfast.host.gpu.inventory import read_inventory
 from holdfast.host.lease import area as lease_area
 from holdfast.host.lease import reservations
-from holdfast.host.lease.area import open_existing_area
+from holdfast.host.lease.area import LeaseArea, open_existing_area
+from holdfast.host.lease.survey import survey_leases
 from holdfast.model.errors import NoSuchName, NoSuchRun, PlaceError, ResourceBusy, UsageError
 from holdfast.model.gpu import GpuRequest, Inventory, InventorySource
 from holdfast.model.units import format_count
@@ -29,8 +30,9 @@ def reserve_cards(request: GpuRequest, span: tuple[float, float], reason: str) -
     """
     rules = read_rules(os.environ)
     inventory = read_inventory(READING_S)
-    choose = _build_choice(request, inventory)
-    area = open_existing_area(rules) or lease_area.open_area(rules.lease_dir)
+    area = open_existing_area(rules)
+    choose = _build_choice(request, inventory, () if area is None else _find_used(area))
+    area = area or lease_area.open_area(rules.lease_dir)
     reservations.sweep(area)
     simulated = inventory.source is InventorySource.SIMULATED
     return reservations.reserve(area, rules, span=span, choose=choose, reason=reason, simulated=simulated)
@@ -49,7 +51,15 @@ def end_reservation(name: str) -> Reservation:
     return reservations.remove(area, name)
 
 
-def _build_choice(request: GpuRequest, inventory: Inventory) -> Callable[[dict[str, str]], tuple[str, ...]]:
+def _find_used(area: LeaseArea) -> frozenset[str]:
+    """The cards that runs have now, whoever's."""
+    leases = (lease for lease in survey_leases(area, ()).leases if lease.judgement.holds)
+    return frozenset(device.card_uuid for lease in leases for device in lease.seen.record.devices)
+
+
+def _build_choice(
+    request: GpuRequest, inventory: Inventory, used: Collection[str]
+) -> Callable[[dict[str, str]], tuple[str, ...]]:
     """Chooses among the cards that answer now.
 
     Raises:
@@ -68,7 +78,7 @@ def _build_choice(request: GpuRequest, inventory: Inventory) -> Callable[[dict[s
     def choose(taken: dict[str, str]) -> tuple[str, ...]:
         if request.count > len(known):
             raise UsageError(f"{wanted} asked for; this box has {len(known)}", hint="ask for fewer")
-        chosen, why = choose_reserved(request, known, taken)
+        chosen, why = choose_reserved(request, known, taken, used)
         if not chosen:
             error = NoSuchName if why.startswith("there is no card") else ResourceBusy
             raise error(f"cannot be reserved: {why}", hint="see `holdfast gpus reservations` and `holdfast gpus`")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.agent.view.retries import read_wait_s
 from holdfast.core.run.events import RunPlan
+from holdfast.host.clock import epoch_s
 from holdfast.model import wire
 from holdfast.model.record import replace
 
@@ -43,7 +45,7 @@ def build_plan(context: SupervisorContext, created_epoch_s: float) -> RunPlan:
     return measure_grace(
         RunPlan(
             wants_cards=spec.gpus.wanted > 0,
-            preflight_s=spec.timeouts.preflight_s,
+            preflight_s=spec.timeouts.preflight_s + find_pause_s(context),
             wait_s=wait_s or 0.0,
             run_s=spec.timeouts.run_s,
             total_s=spec.timeouts.total_s,
@@ -55,6 +57,16 @@ def build_plan(context: SupervisorContext, created_epoch_s: float) -> RunPlan:
         ),
         context,
     )
+
+
+def find_pause_s(context: SupervisorContext) -> float:
+    """What is left of the pause before the checks of an attempt that nobody asked for; 0 for any other."""
+    if context.why_begun != "retry":
+        return 0.0
+    wait_s = read_wait_s(context.run_dir, context.attempt)
+    if context.reason == "retry":
+        return wait_s
+    return round(min(wait_s, max(0.0, context.created_epoch_s + wait_s - epoch_s())), 3)
 
 
 def change_limits(plan: RunPlan, spec: JobSpec, rules: Rules) -> RunPlan:

@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.requeue import Requeue
+from holdfast.model.units import format_duration
 from holdfast.model.verdict import RetryPolicy, Verdict
 
 
@@ -49,6 +50,15 @@ def is_followed(run_dir: str, attempt: int) -> bool:
 def read_wait_s(run_dir: str, attempt: int) -> float:
     """How long this attempt waits before its checks: what the attempt before it decided; 0 without that."""
     return wire.as_number(read_retry(run_dir, attempt - 1).get("wait_s")) or 0.0
+
+
+def describe_follower(run_dir: str, attempt: int) -> str:
+    """That an attempt that nobody asked for follows this one, after how long and why; empty where none does."""
+    if not is_followed(run_dir, attempt):
+        return ""
+    decided, wait_s = read_retry(run_dir, attempt), read_wait_s(run_dir, attempt + 1)
+    pause = f" after a pause of {format_duration(wait_s)}" if wait_s else ""
+    return f"attempt {attempt + 1} begins by itself{pause}: this one ended as {decided.get('class')}"
 
 
 def read_requeue(run_dir: str, attempt: int) -> Requeue | None:

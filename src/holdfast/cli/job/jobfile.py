@@ -20,6 +20,7 @@ from holdfast.core.near import find_near
 from holdfast.core.slurm.options import lay_over
 from holdfast.desk.orders.paths import OrderBase
 from holdfast.model.errors import HoldfastError, JobFileError, StorageError, UsageError
+from holdfast.model.gpu import GpuRequest
 from holdfast.model.ids import clean_name
 from holdfast.model.job import GRACE_MAX_S, JobSpec
 from holdfast.model.record import asdict, record, replace
@@ -111,6 +112,7 @@ def read_job(
     _take_command(path, stated, command, fields, problems)
     fields.setdefault("workdir", OrderBase(base).read("") if elsewhere else base)
     check_together(path or "the command line", fields, problems)
+    _check_no_cards(options, fields, problems)
     if problems:
         raise _summarise(problems, from_file=path is not None)
     return _assemble(fields)
@@ -332,6 +334,20 @@ def check_together(where: str, fields: dict[str, object], problems: list[Problem
     grace, most = fields.get("grace_s"), fields.get("grace_max_s", GRACE_MAX_S)
     if isinstance(grace, float) and isinstance(most, float) and grace > most:
         problems.append(Problem(where, "grace", f"is longer than grace_max ({most:g} s)"))
+
+
+def _check_no_cards(options: Mapping[str, object], fields: dict[str, object], problems: list[Problem]) -> None:
+    """Options that say how cards are used, where none is asked for; a job file may keep them for another time."""
+    asked = fields.get("gpus", GpuRequest())
+    said = [
+        f"--{key.option}"
+        for key in KEYS
+        if key.path in options and key.path in ("gpu.share", "gpu.memory") and fields.get(key.field)
+    ]
+    if said and isinstance(asked, GpuRequest) and not asked.wanted:
+        what = "--gpus 0 is a count, no card" if "gpus" in options else "no card is asked for (--gpus)"
+        words = f"is about cards, and {what}; one card: --gpus 1, card 0: --gpus 0,"
+        problems += [Problem(option, "", words) for option in said]
 
 
 def _summarise(problems: list[Problem], *, from_file: bool) -> HoldfastError:

@@ -127,7 +127,7 @@ KEYS: tuple[Key, ...] = (
         "CPU and disk priority: low is nice 10, background nice 19; auto is low where others work here, else normal.",
         "auto", ("auto", "background", "low", "normal")),
     Key("gpus", Kind.GPUS, "gpus", "gpus", _CARDS,
-        "Cards: a count, any:N, indexes (0,1), or UUIDs of cards or MIG slices.", "0"),
+        "Cards: a count, any:N, indexes (0,1; `0,` is card 0), or UUIDs of cards or MIG slices.", "0"),
     Key("nodes", Kind.INT, "nodes", "nodes", _CARDS,
         "Nodes of a place of kind slurm that the command runs on at once; cards, cores and memory are of each node.",
         "1", least=1, most=512),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.model.verdict import LiveClass
+
 from . import clean, heading, pairs
 from .explain import BY_ITSELF, RETRIES
 
@@ -25,7 +27,7 @@ def print_answer(answer: DiagnosisReport) -> None:
         lines: list[tuple[str, object]] = [("state", answer.condition or None)]
         lines += [("cause", None if answer.live else verdict.cause), ("do", verdict.action)]
         lines += [("also", "\n".join(verdict.others) or None)]
-        lines += [(BY_ITSELF, None if answer.live else _describe_retry(answer, verdict))]
+        lines += [(BY_ITSELF, None if isinstance(verdict.kind, LiveClass) else _describe_retry(answer, verdict))]
         lines += [("explain", f"holdfast explain {gotcha}") for gotcha in verdict.gotchas]
         pairs([(key, value) for key, value in lines if value], indent=2)
         _print_clues("evidence for it", verdict.evidence_for)

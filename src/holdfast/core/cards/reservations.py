@@ -7,7 +7,7 @@ It never takes a card from a run: whoever has a card keeps it until the run ends
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.model.record import record
@@ -122,11 +122,14 @@ def find_own(reservations: Iterable[Reservation], uid: int, now_s: float) -> fro
 
 
 def choose_reserved(
-    request: GpuRequest, cards: Sequence[tuple[int, str]], taken: Mapping[str, str]
+    request: GpuRequest, cards: Sequence[tuple[int, str]], taken: Mapping[str, str], used: Collection[str] = ()
 ) -> tuple[tuple[str, ...], str]:
-    """The UUIDs to reserve, or none and why. `cards` are (index, UUID); `taken` UUIDs with who has them, in words."""
+    """The UUIDs to reserve, or none and why. `cards` are (index, UUID); `taken` UUIDs with who has them, in words.
+
+    Those that a run has now (`used`), be it one of this account's own, are chosen last.
+    """
     if not request.devices:
-        free = [uuid for _, uuid in cards if uuid not in taken]
+        free = sorted((uuid for _, uuid in cards if uuid not in taken), key=lambda uuid: uuid in used)
         if len(free) >= request.count > 0:
             return tuple(free[: request.count]), ""
         reasons = "; ".join(f"card {index}: {taken[uuid]}" for index, uuid in cards if uuid in taken)

@@ -86,6 +86,11 @@ PROGRESS_STEP_S = 5.0
 """How much longer a job gets at a time while its shutdown still makes progress."""
 ASKED_TO_LEAVE = frozenset({129, 130, 143})
 """128 + HUP, INT, TERM: exit codes of a job that a signal ended which asks and does not kill."""
+LINE_COUNTS = (
+    "its time limit (timeout) counts the wait for cards, too: give it more, or limit the job alone, which "
+    "counts from its "
+    "start: restart it with --timeout none --timeout-run 8h"
+)
 STUCK_RETRY_S = 2.0
 """How often a tree that survived KILL is looked at again."""
 
@@ -179,11 +184,15 @@ def _blocked(state: Waiting, event: LeaseBlocked, now: Moment, plan: RunPlan) ->
     return replace(state, blocked_by=event.busy), ()
 
 
-def _busy_refusal(busy: tuple[BusyReason, ...], waited: float | None, short: str = "") -> Refusal:
+def _name_holders(busy: tuple[BusyReason, ...]) -> str:
     held: dict[str, list[str]] = {}
     for item in busy:
         held.setdefault(item.holder + (f" since {item.since}" if item.since else ""), []).append(item.label)
-    names = "; ".join(f"{name_labels(labels)}: {holder}" for holder, labels in held.items())
+    return "; ".join(f"{name_labels(labels)}: {holder}" for holder, labels in held.items())
+
+
+def _busy_refusal(busy: tuple[BusyReason, ...], waited: float | None, short: str = "") -> Refusal:
+    names = _name_holders(busy)
     message = ": ".join(filter(None, (short, names))) or "no card is free"
     if waited is not None:
         # Nobody was named: the first look, which takes as long as the idle window, was not over yet.
@@ -344,11 +353,11 @@ def _timer_early(state: Created | Preflight, event: TimerFired, now: Moment, pla
 
 def _timer_waiting(state: Waiting, event: TimerFired, now: Moment, plan: RunPlan) -> Step | None:
     if event.timer is Timer.TOTAL:
-        what = (
-            "waiting for cards" if state.blocked_by else "the cards were being watched for idleness (gpu.idle_window)"
-        )
+        held = _name_holders(state.blocked_by)
+        watched = "the cards were being watched for idleness (gpu.idle_window)"
+        what = f"waiting for cards: {held}" if held else watched
         words = f"the total limit of {plan.total_s} s passed while {what}"
-        return _finalize(state, now, refusal=Refusal("timed_out", EXIT_TIMED_OUT, words))
+        return _finalize(state, now, refusal=Refusal("timed_out", EXIT_TIMED_OUT, words, LINE_COUNTS))
     if event.timer is not Timer.WAIT or plan.wait_s <= 0:
         return None
     return _finalize(state, now, refusal=_busy_refusal(state.blocked_by, waited=plan.wait_s))

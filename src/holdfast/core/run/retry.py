@@ -51,8 +51,9 @@ class RetryFacts:
     differs from the recorded one, empty when it is proven equal. `names_cards`: the job asks for certain cards.
     `not_set_aside` says why a card at fault could not be set aside; empty when each was. `seed` (run and attempt)
     spreads the pauses of runs that failed together. `lost_s`: so much work would be done again, because there is no
-    checkpoint to go on from. `asked_wait_s`: the pause that what failed asks for. `measured`: a disk of the
-    run was measured full, or with less room than the job needs.
+    checkpoint to go on from. `asked_wait_s`: the pause that what failed asks for. `total_s`: the limit of an attempt,
+    which counts from before its pause. `measured`: a disk of the run was measured full, or with less room than the job
+    needs.
     """
 
     kind: FailureClass
@@ -66,6 +67,7 @@ class RetryFacts:
     seed: str = ""
     lost_s: float = 0.0
     asked_wait_s: float = 0.0
+    total_s: float | None = None
     measured: bool = False
 
 
@@ -85,6 +87,9 @@ def decide_retry(facts: RetryFacts, first_wait_s: float) -> RetryDecision:
         return RetryDecision(RetryStep.NOTHING, refused)
     first = max(min(first_wait_s * 3**facts.used, LONGEST_WAIT_S), facts.asked_wait_s)
     wait_s = round(first * spread_pause(facts.seed), 3)
+    if facts.total_s is not None and wait_s >= facts.total_s:
+        words = f"its pause of {format_duration(wait_s)} would use up the time limit of the attempt (timeout)"
+        return RetryDecision(RetryStep.NOTHING, words)
     number = f"automatic attempt {facts.used + 1} of {facts.allowed}"
     retry = AUTOMATIC[facts.kind]
     if retry is RetryPolicy.AFTER_SCRATCH:

@@ -66,6 +66,19 @@ def find_shell_script(argv: Sequence[str]) -> ShellScript | None:
     return ShellScript(index, argv[index])
 
 
+def find_shell_text(argv: Sequence[str]) -> str:
+    """What a shell is given to run as a word (``bash -ec 'a; b'``), with its ``-e``; empty for anything else."""
+    if not argv or argv[0].rsplit("/", 1)[-1] not in SHELLS:
+        return ""
+    for number, word in enumerate(argv[1:-1], 1):
+        if not word.startswith("-") or word.startswith("--"):
+            break
+        if "c" in word:
+            ends = any("e" in option[1:] for option in argv[1 : number + 1])
+            return f"set -e\n{argv[number + 1]}" if ends else argv[number + 1]
+    return ""
+
+
 def split_shebang(first_line: str) -> list[str] | None:
     """The argument vector's beginning that a ``#!`` line stands for; None when the line is none.
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.logs.attribute import find_code
+from holdfast.diagnosis.logs.endings import PROGRESS
+from holdfast.diagnosis.logs.exceptions import HEADER
 from holdfast.diagnosis.logs.survived import ends_in_exception
 from holdfast.model.pattern import compile_later
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
     from holdfast.diagnosis.evidence import LogFacts
 
+_MODULE = compile_later(r'Traceback \(most recent call last\):\n  File "[^"\n]+", line \d+, in <module>\n')
+_TOLD = compile_later(r"(?i)\b(?:error|warn\w*|exception|critical|fail\w*|skip\w*|ignored|ignoring|caught)\b|:\s*$")
+"""Before a traceback that a program printed itself."""
 LOSSES = 3
 """So many of the last losses must all be not finite; of fewer all, and at least two."""
 LAST_LINES = 5
@@ -145,12 +150,22 @@ def goes_through_tee(facts: LogFacts) -> bool:
     return _TEE.search(facts.tail) is not None
 
 
-def find_last_exception(facts: LogFacts, *, piped: bool) -> str:
+def find_last_exception(facts: LogFacts, *, piped: bool, goes_on: bool = False) -> str:
     """The job's own exception with which the output ends; empty when more follows it, or it is none of its own.
 
     `piped`: what it printed came through `tee`, so that the last lines before the traceback may stand behind it.
+    `goes_on`: its shell goes on after a command that failed, so that words of the next one may.
     """
-    return facts.exception if ends_in_exception(facts, LATE_LINES if piped else 0) else ""
+    late = piped or (goes_on and _ended_a_program(facts))
+    return facts.exception if ends_in_exception(facts, LATE_LINES if late else 0) else ""
+
+
+def _ended_a_program(facts: LogFacts) -> bool:
+    """Whether the last traceback is of a program from its first line on, unannounced, and no step follows it."""
+    before, _, after = facts.tail.rpartition(HEADER)
+    told = before.rstrip("\n").rpartition("\n")[2]
+    steps = any(map(PROGRESS.search, after.rpartition(facts.exception)[2].split("\n")))
+    return _MODULE.match(facts.traceback) is not None and not _TOLD.search(told) and not steps
 
 
 def find_lost_losses(facts: LogFacts) -> tuple[str, ...]:

@@ -60,13 +60,15 @@ class EndedEvidence:
     """One attempt's end. `words` are what the output says, already judged; `tenants` others on the run's cards.
 
     `pids` are processes of the run by number (as the supervisor saw them), `group` is the last part of its control
-    group's name. `looked_s` is how long after the end the box was looked at, `earlier_kills` what its
-    own group had counted some time before the end. `heard` are the Xids that the driver
-    reported to the supervisor, `xid_severities` what the rules of its box said of some codes.
-    `checkpoint`: there is something to go on from; `has_cards`: it was given cards (None: not known). `leftovers` are
-    processes that the job had just begun when its leader left with 0, and that were ended. `piped`: its command sends
-    output through `tee`. `stood` are the places in Python where its processes stood when a limit ran out and all of
-    them wrote their stacks, before anything was done to them.
+    group's name. `looked_s` is how long after the end the box was looked at, `earlier_kills` what its own group had
+    counted some time before the end. `silent_supervisor`: its supervisor wrote nothing. `tasks_limit` is the job's
+    own limit of processes and threads (``limits.tasks``). `expandable`: its torch had expandable segments, as
+    holdfast sets them. `heard` are the Xids that the driver reported to the supervisor, `xid_severities` what the
+    rules of its box said of some codes. `checkpoint`: there is something to go on from; `has_cards`: it was given
+    cards (None: not known). `leftovers` are processes that the job had just begun when its leader left with 0, and
+    that were ended. `piped`: its command sends output through `tee`. `goes_on`: its shell goes on after a command
+    that failed. `stood` are the places in Python where its processes stood when a limit ran out and all of them wrote
+    their stacks, before anything was done to them.
     """
 
     run_id: str
@@ -102,10 +104,14 @@ class EndedEvidence:
     problems: tuple[str, ...] = ()
     looked_s: float | None = None
     earlier_kills: int | None = None
+    silent_supervisor: bool = False
+    tasks_limit: int | None = None
+    expandable: bool = False
     checkpoint: bool | None = None
     has_cards: bool | None = None
     leftovers: tuple[str, ...] = ()
     piped: bool = False
+    goes_on: bool = False
     stood: Reading[tuple[str, ...]] = UNREAD
     heard: tuple[XidEvent, ...] = ()
     xid_severities: dict[int, str] = field(default_factory=dict)

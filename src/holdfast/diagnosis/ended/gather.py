@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.job.redact import redact_text
-from holdfast.core.run.scripts import find_shell_script
+from holdfast.core.run.scripts import find_shell_script, find_shell_text
 from holdfast.diagnosis.evidence import Detection, LogFacts, Reading
 from holdfast.diagnosis.logs.attribute import judge_log
 from holdfast.diagnosis.logs.pattern import Pattern
@@ -63,6 +63,10 @@ MOST_TENANTS = 5
 MOST_STOOD = 5
 KILLING = (9, 15)
 SCRIPT_BYTES = 64 * 1024
+_PROGRAM = compile_later(
+    r"\b(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|mpirun|mpiexec|exec|uv|poetry)\b|\.py\b"
+)
+_STOPS = compile_later(r"(?m)(?:^|;)\s*set +(?:-\w+ +)*-\w*(?:e|o +errexit)|^#!.*\bsh +-\w*e|^\s*trap\b[^\n]*\bERR\b")
 _TEE = compile_later(r"\|&?\s*(?:\S*/)?tee\b")
 
 
@@ -165,6 +169,7 @@ def gather_evidence(
     samples = source.read_samples()
     sample = samples[0] if samples else {}
     job = source.read_job()
+    command, shell = _read_shell(job)
     leased = {str(card.get("uuid")) for card in as_objects(manifest.get("cards"))}
     final = as_object(facts.get("final_cards"))
     looked = aftermath.get("epoch_s")
@@ -201,10 +206,14 @@ def gather_evidence(
         expected_s=as_number(job.get("expected_s")),
         looked_s=looked - ended_s if isinstance(looked, (int, float)) and ended_s is not None else None,
         earlier_kills=_find_earlier_kills(samples, ended_s),
+        silent_supervisor=_is_empty(f"{source.directory}/{wire.SUPERVISOR_LOG}"),
+        expandable=_has_expandable(as_object(manifest.get("environment"))),
+        tasks_limit=as_whole(as_object(job.get("limits")).get("tasks")),
         problems=tuple(source.problems),
         checkpoint=has_checkpoint(source.run_dir, job),
         has_cards=bool(manifest["cards"]) if isinstance(manifest.get("cards"), list) else None,
-        piped=_is_piped(job),
+        piped=_TEE.search(command) is not None,
+        goes_on=_goes_on(shell),
         stood=_read_stood(source.directory),
         leftovers=_read_leftovers(f"{source.directory}/{wire.EVENTS}"),
         heard=read_heard(f"{source.directory}/{wire.EVENTS}"),
@@ -289,17 +298,26 @@ def _find_tenants(final: Facts, leased: set[str], run_id: str) -> tuple[str, ...
     return tuple(found[:MOST_TENANTS])
 
 
-def _is_piped(job: Facts) -> bool:
-    """Whether the command, or the shell script that it names, sends output through `tee`."""
+def _read_shell(job: Facts) -> tuple[str, str]:
+    """The command as a text with the shell script that it names; and what a shell runs of it, empty without one."""
     told = job.get("command")
     command = tuple(str(word) for word in told) if isinstance(told, list) else ()
     script = find_shell_script(command)
-    text = " ".join(command)
+    text, body = " ".join(command), find_shell_text(command)
     if script is not None:
         path = os.path.join(str(job.get("workdir") or "/"), command[script.index])
         with contextlib.suppress(OSError):
-            text += files.read_bytes(path, limit=SCRIPT_BYTES).decode("utf-8", "replace")
-    return _TEE.search(text) is not None
+            body = files.read_bytes(path, limit=SCRIPT_BYTES).decode("utf-8", "replace")
+            text += body
+    return text, body
+
+
+def _goes_on(shell: str) -> bool:
+    """Whether a shell that runs this goes on after a program that failed, and answers with another command's code."""
+    lines = shell.replace("\\\n", " ").replace(";", "\n").splitlines()
+    commands = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    # A program that is the last command says its own code.
+    return len(commands) > 1 and _STOPS.search(shell) is None and _PROGRAM.search(commands[-1]) is None
 
 
 def _read_leftovers(path: str) -> tuple[str, ...]:
@@ -329,6 +347,22 @@ def _read_stood(directory: str) -> Reading[tuple[str, ...]]:
     dumps = [parse_dump(0, files.read_tail(f"{directory}/{name}", TAIL_BYTES).decode("utf-8", "replace"))
              for name in names[:MOST_STOOD]]  # fmt: skip
     return Reading(tuple(dict.fromkeys(dump.top for dump in dumps if dump.top)))
+
+
+def _has_expandable(environment: Facts) -> bool:
+    """Whether torch's allocator was told to use expandable segments. Source: torch, ``PYTORCH_CUDA_ALLOC_CONF``."""
+    told = (
+        str(value) for name, value in environment.items() if name.startswith("PYTORCH_") and name.endswith("ALLOC_CONF")
+    )
+    return any("expandable_segments:True" in value for value in told)
+
+
+def _is_empty(path: str) -> bool:
+    """Whether a file is there and has nothing."""
+    try:
+        return os.stat(path).st_size == 0
+    except OSError:
+        return False
 
 
 def _find_scheduler(environment: Facts) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.job.redact import redact_text
 from holdfast.diagnosis.evidence import Answer, Detection
 from holdfast.diagnosis.fold import fold_verdict, redact_verdict
-from holdfast.diagnosis.remedies import REMEDIES, describe_resume
+from holdfast.diagnosis.remedies import BEFORE, REMEDIES, describe_resume
 from holdfast.host.clock import utc_now
 from holdfast.host.process.offload import Offload, OffloadFailed
 from holdfast.model import wire
@@ -104,8 +104,11 @@ def judge_evidence(evidence: EndedEvidence) -> tuple[Verdict | None, tuple[Detec
         if not found:
             return None, ladder
     known = {"run": f" {evidence.run_id}"} if evidence.run_id else {}
+    if evidence.silent_supervisor:
+        known["own"] = ""
     if evidence.checkpoint is not None:
         known["resume"] = describe_resume(checkpoint=evidence.checkpoint)
+        known["before"] = BEFORE if evidence.checkpoint else "begin again: there is no checkpoint"
     if evidence.has_cards is False:
         known["batch"] = ""
     found = tuple(replace(item, facts={**item.facts, **known}) for item in found)

@@ -26,7 +26,7 @@ from holdfast.model.record import replace
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
 from .endings import ENDING, PROGRESS, WORDS, find_complaint, judge_ending, judge_last_words
-from .exceptions import EXCEPTION, find_bare_exception, is_named, judge_exception
+from .exceptions import EXCEPTION, find_bare_exception, is_named, is_of_client, is_open_end, judge_exception
 from .lines import clean_line
 from .patterns import PATTERNS
 from .survived import (
@@ -46,6 +46,7 @@ from .words.languages import LANGUAGES
 _PASSING = frozenset(pattern.id for pattern in PATTERNS if pattern.passing)
 _GOTCHAS = {pattern.id: pattern.gotchas for pattern in PATTERNS}
 _LANGUAGES = frozenset(pattern.id for pattern in LANGUAGES)
+_UNSURE = frozenset(pattern.id for pattern in PATTERNS if pattern.unsure)
 _WIDE = frozenset(pattern.id for pattern in PATTERNS if pattern.lines > 1)
 _NEUTRAL = ("card.library", "net.retry_after")
 """Rules that name no cause and no other's end: the exception that they know a line of is the job's own."""
@@ -53,6 +54,13 @@ _PEERS = frozenset({FailureClass.COMMUNICATION})
 """Classes that mostly follow from another rank's end."""
 _UPLOAD = compile_later(r"(?i)upload|\b(?:could|can) ?not be (?:transferred|copied|pushed)\b|\bfailed to push\b")
 _TRIED_AGAIN = compile_later(r"(?i)\b(?:is|will be|being) (?:retried|resubmitted|restarted|ignored)\b|\bretrying\b")
+_THROWN = "what():"
+"""Before the text of a C++ exception that ends a program. Source: libstdc++, vterminate.cc."""
+_OF_LOADER = compile_later(r"^RuntimeError: DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
+LOADER_REMEDY = (
+    "see the worker's own error above its last line, where there is one; else it was mostly killed for want of "
+    "memory, or of room in /dev/shm: use fewer workers, and num_workers=0 shows an error of their own"
+)
 _SENDERS = frozenset({FailureClass.PREEMPTED, FailureClass.TIMED_OUT, FailureClass.OUT_OF_MEMORY})
 _REPEATED = 3
 """Mixed precision skips a step whose loss is not finite now and then; a run that diverged says it again and again."""
@@ -83,6 +91,8 @@ LIMIT_WAIT_S = 120
 """Limits of requests are counted by the minute, by some in five. Source: huggingface_hub, OpenAI: rate limits."""
 WIDE_BYTES = 800
 FEW_LINES = 5
+FEW_FURTHER, LONGEST_FURTHER = 3, 200
+"""Of the further lines of an exception whose first one says little."""
 _NAMES_HOST = compile_later(r"host=|https?://|\b[\w-]+(?:\.[\w-]+)+:\d|\bhost \S+\.\S+")
 _HERE = compile_later(
     r"(?://|ipv4:|host='|\(')(?:localhost|(?:127|10)\.\d+\.\d+\.\d+|192\.168\.\d+\.\d+|172\.(?:1[6-9]|2\d"
@@ -90,6 +100,13 @@ _HERE = compile_later(
     r"|\[::1\]|0\.0\.0\.0)[:/'%]"
 )
 """Addresses of this box and of its own network. Source: RFC 6890; RFC 1918."""
+_NAMES_OTHER = compile_later(
+    r"\b(?:https?|s3|gs|ftp)://(?!(?:127|10)\.\d+\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.|0\.0\.0\.0"
+    r"|[\w.-]+\.(?:local|internal|lan|svc)\b|(?:[\w-]+\.)*wandb\.ai|docs\.|pytorch\.org/docs"
+    r"|github\.com/[\w.-]+/[\w.-]+/issues)"
+    r"[\w-]+(?:\.[\w-]+)+"
+)
+"""An address of another network than this box's own, and none that warnings and trackers print."""
 _NO_ROUTE = compile_later(r"\bNetwork is unreachable\b|\[Errno 101\]")
 """A box that has no way to other networks, as computing nodes often have not. Source: errno(3) ENETUNREACH."""
 NEAR_BYTES = 64 * 1024
@@ -106,7 +123,7 @@ def judge_log(reading: Reading[LogFacts]) -> tuple[Detection, ...]:
     root = find_root(facts)
     found = []
     if root is not None:
-        unsure = not _is_near(root, facts) or _may_be_here(root, facts)
+        unsure = root.pattern in _UNSURE or not _is_near(root, facts) or _may_be_here(root, facts)
         sure = Confidence.POSSIBLE if unsure else Confidence.LIKELY
         found.append(_name_sync(root, facts, _detect(root, facts, sure, unknown)))
     elif (report := _judge_report(facts, unknown) or _judge_peer(facts, unknown)) is not None:
@@ -135,9 +152,13 @@ def _may_be_here(root: LogMatch, facts: LogFacts) -> bool:
         return True
     if root.kind is not FailureClass.TRANSIENT:
         return False
-    if root.pattern == EXCEPTION and not is_named(root.line):
-        return True
     if _NO_ROUTE.search(facts.tail):
+        return True
+    if root.pattern == EXCEPTION and is_of_client(root.line, facts.traceback):
+        # Who refuses is there, and its service is not.
+        elsewhere = _NAMES_OTHER.search(facts.tail) is not None and _HERE.search(facts.tail) is None
+        return "refused" in root.line or not elsewhere
+    if root.pattern == EXCEPTION and not is_named(root.line):
         return True
     if "refused" in root.line and _HERE.search(root.line):
         return True
@@ -189,7 +210,7 @@ def _choose(facts: LogFacts, roots: list[LogMatch]) -> LogMatch | None:
             or _is_abort_behind(roots, match)
         )
     ]
-    last, chain = _last_words(facts), find_chain(facts)
+    last, chain = _last_words(facts) or _find_thrown(facts, named), find_chain(facts)
     if last is not None and (lost := _find_lost_card(causes, last)) is not None:
         return lost
     said = [match for match in causes if not is_of_kernel(match)]
@@ -251,6 +272,12 @@ def _last_words(facts: LogFacts) -> LogMatch | None:
     reports = (match for match in facts.matches if match.pattern in _WIDE and match.role is LineRole.ROOT)
     wide = next((match for match in reports if 0 <= raised[-1] - match.offset < WIDE_BYTES), None)
     return wide or next(match for match in facts.matches if match.offset == raised[-1])
+
+
+def _find_thrown(facts: LogFacts, named: list[LogMatch]) -> LogMatch | None:
+    """What a C++ exception said that nobody caught, where a run could survive it elsewhere; of one process."""
+    thrown = (match for match in reversed(named) if match.line.startswith(_THROWN) and match.pattern in _PASSING)
+    return next(thrown, None) if is_of_one_process(facts) else None
 
 
 def _own_exception(facts: LogFacts, roots: list[LogMatch], chain: tuple[str, ...]) -> LogMatch | None:
@@ -361,10 +388,13 @@ def _judge_peer(facts: LogFacts, unknown: tuple[Clue, ...]) -> Detection | None:
 def _judge_lost(facts: LogFacts, unknown: tuple[Clue, ...]) -> Detection | None:
     """What ended it was that a process of its own was gone, and nothing says why: something killed that."""
     judged = judge_exception(facts.exception)
+    told = {}
+    if _OF_LOADER.search(facts.exception):
+        judged, told = (facts.exception, FailureClass.KILLED), {"remedy": LOADER_REMEDY}
     if judged is None or judged[1] is not FailureClass.KILLED:
         return None
     clue = Clue(f"a process of its own was gone, and nothing says why: {facts.exception[:300]}", facts.path)
-    return Detection("log.lost", judged[1], Answer.YES, Confidence.POSSIBLE, (clue,), unknown=unknown)
+    return Detection("log.lost", judged[1], Answer.YES, Confidence.POSSIBLE, (clue,), unknown=unknown, facts=told)
 
 
 def find_code(match: LogMatch) -> int | None:
@@ -410,10 +440,17 @@ def _facts(match: LogMatch, facts: LogFacts) -> dict[str, str]:
     if match.pattern == "net.rate_limit":
         found["wait_s"] = _find_wait(facts)
     if match.remedy:
-        found["remedy"] = match.remedy
+        found["remedy"] = _fill(match.remedy, match.values)
     if rank is not None:
         found["rank"] = str(rank)
     return found
+
+
+def _fill(remedy: str, values: dict[str, str]) -> str:
+    """A remedy with what its rule found: a name in braces stands for the group of that name, all else for itself."""
+    for name, value in values.items():
+        remedy = remedy.replace(f"{{{name}}}", value)
+    return remedy
 
 
 def _find_wait(facts: LogFacts) -> str:
@@ -424,7 +461,11 @@ def _find_wait(facts: LogFacts) -> str:
 
 def _clue(match: LogMatch, facts: LogFacts) -> Clue:
     who = "" if match.rank is None else f"rank {match.rank}: "
-    return Clue(f"{who}{match.line}", f"{facts.path}, byte {match.offset}")
+    more = ""
+    if match.line == facts.exception[:300] and is_open_end(facts.exception):
+        telling = [line[:LONGEST_FURTHER] for line in facts.message if any(map(str.isalnum, line))]
+        more = " ".join(("", *telling[:FEW_FURTHER]))
+    return Clue(f"{who}{match.line}{more}", f"{facts.path}, byte {match.offset}")
 
 
 def _answer(answer: Answer, words: tuple[Clue, ...] = (), unknown: tuple[Clue, ...] = ()) -> Detection:

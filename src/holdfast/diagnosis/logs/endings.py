@@ -63,7 +63,8 @@ _FAILING = compile_later(
     r"|fatal|invalid|illegal|un(?:known|recogni[sz]ed"
     r"|supported|defined|expected|able|met)|missing|mismatch\w*|can(?:not|'t)|could(?: not|n't)|do(?:es)?(?: not|n't)"
     r"|no rule|not (?:found|supported|allowed|set|defined|valid|a valid)|must (?:be|have)|required|abort(?:ed|ing)?"
-    r"|exceed\w*|giving up|stopped|stopping|exiting|wrong|corrupt\w*|refus\w+|denied|lost|conflict\w*|no such)\b"
+    r"|no (?:\w+ )?(?:given|specified|provided|passed|configured|chosen)|exceed\w*|giving up|stopped|stopping"
+    r"|exiting|wrong|corrupt\w*|refus\w+|denied|lost|conflict\w*|no such)\b"
 )
 """Words by which a program says in any form that something did not go well; a number behind them is a measure."""
 

@@ -74,6 +74,19 @@ _SYMBOL = compile_later(r"\.so(?:\.[\d.]+)?: undefined symbol: ")
 _OF_ARGUMENTS = frozenset({"ValueError", "NotImplementedError"})
 _INNER = compile_later(r"(?i)(?:\braised |\bcaused by:? ?|\blast exception: |<class ')(?P<inner>[\w.]{4,100})")
 """How an exception that gave up names the one before it (tenacity, urllib3, google.api_core)."""
+_BROKE = compile_later(
+    r"(?:\w+\.)*(?:Connection(?:Reset|Aborted|Refused)Error|BrokenPipeError|TimeoutError|timeout)(?:$|: )"
+    r"|(?:\w+\.)*\w*Error: .*\[Errno (?:32|101|103|104|110|111|113)\]"
+)
+"""What the system says of any connection, of a peer's as well: its end, no answer, no way. Source: errno(3)."""
+_CLIENT = compile_later(
+    r'File "[^"\n]*/(?:http/client|urllib/request|ssl|(?:aiohttp/(?:client|connector)|urllib3|requests|httpx|httpcore'
+    r"|botocore|aiobotocore|boto3|s3transfer|huggingface_hub|google/(?:cloud|resumable_media|auth))[^\"\n]*)"
+    r'(?:\.py)?", line '
+)
+"""A frame of a client that speaks to a server: no rank is at the other end."""
+_OF_REQUEST = compile_later(r"\(Request ID: [^)\n]*\)\.?\s*$")
+"""Source: huggingface_hub, utils/_http.py: what was asked for stands behind an empty line."""
 _INSTALLED = compile_later(
     r"\n *(?:from \S+ )?import [^\n]*\n(?:[ ^~]*\n)?"
     r' *File "[^"\n]*/(?:site|dist)-packages/[^"\n]*", line \d+, in <module>'
@@ -101,12 +114,20 @@ def judge_traceback(trace: Traceback) -> tuple[str, FailureClass] | None:
     What is raised while an installed package is imported is a fault of the installation, whatever it is.
     """
     judged = judge_exception(trace.raised)
+    if judged is not None and is_of_client(trace.raised, trace.text):
+        return judged[0], FailureClass.TRANSIENT
     if judged is None or judged[1] is not FailureClass.BUG:
         return judged
     if _INSTALLED.search(trace.text) and not judged[0].endswith("SyntaxError"):
         return judged[0], _ENVIRONMENT
     said_more = (_judge_line(line) for line in trace.message if judged[0] not in _OWN_CHECK)
     return judged[0], next((kind for kind in said_more if kind is not FailureClass.BUG), FailureClass.BUG)
+
+
+def is_of_client(raised: str, traceback: str) -> bool:
+    """Whether an exception's line says that a connection broke, and its traceback that it was one to a server."""
+    broke = _BROKE.match(raised) is not None and errors.LASTS.search(raised) is None
+    return broke and _CLIENT.search(traceback) is not None
 
 
 def judge_exception(line: str) -> tuple[str, FailureClass] | None:
@@ -232,9 +253,14 @@ def _find_label(before: str, following: list[str]) -> re.Pattern[str] | None:
     return form if form.match(clean_line(following[0])[1]) else None
 
 
+def is_open_end(raised: str) -> bool:
+    """Whether the first line of an exception says little without the next: it ends in a colon, or in a request's id."""
+    return raised.rstrip().endswith(":") or _OF_REQUEST.search(raised) is not None
+
+
 def _read_message(raised: str, following: list[str]) -> tuple[str, ...]:
     """The further lines of an exception's text: what is indented, and all up to an empty line behind an open end."""
-    is_open = raised.rstrip().endswith(":")
+    is_open = is_open_end(raised)
     found: list[str] = []
     for raw in following:
         text = clean_line(raw)[1]

@@ -31,7 +31,8 @@ class Pattern:
     """What a line can say.
 
     `kind` is None where the words prove an end but no cause (``Killed``). `passing` marks what a run can survive (a
-    tracker that was away, one loss that was not finite): it counts as the cause only when nothing else does. `lines`
+    tracker that was away, one loss that was not finite): it counts as the cause only when nothing else does. `unsure`:
+    several causes leave these words, so the verdict is only possible. `lines`
     is how many lines the expression sees, for reports of several. Named groups become values; the group ``rank`` is
     the rank. `remedy` is a text in place of the class's own. `source` says where the words come from.
     """
@@ -47,6 +48,7 @@ class Pattern:
     remedy: str = ""
     gotchas: tuple[str, ...] = ()
     passing: bool = False
+    unsure: bool = False
     lines: int = 1
     widest: int = LONGEST_LINE
 

@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from holdfast.diagnosis.evidence import LineRole, LogFacts, LogMatch, Reading
 from holdfast.model.record import record, replace
+from holdfast.model.verdict import FailureClass
 
-from .exceptions import EXCEPTION, HEADER, Traceback, judge_traceback, read_traceback
+from .exceptions import EXCEPTION, HEADER, Traceback, is_of_client, judge_traceback, read_traceback
 from .lines import LAST_LINES, TAIL_BYTES, clean_line, cut_tail
 from .pattern import LONGEST_LINE, Pattern, match_line
 from .patterns import PATTERNS
@@ -26,6 +27,7 @@ TRACEBACK_BYTES = 64 * 1024
 FIRST_ERROR = "first_error.txt"
 """Beside the log: the first traceback of a middle that was cut (`host.job.output`)."""
 _HEADER = HEADER.encode()
+_PEER = FailureClass.COMMUNICATION
 BINARY_SHARE = 0.3
 
 
@@ -97,6 +99,7 @@ def _read(descriptor: int, path: str, rules: tuple[Pattern, ...], limit_bytes: i
         matches,
         exception=last.raised,
         traceback=last.text,
+        message=last.message,
         tail=cut_tail(tail),
         whole=whole and not scan.passed_over,
         binary=is_binary(tail[-8192:]),
@@ -175,6 +178,9 @@ def _finish(
         if judged is not None:
             offset = at + sum(len(line) + 1 for line in data.split(b"\n")[: trace.number])
             values = {"exception": judged[0]}
+            if is_of_client(trace.raised, trace.text):
+                # The same words are a peer's end elsewhere.
+                found = [match for match in found if match.offset != offset or match.kind is not _PEER]
             found.append(
                 LogMatch(EXCEPTION, LineRole.ROOT, judged[1], trace.raised[:300], offset, trace.rank, values=values)
             )

@@ -22,14 +22,15 @@ from holdfast.agent.supervise.context import SupervisorContext
 from holdfast.agent.supervise.end.retry import follow_up
 from holdfast.agent.supervise.recorder import Recorder
 from holdfast.agent.view import run_view
-from holdfast.agent.view.page.diagnosis import describe_retry
+from holdfast.agent.view.live.start import prove_start
+from holdfast.agent.view.page.diagnosis import describe_retry, diagnose_run
 from holdfast.agent.view.retries import count_automatic, is_followed, read_retry
 from holdfast.agent.view.source_change import find_change
 from holdfast.host.files import files
 from holdfast.host.gpu.quarantine import list_quarantined
 from holdfast.model import wire
 from holdfast.model.gpu import GpuRequest
-from holdfast.model.job import DiskNeeds, GpuOptions, JobSpec, Retries
+from holdfast.model.job import DiskNeeds, GpuOptions, JobSpec, Retries, Timeouts
 from holdfast.model.run import Outcome, RequestKind, RunRequest
 from holdfast.model.verdict import Clue, Confidence, FailureClass, Verdict
 from tests.agent.driving import Driven
@@ -141,6 +142,41 @@ def test_a_changed_configuration_is_not_run_again(drive: Drive, tmp_path: Path) 
     assert decided["retry"] is False
     assert f"{config} was changed" in decided["why"]
     assert newest(run.run_dir) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("FAIL-02")
+def test_a_pause_is_as_long_as_it_was_decided_also_beyond_the_deadline_of_the_checks(drive: Drive) -> None:
+    run = drive(*job(1), retries=Retries(max=1, wait_s=5.1), timeouts=Timeouts(preflight_s=5.0))
+    run.ended()
+    wait_until(lambda: newest(run.run_dir) == 2)
+    told: list[str] = []
+
+    def look() -> bool:
+        report = diagnose_run(run.run_dir, None, deep=False, tell=lambda _: None)
+        told[:] = [report.cause, "" if report.verdict is None else report.verdict.action]
+        return "it pauses until " in report.cause
+
+    wait_until(look)
+    assert "because attempt 1 ended as transient" in told[0]
+    assert told[1] == f"wait for it, or end it: holdfast stop {run.run_id}"
+    run.attempt = 2
+    assert run.ended().exit_code == 0
+    decided = read_retry(run.run_dir, 1)["wait_s"]
+    assert decided >= 5.1
+    assert [event["data"]["wait_s"] for event in run.events() if event["event"] == "retry_wait"] == [decided]
+
+
+@pytest.mark.slow
+def test_a_start_whose_job_failed_says_that_another_attempt_follows(drive: Drive) -> None:
+    run = drive(*job(1), retries=Retries(max=1, wait_s=600.0))
+    started = prove_start(run.run_dir, 1, prove_s=30.0)
+    assert started.condition == "failed"
+    assert started.warnings[0].startswith("attempt 2 begins by itself after a pause of ")
+    assert started.warnings[0].endswith(": this one ended as transient")
+    run.attempt = 2
+    run.ask(RequestKind.STOP)
+    run.ended()
 
 
 @pytest.mark.slow

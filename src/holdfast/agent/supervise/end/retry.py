@@ -135,6 +135,7 @@ def _decide(
         seed=f"{context.run_id}.{context.attempt}",
         lost_s=_find_lost_s(context, ended),
         asked_wait_s=verdict.wait_s,
+        total_s=context.spec.timeouts.total_s,
         measured=kind is FailureClass.DISK_FULL and _is_full(context, verdict),
     )
     return decide_retry(facts, context.spec.retries.wait_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.agent.view.retries import read_wait_s
+from holdfast.agent.supervise.plan import find_pause_s
 from holdfast.core.run.events import ChecksDone
 from holdfast.model import wire
 from holdfast.model.container import IMAGE_RECORD
@@ -27,17 +27,12 @@ class PreflightStep:
 
     def begin(self) -> None:
         """Start the checks; a run that is taken up again checks again. An automatic attempt waits a little first."""
-        wait_s = self._read_pause() if self._context.reason == "retry" else 0.0
+        wait_s = find_pause_s(self._context)
         if wait_s:
             self._context.recorder.event("retry_wait", wait_s=wait_s)
             self._context.loop.timers.arm("retry_wait", wait_s, self._check)
         else:
             self._check()
-
-    def _read_pause(self) -> float:
-        # Within the deadline of the checks, which has begun already.
-        most_s = self._context.spec.timeouts.preflight_s / 2
-        return min(read_wait_s(self._context.run_dir, self._context.attempt), most_s)
 
     def _check(self) -> None:
         context = self._context

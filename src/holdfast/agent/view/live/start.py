@@ -13,6 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.view.live.undelivered import list_start_warnings
+from holdfast.agent.view.retries import describe_follower
 from holdfast.host.files import fallback, files
 from holdfast.host.files.inotify import MOVED_TO, Inotify
 from holdfast.host.process.processes import is_alive
@@ -20,6 +21,7 @@ from holdfast.model import wire
 from holdfast.model.errors import InternalError, StorageError
 from holdfast.model.identity import ProcessId
 from holdfast.model.record import record
+from holdfast.model.run import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +34,8 @@ LAST_BYTES = 4096
 NAP_S = 0.05
 """The pause between looks where inotify is not to be had."""
 FIRST_ATTEMPT = 1
+RECORD_WITHIN_S = 20.0
+"""How long why a job failed is judged at most (`diagnosis.ended.judge.JUDGED_WITHIN_S`)."""
 
 
 @record
@@ -52,7 +56,8 @@ class StartProgress:
 class Started:
     """A run that was started: its newest state as it is on record, and its exit code if it has ended already.
 
-    `condition` is how it stands, in the words of ``ls``. `warnings` are those of its checks about what was asked for.
+    `condition` is how it stands, in the words of ``ls``. `warnings` are those of its checks about what was asked for;
+    before them stands that another attempt follows one that failed.
     """
 
     run_id: str
@@ -70,7 +75,19 @@ def prove_start(run_dir: str, attempt: int, *, prove_s: float) -> Started:
     code = int(progress.data.get("exit_code", 0)) if progress.kind == "ended" else None
     condition = str(progress.data.get("outcome", "")) if progress.kind == "ended" else progress.kind
     warnings = list_start_warnings(run_dir, attempt)
+    if progress.data.get("outcome") == Outcome.FAILED.value and not progress.data.get("refusal"):
+        _wait_for_record(run_dir, attempt)
+        warnings = (*filter(None, (describe_follower(run_dir, attempt),)), *warnings)
     return Started(os.path.basename(run_dir), run_dir, attempt, progress.data, code, condition, warnings)
+
+
+def _wait_for_record(run_dir: str, attempt: int) -> None:
+    """Wait, not for long, until an attempt that ended has its exit record: then it is decided what follows."""
+    directory = wire.attempt_dir(run_dir, attempt)
+    until = time.monotonic() + RECORD_WITHIN_S
+    with closing(_FileWatch(directory)) as watch:
+        while not os.path.exists(f"{directory}/{wire.EXIT}") and time.monotonic() < until:
+            watch.wait(LOOK_AGAIN_S)
 
 
 def wait_for_start(run_dir: str, attempt: int, *, prove_s: float) -> StartProgress:

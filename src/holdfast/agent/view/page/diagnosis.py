@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from holdfast.agent.view import observe, run_view
-from holdfast.agent.view.retries import read_objection, read_retry
+from holdfast.agent.view.retries import read_objection, read_retry, read_wait_s
 from holdfast.agent.view.run_view import Presence, RunReach, RunView
 from holdfast.core.run.outcome import EXIT_LOST
 from holdfast.diagnosis.bundle import ReportBundle, write_bundle
@@ -22,6 +22,7 @@ from holdfast.diagnosis.live.gather.target import (
 )
 from holdfast.diagnosis.live.judge import diagnose_live
 from holdfast.diagnosis.live.report import Section
+from holdfast.host import clock
 from holdfast.host.gpu.inventory import read_inventory
 from holdfast.host.process import processes
 from holdfast.host.process.offload import Offload, OffloadFailed
@@ -29,7 +30,7 @@ from holdfast.model import wire
 from holdfast.model.errors import NoSuchRun, StorageError
 from holdfast.model.identity import ABANDONED, ProcessId, WaitStatus
 from holdfast.model.record import record, replace
-from holdfast.model.run import Ended, Outcome
+from holdfast.model.run import Ended, Outcome, Preflight
 from holdfast.model.verdict import Clue, Confidence, LiveClass, Verdict
 
 from .container_view import find_inside
@@ -226,7 +227,25 @@ def _describe_unstarted(view: RunView) -> Verdict:
         where = "outside of this container or job" if view.outside else view.host
         action = f"look from where it runs: {where}" if where else f"see what is left in {view.run_dir}"
         return Verdict(LiveClass.UNCLEAR, Confidence.POSSIBLE, action, (seen,), unknown=unread)
-    return Verdict(LiveClass.STARTING, Confidence.LIKELY, "wait: nothing of it runs yet", (seen,))
+    pause = _find_pause(view)
+    action = "wait: nothing of it runs yet" if pause is None else f"wait for it, or end it: holdfast stop {view.run_id}"
+    return Verdict(LiveClass.STARTING, Confidence.LIKELY, action, tuple(filter(None, (pause, seen))))
+
+
+def _find_pause(view: RunView) -> Clue | None:
+    """Until when an attempt that nobody asked for pauses before its checks, and why; None where none does."""
+    wait_s = read_wait_s(view.run_dir, view.attempt)
+    if view.state is None or not isinstance(view.state.state, Preflight) or not wait_s:
+        return None
+    until_s = clock.parse_utc(view.state.created_at) + wait_s
+    if until_s <= clock.epoch_s():
+        return None
+    before = view.attempt - 1
+    ended = read_retry(view.run_dir, before).get("class")
+    until = f"{clock.format_utc(until_s)[:19]}Z"
+    return Clue(
+        f"it pauses until {until}, because attempt {before} ended as {ended}: then its checks begin", wire.RETRY
+    )
 
 
 def _look(

@@ -34,14 +34,19 @@ if TYPE_CHECKING:
 FAST_SHARE = 0.5
 """A finish in less than this part of the expected time is flagged (POST-06)."""
 NONFINITE_LEAST = 3
+ABORT = 6
 """Mixed precision skips a step with an infinite value now and then; three are no accident."""
 
 
 def judge_exception(evidence: EndedEvidence) -> Detection:
-    """V12: an exception of the job's own code, unless its words are of a class of their own."""
-    if evidence.code in (None, 0) and evidence.witnessed:
-        return skipped("V12", FailureClass.BUG)
+    """V12: an exception of the job's own code, unless its words are of a class of their own.
+
+    One of C++ that nobody catches ends the program by SIGABRT.
+    """
     words = find_words(evidence, FailureClass.BUG)
+    aborted = evidence.signal == ABORT and words is not None and words.confidence is not Confidence.POSSIBLE
+    if evidence.code in (None, 0) and evidence.witnessed and not aborted:
+        return skipped("V12", FailureClass.BUG)
     named = [
         item
         for item in evidence.words
@@ -112,6 +117,8 @@ def _find_doubts(evidence: EndedEvidence) -> list[Clue]:
     piped = evidence.piped or (log is not None and goes_through_tee(log))
     if log is not None and (raised := find_last_exception(log, piped=piped)):
         clues.append(Clue(f"its output ends with a traceback: {raised}", "output.log"))
+    elif log is not None and (raised := find_last_exception(log, piped=piped, goes_on=evidence.goes_on)):
+        clues.append(Clue(f"a program of it ended with a traceback, and its shell went on: {raised}", "output.log"))
     if log is not None and (line := find_farewell(log)):
         clues.append(Clue(f"its last lines say that a signal asked it to leave: {line}", "output.log"))
     if log is not None and (line := find_killed(log, piped=piped)):

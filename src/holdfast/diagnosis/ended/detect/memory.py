@@ -6,6 +6,7 @@ group's own counter counts kills of the box's OOM killer too, so a zero there sp
 
 from __future__ import annotations
 
+import math
 import re
 
 from holdfast.diagnosis.ended.baseline import SHM
@@ -13,7 +14,7 @@ from holdfast.diagnosis.ended.evidence import FULL_BYTES, EndedEvidence
 from holdfast.diagnosis.evidence import Detection, KernelEvent, KernelKind, LineRole
 from holdfast.diagnosis.remedies import FEWER
 from holdfast.model.pattern import compile_later
-from holdfast.model.units import format_bytes
+from holdfast.model.units import format_bytes, parse_bytes
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
 from .answers import find_words, no, skipped, unread, unread_log, weigh, yes
@@ -25,6 +26,10 @@ ROOM = 1.2
 """What to ask for, by what was in use at the peak (SLM-10)."""
 AT_THE_LIMIT = 0.95
 """A peak of this part of the limit, or more, was cut off by it: how much is needed is not known."""
+_OF_TASKS = frozenset({"log.limit.processes", "log.limit.threads"})
+"""What the output says where the system gave it no further process or thread."""
+_HELD = compile_later(r"Process (\d+) has ([\d.]+ \w+) memory in use")
+"""Source: torch, c10/cuda/CUDACachingAllocator.cpp."""
 _OF_WORKERS = compile_later(
     r"DataLoader worker|BrokenProcessPool|WorkerLostError|SIGKILL|Signal 9|signal 9|died with|-9\b|[Kk]illed|"
     r"exited unexpectedly|MemoryError|bad_alloc|Cannot allocate|EOFError|BrokenPipe|Connection(?:Reset|Refused)"
@@ -80,6 +85,18 @@ def _weigh_own(evidence: EndedEvidence) -> Confidence:
 
 def _say_oom(detector: str, confidence: Confidence, evidence: EndedEvidence, *clues: Clue) -> Detection:
     found = list(clues)
+    if (peak := evidence.peak_bytes) is not None:
+        of = "" if evidence.limit_bytes is None else f" of {format_bytes(evidence.limit_bytes)}"
+        found.append(Clue(f"memory at its peak: {format_bytes(peak)}{of}", "memory.peak"))
+    facts = {"less": FEWER, "more": describe_more(evidence)}
+    unknown = (
+        () if not evidence.kernel_unread else (Clue(f"who was killed, from the kernel log: {evidence.kernel_unread}"),)
+    )
+    return yes(detector, OOM, confidence, *found, unknown=unknown, gotchas=("U9",), facts=facts)
+
+
+def describe_more(evidence: EndedEvidence) -> str:
+    """Where more memory comes from: a higher limit, where the run has one of its own, else another place."""
     limit, peak = evidence.limit_bytes, evidence.peak_bytes
     restart = f"holdfast restart {evidence.run_id}".rstrip()
     seen = (
@@ -100,24 +117,17 @@ def _say_oom(detector: str, confidence: Confidence, evidence: EndedEvidence, *cl
         size = format_bytes(max(2 * limit, int((peak or 0) * ROOM)))
         told.append(f"try {size}")
         more = f"raise limits.memory ({'; '.join(told)}): {restart} --limit-memory {size.replace(' ', '')}"
-    if peak is not None:
-        of = "" if limit is None else f" of {format_bytes(limit)}"
-        found.append(Clue(f"memory at its peak: {format_bytes(peak)}{of}", "memory.peak"))
-    facts = {"less": FEWER, "more": more}
-    unknown = (
-        () if not evidence.kernel_unread else (Clue(f"who was killed, from the kernel log: {evidence.kernel_unread}"),)
-    )
-    return yes(detector, OOM, confidence, *found, unknown=unknown, gotchas=("U9",), facts=facts)
+    return more
 
 
 def explain_uncounted(evidence: EndedEvidence) -> dict[str, str]:
     """What to do about a job that says it got no memory while no counter moved: one request was too large.
 
-    Nothing where its peak is at its limit, which explains it.
+    Where its peak is at its limit, that explains it.
     """
     limit, peak = evidence.limit_bytes, evidence.peak_bytes
     if limit is not None and (peak is None or peak >= limit * AT_THE_LIMIT):
-        return {}
+        return {"more": describe_more(evidence)}
     why = "no memory limit is set" if limit is None else f"its limit of {format_bytes(limit)} was not reached"
     return {
         "less": f"see how much it asks for at the line that failed, and whether that is meant ({why}, and nothing was "
@@ -181,7 +191,8 @@ def judge_daemons(evidence: EndedEvidence) -> Detection:
     lines = evidence.killers.value or ()
     ours = [line for line in lines if _names_us(line, evidence)]
     if ours:
-        return yes("V3", OOM, Confidence.CERTAIN, *(Clue(line[:300], "journal") for line in ours[:3]))
+        facts = {"more": describe_more(evidence)}
+        return yes("V3", OOM, Confidence.CERTAIN, *(Clue(line[:300], "journal") for line in ours[:3]), facts=facts)
     kills = [line for line in lines if re.search(r"[Kk]illed |sending SIG", line)]
     if kills:
         clue = Clue(f"a memory daemon killed while it lived: {kills[-1][:300]}", "journal")
@@ -210,9 +221,24 @@ def judge_rlimits(evidence: EndedEvidence) -> Detection:
         clue = Clue(f"{evidence.exception}; the address space is limited to {format_bytes(bound)}", "manifest.json")
         facts = {"limit": "the address-space limit (ulimit -v)"}
         return yes("V4", FailureClass.RESOURCE_LIMIT, Confidence.LIKELY, clue, facts=facts)
+    words = find_words(evidence, FailureClass.RESOURCE_LIMIT)
+    if words is not None and words.detector in _OF_TASKS and evidence.tasks_limit is not None:
+        clues = (*words.evidence_for, Clue(f"limits.tasks of the job: {evidence.tasks_limit}", "run.json"))
+        facts = {**words.facts, "action": _raise_tasks(evidence)}
+        return yes("V4", FailureClass.RESOURCE_LIMIT, words.confidence, *clues, gotchas=words.gotchas, facts=facts)
     if not evidence.log.known:
         return unread("V4", FailureClass.RESOURCE_LIMIT, *unread_log(evidence))
     return no("V4", FailureClass.RESOURCE_LIMIT)
+
+
+def _raise_tasks(evidence: EndedEvidence) -> str:
+    """What to do about the limit of processes and threads that the job itself asked for."""
+    limit = evidence.tasks_limit or 0
+    restart = f"holdfast restart {evidence.run_id}".rstrip()
+    return (
+        f"have fewer threads or workers (OMP_NUM_THREADS), or raise limits.tasks, which counts both (now {limit}; how "
+        f"many it needs is not known; try {2 * limit}): {restart} --limit-tasks {2 * limit}"
+    )
 
 
 def judge_shared_memory(evidence: EndedEvidence) -> Detection:
@@ -246,6 +272,13 @@ def judge_card_memory(evidence: EndedEvidence) -> Detection:
             else unread("V6", FailureClass.GPU_OUT_OF_MEMORY, *unread_log(evidence))
         )
     clues, against, unknown, facts = list(words.evidence_for), [], [], dict(words.facts)
+    held = _HELD.findall(facts.get("holders", ""))
+    clues += [Clue(f"process {pid} held {size} of the card", "output.log") for pid, size in held]
+    facts["first"] = _see_first(held, facts.get("total", ""))
+    if evidence.expandable:
+        facts["segments"] = ""
+    if evidence.has_cards is False:
+        facts["alone"] = "; with --gpus 1 it would have had a card for itself"
     if evidence.tenants:
         clues += [Clue(f"also on its cards: {tenant}", "NVML") for tenant in evidence.tenants]
         facts["tenants"] = "; ".join(evidence.tenants)
@@ -264,3 +297,22 @@ def judge_card_memory(evidence: EndedEvidence) -> Detection:
         gotchas=("U10",),
         facts=facts,
     )
+
+
+def _see_first(held: list[tuple[str, str]], total: str) -> str:
+    """Which other process held most of a card, by the words of torch; empty where none did."""
+    most = max(held, key=lambda one: _as_bytes(one[1]), default=None)
+    if most is None or _as_bytes(most[1]) <= _as_bytes(total) / 2:
+        return ""
+    return (
+        f"first see whose process {most[0]} is, which held {most[1]} of the card's {total}: somebody else's, or "
+        "another rank or worker of the job; "
+    )
+
+
+def _as_bytes(text: str) -> float:
+    """A size as torch prints it (``9.30 GiB``); infinite where it is none, so that nothing follows from it."""
+    try:
+        return float(parse_bytes(text.replace(" ", "")))
+    except ValueError:
+        return math.inf

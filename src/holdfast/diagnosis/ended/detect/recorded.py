@@ -62,6 +62,7 @@ def judge_refusal(evidence: EndedEvidence) -> Detection:
     kind = FailureClass.EXEC_FAILED if refusal.code == "exec" else FailureClass.REFUSED
     if evidence.ended.outcome is Outcome.TIMED_OUT:
         kind = FailureClass.TIMED_OUT
+        clues[0] = Clue(f"it never ran: {refusal.message}", "leases")
     return yes("A1", kind, Confidence.CERTAIN, *clues, facts=facts)
 
 

@@ -53,7 +53,7 @@ LADDER: dict[str, Callable[[EndedEvidence], Detection] | None] = {
     "V9": vanished.judge_kill,
 }
 """Detector by id, best first. ``WORDS`` is the place of what the output says of classes without a detector here."""
-INTERRUPT, KILL, TERM = 2, 9, 15
+INTERRUPT, ABORT, KILL, TERM = 2, 6, 9, 15
 FROM_OUTSIDE = frozenset({INTERRUPT, KILL, TERM})
 """Signals that a program's own fault does not cause."""
 SENDERS = frozenset(
@@ -93,8 +93,10 @@ def _weigh_words(words: Detection, evidence: EndedEvidence) -> Detection:
     # A scheduler counts in a group of its own, which is not the run's.
     uncounted = uncounted and words.detector not in COUNTED_ELSEWHERE
     number = evidence.signal
-    if uncounted and number is None:
-        words = replace(words, facts={**words.facts, **memory.explain_uncounted(evidence)})
+    if words.kind is FailureClass.OUT_OF_MEMORY and words.detector not in COUNTED_ELSEWHERE:
+        refused = uncounted and number in (None, ABORT)
+        more = memory.explain_uncounted(evidence) if refused else {"more": memory.describe_more(evidence)}
+        words = replace(words, facts={**words.facts, **more})
     if words.answer is not Answer.YES or number not in FROM_OUTSIDE or words.kind in SENDERS:
         return words
     log = evidence.log.value

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.run.stop_record import EXIT_PREEMPTED
 from holdfast.diagnosis.evidence import Answer, Detection, KernelKind
+from holdfast.diagnosis.python_stacks import parse_dump
+from holdfast.model.pattern import compile_later
 from holdfast.model.run import Outcome
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
@@ -24,7 +26,12 @@ CRASHES = frozenset({4, 5, 6, 8, 11, 31})
 """Ends that the program's own instructions cause."""
 OWN_ENDS = CRASHES | {7, PIPE, 24, 25}
 """Signals that a process earns itself; all others come from somebody."""
+KEEPER_GONE = frozenset({"namespace", "supervisor", "pidfd"})
+"""Who told how a job ended where its keeper could not any more (`model.identity.WaitStatus.source`)."""
 NEAR_S = 10.0
+_CRASHED = "Current thread 0x"
+"""Source: CPython, Python/traceback.c, of the thread that met the fault."""
+_LIBRARY = compile_later(r"/(?:site|dist)-packages/|/lib/python\d|^<")
 TIMEOUT_SAYS = 124
 """Source: coreutils, timeout(1)."""
 
@@ -107,6 +114,11 @@ def judge_kill(evidence: EndedEvidence) -> Detection:
     if evidence.code is not None:
         text = f"exit code {evidence.code}: a shell's word for {name_signal(number)}, unless the job chose it itself"
         clues = [Clue(text, "status.json")]
+    status = evidence.ended.status
+    if number == KILL and status is not None and status.source in KEEPER_GONE:
+        clues.append(
+            Clue("holdfast's own process that kept the job was killed, too: with it, or before it", "status.json")
+        )
     if evidence.scheduler:
         clues.append(Clue(f"it ran within {evidence.scheduler}, whose scheduler may have ended it", "manifest.json"))
     if evidence.own_kills.value and number == KILL:
@@ -151,6 +163,9 @@ def judge_crash(evidence: EndedEvidence) -> Detection:
             whose = "" if evidence.is_ours(event) else "at that time, "
             clues.append(Clue(f"{whose}{event.text}"[:300], "kernel log", ""))
             facts["library"] = event.values.get("library") or "unknown"
+    if (place := _find_place(evidence)) is not None:
+        clues.append(Clue(f"it was called from {place}", "output.log"))
+        facts["called"] = f"the Python line that called it is {place}"
     if evidence.kernel_unread:
         unknown = (Clue(f"which library crashed, from the kernel log: {evidence.kernel_unread}", "kernel log"),)
     # An abort is also how a watchdog or an uncaught exception ends a program: then its words say more.
@@ -162,8 +177,19 @@ def judge_crash(evidence: EndedEvidence) -> Detection:
     return yes("V11", FailureClass.NATIVE_CRASH, sure, *clues, unknown=unknown, facts=facts)
 
 
+def _find_place(evidence: EndedEvidence) -> str | None:
+    """Where in Python the thread stood that crashed, by what faulthandler wrote: in the job's own code, where it is."""
+    _, found, dump = ("" if evidence.log.value is None else evidence.log.value.tail).rpartition(_CRASHED)
+    threads = parse_dump(0, found + dump).threads
+    if not threads or not threads[0]:
+        return None
+    frame = next((frame for frame in threads[0] if not _LIBRARY.search(frame.file)), threads[0][0])
+    return f"{frame.file}, line {frame.line}"
+
+
 def _names_cause(words: Detection) -> bool:
-    said = words.answer is Answer.YES and words.confidence is not Confidence.POSSIBLE
+    thrown = words.facts.get("line", "").startswith("what():") and words.detector.startswith("log.card.")
+    said = words.answer is Answer.YES and (thrown or words.confidence is not Confidence.POSSIBLE)
     return said and words.kind is not FailureClass.NATIVE_CRASH
 
 

@@ -119,24 +119,86 @@ CARDS: tuple[Pattern, ...] = (
             *_SPOKEN,
             "ersion mismatch",
             "unsupported display driver",
-            "SYSTEM_",
-            "ErrorSystem",
-            "system not yet initialized",
+            "SYSTEM_DRIVER_MISMATCH",
+            "ErrorSystemDriverMismatch",
         ),
-        _numbered("802|803") + r"\bCUDA_ERROR_SYSTEM_(?:NOT_READY|DRIVER_MISMATCH)\b|\bcudaErrorSystem(?:NotReady"
-        r"|DriverMismatch)\b"
-        r"|\bsystem not yet initialized\b|NVML.*[Dd]river/library version mismatch"
+        _numbered("803") + r"\bCUDA_ERROR_SYSTEM_DRIVER_MISMATCH\b|\bcudaErrorSystemDriverMismatch\b"
+        r"|NVML.*[Dd]river/library version mismatch"
         r"|system has unsupported display driver / cuda driver combination",
         (
             "Failed to initialize NVML: Driver/library version mismatch",
             "RuntimeError: NVML: Driver/library version mismatch",
             "failed call to cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-            "CUDA error 802: system not yet initialized",
         ),
         ("protobuf: version mismatch is ignored",),
         "NVML return code 18",
         "the driver was updated under running kernel modules: the box must be rebooted or the modules loaded again",
         ("U28",),
+    ),
+    Pattern(
+        "card.fabric",
+        LineRole.ROOT,
+        FailureClass.ENVIRONMENT,
+        (*_SPOKEN, "SYSTEM_NOT_READY", "ErrorSystemNotReady", "system not yet initialized"),
+        _numbered("802")
+        + r"\bCUDA_ERROR_SYSTEM_NOT_READY\b|\bcudaErrorSystemNotReady\b|\bsystem not yet initialized\b",
+        (
+            (
+                "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions "
+                "before calling "
+                "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized"
+            ),
+            "CUDA error 802: system not yet initialized",
+        ),
+        ("the inference system is not yet initialized",),
+        "CUDA runtime, cudaErrorSystemNotReady; NVIDIA, Fabric Manager User Guide",
+        "the driver says that the system is not ready for CUDA: on a box with NVSwitch the fabric manager must "
+        "run, in the "
+        "very version of the driver (systemctl status nvidia-fabricmanager; holdfast doctor looks); a container or a "
+        "rented box cannot start it: have the provider do so, or take another box",
+        ("U28",),
+    ),
+    Pattern(
+        "card.busy",
+        LineRole.ROOT,
+        FailureClass.ENVIRONMENT,
+        (*_SPOKEN, "busy or unavailable", "CUDA_ERROR_DEVICE_UNAVAILABLE", "cudaErrorDevicesUnavailable"),
+        _numbered("46") + r"\bCUDA_ERROR_DEVICE_UNAVAILABLE\b|\bcudaErrorDevicesUnavailable\b"
+        r"|\bCUDA-capable device(?:s are|\(s\) is/are) busy or unavailable",
+        (
+            "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
+            "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+        ),
+        ("all workers are busy or unavailable",),
+        "CUDA runtime, cudaErrorDevicesUnavailable: exclusive or prohibited compute mode, no room, or a stuck kernel",
+        "the card takes no further process: see who is on it (holdfast gpus) and its compute mode (nvidia-smi -q -d "
+        "COMPUTE: one in Exclusive_Process takes one process, so give each rank a card of its own, or use "
+        "MPS); with nobody on it, "
+        "look for a Xid of it (dmesg) and use another card",
+        ("U28",),
+    ),
+    Pattern(
+        "card.unknown",
+        LineRole.ROOT,
+        FailureClass.ENVIRONMENT,
+        (*_SPOKEN, "HIP error: unknown error", "CUDA_ERROR_UNKNOWN", "cudaErrorUnknown"),
+        _numbered("30|999")
+        + r"\bCUDA_ERROR_UNKNOWN\b|\bcudaErrorUnknown\b|"
+        + START
+        + r"(?:CUDA|HIP) (?:driver )?error: unknown error\b",
+        (
+            "RuntimeError: CUDA error: unknown error",
+            "failed call to cuInit: CUDA_ERROR_UNKNOWN: unknown error",
+        ),
+        ("CUDA error: none, unknown errors: 0",),
+        "CUDA runtime, cudaErrorUnknown: an unknown internal error",
+        "the driver says no more than that it failed: see whether the kernel's log has a Xid of this card "
+        "(dmesg), whether "
+        "another program can use it (nvidia-smi, holdfast doctor) and whether the driver was changed since the "
+        "box came up; "
+        "then run it again, on another card if that is the one",
+        passing=True,
+        unsure=True,
     ),
     Pattern(
         "card.none",
@@ -154,10 +216,8 @@ CARDS: tuple[Pattern, ...] = (
             "No supported gpu backend",
             *("No supported GPU", "CUDA_ERROR_", "cudaError", "hipErrorNoDevice"),
         ),
-        _numbered("46|100|101") + r"\b(?:CUDA_ERROR_(?:NO_DEVICE|INVALID_DEVICE|DEVICE_UNAVAILABLE)"
-        r"|cudaError(?:NoDevice|InvalidDevice"
-        r"|DevicesUnavailable)|hipErrorNoDevice)\b|\bno CUDA-capable device is detected"
-        r"|CUDA-capable device\(s\) is/are busy or unavailable"
+        _numbered("100|101") + r"\b(?:CUDA_ERROR_(?:NO_DEVICE|INVALID_DEVICE)"
+        r"|cudaError(?:NoDevice|InvalidDevice)|hipErrorNoDevice)\b|\bno CUDA-capable device is detected"
         r"|^RuntimeError: No CUDA GPUs are available|^RuntimeError: Found no NVIDIA driver on your system"
         r"|^AssertionError: Torch not compiled with CUDA enabled|CUDA error: invalid device ordinal"
         r"|^RuntimeError: Unable to initialize backend '\w+'"
@@ -165,7 +225,6 @@ CARDS: tuple[Pattern, ...] = (
         r"|MisconfigurationException: No supported gpu backend",
         (
             "RuntimeError: CUDA error: no CUDA-capable device is detected",
-            "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
             "RuntimeError: No CUDA GPUs are available",
             "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
             "AssertionError: Torch not compiled with CUDA enabled",
@@ -353,17 +412,55 @@ CARDS: tuple[Pattern, ...] = (
         ),
     ),
     Pattern(
+        "card.handle",
+        LineRole.ROOT,
+        FailureClass.GPU_OUT_OF_MEMORY,
+        ("_STATUS_NOT_INITIALIZED",),
+        r"\b(?:CUDNN|CUBLAS|CUFFT|CUSOLVER|CUSPARSE)_STATUS_NOT_INITIALIZED\b",
+        (
+            "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+            "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+        ),
+        ("returns _STATUS_NOT_INITIALIZED",),
+        "cuBLAS and cuDNN status codes: a handle takes memory of the card, and is made late; torch, "
+        "ATen/cuda/CUDABlas.cpp",
+        "a library of the card could not begin. See first whether its memory was full (holdfast gpus; a smaller shape "
+        "shows it), then whether an index or label lies outside its range (run one step with "
+        "CUDA_LAUNCH_BLOCKING=1, or on "
+        "the CPU); then whether driver, CUDA and framework fit (holdfast doctor)",
+        ("U10",),
+        passing=True,
+        unsure=True,
+    ),
+    Pattern(
+        "card.execution",
+        LineRole.ROOT,
+        FailureClass.BUG,
+        ("_STATUS_EXECUTION_FAILED",),
+        r"\b(?:CUDNN|CUBLAS|CUFFT|CUSOLVER|CUSPARSE)_STATUS_EXECUTION_FAILED\b",
+        (
+            "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`",
+            "RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        ),
+        ("returns _STATUS_EXECUTION_FAILED",),
+        "cuBLAS and cuDNN status codes: the program for the card could not be launched, for several reasons",
+        "what failed on the card was mostly begun before this line: run one step with CUDA_LAUNCH_BLOCKING=1 "
+        "to see it (an "
+        "index outside its range, memory that ran out); if that goes well look for a Xid of the card (dmesg), "
+        "try another "
+        "card, and see whether driver, CUDA and framework fit (holdfast doctor)",
+        passing=True,
+        unsure=True,
+    ),
+    Pattern(
         "card.library",
         LineRole.CONFIRMATION,
         None,
         ("_STATUS_", "cuDNN error", "CUDNN_BACKEND"),
+        r"\b(?:CUDNN|CUBLAS|CUFFT|CUSOLVER)_STATUS_(?P<status>INTERNAL_ERROR|NOT_SUPPORTED|ARCH_MISMATCH)\b",
         (
-            r"\b(?:CUDNN|CUBLAS|CUFFT|CUSOLVER)_STATUS_(?P<status>NOT_INITIALIZED|EXECUTION_FAILED"
-            r"|INTERNAL_ERROR|NOT_SUPPORTED|ARCH_MISMATCH)\b"
-        ),
-        (
-            "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
-            "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`",
+            "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_SUPPORTED",
+            "RuntimeError: CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate(handle)`",
         ),
         ("returns CUDNN_STATUS_SUCCESS",),
         "cuDNN and cuBLAS status codes: often memory that ran out, or an index error before",

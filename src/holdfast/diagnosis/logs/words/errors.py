@@ -35,7 +35,7 @@ NAMES: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
             r"|Program|Executable|Resource|Environment|Device|Path|Blob|Object|Table|Secret|Image)\w{0,8}NotFound"
             r"|NoSuch(?:Bucket|Kernel|Device|Display|File|Host|Module|Driver|ObjectError)|NoClassDef|NoSuchMethodError"
             r"|UnsatisfiedLink|UnsupportedClassVersion|UnknownHost|NoDevice|NoCuda|NoGPU|NoDisplay"
-            r"|OfflineMode|SSLError|SSLCert|SSLHandshake|CertificateError|ProxyError|InvalidURL|MissingSchema"
+            r"|OfflineMode|SSL(?:EOF|ZeroReturn)?Error|SSLCert|SSLHandshake|CertificateError|ProxyError|InvalidURL|MissingSchema"
             r"|UnknownService"
             r"|Version(?:Conflict|Mismatch|Error)|CUDAMismatch|RuntimeEnvSetup|LoginRequired|ApiKey|APIKey"
             r"|(?:Missing|Optional)Dependency|Dependency(?:Missing|Conflict|Error)|Requirement|Unsatisfiable|BuildError"

@@ -36,7 +36,9 @@ MEMORY: tuple[Pattern, ...] = (
         r"|\bFree memory on device .{0,60}is less than desired"
         r"|\bcudaMalloc\w* failed: out of memory|Cuda Runtime \(out of memory\))"
         r"(?:.*?Tried to allocate (?P<wanted>[\d.]+ \w+))?(?:.*?GPU (?P<card>\d+))?"
-        r"(?:.*?of which (?P<free>[\d.]+ \w+) is free)?",
+        r"(?:.*?total capacity of (?P<total>[\d.]+ \w+))?"
+        r"(?:.*?of which (?P<free>[\d.]+ \w+) is free)?"
+        r"(?P<holders>(?:[. ]*Process \d+ has [\d.]+ \w+ memory in use)+)?",
         (
             (
                 "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a "
@@ -467,7 +469,9 @@ MEMORY: tuple[Pattern, ...] = (
         ),
         ("    self.pid = os.fork()\nOSError: [Errno 12] Cannot allocate memory",),
         "fork(2), EAGAIN",
-        "raise limits.processes, or have fewer workers",
+        "have fewer workers, or raise the limit that it met: limits.tasks where the job has one, else `ulimit "
+        "-u`, or the "
+        "pids.max of what it runs in",
         ("U40",),
         lines=8,
     ),
@@ -486,7 +490,9 @@ MEMORY: tuple[Pattern, ...] = (
         ),
         ("BlockingIOError: [Errno 11] Resource temporarily unavailable",),
         "CPython Modules/_threadmodule.c; libgomp; OpenBLAS",
-        "raise limits.processes, or have fewer threads: OMP_NUM_THREADS and fewer workers",
+        "have fewer threads (OMP_NUM_THREADS, fewer workers), or raise the limit that it met: limits.tasks "
+        "where the job "
+        "has one, else `ulimit -u`, or the pids.max of what it runs in",
         ("U40",),
     ),
     Pattern(

@@ -79,6 +79,33 @@ NETWORK: tuple[Pattern, ...] = (
         passing=True,
     ),
     Pattern(
+        "net.gated",
+        LineRole.ROOT,
+        FailureClass.ENVIRONMENT,
+        ("GatedRepoError: ", "access a gated repo"),
+        r"^(?:(?:\w+\.)*GatedRepoError: |OSError: You are trying to access a gated repo)(?s:.{0,700}?)"
+        r"huggingface\.co/(?P<model>(?:datasets/|spaces/)?(?!api/)[\w.-]+/[\w.-]*\w)",
+        (
+            (
+                "huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: Root=1-67)\n\nCannot "
+                "access gated "
+                "repo for url https://huggingface.co/acme/Large-8B/resolve/main/config.json."
+            ),
+            (
+                "OSError: You are trying to access a gated repo.\nMake sure to have access to it at "
+                "https://huggingface.co/acme/Large-8B.\n401 Client Error. (Request ID: Root=1-67)"
+            ),
+        ),
+        ("GatedRepoError: see the manual",),
+        "huggingface_hub, errors.py; transformers, utils/hub.py",
+        "ask for access at https://huggingface.co/{model}, with the account whose token the job has; at a "
+        "place a job gets a "
+        "token with --secret HF_TOKEN (holdfast secret push PLACE HF_TOKEN keeps it there), here as the "
+        "variable HF_TOKEN",
+        passing=True,
+        lines=8,
+    ),
+    Pattern(
         "net.denied",
         LineRole.ROOT,
         FailureClass.ENVIRONMENT,

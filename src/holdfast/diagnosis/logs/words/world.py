@@ -114,7 +114,7 @@ WORLD: tuple[Pattern, ...] = (
             *("infer device type", "but source was compiled with", "DNN library initialization failed"),
             *("but your machine only has", "nvcc fatal", "CUDAMismatch", "Unsupported gpu architecture"),
         ),
-        r"^RuntimeError: Unexpected error from cudaGetDeviceCount|CUDA Setup failed despite"
+        r"^RuntimeError: Unexpected error from cudaGetDeviceCount(?!.*Error 80[234]: )|CUDA Setup failed despite"
         r"|CUDA unknown error - this may be due to|Failed to find C compiler"
         r"|CUDA version \S+ does not match the version torch was compiled with|Failed to infer device type"
         r"|Loaded runtime CuDNN library: \S+ but source was compiled with|DNN library initialization failed"

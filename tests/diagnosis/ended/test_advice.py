@@ -1,0 +1,251 @@
+"""What a verdict tells a person to do, of ends whose advice once led astray: the words, by whole outputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.core.run.lifecycle import LINE_COUNTS
+from holdfast.diagnosis.ended.judge import judge_evidence
+from holdfast.diagnosis.logs.attribute import judge_log
+from holdfast.diagnosis.logs.scan import read_log
+from holdfast.model.record import replace
+from holdfast.model.run import Outcome, Refusal
+from holdfast.model.verdict import Confidence, FailureClass, Verdict
+from tests.each import each
+
+from .making import GIB, RUN_ID, disk, ended, evidence
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.files, pytest.mark.requirement("FAIL-01")]
+
+TRACE = 'Traceback (most recent call last):\n  File "/w/train.py", line 9, in <module>\n    main()\n'
+ABORTED = "step 3\nterminate called after throwing an instance of '{}'\n  what():  {}\n"
+UNREADY = (
+    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+    "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized\n"
+)
+GPU_MEMORY, ENVIRONMENT, BUG = FailureClass.GPU_OUT_OF_MEMORY, FailureClass.ENVIRONMENT, FailureClass.BUG
+POSSIBLE, LIKELY = Confidence.POSSIBLE, Confidence.LIKELY
+
+
+def judge(root: Path, output: str, code: int | None = 1, signal: int | None = None, **known: Any) -> Verdict:
+    path = root / "output.log"
+    path.write_text(output, encoding="utf-8")
+    log = read_log(str(path))
+    end = ended(None if signal else code, signal)
+    found = judge_evidence(replace(evidence(end), log=log, words=judge_log(log), **known))[0]
+    assert found is not None
+    return found
+
+
+@each("words", ["RuntimeError: can't start new thread", "bash: fork: retry: Resource temporarily unavailable"])
+def test_a_limit_of_tasks_that_the_job_set_is_raised_by_a_restart(tmp_path: Path, words: str) -> None:
+    told = judge(tmp_path, f"{words}\n", tasks_limit=10)
+    assert (told.kind, told.confidence) == (FailureClass.RESOURCE_LIMIT, LIKELY)
+    assert "raise limits.tasks, which counts both (now 10; " in told.action
+    assert told.action.endswith(f"holdfast restart {RUN_ID} --limit-tasks 20")
+    free = judge(tmp_path, f"{words}\n")
+    assert "limits.tasks where the job has one, else `ulimit -u`" in free.action
+    assert "--limit-tasks" not in free.action
+
+
+@each(
+    ("words", "kind", "sure", "action"),
+    [
+        ("CUDA error: all CUDA-capable devices are busy or unavailable", ENVIRONMENT, LIKELY, "compute mode"),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", ENVIRONMENT, LIKELY, "compute mode"),
+        ("CUDA error: unknown error", ENVIRONMENT, POSSIBLE, "a Xid of this card"),
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `x`", GPU_MEMORY, POSSIBLE, "memory was full"),
+        ("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", GPU_MEMORY, POSSIBLE, "an index or label"),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `x`", BUG, POSSIBLE, "CUDA_LAUNCH_BLOCKING=1"),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", BUG, POSSIBLE, "CUDA_LAUNCH_BLOCKING=1"),
+        (UNREADY.removeprefix("RuntimeError: ").strip(), ENVIRONMENT, LIKELY, "nvidia-fabricmanager"),
+    ],
+)
+def test_trouble_of_a_card_or_its_driver_is_not_called_the_jobs_own(
+    tmp_path: Path, words: str, kind: FailureClass, sure: Confidence, action: str
+) -> None:
+    told = judge(tmp_path, f"{TRACE}RuntimeError: {words}\n")
+    assert (told.kind, told.confidence) == (kind, sure)
+    assert action in told.action
+
+
+@each(
+    ("words", "kind"),
+    [
+        ("CUDA error: device-side assert triggered", BUG),
+        ("CUDA error: an illegal memory access was encountered", BUG),
+        ("CUDA error: out of memory", GPU_MEMORY),
+        ("CUDA out of memory. Tried to allocate 2.00 GiB", GPU_MEMORY),
+        ("CUDA error: unknown error", ENVIRONMENT),
+    ],
+)
+def test_a_cpp_exception_that_nobody_caught_is_judged_by_its_text(
+    tmp_path: Path, words: str, kind: FailureClass
+) -> None:
+    text = ABORTED.format("c10::Error", words)
+    assert judge(tmp_path, text, signal=6).kind is kind
+    same = judge(tmp_path, f"{TRACE}RuntimeError: {words}\n")
+    assert judge(tmp_path, text, signal=6).action == same.action
+
+
+def test_an_abort_whose_text_no_rule_knows_stays_a_crash(tmp_path: Path) -> None:
+    told = judge(tmp_path, ABORTED.format("std::out_of_range", "vector::_M_range_check: __n (which is 9)"), signal=6)
+    assert told.kind is FailureClass.NATIVE_CRASH
+
+
+def test_a_cpp_program_without_memory_is_told_what_a_python_one_is(tmp_path: Path) -> None:
+    native = judge(tmp_path, ABORTED.format("std::bad_alloc", "std::bad_alloc"), signal=6, peak_bytes=GIB)
+    python = judge(tmp_path, f"{TRACE}MemoryError\n", peak_bytes=GIB)
+    assert native.kind is FailureClass.OUT_OF_MEMORY
+    assert native.action == python.action
+    assert "limit that it met" not in native.action
+    assert f"holdfast restart {RUN_ID}" in native.action
+
+
+FULL = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+    "10.00 GiB of "
+    "which 100.00 MiB is free. {}Including non-PyTorch memory, this process has 500.00 MiB memory in use. Of the "
+    "allocated memory 100.00 MiB is allocated by PyTorch, and 3.00 MiB is reserved by PyTorch but unallocated.\n"
+)
+
+
+def test_who_held_a_card_by_the_words_of_torch_is_told_and_first_of_all_where_it_was_most(tmp_path: Path) -> None:
+    most = judge(tmp_path, TRACE + FULL.format("Process 12345 has 9.30 GiB memory in use. "))
+    assert "process 12345 held 9.30 GiB of the card" in [clue.text for clue in most.evidence_for]
+    assert most.action.startswith("first see whose process 12345 is, which held 9.30 GiB of the card's 10.00 GiB: ")
+    both = "Process 7 has 1.00 GiB memory in use. Process 8 has 2.00 GiB memory in use. "
+    little = judge(tmp_path, TRACE + FULL.format(both))
+    told = {clue.text for clue in little.evidence_for}
+    assert {"process 7 held 1.00 GiB of the card", "process 8 held 2.00 GiB of the card"} <= told
+    assert little.action.startswith("see who else holds memory on the card")
+    alone = judge(tmp_path, TRACE + FULL.format(""))
+    assert not [clue for clue in alone.evidence_for if clue.text.startswith("process ")]
+
+
+def test_a_full_card_is_advised_by_what_the_run_had(tmp_path: Path) -> None:
+    leased = judge(tmp_path, TRACE + FULL.format(""), has_cards=True)
+    assert "expandable segments" in leased.action
+    assert "--gpus" not in leased.action
+    free = judge(tmp_path, TRACE + FULL.format(""), has_cards=False, expandable=True)
+    assert "expandable segments" not in free.action
+    assert free.action.endswith("; with --gpus 1 it would have had a card for itself")
+
+
+@each(
+    ("words", "kind"),
+    [
+        ("FloatingPointError: Loss became infinite or NaN at iteration=2313!", FailureClass.DIVERGED),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", FailureClass.HARDWARE),
+        ("it stopped", FailureClass.STORAGE_FAULT),
+    ],
+)
+def test_no_remedy_speaks_of_a_checkpoint_that_is_not_there(tmp_path: Path, words: str, kind: FailureClass) -> None:
+    broken = (disk(read_only=True, was_read_only=kind is not FailureClass.STORAGE_FAULT),)
+    told = judge(tmp_path, f"{words}\n", checkpoint=False, disks=broken)
+    assert told.kind is kind
+    assert "begin" in told.action
+    assert ": there is no checkpoint" in told.action
+    kept = judge(tmp_path, f"{words}\n", checkpoint=True, disks=broken)
+    assert "no checkpoint" not in kept.action
+    assert "checkpoint" in kept.action
+
+
+@each(
+    ("first", "further", "cause"),
+    [
+        (
+            "RuntimeError: Error(s) in loading state_dict for Net:",
+            '\tMissing key(s) in state_dict: "a.weight". \n\tsize mismatch for fc.weight: copying a param\n',
+            'Net: Missing key(s) in state_dict: "a.weight". size mismatch for fc.weight: copying a param',
+        ),
+        (
+            "huggingface_hub.errors.RepositoryNotFoundError: 404 Client Error. (Request ID: Root=1-67)",
+            "\nRepository Not Found for url: https://huggingface.co/nobody/none/resolve/main/config.json.\n",
+            "(Request ID: Root=1-67) Repository Not Found for url: https://huggingface.co/nobody/none/resolve/main/conf",
+        ),
+        ("LookupError:", "**********\n  Resource punkt not found.\n", "LookupError: Resource punkt not found."),
+        ("ValueError: bad shape", "  of the batch\n", "ValueError: bad shape"),
+    ],
+)
+def test_a_first_line_that_says_little_takes_the_next_lines_of_its_text(
+    tmp_path: Path, first: str, further: str, cause: str
+) -> None:
+    told = judge(tmp_path, f"{TRACE}{first}\n{further}")
+    assert cause in told.cause
+    assert len(judge(tmp_path, f"{TRACE}{first}\n\t{'x' * 9000}\n").cause) < 400
+
+
+URL = "https://huggingface.co/acme/Large-8B"
+GATED = (
+    f"huggingface_hub.errors.GatedRepoError: 403 Client Error. (Request ID: 1-67)\n\nCannot access gated {URL}/x\n",
+    f"OSError: You are trying to access a gated repo.\nMake sure to have access to it at {URL}.\n401 Client Error.\n",
+)
+
+
+@each("words", GATED)
+def test_a_gated_model_is_named_with_where_to_ask_for_it_and_how_a_job_gets_a_token(tmp_path: Path, words: str) -> None:
+    told = judge(tmp_path, TRACE + words)
+    assert told.kind is ENVIRONMENT
+    assert told.action.startswith(
+        "ask for access at https://huggingface.co/acme/Large-8B, with the account whose token"
+    )
+    assert "holdfast secret push PLACE HF_TOKEN" in told.action
+
+
+def test_a_text_that_a_program_exits_with_is_the_cause(tmp_path: Path) -> None:
+    told = judge(tmp_path, "reading\nno config given: set CONFIG\n")
+    assert (told.kind, told.confidence, told.cause) == (BUG, POSSIBLE, "no config given: set CONFIG")
+
+
+def test_a_crash_names_the_line_of_the_job_that_called_it(tmp_path: Path) -> None:
+    text = (
+        "Fatal Python error: Segmentation fault\n\nThread 0x00007f01 (most recent call first):\n"
+        '  File "/w/other.py", line 8 in wait\n\nCurrent thread 0x00007f02 (most recent call first):\n'
+        '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at\n'
+        '  File "/w/segv.py", line 3 in <module>\n'
+    )
+    told = judge(tmp_path, text, signal=11)
+    assert told.kind is FailureClass.NATIVE_CRASH
+    assert "it was called from /w/segv.py, line 3" in [clue.text for clue in told.evidence_for]
+    assert told.action.endswith("; the Python line that called it is /w/segv.py, line 3")
+
+
+def test_a_loader_whose_worker_was_gone_leads_to_what_ends_workers(tmp_path: Path) -> None:
+    told = judge(tmp_path, f"{TRACE}RuntimeError: DataLoader worker (pid(s) 3123) exited unexpectedly\n")
+    assert (told.kind, told.confidence) == (FailureClass.KILLED, POSSIBLE)
+    assert "/dev/shm" in told.action
+    assert "num_workers=0" in told.action
+
+
+def test_the_supervisors_log_is_named_only_where_it_says_something(tmp_path: Path) -> None:
+    told = judge(tmp_path, "", code=3)
+    assert told.kind is FailureClass.UNKNOWN
+    assert f"supervisor.log (holdfast logs --supervisor {RUN_ID})" in told.action
+    assert "supervisor" not in judge(tmp_path, "", code=3, silent_supervisor=True).action
+
+
+def test_a_kill_that_took_holdfasts_own_process_too_says_so() -> None:
+    end = ended(None, 9)
+    assert end.status is not None
+    for source, gone in (("keeper", False), ("namespace", True), ("pidfd", True)):
+        seen = evidence(replace(end, status=replace(end.status, source=source)))
+        found = judge_evidence(seen)[0]
+        assert found is not None
+        assert found.kind is FailureClass.KILLED
+        assert gone is any("own process that kept the job was killed" in clue.text for clue in found.evidence_for)
+
+
+def test_a_run_that_died_in_line_says_that_it_never_ran_and_what_leaves_the_line_out() -> None:
+    words = "the total limit of 10.0 s passed while waiting for cards: card 0: run a of anna"
+    refusal = Refusal("timed_out", 124, words, LINE_COUNTS)
+    end = ended(None, None, refusal=refusal, started_at=None, outcome=Outcome.TIMED_OUT)
+    found = judge_evidence(evidence(end))[0]
+    assert found is not None
+    assert (found.kind, found.cause) == (FailureClass.TIMED_OUT, f"it never ran: {words}")
+    assert "--timeout-run" in found.action
