@@ -44,6 +44,7 @@ AGES = (
     (re.compile(r"^holdfast: (asking|measuring) .*\n", re.MULTILINE), ""),
     # Whether the last worker, which has nothing to do any more, has left yet.
     (re.compile(r"^holdfast: a worker was started\n", re.MULTILINE), ""),
+    (re.compile(r'\[\s*"a worker was started"\s*\]'), "[]"),
     # How long ago the last one was started.
     (
         re.compile(

@@ -180,6 +180,15 @@ class TestTable:
         twice, _ = decide(once, event, NOW, PLAN)
         assert twice is once
 
+    def test_a_forced_stop_that_is_a_warning_too_changes_nothing_the_second_time(self) -> None:
+        warned = StopRequest(StopCause.OPERATOR, "", warned=True)
+        event = StopWanted(replace(warned, force=True))
+        run = replace(NO_RUN, state=replace(STOPPING, request=warned))
+        once, _ = decide(run, event, NOW, PLAN)
+        assert isinstance(once.state, Stopping)
+        assert once.state.rung is StopRung.KILL
+        assert decide(once, event, NOW, PLAN)[0] is once
+
 
 class TestWholeLives:
     @pytest.mark.requirement("PROC-14", "PROC-15")

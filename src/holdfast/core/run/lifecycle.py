@@ -322,7 +322,8 @@ def _stop_harder(state: Stopping, event: StopWanted, _now: Moment, _plan: RunPla
 
 def _heed_person(request: StopRequest, then: StopRequest) -> StopRequest:
     """The request in force. A warning alone has the run go on later: whoever wants it ended after that is heeded."""
-    return then if request.warned and then.cause in (StopCause.SIGNAL, StopCause.OPERATOR) else request
+    wants_end = not then.warned and then.cause in (StopCause.SIGNAL, StopCause.OPERATOR)
+    return then if request.warned and wants_end else request
 
 
 def _stop_leftovers(state: Finalizing, event: StopWanted, _now: Moment, _plan: RunPlan) -> Step | None:
