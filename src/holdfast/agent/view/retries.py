@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from holdfast.host.files import files
+from holdfast.host.files import fallback, files
 from holdfast.model import wire
 from holdfast.model.requeue import Requeue
 from holdfast.model.units import format_duration
@@ -27,7 +27,11 @@ def count_automatic(run_dir: str, attempt: int) -> int:
 
 def read_retry(run_dir: str, attempt: int) -> dict[str, Any]:
     """What was decided after an attempt; empty when nothing was, or when it cannot be read."""
-    return read_or_empty(f"{wire.attempt_dir(run_dir, attempt)}/{wire.RETRY}")
+    path = f"{wire.attempt_dir(run_dir, attempt)}/{wire.RETRY}"
+    try:
+        return wire.parse_object(fallback.read(os.path.basename(run_dir), attempt, path), path)
+    except (OSError, wire.WireError):
+        return {}
 
 
 def read_objection(run_dir: str, attempt: int, verdict: Verdict | None) -> str | None:

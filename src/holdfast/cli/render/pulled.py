@@ -41,7 +41,7 @@ def print_pulled(done: Pulled) -> None:
     again = f" in {done.again + 1} tries" if done.again else ""
     print(f"{clean(done.directory)}: {_count(done.files)}, {format_bytes(done.bytes)}, proven; {came}{again}")
     if done.mended:
-        print(f"mended: {describe_mended(done.mended)}")
+        print(f"mended: {clean(describe_mended(done.mended))}")
     print(f"tried by loading: {_describe_tried(receipt.tried)}")
     if receipt.checkpoint:
         print(f"newest checkpoint that loads: {clean(receipt.checkpoint)}")

@@ -26,7 +26,7 @@ from holdfast.cli.job.config_syntax import refuse_bad_configs
 from holdfast.cli.job.options import JobCommand, asks_slurm, resolve_change
 from holdfast.cli.job.restart_options import restart_options
 from holdfast.cli.named_run import find_own
-from holdfast.cli.render import keep_done, note, print_record
+from holdfast.cli.render import clean, keep_done, note, print_record
 from holdfast.cli.render.job_change import describe_changes
 from holdfast.cli.render.start import describe_start
 from holdfast.cli.render.stop import StopReporter
@@ -232,6 +232,6 @@ def _print_changes(planned: PlannedRestart, *, as_json: bool) -> None:
         print_record(planned)
         return
     for line in (*describe_changes(planned.changed), *planned.files_changed, *filter(None, [planned.code_moved])):
-        print(line)
+        print(clean(line))
     if not planned.changed and not planned.files_changed:
         note("nothing of the job would change")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.agent.view.live.start import read_progress, wait_for_start
+from holdfast.agent.view.live.start import prove_start, read_progress, wait_for_start
 from holdfast.host.box import read_box
-from holdfast.host.files import files
+from holdfast.host.files import fallback, files
 from holdfast.host.process.processes import identify
 from holdfast.model import wire
 from holdfast.model.errors import InternalError, StorageError
@@ -75,6 +76,47 @@ def test_an_end_within_the_proof_is_no_start(directory: Path) -> None:
     writer = threading.Timer(0.05, commit, (directory, ended, us()))
     writer.start()
     assert wait(directory, LIMIT_S) == "ended"
+    writer.join()
+
+
+FAILED = Ended("2026-11-20T10:45:03Z", Outcome.FAILED, 3, "exit code 3")
+
+
+def prove(directory: Path) -> tuple[tuple[str, ...], float]:
+    """What is said beside a start whose job failed, and after how many seconds."""
+    began = time.monotonic()
+    return prove_start(str(directory.parent.parent), 1, prove_s=0.0).warnings, time.monotonic() - began
+
+
+def test_the_exit_record_of_a_job_that_failed_is_not_waited_for_where_its_supervisor_died(directory: Path) -> None:
+    commit(directory, FAILED, dead())
+    assert prove(directory)[1] < 5.0
+
+
+def test_the_exit_record_and_what_follows_are_read_where_a_full_disk_has_left_them(tmp_path: Path) -> None:
+    run_id = "20261120-104501-aside-3fa2"  # no other test's: what lies aside is found by it
+    first, second = (tmp_path / run_id / "attempts" / number for number in "12")
+    for directory, state in ((first, FAILED), (second, Created())):
+        directory.mkdir(parents=True)
+        commit(directory, state, us())
+    aside = fallback.directory(run_id, 1)
+    assert aside is not None
+    os.makedirs(aside, mode=0o700)
+    try:
+        files.commit(f"{aside}/{wire.RETRY}", wire.to_bytes({"retry": True, "class": "transient"}))
+        files.commit(f"{aside}/{wire.EXIT}", wire.to_bytes({}))
+        told, waited_s = prove(first)
+    finally:
+        fallback.clear(run_id, 1)
+    assert waited_s < 5.0
+    assert told == ("attempt 2 begins by itself: this one ended as transient",)
+
+
+def test_the_exit_record_of_a_job_that_failed_is_waited_for_while_its_supervisor_lives(directory: Path) -> None:
+    commit(directory, FAILED, us())
+    writer = threading.Timer(0.2, files.commit, (f"{directory}/{wire.EXIT}", wire.to_bytes({})))
+    writer.start()
+    assert 0.1 < prove(directory)[1] < 5.0
     writer.join()
 
 

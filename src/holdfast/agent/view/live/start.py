@@ -76,18 +76,34 @@ def prove_start(run_dir: str, attempt: int, *, prove_s: float) -> Started:
     condition = str(progress.data.get("outcome", "")) if progress.kind == "ended" else progress.kind
     warnings = list_start_warnings(run_dir, attempt)
     if progress.data.get("outcome") == Outcome.FAILED.value and not progress.data.get("refusal"):
-        _wait_for_record(run_dir, attempt)
+        _wait_for_record(run_dir, attempt, progress.supervisor)
         warnings = (*filter(None, (describe_follower(run_dir, attempt),)), *warnings)
     return Started(os.path.basename(run_dir), run_dir, attempt, progress.data, code, condition, warnings)
 
 
-def _wait_for_record(run_dir: str, attempt: int) -> None:
-    """Wait, not for long, until an attempt that ended has its exit record: then it is decided what follows."""
+def _wait_for_record(run_dir: str, attempt: int, supervisor: ProcessId | None) -> None:
+    """Wait, not for long, until an attempt that ended has its exit record: then it is decided what follows.
+
+    Nothing comes any more of a supervisor that is dead.
+    """
     directory = wire.attempt_dir(run_dir, attempt)
     until = time.monotonic() + RECORD_WITHIN_S
     with closing(_FileWatch(directory)) as watch:
-        while not os.path.exists(f"{directory}/{wire.EXIT}") and time.monotonic() < until:
+        while not _has_record(run_dir, attempt) and time.monotonic() < until:
+            if supervisor is None or not is_alive(supervisor):
+                return
             watch.wait(LOOK_AGAIN_S)
+
+
+def _has_record(run_dir: str, attempt: int) -> bool:
+    """Whether an attempt has its exit record, where it belongs or aside; one that cannot be read is there."""
+    try:
+        fallback.read(os.path.basename(run_dir), attempt, f"{wire.attempt_dir(run_dir, attempt)}/{wire.EXIT}")
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def wait_for_start(run_dir: str, attempt: int, *, prove_s: float) -> StartProgress:
