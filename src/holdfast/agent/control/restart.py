@@ -46,7 +46,8 @@ class Restarted:
     newest checkpoint of the training library, None where there is none of it. `native_id` is the name that the
     run's scheduler has for the job which begins the attempt; None without one. `has_copies`: all that had changed can
     be run from its copy instead. `code_moved` says in words that the repository is not in the state that the attempt
-    before was begun in; empty: it is, or that was not recorded.
+    before was begun in; empty: it is, or that was not recorded. `code_unknown` says what of its state could not be
+    told.
     """
 
     run_id: str
@@ -60,6 +61,7 @@ class Restarted:
     has_copies: bool = False
     checkpoint_step: int | None = None
     code_moved: str = ""
+    code_unknown: str = ""
 
 
 def restart_run(
@@ -125,6 +127,7 @@ def restart_run(
             has_copies=all(change.pinned for change in renewed.changes),
             checkpoint_step=find_newest_step(run_dir, view.spec),
             code_moved=renewed.moved,
+            code_unknown=renewed.unknown,
         )
 
 
@@ -188,4 +191,5 @@ def _hand_in_again(
             has_copies=all(found.pinned for found in renewed.changes),
             checkpoint_step=find_newest_step(run_dir, view.spec),
             code_moved=renewed.moved,
+            code_unknown=renewed.unknown,
         )

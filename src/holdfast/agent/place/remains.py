@@ -17,13 +17,14 @@ from functools import lru_cache
 
 from holdfast.agent.view.find import find_run
 from holdfast.agent.view.observe import list_attempts
-from holdfast.agent.view.source_change import find_git, read_origin
+from holdfast.agent.view.source_change import list_git, read_origin
 from holdfast.host.files import files
 from holdfast.host.files.code import store
 from holdfast.host.files.snapshot import GIT
 from holdfast.model import wire
 from holdfast.model.errors import NoSuchRun, StorageError, UsageError
 from holdfast.model.ids import is_run_id
+from holdfast.model.origin import GitFacts
 from holdfast.model.teardown import NO_RECORD, Remains
 
 from .answer import answer
@@ -42,7 +43,7 @@ MOST_MANIFEST = 6 << 20
 """A desk takes an answer of 8 MiB."""
 GIT_S = 5.0
 MOST_STATES = 16
-"""Of that many attempts, the newest, the state of the repository is looked at, and that of the first."""
+"""Of that many states of the repository, the newest, it is asked whether a remote has the commit, and of the first."""
 OFFLINE = "offline-run-"
 SYNCED = ".synced"
 """wandb keeps a run that it has not sent in ``wandb/offline-run-TIME-ID/``, and `wandb sync` leaves ``ID.wandb.synced``
@@ -133,35 +134,41 @@ def _list_unsent_elsewhere(
 
 
 def _read_code(origin: dict[str, Any], run_dir: str) -> dict[str, Any]:
-    """What is known of the code; of several states of the repository the newest whose commit is pushed nowhere.
+    """What is known of the code; of several states of the repository the one that shuts the gate most.
 
     Raises:
         OSError, WireError: a record of an attempt that may say it cannot be read.
     """
     code, snapshot, job = origin.get("code"), origin.get("snapshot"), origin.get("job")
-    copies = snapshot.get("files") if isinstance(snapshot, dict) else None
+    files_recorded = snapshot.get("files") if isinstance(snapshot, dict) else None
     workdir = job.get("workdir") if isinstance(job, dict) else None
-    numbers = () if isinstance(code, dict) else list_attempts(run_dir)[-MOST_STATES:]
-    found = [find_git(run_dir, number, origin) for number in (*reversed(numbers), 0)]
-    states = [(git, "" if isinstance(code, dict) else _find_pushed(git, workdir)) for git in found]
-    git, pushed = next((state for state in states if state[0].get("commit") and not state[1]), states[0])
-    known = code if isinstance(code, dict) else git
+    listed = files_recorded if isinstance(files_recorded, list) else ()
+    copies = sum(isinstance(each, dict) and bool(each.get("copy")) for each in listed)
+    sent = isinstance(code, dict)
+    found = [facts for _, facts in list_git(run_dir, 0 if sent else max(list_attempts(run_dir), default=0), origin)]
+    kept = [*found[:MOST_STATES], *found[MOST_STATES:][-1:]] or [GitFacts()]
+    states = [(git, "" if sent else _find_pushed(git, workdir)) for git in kept]
+    git, pushed = min(states, key=lambda state: _rate_safety(*state, copies))
     return {
         "tree": str(code.get("tree", "")) if isinstance(code, dict) else "",
-        "commit": known.get("commit"),
-        "dirty": known.get("dirty"),
+        "commit": code.get("commit") if isinstance(code, dict) else git.commit,
+        "dirty": code.get("dirty") if isinstance(code, dict) else git.dirty,
         "pushed": pushed,
-        "diff": bool(git.get("diff")),
-        "copies": sum(isinstance(each, dict) and bool(each.get("copy")) for each in copies or ())
-        if isinstance(copies, list)
-        else 0,
+        "diff": bool(git.diff),
+        "copies": copies,
     }
 
 
-def _find_pushed(git: dict[str, Any], workdir: object) -> str:
-    commit = git.get("commit")
-    known = isinstance(commit, str) and commit.isalnum() and isinstance(workdir, str)
-    return _find_remote(workdir, commit) if known else ""
+def _rate_safety(git: GitFacts, pushed: str, copies: int) -> int:
+    """What opens the gate for a state (`desk.teardown.conditions`): 0 nothing, 1 a copy of its commit, 2 it is open."""
+    if git.commit and (git.dirty is False or git.diff or copies):
+        return 2 if pushed else 1
+    return 2 if copies else 0
+
+
+def _find_pushed(git: GitFacts, workdir: object) -> str:
+    known = git.commit is not None and git.commit.isalnum() and isinstance(workdir, str)
+    return _find_remote(workdir, git.commit) if known else ""
 
 
 @lru_cache(maxsize=256)

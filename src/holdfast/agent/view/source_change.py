@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from holdfast.core.job.job_hash import hash_encoded_job
@@ -12,7 +12,7 @@ from holdfast.host.files.snapshot import hash_file
 from holdfast.host.process.offload import Offload, OffloadFailed
 from holdfast.model import wire
 from holdfast.model.errors import StorageError
-from holdfast.model.origin import AttemptCode, FileChange, RunOrigin
+from holdfast.model.origin import AttemptCode, FileChange, GitFacts, RunOrigin
 
 from .observe import list_attempts
 
@@ -41,24 +41,43 @@ def read_code(run_dir: str, attempt: int | None = None) -> AttemptCode:
     return AttemptCode(origin.job.command, origin.snapshot.files, origin.snapshot.script)
 
 
-def find_git(run_dir: str, attempt: int, origin: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of the repository in which an attempt was begun, as `GitFacts` in JSON; empty where none is recorded.
+def find_git(run_dir: str, attempt: int, origin: Mapping[str, Any]) -> GitFacts | None:
+    """The state of the repository in which an attempt was begun; None where none is recorded.
 
-    As the last ``code.json`` at or before it has it, else `origin`, the content of ``run.json``. What holdfast begins
-    by itself has that of the attempt before.
+    The newest of `list_git`, which raises. What holdfast begins by itself has that of the attempt before.
+    """
+    return next((facts for _, facts in list_git(run_dir, attempt, origin)), None)
+
+
+def list_git(run_dir: str, attempt: int, origin: Mapping[str, Any]) -> Iterator[tuple[int, GitFacts]]:
+    """The recorded states of the repository at or before an attempt, newest first, each with its attempt.
+
+    Those in ``code.json``, and last that in `origin`, the content of ``run.json``.
 
     Raises:
-        OSError, WireError: what may say it cannot be read.
+        WireError: what may say one cannot be read; the words name the file.
     """
     number = attempt
     while number > 0:
-        number, found = read_newest(run_dir, number, wire.CODE)
-        if isinstance(found.get("git"), dict):
-            return dict(found["git"])
+        try:
+            number, found = read_newest(run_dir, number, wire.CODE)
+            facts = _decode_git(found.get("git"))
+        except (OSError, wire.WireError) as error:
+            raise wire.WireError(f"{wire.CODE} cannot be read: {error}") from error
+        if facts is not None:
+            yield number, facts
         number -= 1
     snapshot = origin.get("snapshot")
-    git = snapshot.get("git") if isinstance(snapshot, dict) else None
-    return git if isinstance(git, dict) else {}
+    try:
+        facts = _decode_git(snapshot.get("git") if isinstance(snapshot, dict) else None)
+    except wire.WireError as error:
+        raise wire.WireError(f"{wire.RUN} cannot be read: {error}") from error
+    if facts is not None:
+        yield 1, facts
+
+
+def _decode_git(value: object) -> GitFacts | None:
+    return None if value is None else wire.decode(GitFacts, value, "git")
 
 
 def find_change(run_dir: str, attempt: int | None = None) -> str:

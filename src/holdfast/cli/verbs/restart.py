@@ -55,13 +55,15 @@ holdfast restart digits --job job.yaml             as the job file says now"""
 class PlannedRestart:
     """What a restart would change: keys of the job, and words about files that are not what the last attempt had.
 
-    `code_moved` says in words that the repository is not in the state that the last attempt was begun in.
+    `code_moved` says in words that the repository is not in the state that the last attempt was begun in, `code_unknown`
+    what of its state could not be told.
     """
 
     run_id: str
     changed: tuple[KeyChange, ...]
     files_changed: tuple[str, ...]
     code_moved: str = ""
+    code_unknown: str = ""
 
 
 @click.command(cls=JobCommand, short_help=SUMMARIES["restart"], epilog=EPILOG)
@@ -141,8 +143,8 @@ def command(  # noqa: PLR0913 - its options
             note("a dry run does not try the smoke test")
         anew = names_other_files(before.spec, asked)
         files = tuple(change.words for change in find_code_changes(found.run_dir, anew=anew, recorded=recorded))
-        moved = find_code_moved(found.run_dir, asked, os.environ)
-        _print_changes(PlannedRestart(found.run_id, changed, files, moved), as_json=as_json)
+        moved, unknown = find_code_moved(found.run_dir, asked, os.environ)
+        _print_changes(PlannedRestart(found.run_id, changed, files, moved, unknown), as_json=as_json)
         if not as_json:
             stops = f"stop attempt {view.attempt}, which is {view.condition}, and " if not view.over else ""
             number = max(view.attempts, default=0) + 1
@@ -225,6 +227,8 @@ def _tell_restarted(made: Restarted) -> None:
     if made.code_moved:
         but = "; only copies are as they were recorded" if made.recorded else ""
         note(f"{made.code_moved}: attempt {made.attempt} runs what is there now{but}")
+    if made.code_unknown:
+        note(made.code_unknown)
 
 
 def _print_changes(planned: PlannedRestart, *, as_json: bool) -> None:
@@ -235,3 +239,5 @@ def _print_changes(planned: PlannedRestart, *, as_json: bool) -> None:
         print(clean(line))
     if not planned.changed and not planned.files_changed:
         note("nothing of the job would change")
+    if planned.code_unknown:
+        note(planned.code_unknown)

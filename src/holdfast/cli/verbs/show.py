@@ -77,8 +77,8 @@ def _print_comparison(run_dir: str, against: str, *, as_json: bool) -> int:
         print(clean(line))
     if not found.changed and not found.others:
         note(f"{found.run_id} has the job and the code of {found.against}")
-        for words in found.uncompared:
-            note(words)
+    for words in found.uncompared:
+        note(words)
     return 0
 
 

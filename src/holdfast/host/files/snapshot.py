@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 
 from holdfast.core.digest import sha256_hex
 from holdfast.host.process.children import BoundedChild, read_children
+from holdfast.model.errors import StorageError
 from holdfast.model.origin import FileCopy, GitFacts
 from holdfast.model.record import replace
 
@@ -27,6 +28,7 @@ MOST_SCRIPTS = 16
 SCRIPT_ENDS = (".py", ".sh")
 """Of the words of a command behind its first file: what a launcher or wrapper is given to run."""
 GIT_WITHIN_S = 2.0
+NO_REPOSITORY = "not inside a git repository"
 GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 LOCK_NAMES = (
     *("uv.lock", "poetry.lock", "pdm.lock", "pylock.toml", "Pipfile.lock", "pixi.lock", "conda-lock.yml"),
@@ -162,7 +164,7 @@ class GitReader:
         self._readers: dict[str, BoundedChild] = {}
         top = find_repository(directory)
         if top is None:
-            self._note = "not inside a git repository"
+            self._note = NO_REPOSITORY
             return
         safe = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
         safe.update({"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_PAGER": "cat", "LC_ALL": "C"})
@@ -222,13 +224,32 @@ def save_difference(facts: GitFacts, diff: bytes | None, run_dir: str) -> GitFac
         return replace(facts, note=f"the difference was not saved: {error.strerror}")
 
 
+def was_read(facts: GitFacts) -> bool:
+    """Whether facts are of a look that git answered, or where it had nothing to say: no repository, no commit yet."""
+    return facts.commit is not None or facts.note in ("", NO_REPOSITORY)
+
+
+def load_difference(run_dir: str, name: str) -> bytes:
+    """The saved difference that `GitFacts.diff` names.
+
+    Raises:
+        StorageError: it cannot be read, or the name leads out of the run.
+    """
+    path = os.path.normpath(os.path.join(run_dir, name))
+    if not path.startswith(f"{os.path.normpath(run_dir)}/"):
+        raise StorageError(f"its record names a difference outside of the run: {name}", hint="the record was edited")
+    try:
+        return files.read_bytes(path)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise StorageError(f"{path}: {why}", hint=f"holdfast show {os.path.basename(run_dir)}") from error
+
+
 def read_difference(facts: GitFacts, run_dir: str) -> bytes | None:
     """The saved difference that facts name; None: there is none, or it cannot be read."""
-    if facts.diff is None:
-        return None
     try:
-        return files.read_bytes(f"{run_dir}/{facts.diff}")
-    except OSError:
+        return None if facts.diff is None else load_difference(run_dir, facts.diff)
+    except StorageError:
         return None
 
 

@@ -14,6 +14,7 @@ from holdfast.agent.control.job.code import RenewedCode, find_code_moved, renew_
 from holdfast.agent.view.page.comparison import compare_runs
 from holdfast.agent.view.page.dossier import read_diff, read_dossier
 from holdfast.agent.view.source_change import read_code
+from holdfast.cli.render.run import describe_git
 from holdfast.host.files.snapshot import read_difference
 from holdfast.model import wire
 from holdfast.model.job import JobSpec
@@ -69,8 +70,9 @@ def test_each_attempt_has_its_own_state_and_no_difference_is_saved_twice(work: P
     assert restart(run_dir, work).code is None
     for text in ("2", "2", "3"):
         (work / "model.py").write_text(f"print({text})\n")
-        moved = find_code_moved(run_dir, job_of(work), os.environ)
-        assert restart(run_dir, work).moved == moved
+        told = find_code_moved(run_dir, job_of(work), os.environ)
+        made = restart(run_dir, work)
+        assert (made.moved, made.unknown) == told
     # Attempt 4 has what 3 has, and says nothing.
     assert [name for name in sorted(os.listdir(f"{run_dir}/snapshot")) if "git" in name] == ["1-git.diff", "git.diff"]
     assert [os.path.exists(f"{wire.attempt_dir(run_dir, number)}/{wire.CODE}") for number in range(1, 6)] == [
@@ -92,9 +94,6 @@ def test_the_way_back_is_recorded_too(work: Path) -> None:
     at = f"at {git(work, 'rev-parse', 'HEAD')[:12]}"
     assert restart(run_dir, work).moved == f"the repository was {at} (with changes), is {at} (clean)"
     assert (git_of(run_dir, 1).dirty, git_of(run_dir, 2).dirty, git_of(run_dir, 2).diff) == (True, False, None)
-    (work / "notes").write_text("x")
-    words = f"the repository was {at} (clean), is {at} (with files that git does not know)"
-    assert restart(run_dir, work).moved == words
     git(work, "branch", "-m", "other")
     assert restart(run_dir, work).moved == ""
 
@@ -122,16 +121,88 @@ def test_with_what_was_recorded_the_state_is_what_is_there(work: Path) -> None:
     assert (found.code.changed, found.moved != "") == ((found.moved,), True)
 
 
-def test_a_repository_that_cannot_be_read_any_more_is_not_told_to_be_as_it_was(
+def test_what_a_run_writes_beside_its_code_is_no_other_state_of_the_repository(work: Path) -> None:
+    run_dir = make(work)
+    (work / "out.txt").write_text("x")
+    assert restart(run_dir, work) == RenewedCode()
+    (work / "model.py").write_text("print(2)\n")
+    at = f"at {git(work, 'rev-parse', 'HEAD')[:12]}"
+    words = f"the repository was {at} (clean), is {at} (with changes)"
+    assert restart(run_dir, work).moved == words
+    os.remove(work / "out.txt")
+    (work / "other.txt").write_text("x")
+    assert restart(run_dir, work) == RenewedCode()
+    assert git_of(run_dir, 4) == git_of(run_dir, 3)
+
+
+def test_a_repository_that_could_not_be_read_has_not_moved_and_proves_nothing_of_the_attempt(
     work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = make(work)
-    at = f"at {git(work, 'rev-parse', 'HEAD')[:12]}"
-    monkeypatch.setenv("PATH", str(work))
-    words = f"the repository was {at} (clean), is at no known commit (git is not installed)"
-    assert restart(run_dir, work).moved == words
-    assert git_of(run_dir, 2).commit is None
-    assert restart(run_dir, work).moved == ""
+    commit = git(work, "rev-parse", "HEAD")
+    last = "the last known one is that of attempt 1"
+    words = f"the state of the repository could not be read (git is not installed): {last}"
+    with monkeypatch.context() as without:
+        without.setenv("PATH", str(work))
+        assert find_code_moved(run_dir, job_of(work), os.environ) == ("", words)
+        made = restart(run_dir, work)
+        assert (made.moved, made.unknown, made.changes) == ("", words, ())
+        assert made.code is not None
+        assert made.code.changed == ()
+        assert restart(run_dir, work) == RenewedCode(unknown=words), "it is recorded already"
+    assert git_of(run_dir, 3) == GitFacts(note=f"git is not installed; {last}")
+    # Read again it is as it was: nothing moved, and from here on it is proven.
+    made = restart(run_dir, work)
+    assert (made.moved, made.unknown, git_of(run_dir, 4).commit) == ("", "", commit)
+    with monkeypatch.context() as without:
+        without.setenv("PATH", str(work))
+        restart(run_dir, work)
+    git(work, "commit", "--allow-empty", "-qm", "two")
+    second = git(work, "rev-parse", "HEAD")
+    moved = f"the repository was at {commit[:12]} (clean), is at {second[:12]} (clean)"
+    assert restart(run_dir, work).moved == moved
+
+
+def test_a_difference_that_cannot_be_compared_is_not_told_to_be_another_one(work: Path) -> None:
+    (work / "model.py").write_text("print(2)\n")
+    run_dir = make(work)
+    os.remove(f"{run_dir}/snapshot/git.diff")
+    at = git(work, "rev-parse", "HEAD")[:12]
+    lost = f"what differs from commit {at} is not recorded of attempt 1: whether it is another one now cannot be told"
+    made = restart(run_dir, work)
+    assert (made.moved, made.unknown) == ("", lost)
+    assert b"+print(2)" in read_diff(read_dossier(run_dir, 2))[1]
+    assert restart(run_dir, work) == RenewedCode()
+    (work / "model.py").write_bytes(os.urandom(5 << 20))
+    made = restart(run_dir, work)
+    assert (made.moved, "could not be read (git diff said more than 4 MiB)" in made.unknown) == ("", True)
+    found = git_of(run_dir, 4)
+    assert (found.commit, found.diff) == (git(work, "rev-parse", "HEAD"), None)
+    again = restart(run_dir, work)
+    assert (again.code, again.unknown) == (None, made.unknown)
+
+
+@pytest.mark.parametrize("git_facts", [{"dirty": "maybe"}, {"dirty": [1]}, [1]])
+def test_a_state_that_somebody_damaged_is_named_with_its_file(work: Path, git_facts: object) -> None:
+    run_dir = make(work)
+    next_attempt(run_dir, "restart")
+    place = Path(wire.attempt_dir(run_dir, 2), wire.CODE)
+    place.write_text(json.dumps({"schema": 1, "command": ["python3", "train.py"], "git": git_facts}))
+    assert git_of(run_dir, 2).note.startswith("code.json cannot be read: git")
+    assert "code.json cannot be read: git" in describe_git(read_dossier(run_dir, 2).git)
+    place.unlink()
+    path = Path(run_dir, wire.RUN)
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "snapshot": {**record["snapshot"], "git": git_facts}}))
+    assert "run.json cannot be read: git" in describe_git(read_dossier(run_dir, 2).git)
+
+
+def test_a_difference_outside_of_the_run_is_none(work: Path, tmp_path: Path) -> None:
+    run_dir = make(work)
+    (tmp_path / "other").write_text("x")
+    assert read_difference(GitFacts(diff="../../other"), run_dir) is None
+    assert read_difference(GitFacts(diff=str(tmp_path / "other")), run_dir) is None
+    assert read_difference(GitFacts(diff="snapshot/a\0b"), run_dir) is None
 
 
 def test_code_that_a_desk_has_sent_has_no_repository_here(work: Path) -> None:

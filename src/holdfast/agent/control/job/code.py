@@ -12,7 +12,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from holdfast.agent.view.observe import list_attempts
-from holdfast.agent.view.source_change import find_file_changes_within, find_git, read_code, read_origin
+from holdfast.agent.view.source_change import find_file_changes_within, list_git, read_code, read_origin
 from holdfast.core.job.redact import redact_code, redact_text
 from holdfast.core.run.scripts import asks_for_itself, find_shell_script, is_shell, split_shebang
 from holdfast.host.files import files
@@ -27,6 +27,7 @@ from holdfast.host.files.snapshot import (
     is_script,
     read_difference,
     save_difference,
+    was_read,
 )
 from holdfast.model import wire
 from holdfast.model.errors import StorageError, UsageError
@@ -49,12 +50,29 @@ class RenewedCode:
     """What a person's next attempt runs other than the one before; `code` is None where that is nothing.
 
     `changes` are files that are not what was recorded, `moved` says in words that the repository is in another state
-    (empty: it is not).
+    (empty: it is not), `unknown` what of its state could not be told.
     """
 
     code: AttemptCode | None = None
     changes: tuple[FileChange, ...] = ()
     moved: str = ""
+    unknown: str = ""
+
+
+@record
+class _RepositoryLook:
+    """The state of the repository for an attempt that begins, with the difference that is to be saved.
+
+    `facts` is None where the code is one that a desk has sent: there is no repository here. `new`: what is recorded
+    does not say so. In words: `moved` that it is another state than the last one that was read, `unknown` what could
+    not be told.
+    """
+
+    facts: GitFacts | None = None
+    difference: bytes | None = None
+    new: bool = False
+    moved: str = ""
+    unknown: str = ""
 
 
 def copy_code(spec: JobSpec, built: str, *, run_dir: str) -> AttemptCode:
@@ -98,15 +116,16 @@ def find_code_changes(run_dir: str, *, anew: bool = False, recorded: bool = Fals
     return changes
 
 
-def find_code_moved(run_dir: str, job: JobSpec, environ: Mapping[str, str]) -> str:
-    """Whether the repository of a job is in another state than was recorded last, in words; empty where it is not.
+def find_code_moved(run_dir: str, job: JobSpec, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Whether the repository of a job is in another state than was recorded last, and what cannot be told, in words.
 
-    Writes nothing.
+    Both are empty where nothing is to be said. Writes nothing.
     """
     try:
-        return _look_at_repository(run_dir, job, environ)[2]
+        look = _look_at_repository(run_dir, job, environ)
     except (OSError, wire.WireError):
-        return ""
+        return "", ""
+    return look.moved, look.unknown
 
 
 def renew_code(
@@ -123,51 +142,74 @@ def renew_code(
     """
     changes = find_code_changes(run_dir, anew=anew, recorded=recorded)
     try:
-        facts, difference, moved = _look_at_repository(run_dir, job, environ)
+        look = _look_at_repository(run_dir, job, environ)
         if not recorded and (changes or anew):
             made = copy_code(job, run_dir, run_dir=run_dir)
-        elif moved:
+        elif look.new:
             made = read_code(run_dir)
         else:
-            return RenewedCode(None, changes)
+            return RenewedCode(None, changes, unknown=look.unknown)
     except (OSError, wire.WireError) as error:
         raise StorageError(f"the changed files of {run_dir} cannot be copied: {error}", hint="see df") from error
-    git = None if facts is None else save_difference(facts, difference, run_dir)
+    git = None if look.facts is None else save_difference(look.facts, look.difference, run_dir)
     words = [] if recorded else [change.words for change in changes]
-    return RenewedCode(replace(made, changed=(*words, *filter(None, [moved])), git=git), changes, moved)
+    code = replace(made, changed=(*words, *filter(None, [look.moved])), git=git)
+    return RenewedCode(code, changes, look.moved, look.unknown)
 
 
-def _look_at_repository(
-    run_dir: str, job: JobSpec, environ: Mapping[str, str]
-) -> tuple[GitFacts | None, bytes | None, str]:
-    """The state of the repository of a job, the difference that is to be saved, and in words what is new of it.
+def _look_at_repository(run_dir: str, job: JobSpec, environ: Mapping[str, str]) -> _RepositoryLook:
+    """The state of the repository of a job against the last one that was read.
 
-    Without facts where the code is one that a desk has sent: there is no repository here. A difference that was saved
-    already is named in the facts.
+    Names of files that git does not know are no other state: most are what the run itself wrote. A look that failed
+    is none either, and the attempt has no state that is proven then. A difference that was saved already is named.
 
     Raises:
         OSError, WireError: what was recorded cannot be read.
     """
     origin = read_origin(run_dir)
     if origin.get("code") is not None:
-        return None, None, ""
-    known = wire.decode(GitFacts, find_git(run_dir, max(list_attempts(run_dir), default=0), origin), "git")
-    saved = read_difference(known, run_dir)
+        return _RepositoryLook()
+    states = list_git(run_dir, max(list_attempts(run_dir), default=0), origin)
+    attempt, known = next(states, (0, GitFacts()))
+    in_force = known
+    while not was_read(known):
+        attempt, known = next(states, (0, GitFacts()))
     with closing(GitReader(job.workdir, environ)) as git:
         facts, difference = git.read(clean=redact_code)
-    if (known.commit, known.dirty, saved) == (facts.commit, facts.dirty, difference):
-        return replace(facts, diff=known.diff), None, ""
+    if not was_read(facts):
+        return _tell_unread(facts, attempt, in_force)
+    saved = read_difference(known, run_dir)
     before, now = _has_changes(known, saved), _has_changes(facts, difference)
-    other = before and now and known.commit == facts.commit
-    moved = f"the repository was {_describe_state(known, before)}, is {_describe_state(facts, now, other=other)}"
-    if difference is not None and difference == saved:
-        return replace(facts, diff=known.diff), None, moved
-    return facts, difference, moved
+    same, again = (known.commit, before) == (facts.commit, now), difference is not None and difference == saved
+    if same and (again or not now or facts.commit is None):
+        return _RepositoryLook(replace(facts, diff=known.diff), new=in_force is not known)
+    if same and (saved is None or difference is None):
+        lost = f"could not be read ({facts.note})" if difference is None else f"is not recorded of attempt {attempt}"
+        unknown = f"what differs from commit {(facts.commit or '')[:SHOWN_DIGITS]} {lost}"
+        new = in_force is not known or (saved, difference) != (None, None)
+        words = f"{unknown}: whether it is another one now cannot be told"
+        return _RepositoryLook(facts, difference, new=new, unknown=words)
+    was, now_is = _describe_state(known, before), _describe_state(facts, now, other=same)
+    moved = f"the repository was {was}, is {now_is}" if attempt else ""
+    if again:
+        return _RepositoryLook(replace(facts, diff=known.diff), new=True, moved=moved)
+    return _RepositoryLook(facts, difference, new=True, moved=moved)
+
+
+def _tell_unread(facts: GitFacts, attempt: int, in_force: GitFacts) -> _RepositoryLook:
+    """What a look that failed comes to; the last state that was read is that of `attempt` (0: none was)."""
+    if not attempt:
+        return _RepositoryLook(facts)
+    last = f"the last known one is that of attempt {attempt}"
+    noted = GitFacts(note=f"{facts.note}; {last}")
+    words = f"the state of the repository could not be read ({facts.note}): {last}"
+    return _RepositoryLook(noted, new=noted != in_force, unknown=words)
 
 
 def _has_changes(facts: GitFacts, difference: bytes | None) -> bool:
     """Whether a file that git knows is changed, and not only one there that it does not know."""
-    return facts.dirty is True and (difference is not None or bool(facts.note) or not facts.untracked)
+    named = facts.diff is not None or difference is not None
+    return facts.dirty is True and (named or bool(facts.note) or not facts.untracked)
 
 
 def _describe_state(facts: GitFacts, changed: bool, *, other: bool = False) -> str:  # noqa: FBT001 - two of a kind

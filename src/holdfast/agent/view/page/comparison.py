@@ -93,7 +93,7 @@ def _read(run_dir: str) -> _Side:
             wire.decode(JobSpec, find_job(view.record, view.change)),
             wire.decode(RunOrigin, view.record, wire.RUN),
             read_code(view.run_dir, view.attempt).files,
-            wire.decode(GitFacts, find_git(view.run_dir, view.attempt, view.record), "git"),
+            find_git(view.run_dir, view.attempt, view.record) or GitFacts(),
         )
     except (OSError, wire.WireError) as error:
         raise StorageError(f"{run_dir}: its job cannot be read: {error}", hint=f"holdfast show {run_dir}") from error

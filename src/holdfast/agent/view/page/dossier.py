@@ -25,9 +25,10 @@ from holdfast.agent.view.time_limits import TimeLimit, list_time_limits
 from holdfast.diagnosis.ended.judgement import read_judgement
 from holdfast.host.clock import parse_utc
 from holdfast.host.files import fallback, files
+from holdfast.host.files.snapshot import load_difference
 from holdfast.host.job.output import read_lost_output
 from holdfast.model import wire
-from holdfast.model.errors import NoSuchRun, StorageError
+from holdfast.model.errors import NoSuchRun
 from holdfast.model.identity import LostOutput, ProcessId
 from holdfast.model.nodes import NodesRecord
 from holdfast.model.record import field, record
@@ -222,15 +223,7 @@ def read_diff(dossier: Dossier) -> tuple[CodeDiff, bytes]:
     git = dossier.git
     name, data = git.get("diff"), b""
     if isinstance(name, str):
-        path = os.path.normpath(os.path.join(dossier.run_dir, name))
-        if not path.startswith(dossier.run_dir + "/"):
-            raise StorageError(
-                f"its record names a difference outside of the run: {name}", hint="the record was edited"
-            )
-        try:
-            data = files.read_bytes(path)
-        except OSError as error:
-            raise StorageError(f"{path}: {error.strerror}", hint=f"holdfast show {dossier.run_id}") from error
+        data = load_difference(dossier.run_dir, name)
     return CodeDiff(dossier.run_id, git, data.decode("utf-8", "replace")), data
 
 
@@ -271,9 +264,10 @@ def _describe_requeue(view: RunView) -> str | None:
 def _find_git(view: RunView) -> Facts:
     """The state of the repository; where what says it cannot be read, no state but a note of that."""
     try:
-        return find_git(view.run_dir, view.attempt, view.record)
-    except (OSError, wire.WireError) as error:
-        return {"note": f"{wire.CODE} cannot be read: {error}"}
+        found = find_git(view.run_dir, view.attempt, view.record)
+    except wire.WireError as error:
+        return {"note": str(error)}
+    return {} if found is None else dict(wire.encode(found))
 
 
 def _list_changed(view: RunView) -> tuple[Facts, ...]:
