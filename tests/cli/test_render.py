@@ -18,12 +18,22 @@ from holdfast.cli.render.job_change import describe_changes
 from holdfast.cli.render.layout import format_table, measure
 from holdfast.cli.render.start import describe_start
 from holdfast.cli.render.stop import print_stopped
+from holdfast.cli.verbs.restart import PlannedRestart
+from holdfast.cli.verbs.restart import _print_changes as print_changes
 from holdfast.model.finding import Finding, Level
 from holdfast.model.origin import KeyChange
 from holdfast.model.verdict import Confidence, FailureClass, LiveClass, Verdict
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.cli
+
+
+def test_the_plan_of_a_restart_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    planned = PlannedRestart("r", (), ("/a\x1b[2J was changed",), "it was at \x1b]0;x", "not read\x1b[2J")
+    print_changes(planned, as_json=False)
+    told = capsys.readouterr()
+    assert ("\x1b" in told.out + told.err, "was changed" in told.out, "not read" in told.err) == (False, True, True)
+
 
 SHOW = """
 from holdfast.cli import render

@@ -391,6 +391,7 @@ def test_variables_and_the_python_that_are_other_ones_are_shown_and_what_is_of_e
     same = holdfast("show", run_id(2), "--against", run_id(1))
     assert (same.out, "has the job and the code of" in same.err) == ("", True), same
     other = holdfast("show", run_id(3), "--against", run_id(1))
+    assert "of the code of" in other.err, "what was not compared is said beside what differs, too"
     assert other.out.splitlines() == [
         "python /env/a/bin/python -> /env/b/bin/python",
         "environment CUDA_VISIBLE_DEVICES 0 -> not set",

@@ -77,7 +77,8 @@ class AttemptCode:
 
     Written when a person starts an attempt of which files were changed, or the repository moved or could not be read.
     `command` names the copy of a pinned script; `files`, `script` and `git` are as in `CodeSnapshot`; `git` is the
-    state as the attempt was begun, None: as of the attempt before. `changed` says in words what differs from the code before.
+    state as the attempt was begun, None: as of the attempt before. `changed` says in words what differs from the code
+    before.
     """
 
     command: tuple[str, ...]

@@ -124,6 +124,40 @@ def test_of_the_commits_of_its_attempts_the_one_that_is_only_here_is_told(run_di
     assert "what code its attempts ran cannot be read" in look(str(run_dir), FOREVER).problem
 
 
+@pytest.mark.requirement("VRFY-06")
+def test_the_state_that_shuts_the_gate_most_is_told_whichever_attempt_had_it(run_dir: Path, tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        done = subprocess.run(["git", *who, "-C", str(tmp_path), *words], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "one")
+    pushed = git("rev-parse", "HEAD")
+    git("update-ref", "refs/remotes/origin/main", "HEAD")
+    git("commit", "-q", "--allow-empty", "-m", "two")
+    only_here = git("rev-parse", "HEAD")
+    job = json.loads((run_dir / wire.RUN).read_text())["job"]
+    lost = {"commit": pushed, "dirty": True, "note": "git diff said more than 4 MiB"}
+    change_run(run_dir, snapshot={"git": lost}, job={**job, "workdir": str(tmp_path)})
+    for number, state in ((2, {"commit": only_here, "dirty": False}), (3, {"commit": pushed, "dirty": False})):
+        (run_dir / f"attempts/{number}").mkdir()
+        body = {"schema": 1, "command": ["true"], "git": state}
+        (run_dir / f"attempts/{number}/code.json").write_text(json.dumps(body))
+    found = look(str(run_dir), FOREVER)
+    assert (found.commit, found.dirty, found.diff) == (pushed, True, False), "nothing opens the gate for it"
+    copy = {"role": "entry", "source": "/a", "copy": "snapshot/entry/a"}
+    change_run(run_dir, snapshot={"git": lost, "files": [copy]})
+    assert look(str(run_dir), FOREVER).commit == only_here, "now that one is lost the most"
+    git("update-ref", "refs/remotes/origin/main", "HEAD")
+    found = ask(RUN)[1]["runs"][RUN]
+    assert (found["commit"], found["dirty"], found["pushed"]) == (pushed, False, "origin/main"), (
+        "all are safe: the newest"
+    )
+    (run_dir / "attempts/2/code.json").write_text(json.dumps({"schema": 1, "command": ["true"], "git": {"dirty": "x"}}))
+    assert "code.json cannot be read: git.dirty" in look(str(run_dir), FOREVER).problem
+
+
 def test_what_takes_too_long_or_cannot_be_read_is_said(run_dir: Path) -> None:
     (run_dir / "work/deep").mkdir(parents=True)
     assert "too many directories" in look(str(run_dir), 0.0).problem

@@ -69,6 +69,21 @@ def test_an_attempt_that_the_queue_has_not_counted_is_watched_and_not_repeated(w
 
 
 @pytest.mark.contract
+def test_of_what_a_job_needed_a_worker_looks_for_the_runs_below_its_own_directory_alone(
+    work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work.submit({name: payload(tmp_path / name, 0) for name in "abc"}, start=False)
+    with work.open() as queue:
+        *needs, job = queue.jobs()
+        roots = (str(tmp_path), str(work.runs))
+        gone = [replace(need, run_id=RUN, runs_root=root) for need, root in zip(needs, roots, strict=True)]
+        monkeypatch.setattr(queue, "done_needs", lambda _: gone)
+        monkeypatch.setattr(JobStarter, "resume_start", lambda _, claimed: claimed)
+        claimed: Any = JobStarter(queue, start_supervisor).start(job)
+    assert claimed.note == "needs what was done and whose run was removed since: g/b", "the root of a may hang"
+
+
+@pytest.mark.contract
 @pytest.mark.parametrize("where", ["attempts", "attempts/1/state.json"])
 def test_a_run_that_cannot_be_looked_at_is_not_made_anew(
     where: str, work: Work, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

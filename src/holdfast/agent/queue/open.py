@@ -77,15 +77,19 @@ def list_notices(queue: Queue) -> list[str]:
     return [queue.notice] if queue.notice else []
 
 
-def describe_removed_needs(queue: Queue, job_ids: Sequence[int]) -> str:
+def describe_removed_needs(queue: Queue, job_ids: Sequence[int], *, below: str | None = None) -> str:
     """What these jobs need that was proven done and has no run any more, as a sentence; empty where nothing is so.
 
-    A person has removed it, and what was proven then lets them start; ids are in a row.
+    A person has removed it, and what was proven then lets them start; ids are in a row. `below`: only what has its run
+    in this directory of runs is looked for; another one may lie on a mount that hangs.
     """
     gone = [
         job
         for job in queue.done_needs(job_ids)
-        if job.run_dir is not None and os.path.isdir(job.runs_root) and not os.path.lexists(job.run_dir)
+        if job.run_dir is not None
+        and below in (None, job.runs_root)
+        and os.path.isdir(job.runs_root)
+        and not os.path.lexists(job.run_dir)
     ]
     return f"needs what was done and whose run was removed since: {name_jobs(gone)}" if gone else ""
 

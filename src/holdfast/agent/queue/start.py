@@ -96,7 +96,8 @@ class JobStarter:
         submission = self._queue.submission_of(job.id)
         changed = self._find_changes(submission.files)
         note = f"changed since submit: {', '.join(changed)}" if changed else ""
-        removed = describe_removed_needs(self._queue, (job.id,))
+        # The job's own directory of runs is looked at anyway, to begin its run there.
+        removed = describe_removed_needs(self._queue, (job.id,), below=submission.runs_root)
         if changed and submission.if_changed is IfChanged.HOLD:
             return self._hold(job, f"{note}; `holdfast queue resume {job.label} --accept-changes` runs it as it is")
         try:

@@ -55,8 +55,8 @@ holdfast restart digits --job job.yaml             as the job file says now"""
 class PlannedRestart:
     """What a restart would change: keys of the job, and words about files that are not what the last attempt had.
 
-    `code_moved` says in words that the repository is not in the state that the last attempt was begun in, `code_unknown`
-    what of its state could not be told.
+    `code_moved` says in words that the repository is not in the state that the last attempt was begun in,
+    `code_unknown` what of its state could not be told.
     """
 
     run_id: str
