@@ -148,7 +148,7 @@ def _read_code(origin: dict[str, Any], run_dir: str) -> dict[str, Any]:
     found = [facts for _, facts in list_git(run_dir, 0 if sent else max(list_attempts(run_dir), default=0), origin)]
     kept = [*found[:MOST_STATES], *found[MOST_STATES:][-1:]] or [GitFacts()]
     states = [(git, "" if sent else _find_pushed(git, workdir)) for git in kept]
-    git, pushed = min(states, key=lambda state: _rate_safety(*state, copies))
+    git, pushed = min(states, key=lambda state: _rate_safety(state[0], state[1], copies))
     return {
         "tree": str(code.get("tree", "")) if isinstance(code, dict) else "",
         "commit": code.get("commit") if isinstance(code, dict) else git.commit,
