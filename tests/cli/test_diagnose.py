@@ -16,9 +16,10 @@ from holdfast.agent.view.page import diagnosis
 from holdfast.diagnosis.bundle import BUDGET_BYTES, MOST_BYTES, write_bundle
 from holdfast.host.clock import utc_now
 from holdfast.model import wire
-from holdfast.model.run import Created
+from holdfast.model.run import Created, Preflight
 from holdfast.model.verdict import LiveClass
 from tests.cli.live import live_run
+from tests.each import each
 from tests.rundirs import make_run, write
 
 if TYPE_CHECKING:
@@ -149,6 +150,19 @@ def test_a_run_that_nothing_runs_of_yet_and_one_whose_state_is_damaged(
     value = holdfast("diagnose", "--json", run_dir).json()
     assert value["verdict"]["kind"] == "unclear"
     assert wire.STATE in value["verdict"]["unknown"][0]["text"]
+
+
+@each(("created_at", "told"), [("garbage", False), ("", False), ("9999-12-31T23:59:59.000Z", True)])
+def test_a_pause_of_an_attempt_whose_beginning_is_no_time_is_not_told(
+    tmp_path: Path, created_at: str, told: bool
+) -> None:
+    root = tmp_path / (created_at or "empty")
+    run_dir = make_run(root, state=Created())
+    make_run(root, state=Preflight(utc_now()), attempt=2, created_at=created_at)
+    write(f"{wire.attempt_dir(run_dir, 1)}/{wire.RETRY}", '{"retry": true, "wait_s": 600, "class": "transient"}')
+    report = diagnosis.diagnose_run(run_dir, 2, deep=False, tell=lambda _: None)
+    assert report.verdict is not None
+    assert report.cause.startswith("it pauses until ") is told
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ DOUBTFUL = {
 SOUND = {
     "a traceback that was handled": ("python3", "-c", HANDLES),
     "an exception that was logged": ("python3", "-c", LOGS),
-    "a test that shows one": ("sh", "-c", f'python3 -c "{RAISES}" 2>&1; echo; echo 1 failed, 3 passed'),
+    "a test that shows one": ("sh", "-c", f'python3 -c "{RAISES}" 2>&1 || echo; echo 1 failed, 3 passed'),
     "one loss that was not finite": ("sh", "-c", "echo loss 0.3; echo loss nan; echo loss 0.2"),
     "a helper that ran all the time": ("python3", "-c", STAYS),
     "words of a kill": ("sh", "-c", "echo the old run was Killed; echo Killed 3 workers"),

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.run.scripts import asks_for_itself, find_install, find_shell_script, is_shell, split_shebang
+from holdfast.core.run.scripts import (
+    asks_for_itself,
+    count_closing_lines,
+    find_install,
+    find_shell_script,
+    is_shell,
+    split_shebang,
+)
 from tests.each import each
 
 pytestmark = pytest.mark.pure
@@ -93,3 +100,44 @@ def test_scripts_that_ask_for_their_own_place(text: str, expected: bool) -> None
 )
 def test_RAIL_09_installations_are_found(text: str, found: str | None) -> None:
     assert find_install(text) == found
+
+
+@each(
+    ("text", "lines"),
+    [
+        ("python a.py; echo done", 1),
+        (
+            '#!/bin/bash\n. env/bin/activate\npython a.py 2>&1\n# it is over || not\ndate\necho "done at $(date)"\n',
+            2,
+        ),
+        ("python a.py\r\nsleep 5\r\nprintf 'done\\n'\r\n", 1),
+        ("python a.py; true", 0),
+        ("python a.py", 0),
+        ("echo begin; python a.py", 0),
+        ("echo a; echo b", 0),
+        ("python a.py; echo done > state", 0),
+        ("python a.py; sh -c 'b; echo done'", 0),
+        ("python a.py; cp a b", 0),
+        ("python t.py; rc=$?; echo $rc", 0),
+        ("python t.py | tee x; echo ${PIPESTATUS[0]}", 0),
+        ("python t.py && echo done", 0),
+        ("python t.py || python b.py; echo done", 0),
+        ("python t.py & echo begun", 0),
+        ("python - <<'PY'\nmain\nPY\necho done", 0),
+        ("python t.py; exit 3; echo done", 0),
+        ("run() {\n python a.py\n}\nrun; echo done", 0),
+        ("for i in 1 2; do python a.py; done; echo done", 0),
+        ("if python a.py; then b; fi; echo done", 0),
+        ("cat names | while read name; do python a.py $name; done; echo done", 0),
+        ("(python a.py); echo done", 0),
+        ("trap 'exit 3' ERR; python a.py; echo done", 0),
+        ("set -o pipefail -e; python a.py; echo done", 0),
+        ("set -o nounset -o errexit; python a.py; echo done", 0),
+        ("#!/usr/bin/env -S bash -e\npython a.py; echo done", 0),
+        ("#!/bin/bash -eu\npython a.py; echo done", 0),
+        ("", 0),
+        ("\n" * 65536, 0),
+    ],
+)
+def test_what_a_shell_prints_at_its_end_whatever_became_of_its_programs(text: str, lines: int) -> None:
+    assert count_closing_lines(text) == lines

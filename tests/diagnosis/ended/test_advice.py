@@ -216,6 +216,20 @@ def test_a_crash_names_the_line_of_the_job_that_called_it(tmp_path: Path) -> Non
     assert told.action.endswith("; the Python line that called it is /w/segv.py, line 3")
 
 
+@each(
+    "before",
+    [
+        "Timeout (0:00:10)!\nThread 0x00007f01 (most recent call first):\n",
+        "Current thread 0x00007f01 (most recent call first):\n",
+        "Fatal Python error: Segmentation fault\n\nThread 0x00007f01 (most recent call first):\n",
+    ],
+)
+def test_stacks_that_are_not_of_the_thread_that_crashed_name_no_place(tmp_path: Path, before: str) -> None:
+    told = judge(tmp_path, f'{before}  File "/w/wait.py", line 8 in wait\nstep 3\n', signal=11)
+    assert told.kind is FailureClass.NATIVE_CRASH
+    assert "wait.py" not in f"{told.action} {told.evidence_for}"
+
+
 def test_a_loader_whose_worker_was_gone_leads_to_what_ends_workers(tmp_path: Path) -> None:
     told = judge(tmp_path, f"{TRACE}RuntimeError: DataLoader worker (pid(s) 3123) exited unexpectedly\n")
     assert (told.kind, told.confidence) == (FailureClass.KILLED, POSSIBLE)

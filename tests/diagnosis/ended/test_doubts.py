@@ -84,17 +84,20 @@ def test_what_came_through_tee_may_stand_behind_the_traceback(tmp_path: Path) ->
 
 def test_a_traceback_of_a_program_before_the_next_command_of_a_shell_that_goes_on(tmp_path: Path) -> None:
     facts = facts_of(f"step 1\n{TRACE}done\n", tmp_path)
-    assert find_last_exception(facts, piped=False, goes_on=True) == "ValueError: bad batch"
+    assert find_last_exception(facts, piped=False, closing=1) == "ValueError: bad batch"
     assert not find_last_exception(facts, piped=False)
     of_a_test = facts_of(f"{TRACE.replace('<module>', 'test_a')}ok\n", tmp_path)
-    assert not find_last_exception(of_a_test, piped=False, goes_on=True)
+    assert not find_last_exception(of_a_test, piped=False, closing=1)
+    more = facts_of(f"{TRACE}of the program\ndone\n", tmp_path)
+    assert not find_last_exception(more, piped=False, closing=1)
+    assert not find_last_exception(facts_of("step 1\ndone\n", tmp_path), piped=False, closing=1), "none at all"
     for calm in (
         f"{TRACE}a\nb\nc\nd\n",
         f"ERROR:root:one batch is left out\n{TRACE}done\n",
         f"step 1\n{TRACE}step 2\ndone\n",
         f"could not load it:\n{TRACE}done\n",
     ):
-        assert not find_last_exception(facts_of(calm, tmp_path), piped=False, goes_on=True)
+        assert not find_last_exception(facts_of(calm, tmp_path), piped=False, closing=3)
 
 
 @each(
@@ -111,6 +114,16 @@ def test_a_traceback_of_a_program_before_the_next_command_of_a_shell_that_goes_o
         (["python", "-c", "a; b"], False),
         (["bash", "run.sh"], True),
         (["bash", "careful.sh"], False),
+        (["bash", "-e", "run.sh"], False),
+        (["bash", "-c", "python t.py; rc=$?; echo exit $rc; exit $rc"], False),
+        (["bash", "-c", "python3 - <<'PY'\nmain()\nPY"], False),
+        (["bash", "-c", "run() { python a.py; }\nrun"], False),
+        (["bash", "-c", "for i in 1 2; do python a.py; done"], False),
+        (["bash", "-c", "python t.py & wait $!"], False),
+        (["bash", "-c", "python t.py || python b.py; echo done"], False),
+        (["bash", "-c", "if python t.py; then echo done; fi"], False),
+        (["bash", "-c", "python a.py; wandb agent x"], False),
+        (["bash", "-c", "cd /; ./run_train"], False),
     ],
 )
 def test_an_end_with_0_behind_a_traceback_is_in_doubt_where_a_shell_went_on(
@@ -118,12 +131,12 @@ def test_an_end_with_0_behind_a_traceback_is_in_doubt_where_a_shell_went_on(
 ) -> None:
     (tmp_path / "run.sh").write_text("#!/bin/bash\n# trains\npython broken.py\n\n# says so\necho done\n")
     (tmp_path / "careful.sh").write_text("#!/bin/bash\nset -euo pipefail\npython broken.py\necho done\n")
-    root = tmp_path / "-".join(map(str.strip, command)).replace("/", "_").replace("\n", "_")[:60]
+    root = tmp_path / str(len(list(tmp_path.iterdir())))
     end = ended(0)
     run_dir = write_attempt(root, end, f"step 1\n{TRACE}done\n", record={"command": command, "workdir": str(tmp_path)})
     verdict = examine_here(run_dir, 1, end).verdict
     assert (verdict is not None and verdict.kind is FailureClass.SUSPICIOUS_FINISH) is told
-    cause = "a program of it ended with a traceback, and its shell went on: ValueError: bad batch"
+    cause = "behind the traceback of a program stands only what its shell prints at the end: ValueError: bad batch"
     assert ("" if verdict is None else verdict.cause) == (cause if told else "")
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.diagnosis.evidence import Answer, LineRole, LogFacts, LogMatch, Reading
+from holdfast.diagnosis.logs import exceptions
 from holdfast.diagnosis.logs.attribute import FAR_BYTES, NEAR_BYTES, find_root, judge_log
-from holdfast.diagnosis.logs.exceptions import judge_text
+from holdfast.diagnosis.logs.exceptions import is_of_client, is_open_end, judge_text
 from holdfast.diagnosis.logs.scan import read_log
 from holdfast.diagnosis.logs.words.locales import TRANSLATIONS
 from holdfast.model.record import replace
 from holdfast.model.verdict import Confidence, FailureClass
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = [pytest.mark.pure, pytest.mark.requirement("FAIL-01")]
@@ -188,3 +191,29 @@ def test_a_scheduler_that_sent_the_signal_is_the_cause_of_the_exception_that_tel
     for text, kind in ((sent + ended, FailureClass.PREEMPTED), (ended, FailureClass.KILLED)):
         path.write_text(text)
         assert judge_log(read_log(str(path)))[0].kind is kind
+
+
+def test_a_traceback_is_asked_for_clients_by_bounded_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    for name in ("_FRAME", "_CLIENT"):
+        pattern = getattr(exceptions, name)
+
+        def match(text: str, found: Callable[[str], object] = pattern.match) -> object:
+            given.append(len(text))
+            return found(text)
+
+        def search(text: str, found: Callable[[str], object] = pattern.search) -> object:
+            given.append(len(text))
+            return found(text)
+
+        monkeypatch.setattr(exceptions, name, SimpleNamespace(match=match, search=search))
+    frame = f'  File "{"/requests" * 6500}'
+    assert not is_of_client("ConnectionResetError: [Errno 104] x", f"{frame}\n" * 3)
+    assert is_of_client("ConnectionResetError: [Errno 104] x", f'{frame}\n  File "/v/requests/api.py", line 9, in get')
+    assert max(given) <= exceptions.LONGEST_FRAME
+
+
+def test_a_request_without_its_end_is_no_open_end() -> None:
+    assert is_open_end("HTTPError: 404 Client Error. (Request ID: Root=1-67).")
+    assert not is_open_end("(Request ID: " * 5000 + "x")
+    assert not is_open_end("HTTPError: (Request ID: a) was refused (again)")

@@ -87,8 +87,8 @@ def decide_retry(facts: RetryFacts, first_wait_s: float) -> RetryDecision:
         return RetryDecision(RetryStep.NOTHING, refused)
     first = max(min(first_wait_s * 3**facts.used, LONGEST_WAIT_S), facts.asked_wait_s)
     wait_s = round(first * spread_pause(facts.seed), 3)
-    if facts.total_s is not None and wait_s >= facts.total_s:
-        words = f"its pause of {format_duration(wait_s)} would use up the time limit of the attempt (timeout)"
+    if facts.total_s is not None and wait_s > facts.total_s / 2:
+        words = f"its pause of {format_duration(wait_s)} would leave under half of the attempt's time limit (timeout)"
         return RetryDecision(RetryStep.NOTHING, words)
     number = f"automatic attempt {facts.used + 1} of {facts.allowed}"
     retry = AUTOMATIC[facts.kind]

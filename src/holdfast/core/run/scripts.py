@@ -34,6 +34,15 @@ _INSTALLS = compile_later(
     re.VERBOSE,
 )
 
+_HANDLES = compile_later(r"(?i)\|\||(?<![<>])&(?!>)|<<|\$\{?\?|pipestatus|\(\)|errexit")
+"""What may look at how a command ended, hand that on, or let something else follow from it."""
+_CONTROL = frozenset(
+    {"if", "then", "for", "while", "until", "do", "select", "case", "function", "{", "(", "!"}
+    | {"trap", "set", "exit", "return", "wait", "exec"}
+)
+"""First words of what is no plain command, and of commands that change how the shell ends."""
+_CLOSING = {"echo": 1, "printf": 1, "date": 1, "true": 0, ":": 0, "sleep": 0}
+"""Commands that answer 0 whatever came before them, with the lines that each prints."""
 _COPIERS = compile_later(r"""(?:^|[\s;&|("'])(scp|sftp|ftp|wget(?!(?:[ ]+\S+)*[ ]+(?:-c|--continue)\b))[ ]+[^\s=]""")
 """Copying programs that begin anew when the line breaks; ``wget -c`` goes on."""
 
@@ -77,6 +86,26 @@ def find_shell_text(argv: Sequence[str]) -> str:
             ends = any("e" in option[1:] for option in argv[1 : number + 1])
             return f"set -e\n{argv[number + 1]}" if ends else argv[number + 1]
     return ""
+
+
+def count_closing_lines(text: str) -> int:
+    """How many lines a shell prints itself at the end of this text, whatever became of the programs before.
+
+    0 where the last command is a program, which says its own code, and where the text is more than plain commands
+    one after the other: it may have seen that one failed, and handled it.
+    """
+    lines = text.replace("\\\n", " ").replace(";", "\n").split("\n")
+    commands = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    asks = re.match(r"#![^\n]*[ \t]-\w*e", text) is not None or any(map(_HANDLES.search, commands))
+    if asks or any(command.split(None, 1)[0] in _CONTROL or command[0] in "({" for command in commands):
+        return 0
+    printed = 0
+    for command in reversed(commands):
+        said = _CLOSING.get(command.split(None, 1)[0])
+        if said is None or ">" in command or "|" in command or command.count('"') % 2 or command.count("'") % 2:
+            return printed
+        printed += said
+    return 0
 
 
 def split_shebang(first_line: str) -> list[str] | None:

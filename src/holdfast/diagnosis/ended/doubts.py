@@ -150,14 +150,18 @@ def goes_through_tee(facts: LogFacts) -> bool:
     return _TEE.search(facts.tail) is not None
 
 
-def find_last_exception(facts: LogFacts, *, piped: bool, goes_on: bool = False) -> str:
+def find_last_exception(facts: LogFacts, *, piped: bool, closing: int = 0) -> str:
     """The job's own exception with which the output ends; empty when more follows it, or it is none of its own.
 
     `piped`: what it printed came through `tee`, so that the last lines before the traceback may stand behind it.
-    `goes_on`: its shell goes on after a command that failed, so that words of the next one may.
+    `closing`: so many lines its shell prints itself at the end (`scripts.count_closing_lines`), and they may, too.
     """
-    late = piped or (goes_on and _ended_a_program(facts))
-    return facts.exception if ends_in_exception(facts, LATE_LINES if late else 0) else ""
+    if not facts.exception:
+        return ""
+    late = LATE_LINES if piped else min(closing, LATE_LINES)
+    if late and not piped and not _ended_a_program(facts):
+        late = 0
+    return facts.exception if ends_in_exception(facts, late) else ""
 
 
 def _ended_a_program(facts: LogFacts) -> bool:

@@ -66,9 +66,9 @@ class EndedEvidence:
     holdfast sets them. `heard` are the Xids that the driver reported to the supervisor, `xid_severities` what the
     rules of its box said of some codes. `checkpoint`: there is something to go on from; `has_cards`: it was given
     cards (None: not known). `leftovers` are processes that the job had just begun when its leader left with 0, and
-    that were ended. `piped`: its command sends output through `tee`. `goes_on`: its shell goes on after a command
-    that failed. `stood` are the places in Python where its processes stood when a limit ran out and all of them wrote
-    their stacks, before anything was done to them.
+    that were ended. `piped`: its command sends output through `tee`. `closing_lines`: so many lines its shell prints
+    itself at the end, whatever became of the programs before. `stood` are the places in Python where its processes
+    stood when a limit ran out and all of them wrote their stacks, before anything was done to them.
     """
 
     run_id: str
@@ -111,7 +111,7 @@ class EndedEvidence:
     has_cards: bool | None = None
     leftovers: tuple[str, ...] = ()
     piped: bool = False
-    goes_on: bool = False
+    closing_lines: int = 0
     stood: Reading[tuple[str, ...]] = UNREAD
     heard: tuple[XidEvent, ...] = ()
     xid_severities: dict[int, str] = field(default_factory=dict)

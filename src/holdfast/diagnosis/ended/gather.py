@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.core.job.redact import redact_text
-from holdfast.core.run.scripts import find_shell_script, find_shell_text
+from holdfast.core.run.scripts import count_closing_lines, find_shell_script, find_shell_text
 from holdfast.diagnosis.evidence import Detection, LogFacts, Reading
 from holdfast.diagnosis.logs.attribute import judge_log
 from holdfast.diagnosis.logs.pattern import Pattern
@@ -63,11 +63,8 @@ MOST_TENANTS = 5
 MOST_STOOD = 5
 KILLING = (9, 15)
 SCRIPT_BYTES = 64 * 1024
-_PROGRAM = compile_later(
-    r"\b(?:python[\d.]*|torchrun|accelerate|deepspeed|srun|mpirun|mpiexec|exec|uv|poetry)\b|\.py\b"
-)
-_STOPS = compile_later(r"(?m)(?:^|;)\s*set +(?:-\w+ +)*-\w*(?:e|o +errexit)|^#!.*\bsh +-\w*e|^\s*trap\b[^\n]*\bERR\b")
-_TEE = compile_later(r"\|&?\s*(?:\S*/)?tee\b")
+_TEE = compile_later(r"\|&?\s*(?:[^\s|]*/)?tee\b")
+"""The directory before `tee` has no bar: a script is 64 KB of anything, and each bar may begin a match."""
 
 
 class AttemptFiles:
@@ -213,7 +210,7 @@ def gather_evidence(
         checkpoint=has_checkpoint(source.run_dir, job),
         has_cards=bool(manifest["cards"]) if isinstance(manifest.get("cards"), list) else None,
         piped=_TEE.search(command) is not None,
-        goes_on=_goes_on(shell),
+        closing_lines=count_closing_lines(shell),
         stood=_read_stood(source.directory),
         leftovers=_read_leftovers(f"{source.directory}/{wire.EVENTS}"),
         heard=read_heard(f"{source.directory}/{wire.EVENTS}"),
@@ -299,7 +296,10 @@ def _find_tenants(final: Facts, leased: set[str], run_id: str) -> tuple[str, ...
 
 
 def _read_shell(job: Facts) -> tuple[str, str]:
-    """The command as a text with the shell script that it names; and what a shell runs of it, empty without one."""
+    """The command as a text with the shell script that it names; and what a shell runs of it.
+
+    That is empty without a shell, and where the shell was told to leave when a command fails (``bash -e run.sh``).
+    """
     told = job.get("command")
     command = tuple(str(word) for word in told) if isinstance(told, list) else ()
     script = find_shell_script(command)
@@ -309,15 +309,9 @@ def _read_shell(job: Facts) -> tuple[str, str]:
         with contextlib.suppress(OSError):
             body = files.read_bytes(path, limit=SCRIPT_BYTES).decode("utf-8", "replace")
             text += body
+        if any("e" in option for option in command[1 : script.index]):
+            body = ""
     return text, body
-
-
-def _goes_on(shell: str) -> bool:
-    """Whether a shell that runs this goes on after a program that failed, and answers with another command's code."""
-    lines = shell.replace("\\\n", " ").replace(";", "\n").splitlines()
-    commands = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
-    # A program that is the last command says its own code.
-    return len(commands) > 1 and _STOPS.search(shell) is None and _PROGRAM.search(commands[-1]) is None
 
 
 def _read_leftovers(path: str) -> tuple[str, ...]:

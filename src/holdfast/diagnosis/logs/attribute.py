@@ -26,7 +26,7 @@ from holdfast.model.record import replace
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
 from .endings import ENDING, PROGRESS, WORDS, find_complaint, judge_ending, judge_last_words
-from .exceptions import EXCEPTION, find_bare_exception, is_named, is_of_client, is_open_end, judge_exception
+from .exceptions import EXCEPTION, HEADER, find_bare_exception, is_named, is_of_client, is_open_end, judge_exception
 from .lines import clean_line
 from .patterns import PATTERNS
 from .survived import (
@@ -102,7 +102,7 @@ _HERE = compile_later(
 """Addresses of this box and of its own network. Source: RFC 6890; RFC 1918."""
 _NAMES_OTHER = compile_later(
     r"\b(?:https?|s3|gs|ftp)://(?!(?:127|10)\.\d+\.|192\.168\.|172\.(?:1[6-9]|2\d|3[01])\.|0\.0\.0\.0"
-    r"|[\w.-]+\.(?:local|internal|lan|svc)\b|(?:[\w-]+\.)*wandb\.ai|docs\.|pytorch\.org/docs"
+    r"|169\.254\.|[\w.-]+\.(?:local|localdomain|internal|lan|svc)\b|(?:[\w-]+\.)*wandb\.ai|docs\.|pytorch\.org/docs"
     r"|github\.com/[\w.-]+/[\w.-]+/issues)"
     r"[\w-]+(?:\.[\w-]+)+"
 )
@@ -154,15 +154,28 @@ def _may_be_here(root: LogMatch, facts: LogFacts) -> bool:
         return False
     if _NO_ROUTE.search(facts.tail):
         return True
-    if root.pattern == EXCEPTION and is_of_client(root.line, facts.traceback):
+    said = _find_request(root, facts) if root.pattern == EXCEPTION else ""
+    if is_of_client(root.line, said):
         # Who refuses is there, and its service is not.
-        elsewhere = _NAMES_OTHER.search(facts.tail) is not None and _HERE.search(facts.tail) is None
+        elsewhere = _NAMES_OTHER.search(said) is not None and not any(map(_HERE.search, (said, facts.tail)))
         return "refused" in root.line or not elsewhere
     if root.pattern == EXCEPTION and not is_named(root.line):
         return True
     if "refused" in root.line and _HERE.search(root.line):
         return True
     return _NAMES_HOST.search(root.line) is None and _HERE.search(facts.tail) is not None
+
+
+def _find_request(root: LogMatch, facts: LogFacts) -> str:
+    """What is said of a request that an exception ended: its traceback, and the last one where that follows from it.
+
+    An address that stands elsewhere in the output (a warning's, of a download before) says nothing of it.
+    """
+    last = "\n".join((facts.traceback, *facts.message))
+    if root.line == facts.exception[:300]:
+        return last
+    _, head, own = facts.tail.rpartition(root.line)[0].rpartition(HEADER)
+    return "\n".join((own if head else "", last if root.line in find_chain(facts) else ""))
 
 
 def _name_sync(root: LogMatch, facts: LogFacts, found: Detection) -> Detection:

@@ -79,13 +79,15 @@ _BROKE = compile_later(
     r"|(?:\w+\.)*\w*Error: .*\[Errno (?:32|101|103|104|110|111|113)\]"
 )
 """What the system says of any connection, of a peer's as well: its end, no answer, no way. Source: errno(3)."""
+_FRAME = compile_later(r'[^"\w]{0,40}File "(?P<file>[^"]+)", line \d')
+LONGEST_FRAME = 4096
+"""Characters of a line of a traceback that are looked at for its file."""
 _CLIENT = compile_later(
-    r'File "[^"\n]*/(?:http/client|urllib/request|ssl|(?:aiohttp/(?:client|connector)|urllib3|requests|httpx|httpcore'
-    r"|botocore|aiobotocore|boto3|s3transfer|huggingface_hub|google/(?:cloud|resumable_media|auth))[^\"\n]*)"
-    r'(?:\.py)?", line '
+    r"/(?:(?:http/client|urllib/request|ssl)\.py$|aiohttp/(?:client|connector)|(?:urllib3|requests|httpx|httpcore"
+    r"|botocore|aiobotocore|boto3|s3transfer|huggingface_hub|google/(?:cloud|resumable_media|auth))/)"
 )
-"""A frame of a client that speaks to a server: no rank is at the other end."""
-_OF_REQUEST = compile_later(r"\(Request ID: [^)\n]*\)\.?\s*$")
+"""A file of a client that speaks to a server: no rank is at the other end."""
+_REQUEST = "(Request ID: "
 """Source: huggingface_hub, utils/_http.py: what was asked for stands behind an empty line."""
 _INSTALLED = compile_later(
     r"\n *(?:from \S+ )?import [^\n]*\n(?:[ ^~]*\n)?"
@@ -126,8 +128,10 @@ def judge_traceback(trace: Traceback) -> tuple[str, FailureClass] | None:
 
 def is_of_client(raised: str, traceback: str) -> bool:
     """Whether an exception's line says that a connection broke, and its traceback that it was one to a server."""
-    broke = _BROKE.match(raised) is not None and errors.LASTS.search(raised) is None
-    return broke and _CLIENT.search(traceback) is not None
+    if _BROKE.match(raised) is None or errors.LASTS.search(raised) is not None:
+        return False
+    frames = (_FRAME.match(line[:LONGEST_FRAME]) for line in traceback.split("\n"))
+    return any(frame is not None and _CLIENT.search(frame["file"]) is not None for frame in frames)
 
 
 def judge_exception(line: str) -> tuple[str, FailureClass] | None:
@@ -255,7 +259,9 @@ def _find_label(before: str, following: list[str]) -> re.Pattern[str] | None:
 
 def is_open_end(raised: str) -> bool:
     """Whether the first line of an exception says little without the next: it ends in a colon, or in a request's id."""
-    return raised.rstrip().endswith(":") or _OF_REQUEST.search(raised) is not None
+    text = raised.rstrip()
+    _, found, request = text.removesuffix(".").rpartition(_REQUEST)
+    return text.endswith(":") or (found != "" and 0 < request.find(")") == len(request) - 1)
 
 
 def _read_message(raised: str, following: list[str]) -> tuple[str, ...]:

@@ -237,12 +237,13 @@ def _find_pause(view: RunView) -> Clue | None:
     wait_s = read_wait_s(view.run_dir, view.attempt)
     if view.state is None or not isinstance(view.state.state, Preflight) or not wait_s:
         return None
-    until_s = clock.parse_utc(view.state.created_at) + wait_s
-    if until_s <= clock.epoch_s():
+    now_s = clock.epoch_s()
+    age_s = clock.find_age(view.state.created_at, now_s)
+    if age_s is None or age_s >= wait_s:
         return None
     before = view.attempt - 1
     ended = read_retry(view.run_dir, before).get("class")
-    until = f"{clock.format_utc(until_s)[:19]}Z"
+    until = f"{clock.format_utc(now_s + wait_s - age_s)[:19]}Z"
     return Clue(
         f"it pauses until {until}, because attempt {before} ended as {ended}: then its checks begin", wire.RETRY
     )

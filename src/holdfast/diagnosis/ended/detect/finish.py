@@ -76,7 +76,11 @@ def _is_of_another(evidence: EndedEvidence) -> bool:
         return True
     log = evidence.log.value
     known = () if log is None else log.matches
-    return any(match.line == evidence.exception[:300] and match.role is not LineRole.ROOT for match in known)
+    return any(
+        match.line == evidence.exception[:300]
+        and (match.role is not LineRole.ROOT or match.kind is FailureClass.TRANSIENT)
+        for match in known
+    )
 
 
 def judge_finish(evidence: EndedEvidence) -> Detection:
@@ -117,8 +121,9 @@ def _find_doubts(evidence: EndedEvidence) -> list[Clue]:
     piped = evidence.piped or (log is not None and goes_through_tee(log))
     if log is not None and (raised := find_last_exception(log, piped=piped)):
         clues.append(Clue(f"its output ends with a traceback: {raised}", "output.log"))
-    elif log is not None and (raised := find_last_exception(log, piped=piped, goes_on=evidence.goes_on)):
-        clues.append(Clue(f"a program of it ended with a traceback, and its shell went on: {raised}", "output.log"))
+    elif log is not None and (raised := find_last_exception(log, piped=piped, closing=evidence.closing_lines)):
+        words = "behind the traceback of a program stands only what its shell prints at the end"
+        clues.append(Clue(f"{words}: {raised}", "output.log"))
     if log is not None and (line := find_farewell(log)):
         clues.append(Clue(f"its last lines say that a signal asked it to leave: {line}", "output.log"))
     if log is not None and (line := find_killed(log, piped=piped)):

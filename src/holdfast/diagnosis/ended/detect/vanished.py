@@ -29,8 +29,8 @@ OWN_ENDS = CRASHES | {7, PIPE, 24, 25}
 KEEPER_GONE = frozenset({"namespace", "supervisor", "pidfd"})
 """Who told how a job ended where its keeper could not any more (`model.identity.WaitStatus.source`)."""
 NEAR_S = 10.0
-_CRASHED = "Current thread 0x"
-"""Source: CPython, Python/traceback.c, of the thread that met the fault."""
+_CRASH, _CRASHED = "Fatal Python error: ", "Current thread 0x"
+"""Source: CPython, Modules/faulthandler.c; Python/traceback.c, of the thread that met the fault."""
 _LIBRARY = compile_later(r"/(?:site|dist)-packages/|/lib/python\d|^<")
 TIMEOUT_SAYS = 124
 """Source: coreutils, timeout(1)."""
@@ -178,9 +178,14 @@ def judge_crash(evidence: EndedEvidence) -> Detection:
 
 
 def _find_place(evidence: EndedEvidence) -> str | None:
-    """Where in Python the thread stood that crashed, by what faulthandler wrote: in the job's own code, where it is."""
-    _, found, dump = ("" if evidence.log.value is None else evidence.log.value.tail).rpartition(_CRASHED)
-    threads = parse_dump(0, found + dump).threads
+    """Where in Python the thread stood that crashed, by what faulthandler wrote: in the job's own code, where it is.
+
+    None without that: stacks that were written before the crash (a watchdog's, a look's) are of another moment.
+    """
+    log = evidence.log.value
+    _, crashed, written = ("" if log is None else log.tail).rpartition(_CRASH)
+    _, found, dump = written.partition(_CRASHED)
+    threads = parse_dump(0, found + dump).threads if crashed and found else ()
     if not threads or not threads[0]:
         return None
     frame = next((frame for frame in threads[0] if not _LIBRARY.search(frame.file)), threads[0][0])
