@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,12 +47,12 @@ def record_end(top: Path, attempt: int = 1, outcome: str = "succeeded") -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "outcome": outcome, "artifacts": told}))
 
 
-def pull(target: Path, *, accept: tuple[str, ...] = ()) -> PullResult:
+def pull(target: Path, *, accept: tuple[str, ...] = (), say: Callable[[str], None] = lambda _words: None) -> PullResult:
     """A pull with the receipt and the roster that the desk writes."""
     copy = Copy(str(target), "gpu1", RUN, os.environ)
     with copy.held():
         copy.earlier = read_earlier(copy.directory, accept)
-        taken = take_run(PullBox().as_box(), Wish(RUN), copy, pauses_s=(0.0,))
+        taken = take_run(PullBox().as_box(), Wish(RUN), copy, say=say, pauses_s=(0.0,))
         beside, about = build_manifest(taken.here, RUN_FORMAT), taken.about
         numbers = (about.attempt, about.sha256, about.files, about.bytes, about.made_at, about.made_at)
         receipt = Receipt("gpu1", RUN, *numbers, str(target), about.live, copied=sha256_hex(beside.data))
@@ -155,9 +156,14 @@ def test_what_a_later_attempt_wrote_or_may_have_is_no_damage(run_dir: Path, tmp_
     pull(home)
     spoil(run_dir / name)
     make_run(run_dir.parent, RUN, STOPPED, attempt=2, created_at=created_at)
-    again = pull(home)
+    said: list[str] = []
+    again = pull(home, say=said.append)
     assert (again.changed, again.kept, again.growing) == ({}, (), ())
     assert (home / name).read_bytes() == BAD
+    words = "replaced here, what attempt 1 had proven, by what a later attempt wrote, which has not succeeded"
+    assert said == [f"{words}: {name}"]
+    pull(home, say=said.append)
+    assert len(said) == 1
     (run_dir / name).unlink()
     assert pull(home).changed == {}, "the later attempt may have removed it"
 

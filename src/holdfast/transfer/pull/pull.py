@@ -137,6 +137,7 @@ def take_run(
     stay = {path for path, how in told.items() if how is Change.GONE and copy.is_as_proven(path)}
     told |= {entry.path: Change.GONE for entry in absent if entry.path in spared and entry.kind in NO_FILE}
     _tell_left(copy, {entry.path for entry in roster.entries} | stay, say)
+    _tell_replaced(copy, about, fetching.wrong or (), say)
     holding = {os.path.dirname(path) for path in stay}  # a directory may be empty there alone
     here = tuple(entry for entry in wanted if _is_here(copy, entry) and entry.path not in holding)
     partly = [_describe_here(copy, entry.path, entry.kind) for entry in absent if entry.path in copy.placed]
@@ -239,6 +240,19 @@ def _tell_left(copy: Copy, there: set[str], say: Callable[[str], None]) -> None:
     if left := sorted(path for path in files if path not in there):
         more = f" and {len(left) - 3} more" if len(left) > 3 else ""
         say(f"not in the run any more, and kept here, unproven: {clean(', '.join(left[:3]))}{more}")
+
+
+def _tell_replaced(copy: Copy, about: About, wrong: Sequence[str], say: Callable[[str], None]) -> None:
+    """Name what was here as an attempt that succeeded left it, and is now what a later one made of it."""
+    if about.proven != copy.earlier.attempt:
+        return
+    good = set(copy.earlier.good).intersection(about.rewritten).difference(wrong)
+    if gone := sorted(path for path in good if not copy.is_as_proven(path)):
+        more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
+        say(
+            f"replaced here, what attempt {about.proven} had proven, by what a later attempt wrote, which has not "
+            f"succeeded: {clean(', '.join(gone[:3]))}{more}"
+        )
 
 
 def _require_any(wanted: list[CodeEntry], wish: Wish) -> None:
