@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.desk.receipts import check_receipt, read_receipt
 from holdfast.model.errors import ResultMissing
+from holdfast.model.run import Outcome
 from tests.cli.far import FarRun, far_run
 from tests.cli.queues import say
 from tests.proxy import Proxy
@@ -175,11 +176,39 @@ def test_a_result_that_changed_after_its_end_is_named_and_takes_the_place_of_no_
     assert (tmp_path / "home/artifacts/big.bin").read_bytes() == good
     # What is nowhere else is taken, and named.
     first = holdfast("pull", RUN, "other", timeout_s=LONG_S)
-    assert (first.code, "damaged: artifacts/big.bin: is not what it was" in first.out) == (73, True), first
+    words = "damaged: artifacts/big.bin: has the size but not the time of the end"
+    assert (first.code, words in first.out) == (73, True), first
     taken = holdfast("pull", RUN, "home", "--accept", "big.bin", "--json", timeout_s=LONG_S)
     assert taken.code == 0, taken
     assert [one["path"] for one in taken.json()["receipt"]["accepted"]] == ["artifacts/big.bin"]
     assert (tmp_path / "home/artifacts/big.bin").read_bytes() == file.read_bytes()
+
+
+@pytest.mark.requirement("VRFY-04")
+def test_a_later_attempt_that_was_stopped_hides_no_damage_and_what_is_gone_is_named(
+    holdfast: Command, run_dir: Path, tmp_path: Path
+) -> None:
+    file = end_with(run_dir, "big.bin", b"good" * 1000)
+    assert holdfast("pull", RUN, "home", timeout_s=LONG_S).code == 0
+    file.write_bytes(b"bad")
+    os.utime(file, (1.8e9, 1.8e9))
+    make_run(run_dir.parent, RUN, ended(Outcome.STOPPED, 3), attempt=2, created_at="2027-01-15T08:01:00.000Z")
+    again = holdfast("pull", RUN, "home", timeout_s=LONG_S)
+    assert (tmp_path / "home/artifacts/big.bin").read_bytes() == b"good" * 1000
+    assert again.code == ResultMissing.exit_code, again
+    assert "big.bin: is not what it was at the end, when it was proven (attempt 1); the one that is here" in again.out
+    shutil.rmtree(run_dir / "attempts" / "2")
+    file.unlink()
+    for _ in range(2):
+        gone = holdfast("pull", RUN, "home", timeout_s=LONG_S)
+        assert gone.code == ResultMissing.exit_code, gone
+        assert "damaged: artifacts/big.bin: was there at the end, when it was proven, and is gone" in gone.out
+        assert "the one that is here still is, and stays" in gone.out
+    assert "artifacts" not in gone.err
+    assert holdfast("pull", RUN, "home", "--accept", "big.bin", timeout_s=LONG_S).code == 0
+    (tmp_path / "home/artifacts/big.bin").unlink()
+    found = holdfast("pull", "home", "--verify")
+    assert (found.code, "artifacts/big.bin: is not there any more" in found.out) == (73, True), found
 
 
 @pytest.mark.requirement("VRFY-04")

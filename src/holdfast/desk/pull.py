@@ -12,7 +12,7 @@ from holdfast.core.digest import sha256_hex
 from holdfast.core.pull import stream
 from holdfast.core.pull.choose import Choice
 from holdfast.core.pull.stream import UNKNOWN, About, Have, Wish
-from holdfast.core.run.recorded_results import CHANGED
+from holdfast.core.run.recorded_results import CHANGED, Change
 from holdfast.host.clock import utc_now
 from holdfast.host.files import files
 from holdfast.host.formats.copy_mark import read_mark
@@ -32,7 +32,8 @@ from .fetch import find_run_place
 from .receipts import keep_receipt
 from .route.router import split_run
 
-KEPT = "the one that is here still is, and stays (--accept puts the other in its place)"
+STAYS = "the one that is here still is, and stays"
+KEPT = f"{STAYS} (--accept puts the other in its place)"
 OTHER = "is not what was pulled before, with the size and the time of then"
 MOST_MENDED = 1000
 
@@ -219,8 +220,9 @@ def _settle(
     try:
         copy.sync()  # what `reread` remembers of a file is of one that is on the disk
         reread(copy, taken.here)
-        changed = dict.fromkeys(taken.changed, CHANGED)
-        changed |= {path: f"{changed.get(path, OTHER)}; {KEPT}" for path in taken.kept}
+        of = f" (attempt {about.proven})" if about.proven != about.attempt else ""
+        changed = {path: f"{how.words}{of}" for path, how in taken.changed.items()}
+        changed |= {path: _say_kept(taken.changed.get(path), of) for path in taken.kept}
         trial = try_copy(copy.directory, taken.here, live=about.live, accept=accept, changed=changed, tell=tries)
         beside = build_manifest(taken.here, RUN_FORMAT)
         files.commit(f"{copy.directory}/{ROSTER}", beside.data, mode=0o644)
@@ -231,6 +233,13 @@ def _settle(
     keep_receipt(receipt, partly=bool(wish.only or wish.without))
     copy.clear()
     return receipt
+
+
+def _say_kept(how: Change | None, of: str) -> str:
+    """Why the copy keeps the result that it has. Its bytes are others there, whatever the time alone would say."""
+    if how is Change.GONE:
+        return f"{how.words}{of}; {STAYS}"
+    return f"{OTHER if how is None else CHANGED}{of}; {KEPT}"
 
 
 def _write_receipt(source: PullSource, copy: Copy, taken: PullResult, beside: Manifest, trial: Trial) -> Receipt:

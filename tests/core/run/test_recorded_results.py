@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.run.recorded_results import is_changed, list_recorded
+from holdfast.core.run.recorded_results import CHANGED, Change, find_change, has_proven, is_changed, list_recorded
 
 pytestmark = pytest.mark.pure
 
@@ -21,3 +21,18 @@ def test_a_result_is_changed_by_its_size_or_its_time_to_the_millisecond() -> Non
     assert not is_changed(recorded, 4, 12.3454321)
     assert is_changed(recorded, 5, 12.345)
     assert is_changed(recorded, 4, 12.35)
+
+
+def test_a_change_of_the_time_alone_is_told_apart() -> None:
+    recorded = (4, 12.345)
+    found = [find_change(recorded, size, at) for size, at in ((4, 12.345), (5, 12.345), (4, 13.0))]
+    assert found == [None, Change.WRITTEN, Change.TOUCHED]
+    assert Change.WRITTEN.words == CHANGED
+    assert "has the size but not the time of the end" in Change.TOUCHED.words
+    assert "is gone" in Change.GONE.words
+
+
+def test_results_are_proven_at_an_end_that_succeeded_or_failed_by_their_copy_alone() -> None:
+    assert has_proven({"outcome": "succeeded"})
+    assert has_proven({"outcome": "failed", "failure_class": "sync_failed"})
+    assert not has_proven({"outcome": "stopped", "failure_class": None})

@@ -83,7 +83,10 @@ def test_what_changed_after_its_end_is_damaged_also_where_it_loads(tmp_path: Pat
     (tmp_path / "b.json").write_text('{"loss": NaN}')
     changed = dict.fromkeys(("a.json", "b.json", "gone.json"), "is another one")
     tried = try_copy(str(tmp_path), list_entries(tmp_path), live=False, accept=("b.json",), changed=changed)
-    assert [(one.path, one.why) for one in tried.damaged] == [("a.json", "is another one")]
+    assert [(one.path, one.why) for one in tried.damaged] == [
+        ("a.json", "is another one"),
+        ("gone.json", "is another one"),
+    ]
     assert tried.accepted[0].why.startswith("is another one; ")
     assert "NaN" in tried.accepted[0].why
     assert not tried.tried

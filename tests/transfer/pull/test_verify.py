@@ -19,9 +19,12 @@ from holdfast.core.code.manifest import (
     hash_link,
 )
 from holdfast.core.digest import sha256_hex
+from holdfast.core.pull.stream import PULLING
 from holdfast.model import wire
 from holdfast.model.errors import StorageError, UsageError
 from holdfast.model.receipt import COPY, RECEIPT, CopyMark, Receipt
+from holdfast.model.record import replace
+from holdfast.transfer.pull.earlier import read_receipt_of
 from holdfast.transfer.pull.verify import verify_copy
 
 if TYPE_CHECKING:
@@ -85,3 +88,28 @@ def test_without_what_was_pulled_nothing_is_called_whole(home: Path, tmp_path: P
     (tmp_path / COPY).unlink()
     with pytest.raises(UsageError, match="is no copy"):
         verify_copy(str(home))
+
+
+@pytest.mark.requirement("VRFY-04")
+def test_what_a_later_pull_may_have_put_there_is_not_called_damaged(home: Path) -> None:
+    (home / PULLING).mkdir()
+    assert verify_copy(str(home)).damaged == (), "every byte is what was pulled, whatever else is under way"
+    (home / "artifacts" / "b.bin").write_bytes(b"a later one")
+    with pytest.raises(StorageError, match="a later pull is unfinished, or at work") as caught:
+        verify_copy(str(home))
+    assert caught.value.exit_code == 74
+    assert f"holdfast pull gpu1:{RUN} {home}" in str(caught.value.hint)
+    (home / PULLING).rmdir()
+    assert [one.path for one in verify_copy(str(home)).damaged] == ["artifacts/b.bin"]
+
+
+def test_a_pull_that_comes_to_its_end_while_the_copy_is_read_is_seen(home: Path) -> None:
+    (home / "artifacts" / "b.bin").write_bytes(b"a later one")
+
+    def end_pull(done: int, _total: int) -> None:
+        if done == 100:
+            other = replace(read_receipt_of(str(home)), verified_at="2026-11-21T10:00:05.000Z")
+            (home / RECEIPT).write_bytes(wire.to_bytes(other))
+
+    with pytest.raises(StorageError, match="came to its end meanwhile"):
+        verify_copy(str(home), end_pull)

@@ -54,8 +54,8 @@ def command(
     afterwards says what must be here. Then each is tried by loading it, in ways that run nothing of it: checkpoints,
     torch archives and pickles, numpy, safetensors, JSON, CSV, images. A receipt of all that is left in DIR and here.
     What was cut off is gone on with by the same command; of what is here already only what is missing or different
-    comes. Nothing in DIR is removed, and a result that is here as the end of the run left it is not replaced by one
-    that changed since.
+    comes. Nothing in DIR is removed, and a result that is here as the end of the newest attempt that succeeded left it
+    is not replaced by one that was changed since, while nothing of the run lived.
 
     The last word is DIR unless it names a run: PLACE:RUN, or a whole run id. With several runs each has a directory of
     its own in DIR. A pattern with a slash is matched against the whole path, one without against each name in it.
@@ -66,7 +66,8 @@ def command(
     then whether it loads.
 
     With --verify each word is the directory of a copy. All of it is read and held against the roster that stands in it,
-    also when its source is gone; 73 when a file is not what was pulled, or is not there any more.
+    also when its source is gone; 73 when a file is not what was pulled, or is not there any more, and 74 when that may
+    be by a later pull that has not come to its end.
     """
     if verify:
         if only or without or accept or dry_run:

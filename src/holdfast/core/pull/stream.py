@@ -36,6 +36,7 @@ from holdfast.core.code.manifest import (
     parse_manifest,
 )
 from holdfast.core.code.manifest import ROSTER as BESIDE
+from holdfast.core.run.recorded_results import Change
 from holdfast.model.receipt import COPY, RECEIPT, LeftOut
 from holdfast.model.record import field, record
 
@@ -78,7 +79,8 @@ class Have:
 class Wish:
     """What is to be pulled: the run, patterns of what alone, and of what not, as `core.pull.choose` reads them.
 
-    `good` are results that the desk has as the end of `attempt` left them: these are not sent, whatever became of them.
+    `good` are results that the desk has as the end of `attempt` left them: these are not sent, whatever became of them,
+    but for what a later attempt wrote.
     """
 
     run: str
@@ -94,7 +96,8 @@ class About:
 
     `left_out` are entries that are no part of it, those first that close a gate; `left_out_more` says of each reason
     how many more there are. `not_wanted` are files of it that an option left out, by that option: how many, and their
-    bytes. `changed` are results of a run that succeeded that are not what they were at its end.
+    bytes. `proven` is the newest attempt whose end proved results (0: none did); `changed` are those of them that are
+    not what they were then, with how, and `rewritten` those that a later attempt wrote, or may have.
     """
 
     run_id: str
@@ -107,7 +110,9 @@ class About:
     left_out: tuple[LeftOut, ...] = ()
     left_out_more: dict[str, int] = field(default_factory=dict)
     not_wanted: dict[str, tuple[int, int]] = field(default_factory=dict)
-    changed: tuple[str, ...] = ()
+    proven: int = 0
+    changed: dict[str, Change] = field(default_factory=dict)
+    rewritten: tuple[str, ...] = ()
 
 
 def build_request(wish: Wish, have: Iterable[tuple[str, Have]]) -> bytes:

@@ -219,10 +219,10 @@ class Copy:
         return placed is not None and placed.sha256 == self.earlier.proven.get(path)
 
     def find_good(self, about: About) -> set[str]:
-        """Results that are here as the end of this run left them."""
-        if about.live or about.attempt != self.earlier.attempt:
+        """Results that are here as the end of this run left them, and that no later attempt wrote."""
+        if about.proven != self.earlier.attempt:
             return set()
-        return set(filter(self.is_as_proven, self.earlier.good))
+        return set(filter(self.is_as_proven, self.earlier.good)).difference(about.rewritten)
 
     def _recall(self, path: str, seen: os.stat_result) -> Placed | None:
         placed = self.placed.get(path)

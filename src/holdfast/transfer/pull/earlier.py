@@ -6,26 +6,30 @@ By them a later pull knows which files here went bad meanwhile, and which result
 from __future__ import annotations
 
 import os
+import re
+import stat
 
 from holdfast.core.code.manifest import ROSTER, Manifest
 from holdfast.core.digest import sha256_hex
 from holdfast.core.pull import stream
 from holdfast.core.pull.choose import Choice
-from holdfast.core.run.recorded_results import is_changed, list_recorded
+from holdfast.core.run.recorded_results import has_proven, is_changed, list_recorded
 from holdfast.host.files import files
 from holdfast.model import wire
 from holdfast.model.receipt import RECEIPT, Receipt
 from holdfast.model.record import record
-from holdfast.model.run import Outcome
-from holdfast.model.verdict import FailureClass
 
 MOST_BYTES = 16 << 20
 """Of a receipt."""
+END = re.compile(rf"{wire.ATTEMPTS}/([1-9][0-9]*)/{re.escape(wire.EXIT)}", re.ASCII)
 
 
 @record
 class Earlier:
-    """Hashes by path, as they were `proven`; `good` are results that are as the end of `attempt` recorded them."""
+    """Hashes by path, as they were `proven`; `good` are results that are as the end of `attempt` recorded them.
+
+    That is the newest whose end proved results; 0: none did.
+    """
 
     attempt: int
     proven: dict[str, str]
@@ -64,32 +68,38 @@ def read_earlier(directory: str, accept: tuple[str, ...] = ()) -> Earlier:
         proven = {entry.path: entry.sha256 for entry in read_roster(directory, receipt).entries}
     except (OSError, ValueError):
         return Earlier(0, {})
-    if receipt.live:
-        return Earlier(receipt.attempt, proven)
     accepts = Choice(accept, ())
-    good = (path for path in _list_as_recorded(directory, receipt.attempt, proven) if not accepts.names(path))
-    return Earlier(receipt.attempt, proven, tuple(path for path in good if path not in accept))
+    attempt, end = _find_end(directory, proven)
+    good = (path for path in _list_as_recorded(directory, end, proven) if not accepts.names(path))
+    return Earlier(attempt, proven, tuple(path for path in good if path not in accept))
 
 
-def _list_as_recorded(directory: str, attempt: int, proven: dict[str, str]) -> list[str]:
-    """Results of a run that succeeded that have the size and the time that its end recorded."""
-    path = wire.attempt_dir(directory, attempt) + f"/{wire.EXIT}"
-    try:
-        data = files.read_bytes(path)
-        if sha256_hex(data) != proven.get(os.path.relpath(path, directory)):
-            return []
-        told = wire.parse_object(data, path)
-    except (OSError, ValueError):
-        return []
-    # What failed by its copy alone succeeded before, and was proven.
-    if told.get("outcome") != Outcome.SUCCEEDED.value and told.get("failure_class") != FailureClass.SYNC_FAILED.value:
-        return []
+def _find_end(directory: str, proven: dict[str, str]) -> tuple[int, dict[str, object]]:
+    """The newest attempt in the copy that proved results, and its exit record; 0 where none did, or nobody can tell."""
+    for attempt in sorted((int(found[1]) for path in proven if (found := END.fullmatch(path))), reverse=True):
+        path = f"{wire.attempt_dir(directory, attempt)}/{wire.EXIT}"
+        try:
+            data = files.read_bytes(path)
+            if sha256_hex(data) != proven[os.path.relpath(path, directory)]:
+                break
+            end = wire.parse_object(data, path)
+        except (OSError, ValueError):
+            break
+        if has_proven(end):
+            return attempt, end
+    return 0, {}
+
+
+def _list_as_recorded(directory: str, end: dict[str, object], proven: dict[str, str]) -> list[str]:
+    """Results that have the size and the time that this end recorded."""
     found = []
-    for name, facts in list_recorded(told).items():
+    for name, facts in list_recorded(end).items():
+        if name not in proven:
+            continue
         try:
             seen = os.lstat(f"{directory}/{name}")
         except OSError:
             continue
-        if name in proven and not is_changed(facts, seen.st_size, seen.st_mtime):
+        if stat.S_ISREG(seen.st_mode) and not is_changed(facts, seen.st_size, seen.st_mtime):
             found.append(name)
     return found

@@ -16,14 +16,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.core.code.manifest import DIRECTORY, DIRECTORY_SUM, CodeEntry, Manifest
+from holdfast.core.code.manifest import DIRECTORY, DIRECTORY_SUM, FILE, LINK, CodeEntry, Manifest
 from holdfast.core.control_characters import clean
 from holdfast.core.pull import stream
 from holdfast.core.pull.choose import Choice
 from holdfast.core.pull.stream import About, Have, Wish
+from holdfast.core.run.recorded_results import Change
 from holdfast.model import wire
 from holdfast.model.errors import CutOff, HoldfastError, PlaceError, StorageError, TooLate, Unreachable, UsageError
-from holdfast.model.record import record, replace
+from holdfast.model.record import field, record, replace
 from holdfast.model.units import format_count
 from holdfast.transfer.answers import read_answer
 from holdfast.transfer.contact import ENTRY
@@ -46,6 +47,7 @@ MOST_ROUNDS = 3
 ASK_LIMIT_S = 120.0
 LONGEST_MESSAGE = 4096
 ENOUGH = 1 << 20
+NO_FILE = (LINK, DIRECTORY)
 
 
 @record
@@ -54,8 +56,8 @@ class PullResult:
 
     `received` and `sent` are files and bytes that came, `again` how often it was gone on with; `growing` are files that
     were written while they were copied: the copy has their beginning, or an earlier state. `changed` are results that
-    are not what the end recorded, at the source; `kept` are those of which the copy keeps the one that an earlier pull
-    brought: it is as the end recorded, and the source has other bytes now.
+    are not what the end recorded, at the source, with how; `kept` are those of which the copy keeps the one that an
+    earlier pull brought: it is as the end recorded, and the source has other bytes now, or none.
     `mended` are files here that were not any more what an earlier pull had proven, and came again.
     """
 
@@ -66,7 +68,7 @@ class PullResult:
     sent: int
     again: int = 0
     growing: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
+    changed: dict[str, Change] = field(default_factory=dict)
     kept: tuple[str, ...] = ()
     mended: tuple[str, ...] = ()
 
@@ -131,10 +133,16 @@ def take_run(
         what = format_count(len(others), "file was written while it was", "files were written while they were")
         say(f"{what} pulled: once more")
     _require_any(wanted, wish)
-    _tell_left(copy, roster, say)
-    here = tuple(entry for entry in wanted if _is_here(copy, entry))
-    partly = tuple(_describe_here(copy, entry) for entry in absent if entry.path in copy.placed)
-    kept = {entry.path for entry in absent} & spared
+    told = {path: how for path, how in about.changed.items() if not choice.refuse(path)}
+    stay = {path for path, how in told.items() if how is Change.GONE and copy.is_as_proven(path)}
+    told |= {entry.path: Change.GONE for entry in absent if entry.path in spared and entry.kind in NO_FILE}
+    _tell_left(copy, {entry.path for entry in roster.entries} | stay, say)
+    _tell_replaced(copy, about, fetching.wrong or (), say)
+    holding = {os.path.dirname(path) for path in stay}  # a directory may be empty there alone
+    here = tuple(entry for entry in wanted if _is_here(copy, entry) and entry.path not in holding)
+    partly = [_describe_here(copy, entry.path, entry.kind) for entry in absent if entry.path in copy.placed]
+    partly += [_describe_here(copy, path, FILE) for path in sorted(stay)]
+    kept = ({entry.path for entry in absent} & spared) | stay
     return PullResult(
         roster,
         about,
@@ -144,7 +152,7 @@ def take_run(
         fetching.again,
         growing=tuple(entry.path for entry in others),
         # What is here as it was at the end, byte for byte, has another time there and nothing else.
-        changed=tuple(path for path in about.changed if path in kept or path not in spared),
+        changed={path: how for path, how in told.items() if path in kept or path not in spared},
         kept=tuple(sorted(kept)),
         mended=tuple(path for path in fetching.wrong or () if copy.is_as_proven(path)),
     )
@@ -219,19 +227,32 @@ def _is_here(copy: Copy, entry: CodeEntry) -> bool:
     return placed is not None and placed.sha256 == entry.sha256
 
 
-def _describe_here(copy: Copy, entry: CodeEntry) -> CodeEntry:
-    """The entry of a file as the copy has it."""
-    placed = copy.placed[entry.path]
-    return CodeEntry(entry.path, entry.kind, placed.sha256, placed.size)
+def _describe_here(copy: Copy, path: str, kind: str) -> CodeEntry:
+    """The entry of a file as the copy has it. Of a result that stays, the run may have a link or a directory there."""
+    placed = copy.placed[path]
+    kind = FILE if kind in NO_FILE and path in copy.earlier.good else kind
+    return CodeEntry(path, kind, placed.sha256, placed.size)
 
 
-def _tell_left(copy: Copy, roster: Manifest, say: Callable[[str], None]) -> None:
+def _tell_left(copy: Copy, there: set[str], say: Callable[[str], None]) -> None:
     """Name what an earlier pull brought that the run has no more: it stays, and no receipt is about it."""
-    there = {entry.path for entry in roster.entries}
     files = (path for path, placed in copy.placed.items() if placed.sha256 != DIRECTORY_SUM)
     if left := sorted(path for path in files if path not in there):
         more = f" and {len(left) - 3} more" if len(left) > 3 else ""
         say(f"not in the run any more, and kept here, unproven: {clean(', '.join(left[:3]))}{more}")
+
+
+def _tell_replaced(copy: Copy, about: About, wrong: Sequence[str], say: Callable[[str], None]) -> None:
+    """Name what was here as an attempt that succeeded left it, and is now what a later one made of it."""
+    if about.proven != copy.earlier.attempt:
+        return
+    good = set(copy.earlier.good).intersection(about.rewritten).difference(wrong)
+    if gone := sorted(path for path in good if not copy.is_as_proven(path)):
+        more = f" and {len(gone) - 3} more" if len(gone) > 3 else ""
+        say(
+            f"replaced here, what attempt {about.proven} had proven, by what a later attempt wrote, which has not "
+            f"succeeded: {clean(', '.join(gone[:3]))}{more}"
+        )
 
 
 def _require_any(wanted: list[CodeEntry], wish: Wish) -> None:

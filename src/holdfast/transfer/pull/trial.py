@@ -83,7 +83,7 @@ def try_copy(
     """Try all files of a copy; `tell` gets the bytes that were looked at, and how many there are.
 
     `accept` are patterns of damaged files, as `core.pull.choose` reads them, that are taken as they are. `changed` are
-    files that are damaged whether they load or not, with why.
+    files that are damaged whether they load or not, with why; some of them may not be there at all.
     """
     total, done = sum(entry.size for entry in entries), 0
     rows = _Rows(accept)
@@ -98,6 +98,9 @@ def try_copy(
             rows.take(entry.path, how, why)
         done += entry.size
         tell(done, total)
+    there = {entry.path for entry in entries if entry.kind not in NO_FILE}
+    for path in sorted(changed.keys() - there):
+        rows.take(path, "", changed[path])
     newest = _try_own(directory, entries, rows)
     checkpoints = list(_list_checkpoints(directory, entries, rows))
     newest = newest or rows.find_newest(AMONG if checkpoints else "")

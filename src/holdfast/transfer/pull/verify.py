@@ -9,9 +9,10 @@ from contextlib import suppress
 
 from holdfast.core.code.manifest import DIRECTORY, LINK, CodeEntry, hash_link
 from holdfast.core.control_characters import clean, one_line
+from holdfast.core.pull.stream import PULLING
 from holdfast.host.formats.copy_mark import read_mark
 from holdfast.model.errors import StorageError, UsageError
-from holdfast.model.receipt import DAMAGED, Tried
+from holdfast.model.receipt import DAMAGED, CopyMark, Receipt, Tried
 from holdfast.model.record import record
 
 from .copy import hash_file
@@ -49,7 +50,7 @@ def verify_copy(directory: str, tell: Callable[[int, int], None] = lambda _done,
 
     Raises:
         UsageError: it is no copy.
-        StorageError: what was pulled into it cannot be told any more.
+        StorageError: what was pulled into it cannot be told any more, or another pull has put files into it since.
     """
     directory = os.path.realpath(directory)
     mark = read_mark(directory)
@@ -78,9 +79,31 @@ def verify_copy(directory: str, tell: Callable[[int, int], None] = lambda _done,
 
     found = ((entry.path, _find_damage(f"{directory}/{entry.path}", entry, count)) for entry in roster.entries)
     damaged = tuple(Tried(one_line(path, LONGEST), DAMAGED, why) for path, why in found if why)
+    if damaged:
+        _require_no_later(directory, receipt, mark)
     files = sum(entry.kind != DIRECTORY for entry in roster.entries)
     place, run_id = receipt.place, receipt.run_id
     return VerifiedCopy(place, run_id, directory, files, roster.bytes, receipt.verified_at, damaged)
+
+
+def _require_no_later(directory: str, receipt: Receipt, mark: CopyMark) -> None:
+    """Refuse to call damaged what a later pull may have put there: receipt and roster are written at its end.
+
+    Raises:
+        StorageError: one is unfinished, or at work, or came to its end meanwhile.
+    """
+    again = f"holdfast pull {mark.place}:{mark.run_id} {directory}"
+    if os.path.lexists(f"{directory}/{PULLING}"):
+        raise StorageError(
+            f"{clean(directory)} is not what was pulled at {receipt.verified_at}, and a later pull is unfinished, or "
+            "at work",
+            hint=f"run it to its end first: {again}; where its place is gone: remove {directory}/{PULLING}, then say "
+            "it again, which names the files",
+        )
+    with suppress(OSError, ValueError):
+        if read_receipt_of(directory) == receipt:
+            return
+    raise StorageError(f"{clean(directory)}: a later pull came to its end meanwhile", hint="say it again")
 
 
 def _find_damage(path: str, entry: CodeEntry, count: Callable[[int], None]) -> str:

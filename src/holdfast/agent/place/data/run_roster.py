@@ -35,8 +35,6 @@ from holdfast.core.control_characters import one_line
 from holdfast.core.digest import sha256_hex
 from holdfast.core.pull.choose import CONTROL, Choice
 from holdfast.core.pull.stream import MOST_FILES, OURS, UNKNOWN, About
-from holdfast.core.run.copied import is_copy_wanted
-from holdfast.core.run.recorded_results import is_changed, list_recorded
 from holdfast.host.clock import utc_now
 from holdfast.host.files import fallback, files
 from holdfast.host.files.code.hashes import HashMemory, Remembered, choose_run_memory, settle
@@ -46,8 +44,10 @@ from holdfast.model.receipt import GRAVE, OUTSIDE, TAKEN, UNREAD, LeftOut
 from holdfast.model.record import record
 from holdfast.model.run import Outcome
 
+from .proven_results import find_proven
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 ELSEWHERE = "outside"
@@ -357,20 +357,6 @@ def keep_hash(
         memory.remember(path, after, Remembered(sha256, after.st_size), settled_ns=settled_ns)
 
 
-def find_changed(view: RunView, found: Iterable[Found]) -> tuple[str, ...]:
-    """Results of a run that succeeded that are not what they were at its end, when they were proven."""
-    if view.condition != Outcome.SUCCEEDED.value and not is_copy_wanted(view.exit, view.results):
-        return ()
-    recorded = list_recorded(view.exit)
-    return tuple(
-        one.path
-        for one in found
-        if one.path in recorded
-        and stat.S_ISREG(one.seen.st_mode)
-        and is_changed(recorded[one.path], one.seen.st_size, one.seen.st_mtime)
-    )
-
-
 def make_roster(
     run_dir: str,
     choice: Choice,
@@ -388,9 +374,8 @@ def make_roster(
     """
     left_out, not_wanted, view = LeftOuts(), dict[str, tuple[int, int]](), observe_run(run_dir)
     entries = []
-    walked = walk_run(view, left_out, tell=tell)
     with closing(Opener()) as opener:
-        for found in walked:
+        for found in walk_run(view, left_out, tell=tell):
             if quick and found.sum is None:
                 known = memory.recall(found.path, found.seen)
                 digest: str | None = UNKNOWN if known is None else known.sha256
@@ -408,7 +393,7 @@ def make_roster(
     workdir = view.spec.get("workdir")
     if isinstance(workdir, str) and not f"{os.path.normpath(workdir)}/".startswith(f"{run_dir}/"):
         left_out.add("work", f"the job's working directory {workdir} is outside of the run's directory")
-    roster = build_manifest(entries, RUN_FORMAT)
+    roster, proven = build_manifest(entries, RUN_FORMAT), find_proven(view)
     about = About(
         run_id=view.run_id,
         attempt=view.attempt,
@@ -420,6 +405,8 @@ def make_roster(
         left_out=left_out.named,
         left_out_more=left_out.more,
         not_wanted=not_wanted,
-        changed=find_changed(view, walked),
+        proven=proven.attempt,
+        changed=proven.changed,
+        rewritten=proven.rewritten,
     )
     return roster, about

@@ -25,16 +25,8 @@ from holdfast.host.files.files import write_all
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError, StorageError, UsageError
 
-from .run_roster import (
-    CHUNK,
-    Found,
-    LeftOuts,
-    Opener,
-    keep_hash,
-    make_roster,
-    open_memory,
-    walk_run,
-)
+from .proven_results import find_proven
+from .run_roster import CHUNK, Found, LeftOuts, Opener, keep_hash, make_roster, open_memory, walk_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,7 +92,8 @@ def _send(out: _Out) -> None:
     try:
         view = observe_run(run_dir)
         walked = walk_run(view, LeftOuts(), tell=out.tick)
-        spared = frozenset(wish.good if view.over and view.attempt == wish.attempt else ())
+        proven = find_proven(view)
+        spared = frozenset(wish.good if proven.attempt == wish.attempt else ()).difference(proven.rewritten)
         listed = [one for one in walked if one.path not in spared and not choice.refuse(one.path)]
         size = sum(one.size for one in listed)
         rest = size - sum(min(one.size, have[one.path].size) for one in listed if one.path in have)
