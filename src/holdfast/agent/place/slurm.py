@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from holdfast.model.order import Order, RunRef
     from holdfast.model.slurm import SlurmRecord
 
+SUBMIT_PATIENCE_S = 5.0
+"""For an entry that was killed: what it was just about to start has its lock until it is another program."""
+
 
 def main(words: list[str]) -> int:
     """Be the entry ``slurm``."""
@@ -96,7 +99,7 @@ def take_order(order: Order, root: str) -> RunRef:
         order = replace(order, after=find_awaited(order.after, root))
     ref = create_or_find(order, root, os.environ)
     run_dir = ref.run_dir
-    with hold_run_lock(run_dir, what="submit"):
+    with hold_run_lock(run_dir, what="submit", patience_s=SUBMIT_PATIENCE_S):
         record = read_record(run_dir)
         if record is not None and record.job_id is None:
             # A call before this one was cut off: Slurm may have the job, whatever is to be said of the order by now.
