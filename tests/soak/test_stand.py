@@ -30,8 +30,9 @@ STANDS = int(os.environ.get("HOLDFAST_SOAK_STANDS", "200"))
 SEED = int(os.environ.get("HOLDFAST_SOAK_SEED", str(int.from_bytes(os.urandom(4), "big"))))
 LATEST_S = 2.0
 BUSY = 75
-IN_INTERPRETER = (1, ("", "KeyboardInterrupt\n"))
-"""How Python 3.11 answers a SIGINT after it has its handler and before it runs any Python: without a single frame."""
+IN_INTERPRETER = 1
+"""How Python 3.11 ends for a SIGINT while it starts, behind its handler: "Fatal Python error: init_sys_streams" and the
+like, or "KeyboardInterrupt" alone; in no case with a frame of a file of ours."""
 CODES = {signal.SIGUSR1: 143, signal.SIGUSR2: 143, signal.SIGTERM: 143}
 
 
@@ -51,7 +52,7 @@ def test_no_signal_is_lost_at_any_instant(stands: Stands, kind: str) -> None:
         standing.signal(number)
         code = standing.end(60.0)
         said = standing.said()
-        in_interpreter = number == signal.SIGINT and (code, said) == IN_INTERPRETER
+        in_interpreter = number == signal.SIGINT and code == IN_INTERPRETER and "/holdfast/" not in said[1]
         told = f"seed {SEED}, {kind} {count}, {number}: {code} {said}"
         if kind == "process" and (code == -number or in_interpreter):
             early += 1
