@@ -81,7 +81,7 @@ checkpoints show @trained --all --json | checkpoints verify @trained | checkpoin
 checkpoints verify --json @trained | checkpoints prune @trained --keep-last 1 | checkpoints ls @good
 sentinel @good | sentinel @good --for ended --max 5s | sentinel @bad --for artifact=artifacts/no --max 5s
 sentinel @live --json
-limit @live --timeout 1h --dry-run | limit @live --dry-run --json | limit @good --timeout 1h
+limit @live | limit @live --timeout 1h --dry-run | limit @live --dry-run --json | limit @good --timeout 1h
 restart @good --dry-run | restart @bad --dry-run --json | restart @live --dry-run
 adopt @live | adopt @good | adopt @good --json
 rm --dry-run @good @bad | rm --dry-run --json @good | rm @live | prune @good | prune --dry-run --json @good
@@ -112,7 +112,7 @@ exec @nobody -- true | exec @good -- /no/such/program | exec @good
 handbook @nobody | checkpoints ls @nobody | checkpoints verify @good | checkpoints show @trained --step 99 --json
 checkpoints show @trained --step x
 sentinel @good --for nonsense | sentinel @nobody --for ended | sentinel @live --for ended --max nonsense
-limit @nobody --timeout 1h | limit @live | limit @live --timeout soon | limit @live --nonsense 1
+limit @nobody --timeout 1h | limit @live --timeout soon | limit @live --nonsense 1
 restart @nobody | restart @nobody --json | adopt @nobody | rm @nobody | rm -y @live
 prune @live | checkpoint @nobody | stop @nobody | stop @nobody --json | stop @good --wait soon
 """.replace("\n", " | ")
