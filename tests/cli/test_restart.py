@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from holdfast.model.origin import CodeSnapshot, FileCopy
 from holdfast.model.run import Running
 from tests.cli.conftest import ENTRY
 from tests.cli.live import STUBBORN, LiveRun, live_run, started
+from tests.desk.route.terminal import answer_at_terminal
 from tests.fakes.nvml import GIB
 from tests.rundirs import ended, make_run, write
 from tests.waiting import LIMIT_S, wait_until
@@ -87,13 +89,35 @@ def test_an_ended_run_is_started_again_with_its_artifacts(holdfast: Command) -> 
         assert len(file.readlines()) == 2
 
 
-def test_a_restart_of_what_succeeded_says_so_before_it_writes_over_the_results(holdfast: Command) -> None:
+def test_a_restart_of_what_succeeded_writes_over_no_results_unasked(holdfast: Command) -> None:
+    begun = holdfast("run", "--json", "--", "sh", "-c", 'echo 1 >> "$HOLDFAST_ARTIFACT_DIR/score"').json()
+    run_id, run_dir = begun["run_id"], begun["run_dir"]
+    words = f"{run_id} succeeded (attempt 1), and attempt 2 may overwrite its 1 file in artifacts/"
+    dry = holdfast("restart", "--dry-run", run_id)
+    assert (dry.code, dry.err.count(words)) == (0, 1), dry
+    assert f"a new run instead: holdfast run --like {run_id}" in dry.err
+    for options in ((), ("--json",), ("-f",), ("--env", "EPOCHS=40")):
+        refused = holdfast("restart", *options, run_id)
+        assert refused.code == 64 and "nothing was started" in refused.out + refused.err, refused
+        assert (list_attempts(run_dir), holdfast("ls", "--state", "live", "--json").json()["runs"]) == ((1,), [])
+        assert shlex.join(["holdfast", "restart", "--yes", *options, run_id]) in refused.out + refused.err
+    said = holdfast("restart", "--yes", "-f", run_id)
+    assert (said.code, said.err.count(words), list_attempts(run_dir)) == (0, 1, (1, 2)), said
+
+
+@pytest.mark.slow
+def test_a_question_about_results_is_asked_at_a_terminal(holdfast: Command, tmp_path: Path) -> None:
+    begun = holdfast("run", "--json", "--", "sh", "-c", 'echo 1 >> "$HOLDFAST_ARTIFACT_DIR/score"').json()
+    for answer, code, attempts in (("n", 64, (1,)), ("y", 0, (1, 2))):
+        ended, text = answer_at_terminal("restart", "-f", begun["run_id"], cwd=tmp_path, answers=[answer])
+        assert (ended, list_attempts(begun["run_dir"])) == (code, attempts), text
+        assert "attempt 2 may overwrite its 1 file in artifacts/" in text
+
+
+def test_a_restart_of_a_success_without_results_is_not_asked_about(holdfast: Command) -> None:
     run_id = holdfast("run", "--json", "--", "true").json()["run_id"]
-    words = f"{run_id} succeeded (attempt 1); its artifacts are in the same directory: attempt 2 may overwrite them"
-    for option in ("--dry-run", "-f"):
-        said = holdfast("restart", option, run_id)
-        assert (said.code, said.err.count(words)) == (0, 1), said
-        assert f"a new run: holdfast run --like {run_id}" in said.err
+    said = holdfast("restart", "-f", run_id)
+    assert (said.code, said.err.count(f"{run_id} succeeded (attempt 1); a new run instead: ")) == (0, 1), said
 
 
 @pytest.mark.slow

@@ -158,6 +158,8 @@ def _from_click(error: Exception) -> UsageError:
         near = _find_ours(error.option_name, error.ctx) or _find_near_option(error)
         error = click.NoSuchOption(error.option_name, possibilities=[near] if near else [], ctx=error.ctx)
     message = " ".join(error.format_message().rstrip(".").split())
+    message = message.replace("is not a valid integer range", "is not a whole number")
+    message = message.replace("is not a valid integer", "is not a whole number")
     where = context.command_path if context is not None else "holdfast"
     proposed = [option for option in getattr(error, "possibilities", None) or () if option]
     hint = f"`{name_help(context, proposed)}` shows what it takes"

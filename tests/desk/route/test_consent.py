@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.agent.view.observe import list_attempts
 from tests.cli.clocks import make_clocks, with_clocks
 from tests.cli.live import live_run
 from tests.cli.test_doctor import marked
 from tests.desk.route.loop import WarmLoop
 from tests.desk.route.terminal import answer_at_terminal
 from tests.rundirs import ended, make_run, own_run_id
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -124,6 +125,26 @@ def test_the_reaper_asks_through_a_place(warm: WarmLoop, holdfast: Command, tmp_
         code, text = answer_at_terminal(*words, cwd=tmp_path, answers=["y"])
         assert (code, left.wait(LIMIT_S)) == (0, -signal.SIGTERM), text
     shutil.rmtree(run_dir)
+
+
+@pytest.mark.slow
+def test_a_restart_over_results_is_asked_at_the_desk(warm: WarmLoop, holdfast: Command, tmp_path: Path) -> None:
+    job = ("sh", "-c", 'echo 1 >> "$HOLDFAST_ARTIFACT_DIR/score"')
+    begun = holdfast("run", "--name", "scored", "--", *job, env={"HOLDFAST_RUNS": str(warm.root)})
+    assert begun.code == 0, begun
+    (run_dir,) = warm.root.glob("*-scored-*")
+    for options in ((), ("-f",)):
+        refused = holdfast("restart", "loop:scored", *options)
+        assert refused.code == 64 and "nothing was started" in refused.err, refused
+        assert f"holdfast restart --yes loop:scored{' -f' if options else ''}" in refused.err, refused
+    code, text = answer_at_terminal("restart", "loop:scored", cwd=tmp_path, answers=["n"])
+    assert (code, "nothing was done" in text, list_attempts(str(run_dir))) == (64, True, (1,)), text
+    code, text = answer_at_terminal("restart", "loop:scored", cwd=tmp_path, answers=["y"])
+    assert (code, list_attempts(str(run_dir))) == (0, (1, 2)), text
+    wait_until((run_dir / "attempts/2/exit.json").exists, what="the end of the attempt")
+    again = holdfast("restart", "--yes", "-f", "loop:scored")
+    assert (again.code, (run_dir / "artifacts/score").read_text()) == (0, "1\n1\n1\n"), again
+    assert holdfast("rm", "--yes", "loop:scored").code == 0
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ _OPTIONS = (
     click.option("--no-code", is_flag=True, help="With --job at a place: whatever the code is here, the run's stays."),
     click.option("--runs", metavar="DIR", type=PATH, help="Look only under this directory of runs."),
     click.option("--dry-run", is_flag=True, help="Say what would change, and stop and start nothing."),
+    click.option("-y", "--yes", is_flag=True, help="Do not ask whether results of an attempt may be overwritten."),
     click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text."),
     env_file_option,
     take_options(OFFERED),

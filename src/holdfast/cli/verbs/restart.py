@@ -18,9 +18,11 @@ from holdfast.agent.place.carried.change import read_change, resolve_change_orde
 from holdfast.agent.queue.change.restarted import notify_queue
 from holdfast.agent.view.live.attempt import read_followed
 from holdfast.agent.view.live.start import prove_start
+from holdfast.agent.view.live.summary import count_artifacts
 from holdfast.agent.view.observe import observe_run
 from holdfast.agent.view.source_change import read_origin
 from holdfast.cli.attach import follow_run
+from holdfast.cli.consent import confirm
 from holdfast.cli.duration_option import parse_duration_option
 from holdfast.cli.job.config_syntax import refuse_bad_configs
 from holdfast.cli.job.options import JobCommand, asks_slurm, resolve_change
@@ -35,6 +37,7 @@ from holdfast.model import wire
 from holdfast.model.errors import UsageError
 from holdfast.model.record import record
 from holdfast.model.run import Outcome
+from holdfast.model.units import format_count
 
 from . import SUMMARIES
 
@@ -78,6 +81,7 @@ def command(  # noqa: PLR0913 - its options
     no_code: bool,
     runs: str | None,
     dry_run: bool,
+    yes: bool,
     as_json: bool,
     command: tuple[str, ...],
     **options: object,
@@ -101,6 +105,9 @@ def command(  # noqa: PLR0913 - its options
     that a program imports are run as they are now, always: where the commit or the changes since are other ones, that
     is said, and recorded with the attempt.
 
+    Where RUN succeeded and left files in artifacts/, which its next attempt may overwrite, that is asked first; --yes asks
+    nothing.
+
     A run of Slurm is handed in again once it is over; one whose job waits or runs is refused.
     """
     if no_code and not CALLER.order:
@@ -117,6 +124,7 @@ def command(  # noqa: PLR0913 - its options
         raise UsageError("--recorded runs what the last attempt ran", hint="leave it out, or what changes the command")
     # Like a start: what does not parse, or is not there, stops nothing that runs.
     refuse_bad_configs((asked.config,))
+    _ask_about_results(found.run_dir, dry_run=dry_run, yes=yes, as_json=as_json)
     if not scheduled:
         refuse_low_memory(found.run_dir, before.spec, asked)
         # What a node has, this machine need not have.
@@ -130,7 +138,6 @@ def command(  # noqa: PLR0913 - its options
         )
     if job is None and (edited := find_edited_file(before)):
         note(f"{edited} has changed since; --job {edited} takes it up")
-    _tell_success(found.run_dir)
     if CALLER.place is not None and job is None and origin.get("code") and not as_json:
         # At the desk it may have been mended meanwhile, and nobody there looks.
         code = f"holdfast run --like {found.run_id} --workdir ."
@@ -171,15 +178,18 @@ def command(  # noqa: PLR0913 - its options
     return answer(found.run_dir, made, as_json=as_json)
 
 
-def _tell_success(run_dir: str) -> None:
-    """That a run succeeded, and that its next attempt writes where its results are."""
+def _ask_about_results(run_dir: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
+    """That a run succeeded is said; where it left results, whether its next attempt may write over them is asked."""
     view = observe_run(run_dir)
-    if view.over and view.condition == Outcome.SUCCEEDED.value:
-        number = max(view.attempts, default=0) + 1
-        note(
-            f"{view.run_id} succeeded (attempt {view.attempt}); its artifacts are in the same directory: attempt "
-            f"{number} may overwrite them; a new run: holdfast run --like {view.run_id}"
-        )
+    if not view.over or view.condition != Outcome.SUCCEEDED.value:
+        return
+    number = max(view.attempts, default=0) + 1
+    count = count_artifacts(run_dir)
+    files = f", and attempt {number} may overwrite its {format_count(count, 'file')} in artifacts/" if count else ""
+    said = f"{view.run_id} succeeded (attempt {view.attempt}){files}"
+    note(f"{said}; a new run instead: holdfast run --like {view.run_id}")
+    if count and not dry_run:
+        confirm("Start it again?", yes=yes, as_json=as_json, refusal="nothing was started", plan=(said,))
 
 
 def _tell_begun(run_dir: str, made: Restarted, *, as_json: bool) -> int:

@@ -73,6 +73,9 @@ def _print_comparison(run_dir: str, against: str, *, as_json: bool) -> int:
     if as_json:
         print_record(found)
         return 0
+    if found.run_id == found.against:
+        note(f"both are {found.run_id}; what its attempts had: holdfast show {found.run_id}")
+        return 0
     for line in (*describe_changes(found.changed), *found.others, *_list_variables(found.environment)):
         print(clean(line))
     if not found.changed and not found.others:

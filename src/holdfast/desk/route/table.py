@@ -279,7 +279,7 @@ _ROWS: dict[str, Callable[[], Verb]] = {
     "restart": lambda: _verb(
         ROUTED,
         "run:run",
-        flags="-f --follow --recorded --no-code --dry-run --json",
+        flags="-f --follow --recorded --no-code --dry-run -y --yes --json",
         options="--runs --gpu-wait",
         desk_in="--job --env-file",
         job=True,

@@ -68,7 +68,7 @@ def read_summary(view: RunView) -> Summary:
         why=end.evidence if end is not None else view.note,
         cards=name_cards(view),
         artifacts_dir=artifacts,
-        artifacts=sum(len(names) for _, _, names in os.walk(artifacts)),
+        artifacts=count_artifacts(view.run_dir),
         warnings=(*(end.warnings if end is not None else ()), *await_told(view)),
         hint=hint,
         failure=failure if shown else None,
@@ -76,6 +76,11 @@ def read_summary(view: RunView) -> Summary:
         not_again=not_again,
         nice=_describe_nice(view),
     )
+
+
+def count_artifacts(run_dir: str) -> int:
+    """How many files are below the directory of a run's results; what cannot be read is not counted."""
+    return sum(len(names) for _, _, names in os.walk(f"{run_dir}/{wire.ARTIFACTS}"))
 
 
 def _describe_nice(view: RunView) -> str:
