@@ -161,6 +161,19 @@ def test_prune_shows_first_and_does_it_when_told(holdfast: Command, directory: P
     assert names(directory) == ["step-1", "step-4"]
 
 
+def test_prune_removes_nothing_by_a_metric_that_no_checkpoint_has(holdfast: Command, directory: Path) -> None:
+    for options in ((), ("--yes",)):
+        done = holdfast("checkpoints", "prune", *options, "--keep-best", "1", "--metric", "los:max", str(directory))
+        assert (done.code, len(names(directory))) == (64, 4), done
+        assert "'los'" in done.err and "did you mean loss? logged were loss; --metric NAME:min" in done.err
+    for step in range(1, 5):
+        rewrite(directory / f"step-{step}", metrics={"loss": "nan"})
+    done = holdfast("checkpoints", "prune", "--yes", "--keep-best", "1", str(directory))
+    assert (done.code, len(names(directory))) == (64, 4), done
+    assert "they have no numbers" in done.err
+    assert holdfast("checkpoints", "prune", "--metric", "los:max", str(directory)).code == 0  # no best is asked for
+
+
 @pytest.mark.slow
 def test_prune_never_leaves_only_wrong_ones(holdfast: Command, directory: Path) -> None:
     damage(directory / "step-4")
@@ -182,7 +195,7 @@ def test_prune_refuses_while_a_run_writes_there(holdfast: Command, directory: Pa
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = holdfast("checkpoints", "prune", "--yes", str(directory))
         assert done.code == 75
-        assert "digits" in done.err
+        assert "digits" in done.err and "or say --live" in done.err
         assert len(names(directory)) == 4
         assert holdfast("checkpoints", "prune", "--yes", "--live", "--leftovers", str(directory)).code == 0
     assert names(directory) == ["step-4"]

@@ -85,6 +85,23 @@ def test_the_list_has_counts_and_the_first_reason() -> None:
         assert "a worker is just being started" in say("queue").err
 
 
+def test_a_job_behind_a_blocked_one_says_what_failed_and_misses_no_worker() -> None:
+    submit("prep")
+    submit("train", options=("--after", "default/prep"))
+    submit("eval", options=("--after", "default/train"))
+    before = say("queue", "show", "eval")
+    assert "no worker is there" in before.out + before.err
+    fail("prep")
+    said = say("queue", "show", "eval")
+    shown = said.out + said.err
+    assert "needs train, which is blocked" in shown and "needs prep, which is failed" in shown
+    assert "holdfast queue retry prep" in shown and "no worker is there" not in shown
+    for name in ("train", "eval"):
+        again = say("queue", "retry", name)
+        assert again.code == 1
+        assert "needs prep, which is failed" in again.err and "go on: holdfast queue retry prep" in again.err
+
+
 def test_states_select_and_wrong_ones_are_refused() -> None:
     submit("a", "b")
     fail("b")

@@ -114,6 +114,22 @@ def test_a_question_about_results_is_asked_at_a_terminal(holdfast: Command, tmp_
         assert "attempt 2 may overwrite its 1 file in artifacts/" in text
 
 
+def test_an_attempt_is_compared_with_the_newest_of_its_own_run(holdfast: Command) -> None:
+    run_id = holdfast("run", "--json", "--env", "LR=1", "--", "true").json()["run_id"]
+    same = holdfast("show", run_id, "--against", run_id)
+    assert (same.code, same.out, same.err) == (0, "", f"holdfast: both are attempt 1 of {run_id}\n")
+    assert holdfast("restart", "-f", "--env", "LR=2", run_id).code == 0
+    told = holdfast("show", run_id, "--attempt", "1", "--against", run_id)
+    assert (told.code, "attempt 2 -> attempt 1" in told.err) == (0, True), told
+    assert "LR" in told.out and "2 -> 1" in told.out
+    found = holdfast("show", run_id, "--attempt", "1", "--against", run_id, "--json").json()
+    assert (found["attempt"], found["against_attempt"]) == (1, 2)
+    same = holdfast("show", run_id, "--against", run_id)
+    assert f"both are attempt 2 of {run_id}; what an earlier one had: holdfast show {run_id} --attempt N" in same.err
+    none = holdfast("show", run_id, "--attempt", "9", "--against", run_id)
+    assert (none.code, "has no attempt 9; it has 1, 2" in none.err) == (66, True), none
+
+
 def test_a_restart_of_a_success_without_results_is_not_asked_about(holdfast: Command) -> None:
     run_id = holdfast("run", "--json", "--", "true").json()["run_id"]
     said = holdfast("restart", "-f", run_id)

@@ -54,11 +54,12 @@ def command(
 
     What somebody wants, what the supervisor last wrote, and what can be seen now are shown apart. Files that cannot be
     read are named, and the rest is shown. Commit, changes and files of the code are those of the attempt that is shown;
-    --against compares the newest attempts.
+    --against compares the newest attempts, or that of RUN which --attempt names; `show RUN --attempt 1 --against RUN` tells
+    what attempt 1 had other than the newest.
     """
     found = find_readable(run, runs)
     if against is not None:
-        return _print_comparison(found.run_dir, find_readable(against, runs).run_dir, as_json=as_json)
+        return _print_comparison(found.run_dir, find_readable(against, runs).run_dir, attempt, as_json=as_json)
     dossier = read_dossier(found.run_dir, attempt)
     if diff:
         return _print_diff(dossier, as_json=as_json)
@@ -68,18 +69,24 @@ def command(
     return 0
 
 
-def _print_comparison(run_dir: str, against: str, *, as_json: bool) -> int:
-    found = compare_runs(run_dir, against)
+def _print_comparison(run_dir: str, against: str, attempt: int | None, *, as_json: bool) -> int:
+    found = compare_runs(run_dir, against, attempt)
     if as_json:
         print_record(found)
         return 0
-    if found.run_id == found.against:
-        note(f"both are {found.run_id}; what its attempts had: holdfast show {found.run_id}")
+    one = found.run_id == found.against
+    if one and found.attempt == found.against_attempt:
+        earlier = f"holdfast show {found.run_id} --attempt N --against {found.run_id}"
+        hint = f"; what an earlier one had: {earlier}" if found.attempt > 1 else ""
+        note(f"both are attempt {found.attempt} of {found.run_id}{hint}")
         return 0
+    new, old = (f"attempt {found.attempt}", f"attempt {found.against_attempt}") if one else (found.run_id, found.against)
+    if one and (found.changed or found.others or found.environment):
+        note(f"{old} -> {new}:")
     for line in (*describe_changes(found.changed), *found.others, *_list_variables(found.environment)):
         print(clean(line))
     if not found.changed and not found.others:
-        note(f"{found.run_id} has the job and the code of {found.against}")
+        note(f"{new} has the job and the code of {old}")
     for words in found.uncompared:
         note(words)
     return 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import time
 from collections.abc import Iterable
@@ -326,7 +327,7 @@ def choose_victims(entries: Iterable[CheckpointEntry], keep: Retention) -> list[
     finite = [entry.step for entry in sound if entry.record is not None and entry.record.healthy]
     if not kept.intersection(finite):
         kept.update(finite[:1])
-    ranked = [(value, entry.step) for entry in sound if (value := _metric(entry, keep.metric)) is not None]
+    ranked = [(value, entry.step) for entry in sound if (value := _entry_metric(entry, keep.metric)) is not None]
     # A checkpoint carries the value that was logged last: of several with one value the oldest has earned it.
     ranked.sort(key=lambda pair: (-pair[0] if keep.mode == "max" else pair[0], pair[1]))
     firsts: dict[float, int] = {}
@@ -336,9 +337,15 @@ def choose_victims(entries: Iterable[CheckpointEntry], keep: Retention) -> list[
     return sorted((entry for entry in sound if entry.step not in kept), key=lambda entry: entry.step)
 
 
-def _metric(entry: CheckpointEntry, name: str) -> float | None:
-    value = entry.record.metrics.get(name) if entry.record is not None else None
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+def _entry_metric(entry: CheckpointEntry, name: str) -> float | None:
+    return None if entry.record is None else read_metric(entry.record, name)
+
+
+def read_metric(record: layout.CommitRecord, name: str) -> float | None:
+    """The number that was logged last under a name; None: none was, or it was NaN or infinite."""
+    value = record.metrics.get(name)
+    number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    return number if math.isfinite(number) else None
 
 
 def newest_proven(directory: str, below: int | None = None) -> int:

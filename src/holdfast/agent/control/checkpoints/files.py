@@ -14,12 +14,14 @@ from holdfast.agent.view.checkpoints.checkpoint_list import (
 )
 from holdfast.agent.view.checkpoints.place import choose_checkpoint, survey_place, translate_errors
 from holdfast.agent.view.find import refuse_copy
+from holdfast.core.near import find_near
 from holdfast.host.process.processes import user_name
-from holdfast.model.errors import NoSuchRun, NotPermitted, StorageError, UsageError
+from holdfast.model.errors import NoSuchRun, NotPermitted, ResourceBusy, StorageError, UsageError
 from holdfast.model.record import record, replace
+from holdfast.training.errors import DirectoryBusy
 from holdfast.training.storage import export as exporting
 from holdfast.training.storage import survey
-from holdfast.training.storage.checkpoints import Retention
+from holdfast.training.storage.checkpoints import Retention, read_metric
 from holdfast.training.storage.directory_lock import DirectoryLock
 from holdfast.training.storage.write import prune as pruning
 
@@ -30,9 +32,11 @@ if TYPE_CHECKING:
 
     from holdfast.agent.view.checkpoints.checkpoint_list import ShowProgress
     from holdfast.agent.view.checkpoints.place import CheckpointPlace
-    from holdfast.training.storage.survey import SurveyEntry
+    from holdfast.training.storage.survey import DirectorySurvey, SurveyEntry
     from holdfast.training.storage.write.prune import PrunePlan
 
+MOST_NAMED = 8
+LONGEST_NAME = 60
 LOCK_WAIT_S = 5.0
 """How long what a killed trainer left behind (its writer) is waited for."""
 
@@ -86,13 +90,13 @@ def plan_pruning(place: CheckpointPlace, keep: RetentionOptions) -> CheckpointPr
     """What would go, by the records; nothing is proven and nothing removed.
 
     Raises:
-        UsageError: the place is one checkpoint.
+        UsageError: the place is one checkpoint, or none has the metric by which the best are to stay.
         NoSuchRun, NotPermitted, StorageError: the directory cannot be looked at.
     """
     _require_directory(place)
-    return _describe(
-        pruning.plan_pruning(survey_place(place), _retain(keep), aside=keep.aside, leftovers=keep.leftovers)
-    )
+    found = survey_place(place)
+    _require_metric(found, keep)
+    return _describe(pruning.plan_pruning(found, _retain(keep), aside=keep.aside, leftovers=keep.leftovers))
 
 
 def prune_checkpoints(
@@ -101,7 +105,7 @@ def prune_checkpoints(
     """Prove what stays, and remove the rest; with `live` also while a run writes there.
 
     Raises:
-        UsageError: the place is one checkpoint.
+        UsageError: the place is one checkpoint, or none has the metric by which the best are to stay.
         NotPermitted: it is another account's.
         ResourceBusy: a run writes there.
         CheckpointWrong: nothing that would stay proves right.
@@ -171,11 +175,29 @@ def _held(directory: str, *, live: bool, tell: Callable[[str], None]) -> Iterato
     if live:
         yield
         return
-    lock = DirectoryLock(directory, tell, wait_s=LOCK_WAIT_S)
+    try:
+        lock = DirectoryLock(directory, tell, wait_s=LOCK_WAIT_S)
+    except DirectoryBusy as error:
+        raise ResourceBusy(str(error.args[0]), hint="wait until that run is over, or say --live") from None
     try:
         yield
     finally:
         lock.release()
+
+
+def _require_metric(found: DirectorySurvey, keep: RetentionOptions) -> None:
+    """A metric that was written wrong must not have all but the newest removed."""
+    records = [item.record for item in found.items if item.record is not None]
+    if not keep.best or not records or any(read_metric(item, keep.metric) is not None for item in records):
+        return
+    numbers = sorted({name for item in records for name in item.metrics if read_metric(item, name) is not None})
+    near = find_near(keep.metric, numbers)
+    known = f"did you mean {near}? " if near else ""
+    known += f"logged were {', '.join(name[:LONGEST_NAME] for name in numbers[:MOST_NAMED])}" if numbers else "they have no numbers: run.log(loss=...)"
+    raise UsageError(
+        f"nothing was removed: no checkpoint in {found.directory} has a number {keep.metric!r}, by which the best stay",
+        hint=f"{known}; --metric NAME:min, or leave --keep-best out",
+    )
 
 
 def _retain(keep: RetentionOptions) -> Retention:
@@ -184,6 +206,7 @@ def _retain(keep: RetentionOptions) -> Retention:
 
 def _prune(directory: str, keep: RetentionOptions, show: ShowProgress) -> CheckpointPruning:
     found, wanted = survey.survey_directory(directory), _retain(keep)
+    _require_metric(found, keep)
     if keep.leftovers:
         # The lock is ours, so whoever was building is gone.
         items = (item if item.kind is not survey.EntryKind.BUILDING else _left_over(item) for item in found.items)

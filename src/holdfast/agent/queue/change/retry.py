@@ -10,6 +10,7 @@ from holdfast.agent.queue.arrays.retry import retry_jobs
 from holdfast.agent.queue.change.start_worker import start_worker
 from holdfast.agent.queue.open import build_order, list_notices, open_queue
 from holdfast.agent.queue.roster import look_at_job
+from holdfast.agent.queue.view.reasons import explain_job, read_situation
 from holdfast.agent.view.observe import list_attempts, observe_run
 from holdfast.agent.view.source_change import find_file_changes_within
 from holdfast.core.queue.words import SHOWN_LABELS, name_jobs
@@ -65,6 +66,10 @@ def retry(words: Sequence[str], *, failed: bool, begin: str | None = None, dry_r
             if active:
                 words = " ".join(job.label for job in active[:SHOWN_LABELS])
                 notes.append(f"what is at work can be queued again once it has ended: holdfast wait {words}")
+            blocked = next((job for job in left if job.state is JobState.BLOCKED), None)
+            if blocked is not None:
+                reason = explain_job(queue, blocked, read_situation(queue, queue.active()), deep=True)[0]
+                notes.append(f"{blocked.label} {reason.words}{f'; go on: {reason.way}' if reason.way else ''}")
             return QueueChange("nothing to try again", notes=tuple(notes), exit_code=0 if not left else 1)
         chosen = [job for job in chosen if not _says_copy(job, notes)]
         if not chosen:

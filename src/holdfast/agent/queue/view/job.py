@@ -12,7 +12,7 @@ from holdfast.core.queue.choose import WaitKind, WaitReason
 from holdfast.core.queue.words import count_jobs
 from holdfast.host.clock import parse_utc
 from holdfast.model.errors import UsageError
-from holdfast.model.queue import ACTIVE_STATES, WAITING_STATES, QueuedJob
+from holdfast.model.queue import ACTIVE_STATES, WAITING_STATES, JobState, QueuedJob
 from holdfast.model.record import record
 
 from .job_estimate import JobEstimate, estimate_job
@@ -88,11 +88,13 @@ def _look(queue: Queue, job: QueuedJob) -> JobView:
     row = read_row(job.runs_root, job.run_id) if job.run_id is not None and job.state in ACTIVE_STATES else None
     box = _read_box(job)
     in_line = row is not None and row.condition == "waiting"
-    reasons = (_explain_line(job, box),) if in_line else explain_job(queue, job, situation, behind=before)
+    reasons = (_explain_line(job, box),) if in_line else explain_job(queue, job, situation, behind=before, deep=True)
     submission = queue.submission_of(job.id)
     labels = {other.run_id: other.label for other in active if other.run_id}
     worker, problem = look_for_worker(queue)
-    absence = "" if worker is not None else describe_absence(queue)
+    # Where all that is left is blocked by what failed or is held, a worker would find nothing to do.
+    missed = bool(active) or bool(queue.jobs(states=(JobState.QUEUED,), limit=1))
+    absence = "" if worker is not None or not missed else describe_absence(queue)
     return JobView(
         job=job,
         label=job.label,

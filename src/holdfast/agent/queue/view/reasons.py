@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 MOST_LOOKED_AT = 200
 OWN_WAY = frozenset({WaitKind.HELD, WaitKind.NEEDS_FAILED})
 """What one job waits for; a pause, or a box without slots, is said once, with its command, beside all jobs."""
+MOST_BEHIND = 200
 MANY = 100_000
 """Jobs that may be counted in front of one."""
 
@@ -53,13 +54,31 @@ def find_phase(job: QueuedJob) -> JobPhase:
     return look_at_run(job.run_dir, first_attempt=0).standing
 
 
-def explain_job(queue: Queue, job: QueuedJob, situation: QueueState, *, behind: int = 0) -> tuple[WaitReason, ...]:
-    """Every reason why a job waits."""
+def explain_job(
+    queue: Queue, job: QueuedJob, situation: QueueState, *, behind: int = 0, deep: bool = False
+) -> tuple[WaitReason, ...]:
+    """Every reason why a job waits; with `deep` also what blocks what it needs, and does not pass by itself."""
     needs = queue.needs_of(job.id) if job.state is JobState.BLOCKED else ()
+    needs = (*needs, *_find_ended_behind(queue, needs)) if deep else needs
     now = situation.now
     return explain_wait(
         job, situation, needs=needs, behind=behind, say_time=lambda moment: format_moment(moment, now, exact=True)
     )
+
+
+def _find_ended_behind(queue: Queue, needs: Sequence[QueuedJob]) -> list[QueuedJob]:
+    """What blocked jobs need in their turn that failed, was cancelled or is held."""
+    seen, found, left = {need.id for need in needs}, [], [need for need in needs if need.state is JobState.BLOCKED]
+    while left and len(seen) < MOST_BEHIND:
+        for need in queue.needs_of(left.pop().id):
+            if need.id in seen:
+                continue
+            seen.add(need.id)
+            if need.state is JobState.BLOCKED:
+                left.append(need)
+            elif need.state in (JobState.FAILED, JobState.CANCELLED, JobState.HELD):
+                found.append(need)
+    return found
 
 
 def explain_briefly(queue: Queue, job: QueuedJob) -> str:

@@ -1,4 +1,4 @@
-"""What the newest attempt of one run has other than that of another run: its job, its code, where it ran.
+"""What an attempt of one run has other than that of another run, or than a later one: its job, code, where it ran.
 
 Reads records only.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from holdfast.agent.view.observe import observe_run
+from holdfast.agent.view.page.dossier import require_attempt
 from holdfast.agent.view.run_view import RunView
 from holdfast.agent.view.source_change import find_git, read_code
 from holdfast.core.job.changes import list_changes
@@ -32,6 +33,8 @@ MOST_NAMED = 5
 class RunComparison:
     """What `run_id` has other than `against`: values of the job, and in words files, code, and where it ran.
 
+    `attempt` and `against_attempt` are the attempts that were compared.
+
     `environment` are the recorded variables of the job's environment that have another value (None: not set). Left out
     are those that the job states, and what differs from run to run anyway: ids, the run's directory, a port.
     `uncompared` says in words what of the code and the environment is not recorded.
@@ -43,11 +46,13 @@ class RunComparison:
     others: tuple[str, ...]
     environment: tuple[KeyChange, ...] = ()
     uncompared: tuple[str, ...] = ()
+    attempt: int = 0
+    against_attempt: int = 0
 
 
 @record
 class _Side:
-    """One of two runs: the view of its newest attempt, with the job, the files and the repository's state of that."""
+    """An attempt of a run: its view, with the job, the files and the repository's state of that attempt."""
 
     view: RunView
     job: JobSpec
@@ -61,13 +66,14 @@ class _Side:
         return self.view.heartbeat.get("seed")
 
 
-def compare_runs(run_dir: str, against: str) -> RunComparison:
-    """Compare what was recorded of the newest attempts of two runs.
+def compare_runs(run_dir: str, against: str, attempt: int | None = None) -> RunComparison:
+    """Compare what was recorded of an attempt (None: the newest) with that of the newest of another, or the same, run.
 
     Raises:
+        NoSuchRun: there is no such attempt.
         StorageError: the records of one of them cannot be read.
     """
-    old, new = _read(against), _read(run_dir)
+    old, new = _read(against), _read(run_dir, attempt)
     changed = tuple(change for change in list_changes(old.job, new.job) if change.key != "name")
     seeds = _compare_seeds((old.job.seed, old.seed), (new.job.seed, new.seed))
     return RunComparison(
@@ -77,16 +83,21 @@ def compare_runs(run_dir: str, against: str) -> RunComparison:
         (*seeds, *_list_others(old, new)),
         tuple(_compare_environments(old, new)),
         tuple(_list_uncompared(old, new)),
+        new.view.attempt,
+        old.view.attempt,
     )
 
 
-def _read(run_dir: str) -> _Side:
-    """What is recorded of a run's newest attempt.
+def _read(run_dir: str, attempt: int | None = None) -> _Side:
+    """What is recorded of an attempt of a run, the newest unless told.
 
     Raises:
+        NoSuchRun: there is no such attempt.
         StorageError: it cannot be read.
     """
-    view = observe_run(run_dir)
+    view = observe_run(run_dir, attempt=attempt)
+    if attempt is not None:
+        require_attempt(view, attempt)
     try:
         return _Side(
             view,
@@ -120,7 +131,7 @@ def _list_others(old: _Side, new: _Side) -> Iterator[str]:
             if before[name] != after[name]:
                 yield f"{name} is another one"
         else:
-            yield f"{name} is recorded of {new.origin.run_id if name in after else old.origin.run_id} alone"
+            yield f"{name} is recorded of {_name_side(*((new, old) if name in after else (old, new)))} alone"
     for what, was, now in (
         ("commit", _name_commit(old), _name_commit(new)),
         ("code sent", _name_tree(old.origin), _name_tree(new.origin)),
@@ -134,6 +145,11 @@ def _list_others(old: _Side, new: _Side) -> Iterator[str]:
     kept = not any(map(_lacks_difference, (old, new)))
     if kept and _name_commit(old) == _name_commit(new) and _read_difference(old) != _read_difference(new):
         yield f"what differs from commit {(new.git.commit or '')[:SHOWN_DIGITS]} is another one: show --diff"
+
+
+def _name_side(side: _Side, other: _Side) -> str:
+    run_id = side.origin.run_id
+    return run_id if run_id != other.origin.run_id else f"attempt {side.view.attempt} of {run_id}"
 
 
 def _read_difference(side: _Side) -> bytes | None:
@@ -153,8 +169,8 @@ def _name_pythons(old: _Side, new: _Side) -> tuple[str, str]:
 
 
 def _list_uncompared(old: _Side, new: _Side) -> Iterator[str]:
-    for side in (old, new):
-        run_id, git = side.origin.run_id, side.git
+    for side, other in ((old, new), (new, old)):
+        run_id, git = _name_side(side, other), side.git
         if _read_environment(side) is None:
             yield f"the environment of {run_id} is not recorded"
         if side.origin.code is not None:

@@ -157,9 +157,7 @@ def read_dossier(run_dir: str, attempt: int | None) -> Dossier:
     """
     view = hear(observe.observe_run(run_dir))
     if attempt is not None:
-        if attempt not in view.attempts:
-            known = ", ".join(map(str, view.attempts)) or "none"
-            raise NoSuchRun(f"{view.run_id} has no attempt {attempt}; it has {known}", hint="leave --attempt out")
+        require_attempt(view, attempt)
         view = observe.observe_run(run_dir, attempt=attempt)
     events = observe.read_events(run_dir, view.attempt)
     loss_name, loss_curve = read_curve(f"{view.attempt_dir}/{wire.METRICS}")
@@ -212,6 +210,17 @@ def read_dossier(run_dir: str, attempt: int | None) -> Dossier:
         lost_output=read_lost_output(view.run_id, view.attempt, view.attempt_dir),
         git=_find_git(view),
     )
+
+
+def require_attempt(view: RunView, attempt: int) -> None:
+    """Refuse an attempt that the run does not have.
+
+    Raises:
+        NoSuchRun: there is no such attempt.
+    """
+    if attempt not in view.attempts:
+        known = ", ".join(map(str, view.attempts)) or "none"
+        raise NoSuchRun(f"{view.run_id} has no attempt {attempt}; it has {known}", hint="leave --attempt out")
 
 
 def read_diff(dossier: Dossier) -> tuple[CodeDiff, bytes]:
