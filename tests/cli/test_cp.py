@@ -264,3 +264,21 @@ def test_what_was_there_is_there_again_where_it_could_not_be_replaced(
     receiver.abandon()
     assert [path.name for path in tmp_path.iterdir() if path.name != "isolated"] == ["x"]
     assert (tmp_path / "x" / "old").read_text() == "old"
+
+
+def test_a_result_that_was_changed_since_its_run_ended_is_told(holdfast: Command, tmp_path: Path) -> None:
+    job = ("sh", "-c", 'cd "$HOLDFAST_ARTIFACT_DIR"; echo 0.9 > score; echo 1 > other; mkdir deep; echo 1 > deep/x')
+    begun = holdfast("run", "--json", "--name", "scored", "--", *job).json()
+    source = Path(begun["run_dir"], "artifacts")
+    sound = holdfast("cp", "scored/artifacts/score", str(tmp_path / "sound"))
+    assert (sound.code, sound.err, ", proven" in sound.out) == (0, "", True), sound
+    (source / "score").write_text("0.99\n")
+    words = "holdfast: artifacts/score is not what it was at the end, when it was proven: the copy is what is there now"
+    for number, (path, told) in enumerate((("score", 1), ("", 1), ("other", 0), ("deep", 0), ("deep/x", 0))):
+        done = holdfast("cp", f"scored/artifacts/{path}".rstrip("/"), str(tmp_path / f"to-{number}"))
+        assert (done.code, done.err.count(words)) == (0, told), done
+        assert (", as it is now" if told else ", proven") in done.out
+    assert (tmp_path / "to-0").read_text() == "0.99\n"
+    os.unlink(source / "score")
+    gone = holdfast("cp", "--json", "scored/artifacts", str(tmp_path / "gone")).json()
+    assert gone["changed"] == ["artifacts/score was there at the end, when it was proven, and is gone from the run"]

@@ -29,7 +29,10 @@ MOST_ENTRIES = 100_000
 
 @record
 class Fetched:
-    """What was copied: where it is, how much, and what of the source is not in it (the first of `left_out_count`)."""
+    """What was copied: where it is, how much, and what of the source is not in it (the first of `left_out_count`).
+
+    `changed` says which results were changed, or went away, since the end of the run at which they were proven.
+    """
 
     target: str
     files: int
@@ -38,6 +41,7 @@ class Fetched:
     grew: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     left_out_count: int = 0
+    changed: tuple[str, ...] = ()
 
 
 class Receiver:
@@ -110,16 +114,20 @@ class Receiver:
         sync_directory(os.path.dirname(self._target) or ".")
         if old is not None:
             shutil.rmtree(old, ignore_errors=True) if _is_directory(old) else os.unlink(old)
-        left_out = self._ending.get("left_out")
         return Fetched(
             self._target,
             self._files,
             self._arrived,
             None if self._directory else self._sha256,
             tuple(self._grew),
-            tuple(one_line(str(item), 300) for item in left_out[:100]) if isinstance(left_out, list) else (),
+            self._list_told("left_out"),
             self._left_out_count,
+            self._list_told("changed"),
         )
+
+    def _list_told(self, name: str) -> tuple[str, ...]:
+        told = self._ending.get(name)
+        return tuple(one_line(str(item), 300) for item in told[:100]) if isinstance(told, list) else ()
 
     def _prove_links(self) -> None:
         """No link leads out by way of another one; by its own words none does."""

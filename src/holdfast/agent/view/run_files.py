@@ -3,7 +3,7 @@
 A path is relative to the run's directory; ``work`` is the job's working directory, wherever that is. Nothing outside of
 these two is read: links that lead out are left out, and named. A stream is lines of JSON, with contents in between:
 ``begin`` (how many files and bytes), then for each entry a line, for a file its bytes (as many as it had then) and a
-line with their SHA-256; ``end`` with what was left out. `transfer.fetch` reads it.
+line with their SHA-256; ``end`` with what was left out, and what is not what was proven at the end of the run. `transfer.fetch` reads it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ import stat
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from holdfast.agent.view.runs.proven_results import find_proven
 from holdfast.host.clock import epoch_s, format_utc
 from holdfast.host.formats.copy_mark import read_mark
+from holdfast.model import wire
 from holdfast.model.errors import NoSuchName, StorageError, UsageError
 from holdfast.model.record import record
 from holdfast.model.run import SCHEMA
@@ -24,7 +26,7 @@ from holdfast.model.run import SCHEMA
 from .observe import observe_run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 WORK = "work"
 CHUNK_BYTES = 1 << 18
@@ -151,11 +153,24 @@ def send_files(run_dir: str, path: str) -> Iterator[bytes]:
     if not path.strip("/"):
         hint = f"`holdfast files {os.path.basename(run_dir)}` lists them; RUN/artifacts"
         raise UsageError("which file or directory of the run?", hint=hint)
-    yield from send_path(find_path(run_dir, path), os.path.basename(path.strip("/")))
+    yield from send_path(
+        find_path(run_dir, path), os.path.basename(path.strip("/")), changed=_find_changed(run_dir, path.strip("/"))
+    )
 
 
-def send_path(found: str, name: str) -> Iterator[bytes]:
-    """The stream of any file or directory, under the name `name`. Raises as `send_files`."""
+def _find_changed(run_dir: str, path: str) -> list[str]:
+    """Which results below a path are not what they were when they were proven, in words."""
+    if path.partition("/")[0] != wire.ARTIFACTS:
+        return []
+    changed = find_proven(observe_run(run_dir)).changed
+    return [f"{name} {how.words}" for name, how in changed.items() if f"{name}/".startswith(f"{path}/")]
+
+
+def send_path(found: str, name: str, *, changed: Sequence[str] = ()) -> Iterator[bytes]:
+    """The stream of any file or directory, under the name `name`. Raises as `send_files`.
+
+    `changed` says in words what of it is not what was proven at the end of its run.
+    """
     entries, left_out = _gather(found)
     yield _line(
         {
@@ -175,7 +190,8 @@ def send_path(found: str, name: str) -> Iterator[bytes]:
         else:
             yield _line({**head, "size": entry.size})
             yield from _send_contents(entry)
-    yield _line({"end": True, "left_out": left_out[:MOST_LEFT_OUT], "left_out_count": len(left_out)})
+    end = {"end": True, "left_out": left_out[:MOST_LEFT_OUT], "left_out_count": len(left_out)}
+    yield _line({**end, "changed": list(changed[:MOST_LEFT_OUT])})
 
 
 def _send_contents(entry: _Entry) -> Iterator[bytes]:

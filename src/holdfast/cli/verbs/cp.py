@@ -29,7 +29,7 @@ def command(*, source: str, target: str, force: bool, as_json: bool) -> int:
 
     PATH is as `holdfast files RUN` lists it; `work` is the job's working directory. Sizes and SHA-256 are proven, and
     the copy appears under its name when it is whole. Of a file that is being written the copy has what was there at the
-    beginning. Links out of it are left out, and named.
+    beginning. Links out of it are left out, and named, and so are results that were changed since their run ended.
     """
     progress = CopyProgress()
     try:
@@ -48,5 +48,7 @@ def command(*, source: str, target: str, force: bool, as_json: bool) -> int:
     if done.left_out_count > len(done.left_out):
         note(f"and {done.left_out_count - len(done.left_out)} more")
     count = format_count(done.files, "file")
-    print(f"{done.target}: {count}, {format_bytes(done.bytes)}, proven")
+    for text in done.changed:
+        note(f"{text}: the copy is what is there now")
+    print(f"{done.target}: {count}, {format_bytes(done.bytes)}, {'as it is now' if done.changed else 'proven'}")
     return 0

@@ -44,7 +44,7 @@ from holdfast.model.receipt import GRAVE, OUTSIDE, TAKEN, UNREAD, LeftOut
 from holdfast.model.record import record
 from holdfast.model.run import Outcome
 
-from .proven_results import find_proven
+from holdfast.agent.view.runs.proven_results import find_proven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -25,7 +25,7 @@ from holdfast.host.files.files import write_all
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError, StorageError, UsageError
 
-from .proven_results import find_proven
+from holdfast.agent.view.runs.proven_results import find_proven
 from .run_roster import CHUNK, Found, LeftOuts, Opener, keep_hash, make_roster, open_memory, walk_run
 
 if TYPE_CHECKING:
