@@ -125,6 +125,8 @@ def test_an_attempt_is_compared_with_the_newest_of_its_own_run(holdfast: Command
     found = holdfast("show", run_id, "--attempt", "1", "--against", run_id, "--json").json()
     assert (found["attempt"], found["against_attempt"]) == (1, 2)
     same = holdfast("show", run_id, "--against", run_id)
+    shown = holdfast("show", run_id, "--attempt", "1").out.splitlines()
+    assert ["attempts", "1", "succeeded", "(this),", "2", "succeeded"] in [line.split() for line in shown]
     assert f"both are attempt 2 of {run_id}; what an earlier one had: holdfast show {run_id} --attempt N" in same.err
     none = holdfast("show", run_id, "--attempt", "9", "--against", run_id)
     assert (none.code, "has no attempt 9; it has 1, 2" in none.err) == (66, True), none

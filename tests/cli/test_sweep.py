@@ -366,6 +366,12 @@ def test_a_program_in_place_of_a_sweep_file_gets_the_command_to_type() -> None:
     assert done.err.endswith(": -- python3 train.py\n")
 
 
+def test_a_verb_that_sweep_does_not_have_leads_to_those_it_has() -> None:
+    said = sweep("best", "night")
+    assert (said.code, "`holdfast sweep --help` lists its verbs" in said.err) == (64, True), said
+    assert "write `--` before the command" in sweep("train.sh", "--lr", "1").err
+
+
 def test_a_configuration_that_never_reaches_the_program_is_refused() -> None:
     write_configured("grid: {optimizer.lr: [1]}\n", words="other.yaml")
     done = sweep("s.yaml")

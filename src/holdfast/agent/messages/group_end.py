@@ -180,7 +180,7 @@ class GroupMessages:
             "at": utc_now(),
             "host": os.uname().nodename,
             "user": user_name(os.geteuid()),
-            "look": "holdfast queue",
+            "look": f"holdfast queue ls {end.group}",
         }
         # Of its own: what keeps the same from being told twice is the note.
         key = f"{self._queue.directory} {end.group} {end.key} {facts['at']}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -62,6 +63,7 @@ METAVARS: dict[Kind, str] = {
     Kind.SBATCH: "KEY=VALUE",
 }
 LONGEST_METAVAR = 24
+SWEEP_SUBMIT = "holdfast sweep submit"
 USUAL = frozenset({"gpus", "wait", "timeout", "name", "env", "limit-memory", "image"})
 """The options of a job that its verbs' help begins with; ``--help-all`` has all."""
 USUAL_TITLE = "Usual options of the job"
@@ -224,10 +226,10 @@ def _explain_words(
     line = shlex.join([*ctx.command_path.split(), *own, "--", *run_script(program), *others])
     if len(line) > LONGEST_HINT:
         line = f"{ctx.command_path} ... -- COMMAND"
-    return UsageError(
-        f"more than one {what}, or a command without `--`: {' '.join(words[:3])}",
-        hint=f"write `--` before the command: {line}",
-    )
+    hint = f"write `--` before the command: {line}"
+    if ctx.command_path == SWEEP_SUBMIT and not os.path.exists(program) and shutil.which(program) is None:
+        hint = "`holdfast sweep --help` lists its verbs; holdfast sweep show NAME has the jobs of one, and the best"
+    return UsageError(f"more than one {what}, or a command without `--`: {' '.join(words[:3])}", hint=hint)
 
 
 def _is_job_file(word: str) -> bool:

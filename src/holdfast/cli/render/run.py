@@ -29,6 +29,7 @@ Facts = dict[str, Any]
 SOON_S = 24 * 3600
 LAST_EVENTS = 8
 EVENT_CHARS = 160
+MOST_UNTRACKED = 5
 """How much of an event's data is shown; `holdfast logs --events` has all of it."""
 EVENT_TOLD = frozenset({"at", "since", "began", "started_at", "held_from", "evidence"})
 """What of an event stands elsewhere: its moments, and what the run's end rests on."""
@@ -87,6 +88,10 @@ def describe_git(git: Facts) -> str:
     if not git.get("commit"):
         return f"no commit is recorded{': ' + str(git['note']) if git.get('note') else ''}"
     dirty = {True: "with changes", False: "clean", None: "changes unknown"}[git.get("dirty")]
+    if untracked := list(map(str, git.get("untracked") or ())):
+        more = ", ..." if len(untracked) > MOST_UNTRACKED else ""
+        unknown = f"files that git does not know, not recorded: {', '.join(untracked[:MOST_UNTRACKED])}{more}"
+        dirty = f"{dirty}; {unknown}" if git.get("diff") or git.get("note") else f"clean but for {unknown}"
     return f"{git['commit']} ({git.get('branch') or 'no branch'}, {dirty})"
 
 
@@ -194,8 +199,12 @@ def _state_lines(dossier: Dossier) -> list[tuple[str, object]]:
             lines.append(("paused", f"by {view.container.runtime}: nothing inside moves until {words}"))
         lines += [("inside", inside)] if inside else []
     if len(view.attempts) > 1:
-        *old, this = (f"{item['attempt']} {item['condition']}" for item in view.attempts)
-        lines.append(("attempts", ", ".join([*old, f"{this} (this)"])))
+        shown = view.attempts[-1]
+        words = [
+            f"{item['attempt']} {item['condition']}{' (this)' if item is shown else ''}"
+            for item in sorted(view.attempts, key=lambda item: int(item["attempt"]))
+        ]
+        lines.append(("attempts", ", ".join(words)))
     if queued := _describe_job(dossier):
         lines.append(("queued as", queued))
     lines += [("unreadable", f"{item.path}: {item.reason}") for item in view.unreadable]

@@ -14,6 +14,7 @@ from holdfast.host.formats.copy_mark import read_mark
 from holdfast.model.errors import StorageError, UsageError
 from holdfast.model.receipt import DAMAGED, CopyMark, Receipt, Tried
 from holdfast.model.record import record
+from holdfast.model.results import ROSTER
 
 from .copy import hash_file
 from .earlier import read_receipt_of, read_roster
@@ -55,9 +56,10 @@ def verify_copy(directory: str, tell: Callable[[int, int], None] = lambda _done,
     directory = os.path.realpath(directory)
     mark = read_mark(directory)
     if mark is None:
-        raise UsageError(
-            f"{clean(directory)} is no copy of a run", hint="--verify takes directories that were pulled into"
-        )
+        hint = "--verify takes directories that were pulled into"
+        if os.path.lexists(f"{directory}/{ROSTER}"):
+            hint += "; what `holdfast results copy` brought is compared when you say that again"
+        raise UsageError(f"{clean(directory)} is no copy of a run", hint=hint)
     try:
         receipt = read_receipt_of(directory)
         roster = read_roster(directory, receipt)

@@ -231,6 +231,16 @@ def test_a_record_of_before_says_nothing_of_the_repository_and_a_damaged_one_is_
     assert git_of(run_dir, 1).commit is not None
 
 
+def test_files_that_git_does_not_know_are_named_beside_the_commit(work: Path) -> None:
+    (work / "own.py").write_text("print(1)\n")
+    assert "(main, clean but for files that git does not know, not recorded: own.py)" in describe_git(
+        read_dossier(make(work), None).git
+    )
+    (work / "model.py").write_text("print(2)\n")
+    told = describe_git(read_dossier(make(work), None).git)
+    assert "(main, with changes; files that git does not know, not recorded: own.py)" in told
+
+
 def test_another_change_from_the_same_commit_is_told_and_one_that_is_not_recorded_is_no_proof(work: Path) -> None:
     runs = []
     for text in ("2", "3", "2"):

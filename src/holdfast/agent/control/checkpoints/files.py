@@ -193,7 +193,11 @@ def _require_metric(found: DirectorySurvey, keep: RetentionOptions) -> None:
     numbers = sorted({name for item in records for name in item.metrics if read_metric(item, name) is not None})
     near = find_near(keep.metric, numbers)
     known = f"did you mean {near}? " if near else ""
-    known += f"logged were {', '.join(name[:LONGEST_NAME] for name in numbers[:MOST_NAMED])}" if numbers else "they have no numbers: run.log(loss=...)"
+    known += (
+        f"logged were {', '.join(name[:LONGEST_NAME] for name in numbers[:MOST_NAMED])}"
+        if numbers
+        else "they have no numbers: run.log(loss=...)"
+    )
     raise UsageError(
         f"nothing was removed: no checkpoint in {found.directory} has a number {keep.metric!r}, by which the best stay",
         hint=f"{known}; --metric NAME:min, or leave --keep-best out",
