@@ -165,7 +165,8 @@ def test_prune_removes_nothing_by_a_metric_that_no_checkpoint_has(holdfast: Comm
     for options in ((), ("--yes",)):
         done = holdfast("checkpoints", "prune", *options, "--keep-best", "1", "--metric", "los:max", str(directory))
         assert (done.code, len(names(directory))) == (64, 4), done
-        assert "'los'" in done.err and "did you mean loss? logged were loss; --metric NAME:min" in done.err
+        assert "'los'" in done.err
+        assert "did you mean loss? logged were loss; --metric NAME:min" in done.err
     for step in range(1, 5):
         rewrite(directory / f"step-{step}", metrics={"loss": "nan"})
     done = holdfast("checkpoints", "prune", "--yes", "--keep-best", "1", str(directory))
@@ -195,7 +196,8 @@ def test_prune_refuses_while_a_run_writes_there(holdfast: Command, directory: Pa
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = holdfast("checkpoints", "prune", "--yes", str(directory))
         assert done.code == 75
-        assert "digits" in done.err and "or say --live" in done.err
+        assert "digits" in done.err
+        assert "or say --live" in done.err
         assert len(names(directory)) == 4
         assert holdfast("checkpoints", "prune", "--yes", "--live", "--leftovers", str(directory)).code == 0
     assert names(directory) == ["step-4"]

@@ -94,12 +94,15 @@ def test_a_job_behind_a_blocked_one_says_what_failed_and_misses_no_worker() -> N
     fail("prep")
     said = say("queue", "show", "eval")
     shown = said.out + said.err
-    assert "needs train, which is blocked" in shown and "needs prep, which is failed" in shown
-    assert "holdfast queue retry prep" in shown and "no worker is there" not in shown
+    assert "needs train, which is blocked" in shown
+    assert "needs prep, which is failed" in shown
+    assert "holdfast queue retry prep" in shown
+    assert "no worker is there" not in shown
     for name in ("train", "eval"):
         again = say("queue", "retry", name)
         assert again.code == 1
-        assert "needs prep, which is failed" in again.err and "go on: holdfast queue retry prep" in again.err
+        assert "needs prep, which is failed" in again.err
+        assert "go on: holdfast queue retry prep" in again.err
 
 
 def test_states_select_and_wrong_ones_are_refused() -> None:

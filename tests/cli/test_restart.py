@@ -98,7 +98,7 @@ def test_a_restart_of_what_succeeded_writes_over_no_results_unasked(holdfast: Co
     assert f"a new run instead: holdfast run --like {run_id}" in dry.err
     for options in ((), ("--json",), ("-f",), ("--env", "EPOCHS=40")):
         refused = holdfast("restart", *options, run_id)
-        assert refused.code == 64 and "nothing was started" in refused.out + refused.err, refused
+        assert (refused.code, "nothing was started" in refused.out + refused.err) == (64, True), refused
         assert (list_attempts(run_dir), holdfast("ls", "--state", "live", "--json").json()["runs"]) == ((1,), [])
         assert shlex.join(["holdfast", "restart", "--yes", *options, run_id]) in refused.out + refused.err
     said = holdfast("restart", "--yes", "-f", run_id)
@@ -121,7 +121,8 @@ def test_an_attempt_is_compared_with_the_newest_of_its_own_run(holdfast: Command
     assert holdfast("restart", "-f", "--env", "LR=2", run_id).code == 0
     told = holdfast("show", run_id, "--attempt", "1", "--against", run_id)
     assert (told.code, "attempt 2 -> attempt 1" in told.err) == (0, True), told
-    assert "LR" in told.out and "2 -> 1" in told.out
+    assert "LR" in told.out
+    assert "2 -> 1" in told.out
     found = holdfast("show", run_id, "--attempt", "1", "--against", run_id, "--json").json()
     assert (found["attempt"], found["against_attempt"]) == (1, 2)
     same = holdfast("show", run_id, "--against", run_id)

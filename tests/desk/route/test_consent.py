@@ -135,7 +135,7 @@ def test_a_restart_over_results_is_asked_at_the_desk(warm: WarmLoop, holdfast: C
     (run_dir,) = warm.root.glob("*-scored-*")
     for options in ((), ("-f",)):
         refused = holdfast("restart", "loop:scored", *options)
-        assert refused.code == 64 and "nothing was started" in refused.err, refused
+        assert (refused.code, "nothing was started" in refused.err) == (64, True), refused
         assert f"holdfast restart --yes loop:scored{' -f' if options else ''}" in refused.err, refused
     code, text = answer_at_terminal("restart", "loop:scored", cwd=tmp_path, answers=["n"])
     assert (code, "nothing was done" in text, list_attempts(str(run_dir))) == (64, True, (1,)), text

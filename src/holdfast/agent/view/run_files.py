@@ -3,7 +3,8 @@
 A path is relative to the run's directory; ``work`` is the job's working directory, wherever that is. Nothing outside of
 these two is read: links that lead out are left out, and named. A stream is lines of JSON, with contents in between:
 ``begin`` (how many files and bytes), then for each entry a line, for a file its bytes (as many as it had then) and a
-line with their SHA-256; ``end`` with what was left out, and what is not what was proven at the end of the run. `transfer.fetch` reads it.
+line with their SHA-256; ``end`` with what was left out, and what is not what was proven at the end of the run.
+`transfer.fetch` reads it.
 """
 
 from __future__ import annotations

@@ -105,8 +105,8 @@ def command(  # noqa: PLR0913 - its options
     that a program imports are run as they are now, always: where the commit or the changes since are other ones, that
     is said, and recorded with the attempt.
 
-    Where RUN succeeded and left files in artifacts/, which its next attempt may overwrite, that is asked first; --yes asks
-    nothing.
+    Where RUN succeeded and left files in artifacts/, which its next attempt may overwrite, that is asked first; --yes
+    asks nothing.
 
     A run of Slurm is handed in again once it is over; one whose job waits or runs is refused.
     """

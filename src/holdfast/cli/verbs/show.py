@@ -54,8 +54,8 @@ def command(
 
     What somebody wants, what the supervisor last wrote, and what can be seen now are shown apart. Files that cannot be
     read are named, and the rest is shown. Commit, changes and files of the code are those of the attempt that is shown;
-    --against compares the newest attempts, or that of RUN which --attempt names; `show RUN --attempt 1 --against RUN` tells
-    what attempt 1 had other than the newest.
+    --against compares the newest attempts, or that of RUN which --attempt names; `show RUN --attempt 1 --against RUN`
+    tells what attempt 1 had other than the newest.
     """
     found = find_readable(run, runs)
     if against is not None:

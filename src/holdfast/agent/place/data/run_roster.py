@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.view.observe import observe_run
 from holdfast.agent.view.run_view import RunView
+from holdfast.agent.view.runs.proven_results import find_proven
 from holdfast.core.code.manifest import (
     DIRECTORY,
     DIRECTORY_SUM,
@@ -43,8 +44,6 @@ from holdfast.model.errors import Unsupported
 from holdfast.model.receipt import GRAVE, OUTSIDE, TAKEN, UNREAD, LeftOut
 from holdfast.model.record import record
 from holdfast.model.run import Outcome
-
-from holdfast.agent.view.runs.proven_results import find_proven
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from holdfast.agent.place.answer import describe_error
 from holdfast.agent.view.find import find_run, require_readable
 from holdfast.agent.view.observe import observe_run
+from holdfast.agent.view.runs.proven_results import find_proven
 from holdfast.core.code.manifest import MOST_MANIFEST_BYTES
 from holdfast.core.pull import stream
 from holdfast.core.pull.choose import Choice
@@ -25,7 +26,6 @@ from holdfast.host.files.files import write_all
 from holdfast.model import wire
 from holdfast.model.errors import HoldfastError, StorageError, UsageError
 
-from holdfast.agent.view.runs.proven_results import find_proven
 from .run_roster import CHUNK, Found, LeftOuts, Opener, keep_hash, make_roster, open_memory, walk_run
 
 if TYPE_CHECKING:
