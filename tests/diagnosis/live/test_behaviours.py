@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
+LOOKING_S = 30.0 * PATIENCE
+
 HUNG = [
     ("deadlock", LiveClass.DEADLOCK),
     ("queue_deadlock", LiveClass.DEADLOCK),
@@ -72,6 +74,21 @@ def test_a_deadlock_in_which_nobody_can_wake_another_needs_no_heartbeat(tmp_path
     with behaving("deadlock", tmp_path) as target:
         report = look(target)
     assert report.verdict.kind is LiveClass.DEADLOCK, explain(report)
+
+
+@pytest.mark.requirement("DIAG-03", "DIAG-05")
+def test_the_process_that_writes_the_checkpoints_hides_no_deadlock_of_the_training(tmp_path: Path) -> None:
+    with behaving("library_deadlock", tmp_path) as target:
+        until_s = time.monotonic() + LOOKING_S
+        report = look(target)
+        # At first that process may still be busy with its own start.
+        while report.verdict.kind is not LiveClass.DEADLOCK and time.monotonic() < until_s:
+            report = look(target)
+        asked = (tmp_path / "stacks.txt").read_text()
+    assert report.verdict.kind is LiveClass.DEADLOCK, explain(report)
+    assert any("all 2 threads of it" in clue.text for clue in report.verdict.evidence_for), explain(report)
+    assert any("is in deadlock (" in clue.text for clue in report.verdict.evidence_for), explain(report)
+    assert asked
 
 
 @pytest.mark.slow
@@ -137,9 +154,6 @@ HEALTHY = [
     ("buffered", {LiveClass.BUFFERED}),
     ("sleeping", {LiveClass.UNCLEAR}),
 ]
-
-
-LOOKING_S = 30.0 * PATIENCE
 
 
 def get_cores_used(report: LiveReport) -> float:

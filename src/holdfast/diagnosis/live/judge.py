@@ -168,7 +168,8 @@ def _gather_descriptors(change: TreeChange) -> tuple[dict[int, WaitedOn], dict[i
 def _ask_further(case: Case, verdict: Verdict, after: TreeSnapshot) -> tuple[Case, Verdict, Reading[CollectedStacks]]:
     """Stacks by the private signal and the Flight Recorder's dumps, where the looks did not settle it."""
     run = case.run.value
-    sure = case.alive or verdict.confidence is not Confidence.POSSIBLE
+    # That it gets on is possible only where nothing moved: the stacks say where it stands.
+    sure = verdict.confidence is not Confidence.POSSIBLE or (case.alive and verdict.kind is not LiveClass.PROGRESSING)
     settled = verdict.kind in _WELL and sure and not case.overdue
     if settled or verdict.kind in _STACKS_DO_NOT_HELP or run is None:
         return case, verdict, Reading(unread=f"{NOT_ASKED}: the two looks were enough")

@@ -69,6 +69,10 @@ _ENDLESS = "if not, it is a loop without end, and has to be stopped"
 BUSY = f"{_FIRST}If so, let it work; {_ENDLESS}"
 """What to do next about an unclear run that uses a CPU."""
 UNSURE: dict[LiveClass, str] = {
+    LiveClass.PROGRESSING: (
+        "it may be a slow step or a hang, its last one is {age} old and nothing of it moved while it was looked at: it "
+        "is overdue in {left} ({limit} after the last one); if no step has come by then, `{again}` once more"
+    ),
     LiveClass.NOISY_NEIGHBOUR: (
         _FIRST + "If so, others on this box only slow it down: wait, move, or ask them; " + _ENDLESS
     ),
@@ -91,6 +95,7 @@ _DEFAULTS = {
     "next": "look again in some minutes, or with `{deep}`, which adds stacks by ptrace",
     "stacks": "`{deep}`",
     "deep": "holdfast diagnose --deep RUN",
+    "again": "holdfast diagnose RUN",
     "run": "RUN",
 }
 

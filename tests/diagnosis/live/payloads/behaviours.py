@@ -55,6 +55,17 @@ def deadlock() -> None:
         second.acquire()
 
 
+def library_deadlock() -> None:
+    """As `deadlock`, in a step of a training whose checkpoints a process of the library's own writes."""
+    from holdfast import training
+
+    os.environ["HOLDFAST_HEARTBEAT"] = f"{DIRECTORY}/heartbeat.json"
+    with training.run(f"{DIRECTORY}/checkpoints", every=100) as run:
+        for step in run.steps(100):
+            if step == 3:
+                deadlock()
+
+
 def queue_deadlock() -> None:
     """The main thread waits for ever while a helper only ticks, as a progress bar's monitor does."""
     never = threading.Event()
