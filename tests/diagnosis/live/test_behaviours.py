@@ -68,6 +68,39 @@ def test_a_process_that_waits_for_the_network_is_told_with_the_other_end(tmp_pat
     assert f"127.0.0.1:{port}" in report.verdict.action
 
 
+@pytest.mark.requirement("DIAG-06")
+@pytest.mark.parametrize(
+    ("mode", "kind", "clue", "advice"),
+    [
+        ("pipe", LiveClass.WAITING_FOR_CHILD, "nobody else can write to it", "what should write to pipe:["),
+        (
+            "fifo",
+            LiveClass.WAITING_FOR_CHILD,
+            "/batches, a FIFO that no process has open for writing",
+            "/batches for w",
+        ),
+        ("network_itself", LiveClass.NETWORK_WAIT, "and has not accepted it", " is this very process (pid "),
+        (
+            "network_itself accepted",
+            LiveClass.NETWORK_WAIT,
+            ", is this very process (pid ",
+            " is this very process (pid ",
+        ),
+    ],
+)
+def test_a_wait_that_only_the_job_itself_can_end_is_told_so(
+    tmp_path: Path, mode: str, kind: LiveClass, clue: str, advice: str
+) -> None:
+    name, *more = mode.split()
+    with behaving(name, tmp_path, *more) as target:
+        wait_until(lambda: (stat := read_stat(target.roots[0].pid)) is not None and stat.state == "S")
+        report = look(target)
+    assert report.verdict.kind is kind, explain(report)
+    assert any(clue in found.text for found in report.verdict.evidence_for), explain(report)
+    assert advice in report.verdict.action
+    assert "{" not in report.verdict.action
+
+
 @pytest.mark.slow
 @pytest.mark.requirement("DIAG-03")
 def test_a_deadlock_in_which_nobody_can_wake_another_needs_no_heartbeat(tmp_path: Path) -> None:

@@ -152,12 +152,13 @@ def _gather_descriptors(change: TreeChange) -> tuple[dict[int, WaitedOn], dict[i
     """What threads wait on that did not wake; and, for processes that wait on storage, their slow mounts."""
     waited: dict[int, WaitedOn] = {}
     suspects: dict[int, tuple[WaitedOn, ...]] = {}
+    tree = tuple(process.after for process in change.living)
     for process in change.living:
         for thread in process.threads:
             deciding = thread is process.deciding
             if len(waited) >= MOST_WAITED or not (deciding or thread.after.state == "D"):
                 continue
-            on = find_waited_on(process.after, thread.after)
+            on = find_waited_on(process.after, thread.after, tree)
             if on is not None:
                 waited[thread.after.tid] = on
         if any(thread.after.wait.name in ("STORAGE", "FUSE", "NFS") for thread in process.threads):

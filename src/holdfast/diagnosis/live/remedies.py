@@ -29,8 +29,8 @@ ACTIONS: dict[LiveClass, str] = {
         "look at the frame that both stacks show (`{deep}` where there are none); if that is no long computation, "
         + RESTART
     ),
-    LiveClass.WAITING_FOR_CHILD: "look at {who}: the run waits for it; if it is stuck, " + RESTART,
-    LiveClass.NETWORK_WAIT: "check that {who} answers; give the call a timeout, then " + RESTART,
+    LiveClass.WAITING_FOR_CHILD: "{look}; if it is stuck, " + RESTART,
+    LiveClass.NETWORK_WAIT: "{look}; give the call a timeout, then " + RESTART,
     LiveClass.COLLECTIVE_HANG: (
         "look at rank {who} first: the others wait for it. Keep stacks and Flight Recorder dumps, then "
         + RESTART + "; a longer timeout does not help"
@@ -84,6 +84,7 @@ UNSURE: dict[LiveClass, str] = {
 """What to do instead where the class is only possible: the action of a sure one would be wrong if it is another."""
 
 _DEFAULTS = {
+    "look": "look at the other side",
     "path": "the storage that it waits for",
     "how": "a signal",
     "resume": "end that, or continue it with SIGCONT (`kill -CONT PID`)",

@@ -110,6 +110,22 @@ def network_poll() -> None:
     connection.recv(1)
 
 
+def network_itself() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as connection:
+        accepted = server.accept() if "accepted" in sys.argv else None
+        ready()
+        connection.recv(1)
+        del accepted
+
+
+def fifo() -> None:
+    os.chdir(DIRECTORY)
+    os.mkfifo("batches")
+    ready()
+    with open("batches"):
+        pass
+
+
 def sleeping() -> None:
     ready()
     while True:
