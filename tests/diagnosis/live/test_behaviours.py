@@ -79,6 +79,12 @@ def test_a_process_that_waits_for_the_network_is_told_with_the_other_end(tmp_pat
             "/batches, a FIFO that no process has open for writing",
             "/batches for w",
         ),
+        (
+            "fifo at",
+            LiveClass.WAITING_FOR_CHILD,
+            "/batches, a FIFO that no process has open for reading",
+            "/batches for r",
+        ),
         ("network_itself", LiveClass.NETWORK_WAIT, "and has not accepted it", " is this very process (pid "),
         (
             "network_itself accepted",

@@ -119,11 +119,14 @@ def network_itself() -> None:
 
 
 def fifo() -> None:
+    os.mkfifo(f"{DIRECTORY}/batches")
+    if "at" in sys.argv:
+        at = os.open(DIRECTORY, os.O_RDONLY)
+        ready()
+        os.open("batches", os.O_WRONLY, dir_fd=at)
     os.chdir(DIRECTORY)
-    os.mkfifo("batches")
     ready()
-    with open("batches"):
-        pass
+    os.open("batches", os.O_RDONLY)
 
 
 def sleeping() -> None:

@@ -18,7 +18,8 @@ from .snapshot import ProcessFacts, ThreadFacts
 MOST_LINKS = 100_000
 MOST_PATH_BYTES = 4096
 _LISTENS = "0A"
-_PATH_ARGUMENT = {"open": 0, "openat": 1}
+_HERE = 0xFFFFFF9C
+"""AT_FDCWD, as the lower half of the argument. Source: openat(2), linux/fcntl.h."""
 
 
 @record
@@ -76,20 +77,20 @@ def find_fifo(process: ProcessFacts, thread: ThreadFacts, proc: str) -> tuple[st
 
     It waits just because of that: to open it for reading takes a process that has it open for writing, and reverse.
     """
-    call = name_call(thread.syscall)
-    at = _PATH_ARGUMENT.get(call)
-    if thread.wait is not Wait.PIPE or at is None or len(thread.arguments) < at + 2:
+    if thread.wait is not Wait.PIPE or name_call(thread.syscall) != "openat" or len(thread.arguments) < 3:
         return None
-    path = _read_path(process.pid, thread.arguments[at], proc) or "a FIFO (its name could not be read)"
-    other = "reading" if thread.arguments[at + 1] & os.O_ACCMODE == os.O_WRONLY else "writing"
+    at, address, flags = thread.arguments[:3]
+    directory = "cwd" if at & 0xFFFFFFFF == _HERE else f"fd/{at}"
+    path = _read_path(process.pid, address, directory, proc) or "a FIFO (its name could not be read)"
+    other = "reading" if flags & os.O_ACCMODE == os.O_WRONLY else "writing"
     return path, OtherEnd(
         f"it waits to open {path}, a FIFO that no process has open for {other}",
         f"start what should open {path} for {other}, which no process does",
     )
 
 
-def _read_path(pid: int, address: int, proc: str) -> str:
-    """The path in a thread's memory, made absolute where it is relative to the process's directory; empty if unread."""
+def _read_path(pid: int, address: int, directory: str, proc: str) -> str:
+    """The path in a process's memory, absolute: `directory` is the link to what it is relative to. Empty if unread."""
     try:
         descriptor = os.open(f"{proc}/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -101,12 +102,12 @@ def _read_path(pid: int, address: int, proc: str) -> str:
         if b"\0" not in data:
             data += os.pread(descriptor, MOST_PATH_BYTES, address + len(data))
         path = os.fsdecode(data.partition(b"\0")[0])
-        directory = "" if path.startswith("/") else os.readlink(f"{proc}/{pid}/cwd")
+        base = "" if path.startswith("/") else os.readlink(f"{proc}/{pid}/{directory}")
     except (OSError, OverflowError):
         return ""
     finally:
         os.close(descriptor)
-    shown = os.path.normpath(os.path.join(directory, path)) if path else ""
+    shown = os.path.normpath(os.path.join(base, path)) if path else ""
     return shown.encode("utf-8", "replace").decode()
 
 
