@@ -15,6 +15,7 @@ from holdfast.agent.control.create import create_run
 from holdfast.agent.view.observe import observe_run
 from holdfast.agent.view.run_view import RunView, recorded_processes
 from holdfast.core.moments import format_moment
+from holdfast.core.run.events import RunPlan
 from holdfast.host.clock import format_utc, parse_utc, utc_now
 from holdfast.host.process.pidfd import send_signal
 from holdfast.host.process.processes import identify_self
@@ -88,6 +89,19 @@ def test_MON_07_a_run_that_does_no_step_is_shown_as_such_with_no_time_left(holdf
         assert ("LEFT" in done, "no step for" in done) == (age_s < 20, age_s > 20)
     (row,) = holdfast("ls", "--json").json()["runs"]
     assert (row["condition"], row["left_s"], row["standstill_s"] > 20) == ("running", None, True)
+
+
+def test_a_time_limit_that_ends_a_run_sooner_is_what_it_has_left(holdfast: Command, runs: str) -> None:
+    began = time.time() - 90.0
+    run_dir = make_run(runs, run_id(1), running(), supervisor=identify_self())
+    attempt_dir = wire.attempt_dir(run_dir, 1)
+    beat = {"step": 40, "planned_steps": 500, "steps_per_s": 10.0, "phase": "train", "time": time.time()}
+    write(f"{attempt_dir}/{wire.HEARTBEAT}", json.dumps(beat))
+    for limit_s, least, most in ((110.0, 1.0, 20.0), (900.0, 46.0, 46.0), (60.0, 0.0, 0.0)):
+        plan = RunPlan(created_epoch_s=began, total_s=limit_s)
+        write(f"{attempt_dir}/{wire.MANIFEST}", json.dumps({"plan": wire.encode(plan)}))
+        (row,) = holdfast("ls", "--json").json()["runs"]
+        assert least <= row["left_s"] <= most, limit_s
 
 
 def test_live_runs_are_shown_however_old(holdfast: Command, runs: str) -> None:

@@ -62,8 +62,8 @@ class IndexRow(NamedTuple):
     heartbeat's last (`loss` as text, so that ``nan`` survives). `note` is one phrase about how it stands or ended.
     `failure` is the class of an end without success. `planned_steps` are all that the job means to do; None where it
     does not say them. `ended` is True when no later reading of the same attempt can differ. `left_s` are the seconds
-    for the steps that are left, at the pace that the job says; None for an ended run, too. `standstill_s` is for how
-    long it has told of no step, where that is longer than its stall clock allows.
+    for the steps that are left, at the pace that the job says, or until a time limit ends it sooner; None for an ended
+    run, too. `standstill_s` is for how long it has told of no step, where that is longer than its stall clock allows.
     """
 
     root: str

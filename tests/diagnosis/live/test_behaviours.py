@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
+LOOKING_S = 30.0 * PATIENCE
+
 HUNG = [
     ("deadlock", LiveClass.DEADLOCK),
     ("queue_deadlock", LiveClass.DEADLOCK),
@@ -66,12 +68,66 @@ def test_a_process_that_waits_for_the_network_is_told_with_the_other_end(tmp_pat
     assert f"127.0.0.1:{port}" in report.verdict.action
 
 
+@pytest.mark.requirement("DIAG-06")
+@pytest.mark.parametrize(
+    ("mode", "kind", "clue", "advice"),
+    [
+        ("pipe", LiveClass.WAITING_FOR_CHILD, "nobody else can write to it", "what should write to pipe:["),
+        (
+            "fifo",
+            LiveClass.WAITING_FOR_CHILD,
+            "/batches, a FIFO that no process has open for writing",
+            "/batches for w",
+        ),
+        (
+            "fifo at",
+            LiveClass.WAITING_FOR_CHILD,
+            "/batches, a FIFO that no process has open for reading",
+            "/batches for r",
+        ),
+        ("network_itself", LiveClass.NETWORK_WAIT, "and has not accepted it", " is this very process (pid "),
+        (
+            "network_itself accepted",
+            LiveClass.NETWORK_WAIT,
+            ", is this very process (pid ",
+            " is this very process (pid ",
+        ),
+    ],
+)
+def test_a_wait_that_only_the_job_itself_can_end_is_told_so(
+    tmp_path: Path, mode: str, kind: LiveClass, clue: str, advice: str
+) -> None:
+    name, *more = mode.split()
+    with behaving(name, tmp_path, *more) as target:
+        wait_until(lambda: (stat := read_stat(target.roots[0].pid)) is not None and stat.state == "S")
+        report = look(target)
+    assert report.verdict.kind is kind, explain(report)
+    assert any(clue in found.text for found in report.verdict.evidence_for), explain(report)
+    assert advice in report.verdict.action
+    assert "{" not in report.verdict.action
+
+
 @pytest.mark.slow
 @pytest.mark.requirement("DIAG-03")
 def test_a_deadlock_in_which_nobody_can_wake_another_needs_no_heartbeat(tmp_path: Path) -> None:
     with behaving("deadlock", tmp_path) as target:
         report = look(target)
     assert report.verdict.kind is LiveClass.DEADLOCK, explain(report)
+
+
+@pytest.mark.requirement("DIAG-03", "DIAG-05")
+def test_the_process_that_writes_the_checkpoints_hides_no_deadlock_of_the_training(tmp_path: Path) -> None:
+    with behaving("library_deadlock", tmp_path) as target:
+        until_s = time.monotonic() + LOOKING_S
+        report = look(target)
+        # At first that process may still be busy with its own start.
+        while report.verdict.kind is not LiveClass.DEADLOCK and time.monotonic() < until_s:
+            report = look(target)
+        asked = (tmp_path / "stacks.txt").read_text()
+    assert report.verdict.kind is LiveClass.DEADLOCK, explain(report)
+    assert any("all 2 threads of it" in clue.text for clue in report.verdict.evidence_for), explain(report)
+    assert any("is in deadlock (" in clue.text for clue in report.verdict.evidence_for), explain(report)
+    assert asked
 
 
 @pytest.mark.slow
@@ -137,9 +193,6 @@ HEALTHY = [
     ("buffered", {LiveClass.BUFFERED}),
     ("sleeping", {LiveClass.UNCLEAR}),
 ]
-
-
-LOOKING_S = 30.0 * PATIENCE
 
 
 def get_cores_used(report: LiveReport) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.core.run.deadlines import list_limits
+from holdfast.core.run.deadlines import find_deadline, list_limits
 from holdfast.core.run.events import RunPlan, Timer
 from holdfast.host.clock import format_utc
 from holdfast.model import wire
@@ -46,6 +46,18 @@ def list_time_limits(view: RunView) -> tuple[TimeLimit, ...]:
         for timer, limit_s, began in list_limits(state, plan)
         if limit_s is not None
     )
+
+
+def find_time_left(view: RunView, now_s: float) -> float | None:
+    """Seconds until a time limit ends a running job; None where none does."""
+    state = None if view.state is None else view.state.state
+    if not isinstance(state, Running):
+        return None
+    try:
+        deadline = find_deadline(state, wire.decode(RunPlan, view.manifest.get("plan")))
+    except wire.WireError:
+        return None
+    return None if deadline is None else max(0.0, deadline - now_s)
 
 
 def _list_asked(view: RunView) -> tuple[TimeLimit, ...]:

@@ -71,8 +71,8 @@ def command(  # noqa: PLR0913 - one for each option
 
     Runs that have not ended are always shown; of the ended ones the newest --limit. A STATE is a lifecycle state or an
     outcome as shown, the class of a failure (`refused`, `bug`), or `live` for every run that has not ended; give the
-    option several times for several. LEFT is how long a run still takes, by the steps that it reports, and START when
-    its newest attempt began.
+    option several times for several. LEFT is how long a run still takes, by the steps that it reports or until its time
+    limit ends it sooner, and START when its newest attempt began.
 
     A NAME is that of runs, an id or the beginning of one, a pattern of names (`'lr-*'`) or, from its year on, of ids
     (`'20261120-10*'`), or GROUP/ for the runs of a group or sweep. What NAME, --state, --since and --until say must be

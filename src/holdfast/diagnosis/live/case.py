@@ -16,6 +16,13 @@ from .gather.run_files import RunFacts
 from .gather.target import CardNumbers, LiveTarget
 
 IDLE_CARD_PCT = 5.0
+WRITER = "holdfast-writer"
+"""What the process that writes the checkpoints of a training calls itself (`training.storage.write.writer`)."""
+
+
+def is_writer(process: ProcessChange) -> bool:
+    """Whether it is the training library's own helper, which looks once a second whether its training lives."""
+    return process.after.name == WRITER
 
 
 @record
@@ -66,7 +73,7 @@ class Case:
             if process.pid in seen:
                 continue
             seen.add(process.pid)
-            children = self.change.children(process.pid)
+            children = [child for child in self.change.children(process.pid) if not is_writer(child)]
             main = process.deciding
             if children and main is not None and main.wait in (Wait.CHILD, Wait.VFORK):
                 pending += children

@@ -152,12 +152,13 @@ def _gather_descriptors(change: TreeChange) -> tuple[dict[int, WaitedOn], dict[i
     """What threads wait on that did not wake; and, for processes that wait on storage, their slow mounts."""
     waited: dict[int, WaitedOn] = {}
     suspects: dict[int, tuple[WaitedOn, ...]] = {}
+    tree = tuple(process.after for process in change.living)
     for process in change.living:
         for thread in process.threads:
             deciding = thread is process.deciding
             if len(waited) >= MOST_WAITED or not (deciding or thread.after.state == "D"):
                 continue
-            on = find_waited_on(process.after, thread.after)
+            on = find_waited_on(process.after, thread.after, tree)
             if on is not None:
                 waited[thread.after.tid] = on
         if any(thread.after.wait.name in ("STORAGE", "FUSE", "NFS") for thread in process.threads):
@@ -168,7 +169,8 @@ def _gather_descriptors(change: TreeChange) -> tuple[dict[int, WaitedOn], dict[i
 def _ask_further(case: Case, verdict: Verdict, after: TreeSnapshot) -> tuple[Case, Verdict, Reading[CollectedStacks]]:
     """Stacks by the private signal and the Flight Recorder's dumps, where the looks did not settle it."""
     run = case.run.value
-    sure = case.alive or verdict.confidence is not Confidence.POSSIBLE
+    # That it gets on is possible only where nothing moved: the stacks say where it stands.
+    sure = verdict.confidence is not Confidence.POSSIBLE or (case.alive and verdict.kind is not LiveClass.PROGRESSING)
     settled = verdict.kind in _WELL and sure and not case.overdue
     if settled or verdict.kind in _STACKS_DO_NOT_HELP or run is None:
         return case, verdict, Reading(unread=f"{NOT_ASKED}: the two looks were enough")

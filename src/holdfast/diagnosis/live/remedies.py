@@ -29,8 +29,8 @@ ACTIONS: dict[LiveClass, str] = {
         "look at the frame that both stacks show (`{deep}` where there are none); if that is no long computation, "
         + RESTART
     ),
-    LiveClass.WAITING_FOR_CHILD: "look at {who}: the run waits for it; if it is stuck, " + RESTART,
-    LiveClass.NETWORK_WAIT: "check that {who} answers; give the call a timeout, then " + RESTART,
+    LiveClass.WAITING_FOR_CHILD: "{look}; if it is stuck, " + RESTART,
+    LiveClass.NETWORK_WAIT: "{look}; give the call a timeout, then " + RESTART,
     LiveClass.COLLECTIVE_HANG: (
         "look at rank {who} first: the others wait for it. Keep stacks and Flight Recorder dumps, then "
         + RESTART + "; a longer timeout does not help"
@@ -69,6 +69,10 @@ _ENDLESS = "if not, it is a loop without end, and has to be stopped"
 BUSY = f"{_FIRST}If so, let it work; {_ENDLESS}"
 """What to do next about an unclear run that uses a CPU."""
 UNSURE: dict[LiveClass, str] = {
+    LiveClass.PROGRESSING: (
+        "it may be a slow step or a hang, its last one is {age} old and nothing of it moved while it was looked at: it "
+        "is overdue in {left} ({limit} after the last one); if no step has come by then, `{again}` once more"
+    ),
     LiveClass.NOISY_NEIGHBOUR: (
         _FIRST + "If so, others on this box only slow it down: wait, move, or ask them; " + _ENDLESS
     ),
@@ -80,6 +84,7 @@ UNSURE: dict[LiveClass, str] = {
 """What to do instead where the class is only possible: the action of a sure one would be wrong if it is another."""
 
 _DEFAULTS = {
+    "look": "look at the other side",
     "path": "the storage that it waits for",
     "how": "a signal",
     "resume": "end that, or continue it with SIGCONT (`kill -CONT PID`)",
@@ -91,6 +96,7 @@ _DEFAULTS = {
     "next": "look again in some minutes, or with `{deep}`, which adds stacks by ptrace",
     "stacks": "`{deep}`",
     "deep": "holdfast diagnose --deep RUN",
+    "again": "holdfast diagnose RUN",
     "run": "RUN",
 }
 

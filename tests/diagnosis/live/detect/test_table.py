@@ -160,6 +160,67 @@ def test_a_thread_that_works_elsewhere_is_no_deadlock() -> None:
     assert judge(case(tree(process(10, main, helper)), OVERDUE)).kind is not LiveClass.DEADLOCK
 
 
+def writer(pid: int = 12, *, call: int = POLL, **change: Any) -> tuple[Any, ...]:
+    """The process that writes the checkpoints of a training: it looks once a second whether that lives."""
+    wchan = {POLL: "poll_schedule_timeout", FUTEX: "futex_do_wait", SLEEP: "hrtimer_nanosleep"}[call]
+    return process(pid, pair(thread(pid, "S", wchan, call), **{"wakes": 5, **change}), ppid=10, name="holdfast-writer")
+
+
+def test_the_librarys_writer_wakes_nobody_while_it_waits_for_its_training() -> None:
+    main = resting(10, "futex_do_wait", FUTEX)
+    for progress in (RECENT, SILENT, UNKNOWN):
+        verdict = judge(case(tree(main, writer()), progress))
+        assert (verdict.kind, verdict.confidence) == (LiveClass.DEADLOCK, Confidence.LIKELY)
+        assert "holdfast-writer, pid 12, only waits for it" in verdict.evidence_for[1].text
+    # One that writes, or waits for a file of another rank, answers by and by; and others by its name are somebody's.
+    for busy in (writer(call=SLEEP, wakes=500), writer(ran=0.5, wakes=500), writer(call=SLEEP)):
+        assert judge(case(tree(main, busy), RECENT)).kind is LiveClass.PROGRESSING
+    other = process(12, pair(thread(12, "S", "poll_schedule_timeout", POLL), wakes=5), ppid=10)
+    assert judge(case(tree(main, other), RECENT)).kind is LiveClass.PROGRESSING
+
+
+def test_the_librarys_writer_is_not_what_a_training_is_judged_by() -> None:
+    """A training that waits for a child has two: the one that it waits for does the job."""
+    main, child = resting(10, "do_wait", 61), resting(11, "futex_do_wait", FUTEX, ppid=10)
+    assert [p.pid for p in case(tree(main, writer(), child)).focus()] == [11]
+    assert [p.pid for p in case(tree(main, writer())).focus()] == [10]
+
+
+def quiet_case(**progress: Any) -> Case:
+    """Nothing moved, and a thread in a poll may move it any time: a slow step, as far as anybody can tell."""
+    quiet = process(10, pair(thread(10, "S", "futex_do_wait", FUTEX)), pair(thread(11, "S", "do_sys_poll", POLL)))
+    return case(tree(quiet), replace(RECENT, age_s=19.0, usual_s=None, **progress))
+
+
+def test_a_step_that_is_not_overdue_while_nothing_moves_is_not_told_to_get_on() -> None:
+    made = quiet_case()
+    verdict = judge(made)
+    assert (verdict.kind, verdict.confidence) == (LiveClass.PROGRESSING, Confidence.POSSIBLE)
+    assert verdict.action == (
+        "it may be a slow step or a hang, its last one is 19 s old and nothing of it moved while it was looked at: it "
+        "is overdue in 11 s (30 s after the last one); if no step has come by then, `holdfast diagnose run` once more"
+    )
+    assert any("no thread of it did any work in the 5 s between the looks" in c.text for c in verdict.evidence_for)
+    frames = (Frame("train.py", 7, "loss"),)
+    dump = StackDump(10, "", (frames,))
+    told = judge(replace(made, dumps={10: (dump, dump)}))
+    assert (told.kind, told.evidence_for[0].text) == (LiveClass.PROGRESSING, "both stacks are in loss (train.py:7)")
+
+
+def test_what_moves_or_takes_no_longer_than_usual_gets_on() -> None:
+    made = quiet_case()
+    longer = replace(made, progress=replace(made.progress, usual_s=20.0))
+    at_work = case(made.change, made.progress, cards=[card()])
+    busy = case(tree(working()), made.progress)
+    wakes = case(tree(process(10, pair(thread(10, "S", "do_sys_poll", POLL), wakes=300))), made.progress)
+    for one in (longer, at_work, busy, wakes):
+        verdict = judge(one)
+        assert (verdict.kind, verdict.confidence) == (LiveClass.PROGRESSING, Confidence.LIKELY)
+        assert verdict.action == "nothing: it gets on"
+    # A phase that may take long says so itself.
+    assert judge(quiet_case(starting=True, phase="eval")).kind is LiveClass.STARTING
+
+
 def test_a_futex_with_a_timeout_proves_no_deadlock_without_a_heartbeat() -> None:
     timed = thread(10, "S", "futex_do_wait", FUTEX, arguments=(1, 0, 0, 4096, 0, 0))
     assert judge(case(tree(process(10, pair(timed))), UNKNOWN)).kind is LiveClass.UNCLEAR

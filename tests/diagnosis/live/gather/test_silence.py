@@ -6,6 +6,7 @@ import asyncio
 import os
 import selectors
 import socket
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -74,6 +75,42 @@ def test_the_wake_up_pair_of_an_event_loop_is_no_connection() -> None:
             loop._selector.unregister(server)  # type: ignore[attr-defined]
     finally:
         loop.close()
+
+
+def test_a_pipe_is_the_processs_own_only_while_nobody_else_can_write_to_it() -> None:
+    reader, writer = os.pipe()
+    try:
+        (facts,) = take_snapshot((os.getpid(),)).processes
+        thread = ThreadFacts(1, "python", "S", 0, 0, 1, "anon_pipe_read", 0, (reader, 0, 0, 0, 0, 0))
+        on = find_waited_on(facts, thread)
+        assert on is not None
+        assert on.other_end is not None
+        assert f"(pid {os.getpid()})" in on.other_end.text
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[writer]) as child:
+            shared = find_waited_on(facts, thread)
+            child.communicate()
+        assert shared is not None
+        assert shared.other_end is None
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_a_connection_to_a_dual_stack_server_of_the_job_is_the_jobs_own(tmp_path: Path) -> None:
+    """Its accepted end stands in the table of IPv6; the process that has it is another one of the job."""
+    process = waiting(3, "socket:[4711]")
+    server = ProcessFacts(8, 1, 1, "server", "S", process.threads, files=Reading((OpenFile(4, "socket:[99]"),)))
+    proc = make_proc(tmp_path, ROW.format(peer="0100007F", unsent="00000000", again="00000000"))
+    six = "0000000000000000FFFF00000100007F"
+    row = f"   0: {six}:01BB {six}:A1B2 01 00000000:00000000 00:00000000 00000000 0 0 {{}} 1\n"
+    (tmp_path / "7" / "net" / "tcp6").write_text("  sl  local_address\n" + row.format(99))
+    on = find_waited_on(process, process.main, (process, server), proc=proc)
+    assert on is not None
+    assert on.other_end is not None
+    assert on.other_end.look.startswith("look at pid 8 (server): 127.0.0.1:443 is a process of the job itself (pid 8")
+    alone = find_waited_on(process, process.main, (process,), proc=proc)
+    assert alone is not None
+    assert alone.other_end is None
 
 
 def test_descriptors_and_disks_are_counted() -> None:

@@ -55,6 +55,17 @@ def deadlock() -> None:
         second.acquire()
 
 
+def library_deadlock() -> None:
+    """As `deadlock`, in a step of a training whose checkpoints a process of the library's own writes."""
+    from holdfast import training
+
+    os.environ["HOLDFAST_HEARTBEAT"] = f"{DIRECTORY}/heartbeat.json"
+    with training.run(f"{DIRECTORY}/checkpoints", every=100) as run:
+        for step in run.steps(100):
+            if step == 3:
+                deadlock()
+
+
 def queue_deadlock() -> None:
     """The main thread waits for ever while a helper only ticks, as a progress bar's monitor does."""
     never = threading.Event()
@@ -97,6 +108,25 @@ def network_poll() -> None:
     connection.settimeout(10_000)
     ready()
     connection.recv(1)
+
+
+def network_itself() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as connection:
+        accepted = server.accept() if "accepted" in sys.argv else None
+        ready()
+        connection.recv(1)
+        del accepted
+
+
+def fifo() -> None:
+    os.mkfifo(f"{DIRECTORY}/batches")
+    if "at" in sys.argv:
+        at = os.open(DIRECTORY, os.O_RDONLY)
+        ready()
+        os.open("batches", os.O_WRONLY, dir_fd=at)
+    os.chdir(DIRECTORY)
+    ready()
+    os.open("batches", os.O_RDONLY)
 
 
 def sleeping() -> None:

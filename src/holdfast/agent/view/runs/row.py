@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.agent.view import observe
 from holdfast.agent.view.run_view import RunView
+from holdfast.agent.view.time_limits import find_time_left
 from holdfast.core.run.progress import estimate_left, find_standstill
 from holdfast.core.run.stall import read_count
 from holdfast.host.clock import epoch_s
@@ -41,9 +42,17 @@ def build_row(view: RunView, root: str) -> IndexRow:
         failure=_text(view.exit.get("failure_class")),
         ended=view.over,
         planned_steps=planned,
-        left_s=None if end is not None or standstill_s is not None else estimate_left(view.heartbeat, epoch_s()),
+        left_s=None if end is not None or standstill_s is not None else _find_left(view),
         standstill_s=standstill_s,
     )
+
+
+def _find_left(view: RunView) -> float | None:
+    """Seconds until its steps are done, or a time limit ends it sooner; None where it tells no steps."""
+    now_s = epoch_s()
+    steps_s = estimate_left(view.heartbeat, now_s)
+    limit_s = None if steps_s is None else find_time_left(view, now_s)
+    return steps_s if steps_s is None or limit_s is None else min(steps_s, limit_s)
 
 
 def _find_standstill(view: RunView) -> float | None:

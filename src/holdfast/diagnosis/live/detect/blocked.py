@@ -62,7 +62,8 @@ def _describe_wait(case: Case, detector: str, kind: LiveClass, process: ProcessC
     if on is not None:
         peer = f", the other end is {on.peer}{on.silence}" if on.peer else ""
         clues.append(Clue(f"it waits on {', '.join(on.targets[:4])}{peer}", f"/proc/{process.pid}/fd"))
-    waits: str = "the other side, which was not found among its processes"
+    path = next((f" of {target}" for target in (on.targets if on is not None else ()) if target.startswith("/")), "")
+    waits: str = f"the other side{path}, which was not found among its processes"
     for gone in case.change.processes if kind is LiveClass.WAITING_FOR_CHILD else ():
         if gone.after.ppid == process.pid and gone.after.is_dead:
             waits = f"pid {gone.pid} ({gone.after.name}), a child of it that has ended and is not reaped"
@@ -75,8 +76,13 @@ def _describe_wait(case: Case, detector: str, kind: LiveClass, process: ProcessC
             waits = f"pid {child.pid} ({child.after.name})"
     if on is not None and on.peer:
         waits = on.peer
+    network = kind is LiveClass.NETWORK_WAIT
+    look = f"check that {waits} answers" if network else f"look at {waits}: the run waits for it"
+    if on is not None and on.other_end is not None:
+        clues.append(Clue(on.other_end.text, "/proc"))
+        look = on.other_end.look
     sure = Confidence.LIKELY if case.overdue else Confidence.POSSIBLE
     return Detection(
         detector, kind, Answer.YES, sure, (*clues, *case.progress.clues),
-        facts={"pid": str(process.pid), "who": waits},
+        facts={"pid": str(process.pid), "look": look},
     )  # fmt: skip

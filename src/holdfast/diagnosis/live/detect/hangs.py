@@ -8,7 +8,7 @@ read makes it answer UNKNOWN.
 from __future__ import annotations
 
 from holdfast.diagnosis.evidence import Answer, Detection
-from holdfast.diagnosis.live.case import Case
+from holdfast.diagnosis.live.case import Case, is_writer
 from holdfast.diagnosis.live.change import ProcessChange, ThreadChange
 from holdfast.model.pattern import compile_later
 from holdfast.model.units import format_count
@@ -244,10 +244,9 @@ def detect_deadlock(case: Case) -> Detection:
 
 
 def _judge_lock(case: Case, process: ProcessChange, main: ThreadChange) -> Detection | None:
-    threads = [t for p in case.change.subtree(process.pid) for t in p.threads if t.after.state not in "ZX"]
+    threads = _list_threads(case, process)
     # A lock in shared memory can be another process's: only the tree as a whole proves that nobody is left to wake it.
-    jobs = [t for focus in case.focus() for p in case.change.subtree(focus.pid) for t in p.threads]
-    closed = all(thread.waits_for_ever for thread in jobs if thread.after.state not in "ZX")
+    closed = all(thread.waits_for_ever for focus in case.focus() for thread in _list_threads(case, focus))
     quiet = all(thread.is_idle for thread in threads)
     if not quiet or not (closed or case.overdue):
         return None
@@ -257,8 +256,9 @@ def _judge_lock(case: Case, process: ProcessChange, main: ThreadChange) -> Detec
         if len(threads) == 1
         else f"all {len(threads)} threads of it and its children sleep on locks"
     )
+    helpers = "".join(f" ({p.after.name}, pid {p.pid}, only waits for it)" for p in _find_helpers(case, process))
     text = (
-        f"{whole} without a timeout: none can wake another"
+        f"{whole} without a timeout: none can wake another{helpers}"
         if closed
         else f"none of {format_count(len(threads), 'thread')} of it and its children does any work"
     )
@@ -268,6 +268,22 @@ def _judge_lock(case: Case, process: ProcessChange, main: ThreadChange) -> Detec
         "H4", LiveClass.DEADLOCK, Answer.YES, sure, (clue, Clue(text, "two looks"), *tops, *case.progress.clues),
         facts={"pid": str(process.pid)},
     )  # fmt: skip
+
+
+def _list_threads(case: Case, process: ProcessChange) -> list[ThreadChange]:
+    """The living threads of a process and its children which another of them could be waiting for."""
+    helpers = [helper.pid for helper in _find_helpers(case, process)]
+    tree = [p for p in case.change.subtree(process.pid) if p.pid not in helpers]
+    return [thread for p in tree for thread in p.threads if thread.after.state not in "ZX"]
+
+
+def _find_helpers(case: Case, process: ProcessChange) -> list[ProcessChange]:
+    """Writers of checkpoints below it that have nothing to do.
+
+    Such a one answers on a socket only, when it was given a save: it wakes nobody who sleeps on a lock.
+    """
+    below = case.change.subtree(process.pid)[1:]
+    return [p for p in below if is_writer(p) and p.is_idle and all(t.wait is Wait.POLL for t in p.threads)]
 
 
 # -------------------------------------------------------------------------------------------------------- H5 busy

@@ -124,7 +124,13 @@ def _advise(case: Case, stands: tuple[Clue, ...], unsure: list[Detection]) -> di
     """What an action names of the target, and what to do next: never what was just done."""
     name, ours = case.target.name, case.target.ours
     deep = f"holdfast diagnose --deep {name if ours else '--' + name}"
-    facts = {"run": name, "deep": deep, "stacks": f"a second look ({deep})" if case.deep else f"`{deep}`"}
+    again = f"holdfast diagnose {name if ours else '--' + name}"
+    facts = {
+        "run": name,
+        "again": again,
+        "deep": deep,
+        "stacks": f"a second look ({deep})" if case.deep else f"`{deep}`",
+    }
     end = f"stop it (holdfast stop {name})" if ours else "end it"
     if not case.change.processes:
         return facts
@@ -171,6 +177,8 @@ def _without_yes(case: Case, detections: tuple[Detection, ...]) -> Detection:
         certain = any(clue.source == "heartbeat" for clue in clues)
         sure = Confidence.CERTAIN if certain else Confidence.LIKELY
         return Detection("P1", LiveClass.PROGRESSING, Answer.YES, sure, clues)
+    if progress.pace is Pace.RECENT and not progress.starting and _nothing_moved(case):
+        return _leave_open(case)
     if progress.pace is Pace.RECENT:
         kind = LiveClass.STARTING if progress.starting else LiveClass.PROGRESSING
         return Detection("P2", kind, Answer.YES, Confidence.LIKELY, clues)
@@ -191,4 +199,32 @@ def _without_yes(case: Case, detections: tuple[Detection, ...]) -> Detection:
     )
     return Detection(
         "-", LiveClass.UNCLEAR, Answer.YES, Confidence.POSSIBLE, (*clues, *waits, Clue(works, "two looks"), *hints)
+    )
+
+
+def _nothing_moved(case: Case) -> bool:
+    """Whether only the age of its last step says that it gets on, and that step already takes longer than usual."""
+    usual_s, age_s = case.progress.usual_s, case.progress.age_s or 0.0
+    if case.cards_busy or (usual_s is not None and age_s <= usual_s):
+        return False
+    tree = [process for focus in case.focus() for process in case.change.subtree(focus.pid)]
+    return bool(tree) and all(process.is_idle and not (process.started or process.ended) for process in tree)
+
+
+def _leave_open(case: Case) -> Detection:
+    """A slow step and a hang look alike until the step is overdue: neither is claimed."""
+    age_s, limit_s = case.progress.age_s or 0.0, case.progress.limit_s or 0.0
+    text = f"no thread of it did any work in the {case.change.window_s:.0f} s between the looks"
+    facts = {
+        "age": f"{age_s:.0f} s",
+        "left": f"{max(1.0, limit_s - age_s):.0f} s",
+        "limit": f"{limit_s:.0f} s",
+    }
+    return Detection(
+        "P2",
+        LiveClass.PROGRESSING,
+        Answer.YES,
+        Confidence.POSSIBLE,
+        (*case.progress.clues, Clue(text, "two looks")),
+        facts=facts,
     )

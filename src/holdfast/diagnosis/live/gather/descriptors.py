@@ -19,6 +19,7 @@ from holdfast.model.pattern import compile_later
 from holdfast.model.record import record
 from holdfast.model.units import format_count
 
+from .other_end import OtherEnd, find_connections_end, find_fifo, find_pipes_end
 from .snapshot import ProcessFacts, ThreadFacts
 
 MOST_POLLED = 64
@@ -30,6 +31,7 @@ class WaitedOn:
     """What a thread waits on: link targets (``pipe:[1]``), and for files the mount they lie on.
 
     `silence` says of the connection to `peer` that what was sent is not acknowledged; empty when nothing is open.
+    `other_end` is known only where it is proven who has it.
     """
 
     targets: tuple[str, ...]
@@ -38,6 +40,7 @@ class WaitedOn:
     mount_source: str = ""
     peer: str = ""
     silence: str = ""
+    other_end: OtherEnd | None = None
 
     @property
     def kind(self) -> Wait:
@@ -55,8 +58,16 @@ class WaitedOn:
         return Wait.POLL
 
 
-def find_waited_on(process: ProcessFacts, thread: ThreadFacts, *, proc: str = "/proc") -> WaitedOn | None:
-    """What one thread waits on; None when it waits on no descriptor, or that cannot be told."""
+def find_waited_on(
+    process: ProcessFacts, thread: ThreadFacts, tree: tuple[ProcessFacts, ...] = (), *, proc: str = "/proc"
+) -> WaitedOn | None:
+    """What one thread waits on; None when it waits on no descriptor, or that cannot be told.
+
+    `tree` are the processes of the job: one of them may have the other end.
+    """
+    fifo = find_fifo(process, thread, proc)
+    if fifo is not None:
+        return WaitedOn((fifo[0],), other_end=fifo[1])
     numbers = _numbers(process, thread, proc)
     if numbers:
         targets = tuple(target for number in numbers if (target := process.target_of(number)) is not None)
@@ -67,10 +78,12 @@ def find_waited_on(process: ProcessFacts, thread: ThreadFacts, *, proc: str = "/
     targets = tuple(target for target in targets if not _is_own_pair(process, target, proc))
     if not targets:
         return None
-    peer, silence = _find_peer(process.pid, targets, proc)
+    peer, silence, other_end = _find_peer(process, targets, tree, proc)
+    if len(targets) == 1 and other_end is None:
+        other_end = find_pipes_end(process, thread, targets[0], proc)
     path = next((target for target in targets if target.startswith("/") and not target.startswith("/dev/")), "")
     if not path:
-        return WaitedOn(targets, peer=peer, silence=silence)
+        return WaitedOn(targets, peer=peer, silence=silence, other_end=other_end)
     return _with_mount(targets, path, process.pid, proc)
 
 
@@ -152,26 +165,30 @@ def _is_own_pair(process: ProcessFacts, target: str, proc: str) -> bool:
         return False
 
 
-def _find_peer(pid: int, targets: tuple[str, ...], proc: str) -> tuple[str, str]:
-    """The other end of the first connected TCP socket among `targets`, as ``address:port``, and whether it is silent.
+def _find_peer(
+    process: ProcessFacts, targets: tuple[str, ...], tree: tuple[ProcessFacts, ...], proc: str
+) -> tuple[str, str, OtherEnd | None]:
+    """Of the first connected TCP socket among `targets` the other end (``address:port``), its silence, and who has it.
 
     Source: proc_pid_net(5), ``tcp``: the fields local, remote, state, queues, timer, how often what is not acknowledged
     was sent again (seventh) and, tenth, the inode.
     """
     wanted = {target[8:-1] for target in targets if target.startswith("socket:[")}
     if not wanted:
-        return "", ""
+        return "", "", None
+    rows: list[list[str]] = []
     for table in ("tcp", "tcp6"):
         try:
-            with open(f"{proc}/{pid}/net/{table}", encoding="ascii", errors="replace") as file:
+            with open(f"{proc}/{process.pid}/net/{table}", encoding="ascii", errors="replace") as file:
                 lines = file.read().splitlines()[1:4097]
         except OSError:
             continue
-        for line in lines:
-            words = line.split()
-            if len(words) > 9 and words[9] in wanted:
-                return _address(words[2]), _describe_silence(words)
-    return "", ""
+        rows += [words for line in lines if len(words := line.split()) > 9]
+    row = next((words for words in rows if words[9] in wanted), None)
+    if row is None:
+        return "", "", None
+    peer = _address(row[2])
+    return peer, _describe_silence(row), find_connections_end(process, row, rows, tree, peer) if peer else None
 
 
 def _describe_silence(words: list[str]) -> str:
