@@ -196,6 +196,7 @@ def test_a_gated_model_is_named_with_where_to_ask_for_it_and_how_a_job_gets_a_to
         "ask for access at https://huggingface.co/acme/Large-8B, with the account whose token"
     )
     assert "holdfast secret push PLACE HF_TOKEN" in told.action
+    assert " --secret HF_TOKEN " in told.action
 
 
 def test_a_text_that_a_program_exits_with_is_the_cause(tmp_path: Path) -> None:
