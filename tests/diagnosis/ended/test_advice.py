@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.core.run.lifecycle import LINE_COUNTS
+from holdfast.diagnosis.ended.evidence import UNREAD
 from holdfast.diagnosis.ended.judge import judge_evidence
+from holdfast.diagnosis.evidence import Reading
 from holdfast.diagnosis.logs.attribute import judge_log
 from holdfast.diagnosis.logs.scan import read_log
 from holdfast.model.record import replace
@@ -236,6 +238,48 @@ def test_a_loader_whose_worker_was_gone_leads_to_what_ends_workers(tmp_path: Pat
     assert (told.kind, told.confidence) == (FailureClass.KILLED, POSSIBLE)
     assert "/dev/shm" in told.action
     assert "num_workers=0" in told.action
+
+
+WORKER = "RuntimeError: DataLoader worker (pid 3123) is killed by signal: Killed."
+CHAINED = (
+    f"{TRACE}{WORKER} \n\nThe above exception was the direct cause of the following exception:\n\n"
+    f"{TRACE}RuntimeError: DataLoader worker (pid(s) 3123) exited unexpectedly\n"
+)
+
+
+@pytest.mark.requirement("FAIL-14")
+@each("output", [f"step 1\n{TRACE}{WORKER} \n", CHAINED])
+def test_FAIL_14_a_worker_that_sigkill_ended_is_killed_where_no_counter_moved(tmp_path: Path, output: str) -> None:
+    told = judge(tmp_path, output, peak_bytes=GIB)
+    assert (told.kind, told.confidence, told.also) == (FailureClass.KILLED, LIKELY, ())
+    assert told.action.startswith("find out who sent SIGKILL to its worker (pid 3123): another person")
+    against = [clue.text for clue in told.evidence_against]
+    assert "not out_of_memory: the OOM counter of its control group did not move" in against
+    assert not [text for text in against if "traceback" in text]
+    unread = judge(tmp_path, output, own_kills=UNREAD, host_kills=Reading(0))
+    assert (unread.kind, unread.confidence) == (FailureClass.KILLED, LIKELY)
+
+
+@pytest.mark.requirement("FAIL-14")
+def test_FAIL_14_a_worker_that_may_have_been_killed_for_memory_says_so_and_how_to_need_less(tmp_path: Path) -> None:
+    told = judge(tmp_path, f"step 1\n{TRACE}{WORKER} \n", own_kills=UNREAD, host_kills=UNREAD)
+    assert (told.kind, told.confidence) == (FailureClass.OUT_OF_MEMORY, POSSIBLE)
+    assert told.action.startswith("use fewer data-loader workers")
+    counted = judge(tmp_path, f"step 1\n{TRACE}{WORKER} \n", own_kills=Reading(1))
+    assert (counted.kind, counted.confidence) == (FailureClass.OUT_OF_MEMORY, Confidence.CERTAIN)
+    pool = "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly"
+    lost = judge(tmp_path, f"step 1\n{TRACE}{pool}\n")
+    assert (lost.kind, lost.confidence) == (FailureClass.OUT_OF_MEMORY, POSSIBLE)
+    assert lost.action.startswith("see what the worker itself said before its last line")
+    assert "refused" not in lost.action
+    assert not [clue for clue in lost.evidence_against if "traceback" in clue.text]
+
+
+def test_a_worker_that_was_killed_before_is_not_the_end_by_something_else(tmp_path: Path) -> None:
+    told = judge(tmp_path, f"{TRACE}{WORKER} \nbegin again with fewer workers\nstep 2\n{TRACE}KeyError: 'lr'\n")
+    assert (told.kind, told.cause) == (BUG, "KeyError: 'lr'")
+    asked = judge(tmp_path, f"step 1\n{TRACE}{WORKER} \n", signal=9)
+    assert asked.kind is FailureClass.KILLED
 
 
 def test_the_supervisors_log_is_named_only_where_it_says_something(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def judge_exception(evidence: EndedEvidence) -> Detection:
         return yes("V12", FailureClass.BUG, Confidence.LIKELY, Clue(evidence.exception, "traceback"))
     if not evidence.log.known:
         return unread("V12", FailureClass.BUG, *unread_log(evidence))
-    return no("V12", FailureClass.BUG, *(() if named else (Clue("no traceback of its own", "output.log"),)))
+    silent = not named and not evidence.exception
+    return no("V12", FailureClass.BUG, *((Clue("no traceback of its own", "output.log"),) if silent else ()))
 
 
 def _is_farewell(words: Detection, evidence: EndedEvidence) -> bool:

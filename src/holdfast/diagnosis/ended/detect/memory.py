@@ -136,6 +136,26 @@ def explain_uncounted(evidence: EndedEvidence) -> dict[str, str]:
     }
 
 
+def saw_no_kill(evidence: EndedEvidence) -> bool:
+    """Whether a counter that a kill for lack of memory would have moved was read, and did not move."""
+    if evidence.own_kills.known:
+        return not evidence.own_kills.value
+    return evidence.host_kills.known and not evidence.host_kills.value and not evidence.late
+
+
+def explain_worker(evidence: EndedEvidence) -> dict[str, str]:
+    """What to do about a worker that was gone while no counter moved: its pool says neither how nor why."""
+    limit, peak = evidence.limit_bytes, evidence.peak_bytes
+    if limit is not None and (peak is None or peak >= limit * AT_THE_LIMIT):
+        return {"more": describe_more(evidence)}
+    return {
+        "less": "see what the worker itself said before its last line: the kernel killed nothing of the run for memory, "
+        "so it crashed, or somebody or its own pool (dask's nanny, by a limit of its own) ended it; if it was for "
+        f"memory, {FEWER}",
+        "more": f"run it where more memory is free: holdfast restart {evidence.run_id}".rstrip(),
+    }
+
+
 def _named_events(evidence: EndedEvidence, *, memory_group: bool) -> list[KernelEvent]:
     """OOM kills of ours in the kernel log: those by a group's limit, or those of the whole box."""
     events = evidence.find_kernel_events(KernelKind.OOM_KILL)

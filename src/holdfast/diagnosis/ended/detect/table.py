@@ -12,6 +12,7 @@ from holdfast.diagnosis.ended.evidence import EndedEvidence
 from holdfast.diagnosis.evidence import Answer, Detection
 from holdfast.diagnosis.logs.survived import went_on_after
 from holdfast.model.gpu import shorten_pci
+from holdfast.model.pattern import compile_later
 from holdfast.model.record import replace
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
@@ -61,6 +62,9 @@ SENDERS = frozenset(
 )
 """Classes whose words tell of who ends jobs by signals."""
 COUNTED_ELSEWHERE = frozenset({"log.ram.slurm", "log.ram.kubernetes", "log.ram.limit"})
+OF_WORKER = "log.worker.killed"
+_BY_KILL = compile_later(r"killed by signal: Killed|Killed signal terminated")
+"""Who waited for a worker says how it ended. A pool that only lost one does not: it may have crashed."""
 WRITTEN_DOWN = frozenset({"A1", "A2"})
 """Detectors that apply to a job that never ran."""
 
@@ -94,14 +98,24 @@ def _weigh_words(words: Detection, evidence: EndedEvidence) -> Detection:
     uncounted = uncounted and words.detector not in COUNTED_ELSEWHERE
     number = evidence.signal
     if words.kind is FailureClass.OUT_OF_MEMORY and words.detector not in COUNTED_ELSEWHERE:
-        refused = uncounted and number in (None, ABORT)
-        more = memory.explain_uncounted(evidence) if refused else {"more": memory.describe_more(evidence)}
-        words = replace(words, facts={**words.facts, **more})
+        words = _explain_memory(words, evidence, refused=uncounted and number in (None, ABORT))
     if words.answer is not Answer.YES or number not in FROM_OUTSIDE or words.kind in SENDERS:
         return words
     log = evidence.log.value
     survived = log is not None and went_on_after(log, words.facts.get("line", ""))
     return replace(words, confidence=Confidence.POSSIBLE) if survived or (uncounted and number == KILL) else words
+
+
+def _explain_memory(words: Detection, evidence: EndedEvidence, *, refused: bool) -> Detection:
+    """Words of a lack of memory with what to do; of a worker that SIGKILL ended and no counter saw, who killed it."""
+    more = {"more": memory.describe_more(evidence)}
+    if words.detector == OF_WORKER and memory.saw_no_kill(evidence):
+        if _BY_KILL.search(words.facts.get("line", "")):
+            return vanished.blame_sender(words, evidence)
+        more = memory.explain_worker(evidence)
+    elif refused:
+        more = memory.explain_uncounted(evidence)
+    return replace(words, facts={**words.facts, **more})
 
 
 def _find_other_card(words: Detection, evidence: EndedEvidence) -> str:
