@@ -158,6 +158,15 @@ def test_no_remedy_speaks_of_a_checkpoint_that_is_not_there(tmp_path: Path, word
     assert "checkpoint" in kept.action
 
 
+FLOW = "while parsing a flow sequence"
+FLOW_FURTHER = (
+    '  in "c.yaml", line 3, column 5\n'
+    "expected ',' or ']', but got '<stream end>'\n"
+    '  in "c.yaml", line 4, column 1\n'
+)
+FLOW_SAID = " ".join(FLOW_FURTHER.split())
+
+
 @each(
     ("first", "further", "cause"),
     [
@@ -173,6 +182,22 @@ def test_no_remedy_speaks_of_a_checkpoint_that_is_not_there(tmp_path: Path, word
         ),
         ("LookupError:", "**********\n  Resource punkt not found.\n", "LookupError: Resource punkt not found."),
         ("ValueError: bad shape", "  of the batch\n", "ValueError: bad shape"),
+        (f"yaml.parser.ParserError: {FLOW}", f"{FLOW_FURTHER}rm: no such file\n", f"ParserError: {FLOW} {FLOW_SAID}"),
+        (
+            "yaml.scanner.ScannerError: while scanning a simple key",
+            '  in "c.yaml", line 2, column 1\ncould not find expected \':\'\n  in "c.yaml", line 3, column 1\n',
+            "column 1 could not find expected ':' in \"c.yaml\", line 3",
+        ),
+        (
+            "yaml.scanner.ScannerError: mapping values are not allowed here",
+            '  in "c.yaml", line 2, column 10\n',
+            'not allowed here in "c.yaml", line 2, column 10',
+        ),
+        (
+            "pydantic_core._pydantic_core.ValidationError: 2 validation errors for Config",
+            "lr\n  Input should be a valid number [type=float_parsing]\n    For further information\nsteps\n  Missing\n",
+            "for Config lr Input should be a valid number [type=float_parsing] For further information",
+        ),
     ],
 )
 def test_a_first_line_that_says_little_takes_the_next_lines_of_its_text(
@@ -180,6 +205,8 @@ def test_a_first_line_that_says_little_takes_the_next_lines_of_its_text(
 ) -> None:
     told = judge(tmp_path, f"{TRACE}{first}\n{further}")
     assert cause in told.cause
+    assert "rm: no such file" not in told.cause
+    assert told.kind is BUG or "yaml" not in first
     assert len(judge(tmp_path, f"{TRACE}{first}\n\t{'x' * 9000}\n").cause) < 400
 
 

@@ -149,7 +149,7 @@ def explain_worker(evidence: EndedEvidence) -> dict[str, str]:
     if limit is not None and (peak is None or peak >= limit * AT_THE_LIMIT):
         return {"more": describe_more(evidence)}
     return {
-        "less": "see what the worker itself said before its last line: the kernel killed nothing of the run for memory, "
+        "less": "see what the worker itself said before its last line: the kernel killed nothing of it for memory, "
         "so it crashed, or somebody or its own pool (dask's nanny, by a limit of its own) ended it; if it was for "
         f"memory, {FEWER}",
         "more": f"run it where more memory is free: holdfast restart {evidence.run_id}".rstrip(),
