@@ -195,7 +195,7 @@ FLOW_SAID = " ".join(FLOW_FURTHER.split())
         ),
         (
             "pydantic_core._pydantic_core.ValidationError: 2 validation errors for Config",
-            "lr\n  Input should be a valid number [type=float_parsing]\n    For further information\nsteps\n  Missing\n",
+            "lr\n  Input should be a valid number [type=float_parsing]\n    For further information\nsteps\n  None\n",
             "for Config lr Input should be a valid number [type=float_parsing] For further information",
         ),
     ],
