@@ -56,6 +56,81 @@ def test_a_limit_of_tasks_that_the_job_set_is_raised_by_a_restart(tmp_path: Path
 
 
 @each(
+    ("known", "told"),
+    [
+        ({}, "(how many it needs is not known; try 65536): {} --limit-open-files 65536"),
+        (
+            {"rlimits": {"nofile": 1024, "nofile_hard": 1048576}},
+            "(now 1024; how many it needs is not known; try 65536): {} ",
+        ),
+        ({"rlimits": {"nofile": 1024, "nofile_hard": 4096}}, "try 4096): {} --limit-open-files 4096"),
+        ({"rlimits": {"nofile": 90000, "nofile_hard": None}}, "try 180000): {} --limit-open-files 180000"),
+        ({"rlimits": {"nofile": 9, "nofile_hard": 9}}, "9 is the hard limit, which only an administrator raises"),
+        (
+            {"files_limit": 64, "rlimits": {"nofile": 9999, "nofile_hard": 9999}},
+            "(now 64; how many it needs is not known; try 9999)",
+        ),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_by_a_restart(tmp_path: Path, known: dict[str, Any], told: str) -> None:
+    for words in (
+        f"{TRACE}OSError: [Errno 24] Too many open files: '/data/x'\n",
+        f"{TRACE}RuntimeError: Too many open files. Communication with the workers is no longer possible.\n",
+        "bash: pipe error: Too many open files\n",
+    ):
+        verdict = judge(tmp_path, words, **known)
+        assert verdict.kind is FailureClass.RESOURCE_LIMIT
+        assert told.format(f"holdfast restart {RUN_ID}") in verdict.action
+        assert verdict.action.startswith("have fewer open at once (fewer workers), or raise limits.open_files")
+
+
+TOO_LARGE = f"{TRACE}OSError: [Errno 27] File too large\n"
+
+
+@each(
+    ("words", "signal", "known", "told"),
+    [
+        (
+            TOO_LARGE,
+            None,
+            {"rlimits": {"fsize": 4 * 1024**2}},
+            "raise the file-size limit (now 4 MiB): `ulimit -f unlimited` ",
+        ),
+        (
+            "step 1\n",
+            25,
+            {"rlimits": {"fsize": GIB}},
+            "raise the file-size limit (now 1 GiB): `ulimit -f unlimited` in",
+        ),
+        ("step 1\n", 25, {}, "raise the file-size limit: `ulimit -f unlimited` in a shell at its box, and in the same"),
+        ("step 1\n", 24, {"rlimits": {"cpu": 60}}, "raise the CPU-time limit (now 60 s): `ulimit -t unlimited` in a"),
+        ("CPU time limit exceeded (core dumped)\n", None, {}, "raise the CPU-time limit: `ulimit -t unlimited`"),
+        (
+            f"{TRACE}MemoryError\n",
+            None,
+            {"rlimits": {"as": GIB}},
+            "raise the address-space limit (now 1 GiB): `ulimit -v",
+        ),
+        (
+            TOO_LARGE,
+            None,
+            {"rlimits": {"fsize": None}},
+            "see what sets the file-size limit (ulimit or setrlimit in the job",
+        ),
+        ("step 1\n", 24, {"rlimits": {"cpu": None}}, "see what sets the CPU-time limit (ulimit or setrlimit in the"),
+    ],
+)
+def test_a_limit_of_the_shell_is_raised_in_the_shell_that_restarts(
+    tmp_path: Path, words: str, signal: int | None, known: dict[str, Any], told: str
+) -> None:
+    verdict = judge(tmp_path, words, signal=signal, **known)
+    assert verdict.kind is FailureClass.RESOURCE_LIMIT
+    assert verdict.action.startswith(told)
+    assert f": holdfast restart {RUN_ID}" in verdict.action
+    assert "job file" not in verdict.action
+
+
+@each(
     ("words", "kind", "sure", "action"),
     [
         ("CUDA error: all CUDA-capable devices are busy or unavailable", ENVIRONMENT, LIKELY, "compute mode"),

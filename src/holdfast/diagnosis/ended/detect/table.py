@@ -16,7 +16,7 @@ from holdfast.model.pattern import compile_later
 from holdfast.model.record import replace
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
-from . import finish, hardware, memory, recorded, storage, vanished
+from . import finish, hardware, limits, memory, recorded, storage, vanished
 from .answers import skipped
 
 LADDER: dict[str, Callable[[EndedEvidence], Detection] | None] = {
@@ -33,7 +33,7 @@ LADDER: dict[str, Callable[[EndedEvidence], Detection] | None] = {
     "V8": vanished.judge_hang_up,
     "A3": recorded.judge_left,
     "V10": vanished.judge_scheduler,
-    "V4": memory.judge_rlimits,
+    "V4": limits.judge_rlimits,
     "V5": memory.judge_shared_memory,
     "D2": storage.judge_inodes,
     "D3": storage.judge_quota,
@@ -93,6 +93,8 @@ def _weigh_words(words: Detection, evidence: EndedEvidence) -> Detection:
     if words.kind is FailureClass.HARDWARE and (other := _find_other_card(words, evidence)):
         against = Clue(f"{other} is none of the run's cards", "manifest.json")
         return replace(words, confidence=Confidence.POSSIBLE, evidence_against=(*words.evidence_against, against))
+    if words.kind is FailureClass.RESOURCE_LIMIT:
+        words = limits.explain_limit(words, evidence)
     uncounted = words.kind is FailureClass.OUT_OF_MEMORY and evidence.own_kills.known and not evidence.own_kills.value
     # A scheduler counts in a group of its own, which is not the run's.
     uncounted = uncounted and words.detector not in COUNTED_ELSEWHERE
