@@ -360,6 +360,7 @@ def test_FAIL_14_a_worker_that_sigkill_ended_is_killed_where_no_counter_moved(tm
     assert not [text for text in against if "traceback" in text]
     unread = judge(tmp_path, output, own_kills=UNREAD, host_kills=Reading(0))
     assert (unread.kind, unread.confidence) == (FailureClass.KILLED, LIKELY)
+    assert "/proc/vmstat" in {clue.source for clue in unread.evidence_for}
 
 
 @pytest.mark.requirement("FAIL-14")

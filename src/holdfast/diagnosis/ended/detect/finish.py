@@ -10,6 +10,7 @@ from holdfast.diagnosis.ended.doubts import (
     find_early_end,
     find_failed_part,
     find_farewell,
+    find_given_up,
     find_killed,
     find_last_exception,
     find_lost_losses,
@@ -129,6 +130,8 @@ def _find_doubts(evidence: EndedEvidence) -> list[Clue]:
         clues.append(Clue(f"its last lines say that a signal asked it to leave: {line}", "output.log"))
     if log is not None and (line := find_killed(log, piped=piped)):
         clues.append(Clue(f"its last lines say that a signal killed a part of it: {line}", "output.log"))
+    if log is not None and (line := find_given_up(log)):
+        clues.append(Clue(f"its last line says that it gave up: {line}", "output.log"))
     if log is not None and (line := find_nothing_done(log)):
         clues.append(Clue(f"its output says that there was nothing to work on: {line}", "output.log"))
     if log is not None and (line := find_early_end(log)):

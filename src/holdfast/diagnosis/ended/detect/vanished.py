@@ -140,7 +140,9 @@ def blame_sender(words: Detection, evidence: EndedEvidence) -> Detection:
     ended_it = log is not None and line in (log.exception[:300], *find_chain(log))
     alone = evidence.signal is None and evidence.ended.request is None
     pid = words.facts.get("pid", "")
-    clue = Clue("the counter of kills for lack of memory did not move: somebody sent SIGKILL to it", "memory.events")
+    whom = f"its worker (pid {pid})" if pid else "a process of its own"
+    counted = "memory.events" if evidence.own_kills.known else "/proc/vmstat"
+    clue = Clue("the counter of kills for lack of memory did not move: somebody sent SIGKILL to it", counted)
     return replace(
         words,
         kind=FailureClass.KILLED,
@@ -148,7 +150,7 @@ def blame_sender(words: Detection, evidence: EndedEvidence) -> Detection:
         evidence_for=(*words.evidence_for, clue),
         unknown=(*words.unknown, Clue("who sent it: only a trace by root sees the sender")),
         gotchas=("U3",),
-        facts={**words.facts, "signal": f"SIGKILL to its worker{f' (pid {pid})' if pid else ''}"},
+        facts={**words.facts, "signal": f"SIGKILL to {whom}"},
     )
 
 
