@@ -1,4 +1,7 @@
-"""What a remedy tells people to type is there: every key of the job file, and every option of holdfast's own verbs."""
+"""What a remedy tells people to type is there: every key of the job file, and every option of holdfast's own verbs.
+
+And it is still there when it was looked through for secrets, as verdicts, notes of failures and messages are.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.job.schema import KEYS
+from holdfast.core.job.redact import redact_text
+from holdfast.diagnosis.catalogue import all_gotchas
+from holdfast.diagnosis.live.remedies import ACTIONS
+from holdfast.diagnosis.logs.patterns import PATTERNS
+from holdfast.diagnosis.remedies import REMEDIES
 from tests.each import each
 
 pytestmark = pytest.mark.files
@@ -50,13 +58,22 @@ def read_options() -> dict[str, frozenset[str]]:
     return {verb: frozenset(options) for verb, options in found.items()}
 
 
+SOURCE = ROOT / "src" / "holdfast"
 TEXTS = [
-    (path.name, text)
-    for path in sorted((ROOT / "src" / "holdfast").rglob("*.py"))
+    (str(path.relative_to(SOURCE)), text)
+    for path in sorted(SOURCE.rglob("*.py"))
     for text in read_texts(path)
     if " " in text
 ]
 OPTIONS = read_options()
+REMEDY_TEXTS = [
+    *((f"REMEDIES, {kind.value}", remedy.render({})) for kind, remedy in REMEDIES.items()),
+    *((f"ACTIONS, {kind.value}", action) for kind, action in ACTIONS.items()),
+    *((pattern.id, pattern.remedy) for pattern in PATTERNS if pattern.remedy),
+    *((gotcha.id, gotcha.remedy) for gotcha in all_gotchas()),
+    # What is only printed by the command line itself is not looked through.
+    *((path, text) for path, text in TEXTS if OPTION.search(text) and not path.startswith("cli/")),
+]
 
 
 @each("module,text", TEXTS)
@@ -73,6 +90,16 @@ def test_every_option_that_a_remedy_names_is_one_of_its_verb(module: str, text: 
             assert set(OPTION.findall(match["rest"])) <= {EVERYWHERE, *known}, module
 
 
+@each("source,text", REMEDY_TEXTS)
+def test_no_remedy_is_damaged_by_the_look_for_secrets(source: str, text: str) -> None:
+    said = text.replace("{}", "")
+    assert redact_text(said) == said, source
+
+
 def test_the_texts_of_remedies_are_among_those_that_are_looked_at() -> None:
     assert any("limits.tasks" in text for _, text in TEXTS)
     assert any("holdfast limit{run} --timeout" in text for _, text in TEXTS)
+    held = [text for _, text in REMEDY_TEXTS]
+    assert any("--secret HF_TOKEN" in text for text in held)
+    assert any("holdfast secret push PLACE NAME" in text for text in held)
+    assert any("--limit-memory" in text for text in held)

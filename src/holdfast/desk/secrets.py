@@ -61,7 +61,7 @@ def push_netrc(box: Box, machine: str, environ: Mapping[str, str]) -> dict[str, 
     """
     path = environ.get("NETRC") or os.path.expanduser("~/.netrc")
     if not is_machine(machine):
-        raise UsageError("--netrc takes a machine's name, as in netrc: holdfast secret push PLACE MACHINE --netrc")
+        raise UsageError("for --netrc, name a machine as netrc does: holdfast secret push PLACE MACHINE --netrc")
     try:
         text = read_regular(path, MOST_NETRC_BYTES).decode("utf-8", "surrogateescape")
         entry = find_entry(text, machine)

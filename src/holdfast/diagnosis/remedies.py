@@ -70,8 +70,9 @@ REMEDIES: dict[FailureClass, Remedy] = {
         "give /dev/shm more room (containers: --shm-size=8g or --ipc=host), or use fewer data-loader workers"
     ),
     FailureClass.RESOURCE_LIMIT: Remedy(
-        "raise {limit} for the job (limits: in the job file, or ulimit before `holdfast run`), then: "
-        "holdfast restart{run}",
+        "raise {limit}: open files and tasks with holdfast restart{run} --limit-open-files N --limit-tasks N; another "
+        "one with `ulimit` in a shell at its box, and in the same shell: holdfast restart{run} (an attempt has the "
+        "limits of the shell that starts it)",
         defaults={"limit": "the limit that the evidence names"},
     ),
     FailureClass.DISK_FULL: Remedy(

@@ -145,6 +145,8 @@ def test_OBS_04_words_of_a_log(text: str, expected: str) -> None:
         (["bash", "-c", 'HF_TOKEN="$TOKEN" t --api-key $K'], ["bash", "-c", 'HF_TOKEN="$TOKEN" t --api-key $K'], 0),
         (["t", "--api-key", "EMPTY", "--max-tokens", "512"], ["t", "--api-key", "EMPTY", "--max-tokens", "512"], 0),
         (["t", "--token", "--verbose"], ["t", "--token", "--verbose"], 0),
+        (["h", "run", "--secret", "HF_TOKEN", "t"], ["h", "run", "--secret", "HF_TOKEN", "t"], 0),
+        (["t", "--secret", "ABCD_1234"], ["t", "--secret", REDACTED], 1),
         (["t", HUGGING], ["t", REDACTED], 1),
         (["t", "+wandb.api_key=qqqqqq", "x=y"], ["t", f"+wandb.api_key={REDACTED}", "x=y"], 1),
     ],
@@ -170,6 +172,27 @@ def test_what_is_redacted_stays_redacted() -> None:
 def test_short_secrets_and_harmless_values_stay() -> None:
     assert redact_text("a b", ["b", "a b"]) == "a b"
     assert redact_code('api_key = "/path/x"\nHF_TOKEN=none\n') == 'api_key = "/path/x"\nHF_TOKEN=none\n'
+
+
+@each(
+    ("text", "hidden"),
+    [
+        ("a job gets a token with --secret HF_TOKEN (holdfast secret push PLACE HF_TOKEN keeps it)", ""),
+        ('with --secret HF_TOKEN, or `--secret WANDB_API_KEY`; else --token "MY_TOKEN".', ""),
+        ("holdfast secret push gpu1 NAME, and --secret NAME (in a job file: secrets: [NAME])", ""),
+        ("login --password hunter22 now", "hunter22"),
+        ("login --password HUNTER_TWO now", "HUNTER_TWO"),
+        ("login --token ABCDEFGHIJKLM", "ABCDEFGHIJKLM"),
+        ("login --token AB_TOKEN9 now", "AB_TOKEN9"),
+        ("login --token ab_token now", "ab_token"),
+        ("export HF_TOKEN=MY_TOKEN", "MY_TOKEN"),
+        ("password: name", "name"),
+    ],
+)
+def test_OBS_04_the_name_of_a_secret_behind_an_option_is_no_secret_and_any_other_value_is(
+    text: str, hidden: str
+) -> None:
+    assert redact_text(text) == (text.replace(hidden, REDACTED) if hidden else text)
 
 
 def test_values_known_to_be_secret_are_found_anywhere() -> None:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.core.run.lifecycle import LINE_COUNTS
+from holdfast.diagnosis.ended.evidence import UNREAD
 from holdfast.diagnosis.ended.judge import judge_evidence
+from holdfast.diagnosis.evidence import Reading
 from holdfast.diagnosis.logs.attribute import judge_log
 from holdfast.diagnosis.logs.scan import read_log
 from holdfast.model.record import replace
@@ -51,6 +53,81 @@ def test_a_limit_of_tasks_that_the_job_set_is_raised_by_a_restart(tmp_path: Path
     free = judge(tmp_path, f"{words}\n")
     assert "limits.tasks where the job has one, else `ulimit -u`" in free.action
     assert "--limit-tasks" not in free.action
+
+
+@each(
+    ("known", "told"),
+    [
+        ({}, "(how many it needs is not known; try 65536): {} --limit-open-files 65536"),
+        (
+            {"rlimits": {"nofile": 1024, "nofile_hard": 1048576}},
+            "(now 1024; how many it needs is not known; try 65536): {} ",
+        ),
+        ({"rlimits": {"nofile": 1024, "nofile_hard": 4096}}, "try 4096): {} --limit-open-files 4096"),
+        ({"rlimits": {"nofile": 90000, "nofile_hard": None}}, "try 180000): {} --limit-open-files 180000"),
+        ({"rlimits": {"nofile": 9, "nofile_hard": 9}}, "9 is the hard limit, which only an administrator raises"),
+        (
+            {"files_limit": 64, "rlimits": {"nofile": 9999, "nofile_hard": 9999}},
+            "(now 64; how many it needs is not known; try 9999)",
+        ),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_by_a_restart(tmp_path: Path, known: dict[str, Any], told: str) -> None:
+    for words in (
+        f"{TRACE}OSError: [Errno 24] Too many open files: '/data/x'\n",
+        f"{TRACE}RuntimeError: Too many open files. Communication with the workers is no longer possible.\n",
+        "bash: pipe error: Too many open files\n",
+    ):
+        verdict = judge(tmp_path, words, **known)
+        assert verdict.kind is FailureClass.RESOURCE_LIMIT
+        assert told.format(f"holdfast restart {RUN_ID}") in verdict.action
+        assert verdict.action.startswith("have fewer open at once (fewer workers), or raise limits.open_files")
+
+
+TOO_LARGE = f"{TRACE}OSError: [Errno 27] File too large\n"
+
+
+@each(
+    ("words", "signal", "known", "told"),
+    [
+        (
+            TOO_LARGE,
+            None,
+            {"rlimits": {"fsize": 4 * 1024**2}},
+            "raise the file-size limit (now 4 MiB): `ulimit -f unlimited` ",
+        ),
+        (
+            "step 1\n",
+            25,
+            {"rlimits": {"fsize": GIB}},
+            "raise the file-size limit (now 1 GiB): `ulimit -f unlimited` in",
+        ),
+        ("step 1\n", 25, {}, "raise the file-size limit: `ulimit -f unlimited` in a shell at its box, and in the same"),
+        ("step 1\n", 24, {"rlimits": {"cpu": 60}}, "raise the CPU-time limit (now 60 s): `ulimit -t unlimited` in a"),
+        ("CPU time limit exceeded (core dumped)\n", None, {}, "raise the CPU-time limit: `ulimit -t unlimited`"),
+        (
+            f"{TRACE}MemoryError\n",
+            None,
+            {"rlimits": {"as": GIB}},
+            "raise the address-space limit (now 1 GiB): `ulimit -v",
+        ),
+        (
+            TOO_LARGE,
+            None,
+            {"rlimits": {"fsize": None}},
+            "see what sets the file-size limit (ulimit or setrlimit in the job",
+        ),
+        ("step 1\n", 24, {"rlimits": {"cpu": None}}, "see what sets the CPU-time limit (ulimit or setrlimit in the"),
+    ],
+)
+def test_a_limit_of_the_shell_is_raised_in_the_shell_that_restarts(
+    tmp_path: Path, words: str, signal: int | None, known: dict[str, Any], told: str
+) -> None:
+    verdict = judge(tmp_path, words, signal=signal, **known)
+    assert verdict.kind is FailureClass.RESOURCE_LIMIT
+    assert verdict.action.startswith(told)
+    assert f": holdfast restart {RUN_ID}" in verdict.action
+    assert "job file" not in verdict.action
 
 
 @each(
@@ -156,6 +233,15 @@ def test_no_remedy_speaks_of_a_checkpoint_that_is_not_there(tmp_path: Path, word
     assert "checkpoint" in kept.action
 
 
+FLOW = "while parsing a flow sequence"
+FLOW_FURTHER = (
+    '  in "c.yaml", line 3, column 5\n'
+    "expected ',' or ']', but got '<stream end>'\n"
+    '  in "c.yaml", line 4, column 1\n'
+)
+FLOW_SAID = " ".join(FLOW_FURTHER.split())
+
+
 @each(
     ("first", "further", "cause"),
     [
@@ -171,6 +257,22 @@ def test_no_remedy_speaks_of_a_checkpoint_that_is_not_there(tmp_path: Path, word
         ),
         ("LookupError:", "**********\n  Resource punkt not found.\n", "LookupError: Resource punkt not found."),
         ("ValueError: bad shape", "  of the batch\n", "ValueError: bad shape"),
+        (f"yaml.parser.ParserError: {FLOW}", f"{FLOW_FURTHER}rm: no such file\n", f"ParserError: {FLOW} {FLOW_SAID}"),
+        (
+            "yaml.scanner.ScannerError: while scanning a simple key",
+            '  in "c.yaml", line 2, column 1\ncould not find expected \':\'\n  in "c.yaml", line 3, column 1\n',
+            "column 1 could not find expected ':' in \"c.yaml\", line 3",
+        ),
+        (
+            "yaml.scanner.ScannerError: mapping values are not allowed here",
+            '  in "c.yaml", line 2, column 10\n',
+            'not allowed here in "c.yaml", line 2, column 10',
+        ),
+        (
+            "pydantic_core._pydantic_core.ValidationError: 2 validation errors for Config",
+            "lr\n  Input should be a valid number [type=float_parsing]\n    For further information\nsteps\n  None\n",
+            "for Config lr Input should be a valid number [type=float_parsing] For further information",
+        ),
     ],
 )
 def test_a_first_line_that_says_little_takes_the_next_lines_of_its_text(
@@ -178,6 +280,8 @@ def test_a_first_line_that_says_little_takes_the_next_lines_of_its_text(
 ) -> None:
     told = judge(tmp_path, f"{TRACE}{first}\n{further}")
     assert cause in told.cause
+    assert "rm: no such file" not in told.cause
+    assert told.kind is BUG or "yaml" not in first
     assert len(judge(tmp_path, f"{TRACE}{first}\n\t{'x' * 9000}\n").cause) < 400
 
 
@@ -196,6 +300,7 @@ def test_a_gated_model_is_named_with_where_to_ask_for_it_and_how_a_job_gets_a_to
         "ask for access at https://huggingface.co/acme/Large-8B, with the account whose token"
     )
     assert "holdfast secret push PLACE HF_TOKEN" in told.action
+    assert " --secret HF_TOKEN " in told.action
 
 
 def test_a_text_that_a_program_exits_with_is_the_cause(tmp_path: Path) -> None:
@@ -235,6 +340,49 @@ def test_a_loader_whose_worker_was_gone_leads_to_what_ends_workers(tmp_path: Pat
     assert (told.kind, told.confidence) == (FailureClass.KILLED, POSSIBLE)
     assert "/dev/shm" in told.action
     assert "num_workers=0" in told.action
+
+
+WORKER = "RuntimeError: DataLoader worker (pid 3123) is killed by signal: Killed."
+CHAINED = (
+    f"{TRACE}{WORKER} \n\nThe above exception was the direct cause of the following exception:\n\n"
+    f"{TRACE}RuntimeError: DataLoader worker (pid(s) 3123) exited unexpectedly\n"
+)
+
+
+@pytest.mark.requirement("FAIL-14")
+@each("output", [f"step 1\n{TRACE}{WORKER} \n", CHAINED])
+def test_FAIL_14_a_worker_that_sigkill_ended_is_killed_where_no_counter_moved(tmp_path: Path, output: str) -> None:
+    told = judge(tmp_path, output, peak_bytes=GIB)
+    assert (told.kind, told.confidence, told.also) == (FailureClass.KILLED, LIKELY, ())
+    assert told.action.startswith("find out who sent SIGKILL to its worker (pid 3123): another person")
+    against = [clue.text for clue in told.evidence_against]
+    assert "not out_of_memory: the OOM counter of its control group did not move" in against
+    assert not [text for text in against if "traceback" in text]
+    unread = judge(tmp_path, output, own_kills=UNREAD, host_kills=Reading(0))
+    assert (unread.kind, unread.confidence) == (FailureClass.KILLED, LIKELY)
+    assert "/proc/vmstat" in {clue.source for clue in unread.evidence_for}
+
+
+@pytest.mark.requirement("FAIL-14")
+def test_FAIL_14_a_worker_that_may_have_been_killed_for_memory_says_so_and_how_to_need_less(tmp_path: Path) -> None:
+    told = judge(tmp_path, f"step 1\n{TRACE}{WORKER} \n", own_kills=UNREAD, host_kills=UNREAD)
+    assert (told.kind, told.confidence) == (FailureClass.OUT_OF_MEMORY, POSSIBLE)
+    assert told.action.startswith("use fewer data-loader workers")
+    counted = judge(tmp_path, f"step 1\n{TRACE}{WORKER} \n", own_kills=Reading(1))
+    assert (counted.kind, counted.confidence) == (FailureClass.OUT_OF_MEMORY, Confidence.CERTAIN)
+    pool = "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly"
+    lost = judge(tmp_path, f"step 1\n{TRACE}{pool}\n")
+    assert (lost.kind, lost.confidence) == (FailureClass.OUT_OF_MEMORY, POSSIBLE)
+    assert lost.action.startswith("see what the worker itself said before its last line")
+    assert "refused" not in lost.action
+    assert not [clue for clue in lost.evidence_against if "traceback" in clue.text]
+
+
+def test_a_worker_that_was_killed_before_is_not_the_end_by_something_else(tmp_path: Path) -> None:
+    told = judge(tmp_path, f"{TRACE}{WORKER} \nbegin again with fewer workers\nstep 2\n{TRACE}KeyError: 'lr'\n")
+    assert (told.kind, told.cause) == (BUG, "KeyError: 'lr'")
+    asked = judge(tmp_path, f"step 1\n{TRACE}{WORKER} \n", signal=9)
+    assert asked.kind is FailureClass.KILLED
 
 
 def test_the_supervisors_log_is_named_only_where_it_says_something(tmp_path: Path) -> None:

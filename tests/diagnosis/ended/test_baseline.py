@@ -41,6 +41,7 @@ def test_DIAG_02_a_baseline_holds_boot_counters_disks_session_and_limits(tmp_pat
     assert found["disks"][0]["free_bytes"] > 0
     assert found["session"]["ssh"] is True
     assert found["rlimits"]["nofile"]
+    assert "nofile_hard" in found["rlimits"]
     assert isinstance(found["oom_kills_since_boot"], int)
 
 

@@ -16,6 +16,7 @@ from holdfast.diagnosis.ended.doubts import (
     find_early_end,
     find_failed_part,
     find_farewell,
+    find_given_up,
     find_killed,
     find_last_exception,
     find_lost_losses,
@@ -265,6 +266,35 @@ UNSAVED = {
     "a copy": ("ERROR : Attempt 3/3 failed\nFailed to copy: googleapi: Error 403\n+ true\n", True),
     "something else": ("failed to write the cache\nno output was expected\n", False),
 }
+GIVEN_UP = {
+    "the words of a program": ("step 1\nERROR: could not load data: no shards in /d - exiting\n", True),
+    "a comma": ("ERROR could not load the data, exiting.\n", True),
+    "fatal": ("FATAL: no space for the cache; aborting\n\n", True),
+    "logging": ("CRITICAL:root:the data is not readable. Giving up after 5 tries\n", True),
+    "logging, with a time": ("2026-11-20 10:00:01,234 - train - ERROR - no tokenizer, aborting the run\n", True),
+    "logging, the time alone": ("2026-11-20 10:00:01,234 ERROR no tokenizer, and quitting now\n", True),
+    "loguru": ("2026-11-20 10:00:01.234 | ERROR    | __main__:main:31 - bad config, exiting...\n", True),
+    "hydra": ("[2026-11-20 10:00:01,234][train][ERROR] - Aborting: bad config\n", True),
+    "at once": ("ERROR: Giving up after 5 tries\n", True),
+    "at once, without a sign": ("ERROR aborting the run\n", True),
+    "a shell": ("error: no data set was given, exiting\n", True),
+    "before a tracker's words": ("ERROR: no data - exiting\nwandb: \nwandb: Find logs at: ./wandb/x\n", True),
+    "and on": ("ERROR: no data at /a - exiting\nstep 9\ndone\n", False),
+    "no error": ("INFO: all steps are done, exiting\n", False),
+    "a warning": ("WARNING: no validation data, aborting\n", False),
+    "none of it": ("INFO: 0 ERROR lines were found, exiting\n", False),
+    "not yet": ("ERROR: call failed, 3 more tries before giving up\n", False),
+    "without it": ("ERROR: one batch was bad, not aborting\n", False),
+    "while it leaves": ("ERROR:asyncio:Task was destroyed while exiting\n", False),
+    "a part": ("ERROR: cannot parse sample 7, giving up on it\n", False),
+    "an upload": ("ERROR: upload of the video failed, giving up\n", False),
+    "a helper": ("ERROR: worker 3: broken pipe, exiting\ntensorboard: ERROR: port in use, exiting\n", False),
+    "a server": ("[redis-server] ERROR: client is gone, exiting\n", False),
+    "a thread": ("ERROR: prefetch thread: queue closed, exiting\n", False),
+    "on purpose": ("ERROR: time limit reached, exiting\n", False),
+    "stopped early": ("CRITICAL: early stopping after 9 epochs, exiting\n", False),
+    "done already": ("ERROR: results exist already, exiting\n", False),
+}
 COUNTED = "".join(f"step {number}/20000 loss 2.1\n" for number in range(100, 500, 100))
 EARLY = {
     "under half": (f"{COUNTED}data iterator exhausted after 431 batches\nbye\n", True),
@@ -277,6 +307,7 @@ EARLY = {
 DOUBTS = {
     **{f"early: {name}": (find_early_end, *case) for name, case in EARLY.items()},
     **{f"nothing: {name}": (find_nothing_done, *case) for name, case in NOTHINGS.items()},
+    **{f"given up: {name}": (find_given_up, *case) for name, case in GIVEN_UP.items()},
     **{f"part: {name}": (find_failed_part, *case) for name, case in PARTS.items()},
     **{f"device: {name}": (find_other_device, *case) for name, case in DEVICES.items()},
     **{f"unsaved: {name}": (find_unsaved, *case) for name, case in UNSAVED.items()},
@@ -294,6 +325,16 @@ def test_a_script_that_shows_its_tee_may_write_more_behind_a_traceback(tmp_path:
     shown = f"+ python train.py 2>&1 | tee logs/x.log\n{TRACE}+ echo done\ndone\n"
     assert goes_through_tee(facts_of(shown, tmp_path))
     assert find_last_exception(facts_of(shown, tmp_path), piped=True)
+
+
+def test_an_end_with_0_that_says_that_it_gave_up_is_in_doubt(tmp_path: Path) -> None:
+    end = ended(0)
+    verdict = examine_here(
+        write_attempt(tmp_path, end, "reading\nERROR: could not load data: x - exiting\n"), 1, end
+    ).verdict
+    assert verdict is not None
+    assert verdict.kind is FailureClass.SUSPICIOUS_FINISH
+    assert verdict.cause == "its last line says that it gave up: ERROR: could not load data: x - exiting"
 
 
 ENDS = ("", *string.punctuation, *string.whitespace, "\r\n", "é", "\x1b[0m")

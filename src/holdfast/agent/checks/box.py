@@ -157,7 +157,8 @@ def check_process_limits(situation: CheckContext) -> Iterator[Finding]:
         yield warned("rlimits.cpu_time", "RLIMIT_CPU", seen, "ulimit -t unlimited; use timeout")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != infinity and soft < FEW_OPEN_FILES and not spec.limits.open_files:
-        remedy = f"limits: {{open_files: {min(4096, hard) if hard != infinity else 4096}}}"
+        more = min(4096, hard) if hard != infinity else 4096
+        remedy = f"--limit-open-files {more} (in a job file limits: {{open_files: {more}}})"
         yield warned("rlimits.open_files", "RLIMIT_NOFILE", f"only {soft} open files are allowed (ulimit -n)", remedy)
     tasks = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if tasks != infinity and tasks < FEW_PROCESSES and os.geteuid() != 0:

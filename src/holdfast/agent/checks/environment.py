@@ -64,9 +64,7 @@ def check_tracker(situation: CheckContext) -> Iterator[Finding]:
         seen = "offline: no live curves; the run's records stay in its wandb/ directory until `wandb sync`"
         yield passed("tracker", "tracker", seen)
     elif tracker is TrackerMode.ONLINE and not has_credential(situation):
-        seen = (
-            "online is asked for, and there is neither WANDB_API_KEY nor an entry in ~/.netrc: nothing would be logged"
-        )
+        seen = "online is asked for, with neither WANDB_API_KEY nor an entry in ~/.netrc, so nothing would be logged"
         yield failed("tracker", "tracker", seen, "run `wandb login` once, or tracker: offline")
     else:
         yield passed("tracker", "tracker", f"{tracker.value}")

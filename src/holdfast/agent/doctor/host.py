@@ -71,9 +71,8 @@ def check_limits(host: HostFacts) -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and box.FEW_OPEN_FILES <= soft < ENOUGH_OPEN_FILES:
         seen = f"{soft} open files are allowed (ulimit -n), up to {hard}: many loader workers reach that"
-        yield warned(
-            "doctor.open_files", "RLIMIT_NOFILE", seen, f"limits: {{open_files: {ENOUGH_OPEN_FILES}}} in the job"
-        )
+        more = f"--limit-open-files {ENOUGH_OPEN_FILES} (in a job file limits: {{open_files: {ENOUGH_OPEN_FILES}}})"
+        yield warned("doctor.open_files", "RLIMIT_NOFILE", seen, more)
     core = resource.getrlimit(resource.RLIMIT_CORE)[0]
     seen = "no core file is written at a crash" if core == 0 else "a crash may write a core file"
     yield passed("doctor.core", "RLIMIT_CORE", f"{seen} (ulimit -c; ulimit -c unlimited to look into a crash with gdb)")

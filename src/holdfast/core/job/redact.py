@@ -6,7 +6,8 @@ only, so that a name nobody thought of is left out, not leaked. Replaced text sa
 can tell a removed value from an empty one.
 
 Pure: text in, text out. A false alarm costs a word in a log; a miss costs an account, so doubt is redacted, except for
-values which cannot be secrets (numbers, switches, references such as ``$HF_TOKEN``, file names).
+values which cannot be secrets (numbers, switches, references such as ``$HF_TOKEN``, file names), and for the name of a
+secret behind an option (``--secret HF_TOKEN``).
 """
 
 from __future__ import annotations
@@ -143,9 +144,11 @@ _FLAG = compile_later(
 )
 _HEX_KEY = compile_later(r"[0-9a-f]{32,64}", re.ASCII)
 _HARMLESS = compile_later(
-    r"""["']?(?:|[+-]?\d+(?:\.\d+)?|true|false|yes|no|on|off|none|null|empty|dummy|\$.*|/.*|\.{1,2}/.*|~.*|env:.*|\[redacted\])["']?""",
+    r"""["']?(?:|[+-]?\d+(?:\.\d+)?|true|false|yes|no|on|off|none|null|empty|dummy|\$.*|/.*|\.{1,2}/.*|~.*|env:.*|\[redacted\]|\[?(?-i:NAME))["']?""",
     re.IGNORECASE | re.DOTALL,
 )
+_VARIABLE = compile_later(r"""["'`]?(?P<name>[A-Z]+(?:_[A-Z]+)+)["'`]?[.,:;)]*""")
+"""The name of a variable of the environment; what has digits within may be a key."""
 
 ALLOWED_NAMES = frozenset(
     {
@@ -251,7 +254,7 @@ def redact_argv(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     found: list[str] = []
     flag = ""
     for position, argument in enumerate(argv):
-        if flag and not argument.startswith("-") and _HARMLESS.fullmatch(argument) is None:
+        if flag and not argument.startswith("-") and not _is_plain_argument(argument):
             cleaned.append(REDACTED)
             found.append(f"argument {position} (the value of {flag})")
             flag = ""
@@ -325,9 +328,15 @@ def _is_known_harmless(name: str, value: str) -> bool:
 
 
 def _redact_flag(match: re.Match[str]) -> str:
-    if not is_secret_name(match["flag"]) or _HARMLESS.fullmatch(match["value"]) is not None:
+    if not is_secret_name(match["flag"]) or _is_plain_argument(match["value"]):
         return match[0]
     return f"{match['flag']}{match['gap']}{REDACTED}"
+
+
+def _is_plain_argument(value: str) -> bool:
+    """Whether the argument of a secret's option is no secret: what no value can be, or a name that a secret has."""
+    named = _VARIABLE.fullmatch(value)
+    return _HARMLESS.fullmatch(value) is not None or (named is not None and is_secret_name(named["name"]))
 
 
 _LITERAL = compile_later(

@@ -198,9 +198,11 @@ def _read_session(environ: Mapping[str, str]) -> Facts:
 
 
 def _read_rlimits() -> dict[str, int | None]:
-    """Soft limits; None is unlimited."""
+    """Soft limits, and the hard one of what a job may raise; None is unlimited."""
     found: dict[str, int | None] = {}
     for name in RLIMITS:
         soft = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0]
         found[name.lower()] = None if soft == resource.RLIM_INFINITY else soft
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    found["nofile_hard"] = None if hard == resource.RLIM_INFINITY else hard
     return found

@@ -6,6 +6,7 @@ loss that is not finite is passed over, a helper that ran beside the job all the
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from holdfast.diagnosis.logs.attribute import find_code
@@ -15,8 +16,6 @@ from holdfast.diagnosis.logs.survived import ends_in_exception
 from holdfast.model.pattern import compile_later
 
 if TYPE_CHECKING:
-    import re
-
     from holdfast.diagnosis.evidence import LogFacts
 
 _MODULE = compile_later(r'Traceback \(most recent call last\):\n  File "[^"\n]+", line \d+, in <module>\n')
@@ -26,6 +25,8 @@ LOSSES = 3
 """So many of the last losses must all be not finite; of fewer all, and at least two."""
 LAST_LINES = 5
 LATE_LINES = 3
+LONGEST_LAST = 1000
+"""Characters of a last line that are looked at."""
 _VALUE = r"\s*['\"]?(?:tensor\()?(?P<value>[-+]?(?:nan\b|inf(?:inity)?\b|\d[\d.]*(?:e[-+]?\d+)?))"
 _OF_WHAT = r"(?: ?\([\w .]{1,20}\))?"
 """Behind a name: what kind of a loss, as in ``loss (avg)``."""
@@ -96,6 +97,28 @@ _HELPER = compile_later(
 )
 """What a job starts beside itself, and ends when it is done; no part of the name of a box (``gpu-worker-01``)."""
 
+_GAVE_UP = compile_later(
+    r"""
+    (?:(?P<who>|.{0,120}?(?:[\[|:)\]>-][ ]{0,4}|[:.,]\d{2,9}Z?[ ]+))(?:ERROR|FATAL|CRITICAL)\b[\]|): -]
+        |(?:[Ee]rror|[Ff]atal(?:[ ]error)?|[Cc]ritical):)
+    (?P<said>.*?)
+    (?:(?<=[,;:.!?()\]|-])\s*|(?<=ERROR[ ])|(?<=FATAL[ ])|(?<=CRITICAL[ ])|\b(?:and|so)\s+)
+    (?i:exiting|aborting|giving[ ]up|quitting)\b
+    (?=\W*$|[.!:,;(]|[ ]-
+        |\s+(?:(?:(?:the|this)[ ])?(?:training|run|job|program|process|script|experiment)|now|here|immediately|after
+            |because|due|since|with|without)\b)
+    """,
+    re.VERBOSE,
+)
+"""A line of an error that says that the program ends because of it, behind what a logger puts first."""
+_NOT_THE_WORK = compile_later(
+    r"(?i)\b(?:upload|sync|push|telemetry|notif|metric|logg|clean|teardown|shut|heartbeat|watchdog|profil|trac|thread|retry"
+    r"|skip|fall(?:ing|s)? ?back|instead|continu|ignor|restart|requeu|resubmit|already|another|up to date|no more|test)"
+)
+_FROM_A_TRACKER = "wandb:"
+"""Before what a tracker prints when the program is over."""
+FIRST_WORDS = 3
+
 
 def find_nothing_done(facts: LogFacts) -> str:
     """The last line that says that there was nothing to work on, where two lines do; else empty.
@@ -143,6 +166,20 @@ def find_unsaved(facts: LogFacts) -> str:
     """The line near the end that says that what the work is for was not written; empty without."""
     lines = [line.strip() for line in facts.tail.splitlines() if line.strip()]
     return next((line[:300] for line in reversed(lines[-LAST_LINES:]) if _UNSAVED.search(line)), "")
+
+
+def find_given_up(facts: LogFacts) -> str:
+    """The last line, where it is of an error and says itself that the program gives up for it; empty without.
+
+    Not of what only serves the work, and not of an end that was meant.
+    """
+    lines = [line.strip() for line in facts.tail.splitlines() if line.strip()]
+    last = next((line for line in reversed(lines) if not line.startswith(_FROM_A_TRACKER)), "")[:LONGEST_LAST]
+    gave_up = _GAVE_UP.match(last)
+    if gave_up is None or _NOT_THE_WORK.search(last) or _ON_PURPOSE.search(last):
+        return ""
+    subject = f"{gave_up['who'] or ''} {' '.join(gave_up['said'].split()[:FIRST_WORDS])}"
+    return "" if _HELPER.search(subject) or _SERVER.search(subject) else last[:300]
 
 
 def goes_through_tee(facts: LogFacts) -> bool:

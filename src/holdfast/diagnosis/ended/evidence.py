@@ -62,7 +62,8 @@ class EndedEvidence:
     `pids` are processes of the run by number (as the supervisor saw them), `group` is the last part of its control
     group's name. `looked_s` is how long after the end the box was looked at, `earlier_kills` what its own group had
     counted some time before the end. `silent_supervisor`: its supervisor wrote nothing. `tasks_limit` is the job's
-    own limit of processes and threads (``limits.tasks``). `expandable`: its torch had expandable segments, as
+    own limit of processes and threads (``limits.tasks``), `files_limit` that of open files (``limits.open_files``).
+    `expandable`: its torch had expandable segments, as
     holdfast sets them. `heard` are the Xids that the driver reported to the supervisor, `xid_severities` what the
     rules of its box said of some codes. `checkpoint`: there is something to go on from; `has_cards`: it was given
     cards (None: not known). `leftovers` are processes that the job had just begun when its leader left with 0, and
@@ -106,6 +107,7 @@ class EndedEvidence:
     earlier_kills: int | None = None
     silent_supervisor: bool = False
     tasks_limit: int | None = None
+    files_limit: int | None = None
     expandable: bool = False
     checkpoint: bool | None = None
     has_cards: bool | None = None

@@ -206,6 +206,7 @@ def gather_evidence(
         silent_supervisor=_is_empty(f"{source.directory}/{wire.SUPERVISOR_LOG}"),
         expandable=_has_expandable(as_object(manifest.get("environment"))),
         tasks_limit=as_whole(as_object(job.get("limits")).get("tasks")),
+        files_limit=as_whole(as_object(job.get("limits")).get("open_files")),
         problems=tuple(source.problems),
         checkpoint=has_checkpoint(source.run_dir, job),
         has_cards=bool(manifest["cards"]) if isinstance(manifest.get("cards"), list) else None,

@@ -93,6 +93,8 @@ WIDE_BYTES = 800
 FEW_LINES = 5
 FEW_FURTHER, LONGEST_FURTHER = 3, 200
 """Of the further lines of an exception whose first one says little."""
+_PLACE = compile_later(r'in "[^"\n]+", line \d+, column \d+')
+"""Where a file is wrong, below what is wrong with it. Source: PyYAML, yaml/error.py."""
 _NAMES_HOST = compile_later(r"host=|https?://|\b[\w-]+(?:\.[\w-]+)+:\d|\bhost \S+\.\S+")
 _HERE = compile_later(
     r"(?://|ipv4:|host='|\(')(?:localhost|(?:127|10)\.\d+\.\d+\.\d+|192\.168\.\d+\.\d+|172\.(?:1[6-9]|2\d"
@@ -475,7 +477,8 @@ def _find_wait(facts: LogFacts) -> str:
 def _clue(match: LogMatch, facts: LogFacts) -> Clue:
     who = "" if match.rank is None else f"rank {match.rank}: "
     more = ""
-    if match.line == facts.exception[:300] and is_open_end(facts.exception):
+    placed = facts.message and _PLACE.match(facts.message[0]) is not None
+    if match.line == facts.exception[:300] and (placed or is_open_end(facts.exception)):
         telling = [line[:LONGEST_FURTHER] for line in facts.message if any(map(str.isalnum, line))]
         more = " ".join(("", *telling[:FEW_FURTHER]))
     return Clue(f"{who}{match.line}{more}", f"{facts.path}, byte {match.offset}")

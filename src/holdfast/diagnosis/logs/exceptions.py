@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import zip_longest
 
 from holdfast.model.pattern import compile_later
 from holdfast.model.record import record
@@ -89,6 +90,10 @@ _CLIENT = compile_later(
 """A file of a client that speaks to a server: no rank is at the other end."""
 _REQUEST = "(Request ID: "
 """Source: huggingface_hub, utils/_http.py: what was asked for stands behind an empty line."""
+_PARSED = compile_later(
+    r"Error: (?:while (?:parsing|scanning|constructing|composing|reading) [^:]+|\d+ validation errors? for \S+)$"
+)
+"""What was read when it was wrong, and no word of what and where. Source: PyYAML, yaml/error.py; pydantic-core."""
 _INSTALLED = compile_later(
     r"\n *(?:from \S+ )?import [^\n]*\n(?:[ ^~]*\n)?"
     r' *File "[^"\n]*/(?:site|dist)-packages/[^"\n]*", line \d+, in <module>'
@@ -122,7 +127,8 @@ def judge_traceback(trace: Traceback) -> tuple[str, FailureClass] | None:
         return judged
     if _INSTALLED.search(trace.text) and not judged[0].endswith("SyntaxError"):
         return judged[0], _ENVIRONMENT
-    said_more = (_judge_line(line) for line in trace.message if judged[0] not in _OWN_CHECK)
+    is_own = judged[0] in _OWN_CHECK or _PARSED.search(trace.raised) is not None
+    said_more = (_judge_line(line) for line in trace.message if not is_own)
     return judged[0], next((kind for kind in said_more if kind is not FailureClass.BUG), FailureClass.BUG)
 
 
@@ -258,22 +264,31 @@ def _find_label(before: str, following: list[str]) -> re.Pattern[str] | None:
 
 
 def is_open_end(raised: str) -> bool:
-    """Whether the first line of an exception says little without the next: it ends in a colon, or in a request's id."""
+    """Whether the first line of an exception says little without the next.
+
+    It ends in a colon, or in a request's id, or says only what was read.
+    """
     text = raised.rstrip()
     _, found, request = text.removesuffix(".").rpartition(_REQUEST)
-    return text.endswith(":") or (found != "" and 0 < request.find(")") == len(request) - 1)
+    is_request = found != "" and 0 < request.find(")") == len(request) - 1
+    return text.endswith(":") or is_request or _PARSED.search(text[:LONGEST_BARE]) is not None
 
 
 def _read_message(raised: str, following: list[str]) -> tuple[str, ...]:
-    """The further lines of an exception's text: what is indented, and all up to an empty line behind an open end."""
-    is_open = is_open_end(raised)
+    """The further lines of an exception's text: what is indented, and all up to an empty line behind an open end.
+
+    What a parser says goes no further than its places, which are indented.
+    """
+    is_open, is_parsed = is_open_end(raised), _PARSED.search(raised.rstrip()[:LONGEST_BARE]) is not None
     found: list[str] = []
-    for raw in following:
-        text = clean_line(raw)[1]
+    texts = [clean_line(raw)[1] for raw in following]
+    for text, after in zip_longest(texts, texts[1:], fillvalue=""):
         if HEADER in text or (found and not text.strip()):
             break
         if not text.strip():
             continue
+        if is_parsed and not (text[0].isspace() or after[:1].isspace()):
+            break
         if not (is_open or text[0].isspace() or text.startswith((": ", ", "))):
             break
         found.append(text.strip())

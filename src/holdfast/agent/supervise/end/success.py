@@ -25,6 +25,7 @@ SIGNS = (
     *(b" killed ", b"segmentation fault", b" aborted ", b" bus error ", b" illegal instruction "),
     *(b"floating point exception", b" trace breakpoint trap ", b" bad system call "),
     *(b"return code", b"exit code", b"exit status", b"exited with", b"non zero "),
+    *(b" exiting ", b" aborting ", b" giving up ", b" quitting "),
     *(b" 0 image", b" 0 sample", b" 0 example", b" 0 file", b" 0 shard", b" 0 batch", b" 0 record", b" 0 row"),
     *(b" 0 token", b" 0 sequence", b" 0 document", b" 0 step", b" 0 item", b" 0 class", b" is empty", b"nothing to "),
     *(b"setting device to cpu", b"not compiled with cuda"),

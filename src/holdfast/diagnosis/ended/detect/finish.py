@@ -10,6 +10,7 @@ from holdfast.diagnosis.ended.doubts import (
     find_early_end,
     find_failed_part,
     find_farewell,
+    find_given_up,
     find_killed,
     find_last_exception,
     find_lost_losses,
@@ -61,7 +62,8 @@ def judge_exception(evidence: EndedEvidence) -> Detection:
         return yes("V12", FailureClass.BUG, Confidence.LIKELY, Clue(evidence.exception, "traceback"))
     if not evidence.log.known:
         return unread("V12", FailureClass.BUG, *unread_log(evidence))
-    return no("V12", FailureClass.BUG, *(() if named else (Clue("no traceback of its own", "output.log"),)))
+    silent = not named and not evidence.exception
+    return no("V12", FailureClass.BUG, *((Clue("no traceback of its own", "output.log"),) if silent else ()))
 
 
 def _is_farewell(words: Detection, evidence: EndedEvidence) -> bool:
@@ -128,6 +130,8 @@ def _find_doubts(evidence: EndedEvidence) -> list[Clue]:
         clues.append(Clue(f"its last lines say that a signal asked it to leave: {line}", "output.log"))
     if log is not None and (line := find_killed(log, piped=piped)):
         clues.append(Clue(f"its last lines say that a signal killed a part of it: {line}", "output.log"))
+    if log is not None and (line := find_given_up(log)):
+        clues.append(Clue(f"its last line says that it gave up: {line}", "output.log"))
     if log is not None and (line := find_nothing_done(log)):
         clues.append(Clue(f"its output says that there was nothing to work on: {line}", "output.log"))
     if log is not None and (line := find_early_end(log)):

@@ -1,4 +1,4 @@
-"""Detectors of memory: the kernel's OOM killer, daemons before it, limits, /dev/shm, the card's (V1 to V6). Pure.
+"""Detectors of memory: the kernel's OOM killer, daemons before it, /dev/shm, the card's (V1 to V6 but V4). Pure.
 
 Counters decide, never the exit code: 137 or SIGKILL without a counter that moved is a kill from outside (FAIL-14). A
 group's own counter counts kills of the box's OOM killer too, so a zero there speaks against both.
@@ -20,14 +20,12 @@ from holdfast.model.verdict import Clue, Confidence, FailureClass
 from .answers import find_words, no, skipped, unread, unread_log, weigh, yes
 from .signals import describe_signal
 
-KILL, TERM, BUS, XCPU, XFSZ = 9, 15, 7, 24, 25
+KILL, TERM, BUS = 9, 15, 7
 OOM = FailureClass.OUT_OF_MEMORY
 ROOM = 1.2
 """What to ask for, by what was in use at the peak (SLM-10)."""
 AT_THE_LIMIT = 0.95
 """A peak of this part of the limit, or more, was cut off by it: how much is needed is not known."""
-_OF_TASKS = frozenset({"log.limit.processes", "log.limit.threads"})
-"""What the output says where the system gave it no further process or thread."""
 _HELD = compile_later(r"Process (\d+) has ([\d.]+ \w+) memory in use")
 """Source: torch, c10/cuda/CUDACachingAllocator.cpp."""
 _OF_WORKERS = compile_later(
@@ -136,6 +134,26 @@ def explain_uncounted(evidence: EndedEvidence) -> dict[str, str]:
     }
 
 
+def saw_no_kill(evidence: EndedEvidence) -> bool:
+    """Whether a counter that a kill for lack of memory would have moved was read, and did not move."""
+    if evidence.own_kills.known:
+        return not evidence.own_kills.value
+    return evidence.host_kills.known and not evidence.host_kills.value and not evidence.late
+
+
+def explain_worker(evidence: EndedEvidence) -> dict[str, str]:
+    """What to do about a worker that was gone while no counter moved: its pool says neither how nor why."""
+    limit, peak = evidence.limit_bytes, evidence.peak_bytes
+    if limit is not None and (peak is None or peak >= limit * AT_THE_LIMIT):
+        return {"more": describe_more(evidence)}
+    return {
+        "less": "see what the worker itself said before its last line: the kernel killed nothing of it for memory, "
+        "so it crashed, or somebody or its own pool (dask's nanny, by a limit of its own) ended it; if it was for "
+        f"memory, {FEWER}",
+        "more": f"run it where more memory is free: holdfast restart {evidence.run_id}".rstrip(),
+    }
+
+
 def _named_events(evidence: EndedEvidence, *, memory_group: bool) -> list[KernelEvent]:
     """OOM kills of ours in the kernel log: those by a group's limit, or those of the whole box."""
     events = evidence.find_kernel_events(KernelKind.OOM_KILL)
@@ -207,38 +225,6 @@ def _names_us(line: str, evidence: EndedEvidence) -> bool:
         return True
     killed = re.search(r"[Kk]illed (/\S+)", line)
     return killed is not None and any(level.path.endswith(killed[1]) for level in evidence.levels)
-
-
-def judge_rlimits(evidence: EndedEvidence) -> Detection:
-    """V4: a limit of the process: CPU seconds, file size, open files, address space, tasks."""
-    if evidence.signal in (XCPU, XFSZ):
-        name = "the CPU-time limit (ulimit -t)" if evidence.signal == XCPU else "the file-size limit (ulimit -f)"
-        clue = Clue(describe_signal(evidence.signal), "status.json")
-        sure = Confidence.CERTAIN if evidence.code is None else Confidence.LIKELY
-        return yes("V4", FailureClass.RESOURCE_LIMIT, sure, clue, facts={"limit": name})
-    bound = evidence.rlimits.get("as")
-    if isinstance(bound, int) and re.search(r"MemoryError|bad_alloc|Cannot allocate memory", evidence.exception):
-        clue = Clue(f"{evidence.exception}; the address space is limited to {format_bytes(bound)}", "manifest.json")
-        facts = {"limit": "the address-space limit (ulimit -v)"}
-        return yes("V4", FailureClass.RESOURCE_LIMIT, Confidence.LIKELY, clue, facts=facts)
-    words = find_words(evidence, FailureClass.RESOURCE_LIMIT)
-    if words is not None and words.detector in _OF_TASKS and evidence.tasks_limit is not None:
-        clues = (*words.evidence_for, Clue(f"limits.tasks of the job: {evidence.tasks_limit}", "run.json"))
-        facts = {**words.facts, "action": _raise_tasks(evidence)}
-        return yes("V4", FailureClass.RESOURCE_LIMIT, words.confidence, *clues, gotchas=words.gotchas, facts=facts)
-    if not evidence.log.known:
-        return unread("V4", FailureClass.RESOURCE_LIMIT, *unread_log(evidence))
-    return no("V4", FailureClass.RESOURCE_LIMIT)
-
-
-def _raise_tasks(evidence: EndedEvidence) -> str:
-    """What to do about the limit of processes and threads that the job itself asked for."""
-    limit = evidence.tasks_limit or 0
-    restart = f"holdfast restart {evidence.run_id}".rstrip()
-    return (
-        f"have fewer threads or workers (OMP_NUM_THREADS), or raise limits.tasks, which counts both (now {limit}; how "
-        f"many it needs is not known; try {2 * limit}): {restart} --limit-tasks {2 * limit}"
-    )
 
 
 def judge_shared_memory(evidence: EndedEvidence) -> Detection:

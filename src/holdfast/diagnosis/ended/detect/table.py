@@ -12,10 +12,11 @@ from holdfast.diagnosis.ended.evidence import EndedEvidence
 from holdfast.diagnosis.evidence import Answer, Detection
 from holdfast.diagnosis.logs.survived import went_on_after
 from holdfast.model.gpu import shorten_pci
+from holdfast.model.pattern import compile_later
 from holdfast.model.record import replace
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
-from . import finish, hardware, memory, recorded, storage, vanished
+from . import finish, hardware, limits, memory, recorded, storage, vanished
 from .answers import skipped
 
 LADDER: dict[str, Callable[[EndedEvidence], Detection] | None] = {
@@ -32,7 +33,7 @@ LADDER: dict[str, Callable[[EndedEvidence], Detection] | None] = {
     "V8": vanished.judge_hang_up,
     "A3": recorded.judge_left,
     "V10": vanished.judge_scheduler,
-    "V4": memory.judge_rlimits,
+    "V4": limits.judge_rlimits,
     "V5": memory.judge_shared_memory,
     "D2": storage.judge_inodes,
     "D3": storage.judge_quota,
@@ -61,6 +62,9 @@ SENDERS = frozenset(
 )
 """Classes whose words tell of who ends jobs by signals."""
 COUNTED_ELSEWHERE = frozenset({"log.ram.slurm", "log.ram.kubernetes", "log.ram.limit"})
+OF_WORKER = "log.worker.killed"
+_BY_KILL = compile_later(r"killed by signal: Killed|Killed signal terminated")
+"""Who waited for a worker says how it ended. A pool that only lost one does not: it may have crashed."""
 WRITTEN_DOWN = frozenset({"A1", "A2"})
 """Detectors that apply to a job that never ran."""
 
@@ -89,19 +93,31 @@ def _weigh_words(words: Detection, evidence: EndedEvidence) -> Detection:
     if words.kind is FailureClass.HARDWARE and (other := _find_other_card(words, evidence)):
         against = Clue(f"{other} is none of the run's cards", "manifest.json")
         return replace(words, confidence=Confidence.POSSIBLE, evidence_against=(*words.evidence_against, against))
+    if words.kind is FailureClass.RESOURCE_LIMIT:
+        words = limits.explain_limit(words, evidence)
     uncounted = words.kind is FailureClass.OUT_OF_MEMORY and evidence.own_kills.known and not evidence.own_kills.value
     # A scheduler counts in a group of its own, which is not the run's.
     uncounted = uncounted and words.detector not in COUNTED_ELSEWHERE
     number = evidence.signal
     if words.kind is FailureClass.OUT_OF_MEMORY and words.detector not in COUNTED_ELSEWHERE:
-        refused = uncounted and number in (None, ABORT)
-        more = memory.explain_uncounted(evidence) if refused else {"more": memory.describe_more(evidence)}
-        words = replace(words, facts={**words.facts, **more})
+        words = _explain_memory(words, evidence, refused=uncounted and number in (None, ABORT))
     if words.answer is not Answer.YES or number not in FROM_OUTSIDE or words.kind in SENDERS:
         return words
     log = evidence.log.value
     survived = log is not None and went_on_after(log, words.facts.get("line", ""))
     return replace(words, confidence=Confidence.POSSIBLE) if survived or (uncounted and number == KILL) else words
+
+
+def _explain_memory(words: Detection, evidence: EndedEvidence, *, refused: bool) -> Detection:
+    """Words of a lack of memory with what to do; of a worker that SIGKILL ended and no counter saw, who killed it."""
+    more = {"more": memory.describe_more(evidence)}
+    if words.detector == OF_WORKER and memory.saw_no_kill(evidence):
+        if _BY_KILL.search(words.facts.get("line", "")):
+            return vanished.blame_sender(words, evidence)
+        more = memory.explain_worker(evidence)
+    elif refused:
+        more = memory.explain_uncounted(evidence)
+    return replace(words, facts={**words.facts, **more})
 
 
 def _find_other_card(words: Detection, evidence: EndedEvidence) -> str:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.run.stop_record import EXIT_PREEMPTED
 from holdfast.diagnosis.evidence import Answer, Detection, KernelKind
+from holdfast.diagnosis.logs.survived import find_chain
 from holdfast.diagnosis.python_stacks import parse_dump
 from holdfast.model.pattern import compile_later
+from holdfast.model.record import replace
 from holdfast.model.run import Outcome
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
@@ -127,6 +129,29 @@ def judge_kill(evidence: EndedEvidence) -> Detection:
     unknown = (Clue("who sent it: only a handler in the job or a trace by root sees the sender"),)
     facts = {"signal": name_signal(number)}
     return yes("V9", FailureClass.KILLED, sure, *clues, unknown=unknown, gotchas=("U3",), facts=facts)
+
+
+def blame_sender(words: Detection, evidence: EndedEvidence) -> Detection:
+    """What an output says of a worker that SIGKILL ended, where no counter saw a kill for lack of memory (FAIL-14).
+
+    Only possible where the job ended by something else: then it may have lived on without that worker.
+    """
+    log, line = evidence.log.value, words.facts.get("line", "")
+    ended_it = log is not None and line in (log.exception[:300], *find_chain(log))
+    alone = evidence.signal is None and evidence.ended.request is None
+    pid = words.facts.get("pid", "")
+    whom = f"its worker (pid {pid})" if pid else "a process of its own"
+    counted = "memory.events" if evidence.own_kills.known else "/proc/vmstat"
+    clue = Clue("the counter of kills for lack of memory did not move: somebody sent SIGKILL to it", counted)
+    return replace(
+        words,
+        kind=FailureClass.KILLED,
+        confidence=Confidence.LIKELY if ended_it and alone else Confidence.POSSIBLE,
+        evidence_for=(*words.evidence_for, clue),
+        unknown=(*words.unknown, Clue("who sent it: only a trace by root sees the sender")),
+        gotchas=("U3",),
+        facts={**words.facts, "signal": f"SIGKILL to {whom}"},
+    )
 
 
 def judge_scheduler(evidence: EndedEvidence) -> Detection:

@@ -420,7 +420,7 @@ MEMORY: tuple[Pattern, ...] = (
         ),
         ("raise ulimit -n to avoid 'Too many open files'", "[Errno 240] other"),
         "errno(3) EMFILE; torch.multiprocessing file_descriptor strategy",
-        "limits: {open_files: 65536}, or fewer workers",
+        "have fewer open at once (fewer workers), or raise the limit: holdfast restart RUN --limit-open-files 65536",
     ),
     Pattern(
         "limit.locked",
@@ -512,6 +512,6 @@ MEMORY: tuple[Pattern, ...] = (
         ),
         ("upload refused: File too large for preview",),
         "errno(3) EFBIG; signal(7) SIGXFSZ, SIGXCPU",
-        "see ulimit -a: -f is the size of a file, -t the CPU seconds",
+        "raise it in a shell (`ulimit -f` is the size of a file, -t the CPU seconds), and restart from that shell",
     ),
 )
