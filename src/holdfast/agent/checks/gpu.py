@@ -17,7 +17,7 @@ from holdfast.diagnosis.cards.fabric import judge_fabric, read_fabric
 from holdfast.diagnosis.cards.health import judge_card_health
 from holdfast.diagnosis.cards.witness import ask_kernel
 from holdfast.diagnosis.kernel.log import read_kernel_log
-from holdfast.host.gpu.allocation import find_unproven
+from holdfast.host.gpu.allocation import find_unproven, imposed_allocation
 from holdfast.host.gpu.inventory import read_inventory
 from holdfast.host.gpu.processes import read_process_view
 from holdfast.host.lease.area import open_area
@@ -131,6 +131,17 @@ def check_allocation(situation: CheckContext) -> Iterator[Finding]:
         seen = f"is {situation.environ[variable]}, and nothing shows that this runs inside of that allocation"
         remedy = f"unset {variable}; or start it inside of the allocation, which then gives the cards"
         yield warned("allocation", variable, f"{seen}: it takes a lease as anywhere", remedy)
+
+
+def check_whole(situation: CheckContext) -> Iterator[Finding]:
+    """Who says how much memory a job uses may think that others get the rest: that is so on shared cards alone."""
+    spec = situation.spec
+    if not spec.gpus.wanted or spec.gpu.share or spec.gpu.memory_bytes is None:
+        return
+    if imposed_allocation(situation.environ) is None:
+        seen = "without --share each card is taken whole, for this run alone"
+        remedy = "two runs are on one card where both have --share; of a whole card --min-free says as much"
+        yield warned("cards.whole", "gpu.memory", seen, remedy)
 
 
 def _judge(situation: CheckContext, inventory: Inventory, own: LeaseRecord | None) -> Iterator[Finding]:
