@@ -211,12 +211,14 @@ def test_LEASE_18_who_says_its_memory_is_told_that_both_have_to_share(
     first = holdfast(*beginning, "--name", "first", "--", "sleep", "60")
     run_id = first.out.strip()
     try:
-        second = holdfast(*beginning, "--", "sleep", "60")
+        second = holdfast(*beginning, "--name", "second", "--", "sleep", "60")
+        again = holdfast("restart", "second", "--share")
     finally:
         holdfast("stop", "--now", "first")
     assert (first.code, second.code) == (0, 75)
     assert "warning: cards.whole: gpu.memory: without --share each card is taken whole" in first.err
     assert f"only where both have --share, best with --gpu-memory: run {run_id} has not, and neither" in second.err
+    assert (again.code, f"both have --share, best with --gpu-memory: run {run_id} has not\n" in again.err) == (75, True)
 
 
 def test_where_the_leases_cannot_be_read_no_card_is_called_available(

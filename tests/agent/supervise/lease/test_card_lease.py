@@ -14,7 +14,6 @@ from holdfast.agent.supervise.lease import card_lease, publish
 from holdfast.agent.supervise.lease.card_lease import CardLease
 from holdfast.agent.supervise.lease.devices import list_devices
 from holdfast.agent.supervise.lease.publish import PublishedLease
-from holdfast.agent.supervise.lease.taken import describe_sharing
 from holdfast.agent.supervise.loop import Loop
 from holdfast.core.rules.rules import Rules
 from holdfast.core.run.events import LeaseBlocked, LeaseFailed, LeaseGranted
@@ -22,18 +21,15 @@ from holdfast.host.gpu.inventory import read_inventory
 from holdfast.host.lease.area import open_area
 from holdfast.host.lease.lock_files import lock_name
 from holdfast.host.lease.records import read_records
-from holdfast.host.lease.survey import survey_leases
 from holdfast.host.process.offload import reap_left
 from holdfast.host.process.processes import identify_self, user_name
 from holdfast.model import wire
 from holdfast.model.gpu import GpuRequest
 from holdfast.model.job import GpuOptions, JobSpec
-from holdfast.model.lease import BusyReason, Witness
 from holdfast.model.record import replace
 from holdfast.model.run import Starting
 from tests.agent.driving import timeouts
 from tests.agent.loops import Turned
-from tests.each import each
 from tests.host.lease_support import CARDS, Child, Line, hold, record, take
 from tests.host.small_disk import fill, mount_small_disk
 from tests.waiting import wait_until
@@ -46,7 +42,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.process
 
 ALICE, STRANGER = 61_001, 61_666
-GIB = 1024**3
 
 
 @pytest.mark.slow
@@ -263,37 +258,3 @@ def test_LEASE_14_a_second_directory_that_is_removed_or_replaced_while_a_run_wai
     assert [type(event) for event in emitted] == [LeaseBlocked, LeaseGranted]
     lease.release()
     waiter.close()
-
-
-HAS_NOT = (
-    f"two runs are on one card only where both have --share, best with --gpu-memory: run {record(1).run_id} has not"
-)
-
-
-@each(
-    ("holder", "asked", "words"),
-    [
-        (False, GpuOptions(memory_bytes=GIB), f"{HAS_NOT}, and neither has this one"),
-        (False, GpuOptions(share=True), HAS_NOT),
-        (
-            True,
-            GpuOptions(memory_bytes=GIB),
-            f"run {record(1).run_id} shares its card: --share has this one ask for room beside it",
-        ),
-        (False, GpuOptions(), ""),
-        (True, GpuOptions(share=True, memory_bytes=100 * GIB), ""),
-    ],
-)
-def test_who_lacks_share_is_told_to_who_is_refused(holder: bool, asked: GpuOptions, words: str) -> None:
-    area = open_area()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HOLDFAST_SIMULATED_GPUS", "1x24GiB")
-        inventory = read_inventory()
-    held = take(area, record(1, *list_devices(inventory), share=holder))
-    try:
-        busy = survey_leases(area, list_devices(inventory)).busy
-        assert describe_sharing(area, tuple(item for several in busy.values() for item in several), asked) == words
-        reserved = (BusyReason("GPU-1", Witness.RESERVATION, "kept for anna"),)
-        assert describe_sharing(area, reserved, asked) == ""
-    finally:
-        held.release()

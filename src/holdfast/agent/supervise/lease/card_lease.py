@@ -35,7 +35,7 @@ from .lease import NO_CARDS, Lease
 from .own_record import PHASES, build_record, find_own_record, list_holders, remove_own_leftovers
 from .publish import PublishedLease
 from .read_cards import FIRST_READING_S, read_and_sample
-from .taken import describe_sharing, explain_choice, find_taken, judge_devices
+from .taken import explain_choice, find_taken, judge_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -294,7 +294,11 @@ class CardLease(Lease):
         busy = tuple(replace(item, index=index.get(item.device)) for item in busy)
         short = count_cards(context.spec.gpus.wanted, busy, len(index))
         # Who waits gets the card whole, or its part of it: nothing has to be changed for that.
-        sharing = "" if waits or self._area is None else describe_sharing(self._area, busy, context.spec.gpu)
+        sharing = (
+            ""
+            if waits or self._area is None
+            else sharing_by_memory.describe_sharing(self._area, busy, context.spec.gpu)
+        )
         context.emit(LeaseBlocked(busy, final=not waits, short=short, sharing=sharing))
         if waits and self._waiter is None:
             self._wait()

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.agent.plan.sharing_by_memory import drop_sharers
 from holdfast.core.cards.choose import judge_card, judge_slice
-from holdfast.host.lease.records import read_records
 from holdfast.host.lease.survey import survey_leases
-from holdfast.model.lease import HOLDING, BusyReason, Witness
+from holdfast.model.lease import BusyReason, Witness
 from holdfast.model.record import record
 
 from .devices import is_wanted, list_devices
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from holdfast.host.lease.area import LeaseArea
     from holdfast.host.lease.share_policy import SharePolicy
     from holdfast.model.gpu import CardChoice, CardRules, GpuRequest, Inventory
-    from holdfast.model.job import GpuOptions
     from holdfast.model.lease import LeasedDevice
 
 
@@ -67,25 +65,6 @@ def explain_choice(
     named = tuple(item for item in reasons if item.device in {uuid for uuid, _ in choice.rejected})
     have = {item.device for item in named}
     return (*named, *(BusyReason(uuid, Witness.CARD, why) for uuid, why in choice.rejected if uuid not in have))
-
-
-def describe_sharing(area: LeaseArea, busy: tuple[BusyReason, ...], asked: GpuOptions) -> str:
-    """Who has not said what lets two runs on one card: `share`, by both of them.
-
-    Empty where that is not what keeps them apart, or where this run says nothing about sharing or about its memory.
-    """
-    holders = {item.run_id for item in busy if item.run_id and item.witness in HOLDING and not item.draining}
-    if not holders or not (asked.share or asked.memory_bytes):
-        return ""
-    sharing = {seen.record.run_id for seen in read_records(area)[0] if seen.record.share}
-    whole = sorted(holders - sharing)
-    if not whole:
-        shares = "run {} shares its card" if len(holders) == 1 else "runs {} share their cards"
-        words = f"{shares.format(', '.join(sorted(holders)))}: --share has this one ask for room beside it"
-        return "" if asked.share else words
-    both = "two runs are on one card only where both have --share, best with --gpu-memory"
-    have = f"run {whole[0]} has" if len(whole) == 1 else f"runs {', '.join(whole)} have"
-    return f"{both}: {have} not" + ("" if asked.share else ", and neither has this one")
 
 
 def judge_devices(
