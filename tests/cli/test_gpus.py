@@ -198,8 +198,27 @@ def test_LEASE_18_every_run_that_shares_a_card_is_shown(holdfast: Command, monke
     ]
     assert shown.out.count("shared by") == 2
     assert "8 GiB reserved by run" in shown.out
-    assert "all the rest taken by run" in shown.out
+    assert "all the rest may be used by run" in shown.out
     assert [one["reserved_bytes"] for one in card["sharers"]] == [8 * 1024**3, None]
+
+
+@pytest.mark.slow
+def test_LEASE_18_who_says_its_memory_is_told_that_both_have_to_share(
+    holdfast: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SIMULATED_GPUS", "1x24GiB")
+    beginning = ("run", "-d", "--prove", "0", "--gpus", "1", "--gpu-memory", "8GiB", "--idle-window", "0s")
+    first = holdfast(*beginning, "--name", "first", "--", "sleep", "60")
+    run_id = first.out.strip()
+    try:
+        second = holdfast(*beginning, "--name", "second", "--", "sleep", "60")
+        again = holdfast("restart", "second", "--share")
+    finally:
+        holdfast("stop", "--now", "first")
+    assert (first.code, second.code) == (0, 75)
+    assert "warning: cards.whole: gpu.memory: without --share each card is taken whole" in first.err
+    assert f"only where both have --share, best with --gpu-memory: run {run_id} has not, and neither" in second.err
+    assert (again.code, f"both have --share, best with --gpu-memory: run {run_id} has not\n" in again.err) == (75, True)
 
 
 def test_where_the_leases_cannot_be_read_no_card_is_called_available(

@@ -195,6 +195,38 @@ def test_an_option_of_the_job_itself_is_told_where_it_goes(
     assert hint is None or ended.err.endswith(f"{hint}\n")
 
 
+@each(
+    ("words", "near"),
+    [
+        (("run", "--memory-limit", "1G"), "--limit-memory"),
+        (("run", "--memory-high-limit", "1G"), "--limit-memory-high"),
+        (("run", "--stop-grace", "1m"), "--grace"),
+        (("run", "--free-min", "1G"), "--min-free"),
+        (("run", "--timeuot", "1h"), "--timeout"),
+    ],
+)
+def test_an_option_whose_words_stand_in_another_order_is_proposed(words: tuple[str, ...], near: str) -> None:
+    ended = say(*words)
+    assert (ended.code, f"Did you mean '{near}'?\n" in ended.err) == (64, True), ended.err
+    # What has words besides ours may be an option of the job.
+    assert ("goes behind `--`" in ended.err) is (words[1] == "--stop-grace")
+
+
+@each(
+    ("words", "told"),
+    [
+        (("queue", "move", "j2", "--after", "j5"), "write --before JOB, with the one that is to follow, or --last"),
+        (("ls", "--tag", "x"), "runs have names and no tags: holdfast ls 'lr-*' lists those of a pattern"),
+        (("logs", "x", "--tail", "5"), "write -n N, such as -n 5; "),
+        (("queue", "edit", "j3", "--priority", "high"), "'high' is not a whole number from -1000000 to 1000000\n"),
+        (("ls", "-n", "many"), "'many' is not a whole number\n"),
+    ],
+)
+def test_a_wrong_option_or_number_is_told_what_there_is(words: tuple[str, ...], told: str) -> None:
+    ended = say(*words)
+    assert (ended.code, told in ended.err) == (64, True), ended.err
+
+
 def test_an_unlike_option_is_not_proposed(holdfast: Command) -> None:
     for option in ("--lr", "--bogus"):
         assert holdfast("run", option, "3").err.startswith(f"holdfast: no such option '{option}'\n")

@@ -381,7 +381,9 @@ def test_an_edited_job_file_is_named_and_taken_up_when_asked(holdfast: Command, 
     assert f"{path} has changed since; --job {path} takes it up" in left.err
     planned = holdfast("restart", "--dry-run", "--job", path, run_dir)
     assert "env.LR 1 -> 5" in planned.out
-    assert "it would begin attempt 4, at step 0: it has no checkpoint here" in planned.err
+    assert (
+        "it would begin attempt 4; no checkpoint is known here: the command begins as it does by itself" in planned.err
+    )
     assert list_attempts(run_dir)[-1] == 3
     taken = holdfast("restart", "-f", "--job", path, run_dir)
     assert taken.code == 4
@@ -684,8 +686,9 @@ def test_a_reserved_variable_is_refused_by_a_first_run_too(holdfast: Command) ->
 def test_a_restart_says_whether_there_is_a_checkpoint(holdfast: Command) -> None:
     run_dir = begun(holdfast, "--", "sh", "-c", "kill -9 $$")
     note = Path(run_dir, "attempts/1/failure.md").read_text()
-    assert "begins again at step 0: there is no checkpoint" in note
-    assert "it has no checkpoint here: begins again at step 0" in holdfast("restart", "-f", run_dir).err
+    assert "begins again, as the command does: no checkpoint is known" in note
+    unknown = "attempt 2; no checkpoint is known here: the command begins as it does by itself"
+    assert unknown in holdfast("restart", "-f", run_dir).err
     Path(run_dir, "checkpoints", "model.pt").write_text("weights")
     assert "attempt 3, from its last checkpoint\n" in holdfast("restart", "-f", run_dir).err
     note = Path(run_dir, "attempts/3/failure.md").read_text()

@@ -40,8 +40,17 @@ HELP_ALL = "--help-all"
 NEAR = 0.7
 """How alike a misspelt option and the one that is proposed are, without their dashes."""
 
-OPTIONS_ELSEWHERE = {("holdfast logs", "--tail"): "-n N, such as -n 5"}
-"""What other tools call an option of a command, to ours."""
+_RUNS_BY_NAME = "runs have names and no tags: holdfast ls 'lr-*' lists those of a pattern, holdfast ls GROUP/ a group"
+OPTIONS_ELSEWHERE = {
+    ("holdfast logs", "--tail"): "write -n N, such as -n 5",
+    (
+        "holdfast queue move",
+        "--after",
+    ): "write --before JOB, with the one that is to follow, or --last: behind all others",
+    ("holdfast ls", "--tag"): _RUNS_BY_NAME,
+    ("holdfast ls", "--tags"): _RUNS_BY_NAME,
+}
+"""What other tools call an option of a command, to what to do here."""
 
 
 def guard(call: Callable[[], int], argv: Sequence[str]) -> int:
@@ -153,33 +162,64 @@ def _from_click(error: Exception) -> UsageError:
 
     assert isinstance(error, click.ClickException)
     context = getattr(error, "ctx", None)
+    near = ""
     if isinstance(error, click.NoSuchOption):
-        # click would show them by the alphabet, and takes `--on` for near to `--command`.
+        # click would show them by the alphabet, takes `--on` for near to `--command`, and drops words in another order.
         near = _find_ours(error.option_name, error.ctx) or _find_near_option(error)
-        error = click.NoSuchOption(error.option_name, possibilities=[near] if near else [], ctx=error.ctx)
+        error = click.NoSuchOption(error.option_name, ctx=error.ctx)
     message = " ".join(error.format_message().rstrip(".").split())
-    message = message.replace("is not a valid integer range", "is not a whole number")
+    message += f". Did you mean {near!r}?" if near else ""
+    message = message.replace("is not a valid integer range", f"is not a whole number{_say_range(error)}")
     message = message.replace("is not a valid integer", "is not a whole number")
     where = context.command_path if context is not None else "holdfast"
-    proposed = [option for option in getattr(error, "possibilities", None) or () if option]
+    proposed = [option for option in (near, *(getattr(error, "possibilities", None) or ())) if option]
     hint = f"`{name_help(context, proposed)}` shows what it takes"
     if isinstance(error, click.NoSuchOption) and (ours := OPTIONS_ELSEWHERE.get((where, error.option_name))):
-        hint = f"write {ours}; {hint}"
+        hint = f"{ours}; {hint}"
     if "extra argument" in message and where == "holdfast show":
         hint = "to compare two runs: holdfast show RUN --against OTHER; what they logged: holdfast metrics RUN OTHER"
     elif "extra argument" in message:
         hint += "; a value with a space in it is one word in quotes"
-    if where == "holdfast queue edit" and isinstance(error, click.NoSuchOption) and not error.possibilities:
+    if where == "holdfast queue edit" and isinstance(error, click.NoSuchOption) and not near:
         hint += "; to change the job: holdfast queue cancel JOB, then holdfast submit --name JOB with all it is to have"
-    if isinstance(error, click.NoSuchOption) and not error.possibilities and error.ctx is not None:
+    # One that has words besides ours may be the job's own.
+    unsure = not near or _split_words(near) < _split_words(getattr(error, "option_name", ""))
+    if isinstance(error, click.NoSuchOption) and unsure and error.ctx is not None:
         hint += _say_where_options_of_a_job_go(error.option_name, error.ctx)
     return UsageError(message[:1].lower() + message[1:], hint=hint)
 
 
+def _say_range(error: click.ClickException) -> str:
+    """Which numbers are taken, of a parameter with both bounds: `` from 1 to 65535``."""
+    import click
+
+    kind = getattr(getattr(error, "param", None), "type", None)
+    if not isinstance(kind, click.IntRange) or kind.min is None or kind.max is None:
+        return ""
+    return f" from {kind.min} to {kind.max}"
+
+
 def _find_near_option(error: click.NoSuchOption) -> str:
-    """The option that was misspelt; the dashes, which all have, make none alike."""
+    """The option that was misspelt; the dashes, which all have, make none alike.
+
+    Words in another order are the same option (``--memory-limit``), and so are more words than the one option has that
+    is made of some of them (``--stop-grace``).
+    """
+    parameters = () if error.ctx is None else error.ctx.command.params
+    every = {option: _split_words(option) for each in parameters for option in each.opts if option.startswith("--")}
+    asked = _split_words(error.option_name)
     names = {option.lstrip("-"): option for option in error.possibilities or ()}
-    return names.get(find_near(error.option_name.lstrip("-"), names, cutoff=NEAR), "")
+    within = [option for option, words in every.items() if words < asked]
+    return (
+        next((option for option, words in every.items() if words == asked), "")
+        or names.get(find_near(error.option_name.lstrip("-"), names, cutoff=NEAR), "")
+        or (within[0] if len(within) == 1 else "")
+    )
+
+
+def _split_words(option: str) -> frozenset[str]:
+    """The words of an option, in whatever order."""
+    return frozenset(option.lstrip("-").split("-"))
 
 
 def _say_where_options_of_a_job_go(option: str, context: click.Context) -> str:

@@ -42,7 +42,11 @@ BEFORE = "resume from a checkpoint before that step"
 
 def describe_resume(*, checkpoint: bool) -> str:
     """What a restart of a run would begin with."""
-    return "goes on from the last checkpoint" if checkpoint else "begins again at step 0: there is no checkpoint"
+    return (
+        "goes on from the last checkpoint"
+        if checkpoint
+        else "begins again, as the command does: no checkpoint is known"
+    )
 
 
 REMEDIES: dict[FailureClass, Remedy] = {

@@ -109,6 +109,16 @@ def format_bytes(count: int) -> str:
         text = f"{round_size / size:.3g}"
         if size <= round_size < 1000 * size and round_size - count <= slack and float(text) == round_size / size:
             return f"{text} {unit}"
+    return _format_binary(count)
+
+
+def format_asked_bytes(count: int) -> str:
+    """A size that is compared with measured ones, which are in binary units: ``40 GB (37.3 GiB)``, ``8 GiB``."""
+    said, binary = format_bytes(count), _format_binary(count)
+    return said if said == binary else f"{said} ({binary})"
+
+
+def _format_binary(count: int) -> str:
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1024 or unit == "TiB":

@@ -161,6 +161,15 @@ def test_a_job_of_a_desk_is_told_what_gives_it_an_environment_here(work: Path) -
     assert 'env_from = "login" in places.toml' in found.remedy
 
 
+def test_where_a_script_was_looked_for_is_told_of_a_relative_path(work: Path) -> None:
+    def look(path: str) -> str:
+        (found,) = check_script(CheckContext(JobSpec("t", ("python3", path), str(work)), Rules(), {}, str(work)))
+        return found.evidence
+
+    assert look("slow.py") == f"does not exist: a relative path counts from the working directory {work}"
+    assert look(f"{work}/slow.py") == "does not exist"
+
+
 def test_what_was_meant_is_proposed(work: Path) -> None:
     def remedy(*command: str, path: str = "/bin") -> str:
         situation = CheckContext(JobSpec("t", command, str(work)), Rules(), {"PATH": path}, str(work.parent))
@@ -581,6 +590,16 @@ def test_more_memory_than_a_card_has_is_a_failure_not_a_wait(run: Run, share: bo
     assert "200 GiB of each card are asked for (gpu.memory)" in found["cards"][0].evidence
     small = replace(gpu, memory_bytes=GIB)
     assert level(run(gpus=GpuRequest(count=1), gpu=small, inventory=CARDS), "cards") is Level.PASS
+
+
+def test_a_card_that_is_taken_whole_by_who_says_its_memory_is_told(run: Run) -> None:
+    whole = GpuOptions(memory_bytes=GIB)
+    found = run(gpus=GpuRequest(count=1), gpu=whole, inventory=CARDS)
+    assert level(found, "cards.whole") is Level.WARN
+    assert "--share" in found["cards.whole"][0].remedy
+    for silent in (replace(whole, share=True), GpuOptions(min_free_bytes=GIB)):
+        assert "cards.whole" not in run(gpus=GpuRequest(count=1), gpu=silent, inventory=CARDS)
+    assert "cards.whole" not in run(gpu=whole)
 
 
 @pytest.mark.requirement("PRE-24")

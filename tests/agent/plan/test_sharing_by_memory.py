@@ -15,10 +15,12 @@ from holdfast.host import clock
 from holdfast.host.lease import leases, sharers
 from holdfast.host.lease.area import LeaseArea, open_area
 from holdfast.host.lease.line import Waiter, wait_s
+from holdfast.host.lease.survey import survey_leases
 from holdfast.host.process import processes
 from holdfast.model import wire
 from holdfast.model.gpu import Card, CardRules, GpuProcess, GpuRequest, HolderKind, Inventory, InventorySource
 from holdfast.model.job import GpuOptions
+from holdfast.model.lease import BusyReason, Witness
 from holdfast.model.record import replace
 from holdfast.model.run import Outcome, RequestKind
 from tests.agent.driving import Drive, Driven, job
@@ -99,6 +101,38 @@ def count_held(children: list[Child], wanted: int) -> list[Child]:
                 assert child.receive() == "held"
                 held.append(child)
     return held
+
+
+HAS_NOT = "two runs are on one card only where both have --share, best with --gpu-memory:"
+FIRST = record(1).run_id
+
+
+@pytest.mark.parametrize(
+    ("sharing", "asked", "words"),
+    [
+        ((False,), GpuOptions(memory_bytes=GIB), f"{HAS_NOT} run {FIRST} has not, and neither has this one"),
+        ((False,), GpuOptions(share=True), f"{HAS_NOT} run {FIRST} has not"),
+        ((False, False), GpuOptions(share=True), f"{HAS_NOT} the 2 runs that are there have not"),
+        (
+            (True,),
+            GpuOptions(memory_bytes=GIB),
+            f"run {FIRST} shares its card: --share has this one ask for room beside it",
+        ),
+        ((False,), GpuOptions(), ""),
+        ((True,), GpuOptions(share=True, memory_bytes=TEN), ""),
+    ],
+)
+def test_who_lacks_share_is_told_to_who_is_refused(
+    area: LeaseArea, sharing: tuple[bool, ...], asked: GpuOptions, words: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+        for number, share in enumerate(sharing):
+            stack.callback(take(area, record(number + 1, CARDS[number], share=share)).release)
+        busy = survey_leases(area, CARDS[: len(sharing)]).busy
+        holders = tuple(item for several in busy.values() for item in several)
+        assert sharing_by_memory.describe_sharing(area, holders, asked) == words
+        reserved = (BusyReason(SHARED.uuid, Witness.RESERVATION, "kept for anna"),)
+        assert sharing_by_memory.describe_sharing(area, reserved, asked) == ""
 
 
 @pytest.mark.requirement("QUEUE-11")

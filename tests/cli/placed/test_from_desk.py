@@ -29,7 +29,7 @@ NAMED = {
     "raise limits.memory: holdfast restart --limit-memory; do": (
         "raise limits.memory: holdfast restart gpu1:RUN --limit-memory; do"
     ),
-    "holdfast restart begins again at step 0": "holdfast restart gpu1:RUN begins again at step 0",
+    "holdfast restart begins again, as the": "holdfast restart gpu1:RUN begins again, as the",
     "holdfast diagnose --deep and so on": "holdfast diagnose gpu1:RUN --deep and so on",
     "holdfast checkpoints ls shows what is there": "holdfast checkpoints ls gpu1:RUN shows what is there",
     "holdfast wait": "holdfast wait --on gpu1",

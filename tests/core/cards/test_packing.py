@@ -60,6 +60,13 @@ def make_spec(gpus: GpuRequest, **gpu: object) -> JobSpec:
     return JobSpec("t", ("true",), "/", gpus=gpus, gpu=GpuOptions(**gpu))  # type: ignore[arg-type]
 
 
+def test_two_runs_that_state_nothing_have_not_both_taken_all_the_rest() -> None:
+    words = judge_room(device(), [sharer("a"), sharer("b"), sharer("c", reserved=8)], 10 * 10**9, RULES).words
+    assert words.count("all the rest may be used by run ") == 2
+    assert "taken" not in words
+    assert words.endswith("; 10 GB (9.31 GiB) asked, 0 B free")
+
+
 @pytest.mark.requirement("QUEUE-11")
 def test_a_reservation_counts_whole_while_the_card_still_looks_empty() -> None:
     sharers = [sharer(str(number), reserved=10) for number in range(7)]
@@ -262,6 +269,11 @@ def test_a_slice_has_its_own_memory() -> None:
         (GpuRequest(devices=("3",)), {}, "by MIG slice only"),
         (GpuRequest(devices=("MIG-9",)), {}, "device MIG-9 does not exist"),
         (GpuRequest(count=1), {"memory_bytes": 200 * GIB}, "200 GiB of each card are asked for (gpu.memory)"),
+        (
+            GpuRequest(count=1),
+            {"memory_bytes": 400 * 10**9},
+            "400 GB (373 GiB) of each card are asked for (gpu.memory)",
+        ),
         (GpuRequest(count=1), {"memory_bytes": 80 * GIB, "share": True}, "kept free"),
         (GpuRequest(count=1), {"min_free_bytes": 100 * GIB}, "gpu.min_free"),
         (GpuRequest(devices=("MIG-3x",)), {"memory_bytes": 20 * GIB}, "the largest 10 GiB"),

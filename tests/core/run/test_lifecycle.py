@@ -291,6 +291,11 @@ class TestBeforeTheJob:
         assert isinstance(counted, Finalizing)
         assert counted.refusal is not None
         assert counted.refusal.message == f"{short}: GPU-1: anna since 10:45"
+        apart = LeaseBlocked((busy,), final, sharing="both need --share")
+        told, _ = step(Waiting("w"), apart, plan=replace(PLAN, wait_s=wait_s))
+        assert isinstance(told, Finalizing)
+        assert told.refusal is not None
+        assert told.refusal.hint == f"{state.refusal.hint}; both need --share"
 
     def test_who_waits_sees_who_is_in_the_way(self) -> None:
         assert step(Waiting("w"), LeaseBlocked((BUSY,), final=False)) == (Waiting("w", (BUSY,)), ())

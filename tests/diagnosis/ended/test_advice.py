@@ -227,7 +227,7 @@ def test_no_remedy_speaks_of_a_checkpoint_that_is_not_there(tmp_path: Path, word
     told = judge(tmp_path, f"{words}\n", checkpoint=False, disks=broken)
     assert told.kind is kind
     assert "begin" in told.action
-    assert ": there is no checkpoint" in told.action
+    assert ": no checkpoint is known" in told.action
     kept = judge(tmp_path, f"{words}\n", checkpoint=True, disks=broken)
     assert "no checkpoint" not in kept.action
     assert "checkpoint" in kept.action

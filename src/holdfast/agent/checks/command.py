@@ -177,7 +177,9 @@ def check_script(situation: CheckContext) -> Iterator[Finding]:
         with open(path, "rb") as file:
             data = file.read(SCRIPT_BYTES + 1)
     except FileNotFoundError:
-        yield failed("script", path, "does not exist", _propose_script(situation, path))
+        named = path in situation.spec.command
+        where = "" if named else f": a relative path counts from the working directory {situation.spec.workdir}"
+        yield failed("script", path, f"does not exist{where}", _propose_script(situation, path))
         return
     except IsADirectoryError:
         if not os.path.exists(f"{path}/__main__.py"):

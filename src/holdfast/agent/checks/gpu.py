@@ -17,7 +17,7 @@ from holdfast.diagnosis.cards.fabric import judge_fabric, read_fabric
 from holdfast.diagnosis.cards.health import judge_card_health
 from holdfast.diagnosis.cards.witness import ask_kernel
 from holdfast.diagnosis.kernel.log import read_kernel_log
-from holdfast.host.gpu.allocation import find_unproven
+from holdfast.host.gpu.allocation import find_unproven, imposed_allocation
 from holdfast.host.gpu.inventory import read_inventory
 from holdfast.host.gpu.processes import read_process_view
 from holdfast.host.lease.area import open_area
@@ -27,11 +27,24 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.finding import Finding, Level
 from holdfast.model.gpu import GpuProcess, Inventory, InventorySource, MigSlice
 from holdfast.model.lease import LeasedDevice, LeaseRecord
-from holdfast.model.record import replace
+from holdfast.model.record import record, replace
 
 from .context import READ_WITHIN_S, CheckContext, failed, passed, unknown, warned
 
 ASK_ROOT = "look as root, or as a member of group adm: `dmesg | grep NVRM`"
+
+
+@record
+class _TakenCards:
+    """Device UUID to who holds it (`leased`), and who shares; `apart` says who lacks what lets two runs on a card.
+
+    What cannot be read, or a rule that says no, is the `problem`: it is not "free".
+    """
+
+    leased: dict[str, str]
+    shared: SharingSurvey | None = None
+    problem: Finding | None = None
+    apart: str = ""
 
 
 def check_cards(situation: CheckContext) -> Iterator[Finding]:
@@ -133,6 +146,17 @@ def check_allocation(situation: CheckContext) -> Iterator[Finding]:
         yield warned("allocation", variable, f"{seen}: it takes a lease as anywhere", remedy)
 
 
+def check_whole(situation: CheckContext) -> Iterator[Finding]:
+    """Who says how much memory a job uses may think that others get the rest: that is so on shared cards alone."""
+    spec = situation.spec
+    if not spec.gpus.wanted or spec.gpu.share or spec.gpu.memory_bytes is None:
+        return
+    if imposed_allocation(situation.environ) is None:
+        seen = "without --share each card is taken whole, for this run alone"
+        remedy = "two runs are on one card where both have --share; of a whole card --min-free says as much"
+        yield warned("cards.whole", "gpu.memory", seen, remedy)
+
+
 def _judge(situation: CheckContext, inventory: Inventory, own: LeaseRecord | None) -> Iterator[Finding]:
     spec = situation.spec
     marked = " (simulated)" if inventory.source is InventorySource.SIMULATED else ""
@@ -141,13 +165,14 @@ def _judge(situation: CheckContext, inventory: Inventory, own: LeaseRecord | Non
         for why in impossible:
             yield failed("cards", "cards" + marked, why, ASK_FOR_LESS)
         return
-    leased, shared, problem = _read_leases(situation, inventory, own)
-    if problem is not None:
-        yield problem
+    found = _read_leases(situation, inventory, own)
+    shared = found.shared
+    if found.problem is not None:
+        yield found.problem
     choice = choose.choose_cards(
         spec.gpus,
         inventory if shared is None else shared.inventory,
-        leased=leased,
+        leased=found.leased,
         rules=card_rules(spec, situation.rules),
         imposed=situation.environ.get("CUDA_VISIBLE_DEVICES"),
         device_order=situation.environ.get("CUDA_DEVICE_ORDER"),
@@ -160,7 +185,8 @@ def _judge(situation: CheckContext, inventory: Inventory, own: LeaseRecord | Non
     enough = choose.is_worth_waiting(spec.gpus, inventory, choice)
     level = situation.busy_level if enough else Level.FAIL
     remedy = WAIT_FOR_CARDS if level is not Level.FAIL else "see `holdfast gpus`; ask for other cards"
-    yield Finding("cards", level, "cards" + marked, choice.problem or "no card fits", remedy)
+    seen = "; ".join(filter(None, (choice.problem or "no card fits", found.apart)))
+    yield Finding("cards", level, "cards" + marked, seen, remedy)
     for uuid, reason in choice.rejected:
         yield Finding("cards.rejected", Level.WARN, uuid + marked, reason, "see `holdfast gpus`")
 
@@ -205,13 +231,8 @@ def _check_fabric(situation: CheckContext) -> Finding | None:
     return judge_fabric(read_fabric(dev=f"{situation.root}/dev", sees_everyone=read_process_view().complete))
 
 
-def _read_leases(
-    situation: CheckContext, inventory: Inventory, own: LeaseRecord | None
-) -> tuple[dict[str, str], SharingSurvey | None, Finding | None]:
-    """Device UUID to who holds it, and who shares; what cannot be read is a finding, not "free".
-
-    The lease `own` is about to end and counts as none.
-    """
+def _read_leases(situation: CheckContext, inventory: Inventory, own: LeaseRecord | None) -> _TakenCards:
+    """Who holds what, and who shares; the lease `own` is about to end and counts as none."""
     devices = []
     for card in inventory.cards:
         devices.append(LeasedDevice(card.uuid, card.index, card.name))
@@ -220,7 +241,8 @@ def _read_leases(
         area = open_area(situation.rules.lease_dir, environ=situation.environ)
         seen = survey_leases(area, tuple(devices))
     except HoldfastError as error:
-        return {}, None, failed("cards.leases", "lease area", str(error), error.hint or "see holdfast's docs/leases.md")
+        unread = failed("cards.leases", "lease area", str(error), error.hint or "see holdfast's docs/leases.md")
+        return _TakenCards({}, problem=unread)
     spec, shared = situation.spec, None
     if own is not None:
         left = {uuid: tuple(item for item in busy if item.run_id != own.run_id) for uuid, busy in seen.busy.items()}
@@ -238,4 +260,6 @@ def _read_leases(
     policy = build_policy(spec, situation.rules, simulated=inventory.source is InventorySource.SIMULATED)
     leased.update(describe_reserved(policy, area, devices))
     barred = next(judge_policy(policy, area, spec.gpus.wanted, situation.busy_level, own=own), None)
-    return leased, shared, barred
+    named = {choose.find_device(name, inventory) for name in spec.gpus.devices}
+    blocking = tuple(item for uuid, busy in held.items() if not named or uuid in named for item in busy)
+    return _TakenCards(leased, shared, barred, sharing_by_memory.describe_sharing(area, blocking, spec.gpu))

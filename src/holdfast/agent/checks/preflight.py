@@ -84,6 +84,7 @@ CHECKS: tuple[Check, ...] = (
     environment.check_names,
     framework.check_framework,
     gpu.check_allocation,
+    gpu.check_whole,
     gpu.check_cards,
 )
 """All checks, in the order in which they run."""

@@ -132,14 +132,19 @@ def restart_run(
 
 
 def describe_begin(view: RunView) -> str:
-    """Where another attempt would begin, in words."""
-    step = find_newest_step(view.run_dir, view.spec)
-    return describe_resume(step) if has_checkpoint(view.run_dir, view.spec) else "at step 0: it has no checkpoint here"
+    """Where another attempt would begin, as `describe_resume` says it."""
+    found = has_checkpoint(view.run_dir, view.spec)
+    return describe_resume(find_newest_step(view.run_dir, view.spec), found=found)
 
 
-def describe_resume(step: int | None) -> str:
-    """From which checkpoint an attempt goes on, in words; None: it is not known of which step the last one is."""
-    return "from its last checkpoint" if step is None else f"from its checkpoint of step {step}"
+def describe_resume(step: int | None, *, found: bool) -> str:
+    """From which checkpoint an attempt goes on, to follow its number; `step` None: it is not known of which step it is.
+
+    A job may keep checkpoints of its own, where nobody but itself knows of them.
+    """
+    if not found:
+        return "; no checkpoint is known here: the command begins as it does by itself"
+    return ", from its last checkpoint" if step is None else f", from its checkpoint of step {step}"
 
 
 def _hand_in_again(

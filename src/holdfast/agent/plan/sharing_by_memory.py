@@ -14,15 +14,16 @@ from holdfast.core.cards import packing
 from holdfast.host import clock
 from holdfast.host.lease import sharers as lease_sharing
 from holdfast.host.lease.area import LeaseArea
+from holdfast.host.lease.records import read_records
 from holdfast.host.lease.sharers import SharingLease
 from holdfast.model.gpu import CardRules, GpuProcess, Inventory
-from holdfast.model.lease import BusyReason, LeasedDevice, Witness
+from holdfast.model.lease import HOLDING, BusyReason, LeasedDevice, Witness
 from holdfast.model.packing import DeviceMemory, Sharer, SharingRoom
 from holdfast.model.record import record, replace
 
 if TYPE_CHECKING:
     from holdfast.host.lease.survey import LeaseSurvey
-    from holdfast.model.job import JobSpec
+    from holdfast.model.job import GpuOptions, JobSpec
 
 
 @record
@@ -144,6 +145,25 @@ def drop_sharers(survey: LeaseSurvey) -> dict[str, tuple[BusyReason, ...]]:
     return {
         uuid: tuple(item for item in busy if (uuid, item.run_id) not in sharing) for uuid, busy in survey.busy.items()
     }
+
+
+def describe_sharing(area: LeaseArea, busy: tuple[BusyReason, ...], asked: GpuOptions) -> str:
+    """Who has not said what lets two runs on one card: `share`, by both of them.
+
+    Empty where that is not what keeps them apart, or where this run says nothing about sharing or about its memory.
+    """
+    holders = {item.run_id for item in busy if item.run_id and item.witness in HOLDING and not item.draining}
+    if not holders or not (asked.share or asked.memory_bytes):
+        return ""
+    sharing = {seen.record.run_id for seen in read_records(area)[0] if seen.record.share}
+    whole = sorted(holders - sharing)
+    if not whole:
+        shares = "run {} shares its card" if len(holders) == 1 else "runs {} share their cards"
+        words = f"{shares.format(', '.join(sorted(holders)))}: --share has this one ask for room beside it"
+        return "" if asked.share else words
+    both = "two runs are on one card only where both have --share, best with --gpu-memory"
+    have = f"run {whole[0]} has" if len(whole) == 1 else f"the {len(whole)} runs that are there have"
+    return f"{both}: {have} not" + ("" if asked.share else ", and neither has this one")
 
 
 def choose_torch_share(spec: JobSpec, inventory: Inventory, devices: tuple[LeasedDevice, ...]) -> float | None:

@@ -138,7 +138,8 @@ KEYS: tuple[Key, ...] = (
     Key("gpu.share", Kind.BOOL, "gpu.share", "share", _CARDS,
         "Share the cards with other runs that say the same.", "false"),
     Key("gpu.memory", Kind.SIZE, "gpu.memory_bytes", "gpu-memory", _CARDS,
-        "What the job will use of each card; on shared cards that much is reserved for it.", "not stated",
+        "What the job will use of each card. With `share` that much is reserved for it; without, the card is taken "
+        "whole, and must have that much free.", "not stated",
         absent="none"),
     Key("gpu.max_hold", Kind.DURATION, "gpu.max_hold_s", "max-hold", _CARDS,
         "Give the cards back after this long, by stopping the job.", "no limit", absent="none"),

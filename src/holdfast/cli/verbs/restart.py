@@ -155,7 +155,7 @@ def command(  # noqa: PLR0913 - its options
         if not as_json:
             stops = f"stop attempt {view.attempt}, which is {view.condition}, and " if not view.over else ""
             number = max(view.attempts, default=0) + 1
-            note(f"it would {stops}begin attempt {number}, {describe_begin(view)}")
+            note(f"it would {stops}begin attempt {number}{describe_begin(view)}")
         return 0
     job_file = None if CALLER.order else job
     wait_s = parse_duration_option(wait, "--wait")
@@ -226,8 +226,7 @@ def _resolve(
 def _tell_restarted(made: Restarted) -> None:
     for line in describe_changes(made.changed):
         note(f"changed: {line}")
-    resumed = f", {describe_resume(made.checkpoint_step)}"
-    where = resumed if made.checkpoint else "; it has no checkpoint here: begins again at step 0"
+    where = describe_resume(made.checkpoint_step, found=made.checkpoint)
     begun = "was started again as" if made.native_id is None else f"is job {made.native_id} now, which begins it as"
     note(f"{made.run_id} {begun} attempt {made.attempt}{where}")
     for words in made.files_changed:

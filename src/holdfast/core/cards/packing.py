@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from holdfast.model.gpu import Card, CardRules, GpuProcess, GpuRequest, HolderKind, Inventory, InventorySource, MigSlice
 from holdfast.model.packing import DeviceMemory, PackingRules, Sharer, SharingRoom
 from holdfast.model.record import replace
-from holdfast.model.units import format_bytes, format_count
+from holdfast.model.units import format_asked_bytes, format_bytes, format_count
 
 from .choose import find_device
 
@@ -34,7 +34,6 @@ ENDING_RECHECK_S = 2.0
 """What is left of a run that is over goes without an event, too."""
 NEEDS_CARDS = "run it where there are cards (--on PLACE), or without any (--gpus 0, in a job file gpus: 0)"
 """What to do where `find_impossible` says that the box has none."""
-_WHOLE_CARD = "all the rest"
 ASK_FOR_LESS = "ask for what this box has: see `holdfast gpus`"
 """What to do about what `find_impossible` says."""
 
@@ -164,7 +163,8 @@ def _say_room(  # noqa: PLR0917 - the terms of one sum
         parts.append(f"{format_bytes(foreign)} in use by no run that shares it")
     parts.append(f"{format_bytes(floor)} kept free")
     return (
-        f"{format_bytes(total)}, of which {', '.join(parts)}; {format_bytes(wanted)} asked, {format_bytes(free)} free"
+        f"{format_bytes(total)}, of which {', '.join(parts)}; {format_asked_bytes(wanted)} asked, "
+        f"{format_bytes(free)} free"
     )
 
 
@@ -176,8 +176,9 @@ def describe_sharer(sharer: Sharer, rules: PackingRules | None = None) -> str:
     if sharer.reserved_bytes is not None:
         return f"{format_bytes(sharer.reserved_bytes)} reserved by {who}"
     taken = count_use(sharer, rules)
-    size = _WHOLE_CARD if taken is None else format_bytes(taken)
-    return f"{size} taken by {who}, which states no gpu.memory"
+    # Several may be such, and none of them has it all.
+    part = "all the rest may be used" if taken is None else f"{format_bytes(taken)} taken"
+    return f"{part} by {who}, which states no gpu.memory"
 
 
 def share_of(memory_bytes: int, totals: Iterable[int | None]) -> float | None:
@@ -259,7 +260,7 @@ def _find_too_large(spec: JobSpec, inventory: Inventory) -> list[str]:
             have = "has" if 1 in (len(enough), len(sizes)) else "have"
             cards = f"{len(enough)} of {format_count(len(sizes), 'card')} {have}"
             found.append(
-                f"{format_bytes(wanted)} of each card are asked for ({key}); {cards} that much, "
+                f"{format_asked_bytes(wanted)} of each card are asked for ({key}); {cards} that much, "
                 f"the largest {most}{kept}"
             )
     return found

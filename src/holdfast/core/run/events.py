@@ -87,11 +87,15 @@ class ChecksDone:
 
 @record
 class LeaseBlocked:
-    """No card for now; `final` when this run does not wait. `short`: how many are asked for and free, in words."""
+    """No card for now; `final` when this run does not wait. `short`: how many are asked for and free, in words.
+
+    `sharing` says what would have to be for the run to share a card that another one has; empty where that helps not.
+    """
 
     busy: tuple[BusyReason, ...]
     final: bool
     short: str = ""
+    sharing: str = ""
 
 
 @record

@@ -180,7 +180,9 @@ def _checked(state: Preflight, event: ChecksDone, now: Moment, plan: RunPlan) ->
 
 def _blocked(state: Waiting, event: LeaseBlocked, now: Moment, plan: RunPlan) -> Step:
     if event.final or plan.wait_s <= 0:
-        return _finalize(state, now, refusal=_busy_refusal(event.busy, waited=None, short=event.short))
+        return _finalize(
+            state, now, refusal=_busy_refusal(event.busy, waited=None, short=event.short, sharing=event.sharing)
+        )
     return replace(state, blocked_by=event.busy), ()
 
 
@@ -191,7 +193,7 @@ def _name_holders(busy: tuple[BusyReason, ...]) -> str:
     return "; ".join(f"{name_labels(labels)}: {holder}" for holder, labels in held.items())
 
 
-def _busy_refusal(busy: tuple[BusyReason, ...], waited: float | None, short: str = "") -> Refusal:
+def _busy_refusal(busy: tuple[BusyReason, ...], waited: float | None, short: str = "", sharing: str = "") -> Refusal:
     names = _name_holders(busy)
     message = ": ".join(filter(None, (short, names))) or "no card is free"
     if waited is not None:
@@ -199,6 +201,7 @@ def _busy_refusal(busy: tuple[BusyReason, ...], waited: float | None, short: str
         message = names or "the cards were still being watched for idleness (gpu.idle_window); wait longer than that"
         message = f"gave up after waiting {waited:.0f} s: {message}"
     hint = "wait for it (run --wait 1h, restart --gpu-wait 1h), ask for other cards, or look at `holdfast gpus`"
+    hint = "; ".join(filter(None, (hint, sharing)))
     return Refusal("busy", 75, message, hint, busy=busy)
 
 

@@ -115,7 +115,7 @@ def _find_objection(facts: RetryFacts) -> str:
         (elsewhere and bool(facts.not_set_aside), f"it could get the same card again: {facts.not_set_aside}"),
         (
             facts.lost_s >= MUCH_S,
-            f"it would begin at step 0 again, {format_duration(facts.lost_s)} of work: there is no checkpoint",
+            f"{format_duration(facts.lost_s)} of work would be done again: no checkpoint is known",
         ),
         (
             facts.asked_wait_s > LONGEST_ASKED_S,

@@ -108,7 +108,7 @@ def judge_evidence(evidence: EndedEvidence) -> tuple[Verdict | None, tuple[Detec
         known["own"] = ""
     if evidence.checkpoint is not None:
         known["resume"] = describe_resume(checkpoint=evidence.checkpoint)
-        known["before"] = BEFORE if evidence.checkpoint else "begin again: there is no checkpoint"
+        known["before"] = BEFORE if evidence.checkpoint else "begin again: no checkpoint is known"
     if evidence.has_cards is False:
         known["batch"] = ""
     found = tuple(replace(item, facts={**item.facts, **known}) for item in found)

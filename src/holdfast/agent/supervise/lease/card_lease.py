@@ -292,7 +292,14 @@ class CardLease(Lease):
         waits = context.spec.gpu.wait_s > 0
         index = {device.uuid: device.index for device in list_devices(self._inventory)}
         busy = tuple(replace(item, index=index.get(item.device)) for item in busy)
-        context.emit(LeaseBlocked(busy, final=not waits, short=count_cards(context.spec.gpus.wanted, busy, len(index))))
+        short = count_cards(context.spec.gpus.wanted, busy, len(index))
+        # Who waits gets the card whole, or its part of it: nothing has to be changed for that.
+        sharing = (
+            ""
+            if waits or self._area is None
+            else sharing_by_memory.describe_sharing(self._area, busy, context.spec.gpu)
+        )
+        context.emit(LeaseBlocked(busy, final=not waits, short=short, sharing=sharing))
         if waits and self._waiter is None:
             self._wait()
         elif self._waiter is not None:

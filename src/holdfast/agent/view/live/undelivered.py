@@ -25,7 +25,7 @@ SUPPRESSED = "suppressed"
 ENDED, FAILED = "ended", "failed"
 NOTIFY = "notify"
 """The check of ways (`agent.checks.environment`)."""
-ABOUT_ASKED = frozenset({NOTIFY, "memory", "container.limits", "data", "time.deadline"})
+ABOUT_ASKED = frozenset({NOTIFY, "memory", "cards.whole", "container.limits", "data", "time.deadline"})
 """Checks that judge what a person has asked for; the others' warnings are about the machine (`holdfast preflight`)."""
 TOLD_WITHIN_S = 3.0
 """How long whoever followed a run waits for what became of its last message."""
