@@ -100,7 +100,7 @@ _HELPER = compile_later(
 _GAVE_UP = compile_later(
     r"""
     (?:(?P<who>|.{0,120}?(?:[\[|:)\]>-][ ]{0,4}|[:.,]\d{2,9}Z?[ ]+))(?:ERROR|FATAL|CRITICAL)\b[\]|): -]
-        |(?:[Ee]rror|[Ff]atal(?:[ ]error)?|[Cc]ritical):)
+        |(?:error|Error|[Ff]atal(?:[ ]error)?|[Cc]ritical):)
     (?P<said>.*?)
     (?:(?<=[,;:.!?()\]|-])\s*|(?<=ERROR[ ])|(?<=FATAL[ ])|(?<=CRITICAL[ ])|\b(?:and|so)\s+)
     (?i:exiting|aborting|giving[ ]up|quitting)\b
@@ -113,7 +113,8 @@ _GAVE_UP = compile_later(
 """A line of an error that says that the program ends because of it, behind what a logger puts first."""
 _NOT_THE_WORK = compile_later(
     r"(?i)\b(?:upload|sync|push|telemetry|notif|metric|logg|clean|teardown|shut|heartbeat|watchdog|profil|trac|thread|retry"
-    r"|skip|fall(?:ing|s)? ?back|instead|continu|ignor|restart|requeu|resubmit|already|another|up to date|no more|test)"
+    r"|skip|fall(?:ing|s)? ?back|instead|continue|continuing|ignore|ignoring|restart|requeu|resubmit|already|another"
+    r"|up to date|no more|test)"
 )
 _FROM_A_TRACKER = "wandb:"
 """Before what a tracker prints when the program is over."""

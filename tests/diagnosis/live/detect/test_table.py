@@ -166,7 +166,7 @@ def writer(pid: int = 12, *, call: int = POLL, **change: Any) -> tuple[Any, ...]
     return process(pid, pair(thread(pid, "S", wchan, call), **{"wakes": 5, **change}), ppid=10, name="holdfast-writer")
 
 
-def test_the_librarys_writer_wakes_nobody_while_it_waits_for_its_training() -> None:
+def test_the_writer_of_the_library_wakes_nobody_while_it_waits_for_its_training() -> None:
     main = resting(10, "futex_do_wait", FUTEX)
     for progress in (RECENT, SILENT, UNKNOWN):
         verdict = judge(case(tree(main, writer()), progress))
@@ -179,7 +179,7 @@ def test_the_librarys_writer_wakes_nobody_while_it_waits_for_its_training() -> N
     assert judge(case(tree(main, other), RECENT)).kind is LiveClass.PROGRESSING
 
 
-def test_the_librarys_writer_is_not_what_a_training_is_judged_by() -> None:
+def test_the_writer_of_the_library_is_not_what_a_training_is_judged_by() -> None:
     """A training that waits for a child has two: the one that it waits for does the job."""
     main, child = resting(10, "do_wait", 61), resting(11, "futex_do_wait", FUTEX, ppid=10)
     assert [p.pid for p in case(tree(main, writer(), child)).focus()] == [11]

@@ -77,7 +77,7 @@ def test_the_wake_up_pair_of_an_event_loop_is_no_connection() -> None:
         loop.close()
 
 
-def test_a_pipe_is_the_processs_own_only_while_nobody_else_can_write_to_it() -> None:
+def test_a_pipe_is_of_the_process_alone_only_while_nobody_else_can_write_to_it() -> None:
     reader, writer = os.pipe()
     try:
         (facts,) = take_snapshot((os.getpid(),)).processes
