@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.diagnosis.evidence import Reading
+from holdfast.diagnosis.live.gather import other_end
 from holdfast.diagnosis.live.gather.box import look_at_box
 from holdfast.diagnosis.live.gather.descriptors import find_waited_on
 from holdfast.diagnosis.live.gather.look import take_snapshot
@@ -94,6 +95,23 @@ def test_a_pipe_is_the_processs_own_only_while_nobody_else_can_write_to_it() -> 
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_a_worker_that_inherited_both_ends_of_its_pipe_takes_no_walk_over_the_box(tmp_path: Path) -> None:
+    ends = Reading((OpenFile(3, "pipe:[1]"), OpenFile(4, "pipe:[1]")))
+    reads = ThreadFacts(7, "python", "S", 0, 0, 1, "anon_pipe_read", 0, (3, 0, 0, 0, 0, 0))
+    worker, parent = (ProcessFacts(pid, 1, 1, "python", "S", (reads,), files=ends) for pid in (7, 9))
+    for pid in (7, 8, 9):
+        (tmp_path / str(pid) / "fd").mkdir(parents=True)
+    for pid in (7, 9):
+        (tmp_path / str(pid) / "fd" / "4").symlink_to("pipe:[1]")
+    looked: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(other_end, "_list", lambda path: looked.append(path) or os.listdir(path))
+        on = find_waited_on(worker, reads, (parent, worker), proc=str(tmp_path))
+    assert on is not None
+    assert on.other_end is None
+    assert looked == [f"{tmp_path}/7/fd", f"{tmp_path}/9/fd"]
 
 
 def test_a_connection_to_a_dual_stack_server_of_the_job_is_the_jobs_own(tmp_path: Path) -> None:

@@ -30,8 +30,14 @@ class OtherEnd:
     look: str
 
 
-def find_pipes_end(process: ProcessFacts, thread: ThreadFacts, target: str, proc: str) -> OtherEnd | None:
-    """That only the process itself has the other end of a pipe in which it waits; None where it is not proven."""
+def find_pipes_end(
+    process: ProcessFacts, thread: ThreadFacts, target: str, tree: tuple[ProcessFacts, ...], proc: str
+) -> OtherEnd | None:
+    """That only the process itself has the other end of a pipe in which it waits; None where it is not proven.
+
+    Those of `tree` that have it open are looked into first: of workers by the dozen, which inherit both ends of their
+    own pipe, it would be a walk over the whole box for each.
+    """
     does, needs = {
         "read": ("write to", stat.S_IWUSR), "readv": ("write to", stat.S_IWUSR),
         "write": ("read from", stat.S_IRUSR), "writev": ("read from", stat.S_IRUSR),
@@ -39,6 +45,11 @@ def find_pipes_end(process: ProcessFacts, thread: ThreadFacts, target: str, proc
     own = f"{proc}/{process.pid}/fd"
     if not needs or not target.startswith("pipe:[") or not _holds(own, _list(own), target, needs):
         return None
+    for near in tree:
+        if near.pid != process.pid and any(file.target == target for file in near.files.value or ()):
+            directory = f"{proc}/{near.pid}/fd"
+            if _holds(directory, _list(directory), target, needs):
+                return None
     left = MOST_LINKS
     for directory in (f"{proc}/{name}/fd" for name in _list(proc) if name.isdecimal() and name != str(process.pid)):
         # What may not be listed is another account's, or has ended.
