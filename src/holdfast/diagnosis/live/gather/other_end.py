@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterator
 
+from holdfast.core.control_characters import clean
 from holdfast.diagnosis.live.detect.waits import Wait, name_call
 from holdfast.model.record import record
 
@@ -101,7 +102,10 @@ def find_fifo(process: ProcessFacts, thread: ThreadFacts, proc: str) -> tuple[st
 
 
 def _read_path(pid: int, address: int, directory: str, proc: str) -> str:
-    """The path in a process's memory, absolute: `directory` is the link to what it is relative to. Empty if unread."""
+    """The path in a process's memory, absolute: `directory` is the link to what it is relative to. Empty if unread.
+
+    Made harmless here: an action may have several lines, which a name must not begin.
+    """
     try:
         descriptor = os.open(f"{proc}/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -119,7 +123,7 @@ def _read_path(pid: int, address: int, directory: str, proc: str) -> str:
     finally:
         os.close(descriptor)
     shown = os.path.normpath(os.path.join(base, path)) if path else ""
-    return shown.encode("utf-8", "replace").decode()
+    return clean(shown.encode("utf-8", "replace").decode())
 
 
 def find_connections_end(
