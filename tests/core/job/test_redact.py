@@ -147,6 +147,7 @@ def test_OBS_04_words_of_a_log(text: str, expected: str) -> None:
         (["t", "--token", "--verbose"], ["t", "--token", "--verbose"], 0),
         (["h", "run", "--secret", "HF_TOKEN", "t"], ["h", "run", "--secret", "HF_TOKEN", "t"], 0),
         (["t", "--secret", "ABCD_1234"], ["t", "--secret", REDACTED], 1),
+        (["t", "--password", "MY_SECRET_KEY"], ["t", "--password", REDACTED], 1),
         (["t", HUGGING], ["t", REDACTED], 1),
         (["t", "+wandb.api_key=qqqqqq", "x=y"], ["t", f"+wandb.api_key={REDACTED}", "x=y"], 1),
     ],
@@ -178,10 +179,13 @@ def test_short_secrets_and_harmless_values_stay() -> None:
     ("text", "hidden"),
     [
         ("a job gets a token with --secret HF_TOKEN (holdfast secret push PLACE HF_TOKEN keeps it)", ""),
-        ('with --secret HF_TOKEN, or `--secret WANDB_API_KEY`; else --token "MY_TOKEN".', ""),
+        ('with --secret HF_TOKEN, or `--secret WANDB_API_KEY`; else --secret "MY_TOKEN".', ""),
         ("holdfast secret push gpu1 NAME, and --secret NAME (in a job file: secrets: [NAME])", ""),
         ("login --password hunter22 now", "hunter22"),
         ("login --password HUNTER_TWO now", "HUNTER_TWO"),
+        ("login --password MY_SECRET_KEY now", "MY_SECRET_KEY"),
+        ("login --token AUTH_TOKEN", "AUTH_TOKEN"),
+        ("login --client-secret TOP_SECRET", "TOP_SECRET"),
         ("login --token ABCDEFGHIJKLM", "ABCDEFGHIJKLM"),
         ("login --token AB_TOKEN9 now", "AB_TOKEN9"),
         ("login --token ab_token now", "ab_token"),
@@ -189,10 +193,26 @@ def test_short_secrets_and_harmless_values_stay() -> None:
         ("password: name", "name"),
     ],
 )
-def test_OBS_04_the_name_of_a_secret_behind_an_option_is_no_secret_and_any_other_value_is(
+def test_OBS_04_the_name_of_a_secret_behind_our_own_option_is_no_secret_and_any_other_value_is(
     text: str, hidden: str
 ) -> None:
     assert redact_text(text) == (text.replace(hidden, REDACTED) if hidden else text)
+
+
+FAILED_FIELD = "  Input should be a valid integer, unable to parse [type=int_parsing, input_value={}, input_type=str]\n"
+INPUTS = {
+    "a field of a secret": (f"db.password\n{FAILED_FIELD}", "'hunter2, x'", True),
+    "in one line": (f"1 validation error for Config api_key {FAILED_FIELD}", "'hunter2'", True),
+    "cut off": ("api_key\n  Field is wrong [type=string_too_long, input_value={}", "'hunter", True),
+    "behind another": (f"lr\n{FAILED_FIELD.format(1)}token\n{FAILED_FIELD}", "'hunter2'", True),
+    "another field": (f"token\n{FAILED_FIELD.format(None)}lr\n{FAILED_FIELD}", "'1e-4x'", False),
+}
+
+
+@each("case", INPUTS.values())
+def test_OBS_04_a_wrong_value_of_a_secrets_field_is_hidden(case: tuple[str, str, bool]) -> None:
+    text, value, is_secret = case
+    assert redact_text(text.format(value)) == text.format(REDACTED if is_secret else value)
 
 
 def test_values_known_to_be_secret_are_found_anywhere() -> None:

@@ -293,6 +293,18 @@ GIVEN_UP = {
     "a thread": ("ERROR: prefetch thread: queue closed, exiting\n", False),
     "on purpose": ("ERROR: time limit reached, exiting\n", False),
     "stopped early": ("CRITICAL: early stopping after 9 epochs, exiting\n", False),
+    "a measure": ("Error: 0.0012 < tolerance, exiting\n", False),
+    "a measure in percent": ("Error: 12% | exiting\n", False),
+    "a small measure": ("error: 3e-4 - exiting\n", False),
+    "none counted": ("ERROR: 0 errors in total, exiting\n", False),
+    "none to work on": ("ERROR: 0 shards in /d, exiting\n", True),
+    "some counted": ("Error: 12 shards are missing, exiting\n", True),
+    "an address": ("ERROR: 10.0.0.1 does not answer, exiting\n", True),
+    "all done": ("CRITICAL - Training complete, exiting\n", False),
+    "all of it": ("2026-11-20 10:00:01,234 CRITICAL all 100 epochs finished, exiting\n", False),
+    "not complete": ("ERROR: the download could not be completed, exiting\n", True),
+    "with errors": ("ERROR: training finished with errors, aborting\n", True),
+    "a goal": ("ERROR: max_epochs reached. Exiting training.\n", False),
     "done already": ("ERROR: results exist already, exiting\n", False),
 }
 COUNTED = "".join(f"step {number}/20000 loss 2.1\n" for number in range(100, 500, 100))

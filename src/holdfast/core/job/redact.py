@@ -7,7 +7,7 @@ can tell a removed value from an empty one.
 
 Pure: text in, text out. A false alarm costs a word in a log; a miss costs an account, so doubt is redacted, except for
 values which cannot be secrets (numbers, switches, references such as ``$HF_TOKEN``, file names), and for the name of a
-secret behind an option (``--secret HF_TOKEN``).
+secret behind an option of holdfast that takes one (``--secret HF_TOKEN``).
 """
 
 from __future__ import annotations
@@ -142,6 +142,9 @@ _VALUE = compile_later(r""""[^"\n]*"|'[^'\n]*'|[^\s,;&|"'}\])]+""")
 _FLAG = compile_later(
     r"""(?<!\S)(?P<flag>--?[A-Za-z][A-Za-z0-9_-]*)(?P<gap>[ \t]+)(?P<value>"[^"\n]*"|'[^'\n]*'|[^\s;&|-]\S*)"""
 )
+_INPUT = compile_later(r"\[type=\w+, input_value=(?P<value>[^\n]*?)(?=, input_type=|\n|\Z)")
+"""What pydantic says of a wrong value; the field's name stands before. Source: pydantic-core, `ValidationError`."""
+INPUT_REACH = 300
 _HEX_KEY = compile_later(r"[0-9a-f]{32,64}", re.ASCII)
 _HARMLESS = compile_later(
     r"""["']?(?:|[+-]?\d+(?:\.\d+)?|true|false|yes|no|on|off|none|null|empty|dummy|\$.*|/.*|\.{1,2}/.*|~.*|env:.*|\[redacted\]|\[?(?-i:NAME))["']?""",
@@ -149,6 +152,8 @@ _HARMLESS = compile_later(
 )
 _VARIABLE = compile_later(r"""["'`]?(?P<name>[A-Z]+(?:_[A-Z]+)+)["'`]?[.,:;)]*""")
 """The name of a variable of the environment; what has digits within may be a key."""
+NAMES_OF_SECRETS = frozenset({"--secret", "--notify-smtp-password"})
+"""Options of holdfast that take the name of a secret, or where it stands; behind another, a name may be a password."""
 
 ALLOWED_NAMES = frozenset(
     {
@@ -254,7 +259,7 @@ def redact_argv(argv: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     found: list[str] = []
     flag = ""
     for position, argument in enumerate(argv):
-        if flag and not argument.startswith("-") and not _is_plain_argument(argument):
+        if flag and not argument.startswith("-") and not _is_plain_argument(flag, argument):
             cleaned.append(REDACTED)
             found.append(f"argument {position} (the value of {flag})")
             flag = ""
@@ -289,6 +294,8 @@ def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
         text = _URL_USER.sub(lambda match: f"{match[1]}{REDACTED}@", text)
         text = _URL_KEY.sub(_redact_url_key, text)
     text = _BEARER.sub(lambda match: f"{match[1]} {REDACTED}", text)
+    if "input_value=" in text:
+        text = _INPUT.sub(_redact_input, text)
     if "=" in text or ":" in text:
         text = _redact_assignments(text)
     return _FLAG.sub(_redact_flag, text) if "-" in text else text
@@ -327,15 +334,23 @@ def _is_known_harmless(name: str, value: str) -> bool:
     return _HARMLESS.fullmatch(value) is not None or value.startswith(REDACTED[:-1])
 
 
+def _redact_input(match: re.Match[str]) -> str:
+    """A field with the name of a secret has its value only here, and no sign between the two."""
+    before = match.string[max(0, match.start() - INPUT_REACH) : match.start()].rpartition("]")[2]
+    if not any(map(is_secret_name, before.split())) or _HARMLESS.fullmatch(match["value"]) is not None:
+        return match[0]
+    return f"{match[0][: match.start('value') - match.start()]}{REDACTED}"
+
+
 def _redact_flag(match: re.Match[str]) -> str:
-    if not is_secret_name(match["flag"]) or _is_plain_argument(match["value"]):
+    if not is_secret_name(match["flag"]) or _is_plain_argument(match["flag"], match["value"]):
         return match[0]
     return f"{match['flag']}{match['gap']}{REDACTED}"
 
 
-def _is_plain_argument(value: str) -> bool:
-    """Whether the argument of a secret's option is no secret: what no value can be, or a name that a secret has."""
-    named = _VARIABLE.fullmatch(value)
+def _is_plain_argument(flag: str, value: str) -> bool:
+    """Whether the argument of a secret's option is no secret: what no value can be, or the name that is asked for."""
+    named = _VARIABLE.fullmatch(value) if flag in NAMES_OF_SECRETS else None
     return _HARMLESS.fullmatch(value) is not None or (named is not None and is_secret_name(named["name"]))
 
 

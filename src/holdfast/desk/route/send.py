@@ -13,7 +13,7 @@ import stat
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.core.job.redact import holds_secret, redact_argv, redact_text
+from holdfast.core.job.redact import NAMES_OF_SECRETS, holds_secret, redact_argv, redact_text
 from holdfast.desk.author import name_author
 from holdfast.desk.caller import AUTHOR, CONSENT, ENV_FROM
 from holdfast.desk.terminal import ReceivedSignals, drain, listening, say, watch_reader
@@ -41,8 +41,6 @@ GOING_ON = frozenset({"stop", "restart"})
 """Verbs that go on there when the connection ends."""
 ENV = "--env"
 """The verbs that have it take what a job is made of."""
-NAMES_OF_SECRETS = frozenset({"--secret", "--notify-smtp-password"})
-"""Options that take the name of one, or where it stands."""
 EXIT_NO_CONNECTION = 255
 """ssh's own. Source: ssh(1), EXIT STATUS."""
 

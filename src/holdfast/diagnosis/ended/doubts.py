@@ -101,6 +101,8 @@ _GAVE_UP = compile_later(
     r"""
     (?:(?P<who>|.{0,120}?(?:[\[|:)\]>-][ ]{0,4}|[:.,]\d{2,9}Z?[ ]+))(?:ERROR|FATAL|CRITICAL)\b[\]|): -]
         |(?:error|Error|[Ff]atal(?:[ ]error)?|[Cc]ritical):)
+    # Not what counts errors, or measures one.
+    (?!\W*(?:0(?=[ ]?[,;|-]|[ ](?i:errors?|fail|warn))|(?:\d+%|\d*\.\d+%?|\d*\.?\d+e[-+]?\d+)(?![\w.])))
     (?P<said>.*?)
     (?:(?<=[,;:.!?()\]|-])\s*|(?<=ERROR[ ])|(?<=FATAL[ ])|(?<=CRITICAL[ ])|\b(?:and|so)\s+)
     (?i:exiting|aborting|giving[ ]up|quitting)\b
@@ -114,8 +116,12 @@ _GAVE_UP = compile_later(
 _NOT_THE_WORK = compile_later(
     r"(?i)\b(?:upload|sync|push|telemetry|notif|metric|logg|clean|teardown|shut|heartbeat|watchdog|profil|trac|thread|retry"
     r"|skip|fall(?:ing|s)? ?back|instead|continue|continuing|ignore|ignoring|restart|requeu|resubmit|already|another"
-    r"|up to date|no more|test)"
+    r"|up to date|no more|test"
+    r"|(?<!not )(?<!be )(?:done|finished|completed?)\b(?! with)"
+    r"|(?:max\w{0,4}_)?(?:steps?|epochs?|iterations?|accuracy|target|goal|tolerance|criteri\w+)"
+    r" (?:(?:is|was|were) )?(?:reached|met)\b)"
 )
+"""What only serves the work, what comes once more, and a level of errors for the end that was planned."""
 _FROM_A_TRACKER = "wandb:"
 """Before what a tracker prints when the program is over."""
 FIRST_WORDS = 3

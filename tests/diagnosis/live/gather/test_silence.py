@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import selectors
 import socket
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.diagnosis.evidence import Reading
+from holdfast.diagnosis.live.gather import other_end
 from holdfast.diagnosis.live.gather.box import look_at_box
 from holdfast.diagnosis.live.gather.descriptors import find_waited_on
 from holdfast.diagnosis.live.gather.look import take_snapshot
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.files, pytest.mark.requirement("DIAG-13")]
 
 RECV = 45
+AT_FDCWD = 0xFFFFFF9C
 ROW = (
     "   0: 0100007F:A1B2 {peer}:01BB 01 {unsent}:00000000 01:00000014 {again} "
     "0 0 4711 2 0000000000000000 20 4 30 10 -1\n"
@@ -94,6 +97,34 @@ def test_a_pipe_is_of_the_process_alone_only_while_nobody_else_can_write_to_it()
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_a_worker_that_inherited_both_ends_of_its_pipe_takes_no_walk_over_the_box(tmp_path: Path) -> None:
+    ends = Reading((OpenFile(3, "pipe:[1]"), OpenFile(4, "pipe:[1]")))
+    reads = ThreadFacts(7, "python", "S", 0, 0, 1, "anon_pipe_read", 0, (3, 0, 0, 0, 0, 0))
+    worker, parent = (ProcessFacts(pid, 1, 1, "python", "S", (reads,), files=ends) for pid in (7, 9))
+    for pid in (7, 8, 9):
+        (tmp_path / str(pid) / "fd").mkdir(parents=True)
+    for pid in (7, 9):
+        (tmp_path / str(pid) / "fd" / "4").symlink_to("pipe:[1]")
+    looked: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(other_end, "_list", lambda path: looked.append(path) or os.listdir(path))
+        on = find_waited_on(worker, reads, (parent, worker), proc=str(tmp_path))
+    assert on is not None
+    assert on.other_end is None
+    assert looked == [f"{tmp_path}/7/fd", f"{tmp_path}/9/fd"]
+
+
+def test_the_name_of_a_fifo_steers_no_terminal_and_begins_no_line() -> None:
+    name = ctypes.create_string_buffer(b"/data/a\n\x1b[2Jdo  rm")
+    thread = ThreadFacts(1, "python", "S", 0, 0, 1, "wait_for_partner", 257, (AT_FDCWD, ctypes.addressof(name), 0))
+    (facts,) = take_snapshot((os.getpid(),)).processes
+    on = find_waited_on(facts, thread)
+    assert on is not None
+    assert on.other_end is not None
+    assert on.targets == ("/data/a\\x0a\\x1b[2Jdo  rm",)
+    assert "/data/a\\x0a\\x1b[2Jdo  rm for writing" in on.other_end.look
 
 
 def test_a_connection_to_a_dual_stack_server_of_the_job_is_the_jobs_own(tmp_path: Path) -> None:

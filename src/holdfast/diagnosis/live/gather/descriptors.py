@@ -80,7 +80,7 @@ def find_waited_on(
         return None
     peer, silence, other_end = _find_peer(process, targets, tree, proc)
     if len(targets) == 1 and other_end is None:
-        other_end = find_pipes_end(process, thread, targets[0], proc)
+        other_end = find_pipes_end(process, thread, targets[0], tree, proc)
     path = next((target for target in targets if target.startswith("/") and not target.startswith("/dev/")), "")
     if not path:
         return WaitedOn(targets, peer=peer, silence=silence, other_end=other_end)

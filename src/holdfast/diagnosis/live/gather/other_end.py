@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Iterator
 
+from holdfast.core.control_characters import clean
 from holdfast.diagnosis.live.detect.waits import Wait, name_call
 from holdfast.model.record import record
 
@@ -30,8 +31,14 @@ class OtherEnd:
     look: str
 
 
-def find_pipes_end(process: ProcessFacts, thread: ThreadFacts, target: str, proc: str) -> OtherEnd | None:
-    """That only the process itself has the other end of a pipe in which it waits; None where it is not proven."""
+def find_pipes_end(
+    process: ProcessFacts, thread: ThreadFacts, target: str, tree: tuple[ProcessFacts, ...], proc: str
+) -> OtherEnd | None:
+    """That only the process itself has the other end of a pipe in which it waits; None where it is not proven.
+
+    Those of `tree` that have it open are looked into first: of workers by the dozen, which inherit both ends of their
+    own pipe, it would be a walk over the whole box for each.
+    """
     does, needs = {
         "read": ("write to", stat.S_IWUSR), "readv": ("write to", stat.S_IWUSR),
         "write": ("read from", stat.S_IRUSR), "writev": ("read from", stat.S_IRUSR),
@@ -39,6 +46,11 @@ def find_pipes_end(process: ProcessFacts, thread: ThreadFacts, target: str, proc
     own = f"{proc}/{process.pid}/fd"
     if not needs or not target.startswith("pipe:[") or not _holds(own, _list(own), target, needs):
         return None
+    for near in tree:
+        if near.pid != process.pid and any(file.target == target for file in near.files.value or ()):
+            directory = f"{proc}/{near.pid}/fd"
+            if _holds(directory, _list(directory), target, needs):
+                return None
     left = MOST_LINKS
     for directory in (f"{proc}/{name}/fd" for name in _list(proc) if name.isdecimal() and name != str(process.pid)):
         # What may not be listed is another account's, or has ended.
@@ -90,7 +102,10 @@ def find_fifo(process: ProcessFacts, thread: ThreadFacts, proc: str) -> tuple[st
 
 
 def _read_path(pid: int, address: int, directory: str, proc: str) -> str:
-    """The path in a process's memory, absolute: `directory` is the link to what it is relative to. Empty if unread."""
+    """The path in a process's memory, absolute: `directory` is the link to what it is relative to. Empty if unread.
+
+    Made harmless here: an action may have several lines, which a name must not begin.
+    """
     try:
         descriptor = os.open(f"{proc}/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -108,7 +123,7 @@ def _read_path(pid: int, address: int, directory: str, proc: str) -> str:
     finally:
         os.close(descriptor)
     shown = os.path.normpath(os.path.join(base, path)) if path else ""
-    return shown.encode("utf-8", "replace").decode()
+    return clean(shown.encode("utf-8", "replace").decode())
 
 
 def find_connections_end(
