@@ -21,16 +21,18 @@ from holdfast.agent.control.run_lock import hold_run_lock
 from holdfast.agent.view.observe import list_attempts, observe_run
 from holdfast.agent.view.page.dossier import read_dossier
 from holdfast.cli.render.run import print_dossier
-from holdfast.host.process.processes import identify, is_alive
+from holdfast.cli.verbs import restart
+from holdfast.desk.caller import CALLER
+from holdfast.host.process.processes import identify, identify_self, is_alive
 from holdfast.model import wire
-from holdfast.model.errors import StorageError
+from holdfast.model.errors import ResourceBusy, StorageError
 from holdfast.model.origin import CodeSnapshot, FileCopy
 from holdfast.model.run import Running
 from tests.cli.conftest import ENTRY
 from tests.cli.live import STUBBORN, LiveRun, live_run, started
 from tests.desk.route.terminal import answer_at_terminal
 from tests.fakes.nvml import GIB
-from tests.rundirs import ended, make_run, write
+from tests.rundirs import ended, make_run, running, write
 from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
@@ -103,6 +105,24 @@ def test_a_restart_of_what_succeeded_writes_over_no_results_unasked(holdfast: Co
         assert shlex.join(["holdfast", "restart", "--yes", *options, run_id]) in refused.out + refused.err
     said = holdfast("restart", "--yes", "-f", run_id)
     assert (said.code, said.err.count(words), list_attempts(run_dir)) == (0, 1, (1, 2)), said
+
+
+def test_a_yes_to_start_again_stops_nothing_that_was_started_meanwhile(
+    isolated_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = make_run(isolated_environment["HOLDFAST_RUNS"], state=ended())
+    write(f"{run_dir}/artifacts/score", "1")
+
+    def answer(*_words: object, **_options: object) -> None:
+        make_run(isolated_environment["HOLDFAST_RUNS"], state=running(), attempt=2, supervisor=identify_self())
+
+    monkeypatch.setattr(restart, "confirm", answer)
+    for consent in (None, "0" * 64):  # at a desk the yes comes with the next call
+        monkeypatch.setattr(CALLER, "consent", consent)
+        with pytest.raises(ResourceBusy, match="as attempt 2: nothing was stopped"):
+            restart._ask_about_results(run_dir, dry_run=False, yes=False, as_json=False)
+    monkeypatch.setattr(CALLER, "consent", None)
+    restart._ask_about_results(run_dir, dry_run=False, yes=False, as_json=False)  # what lives is not asked about
 
 
 @pytest.mark.slow
