@@ -25,7 +25,7 @@ from holdfast.cli.verbs import restart
 from holdfast.desk.caller import CALLER
 from holdfast.host.process.processes import identify, identify_self, is_alive
 from holdfast.model import wire
-from holdfast.model.errors import ResourceBusy, StorageError
+from holdfast.model.errors import ResourceBusy, StorageError, UsageError
 from holdfast.model.origin import CodeSnapshot, FileCopy
 from holdfast.model.run import Running
 from tests.cli.conftest import ENTRY
@@ -123,6 +123,18 @@ def test_a_yes_to_start_again_stops_nothing_that_was_started_meanwhile(
             restart._ask_about_results(run_dir, dry_run=False, yes=False, as_json=False)
     monkeypatch.setattr(CALLER, "consent", None)
     restart._ask_about_results(run_dir, dry_run=False, yes=False, as_json=False)  # what lives is not asked about
+
+
+def test_at_a_place_a_follower_is_not_told_that_it_has_no_terminal(
+    isolated_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = make_run(isolated_environment["HOLDFAST_RUNS"], state=ended())
+    write(f"{run_dir}/artifacts/score", "1")
+    for name, value in {"place": "gpu1", "follows": True, "words": ("restart", "-f", "digits")}.items():
+        monkeypatch.setattr(CALLER, name, value)
+    with pytest.raises(UsageError, match="nothing was started: with --follow at a place nobody is asked") as refused:
+        restart._ask_about_results(run_dir, dry_run=False, yes=False, as_json=False)
+    assert refused.value.hint == "holdfast restart --yes -f gpu1:digits"
 
 
 @pytest.mark.slow
