@@ -286,6 +286,7 @@ def test_a_result_that_was_changed_since_its_run_ended_is_told(holdfast: Command
         assert (done.code, done.err.count(words)) == (0, 1), done
     os.unlink(source / "score")
     gone = holdfast("cp", "--json", "scored/artifacts", str(tmp_path / "gone")).json()
+    assert gone["changed_count"] == 1
     assert gone["changed"] == ["artifacts/score was there at the end, when it was proven, and is gone from the run"]
 
 
@@ -310,7 +311,7 @@ def test_however_long_the_names_are_the_end_of_a_stream_is_a_line_that_is_taken(
     for data in send_path(str(tmp_path / "deep"), "deep", changed=changed):
         receiver.feed(data)
     done = receiver.finish()
-    assert done.left_out_count == 120
+    assert (done.left_out_count, done.changed_count) == (120, 120)
     assert 20 < len(done.left_out) < 100
     assert 20 < len(done.changed) < 100
     assert done.changed[0] == changed[0]

@@ -203,7 +203,7 @@ def send_path(found: str, name: str, *, changed: Sequence[str] = ()) -> Iterator
             yield _line({**head, "size": entry.size})
             yield from _send_contents(entry)
     end = {"end": True, "left_out": _choose_told(left_out), "left_out_count": len(left_out)}
-    yield _line({**end, "changed": _choose_told(changed)})
+    yield _line({**end, "changed": _choose_told(changed), "changed_count": len(changed)})
 
 
 def _choose_told(texts: Sequence[str]) -> list[str]:
