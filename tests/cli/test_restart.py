@@ -161,6 +161,9 @@ def test_an_attempt_is_compared_with_the_newest_of_its_own_run(holdfast: Command
     shown = holdfast("show", run_id, "--attempt", "1").out.splitlines()
     assert ["attempts", "1", "succeeded", "(this),", "2", "succeeded"] in [line.split() for line in shown]
     assert f"both are attempt 2 of {run_id}; what an earlier one had: holdfast show {run_id} --attempt N" in same.err
+    other = holdfast("run", "--json", "--env", "LR=1", "--", "true").json()["run_id"]
+    first = holdfast("show", run_id, "--attempt", "1", "--against", other)
+    assert f"attempt 1 of {run_id} has the job and the code of {other}" in first.err
     none = holdfast("show", run_id, "--attempt", "9", "--against", run_id)
     assert (none.code, "has no attempt 9; it has 1, 2" in none.err) == (66, True), none
 

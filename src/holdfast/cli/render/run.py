@@ -202,11 +202,11 @@ def _state_lines(dossier: Dossier) -> list[tuple[str, object]]:
         lines += [("inside", inside)] if inside else []
     if len(view.attempts) > 1:
         shown = view.attempts[-1]
-        words = [
+        told = [
             f"{item['attempt']} {item['condition']}{' (this)' if item is shown else ''}"
             for item in sorted(view.attempts, key=lambda item: int(item["attempt"]))
         ]
-        lines.append(("attempts", ", ".join(words)))
+        lines.append(("attempts", ", ".join(told)))
     if queued := _describe_job(dossier):
         lines.append(("queued as", queued))
     lines += [("unreadable", f"{item.path}: {item.reason}") for item in view.unreadable]
