@@ -175,6 +175,19 @@ def test_prune_removes_nothing_by_a_metric_that_no_checkpoint_has(holdfast: Comm
     assert holdfast("checkpoints", "prune", "--metric", "los:max", str(directory)).code == 0  # no best is asked for
 
 
+def test_a_number_that_only_a_damaged_checkpoint_has_is_no_number_to_choose_by(
+    holdfast: Command, directory: Path
+) -> None:
+    named = {f"m{number}{'x' * 200}\nholdfast: done": 1.0 for number in range(9)}
+    for step in range(1, 5):
+        rewrite(directory / f"step-{step}", metrics={"loss": 1.0} if step == 1 else {**named, "loss": 10**400})
+    os.unlink(directory / "step-1" / "state.safetensors")
+    done = holdfast("checkpoints", "prune", "--yes", "--keep-best", "1", str(directory))
+    assert (done.code, len(names(directory))) == (64, 4), done
+    assert " and 1 more; --metric NAME:min" in done.err
+    assert not any(line.startswith("holdfast: done") or len(line) > 900 for line in done.err.splitlines()), done
+
+
 @pytest.mark.slow
 def test_prune_never_leaves_only_wrong_ones(holdfast: Command, directory: Path) -> None:
     damage(directory / "step-4")

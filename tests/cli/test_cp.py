@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.agent.view.run_files import send_path
 from holdfast.model.errors import StorageError, UsageError
 from holdfast.transfer.fetch import Receiver
 from tests.cli.conftest import ENTRY
@@ -279,6 +280,38 @@ def test_a_result_that_was_changed_since_its_run_ended_is_told(holdfast: Command
         assert (done.code, done.err.count(words)) == (0, told), done
         assert (", as it is now" if told else ", proven") in done.out
     assert (tmp_path / "to-0").read_text() == "0.99\n"
+    os.symlink("score", source / "latest")
+    for number, path in enumerate(("./artifacts/score", "artifacts//score", "artifacts/latest", ".")):
+        done = holdfast("cp", f"scored/{path}", str(tmp_path / f"spelt-{number}"))
+        assert (done.code, done.err.count(words)) == (0, 1), done
     os.unlink(source / "score")
     gone = holdfast("cp", "--json", "scored/artifacts", str(tmp_path / "gone")).json()
+    assert gone["changed_count"] == 1
     assert gone["changed"] == ["artifacts/score was there at the end, when it was proven, and is gone from the run"]
+
+
+@pytest.mark.slow
+def test_what_a_copy_was_pulled_without_is_not_gone_from_the_run(holdfast: Command, tmp_path: Path) -> None:
+    job = ("sh", "-c", 'cd "$HOLDFAST_ARTIFACT_DIR"; echo 0.9 > score; echo 1 > big')
+    assert holdfast("run", "--name", "scored", "--", *job).code == 0
+    assert holdfast("pull", "scored", str(tmp_path / "home"), "--without", "artifacts/big").code == 0
+    done = holdfast("cp", f"{tmp_path}/home/artifacts", str(tmp_path / "to"))
+    assert (done.code, done.err, ", proven" in done.out) == (0, "", True), done
+    os.utime(tmp_path / "home/artifacts/score", (1, 1))
+    done = holdfast("cp", f"{tmp_path}/home/artifacts", str(tmp_path / "other"))
+    assert (done.code, "artifacts/score has the size but not the time" in done.err) == (0, True), done
+
+
+def test_however_long_the_names_are_the_end_of_a_stream_is_a_line_that_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for number in range(120):
+        os.symlink("/", tmp_path / "deep" / f"{number:03}{'長' * 80}")
+    changed = [f"artifacts/{number:03}{'長' * 80} is another one" for number in range(120)]
+    receiver = Receiver(str(tmp_path / "x"), force=False, tell=lambda _arrived, _total: None)
+    for data in send_path(str(tmp_path / "deep"), "deep", changed=changed):
+        receiver.feed(data)
+    done = receiver.finish()
+    assert (done.left_out_count, done.changed_count) == (120, 120)
+    assert 20 < len(done.left_out) < 100
+    assert 20 < len(done.changed) < 100
+    assert done.changed[0] == changed[0]

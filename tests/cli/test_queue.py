@@ -105,6 +105,26 @@ def test_a_job_behind_a_blocked_one_says_what_failed_and_misses_no_worker() -> N
         assert "go on: holdfast queue retry prep" in again.err
 
 
+def test_what_failed_is_named_however_many_jobs_are_blocked_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit("prep")
+    submit("a", "b", "c", options=("--after", "default/prep"))
+    submit("collect", options=("--after", "default/a,default/b,default/c"))
+    assert say("queue", "cancel", "--yes", "prep").code == 0
+    monkeypatch.setattr("holdfast.agent.queue.view.reasons.MOST_BEHIND", 1)
+    shown = say("queue", "show", "collect").out
+    assert "needs prep, which is cancelled" in shown
+    # Without prep its own needs would go on, not itself.
+    assert "does not pass by itself: holdfast queue retry prep\n" in shown
+
+
+def test_a_worker_is_missed_where_another_box_has_what_a_job_needs() -> None:
+    submit("prep")
+    submit("train", options=("--after", "default/prep"))
+    put("prep", JobState.ELSEWHERE)
+    said = say("queue", "show", "train")
+    assert "no worker is there" in said.out + said.err
+
+
 def test_states_select_and_wrong_ones_are_refused() -> None:
     submit("a", "b")
     fail("b")

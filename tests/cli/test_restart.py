@@ -21,16 +21,18 @@ from holdfast.agent.control.run_lock import hold_run_lock
 from holdfast.agent.view.observe import list_attempts, observe_run
 from holdfast.agent.view.page.dossier import read_dossier
 from holdfast.cli.render.run import print_dossier
-from holdfast.host.process.processes import identify, is_alive
+from holdfast.cli.verbs import restart
+from holdfast.desk.caller import CALLER
+from holdfast.host.process.processes import identify, identify_self, is_alive
 from holdfast.model import wire
-from holdfast.model.errors import StorageError
+from holdfast.model.errors import ResourceBusy, StorageError, UsageError
 from holdfast.model.origin import CodeSnapshot, FileCopy
 from holdfast.model.run import Running
 from tests.cli.conftest import ENTRY
 from tests.cli.live import STUBBORN, LiveRun, live_run, started
 from tests.desk.route.terminal import answer_at_terminal
 from tests.fakes.nvml import GIB
-from tests.rundirs import ended, make_run, write
+from tests.rundirs import ended, make_run, running, write
 from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
@@ -105,6 +107,36 @@ def test_a_restart_of_what_succeeded_writes_over_no_results_unasked(holdfast: Co
     assert (said.code, said.err.count(words), list_attempts(run_dir)) == (0, 1, (1, 2)), said
 
 
+def test_a_yes_to_start_again_stops_nothing_that_was_started_meanwhile(
+    isolated_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = make_run(isolated_environment["HOLDFAST_RUNS"], state=ended())
+    write(f"{run_dir}/artifacts/score", "1")
+
+    def answer(*_words: object, **_options: object) -> None:
+        make_run(isolated_environment["HOLDFAST_RUNS"], state=running(), attempt=2, supervisor=identify_self())
+
+    monkeypatch.setattr(restart, "confirm", answer)
+    for consent in (None, "0" * 64):  # at a desk the yes comes with the next call
+        monkeypatch.setattr(CALLER, "consent", consent)
+        with pytest.raises(ResourceBusy, match="as attempt 2: nothing was stopped"):
+            restart._ask_about_results(run_dir, dry_run=False, yes=False, as_json=False)
+    monkeypatch.setattr(CALLER, "consent", None)
+    restart._ask_about_results(run_dir, dry_run=False, yes=False, as_json=False)  # what lives is not asked about
+
+
+def test_at_a_place_a_follower_is_not_told_that_it_has_no_terminal(
+    isolated_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = make_run(isolated_environment["HOLDFAST_RUNS"], state=ended())
+    write(f"{run_dir}/artifacts/score", "1")
+    for name, value in {"place": "gpu1", "follows": True, "words": ("restart", "-f", "digits")}.items():
+        monkeypatch.setattr(CALLER, name, value)
+    with pytest.raises(UsageError, match="nothing was started: with --follow at a place nobody is asked") as refused:
+        restart._ask_about_results(run_dir, dry_run=False, yes=False, as_json=False)
+    assert refused.value.hint == "holdfast restart --yes -f gpu1:digits"
+
+
 @pytest.mark.slow
 def test_a_question_about_results_is_asked_at_a_terminal(holdfast: Command, tmp_path: Path) -> None:
     begun = holdfast("run", "--json", "--", "sh", "-c", 'echo 1 >> "$HOLDFAST_ARTIFACT_DIR/score"').json()
@@ -129,6 +161,9 @@ def test_an_attempt_is_compared_with_the_newest_of_its_own_run(holdfast: Command
     shown = holdfast("show", run_id, "--attempt", "1").out.splitlines()
     assert ["attempts", "1", "succeeded", "(this),", "2", "succeeded"] in [line.split() for line in shown]
     assert f"both are attempt 2 of {run_id}; what an earlier one had: holdfast show {run_id} --attempt N" in same.err
+    other = holdfast("run", "--json", "--env", "LR=1", "--", "true").json()["run_id"]
+    first = holdfast("show", run_id, "--attempt", "1", "--against", other)
+    assert f"attempt 1 of {run_id} has the job and the code of {other}" in first.err
     none = holdfast("show", run_id, "--attempt", "9", "--against", run_id)
     assert (none.code, "has no attempt 9; it has 1, 2" in none.err) == (66, True), none
 

@@ -68,7 +68,10 @@ def can_ask(*, as_json: bool) -> bool:
 
 def tell_nobody(*, as_json: bool) -> str:
     """Why nobody can be asked, in words."""
-    return "with --json nobody is asked" if as_json else "there is no terminal to ask on"
+    if as_json:
+        return "with --json nobody is asked"
+    # Its stream may be cut and gone on with, and so nothing is answered on it (`desk.route.follow`).
+    return "with --follow at a place nobody is asked" if CALLER.follows else "there is no terminal to ask on"
 
 
 def agree(question: str, plan: object = None) -> bool:

@@ -31,7 +31,8 @@ MOST_ENTRIES = 100_000
 class Fetched:
     """What was copied: where it is, how much, and what of the source is not in it (the first of `left_out_count`).
 
-    `changed` says which results were changed, or went away, since the end of the run at which they were proven.
+    `changed` says which results were changed, or went away, since the end of the run at which they were proven (the
+    first of `changed_count`).
     """
 
     target: str
@@ -42,6 +43,7 @@ class Fetched:
     left_out: tuple[str, ...] = ()
     left_out_count: int = 0
     changed: tuple[str, ...] = ()
+    changed_count: int = 0
 
 
 class Receiver:
@@ -67,7 +69,7 @@ class Receiver:
         self._grew: list[str] = []
         self._links: list[str] = []
         self._ending: dict[str, Any] = {}
-        self._left_out_count = 0
+        self._left_out_count = self._changed_count = 0
 
     def feed(self, data: bytes) -> None:
         """Take more of the stream.
@@ -123,6 +125,7 @@ class Receiver:
             self._list_told("left_out"),
             self._left_out_count,
             self._list_told("changed"),
+            self._changed_count,
         )
 
     def _list_told(self, name: str) -> tuple[str, ...]:
@@ -266,6 +269,7 @@ class Receiver:
         if self._seen != self._entries or self._arrived != self._total:
             raise _broken("less than was promised")
         self._left_out_count = int(value.get("left_out_count", 0))
+        self._changed_count = int(value.get("changed_count", 0))
         self._ending, self._over = value, True
 
 

@@ -262,6 +262,18 @@ def test_the_command_for_what_is_needed_is_whole(facts: dict[str, object], way: 
     assert explain_wait(blocked, situation(), needs=[job("up", **facts)])[0].way == way
 
 
+def test_what_blocks_a_need_is_let_go_itself() -> None:
+    blocked = job("train", state=JobState.BLOCKED, open_needs=1)
+    reasons = explain_wait(
+        blocked,
+        situation(),
+        needs=[job("up", state=JobState.BLOCKED)],
+        behind_needs=[job("first", state=JobState.CANCELLED)],
+    )
+    assert [reason.words for reason in reasons] == ["needs first, which is cancelled", "needs up, which is blocked"]
+    assert [reason.way for reason in reasons] == ["holdfast queue retry first", ""]
+
+
 def test_a_held_job_says_why_and_an_active_one_does_not_wait() -> None:
     assert (
         explain_wait(job(state=JobState.HELD, note="train.py changed"), situation())[0].words

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from holdfast.agent.view.runs.proven_results import find_proven
+from holdfast.core.run.recorded_results import Change
 from holdfast.host.clock import epoch_s, format_utc
 from holdfast.host.formats.copy_mark import read_mark
 from holdfast.model import wire
@@ -34,6 +35,7 @@ CHUNK_BYTES = 1 << 18
 MOST_ENTRIES = 100_000
 MOST_LISTED = 2000
 MOST_LEFT_OUT = 100
+LONGEST_TOLD = 24 << 10
 
 
 @record
@@ -154,17 +156,26 @@ def send_files(run_dir: str, path: str) -> Iterator[bytes]:
     if not path.strip("/"):
         hint = f"`holdfast files {os.path.basename(run_dir)}` lists them; RUN/artifacts"
         raise UsageError("which file or directory of the run?", hint=hint)
-    yield from send_path(
-        find_path(run_dir, path), os.path.basename(path.strip("/")), changed=_find_changed(run_dir, path.strip("/"))
-    )
+    found = find_path(run_dir, path)
+    yield from send_path(found, os.path.basename(path.strip("/")), changed=_find_changed(run_dir, found))
 
 
-def _find_changed(run_dir: str, path: str) -> list[str]:
-    """Which results below a path are not what they were when they were proven, in words."""
-    if path.partition("/")[0] != wire.ARTIFACTS:
+def _find_changed(run_dir: str, found: str) -> list[str]:
+    """Which results below a real path are not what they were when they were proven, in words.
+
+    What a copy does not have was not wanted, or is named by its receipt: nothing of it went away.
+    """
+    results = os.path.realpath(f"{run_dir}/{wire.ARTIFACTS}")
+    if os.path.commonpath((results, found)) not in (results, found):
         return []
-    changed = find_proven(observe_run(run_dir)).changed
-    return [f"{name} {how.words}" for name, how in changed.items() if f"{name}/".startswith(f"{path}/")]
+    view = observe_run(run_dir)
+    changed = find_proven(view).changed
+    return [
+        f"{name} {how.words}"
+        for name, how in changed.items()
+        if f"{results}{name.removeprefix(wire.ARTIFACTS)}/".startswith(f"{found}/")
+        and not (how is Change.GONE and view.copy is not None)
+    ]
 
 
 def send_path(found: str, name: str, *, changed: Sequence[str] = ()) -> Iterator[bytes]:
@@ -191,8 +202,19 @@ def send_path(found: str, name: str, *, changed: Sequence[str] = ()) -> Iterator
         else:
             yield _line({**head, "size": entry.size})
             yield from _send_contents(entry)
-    end = {"end": True, "left_out": left_out[:MOST_LEFT_OUT], "left_out_count": len(left_out)}
-    yield _line({**end, "changed": list(changed[:MOST_LEFT_OUT])})
+    end = {"end": True, "left_out": _choose_told(left_out), "left_out_count": len(left_out)}
+    yield _line({**end, "changed": _choose_told(changed), "changed_count": len(changed)})
+
+
+def _choose_told(texts: Sequence[str]) -> list[str]:
+    """The first of these, as many as one line of the stream takes beside as many others (`transfer.fetch`)."""
+    told, left = [], LONGEST_TOLD
+    for text in texts[:MOST_LEFT_OUT]:
+        left -= len(json.dumps(text)) + len(", ")
+        if left < 0:
+            break
+        told.append(text)
+    return told
 
 
 def _send_contents(entry: _Entry) -> Iterator[bytes]:

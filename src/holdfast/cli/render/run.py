@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.control_characters import one_line
 from holdfast.core.run.progress import estimate_left
 from holdfast.core.run.stop_record import describe_leaving
 from holdfast.host.clock import epoch_s
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
 
 Facts = dict[str, Any]
 SOON_S = 24 * 3600
+MOST_UNTRACKED = 5
+LONGEST_UNTRACKED = 100
 LAST_EVENTS = 8
 EVENT_CHARS = 160
-MOST_UNTRACKED = 5
 """How much of an event's data is shown; `holdfast logs --events` has all of it."""
 EVENT_TOLD = frozenset({"at", "since", "began", "started_at", "held_from", "evidence"})
 """What of an event stands elsewhere: its moments, and what the run's end rests on."""
@@ -88,7 +90,7 @@ def describe_git(git: Facts) -> str:
     if not git.get("commit"):
         return f"no commit is recorded{': ' + str(git['note']) if git.get('note') else ''}"
     dirty = {True: "with changes", False: "clean", None: "changes unknown"}[git.get("dirty")]
-    if untracked := list(map(str, git.get("untracked") or ())):
+    if untracked := [one_line(str(name), LONGEST_UNTRACKED) for name in git.get("untracked") or ()]:
         more = ", ..." if len(untracked) > MOST_UNTRACKED else ""
         unknown = f"files that git does not know, not recorded: {', '.join(untracked[:MOST_UNTRACKED])}{more}"
         dirty = f"{dirty}; {unknown}" if git.get("diff") or git.get("note") else f"clean but for {unknown}"

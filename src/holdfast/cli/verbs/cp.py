@@ -47,8 +47,10 @@ def command(*, source: str, target: str, force: bool, as_json: bool) -> int:
         note(f"left out: {text}")
     if done.left_out_count > len(done.left_out):
         note(f"and {done.left_out_count - len(done.left_out)} more")
-    count = format_count(done.files, "file")
     for text in done.changed:
         note(f"{text}: the copy is what is there now")
-    print(f"{done.target}: {count}, {format_bytes(done.bytes)}, {'as it is now' if done.changed else 'proven'}")
+    if done.changed_count > len(done.changed):
+        note(f"and {done.changed_count - len(done.changed)} more")
+    count = format_count(done.files, "file")
+    print(f"{done.target}: {count}, {format_bytes(done.bytes)}, {'as it is now' if done.changed_count else 'proven'}")
     return 0

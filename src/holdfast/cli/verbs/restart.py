@@ -34,7 +34,7 @@ from holdfast.cli.render.start import describe_start
 from holdfast.cli.render.stop import StopReporter
 from holdfast.desk.caller import CALLER
 from holdfast.model import wire
-from holdfast.model.errors import UsageError
+from holdfast.model.errors import ResourceBusy, UsageError
 from holdfast.model.record import record
 from holdfast.model.run import Outcome
 from holdfast.model.units import format_count
@@ -43,6 +43,7 @@ from . import SUMMARIES
 
 if TYPE_CHECKING:
     from holdfast.agent.control.restart import Restarted
+    from holdfast.agent.view.run_view import RunView
     from holdfast.model.job import JobSpec
     from holdfast.model.origin import KeyChange
 
@@ -181,6 +182,8 @@ def command(  # noqa: PLR0913 - its options
 def _ask_about_results(run_dir: str, *, dry_run: bool, yes: bool, as_json: bool) -> None:
     """That a run succeeded is said; where it left results, whether its next attempt may write over them is asked."""
     view = observe_run(run_dir)
+    if not view.over and CALLER.consent:
+        raise _begun_meanwhile(view)
     if not view.over or view.condition != Outcome.SUCCEEDED.value:
         return
     number = max(view.attempts, default=0) + 1
@@ -190,6 +193,14 @@ def _ask_about_results(run_dir: str, *, dry_run: bool, yes: bool, as_json: bool)
     note(f"{said}; a new run instead: holdfast run --like {view.run_id}")
     if count and not dry_run:
         confirm("Start it again?", yes=yes, as_json=as_json, refusal="nothing was started", plan=(said,))
+        if not yes and not (now := observe_run(run_dir)).over:
+            raise _begun_meanwhile(now)
+
+
+def _begun_meanwhile(view: RunView) -> ResourceBusy:
+    """The yes was to start again what had ended, and to stop nothing."""
+    words = f"{view.run_id} was started again meanwhile, as attempt {view.attempt}: nothing was stopped"
+    return ResourceBusy(words, hint=f"holdfast show {view.run_id}; the same command again stops it first")
 
 
 def _tell_begun(run_dir: str, made: Restarted, *, as_json: bool) -> int:

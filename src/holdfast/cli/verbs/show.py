@@ -80,9 +80,8 @@ def _print_comparison(run_dir: str, against: str, attempt: int | None, *, as_jso
         hint = f"; what an earlier one had: {earlier}" if found.attempt > 1 else ""
         note(f"both are attempt {found.attempt} of {found.run_id}{hint}")
         return 0
-    new, old = (
-        (f"attempt {found.attempt}", f"attempt {found.against_attempt}") if one else (found.run_id, found.against)
-    )
+    asked = found.run_id if attempt is None else f"attempt {found.attempt} of {found.run_id}"
+    new, old = (f"attempt {found.attempt}", f"attempt {found.against_attempt}") if one else (asked, found.against)
     if one and (found.changed or found.others or found.environment):
         note(f"{old} -> {new}:")
     for line in (*describe_changes(found.changed), *found.others, *_list_variables(found.environment)):

@@ -227,16 +227,18 @@ def explain_wait(
     situation: QueueState,
     *,
     needs: Sequence[QueuedJob] = (),
+    behind_needs: Sequence[QueuedJob] = (),
     behind: int = 0,
     say_time: Callable[[float], str] = str,
 ) -> tuple[WaitReason, ...]:
     """Every reason why a waiting job has not started, those that need a person first; never empty for such a job.
 
-    `needs` is what it needs that is not proven done, `behind` how many startable jobs of its kind come before it.
+    `needs` is what it needs that is not proven done, `behind_needs` what those need in their turn, `behind` how many
+    startable jobs of its kind come before it.
     """
     if job.state not in (JobState.BLOCKED, JobState.QUEUED, JobState.HELD):
         return ()
-    reasons = [*_explain_job(job, situation, needs, say_time), *_explain_group(job, situation)]
+    reasons = [*_explain_job(job, situation, needs, behind_needs, say_time), *_explain_group(job, situation)]
     if not job.open_needs and job.state is JobState.QUEUED:
         reasons += _explain_room(job, situation)
         if behind:
@@ -248,20 +250,25 @@ def explain_wait(
 
 
 def _explain_job(
-    job: QueuedJob, situation: QueueState, needs: Sequence[QueuedJob], say_time: Callable[[float], str]
+    job: QueuedJob,
+    situation: QueueState,
+    needs: Sequence[QueuedJob],
+    behind_needs: Sequence[QueuedJob],
+    say_time: Callable[[float], str],
 ) -> list[WaitReason]:
     reasons = []
     if job.state is JobState.HELD:
         reasons.append(
             WaitReason(WaitKind.HELD, f"held: {job.note or 'by a person'}", (job.label,), way=find_way_on(job))
         )
-    for need in needs:
+    # What to do without a need is to be said to the job that has it.
+    for need, waits in (*((need, job.label) for need in needs), *((need, "") for need in behind_needs)):
         ended = need.state in (JobState.FAILED, JobState.CANCELLED, JobState.HELD)
         words = f"needs {need.label}, which is {need.state.value}"
         if ended and need.note:
             words += f" ({need.note})"
         kind = WaitKind.NEEDS_FAILED if ended else WaitKind.NEEDS
-        reasons.append(WaitReason(kind, words, (need.label,), way=find_way_on(need, job.label)))
+        reasons.append(WaitReason(kind, words, (need.label,), way=find_way_on(need, waits)))
     if job.open_needs and not needs:
         reasons.append(WaitReason(WaitKind.NEEDS, f"needs {format_count(job.open_needs, 'job')} proven done first"))
     if job.not_before is not None and job.not_before > situation.now:

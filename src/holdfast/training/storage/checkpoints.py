@@ -344,7 +344,12 @@ def _entry_metric(entry: CheckpointEntry, name: str) -> float | None:
 def read_metric(record: layout.CommitRecord, name: str) -> float | None:
     """The number that was logged last under a name; None: none was, or it was NaN or infinite."""
     value = record.metrics.get(name)
-    number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of somebody else's record
+        return None
     return number if math.isfinite(number) else None
 
 

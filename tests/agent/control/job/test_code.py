@@ -241,6 +241,15 @@ def test_files_that_git_does_not_know_are_named_beside_the_commit(work: Path) ->
     assert "(main, with changes; files that git does not know, not recorded: own.py)" in told
 
 
+def test_a_file_name_of_several_lines_is_one_line_of_what_is_told(work: Path) -> None:
+    (work / "own\nholdfast: all is well\x1b[31m").write_text("1")
+    run_dir = make(work)
+    for words in (describe_git(read_dossier(run_dir, None).git), *compare_runs(run_dir, run_dir).uncompared):
+        assert "\n" not in words
+        assert "\x1b" not in words
+    assert "own holdfast: all is well" in words
+
+
 def test_another_change_from_the_same_commit_is_told_and_one_that_is_not_recorded_is_no_proof(work: Path) -> None:
     runs = []
     for text in ("2", "3", "2"):

@@ -14,6 +14,7 @@ from holdfast.agent.view.checkpoints.checkpoint_list import (
 )
 from holdfast.agent.view.checkpoints.place import choose_checkpoint, survey_place, translate_errors
 from holdfast.agent.view.find import refuse_copy
+from holdfast.core.control_characters import one_line
 from holdfast.core.near import find_near
 from holdfast.host.process.processes import user_name
 from holdfast.model.errors import NoSuchRun, NotPermitted, ResourceBusy, StorageError, UsageError
@@ -187,14 +188,16 @@ def _held(directory: str, *, live: bool, tell: Callable[[str], None]) -> Iterato
 
 def _require_metric(found: DirectorySurvey, keep: RetentionOptions) -> None:
     """A metric that was written wrong must not have all but the newest removed."""
-    records = [item.record for item in found.items if item.record is not None]
+    complete = (item.record for item in found.items if item.kind is survey.EntryKind.COMPLETE)  # the rest never counts
+    records = [record for record in complete if record is not None]
     if not keep.best or not records or any(read_metric(item, keep.metric) is not None for item in records):
         return
     numbers = sorted({name for item in records for name in item.metrics if read_metric(item, name) is not None})
     near = find_near(keep.metric, numbers)
-    known = f"did you mean {near}? " if near else ""
+    known = f"did you mean {one_line(near, LONGEST_NAME)}? " if near else ""
+    more = f" and {len(numbers) - MOST_NAMED} more" if len(numbers) > MOST_NAMED else ""
     known += (
-        f"logged were {', '.join(name[:LONGEST_NAME] for name in numbers[:MOST_NAMED])}"
+        f"logged were {', '.join(one_line(name, LONGEST_NAME) for name in numbers[:MOST_NAMED])}{more}"
         if numbers
         else "they have no numbers: run.log(loss=...)"
     )

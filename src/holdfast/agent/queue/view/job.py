@@ -41,7 +41,8 @@ class JobView:
 
     `reasons` are all for which it waits, those that need a person first; `jobs_before` of its kind come first. `cards`
     says in a line each who has a card, and who stands in line for one: for a job that wants cards and is not over.
-    `spec` is its resolved `JobSpec`, encoded. `worker_problem`: why no worker looks after it now (empty: one does).
+    `spec` is its resolved `JobSpec`, encoded. `worker_problem`: why no worker looks after it now (empty: one does, or
+    would find nothing to do).
     `condition` is how its run stands, None without one: a job whose run stands in line for cards is ``waiting``.
     `run_gone`: the run's directory is not there any more, so nothing can be shown of it. `began_at` is when the job
     of an active run began itself (epoch seconds), which may be long after its run was made; None: not yet.
@@ -93,7 +94,7 @@ def _look(queue: Queue, job: QueuedJob) -> JobView:
     labels = {other.run_id: other.label for other in active if other.run_id}
     worker, problem = look_for_worker(queue)
     # Where all that is left is blocked by what failed or is held, a worker would find nothing to do.
-    missed = bool(active) or bool(queue.jobs(states=(JobState.QUEUED,), limit=1))
+    missed = bool(active) or bool(queue.jobs(states=(JobState.QUEUED, JobState.ELSEWHERE), limit=1))
     absence = "" if worker is not None or not missed else describe_absence(queue)
     return JobView(
         job=job,

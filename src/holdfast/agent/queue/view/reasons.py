@@ -23,6 +23,7 @@ MOST_LOOKED_AT = 200
 OWN_WAY = frozenset({WaitKind.HELD, WaitKind.NEEDS_FAILED})
 """What one job waits for; a pause, or a box without slots, is said once, with its command, beside all jobs."""
 MOST_BEHIND = 200
+"""Blocked jobs whose own needs are looked at, for one job."""
 MANY = 100_000
 """Jobs that may be counted in front of one."""
 
@@ -59,17 +60,23 @@ def explain_job(
 ) -> tuple[WaitReason, ...]:
     """Every reason why a job waits; with `deep` also what blocks what it needs, and does not pass by itself."""
     needs = queue.needs_of(job.id) if job.state is JobState.BLOCKED else ()
-    needs = (*needs, *_find_ended_behind(queue, needs)) if deep else needs
     now = situation.now
     return explain_wait(
-        job, situation, needs=needs, behind=behind, say_time=lambda moment: format_moment(moment, now, exact=True)
+        job,
+        situation,
+        needs=needs,
+        behind_needs=_find_ended_behind(queue, needs) if deep else (),
+        behind=behind,
+        say_time=lambda moment: format_moment(moment, now, exact=True),
     )
 
 
 def _find_ended_behind(queue: Queue, needs: Sequence[QueuedJob]) -> list[QueuedJob]:
     """What blocked jobs need in their turn that failed, was cancelled or is held."""
     seen, found, left = {need.id for need in needs}, [], [need for need in needs if need.state is JobState.BLOCKED]
-    while left and len(seen) < MOST_BEHIND:
+    for _ in range(MOST_BEHIND):
+        if not left:
+            break
         for need in queue.needs_of(left.pop().id):
             if need.id in seen:
                 continue

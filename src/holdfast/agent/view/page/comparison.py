@@ -11,6 +11,7 @@ from holdfast.agent.view.observe import observe_run
 from holdfast.agent.view.page.dossier import require_attempt
 from holdfast.agent.view.run_view import RunView
 from holdfast.agent.view.source_change import find_git, read_code
+from holdfast.core.control_characters import one_line
 from holdfast.core.job.changes import list_changes
 from holdfast.core.job.environment import LIBRARY, PATH
 from holdfast.host.files.job_change import find_job
@@ -27,6 +28,7 @@ OF_ONE_RUN = ("HOLDFAST_", "SLURM_")
 OF_ONE_START = frozenset({"HOSTNAME", "PWD", "TERM", "MASTER_PORT", "XDG_RUNTIME_DIR", "CONDA_SHLVL"})
 """Variables that are other ones with each machine, directory, terminal or start."""
 MOST_NAMED = 5
+LONGEST_NAME = 100
 
 
 @record
@@ -182,7 +184,8 @@ def _list_uncompared(old: _Side, new: _Side) -> Iterator[str]:
             yield f"what differs from the commit of {run_id} is not recorded: {git.note or 'it cannot be read'}"
         if git.untracked:
             more = ", ..." if len(git.untracked) > MOST_NAMED else ""
-            yield f"what git does not know is not recorded of {run_id}: {', '.join(git.untracked[:MOST_NAMED])}{more}"
+            names = ", ".join(one_line(name, LONGEST_NAME) for name in git.untracked[:MOST_NAMED])
+            yield f"what git does not know is not recorded of {run_id}: {names}{more}"
 
 
 def _compare_environments(old: _Side, new: _Side) -> Iterator[KeyChange]:
