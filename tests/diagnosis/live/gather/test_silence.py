@@ -100,7 +100,7 @@ def test_a_pipe_is_of_the_process_alone_only_while_nobody_else_can_write_to_it()
 
 
 def test_a_worker_that_inherited_both_ends_of_its_pipe_takes_no_walk_over_the_box(tmp_path: Path) -> None:
-    ends = Reading((OpenFile(3, "pipe:[1]"), OpenFile(4, "pipe:[1]")))
+    ends: Reading[tuple[OpenFile, ...]] = Reading((OpenFile(3, "pipe:[1]"), OpenFile(4, "pipe:[1]")))
     reads = ThreadFacts(7, "python", "S", 0, 0, 1, "anon_pipe_read", 0, (3, 0, 0, 0, 0, 0))
     worker, parent = (ProcessFacts(pid, 1, 1, "python", "S", (reads,), files=ends) for pid in (7, 9))
     for pid in (7, 8, 9):
@@ -108,8 +108,13 @@ def test_a_worker_that_inherited_both_ends_of_its_pipe_takes_no_walk_over_the_bo
     for pid in (7, 9):
         (tmp_path / str(pid) / "fd" / "4").symlink_to("pipe:[1]")
     looked: list[str] = []
+
+    def note(path: str) -> list[str]:
+        looked.append(path)
+        return os.listdir(path)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(other_end, "_list", lambda path: looked.append(path) or os.listdir(path))
+        patch.setattr(other_end, "_list", note)
         on = find_waited_on(worker, reads, (parent, worker), proc=str(tmp_path))
     assert on is not None
     assert on.other_end is None
