@@ -146,6 +146,16 @@ LOSSES = {
     "the last ones": ("loss=0.4\nloss=0.9\n" + "loss=nan\n" * 3, True),
     "both there are": ("epoch 1 loss nan\nepoch 2 loss inf\n", True),
     "in dictionaries": ("{'loss': nan, 'lr': 0.1}\n" * 4, True),
+    "before an exception": ("loss: nan\n" * 3 + TRACE, True),
+    "what the exception of a search's trial says": (
+        (
+            "[W 01:13:01] Trial 1 failed because of the following error: ValueError('Loss is nan at step 41').\n"
+            'Traceback (most recent call last):\n  File "t.py", line 57, in objective\n'
+            "    raise ValueError(f'Loss is nan at step 41')\nValueError: Loss is nan at step 41\n"
+            "[I 01:20:30] Trial 2 finished with value: 0.8341\n"
+        ),
+        False,
+    ),
     "one that was passed over": ("loss 0.3\nloss nan\nloss 0.2\n", False),
     "the last one alone": ("loss 0.3\nloss 0.2\nloss nan\n", False),
     "a validation loss that was never taken": ("loss 0.3 val_loss nan\n" * 5, False),
@@ -347,6 +357,20 @@ def test_an_end_with_0_that_says_that_it_gave_up_is_in_doubt(tmp_path: Path) -> 
     assert verdict is not None
     assert verdict.kind is FailureClass.SUSPICIOUS_FINISH
     assert verdict.cause == "its last line says that it gave up: ERROR: could not load data: x - exiting"
+
+
+def test_a_fault_that_the_output_names_explains_a_broken_write(tmp_path: Path) -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "torch/serialization.py", line 862, in _save\n'
+        "RuntimeError: [enforce fail at inline_container.cc:764] . PytorchStreamWriter failed writing file data/2: "
+        "file write failed\n\nDuring handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "torch/serialization.py", line 475, in __exit__\n'
+        "OSError: [Errno 116] Stale file handle\n"
+    )
+    verdict = examine_here(write_attempt(tmp_path, ended(1), text), 1, ended(1)).verdict
+    assert verdict is not None
+    assert verdict.kind is FailureClass.STORAGE_FAULT
+    assert verdict.cause.startswith("OSError: [Errno 116] Stale file handle")
 
 
 ENDS = ("", *string.punctuation, *string.whitespace, "\r\n", "é", "\x1b[0m")

@@ -34,6 +34,9 @@ _LOSS = compile_later(
     rf"(?i)(?<!\bno )\b(?:train[_ /]?|val[_ /]?|total[_ /]?)?loss\b{_OF_WHAT}['\"]?\s*(?:\bis\b|[:=|])?{_VALUE}"
 )
 _NAMED = compile_later(rf"(?i)(?<![\w/.-])(?P<name>[\w/.-]+){_OF_WHAT}['\"]?\s*[:=|]{_VALUE}")
+_ABOUT_AN_ERROR = compile_later(
+    r"(?m)^.{0,200}Traceback \(most recent call last\):\n(?:[ \t].*\n)*.*$|^.{0,300}\b\w+(?:Error|Exception)\(['\"].*$"
+)
 _PART = compile_later(r"[_/.-]|\d+")
 _LOSS_PARTS = frozenset({"loss", "nll"})
 _NO_LOSS_PARTS = frozenset(
@@ -219,10 +222,12 @@ def _ended_a_program(facts: LogFacts) -> bool:
 def find_lost_losses(facts: LogFacts) -> tuple[str, ...]:
     """The last losses that the output names, where none of them is finite; else nothing.
 
-    Those that have it as a part of their name (``l1_loss``, ``Loss/train``) count where none is named plainly.
+    Those that have it as a part of their name (``l1_loss``, ``Loss/train``) count where none is named plainly. What an
+    exception says is none: a search that lives on with its next trial names one three times.
     """
-    named = [match["value"] for match in _LOSS.finditer(facts.tail)]
-    values = (named or [match["value"] for match in _NAMED.finditer(facts.tail) if _is_loss(match["name"])])[-LOSSES:]
+    printed = _ABOUT_AN_ERROR.sub("", facts.tail)
+    named = [match["value"] for match in _LOSS.finditer(printed)]
+    values = (named or [match["value"] for match in _NAMED.finditer(printed) if _is_loss(match["name"])])[-LOSSES:]
     lost = [value for value in values if value.lower().lstrip("+-").startswith(("nan", "inf"))]
     return tuple(lost) if len(lost) == len(values) > 1 else ()
 

@@ -141,9 +141,9 @@ def _name_path(evidence: EndedEvidence, events: list[KernelEvent]) -> dict[str, 
 
 
 def judge_checkpoint(evidence: EndedEvidence) -> Detection:
-    """D5: writing a checkpoint broke without a stated reason: storage, not the code."""
+    """D5: writing a checkpoint broke without a stated reason: storage, not the code. Words of a fault are a reason."""
     line = _find_line(evidence, _BROKEN)
-    if not line:
+    if not line or find_words(evidence, FAULT) is not None:
         return _no_words("D5", FULL, evidence)
     full = [disk for disk in _written(evidence) if _is_full(disk) or disk.free_inodes == 0]
     clues = (Clue(line, "output.log"), *(Clue(f"{disk.path} is full", disk.path) for disk in full[:1]))

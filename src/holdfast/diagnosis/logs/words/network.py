@@ -362,7 +362,7 @@ NETWORK: tuple[Pattern, ...] = (
             "HTTP Error 5",
             "Error code: 5",
             "ServiceUnavailable",
-            "Could not connect to the endpoint",
+            *("Could not connect to the endpoint", "endpoint URL", "CondaHTTPError"),
             "couldn't connect to '",
             "onnect to 'https://",
             "Disconnected",
@@ -387,7 +387,9 @@ NETWORK: tuple[Pattern, ...] = (
         r"|Server error '50[234]|Client(?:Response)?Error: 50[234],|Error code: 529\b"
         r"|^ssh: connect to host \S+ port \d+: (?:Connection timed out|No route to host|Network is unreachable)"
         r"|^(?:\w+\.)*LocalEntryNotFoundError: .*check your connection"
-        r"|Could not connect to the endpoint URL|googleapi: Error 50[0234]|status = StatusCode\.(?:UNAVAILABLE"
+        r"|Could not connect to the endpoint URL|\bCondaHTTPError: HTTP 50[0234] "
+        r"|\b(?:(?:Read|Connect) timeout on|was closed before we received a valid response from) endpoint URL"
+        r"|googleapi: Error 50[0234]|status = StatusCode\.(?:UNAVAILABLE"
         r"|DEADLINE_EXCEEDED)|^[\d:. -]{0,24}ERROR 50[234]: "
         r"|^(?:\w+\.)*(?:ServerDisconnected|RemoteDisconnected|EndpointConnection)\w*: "
         r"|^(?:\w+\.)*\w+: We couldn't connect to 'https://",
@@ -414,6 +416,9 @@ NETWORK: tuple[Pattern, ...] = (
             "google.api_core.exceptions.ServiceUnavailable: 503 GET https://storage.googleapis.com/x",
             "fatal: unable to access 'https://github.com/x.git/': The requested URL returned error: 503",
             "fatal: fetch-pack: invalid index-pack output",
+            "CondaHTTPError: HTTP 504 GATEWAY TIME-OUT for url <https://conda.example/bioconda/repodata.json>",
+            'fatal error: Connection was closed before we received a valid response from endpoint URL: "https://b/?x"',
+            'download failed: s3://b/a.jpg to a.jpg Read timeout on endpoint URL: "https://b.s3.amazonaws.com/a.jpg"',
         ),
         (
             "retries: ReadTimeout is set to 10",
@@ -423,6 +428,7 @@ NETWORK: tuple[Pattern, ...] = (
             "urllib.error.HTTPError: HTTP Error 404: Not Found",
             "requests.exceptions.HTTPError: 500 Server Error: Internal Server Error for url: http://scorer:8000/v1",
             "ConnectionRefusedError: [Errno 111] Connection refused",
+            "CondaHTTPError: HTTP 404 NOT FOUND for url <https://conda.example/bioconda/repodata.json>",
         ),
         "requests, urllib3; curl(1); rsync(1); OpenSSH, packet.c, scp.c",
         gotchas=("U12",),

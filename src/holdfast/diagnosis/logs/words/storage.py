@@ -20,7 +20,7 @@ STORAGE: tuple[Pattern, ...] = (
         + END
         + r")"
         + _PATH
-        + r"|\bENOSPC: no space|; No space left on device$|database or disk is full",
+        + r"|\bENOSPC: no space|(?:;|\bfailed because) No space left on device$|database or disk is full",
         (
             "OSError: [Errno 28] No space left on device: '/data/ckpt.pt'",
             "cp: error writing 'b': No space left on device",
@@ -31,6 +31,7 @@ STORAGE: tuple[Pattern, ...] = (
                 "message = 'No space left on device')"
             ),
             "npm ERR! nospc ENOSPC: no space left on device, write",
+            "Write on output file failed because No space left on device",
             "docker: failed to register layer: write /opt/x: no space left on device.",
         ),
         ("what `No space left on device` means", "[Errno 280] x", "retries on ENOSPC are on"),
