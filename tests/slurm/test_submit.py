@@ -24,6 +24,16 @@ def _forget_job(run: LabRun) -> None:
     path.write_text(json.dumps({**record, "job_id": None, "submitted_at": None}))
 
 
+@pytest.mark.timeout(180)
+@pytest.mark.requirement("SLM-01", "SLM-09")
+def test_a_run_whose_job_was_not_recorded_is_stopped_all_the_same(lab: Lab) -> None:
+    run = lab.submit("--slurm", "begin=now+1hour", steps=3)
+    job = run.job
+    _forget_job(run)
+    lab("stop", run.name)
+    assert (run.state, run.job, lab.slurm.show(job)["JobState"]) == ("stopped", job, "CANCELLED")
+
+
 @pytest.mark.timeout(240)
 @pytest.mark.requirement("SLM-01")
 def test_an_order_that_is_sent_again_after_a_kill_is_the_same_job(lab: Lab) -> None:

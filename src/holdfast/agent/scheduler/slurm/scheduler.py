@@ -6,6 +6,7 @@ What it does not list is over; how it ended sacct may know, where the site keeps
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from holdfast.core.slurm.options import check_options, lay_over
 from holdfast.core.slurm.reasons import ENDS, advise
 from holdfast.core.slurm.states import find_meaning
 from holdfast.core.slurm.texts import SACCT_FIELDS, AccountedJob, QueuedLine, read_sacct
-from holdfast.host.clock import epoch_s, format_utc
+from holdfast.host.clock import epoch_s, format_utc, utc_now
 from holdfast.host.files.files import read_last_lines
 from holdfast.model.errors import HoldfastError, PreflightFailed, StorageError, UsageError
 from holdfast.model.record import replace
@@ -92,7 +93,11 @@ class SlurmScheduler:
 
     def cancel(self, run_dirs: Iterable[str], words: Mapping[str, SchedulerReport] | None = None) -> None:
         """As of `Scheduler.cancel`."""
-        cancel_jobs(_name_jobs(run_dirs, words))
+        jobs = _name_jobs(run_dirs, words)
+        # Of a submitter that was killed nothing is recorded, and by its script a job is found only while it lives.
+        for run_dir, job_id in jobs.items():
+            _record_found(run_dir, job_id)
+        cancel_jobs(jobs.values())
 
     def hold(self, run_dir: str, *, held: bool) -> str:
         """As of `Scheduler.hold`."""
@@ -124,20 +129,29 @@ class SlurmScheduler:
         return done.job_id
 
 
-def _name_jobs(run_dirs: Iterable[str], words: Mapping[str, SchedulerReport] | None) -> list[str]:
+def _record_found(run_dir: str, job_id: str) -> None:
+    """Record the job of a run that was found by its script, so that its end is seen; not where that cannot be."""
+    with contextlib.suppress(StorageError):
+        record = read_record(run_dir)
+        if record is not None and record.job_id is None and not record.array:
+            write_record(run_dir, replace(record, job_id=job_id, submitted_at=utc_now()))
+
+
+def _name_jobs(run_dirs: Iterable[str], words: Mapping[str, SchedulerReport] | None) -> dict[str, str]:
     """The ids of the jobs of these runs that Slurm lists: by the words of a look, or by one that is made here.
 
     Raises:
         PlaceError, PreflightFailed: as of `call`.
     """
     if words is not None:
-        return [word.native_id for word in words.values() if word.native_id and word.phase is not Phase.OVER]
+        living = {run_dir: word for run_dir, word in words.items() if word.phase is not Phase.OVER}
+        return {run_dir: word.native_id for run_dir, word in living.items() if word.native_id}
     records = {one: record for one, record in _read_records(run_dirs)[0].items() if record is not None}
     if not records:
-        return []
+        return {}
     queued = _ask_queue({os.geteuid(), *map(_find_owner, records)})
-    lines = (_find_line(run_dir, record, queued) for run_dir, record in records.items())
-    return [line.job_id for line in lines if line is not None]
+    lines = {run_dir: _find_line(run_dir, record, queued) for run_dir, record in records.items()}
+    return {run_dir: line.job_id for run_dir, line in lines.items() if line is not None}
 
 
 def _read_records(run_dirs: Iterable[str]) -> tuple[dict[str, SlurmRecord | None], dict[str, str]]:
