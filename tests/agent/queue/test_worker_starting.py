@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -189,6 +190,39 @@ def test_a_fault_of_ours_is_tried_again_and_left_to_the_log_when_it_stays(
             made.close()
         assert queue.asked == 4
     assert capfd.readouterr().err.count("RuntimeError: a bug") == 3
+
+
+@pytest.mark.contract
+def test_a_job_that_comes_due_while_the_worker_looks_is_not_slept_over(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    due = time.time() + 3600
+    work.submit({"a": ("true",)}, start=False, each={"a": {"not_before": due}})
+    clock = [due - 0.001]
+    pauses: list[float | None] = []
+
+    class SlowQueue(Queue):
+        """A real queue; the job's time comes while it is read."""
+
+        def candidates(self, **asked: Any) -> list[QueuedJob]:
+            found = super().candidates(**asked)
+            clock[0] = due + 0.001
+            return found
+
+    def wait(_: RunWatch, timeout_s: float | None) -> bool:
+        pauses.append(timeout_s)
+        return False
+
+    monkeypatch.setattr(worker, "epoch_s", lambda: clock[0])
+    monkeypatch.setattr(RunWatch, "wait", wait)
+    with contextlib.closing(SlowQueue(work.directory)) as queue:
+        made = worker.QueueWorker(queue, start_supervisor)
+        try:
+            made.run(lambda: not pauses)
+        finally:
+            made.close()
+    assert pauses[0] is not None
+    assert pauses[0] <= 0.1
 
 
 @pytest.mark.contract

@@ -110,8 +110,9 @@ class QueueWorker:
             if self._is_due():
                 self._stale = False
                 self._guard(self._review_elsewhere)
+                before = epoch_s()
                 self._guard(self._start_jobs)
-                wait_s = self._find_pause()
+                wait_s = self._find_pause(before)
                 if wait_s is not None and wait_s < 0:
                     self._guard(self._messages.look)
                     if not self._messages.under_way:
@@ -361,14 +362,17 @@ class QueueWorker:
         found = self._queue.candidates(now=situation.now, limit=1, without_groups=closed, cards=True, slots=slots)
         return bool(found) or bool(self._queue.jobs(states=(JobState.ELSEWHERE,), limit=1))
 
-    def _find_pause(self) -> float | None:
-        """How long to sleep at most, in seconds: None until something happens, negative when there is nothing to do."""
+    def _find_pause(self, looked_at: float) -> float | None:
+        """How long to sleep at most, in seconds: None until something happens, negative when there is nothing to do.
+
+        `looked_at`: when it was last looked what may start (epoch seconds); what came due since is looked at again.
+        """
         left = self._blocked_until_s - monotonic_s()
         if left > 0:
             return left
         try:
             waiting = self._is_waiting()
-            due = self._queue.next_time(epoch_s())
+            due = self._queue.next_time(looked_at)
             elsewhere = waiting and bool(self._queue.jobs(states=(JobState.ELSEWHERE,), limit=1))
         except HoldfastError as error:
             self._block(str(error))
