@@ -21,6 +21,7 @@ from holdfast.agent.queue.watch import RunPhase, RunWatch, look_at_run
 from holdfast.agent.supervise.timers import LONGEST_DELAY_MS, Timers
 from holdfast.host.files.inotify import Inotify
 from holdfast.host.process.processes import identify_self
+from holdfast.model.errors import StorageError
 from holdfast.model.job import DiskNeeds
 from holdfast.model.queue import JobState, NewJob
 from holdfast.model.record import replace
@@ -32,7 +33,7 @@ from tests.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.model.queue import QueuedJob
+    from holdfast.model.queue import JobGroup, QueuedJob
     from tests.agent.queue.working import Work
 
 S = JobState
@@ -192,6 +193,40 @@ def test_a_fault_of_ours_is_tried_again_and_left_to_the_log_when_it_stays(
     assert capfd.readouterr().err.count("RuntimeError: a bug") == 3
 
 
+class SlowQueue(Queue):
+    """A real queue; time passes while it is looked at what may start."""
+
+    faults = 0
+
+    def pass_time(self) -> None:
+        raise NotImplementedError
+
+    def candidates(self, **asked: Any) -> list[QueuedJob]:
+        found = super().candidates(**asked)
+        self.pass_time()
+        return found
+
+    def groups(self) -> dict[str, JobGroup]:
+        if self.faults:
+            self.faults -= 1
+            raise StorageError("the database is locked")
+        return super().groups()
+
+
+def list_pauses(queue: Queue, monkeypatch: pytest.MonkeyPatch, number: int) -> list[float | None]:
+    """The first pauses of a worker that is woken from each at once."""
+    pauses: list[float | None] = []
+
+    def wait(_: RunWatch, timeout_s: float | None) -> bool:
+        pauses.append(timeout_s)
+        return True
+
+    monkeypatch.setattr(RunWatch, "wait", wait)
+    with contextlib.closing(worker.QueueWorker(queue, start_supervisor)) as made:
+        made.run(lambda: len(pauses) < number)
+    return pauses
+
+
 @pytest.mark.contract
 def test_a_job_that_comes_due_while_the_worker_looks_is_not_slept_over(
     work: Work, monkeypatch: pytest.MonkeyPatch
@@ -199,30 +234,26 @@ def test_a_job_that_comes_due_while_the_worker_looks_is_not_slept_over(
     due = time.time() + 3600
     work.submit({"a": ("true",)}, start=False, each={"a": {"not_before": due}})
     clock = [due - 0.001]
-    pauses: list[float | None] = []
-
-    class SlowQueue(Queue):
-        """A real queue; the job's time comes while it is read."""
-
-        def candidates(self, **asked: Any) -> list[QueuedJob]:
-            found = super().candidates(**asked)
-            clock[0] = due + 0.001
-            return found
-
-    def wait(_: RunWatch, timeout_s: float | None) -> bool:
-        pauses.append(timeout_s)
-        return False
-
     monkeypatch.setattr(worker, "epoch_s", lambda: clock[0])
-    monkeypatch.setattr(RunWatch, "wait", wait)
     with contextlib.closing(SlowQueue(work.directory)) as queue:
-        made = worker.QueueWorker(queue, start_supervisor)
-        try:
-            made.run(lambda: not pauses)
-        finally:
-            made.close()
-    assert pauses[0] is not None
-    assert pauses[0] <= 0.1
+        monkeypatch.setattr(queue, "pass_time", lambda: clock.__setitem__(0, due + 0.001))
+        (pause,) = list_pauses(queue, monkeypatch, 1)
+    assert pause is not None
+    assert pause <= 0.1
+
+
+@pytest.mark.contract
+def test_a_worker_whose_pause_after_a_fault_ends_while_it_looks_looks_again_at_once(
+    work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work.submit({"a": ("true",)}, start=False)
+    clock = [1000.0]
+    monkeypatch.setattr(worker, "monotonic_s", lambda: clock[0])
+    with contextlib.closing(SlowQueue(work.directory)) as queue:
+        queue.faults = 1
+        monkeypatch.setattr(queue, "pass_time", lambda: clock.__setitem__(0, 1000.0 + worker.FIRST_PAUSE_S))
+        pauses = list_pauses(queue, monkeypatch, 2)
+    assert pauses == [worker.FIRST_PAUSE_S, 0.0]
 
 
 @pytest.mark.contract

@@ -110,9 +110,9 @@ class QueueWorker:
             if self._is_due():
                 self._stale = False
                 self._guard(self._review_elsewhere)
-                before = epoch_s()
+                looked_at, looked_s = epoch_s(), monotonic_s()
                 self._guard(self._start_jobs)
-                wait_s = self._find_pause(before)
+                wait_s = self._find_pause(looked_at, looked_s)
                 if wait_s is not None and wait_s < 0:
                     self._guard(self._messages.look)
                     if not self._messages.under_way:
@@ -362,14 +362,14 @@ class QueueWorker:
         found = self._queue.candidates(now=situation.now, limit=1, without_groups=closed, cards=True, slots=slots)
         return bool(found) or bool(self._queue.jobs(states=(JobState.ELSEWHERE,), limit=1))
 
-    def _find_pause(self, looked_at: float) -> float | None:
+    def _find_pause(self, looked_at: float, looked_s: float) -> float | None:
         """How long to sleep at most, in seconds: None until something happens, negative when there is nothing to do.
 
-        `looked_at`: when it was last looked what may start (epoch seconds); what came due since is looked at again.
+        `looked_at` and `looked_s` (epoch and monotonic): when it was last looked what may start. What came due since
+        then is looked at again.
         """
-        left = self._blocked_until_s - monotonic_s()
-        if left > 0:
-            return left
+        if self._blocked_until_s > looked_s:
+            return max(0.0, self._blocked_until_s - monotonic_s())
         try:
             waiting = self._is_waiting()
             due = self._queue.next_time(looked_at)
