@@ -81,6 +81,7 @@ def test_a_job_that_replaces_another_cannot_wait_for_what_waits_for_that(queue: 
     queue.submit(submission(job("a", "b", sha256="2"), job("b", sha256="2")))
     assert states(queue) == {"a": S.BLOCKED, "b": S.QUEUED}
 
+
 @pytest.mark.parametrize(
     ("first", "then"),
     [
@@ -98,7 +99,9 @@ def test_what_is_said_beside_the_configuration_replaces_or_is_refused(
     _, b = queue.submit(submission("a", job("b", *first[0], **first[1])))
     other = submission(job("b", *then[0], **then[1]))
     # One that waits keeps what it was handed in with until it is taken out, or changed.
-    with pytest.raises(UsageError, match=r"g/b is in the queue with .*: (take that|change that).*holdfast queue .* g/b"):
+    with pytest.raises(
+        UsageError, match=r"g/b is in the queue with .*: (take that|change that).*holdfast queue .* g/b"
+    ):
         queue.submit(other)
     queue.order(order(V.CANCEL, b))
     (new,) = queue.submit(other)
@@ -123,8 +126,8 @@ def test_the_same_said_in_other_words_or_after_an_order_is_the_same(queue: Queue
         assert queue.submit(submission(job("c", *needs, priority=1))) == (c,)
     (d,) = queue.submit(submission(job("d", "g/"), group="h"))
     # As it was then, by its word; and by what that means now.
-    for needs in ("g/", "g/c g/b g/a"):
-        assert queue.submit(submission(job("d", *needs.split()), group="h")) == (d,)
+    for words in ("g/", "g/c g/b g/a"):
+        assert queue.submit(submission(job("d", *words.split()), group="h")) == (d,)
     queue.submit(submission("e"))
     assert queue.submit(submission(job("d", "g/"), group="h")) == (d,)
     with pytest.raises(UsageError, match=r"h/d is in the queue with --after g/ \(this one: g/a, g/e\)"):
@@ -153,8 +156,14 @@ def test_of_one_that_has_begun_what_it_needs_stays_and_its_priority_can_be_chang
     finish(queue, b, S.FAILED)
     for other, words in (
         (job("b", "a"), r"no --after \(this one: a\): it has begun and keeps that"),
-        (job("b", priority=3), r"--priority 0 \(this one: 3\): change that one \(holdfast queue edit g/b --priority 3\)"),
-        (job("b", sha256="2"), r"holdfast restart g/b -- COMMAND \(or --job FILE\).*or give this one a name of its own"),
+        (
+            job("b", priority=3),
+            r"--priority 0 \(this one: 3\): change that one \(holdfast queue edit g/b --priority 3\)",
+        ),
+        (
+            job("b", sha256="2"),
+            r"holdfast restart g/b -- COMMAND \(or --job FILE\).*or give this one a name of its own",
+        ),
     ):
         with pytest.raises(UsageError, match=words):
             queue.submit(submission(other))

@@ -235,10 +235,13 @@ def _check_names(submission: Submission) -> Iterable[str]:
 
 
 def _read_known(db: sqlite3.Connection, group: str) -> dict[str, _KnownJob]:
-    return {
-        name: _KnownJob(job_id, sha256, seq, read_state(state), bool(has_run), *facts, tuple(after.split()))
-        for name, job_id, sha256, seq, state, has_run, *facts, after in db.execute(_KNOWN, (group,))
-    }
+    known = {}
+    for name, job_id, sha256, seq, state, has_run, attempts, priority, not_before, after in db.execute(
+        _KNOWN, (group,)
+    ):
+        has = (read_state(state), bool(has_run), attempts, priority, not_before, tuple(after.split()))
+        known[name] = _KnownJob(job_id, sha256, seq, *has)
+    return known
 
 
 class _Needs:

@@ -182,7 +182,7 @@ def commit_jobs(
 
 
 def _list_kept(queue: Queue, submission: Submission, ids: Sequence[int], first_new: int) -> list[str]:
-    """What was said here and stays as it was: the time of jobs that are there, and what holds for a group without news."""
+    """What was said here and stays as it was: the time of jobs that are there, and what holds for a group."""
     found = []
     times = {job_id: job.not_before for job_id, job in zip(ids, submission.jobs, strict=True) if job_id < first_new}
     if any(time is not None for time in times.values()):
