@@ -74,9 +74,13 @@ class TestWithoutAWorker:
         assert "1 of 3 done, 1 failed, 1 cancelled" in said.out
         assert "exit 3" in said.out
         assert "it said 3" in said.out
-        assert "holdfast queue retry g/b g/c" in said.err
+        assert "try again what is missing, once its cause is mended: holdfast queue retry g/b\n" in said.err
+        assert "cancelled: g/c; if it is still wanted: holdfast queue retry g/c\n" in said.err
         value = say("wait", "g", "--json").json()
         assert value["rerun"] == "holdfast queue retry g/b g/c"
+        assert value["rerun_failed"] == "holdfast queue retry g/b"
+        assert value["rerun_cancelled"] == "holdfast queue retry g/c"
+        assert "try again" not in say("wait", "g/c").err
         assert (value["exit_code"], value["done"], value["total"]) == (1, 1, 3)
 
     @pytest.mark.parametrize(
