@@ -110,7 +110,7 @@ def test_what_stays_as_it_was_of_jobs_handed_in_again_is_said() -> None:
     said = say(*job, "--not-before", "+3h", "--max-parallel", "2", "--hold-after", "1", "--paused", "--", "true")
     assert said.code == 0, said
     for words in (
-        "with a time that stays: night/a; another one: holdfast queue edit night/a --not-before TIME",
+        "with a start that stays as it is: night/a; another one: holdfast queue edit night/a --not-before TIME",
         "what holds for the group stays: holdfast queue edit night/ --max-parallel 2 --hold-after 1",
         "the group is not paused: holdfast queue pause night",
     ):

@@ -123,6 +123,15 @@ class TestWithoutAWorker:
         assert said.code == 1
         assert "b needs a (failed)" in said.err
 
+    def test_only_a_job_that_needs_what_was_cancelled_can_go_without_it(self) -> None:
+        say("submit", "--name", "a", "--", "true")
+        say("submit", "--name", "b", "--after", "a", "--", "true")
+        say("submit", "--name", "c", "--after", "b", "--", "true")
+        say("queue", "cancel", "a")
+        without = "; without it: holdfast queue cancel b, then submit it again without --after"
+        assert f"b needs a (cancelled): holdfast queue retry a{without}\n" in say("wait", "b").err
+        assert "c needs a (cancelled): holdfast queue retry a\n" in say("wait", "c").err
+
     @pytest.mark.requirement("QUEUE-10")
     def test_a_job_behind_a_failure_does_not_wait_for_jobs_that_are_no_concern_of_its(self) -> None:
         say("submit", "--name", "other", "--group", "more", "--", "true")

@@ -194,7 +194,9 @@ def _list_kept(queue: Queue, submission: Submission, ids: Sequence[int], first_n
         ]
         if kept:
             edit = f"holdfast queue edit {kept[0]} --not-before TIME"
-            found.append(f"handed in before, with a time that stays: {name_labels(kept)}; another one: {edit}")
+            found.append(
+                f"handed in before, with a start that stays as it is: {name_labels(kept)}; another one: {edit}"
+            )
     group = queue.groups().get(submission.group)
     if group is None or len(times) < len(ids):
         return found
