@@ -16,6 +16,7 @@ from holdfast.agent.view.words import pick_words
 from holdfast.model import wire
 from holdfast.model.errors import NoSuchRun, UsageError
 from holdfast.model.queue import JobRef, JobState
+from holdfast.model.run import Outcome
 from holdfast.store.index import IndexRow
 from holdfast.store.queue.queue import Queue, queue_directory
 from tests.cli.queues import find, no_worker, put, say, states
@@ -475,6 +476,39 @@ def test_a_job_that_was_cancelled_and_never_started_gives_its_name_and_its_follo
     fail("ed")
     ran = say("submit", "--name", "ed", "--timeout", "2h", "--", "true")
     assert (ran.code, "give this one a name of its own" in ran.err) == (64, True), ran
+
+
+def test_another_need_or_priority_is_never_dropped_in_silence() -> None:
+    named = ("submit", "--group", "n", "--name")
+    submit("n/a")
+    submit("n/b", "n/c", "n/d", "n/e", options=("--after", "n/a", "--priority", "2"))
+    said = say(*named, "b", "--priority", "2", "--", "true")
+    way = "take that one out first (holdfast queue cancel n/b), then hand this one in again"
+    assert (said.code, f"n/b is in the queue with --after n/a (this one: none): {way}" in said.err) == (64, True), said
+    said = say(*named, "b", "--after", "n/a", "--", "true")
+    way = "--priority 2 (this one: 0): change that one (holdfast queue edit n/b --priority 0)"
+    assert (said.code, way in said.err) == (64, True), said
+    assert say("queue", "edit", "n/b", "--priority", "0").code == 0
+    assert say(*named, "b", "--after", "n/a", "--", "true").code == 0
+    taken = say("queue", "cancel", "n/a")
+    assert (taken.code, "n/b, n/c, n/d and 1 more wait for it, and do not start without it" in taken.err) == (0, True)
+    say("queue", "cancel", "n/b")
+    said = say(*named, "b", "--", "true")
+    assert (said.code, "in place of what was cancelled and never started" in said.err) == (0, True), said
+    assert (find("n/b").state, find("n/b").open_needs) == (JobState.QUEUED, 0)
+    taken = say("queue", "cancel", "n/c", "n/d", "n/e", "--yes")
+    assert "not start without" not in taken.err
+
+
+def test_of_a_failed_job_the_way_with_another_command_is_named() -> None:
+    submit("n/a")
+    with Queue() as queue:
+        make_run(queue.find(["n/a"])[0].runs_root, RUN.format("a"), ended(Outcome.FAILED, 1))
+    fail("n/a")
+    said = say("submit", "--group", "n", "--name", "a", "--", "false")
+    assert (said.code, "holdfast restart n/a -- COMMAND (or --job FILE)" in said.err) == (64, True), said
+    shown = say("queue", "show", "n/a").out
+    assert f"or changed     holdfast restart {RUN.format('a')} -- COMMAND (or --job FILE)\n" in shown
 
 
 def test_a_job_that_replaces_another_may_write_where_what_waits_for_it_writes() -> None:

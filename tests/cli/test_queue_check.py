@@ -66,6 +66,20 @@ def test_a_roster_that_has_not_run_is_not_complete() -> None:
 
 @pytest.mark.contract
 @pytest.mark.usefixtures("no_worker")
+def test_what_was_cancelled_is_told_from_what_is_missing() -> None:
+    for name in ("a", "b"):
+        say("submit", "--group", "night", "--name", name, "--", "true")
+    say("queue", "cancel", "night/a")
+    last = "re-run what was cancelled, if it is still wanted:  holdfast queue retry night/a"
+    assert say("queue", "check", "night").out.splitlines()[-1] == last
+    say("queue", "pause", "night/b")
+    said = say("queue", "check", "night")
+    assert said.out.splitlines()[-1] == "re-run what is missing:  holdfast queue retry night/a night/b"
+    assert "cancelled, to be left out of that where it is not wanted any more: night/a" in said.err
+
+
+@pytest.mark.contract
+@pytest.mark.usefixtures("no_worker")
 def test_a_pause_is_what_the_check_names_when_nothing_else_is_in_the_way() -> None:
     say("submit", "--group", "night", "--name", "a", "--", "true")
     say("queue", "pause", "night")

@@ -104,6 +104,23 @@ def test_paused_hands_in_and_starts_nothing() -> None:
         assert queue.groups()["night"].paused
 
 
+def test_what_stays_as_it_was_of_jobs_handed_in_again_is_said() -> None:
+    job = ("submit", "--name", "a", "--group", "night")
+    say(*job, "--not-before", "+2h", "--", "true")
+    said = say(*job, "--not-before", "+3h", "--max-parallel", "2", "--hold-after", "1", "--paused", "--", "true")
+    assert said.code == 0, said
+    for words in (
+        "with a start that stays as it is: night/a; another one: holdfast queue edit night/a --not-before TIME",
+        "what holds for the group stays: holdfast queue edit night/ --max-parallel 2 --hold-after 1",
+        "the group is not paused: holdfast queue pause night",
+    ):
+        assert words in said.err
+    said = say(*job, "--", "true")
+    assert (said.code, "holdfast queue edit night/a --not-before now" in said.err) == (64, True), said
+    say("queue", "edit", "night/a", "--not-before", "now")
+    assert say(*job, "--", "true").err.count("night") == 3
+
+
 def test_lines_are_jobs_and_only_new_ones_are_added(tmp_path: Path) -> None:
     lines = write(tmp_path / "night.txt", "true a # first\r\n\nname=mine true b\r\n")
     first = say("submit", "--lines", lines)

@@ -74,9 +74,13 @@ class TestWithoutAWorker:
         assert "1 of 3 done, 1 failed, 1 cancelled" in said.out
         assert "exit 3" in said.out
         assert "it said 3" in said.out
-        assert "holdfast queue retry g/b g/c" in said.err
+        assert "try again what is missing, once its cause is mended: holdfast queue retry g/b\n" in said.err
+        assert "cancelled: g/c; if it is still wanted: holdfast queue retry g/c\n" in said.err
         value = say("wait", "g", "--json").json()
         assert value["rerun"] == "holdfast queue retry g/b g/c"
+        assert value["rerun_failed"] == "holdfast queue retry g/b"
+        assert value["rerun_cancelled"] == "holdfast queue retry g/c"
+        assert "try again" not in say("wait", "g/c").err
         assert (value["exit_code"], value["done"], value["total"]) == (1, 1, 3)
 
     @pytest.mark.parametrize(
@@ -118,6 +122,15 @@ class TestWithoutAWorker:
         said = say("wait", "b")
         assert said.code == 1
         assert "b needs a (failed)" in said.err
+
+    def test_only_a_job_that_needs_what_was_cancelled_can_go_without_it(self) -> None:
+        say("submit", "--name", "a", "--", "true")
+        say("submit", "--name", "b", "--after", "a", "--", "true")
+        say("submit", "--name", "c", "--after", "b", "--", "true")
+        say("queue", "cancel", "a")
+        without = "; without it: holdfast queue cancel b, then submit it again without --after"
+        assert f"b needs a (cancelled): holdfast queue retry a{without}\n" in say("wait", "b").err
+        assert "c needs a (cancelled): holdfast queue retry a\n" in say("wait", "c").err
 
     @pytest.mark.requirement("QUEUE-10")
     def test_a_job_behind_a_failure_does_not_wait_for_jobs_that_are_no_concern_of_its(self) -> None:

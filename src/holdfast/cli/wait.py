@@ -54,7 +54,10 @@ def _name_place(waited: Waited) -> Waited:
     from holdfast.desk.route.hints import name_place  # lazy: for a program at a desk alone
 
     runs = tuple(replace(run, gone=name_place(run.gone, CALLER.place)) for run in waited.runs)
-    return replace(waited, rerun=name_place(waited.rerun, CALLER.place), runs=runs)
+    whole, failed, cancelled = (
+        name_place(command, CALLER.place) for command in (waited.rerun, waited.rerun_failed, waited.rerun_cancelled)
+    )
+    return replace(waited, rerun=whole, rerun_failed=failed, rerun_cancelled=cancelled, runs=runs)
 
 
 def _find_run(name: str) -> str:

@@ -237,7 +237,7 @@ def compare(words: Sequence[str], here: Ended, there: Ended, *, pairs: Sequence[
     return [f"{' '.join(words)}: {line}" for line in wrong]
 
 
-HINT = re.compile(r'^ *"(hint|rerun)": .*$', re.MULTILINE)
+HINT = re.compile(r'^ *"(hint|rerun|rerun_failed|rerun_cancelled)": .*$', re.MULTILINE)
 """What of JSON is for people."""
 EVERYTHING = re.compile(r"(?s)\A.+\Z")
 TABLES = {"looks": LOOKS, "more looks": MORE_LOOKS, "wrong": WRONG, "more wrong": MORE_WRONG}

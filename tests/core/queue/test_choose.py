@@ -240,7 +240,7 @@ def test_needs_are_named_and_a_failed_one_is_told_apart() -> None:
     assert explain_wait(blocked, situation())[0].words == "needs 2 jobs proven done first"
 
 
-WITHOUT = "holdfast queue cancel train, then submit it under another name without --after"
+WITHOUT = "holdfast queue cancel train, then submit it again without --after"
 
 
 @each(
@@ -260,6 +260,17 @@ WITHOUT = "holdfast queue cancel train, then submit it under another name withou
 def test_the_command_for_what_is_needed_is_whole(facts: dict[str, object], way: str) -> None:
     blocked = job("train", state=JobState.BLOCKED, open_needs=1)
     assert explain_wait(blocked, situation(), needs=[job("up", **facts)])[0].way == way
+
+
+def test_without_one_of_several_needs_the_others_stay() -> None:
+    gone = job("up", state=JobState.CANCELLED)
+    for facts, how in (
+        ({"open_needs": 2}, "submit it again with --after the others"),
+        ({"open_needs": 1, "run_id": "x"}, "submit it under another name without --after"),
+    ):
+        blocked = job("train", state=JobState.BLOCKED, **facts)
+        way = explain_wait(blocked, situation(), needs=[gone])[0].way
+        assert way == f"holdfast queue retry up; without it: holdfast queue cancel train, then {how}"
 
 
 def test_what_blocks_a_need_is_let_go_itself() -> None:

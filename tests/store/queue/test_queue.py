@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -80,6 +80,96 @@ def test_a_job_that_replaces_another_cannot_wait_for_what_waits_for_that(queue: 
     queue.order(order(V.CANCEL, b))
     queue.submit(submission(job("a", "b", sha256="2"), job("b", sha256="2")))
     assert states(queue) == {"a": S.BLOCKED, "b": S.QUEUED}
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ((("a",), {}), ((), {})),
+        (((), {}), (("a",), {})),
+        ((("a",), {}), (("a", "h/"), {})),
+        (((), {"priority": 5}), ((), {})),
+        (((), {}), ((), {"not_before": 2e9})),
+    ],
+)
+def test_what_is_said_beside_the_configuration_replaces_or_is_refused(
+    queue: Queue, first: tuple[tuple[str, ...], dict[str, Any]], then: tuple[tuple[str, ...], dict[str, Any]]
+) -> None:
+    queue.submit(submission("x", group="h"))
+    _, b = queue.submit(submission("a", job("b", *first[0], **first[1])))
+    other = submission(job("b", *then[0], **then[1]))
+    # One that waits keeps what it was handed in with until it is taken out, or changed.
+    with pytest.raises(
+        UsageError, match=r"g/b is in the queue with .*: (take that|change that).*holdfast queue .* g/b"
+    ):
+        queue.submit(other)
+    queue.order(order(V.CANCEL, b))
+    (new,) = queue.submit(other)
+    assert (new > b, queue.submit(other)) == (True, (new,))
+    stored = queue.submission_of(new).jobs[0]
+    assert (stored.needs, stored.priority, stored.not_before) == (
+        *(then[0], then[1].get("priority", 0), then[1].get("not_before")),
+    )
+    assert len(queue.needs_of(new)) == len(then[0])
+
+
+def test_other_files_and_claims_are_no_same_job_either(queue: Queue) -> None:
+    queue.submit(submission("a"))
+    for fields in ({"if_changed": IfChanged.HOLD}, {"claims": "/shared"}):
+        with pytest.raises(UsageError, match="take that one out first"):
+            queue.submit(submission("a", **fields))
+
+
+def test_the_same_said_in_other_words_or_after_an_order_is_the_same(queue: Queue) -> None:
+    a, b, c = queue.submit(submission("a", "b", job("c", "a", "b", priority=1)))
+    for needs in (("b", "g/a"), ("g/b", "a", "a")):
+        assert queue.submit(submission(job("c", *needs, priority=1))) == (c,)
+    (d,) = queue.submit(submission(job("d", "g/"), group="h"))
+    # As it was then, by its word; and by what that means now.
+    for words in ("g/", "g/c g/b g/a"):
+        assert queue.submit(submission(job("d", *words.split()), group="h")) == (d,)
+    queue.submit(submission("e"))
+    assert queue.submit(submission(job("d", "g/"), group="h")) == (d,)
+    with pytest.raises(UsageError, match=r"h/d is in the queue with --after g/ \(this one: g/a, g/e\)"):
+        queue.submit(submission(job("d", "g/a", "g/e"), group="h"))
+    # A changed priority is that of whoever changed it last; a job that was replaced is the one of its name.
+    queue.order(order(V.EDIT, c, priority=9))
+    for priority in (1, 9):
+        assert queue.submit(submission(job("c", "a", "b", priority=priority))) == (c,)
+    queue.order(order(V.CANCEL, a))
+    queue.submit(submission(job("a", sha256="2")))
+    assert queue.submit(submission(job("c", "a", "b", priority=1))) == (c,)
+    assert b
+
+
+def test_needs_that_are_done_and_gone_are_not_asked_for_again(queue: Queue) -> None:
+    (a,) = queue.submit(submission("a", group=DEFAULT_GROUP))
+    (b,) = queue.submit(submission(job("b", "default/a")))
+    finish(queue, a)
+    queue.order(order(V.CLEAR, group=DEFAULT_GROUP))
+    assert queue.submit(submission(job("b", "default/a"))) == (b,)
+    assert queue.submit(submission("b")) == (b,), "it needs nothing any more"
+
+
+def test_of_one_that_has_begun_what_it_needs_stays_and_its_priority_can_be_changed(queue: Queue) -> None:
+    a, b = queue.submit(submission("a", "b"))
+    finish(queue, b, S.FAILED)
+    for other, words in (
+        (job("b", "a"), r"no --after \(this one: a\): it has begun and keeps that"),
+        (
+            job("b", priority=3),
+            r"--priority 0 \(this one: 3\): change that one \(holdfast queue edit g/b --priority 3\)",
+        ),
+        (
+            job("b", sha256="2"),
+            r"holdfast restart g/b -- COMMAND \(or --job FILE\).*or give this one a name of its own",
+        ),
+    ):
+        with pytest.raises(UsageError, match=words):
+            queue.submit(submission(other))
+    # For one that is done none of it has a meaning.
+    finish(queue, a)
+    assert queue.submit(submission(job("a", "b", priority=7))) == (a,)
 
 
 @pytest.mark.requirement("QUEUE-02")

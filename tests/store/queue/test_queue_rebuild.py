@@ -72,6 +72,9 @@ def test_what_waits_for_a_replaced_job_waits_for_the_new_one_after_a_rebuild(gro
         assert states(queue) == {"a": S.QUEUED, "b": S.BLOCKED}
         assert [each.name for each in queue.needs_of(2)] == ["a"]
         assert group == "default" or queue.groups()["g"].max_parallel == 2
+        assert queue.submit(submission(job("b", "a"), group=group)) == (2,)
+        with pytest.raises(UsageError, match=r"b is in the queue with --after a \(this one: none\)"):
+            queue.submit(submission("b", group=group))
 
 
 ACTS = st.lists(

@@ -77,17 +77,26 @@ def _list_facts(seen: JobView) -> Iterator[tuple[str, object]]:
             + (f", {job.failure}" if job.failure else "")
             + (f", after {format_duration(job.ended_at - job.started_at)}" if job.started_at is not None else ""),
         )
-    if job.state is JobState.FAILED and job.run_id is not None:
-        if not seen.run_gone:
-            yield "find out why", f"holdfast diagnose {job.run_id}    holdfast logs {job.run_id}"
-        mended = " (once its cause is mended)" if job.failure in SAME_AGAIN else ""
-        yield "try again", f"holdfast queue retry {job.label}{mended}"
-        if job.outcome == Outcome.SUCCEEDED.value and job.failure:
-            yield "take it as done", f"holdfast queue accept {job.label}"
+    yield from _list_ways_on(seen)
     if job.requeued:
         yield "begun again", f"{format_count(job.requeued, 'time')} after it was lost, preempted or out of memory"
     if handed_in.source is not None:
         yield "from", handed_in.source
+
+
+def _list_ways_on(seen: JobView) -> Iterator[tuple[str, object]]:
+    """What to do about one that has failed."""
+    job = seen.job
+    if job.state is not JobState.FAILED or job.run_id is None:
+        return
+    if not seen.run_gone:
+        yield "find out why", f"holdfast diagnose {job.run_id}    holdfast logs {job.run_id}"
+    mended = " (once its cause is mended)" if job.failure in SAME_AGAIN else ""
+    yield "try again", f"holdfast queue retry {job.label}{mended}"
+    if not seen.run_gone:
+        yield "or changed", f"holdfast restart {job.run_id} -- COMMAND (or --job FILE)"
+    if job.outcome == Outcome.SUCCEEDED.value and job.failure:
+        yield "take it as done", f"holdfast queue accept {job.label}"
 
 
 def _say_start(seen: JobView, now: float) -> tuple[str, object] | None:

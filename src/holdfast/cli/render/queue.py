@@ -111,7 +111,13 @@ def print_checked(checked: Checked) -> None:
     for remark in checked.remarks:
         word = "suspicious: " if remark.suspicious and remark.standing is ProofStatus.DUPLICATE else ""
         print(clean(f"{remark.standing.value}: {word}{remark.subject} {remark.why} ({remark.path})"))
+    left = [job for job in checked.jobs if job.standing is not ProofStatus.DONE]
+    cancelled = [job.job for job in left if job.state is JobState.CANCELLED]
+    others = any(job.state in (JobState.FAILED, JobState.HELD, JobState.DONE) for job in left)
     if checked.command:
-        print(clean(f"re-run what is missing:  {checked.command}"))
+        what = "was cancelled, if it is still wanted" if cancelled and not others else "is missing"
+        print(clean(f"re-run what {what}:  {checked.command}"))
+        if cancelled and others:
+            note(f"cancelled, to be left out of that where it is not wanted any more: {name_labels(cancelled)}")
     if checked.hint:
         note(checked.hint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from holdfast.core.queue.words import name_labels
 from holdfast.model.queue import JobState
 from holdfast.model.run import Outcome
 from holdfast.model.units import format_duration
@@ -84,11 +85,17 @@ def _print_jobs(waited: Waited) -> None:
     failed = [job for job in missing if job.state is JobState.FAILED and job.run_id]
     if failed:
         note(f"find out why: holdfast diagnose {failed[0].run_id}")
-    if waited.rerun and not waited.timed_out:
-        note(f"try again what is missing{', once its cause is mended' if failed else ''}: {waited.rerun}")
+    # An older holdfast at a place says the whole alone.
+    again = waited.rerun_failed or ("" if waited.rerun_cancelled else waited.rerun)
+    if again and not waited.timed_out:
+        note(f"try again what is missing{', once its cause is mended' if failed else ''}: {again}")
     doubted = [job.job for job in failed if job.outcome == Outcome.SUCCEEDED.value]
     if doubted:
         note(f"or, if its result is right after all: holdfast queue accept {doubted[0]}")
+    cancelled = [job.job for job in missing if job.state is JobState.CANCELLED]
+    if waited.rerun_cancelled and not waited.timed_out:
+        wanted = "it is" if len(cancelled) == 1 else "they are"
+        note(f"cancelled: {name_labels(cancelled)}; if {wanted} still wanted: {waited.rerun_cancelled}")
 
 
 def _find_gravity(job: MissingJob) -> int:

@@ -262,7 +262,7 @@ def _explain_job(
             WaitReason(WaitKind.HELD, f"held: {job.note or 'by a person'}", (job.label,), way=find_way_on(job))
         )
     # What to do without a need is to be said to the job that has it.
-    for need, waits in (*((need, job.label) for need in needs), *((need, "") for need in behind_needs)):
+    for need, waits in (*((need, job) for need in needs), *((need, None) for need in behind_needs)):
         ended = need.state in (JobState.FAILED, JobState.CANCELLED, JobState.HELD)
         words = f"needs {need.label}, which is {need.state.value}"
         if ended and need.note:

@@ -31,10 +31,10 @@ def name_jobs(jobs: Sequence[QueuedJob]) -> str:
     return name_labels([job.label for job in jobs])
 
 
-def name_labels(labels: Sequence[str]) -> str:
+def name_labels(labels: Sequence[str], most: int = SHOWN_LABELS) -> str:
     """``a, b, c and 7 more``."""
-    shown = ", ".join(labels[:SHOWN_LABELS])
-    return f"{shown} and {len(labels) - SHOWN_LABELS} more" if len(labels) > SHOWN_LABELS else shown
+    shown = ", ".join(labels[:most])
+    return f"{shown} and {len(labels) - most} more" if len(labels) > most else shown
 
 
 def count_jobs(number: int) -> str:
@@ -42,10 +42,10 @@ def count_jobs(number: int) -> str:
     return format_count(number, "job")
 
 
-def find_way_on(job: QueuedJob, waits: str = "") -> str:
+def find_way_on(job: QueuedJob, waits: QueuedJob | None = None) -> str:
     """The command for a job that does not go on by itself; empty for others, and where its note has the command.
 
-    `waits` is the label of a job that needs it: of what was cancelled it is said how that goes without it.
+    `waits` is a job that needs it: of what was cancelled it is said how that goes without it.
     """
     if "`holdfast queue " in job.note:
         return ""
@@ -56,6 +56,9 @@ def find_way_on(job: QueuedJob, waits: str = "") -> str:
     in_doubt = job.outcome == Outcome.SUCCEEDED.value and bool(job.failure)
     accept = f" (or, as it is: holdfast queue accept {job.label})" if in_doubt else ""
     again = f"holdfast queue retry {job.label}{accept}"
-    if job.state is JobState.CANCELLED and waits:
-        return f"{again}; without it: holdfast queue cancel {waits}, then submit it under another name without --after"
+    if job.state is JobState.CANCELLED and waits is not None:
+        # One that has run keeps its name, and what it needs.
+        name = "again" if waits.run_id is None else "under another name"
+        rest = "with --after the others" if waits.open_needs > 1 else "without --after"
+        return f"{again}; without it: holdfast queue cancel {waits.label}, then submit it {name} {rest}"
     return f"{again} (once its cause is mended)" if job.failure in SAME_AGAIN and not in_doubt else again

@@ -6,27 +6,37 @@ All mistakes are found at once, because who hands in a thousand jobs wants to he
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.model.errors import UsageError
 from holdfast.model.pattern import compile_later
-from holdfast.model.queue import DEFAULT_GROUP, WAITING_STATES, JobState, NewJob, Submission
+from holdfast.model.queue import DEFAULT_GROUP, WAITING_STATES, GroupKind, IfChanged, JobState, NewJob, Submission
 from holdfast.model.record import field, record
 
-from .rows import clean_text
+from .rows import clean_text, read_state
 from .schema import read_number
 
 if TYPE_CHECKING:
     import sqlite3
 
+    ReadLines = Callable[[int], Mapping[str, Mapping[str, Any]]]
+
 MOST_MISTAKES = 10
 MOST_NEEDS = 2_000_000
 """Pairs of jobs, of which one needs the other, in one submission: each is a row."""
+_KNOWN = (
+    "SELECT c.name, c.id, c.sha256, c.seq, c.state, c.run_id IS NOT NULL, c.attempts, c.priority, c.not_before, c.after"
+    " FROM jobs c JOIN groups g ON g.id = c.group_id WHERE g.name = ?"
+)
 _HEIRS = "SELECT job FROM needs WHERE need = ? ORDER BY job"
 _OPEN_NEEDS = "SELECT c.id, c.name, n.need FROM needs n JOIN jobs c ON c.id = n.job WHERE c.state <> 'done'"
+_CONFIGURATION = "configuration"
+_IN_PLACE = frozenset({"--priority", "--not-before"})
+"""What `queue edit` changes."""
 _NAME = compile_later(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}", re.ASCII)
 
 
@@ -46,31 +56,45 @@ class SubmissionPlan:
     heirs: dict[int, list[int]] = field(default_factory=dict)
 
 
-def plan_submission(db: sqlite3.Connection, submission: Submission) -> SubmissionPlan:
-    """What of it is new and what that needs.
+@record
+class _KnownJob:
+    """A job that is there, in what another one of its name is held against. `after` is as it was written."""
+
+    id: int
+    sha256: str
+    seq: int
+    state: JobState
+    has_run: bool
+    attempts: int
+    priority: int
+    not_before: float | None
+    after: tuple[str, ...]
+
+
+def plan_submission(db: sqlite3.Connection, submission: Submission, read_lines: ReadLines) -> SubmissionPlan:
+    """What of it is new and what that needs. `read_lines` is `QueueEngine.read_lines`.
 
     Raises:
         UsageError: up to ten mistakes, each with what to do.
     """
     mistakes = [*_check_names(submission)]
-    known = _read_names(db, submission.group)
+    known = _read_known(db, submission.group)
+    comparison = _Comparison(db, submission, read_lines)
     plan = SubmissionPlan([], [])
     for position, job in enumerate(submission.jobs):
         there = known.get(job.name)
-        if there is not None and there[1] != job.sha256:
-            way = _find_way(db, submission.group, job.name, there[0])
+        if there is not None and (differences := comparison.compare(there, job)):
+            way = comparison.find_way(there, job, differences)
             if not way:
-                plan.replaced[position] = there[0]
-                plan.heirs[position] = [row[0] for row in db.execute(_HEIRS, (there[0],))]
+                plan.replaced[position] = there.id
+                plan.heirs[position] = [row[0] for row in db.execute(_HEIRS, (there.id,))]
                 there = None
             else:
-                mistakes.append(
-                    f"{submission.group}/{job.name} is in the queue with another configuration "
-                    f"({_short(known[job.name][1])}, this one is {_short(job.sha256)}): {way}"
-                )
+                words = " and ".join(differences.values())
+                mistakes.append(f"{submission.group}/{job.name} is in the queue with {words}: {way}")
         if there is None:
             plan.new.append(position)
-        plan.ids.append(0 if there is None else there[0])
+        plan.ids.append(0 if there is None else there.id)
     if not mistakes:
         _Needs(db, submission, known, plan, mistakes).resolve()
     if not mistakes:
@@ -82,19 +106,111 @@ def plan_submission(db: sqlite3.Connection, submission: Submission) -> Submissio
     return plan
 
 
-def _find_way(db: sqlite3.Connection, group: str, name: str, job_id: int) -> str:
-    """What lets another job have the name of a known one; empty where it may take its place: cancelled, never started.
+class _Comparison:
+    """Holds jobs against those of their names that are there, in all that is said of a job when it is handed in."""
 
-    While the runs are not read it is not known what has started.
-    """
-    state, run_id, attempts = db.execute("SELECT state, run_id, attempts FROM jobs WHERE id = ?", (job_id,)).fetchone()
-    never_ran = run_id is None and not attempts and not read_number(db, "runs_unread")
-    if never_ran and state == JobState.CANCELLED.value:
-        return ""
-    if never_ran and JobState(state) in WAITING_STATES:
-        label = name if group == DEFAULT_GROUP else f"{group}/{name}"
-        return f"take that one out first (holdfast queue cancel {label}), or give this one a name of its own"
-    return "give this one a name of its own"
+    def __init__(self, db: sqlite3.Connection, submission: Submission, read_lines: ReadLines) -> None:
+        self._db, self._submission, self._read_lines = db, submission, read_lines
+        # While the runs are not read it is not known what has started.
+        self._unread = bool(read_number(db, "runs_unread"))
+        self._lines: dict[int, Mapping[str, Mapping[str, Any]]] = {}
+        self._heads: dict[int, tuple[str | None, str]] = {}
+
+    def compare(self, there: _KnownJob, job: NewJob) -> dict[str, str]:
+        """How the one that is there was handed in otherwise, in words by the option: what still has a meaning for it.
+
+        Orders since then count for nothing here: who hands in the same again after a `queue edit` has the same.
+        """
+        found = {}
+        if there.sha256 != job.sha256:
+            hashes = f"{_short(there.sha256)}, this one is {_short(job.sha256)}"
+            found[_CONFIGURATION] = f"another configuration ({hashes})"
+        if there.state is JobState.DONE:
+            return found
+        if not self._has_same_needs(there, job):
+            found["--after"] = _say_other("--after", ", ".join(there.after), ", ".join(job.needs))
+        if there.priority != job.priority and self._line(there, job).get("priority", 0) != job.priority:
+            found["--priority"] = _say_other("--priority", there.priority, job.priority)
+        if self._never_ran(there):
+            found |= self._compare_start(there, job)
+        return found
+
+    def _compare_start(self, there: _KnownJob, job: NewJob) -> dict[str, str]:
+        """As `compare`, of what has a meaning until the first start. Of a time whether there is one: ``+2h`` moves on.
+
+        `sweep add` says none of it again.
+        """
+        if self._submission.kind is GroupKind.SWEEP:
+            return {}
+        found = {}
+        if there.seq not in self._heads:
+            row = self._db.execute("SELECT claims, head FROM submissions WHERE seq = ?", (there.seq,)).fetchone()
+            self._heads[there.seq] = (row[0], json.loads(row[1]).get("if_changed", IfChanged.RUN.value))
+        claims, if_changed = self._heads[there.seq]
+        if claims != self._submission.claims:
+            found["--claims"] = _say_other("--claims", claims, self._submission.claims)
+        if if_changed != self._submission.if_changed.value:
+            found["--if-changed"] = _say_other("--if-changed", if_changed, self._submission.if_changed.value)
+        is_timed = job.not_before is not None
+        if is_timed != (there.not_before is not None) and is_timed != (
+            self._line(there, job).get("not_before") is not None
+        ):
+            found["--not-before"] = _say_other("--not-before", there.not_before and "TIME", job.not_before and "TIME")
+        return found
+
+    def _has_same_needs(self, there: _KnownJob, job: NewJob) -> bool:
+        """Whether both were said to need the same, or this one needs what that one needs now."""
+        own = f"{self._submission.group}/"
+        words = [{word if "/" in word else own + word for word in each} for each in (there.after, job.needs)]
+        if words[0] == words[1]:
+            return True
+        ids: set[int] = set()
+        for word in words[1]:
+            group, _, name = word.partition("/")
+            found = find_ids(self._db, group, name or None)
+            if not found:
+                return False
+            ids.update(found)
+        return ids == {row[0] for row in self._db.execute("SELECT need FROM needs WHERE job = ?", (there.id,))}
+
+    def _line(self, there: _KnownJob, job: NewJob) -> Mapping[str, Any]:
+        """The known job as it was handed in; as it is now where its file of the journal cannot be read."""
+        if there.seq not in self._lines:
+            self._lines[there.seq] = self._read_lines(there.seq)
+        now = {"priority": there.priority, "not_before": there.not_before}
+        return self._lines[there.seq].get(job.name, now)
+
+    def _never_ran(self, there: _KnownJob) -> bool:
+        return not (there.has_run or there.attempts or self._unread)
+
+    def find_way(self, there: _KnownJob, job: NewJob, differences: Mapping[str, str]) -> str:
+        """What to do about a known job; empty where the new one may take its place: cancelled, never started."""
+        group, own = self._submission.group, "give this one a name of its own"
+        label = job.name if group == DEFAULT_GROUP else f"{group}/{job.name}"
+        if self._never_ran(there) and there.state is JobState.CANCELLED:
+            return ""
+        take_out = f"take that one out first (holdfast queue cancel {label})"
+        waits = self._never_ran(there) and there.state in WAITING_STATES
+        if _CONFIGURATION in differences:
+            if waits:
+                return f"{take_out}, or {own}"
+            if there.has_run and there.state in (JobState.FAILED, JobState.CANCELLED):
+                mend = f"holdfast restart {label} -- COMMAND (or --job FILE)"
+                return f"mend that one by {mend}, and what waits for it goes on once it is done; or {own}"
+            return own
+        if differences.keys() <= _IN_PLACE:
+            values = {"--priority": str(job.priority), "--not-before": "TIME" if job.not_before else "now"}
+            options = "".join(f" {option} {values[option]}" for option in differences)
+            return f"change that one (holdfast queue edit {label}{options})"
+        if waits:
+            return f"{take_out}, then hand this one in again"
+        return f"it has begun and keeps that; hand it in as it was, or {own}"
+
+
+def _say_other(option: str, there: object, this: object) -> str:
+    """``--after a (this one: none)``, ``no --after (this one: b)``."""
+    has = there is not None and there != ""
+    return f"{f'{option} {there}' if has else f'no {option}'} (this one: {'none' if this in (None, '') else this})"
 
 
 def _short(sha256: str) -> str:
@@ -120,11 +236,14 @@ def _check_names(submission: Submission) -> Iterable[str]:
         yield f"jobs {' and '.join(places[:5])} have one name: {name}; results of one would be taken for the other's"
 
 
-def _read_names(db: sqlite3.Connection, group: str) -> dict[str, tuple[int, str]]:
-    rows = db.execute(
-        "SELECT c.name, c.id, c.sha256 FROM jobs c JOIN groups g ON g.id = c.group_id WHERE g.name = ?", (group,)
-    )
-    return {name: (job_id, sha256) for name, job_id, sha256 in rows}
+def _read_known(db: sqlite3.Connection, group: str) -> dict[str, _KnownJob]:
+    known = {}
+    for name, job_id, sha256, seq, state, has_run, attempts, priority, not_before, after in db.execute(
+        _KNOWN, (group,)
+    ):
+        has = (read_state(state), bool(has_run), attempts, priority, not_before, tuple(after.split()))
+        known[name] = _KnownJob(job_id, sha256, seq, *has)
+    return known
 
 
 class _Needs:
@@ -134,7 +253,7 @@ class _Needs:
         self,
         db: sqlite3.Connection,
         submission: Submission,
-        known: dict[str, tuple[int, str]],
+        known: dict[str, _KnownJob],
         plan: SubmissionPlan,
         mistakes: list[str],
     ) -> None:
@@ -177,7 +296,7 @@ class _Needs:
             return ids
         if group == self._group and job in self._positions:
             return [-1 - self._positions[job]]
-        ids = [self._known[job][0]] if group == self._group and job in self._known else find_ids(self._db, group, job)
+        ids = [self._known[job].id] if group == self._group and job in self._known else find_ids(self._db, group, job)
         if not ids:
             self._complain(word, name, "there is no such job")
         return ids

@@ -137,6 +137,13 @@ class QueueEngine:
                         self._journal.withdraw(committed[0][0])
                 raise
 
+    def read_lines(self, seq: int) -> dict[str, dict[str, Any]]:
+        """The jobs of a submission as they were handed in, by name; none where its file cannot be read."""
+        try:
+            return {str(job["name"]): job for job in self._journal.read(seq).jobs}
+        except (StorageError, KeyError):
+            return {}
+
     def compact(self) -> None:
         """Remove submissions of which no job is left, and all orders before the newest act when no job is left.
 

@@ -147,6 +147,13 @@ def list_done_needs(db: sqlite3.Connection, job_ids: Sequence[int]) -> tuple[Que
     return tuple(rows.select_jobs(db, query, (min(job_ids), max(job_ids)))) if job_ids else ()
 
 
+def list_waiting_for(db: sqlite3.Connection, job_ids: Sequence[int]) -> tuple[QueuedJob, ...]:
+    """As `Queue.waiting_for`."""
+    query = "SELECT c.id FROM needs n JOIN jobs c ON c.id = n.job WHERE n.need = ? AND c.state IN ('blocked', 'held')"
+    found = {row[0] for job_id in job_ids for row in db.execute(query, (job_id,))}
+    return tuple(rows.get_jobs(db, sorted(found - set(job_ids))))
+
+
 def list_start_times(db: sqlite3.Connection, group: str | None) -> tuple[float, ...]:
     """As `Queue.start_times`."""
     query = (

@@ -102,12 +102,13 @@ class Queue:
     def submit(self, submission: Submission) -> tuple[int, ...]:
         """Commit a submission; the ids of its jobs in order.
 
-        Jobs whose (group, name) is there already with the same `sha256` are left out (handing a file in again adds
-        only what is new); the ids are then those of the known jobs. One with another takes the place of a job that was
-        cancelled and never started; what needs that one needs the new one from then on.
+        Jobs whose (group, name) is there already and that were handed in as now are left out (handing a file in again
+        adds only what is new); the ids are then those of the known jobs. One with another `sha256`, or other needs,
+        priority, times or claims, takes the place of a job that was cancelled and never started; what needs that one
+        needs the new one from then on.
 
         Raises:
-            UsageError: two jobs have one name, a name is taken by another configuration, a dependency is not known,
+            UsageError: two jobs have one name, a name is taken by a job that differs, a dependency is not known,
                 or they form a cycle; nothing was taken. All mistakes (up to ten) are in the message.
             StorageError: the disk took nothing; the journal is as before.
         """
@@ -120,7 +121,7 @@ class Queue:
         def plan(
             db: sqlite3.Connection, seq: int, now: float, queue_id: str
         ) -> tuple[JournalAct | None, tuple[int, ...]]:
-            found = plan_submission(db, submission)
+            found = plan_submission(db, submission, self._engine.read_lines)
             first = read_number(db, "next_id")
             new = {position: first + offset for offset, position in enumerate(found.new)}
             ids = tuple(new.get(position, known) for position, known in enumerate(found.ids))
@@ -237,6 +238,10 @@ class Queue:
     def done_needs(self, job_ids: Sequence[int]) -> tuple[QueuedJob, ...]:
         """What these jobs, whose ids are in a row, need and is done."""
         return self._engine.read(lambda db: reading.list_done_needs(db, job_ids))
+
+    def waiting_for(self, job_ids: Sequence[int]) -> tuple[QueuedJob, ...]:
+        """The waiting jobs, besides these themselves, that need one of these."""
+        return self._engine.read(lambda db: reading.list_waiting_for(db, job_ids))
 
     def start_times(self, group: str | None = None) -> tuple[float, ...]:
         """The times (`not_before`) that waiting jobs of a group, or of all, have."""

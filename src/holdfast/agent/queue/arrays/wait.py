@@ -16,7 +16,7 @@ from holdfast.model.record import record
 from .look import find_rerun, look_at_jobs, require_sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from holdfast.agent.view.runs.sweeps import FoundSweep
 
@@ -27,13 +27,14 @@ OPEN = frozenset({JobState.QUEUED, JobState.RUNNING})
 class WaitedSweep:
     """The last look at a sweep, and whether the time was up. `missing` are the jobs that are not done.
 
-    `rerun` is the command that hands those in again that have failed or were cancelled (empty: nothing).
+    `commands` hand in again what has failed or was cancelled, what has failed alone, and what was cancelled, with which
+    goes what has failed (empty: nothing).
     """
 
     seen: WaitState
     late: bool
     missing: tuple[QueuedJob, ...]
-    rerun: str
+    commands: tuple[str, str, str]
 
 
 def wait_for_sweep(found: FoundSweep, *, deadline: float | None, tell: Callable[[WaitState], None]) -> WaitedSweep:
@@ -51,10 +52,17 @@ def wait_for_sweep(found: FoundSweep, *, deadline: float | None, tell: Callable[
         late = deadline is not None and monotonic_s() >= deadline
         if late or not left:
             missing = tuple(look.job for look in looks if look.job.state is not JobState.DONE)
-            return WaitedSweep(seen, late, missing, find_rerun(os.path.basename(found.directory), missing) or "")
+            return WaitedSweep(seen, late, missing, _list_commands(os.path.basename(found.directory), missing))
         for look in left:
             try:
                 wait_for_run(look.view.run_dir, deadline=deadline)
             except StorageError:
                 # Somebody removed it, or nobody can read it: that is no end, and nothing to wait for.
                 given_up.add(look.view.run_dir)
+
+
+def _list_commands(sweep: str, missing: Sequence[QueuedJob]) -> tuple[str, str, str]:
+    cancelled = [job for job in missing if job.state is JobState.CANCELLED]
+    failed = [job for job in missing if job.state is not JobState.CANCELLED]
+    whole, part, rest = (find_rerun(sweep, jobs) or "" for jobs in (missing, failed, cancelled))
+    return whole, part, rest

@@ -16,7 +16,7 @@ from holdfast.agent.view import observe
 from holdfast.agent.view.retries import is_followed
 from holdfast.agent.view.runs.roots import list_roots
 from holdfast.agent.view.runs.sweeps import find_sweep
-from holdfast.core.queue.words import SHOWN_LABELS, count_jobs, name_jobs
+from holdfast.core.queue.words import SHOWN_LABELS, count_jobs, name_jobs, name_labels
 from holdfast.core.slurm.arrays import name_rerun
 from holdfast.host import clock
 from holdfast.model.errors import HoldfastError, UsageError
@@ -28,6 +28,9 @@ from .change import QueueChange, describe_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+MOST_WAITING = 3
+"""Jobs that are named which wait for what was cancelled."""
 
 
 @record
@@ -113,10 +116,15 @@ def cancel(plan: CancelPlan, *, now: bool) -> QueueChange:
         queue.order(build_order(OrderVerb.CANCEL, jobs=chosen))
         notes += _stop_runs(plan.active, now=now)
         after = queue.find([job.label for job in chosen])
+        waiting = [job.label for job in queue.waiting_for([job.id for job in chosen])]
     stopping = [job for job in after if job.state in ACTIVE_STATES]
     if stopping:
         grace = "" if now else ", with their grace"
         notes.append(f"asked to stop{grace}: {name_jobs(stopping)}; `holdfast queue ls` shows them")
+    if waiting:
+        wait, do = ("waits", "does") if len(waiting) == 1 else ("wait", "do")
+        what = "it" if len(chosen) == 1 else "what was cancelled"
+        notes.append(f"{name_labels(waiting, MOST_WAITING)} {wait} for {what}, and {do} not start without it")
     # More than a few are named as they were here, which also tries those of them again that failed.
     names = [job.label for job in chosen] if len(chosen) <= SHOWN_LABELS else plan.words
     them = "it" if len(chosen) == 1 else "them"

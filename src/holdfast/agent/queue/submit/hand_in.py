@@ -173,11 +173,44 @@ def commit_jobs(
         notes.append(
             f"in place of what was cancelled and never started, also for what waits for it: {name_labels(replaced)}"
         )
+    notes += _list_kept(queue, submission, ids, first_new)
     if removed := describe_removed_needs(queue, [job_id for job_id in ids if job_id >= first_new]):
         notes.append(removed)
     started = start_worker(queue, notes)
     jobs = _look_up(queue, submission, ids)
     return SubmitResult(submission.group, jobs, sum(job_id < first_new for job_id in ids), started)
+
+
+def _list_kept(queue: Queue, submission: Submission, ids: Sequence[int], first_new: int) -> list[str]:
+    """What was said here and stays as it was: the time of jobs that are there, and what holds for a group."""
+    found = []
+    times = {job_id: job.not_before for job_id, job in zip(ids, submission.jobs, strict=True) if job_id < first_new}
+    if any(time is not None for time in times.values()):
+        states = (*WAITING_STATES, JobState.CANCELLED)
+        kept = [
+            job.label
+            for job in queue.jobs(group=submission.group, states=states)
+            if job.run_id is None and times.get(job.id) not in (None, job.not_before)
+        ]
+        if kept:
+            edit = f"holdfast queue edit {kept[0]} --not-before TIME"
+            found.append(
+                f"handed in before, with a start that stays as it is: {name_labels(kept)}; another one: {edit}"
+            )
+    group = queue.groups().get(submission.group)
+    if group is None or len(times) < len(ids):
+        return found
+    options = []
+    if submission.max_parallel not in (None, group.max_parallel):
+        options.append(f"--max-parallel {submission.max_parallel}")
+    if submission.hold_after not in (0, group.hold_after):
+        options.append(f"--hold-after {submission.hold_after}")
+    if options:
+        edit = f"holdfast queue edit {group.name}/ {' '.join(options)}"
+        found.append(f"nothing of it is new, so that what holds for the group stays: {edit}")
+    if submission.paused and not group.paused:
+        found.append(f"nothing of it is new, so that the group is not paused: holdfast queue pause {group.name}")
+    return found
 
 
 def find_taken(queue: Queue, submission: Submission, wishes: SubmitOptions) -> SubmitResult | None:

@@ -59,7 +59,8 @@ class Waited:
     """How a wait ended: of the jobs how many are done (`summary` in words) and what is missing, and each run.
 
     `for_jobs`: jobs were waited for. `timed_out`: the time was up first. `stuck`: why nothing goes on by itself.
-    `rerun` is the command that queues again what has failed or was cancelled (empty: nothing).
+    `rerun` is the command that queues again what has failed or was cancelled (empty: nothing); `rerun_failed` and
+    `rerun_cancelled` do that for each of the two: what was cancelled may not be wanted any more.
     """
 
     for_jobs: bool
@@ -74,6 +75,8 @@ class Waited:
     runs: tuple[WaitedRun, ...]
     exit_code: int
     notes: tuple[str, ...]
+    rerun_failed: str = ""
+    rerun_cancelled: str = ""
 
 
 @record
@@ -120,7 +123,7 @@ def wait_for_names(
             codes.append(EXIT_TIMED_OUT if late else 0 if is_done else EXIT_INCOMPLETE)
             notes += _describe_removed(queue, roster)
     # With the queue closed: where there was none, nothing of it is left behind by a wait that is killed.
-    again = [rerun_command(missing)]
+    again = [_list_commands(missing)]
     for sweep in wanted.sweeps:
         # What they need a desk that is no Linux has not, and it has none of them.
         from holdfast.agent.queue.arrays.wait import wait_for_sweep  # lazy: for sweeps of a scheduler alone
@@ -133,7 +136,7 @@ def wait_for_names(
         seen = replace(seen, counts={state: number for state, number in counts.items() if number})
         missing += ended.missing
         described += map(describe_missing, ended.missing)
-        again.append(ended.rerun)
+        again.append(ended.commands)
     try:
         runs = [_wait_for_run(run_dir, deadline) for run_dir in wanted.runs]
     except HoldfastError as error:
@@ -141,6 +144,7 @@ def wait_for_names(
             error.hint = "\n".join(filter(None, (error.hint, f"of the jobs: {seen.describe()}")))
         raise
     codes += [run.exit_code for run in runs]
+    whole, failed, cancelled = (" && ".join(filter(None, each)) for each in zip(*again, strict=True))
     return Waited(
         for_jobs=wanted.roster is not None or bool(wanted.sweeps),
         done=seen.done,
@@ -150,10 +154,12 @@ def wait_for_names(
         timed_out=late or any(run.timed_out for run in runs),
         stuck=seen.stuck,
         missing=tuple(described),
-        rerun=" && ".join(filter(None, again)),
+        rerun=whole,
         runs=tuple(runs),
         exit_code=_join(codes, passes=len(codes) == 1),
         notes=tuple(notes),
+        rerun_failed=failed,
+        rerun_cancelled=cancelled,
     )
 
 
@@ -262,6 +268,13 @@ def _join(codes: Sequence[int], *, passes: bool) -> int:
     if passes or not any(codes):
         return codes[0] if passes else 0
     return EXIT_TIMED_OUT if EXIT_TIMED_OUT in codes else EXIT_INCOMPLETE
+
+
+def _list_commands(missing: Sequence[QueuedJob]) -> tuple[str, str, str]:
+    """The command for all of them, for those alone that were not cancelled, and for those that were."""
+    cancelled = [job for job in missing if job.state is JobState.CANCELLED]
+    failed = [job for job in missing if job.state is not JobState.CANCELLED]
+    return rerun_command(missing), rerun_command(failed), rerun_command(cancelled)
 
 
 def rerun_command(missing: Sequence[QueuedJob]) -> str:

@@ -88,7 +88,9 @@ def _list_reasons(queue: Queue, roster: AwaitedJobs, closed: dict[str, str]) -> 
     if blocked:
         roots = _find_roots(queue, blocked[0])[:3]
         needs = ", ".join(f"{need.label} ({need.state.value})" for need in roots) or "what is not done"
-        ways = "; ".join(filter(None, (find_way_on(root, blocked[0].label) for root in roots)))
+        own = {need.id for need in queue.needs_of(blocked[0].id)}
+        found = (find_way_on(root, blocked[0] if root.id in own else None) for root in roots)
+        ways = "; ".join(filter(None, found))
         reasons.append(f"{_count(blocked)} blocked, {blocked[0].label} needs {needs}{ways and f': {ways}'}")
     return reasons
 
