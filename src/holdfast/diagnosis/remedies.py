@@ -43,8 +43,9 @@ RESUME = "goes on from the last checkpoint, where there is one"
 """What a restart does where nobody has looked for checkpoints; `describe_resume` says it of one run."""
 
 
-def describe_more_time(had_s: float | None) -> dict[str, str]:
-    """How much more time a run is to get whose time was up after so long: twice of it; nothing where it is unknown."""
+def describe_more_time(*known_s: float | None) -> dict[str, str]:
+    """How much more time a run is to get whose time was up: twice the longest of these; nothing where none is known."""
+    had_s = max((each for each in known_s if each is not None), default=None)
     if had_s is None:
         return {}
     return {"as_much": _say_time(had_s), "twice": _say_time(2 * had_s)}
@@ -75,7 +76,7 @@ def describe_lone_connection(run: str, *, checkpoint: bool | None) -> str:
     resume = RESUME if checkpoint is None else describe_resume(checkpoint=checkpoint)
     return (
         "see that what it spoke to or waited for (a service, a host, a process of its own; the error or its traceback "
-        f"names it, where it does) is up and can be reached, then: holdfast restart{run} {resume}; if it comes back, "
+        f"names it, where it does) is up and can be reached; holdfast restart{run} {resume}; if it comes back, "
         "give that call more time, or have the job try it again"
     )
 

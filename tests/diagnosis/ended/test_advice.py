@@ -503,6 +503,9 @@ def test_who_ran_out_of_time_is_told_twice_what_it_had(tmp_path: Path, had_s: fl
     assert told.kind is FailureClass.TIMED_OUT
     assert f"holdfast restart {RUN_ID} --timeout {more[0]} (" in told.action
     assert told.action.endswith(f"holdfast limit {RUN_ID} --timeout +{more[1]}")
+    # A part of its limit may have gone before the job began.
+    waited = judge(tmp_path, "step 1\n", code=124, duration_s=had_s / 2, time_limit_s=had_s)
+    assert waited.action == told.action
 
 
 def test_a_job_that_asks_for_input_is_told_that_nobody_answers(tmp_path: Path) -> None:

@@ -9,14 +9,13 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.run.retry import describe_never
 from holdfast.host.files import fallback, files
 from holdfast.model import wire
 from holdfast.model.job import Retries
 from holdfast.model.requeue import Requeue
 from holdfast.model.run import Outcome
 from holdfast.model.units import format_duration
-from holdfast.model.verdict import FailureClass, RetryPolicy, Verdict
+from holdfast.model.verdict import NOT_REPEATED, RetryPolicy, Verdict
 
 if TYPE_CHECKING:
     from holdfast.agent.view.run_view import RunView
@@ -46,11 +45,11 @@ def read_objection(view: RunView, verdict: Verdict | None) -> str | None:
 
     None where nothing was decided, and nothing was asked for.
     """
-    if verdict is None or not isinstance(verdict.kind, FailureClass):
+    if verdict is None:
         return None
     if verdict.retry is RetryPolicy.NEVER:
         failed = view.end is not None and view.end.outcome in (Outcome.FAILED, Outcome.TIMED_OUT)
-        return (describe_never(verdict.kind) or None) if failed and _asks_for_several(view.spec) else None
+        return f"{verdict.kind.value} {NOT_REPEATED}" if failed and _asks_for_several(view.spec) else None
     decided = read_retry(view.run_dir, view.attempt)
     return decided.get("why") if decided.get("retry") is False else None
 

@@ -11,7 +11,7 @@ from zlib import crc32
 
 from holdfast.model.record import record
 from holdfast.model.units import format_duration
-from holdfast.model.verdict import Confidence, FailureClass, RetryPolicy
+from holdfast.model.verdict import NOT_REPEATED, Confidence, FailureClass, RetryPolicy
 
 AUTOMATIC = {
     FailureClass.TRANSIENT: RetryPolicy.SAME,
@@ -99,17 +99,12 @@ def decide_retry(facts: RetryFacts, first_wait_s: float) -> RetryDecision:
     return RetryDecision(RetryStep.AGAIN, f"{number}: {facts.kind.value}", wait_s)
 
 
-def describe_never(kind: FailureClass) -> str:
-    """Why no attempt follows an end of this class, however many are allowed; empty where one may."""
-    return "" if kind in AUTOMATIC else f"{kind.value} is not repeated without a person"
-
-
 def _find_objection(facts: RetryFacts) -> str:
     """Why no attempt follows without a person; empty when one may."""
     retry = AUTOMATIC.get(facts.kind)
     elsewhere, scratch = retry is RetryPolicy.ELSEWHERE, retry is RetryPolicy.AFTER_SCRATCH
     reasons = (
-        (retry is None, describe_never(facts.kind)),
+        (retry is None, f"{facts.kind.value} {NOT_REPEATED}"),
         (facts.stop_wanted, STOP_WANTED),
         (not facts.allowed, "the job allows no automatic attempt (retries: {max: 0})"),
         (facts.used >= facts.allowed, f"{facts.used} of {facts.allowed} automatic attempts are used up"),

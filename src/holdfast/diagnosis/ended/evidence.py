@@ -70,7 +70,8 @@ class EndedEvidence:
     that were ended. `piped`: its command sends output through `tee`. `closing_lines`: so many lines its shell prints
     itself at the end, whatever became of the programs before. `stood` are the places in Python where its processes
     stood when a limit ran out and all of them wrote their stacks, before anything was done to them. `ranks`: its
-    command, its plan or its environment speaks of several.
+    command, its plan or its environment speaks of several. `time_limit_s` is the limit of the whole attempt, also of
+    the time before its job began.
     """
 
     run_id: str
@@ -119,6 +120,7 @@ class EndedEvidence:
     heard: tuple[XidEvent, ...] = ()
     xid_severities: dict[int, str] = field(default_factory=dict)
     ranks: bool = False
+    time_limit_s: float | None = None
 
     @property
     def code(self) -> int | None:

@@ -220,6 +220,7 @@ def gather_evidence(
         leftovers=_read_leftovers(f"{source.directory}/{wire.EVENTS}"),
         heard=read_heard(f"{source.directory}/{wire.EVENTS}"),
         xid_severities=decode_severities(baseline.get("xids")),
+        time_limit_s=as_number(as_object(job.get("timeouts")).get("total_s")),
         ranks=_has_ranks(command, job, as_object(manifest.get("environment"))),
     )
     return evidence, aftermath

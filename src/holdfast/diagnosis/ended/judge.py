@@ -111,7 +111,7 @@ def judge_evidence(evidence: EndedEvidence) -> tuple[Verdict | None, tuple[Detec
         known["before"] = BEFORE if evidence.checkpoint else "begin again: no checkpoint is known"
     if evidence.has_cards is False:
         known["batch"] = ""
-    known |= describe_more_time(evidence.duration_s)
+    known |= describe_more_time(evidence.duration_s, evidence.time_limit_s)
     found = tuple(replace(item, facts={**item.facts, **known}) for item in found)
     verdict = redact_verdict(fold_verdict(found, Clue(ended.evidence, "state.json", ended.at)), redact_text)
     return _complete(verdict, evidence), ladder
