@@ -157,7 +157,7 @@ def explain_worker(evidence: EndedEvidence) -> dict[str, str]:
     return {
         "less": "see what the worker itself said before its last line: the kernel killed nothing of it for memory, "
         "so it crashed, left by itself (`os._exit`), or somebody or its own pool (dask's nanny, by a limit of its own) "
-        f"ended it; if it was for memory, {FEWER}",
+        "ended it; if it was for memory, use fewer workers, share their data (memory-mapped files)",
         "more": f"run it where more memory is free: holdfast restart {evidence.run_id}".rstrip(),
     }
 
