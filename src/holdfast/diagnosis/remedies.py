@@ -6,6 +6,7 @@ that an action never depends on evidence that could not be read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from holdfast.model.record import field, record
@@ -33,8 +34,29 @@ class Remedy:
 
 KEEP_BATCH = "do not shrink the batch: it lives on the card, and a smaller one makes the result another experiment"
 FEWER = "use fewer data-loader workers, share their data (memory-mapped files)"
+LESS = (
+    "have it hold less at a time (its data memory-mapped or in smaller pieces; fewer data-loader workers, where it has "
+    "some)"
+)
+"""`FEWER` where nothing says that there are workers."""
 RESUME = "goes on from the last checkpoint, where there is one"
 """What a restart does where nobody has looked for checkpoints; `describe_resume` says it of one run."""
+
+
+def describe_more_time(*known_s: float | None) -> dict[str, str]:
+    """How much more time a run is to get whose time was up: twice the longest of these; nothing where none is known."""
+    had_s = max((each for each in known_s if each is not None), default=None)
+    if had_s is None:
+        return {}
+    return {"as_much": _say_time(had_s), "twice": _say_time(2 * had_s)}
+
+
+def _say_time(seconds: float) -> str:
+    """At least so much, as an option takes it: in one unit, of which there are a few."""
+    for unit, size in (("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{math.ceil(seconds / size)}{unit}"
+    return f"{max(1, math.ceil(seconds))}s"
 
 
 BEFORE = "resume from a checkpoint before that step"
@@ -49,11 +71,21 @@ def describe_resume(*, checkpoint: bool) -> str:
     )
 
 
+def describe_lone_connection(run: str, *, checkpoint: bool | None) -> str:
+    """What to do about a connection that broke, or a wait that ended, of a job in which nothing speaks of ranks."""
+    resume = RESUME if checkpoint is None else describe_resume(checkpoint=checkpoint)
+    return (
+        "see that what it spoke to or waited for (a service, a host, a process of its own; the error or its traceback "
+        f"names it, where it does) is up and can be reached; holdfast restart{run} {resume}; if it comes back, "
+        "give that call more time, or have the job try it again"
+    )
+
+
 REMEDIES: dict[FailureClass, Remedy] = {
     FailureClass.OUT_OF_MEMORY: Remedy(
         "{less}, or {more}{batch}",
         defaults={
-            "less": FEWER,
+            "less": LESS,
             "more": "raise the memory limit that it met (holdfast show{run} has it), then: holdfast restart{run}",
             "batch": f"; {KEEP_BATCH}",
         },
@@ -165,9 +197,14 @@ REMEDIES: dict[FailureClass, Remedy] = {
     ),
     FailureClass.PREEMPTED: Remedy("holdfast restart{run} {resume}", RetryPolicy.SAME, {"resume": RESUME}),
     FailureClass.TIMED_OUT: Remedy(
-        "give it more time ({limit}): holdfast restart{run} --timeout 8h ({resume}); the next time, while it runs: "
-        "holdfast limit{run} --timeout +2h",
-        defaults={"limit": "timeout, or the rules' longest hold", "resume": RESUME},
+        "give it more time ({limit}): holdfast restart{run} --timeout {twice} ({resume}); the next time, while it "
+        "runs: holdfast limit{run} --timeout +{as_much}",
+        defaults={
+            "limit": "timeout, or the rules' longest hold",
+            "resume": RESUME,
+            "twice": "8h",
+            "as_much": "2h",
+        },
     ),
     FailureClass.STALLED: Remedy(
         "{stood}; with stall.action: report the next stall is diagnosed while it lives; holdfast restart{run} {resume}",

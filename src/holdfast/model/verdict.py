@@ -135,6 +135,10 @@ class RetryPolicy(str, Enum):
     """Again only when a co-tenant has left the card."""
 
 
+NOT_REPEATED = "is not repeated without a person"
+"""Behind the name of a class after which no attempt is begun, however many are allowed."""
+
+
 @record
 class Clue:
     """One piece of evidence: what was seen, where it was read, when (ISO UTC; empty: on looking)."""

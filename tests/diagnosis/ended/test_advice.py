@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.run.lifecycle import LINE_COUNTS
 from holdfast.diagnosis.ended.evidence import UNREAD
 from holdfast.diagnosis.ended.judge import judge_evidence
-from holdfast.diagnosis.evidence import Reading
+from holdfast.diagnosis.evidence import KernelEvent, KernelKind, Reading
 from holdfast.diagnosis.logs.attribute import judge_log
 from holdfast.diagnosis.logs.scan import read_log
 from holdfast.model.record import replace
@@ -17,7 +17,7 @@ from holdfast.model.run import Outcome, Refusal
 from holdfast.model.verdict import Confidence, FailureClass, Verdict
 from tests.each import each
 
-from .making import GIB, RUN_ID, disk, ended, evidence
+from .making import GIB, RUN_ID, disk, ended, evidence, log_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -371,9 +371,13 @@ def test_FAIL_14_a_worker_that_may_have_been_killed_for_memory_says_so_and_how_t
     counted = judge(tmp_path, f"step 1\n{TRACE}{WORKER} \n", own_kills=Reading(1))
     assert (counted.kind, counted.confidence) == (FailureClass.OUT_OF_MEMORY, Confidence.CERTAIN)
     pool = "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly"
+    unread = judge(tmp_path, f"step 1\n{TRACE}{pool}\n", own_kills=UNREAD, host_kills=UNREAD)
+    assert unread.kind is FailureClass.OUT_OF_MEMORY
+    full = judge(tmp_path, f"step 1\n{TRACE}{pool}\n", limit_bytes=GIB, peak_bytes=GIB)
+    assert full.kind is FailureClass.OUT_OF_MEMORY
     lost = judge(tmp_path, f"step 1\n{TRACE}{pool}\n")
-    assert (lost.kind, lost.confidence) == (FailureClass.OUT_OF_MEMORY, POSSIBLE)
-    assert lost.action.startswith("see what the worker itself said before its last line")
+    assert (lost.kind, lost.confidence, lost.also) == (FailureClass.KILLED, POSSIBLE, ())
+    assert lost.action.startswith("see what the worker itself said before its last line: the kernel killed nothing")
     assert "refused" not in lost.action
     assert not [clue for clue in lost.evidence_against if "traceback" in clue.text]
 
@@ -411,3 +415,100 @@ def test_a_run_that_died_in_line_says_that_it_never_ran_and_what_leaves_the_line
     assert found is not None
     assert (found.kind, found.cause) == (FailureClass.TIMED_OUT, f"it never ran: {words}")
     assert "--timeout-run" in found.action
+
+
+OF_A_FILE, OF_A_DISK = "a file that it reads is damaged or incomplete: find it", "stop writing to the disk that failed,"
+IN_A_WORKER = (
+    f"{TRACE}ValueError: Caught ValueError in DataLoader worker process 0.\nOriginal {TRACE}"
+    "ValueError: corrupt image: img_037.png\n"
+)
+
+
+@each(
+    ("output", "told"),
+    [
+        (f"{TRACE}ValueError: corrupt image: img_037.png\n", OF_A_FILE),
+        (IN_A_WORKER, OF_A_FILE),
+        (f"{TRACE}RuntimeError: checkpoint is corrupt\n", OF_A_FILE),
+        (f"{TRACE}OSError: image file is truncated (3 bytes not processed)\n", OF_A_FILE),
+        (f"{TRACE}PIL.UnidentifiedImageError: cannot identify image file 'a.png'\n", OF_A_FILE),
+        (f"{TRACE}tensorflow.errors.DataLossError: corrupted record at 12\n", OF_A_FILE),
+        (f"{TRACE}sqlite3.DatabaseError: database disk image is malformed\n", OF_A_FILE),
+        (f"{TRACE}ValueError: /data/disk/a.png is no image: file is empty\n", OF_A_FILE),
+        ("error: archive train.tar is corrupt\n", OF_A_FILE),
+        (f"{TRACE}RuntimeError: the disk is damaged\n", OF_A_DISK),
+        (f"{TRACE}RuntimeError: the file system of /data is corrupted\n", OF_A_DISK),
+        (
+            f"cp: error reading 'a': Input/output error\n{TRACE}RuntimeError: checkpoint is corrupt\n",
+            "the disk or its server failed to read or write",
+        ),
+    ],
+)
+def test_data_that_are_damaged_are_no_failing_disk(tmp_path: Path, output: str, told: str) -> None:
+    verdict = judge(tmp_path, output)
+    assert verdict.kind is FailureClass.STORAGE_FAULT
+    assert verdict.action.startswith(told)
+
+
+def test_data_that_are_damaged_on_a_disk_of_which_the_kernel_tells_are_the_disks_fault(tmp_path: Path) -> None:
+    output = f"{TRACE}RuntimeError: checkpoint is corrupt\n"
+    event = KernelEvent(KernelKind.IO_ERROR, 60.0, "I/O error, dev sda, sector 8", values={"device": "sda"})
+    own = disk("/data/run", devices=("sda",))
+    assert judge(tmp_path, output, kernel=log_of(event), disks=(own,)).action.startswith("stop writing to /data/run,")
+    turned = disk("/data/run", read_only=True, was_read_only=False)
+    assert judge(tmp_path, output, disks=(turned,)).action.startswith("stop writing to /data/run,")
+
+
+ALONE, RANKS = "see that what it spoke to or waited for", "look at the rank that failed first"
+
+
+@each(
+    ("output", "known", "told"),
+    [
+        (f"{TRACE}ConnectionError: Connection reset by peer\n", {}, ALONE),
+        (f"{TRACE}ConnectionResetError: [Errno 104] Connection reset by peer\n", {}, ALONE),
+        (f"{TRACE}TimeoutError\n", {}, ALONE),
+        (f"{TRACE}ConnectionRefusedError: [Errno 111] Connection refused\n", {}, ALONE),
+        (f"lora rank: r\n{TRACE}BrokenPipeError: [Errno 32] Broken pipe\n", {}, ALONE),
+        (f"{TRACE}TimeoutError\n", {"ranks": True}, RANKS),
+        ("[rank1]: " + TRACE.replace("\n", "\n[rank1]: ") + "TimeoutError\n", {}, RANKS),
+        (f"world_size=4\n{TRACE}ConnectionResetError: [Errno 104] Connection reset by peer\n", {}, RANKS),
+        (f"{TRACE}RuntimeError: [../gloo/transport/tcp/pair.cc:598] Connection closed by peer [::1]:4\n", {}, RANKS),
+        (f"{TRACE}torch.distributed.DistBackendError: NCCL error\n", {}, "look for the rank that failed first"),
+    ],
+)
+def test_only_a_job_that_has_ranks_is_told_to_look_at_the_first_of_them(
+    tmp_path: Path, output: str, known: dict[str, Any], told: str
+) -> None:
+    verdict = judge(tmp_path, output, **known)
+    assert verdict.kind is FailureClass.COMMUNICATION
+    assert verdict.action.startswith(told)
+    assert ("NCCL" in verdict.action) is (told is not ALONE)
+    assert (f"holdfast restart {RUN_ID} " in verdict.action) is (told is ALONE)
+
+
+def test_fewer_workers_are_the_first_advice_only_where_the_output_speaks_of_workers(tmp_path: Path) -> None:
+    killed = judge(tmp_path, "step 1\n", signal=9, own_kills=Reading(1))
+    assert killed.kind is FailureClass.OUT_OF_MEMORY
+    assert killed.action.startswith("have it hold less at a time")
+    loads = judge(tmp_path, "DataLoader with num_workers=8\nstep 1\n", signal=9, own_kills=Reading(1))
+    assert loads.action.startswith("use fewer data-loader workers")
+
+
+@each(
+    ("had_s", "more"), [(2.1, ("5s", "3s")), (60.0, ("2m", "60s")), (3600.0, ("2h", "60m")), (25200.0, ("14h", "7h"))]
+)
+def test_who_ran_out_of_time_is_told_twice_what_it_had(tmp_path: Path, had_s: float, more: tuple[str, str]) -> None:
+    told = judge(tmp_path, "step 1\n", code=124, duration_s=had_s)
+    assert told.kind is FailureClass.TIMED_OUT
+    assert f"holdfast restart {RUN_ID} --timeout {more[0]} (" in told.action
+    assert told.action.endswith(f"holdfast limit {RUN_ID} --timeout +{more[1]}")
+    # A part of its limit may have gone before the job began.
+    waited = judge(tmp_path, "step 1\n", code=124, duration_s=had_s / 2, time_limit_s=had_s)
+    assert waited.action == told.action
+
+
+def test_a_job_that_asks_for_input_is_told_that_nobody_answers(tmp_path: Path) -> None:
+    told = judge(tmp_path, f"your name? {TRACE}EOFError: EOF when reading a line\n")
+    assert told.kind is BUG
+    assert "the standard input of a job is empty" in told.action

@@ -382,3 +382,32 @@ def test_of_a_stop_for_a_stall_the_place_in_its_own_stacks_is_told(tmp_path: Pat
     assert verdict.kind is F.STALLED
     assert any("it stood in wait (a.py:9)" in clue.text for clue in verdict.evidence_for) is told
     assert any("1 of 1 processes did not write" in clue.text for clue in verdict.unknown) is not told
+
+
+@each(
+    ("job", "environment", "ranks"),
+    [
+        ({"command": ["python", "train.py"], "nodes": 1}, {}, False),
+        ({"command": ["torchrun", "--nproc-per-node", "2", "train.py"]}, {}, True),
+        ({"command": ["sh", "-c", "cd x && exec mpirun -n 4 ./solve"]}, {}, True),
+        ({"command": ["python", "train.py"], "nodes": 2}, {}, True),
+        ({"command": ["python", "train.py"]}, {"WORLD_SIZE": "2", "RANK": "0"}, True),
+    ],
+)
+def test_a_job_that_was_meant_to_have_ranks_is_told_to_look_at_the_first_that_failed(
+    tmp_path: Path, job: dict[str, Any], environment: dict[str, str], ranks: bool
+) -> None:
+    end = ended(1)
+    root = Path(tempfile.mkdtemp(dir=tmp_path))
+    told = judged(
+        write_attempt(root, end, TRACEBACK + "TimeoutError\n", record=job, manifest={"environment": environment}), end
+    )
+    assert told.kind is F.COMMUNICATION
+    assert told.action.startswith("look at the rank that failed first") is ranks
+
+
+def test_the_time_limit_of_the_job_is_what_more_time_is_counted_from(tmp_path: Path) -> None:
+    end = ended(124)
+    told = judged(write_attempt(tmp_path, end, "step 1\n", record={"timeouts": {"total_s": 36000.0}}), end)
+    assert told.kind is F.TIMED_OUT
+    assert "--timeout 20h (" in told.action

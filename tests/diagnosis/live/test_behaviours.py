@@ -74,6 +74,20 @@ def test_a_process_that_waits_for_the_network_is_told_with_the_other_end(tmp_pat
     [
         ("pipe", LiveClass.WAITING_FOR_CHILD, "nobody else can write to it", "what should write to pipe:["),
         (
+            "unread_child",
+            LiveClass.WAITING_FOR_CHILD,
+            "waits for the end of a child and does not read",
+            "(Python: `communicate()` in place of `wait()`",
+        ),
+        (
+            "unfed_child",
+            LiveClass.WAITING_FOR_CHILD,
+            "waits for the end of a child and does not write",
+            ", or close that end, before it waits for its child",
+        ),
+        ("locked", LiveClass.UNCLEAR, "is held by a process of the job itself, pid ", ", which holds the lock of /"),
+        ("locked itself", LiveClass.UNCLEAR, "is held by this very process (pid ", "a lock that it has itself"),
+        (
             "fifo",
             LiveClass.WAITING_FOR_CHILD,
             "/batches, a FIFO that no process has open for writing",

@@ -6,13 +6,19 @@ Reads ``retry.json``; decides nothing (`agent.supervise.end.retry` does).
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from holdfast.host.files import fallback, files
 from holdfast.model import wire
+from holdfast.model.job import Retries
 from holdfast.model.requeue import Requeue
+from holdfast.model.run import Outcome
 from holdfast.model.units import format_duration
-from holdfast.model.verdict import RetryPolicy, Verdict
+from holdfast.model.verdict import NOT_REPEATED, RetryPolicy, Verdict
+
+if TYPE_CHECKING:
+    from holdfast.agent.view.run_view import RunView
 
 
 def count_automatic(run_dir: str, attempt: int) -> int:
@@ -34,12 +40,24 @@ def read_retry(run_dir: str, attempt: int) -> dict[str, Any]:
         return {}
 
 
-def read_objection(run_dir: str, attempt: int, verdict: Verdict | None) -> str | None:
-    """Why no attempt followed by itself where one may after an end of this class; None where nothing was decided."""
-    if verdict is None or verdict.retry is RetryPolicy.NEVER:
+def read_objection(view: RunView, verdict: Verdict | None) -> str | None:
+    """Why no attempt followed by itself, where one may after an end of this class or the job asked for several.
+
+    None where nothing was decided, and nothing was asked for.
+    """
+    if verdict is None:
         return None
-    decided = read_retry(run_dir, attempt)
+    if verdict.retry is RetryPolicy.NEVER:
+        failed = view.end is not None and view.end.outcome in (Outcome.FAILED, Outcome.TIMED_OUT)
+        return f"{verdict.kind.value} {NOT_REPEATED}" if failed and _asks_for_several(view.spec) else None
+    decided = read_retry(view.run_dir, view.attempt)
     return decided.get("why") if decided.get("retry") is False else None
+
+
+def _asks_for_several(spec: Mapping[str, Any]) -> bool:
+    """Whether a job allows more attempts than every job does that says nothing of them."""
+    told = spec.get("retries")
+    return isinstance(told, dict) and (wire.as_whole(told.get("max")) or 0) > Retries().max
 
 
 def is_followed(run_dir: str, attempt: int) -> bool:

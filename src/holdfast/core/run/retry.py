@@ -11,7 +11,7 @@ from zlib import crc32
 
 from holdfast.model.record import record
 from holdfast.model.units import format_duration
-from holdfast.model.verdict import Confidence, FailureClass, RetryPolicy
+from holdfast.model.verdict import NOT_REPEATED, Confidence, FailureClass, RetryPolicy
 
 AUTOMATIC = {
     FailureClass.TRANSIENT: RetryPolicy.SAME,
@@ -104,7 +104,7 @@ def _find_objection(facts: RetryFacts) -> str:
     retry = AUTOMATIC.get(facts.kind)
     elsewhere, scratch = retry is RetryPolicy.ELSEWHERE, retry is RetryPolicy.AFTER_SCRATCH
     reasons = (
-        (retry is None, f"{facts.kind.value} is not repeated without a person"),
+        (retry is None, f"{facts.kind.value} {NOT_REPEATED}"),
         (facts.stop_wanted, STOP_WANTED),
         (not facts.allowed, "the job allows no automatic attempt (retries: {max: 0})"),
         (facts.used >= facts.allowed, f"{facts.used} of {facts.allowed} automatic attempts are used up"),

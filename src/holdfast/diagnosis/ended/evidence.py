@@ -69,7 +69,9 @@ class EndedEvidence:
     cards (None: not known). `leftovers` are processes that the job had just begun when its leader left with 0, and
     that were ended. `piped`: its command sends output through `tee`. `closing_lines`: so many lines its shell prints
     itself at the end, whatever became of the programs before. `stood` are the places in Python where its processes
-    stood when a limit ran out and all of them wrote their stacks, before anything was done to them.
+    stood when a limit ran out and all of them wrote their stacks, before anything was done to them. `ranks`: its
+    command, its plan or its environment speaks of several. `time_limit_s` is the limit of the whole attempt, also of
+    the time before its job began.
     """
 
     run_id: str
@@ -117,6 +119,8 @@ class EndedEvidence:
     stood: Reading[tuple[str, ...]] = UNREAD
     heard: tuple[XidEvent, ...] = ()
     xid_severities: dict[int, str] = field(default_factory=dict)
+    ranks: bool = False
+    time_limit_s: float | None = None
 
     @property
     def code(self) -> int | None:

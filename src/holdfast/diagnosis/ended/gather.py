@@ -65,6 +65,10 @@ KILLING = (9, 15)
 SCRIPT_BYTES = 64 * 1024
 _TEE = compile_later(r"\|&?\s*(?:[^\s|]*/)?tee\b")
 """The directory before `tee` has no bar: a script is 64 KB of anything, and each bar may begin a match."""
+_LAUNCHER = compile_later(
+    r"\b(?:torchrun|torch\.distributed|mpirun|mpiexec|srun|jsrun|aprun|accelerate|deepspeed|horovodrun)\b"
+)
+_OF_RANKS = ("RANK", "WORLD_SIZE", "NODE_RANK", "MASTER_ADDR")
 
 
 class AttemptFiles:
@@ -216,6 +220,8 @@ def gather_evidence(
         leftovers=_read_leftovers(f"{source.directory}/{wire.EVENTS}"),
         heard=read_heard(f"{source.directory}/{wire.EVENTS}"),
         xid_severities=decode_severities(baseline.get("xids")),
+        time_limit_s=as_number(as_object(job.get("timeouts")).get("total_s")),
+        ranks=_has_ranks(command, job, as_object(manifest.get("environment"))),
     )
     return evidence, aftermath
 
@@ -313,6 +319,12 @@ def _read_shell(job: Facts) -> tuple[str, str]:
         if any("e" in option for option in command[1 : script.index]):
             body = ""
     return text, body
+
+
+def _has_ranks(command: str, job: Facts, environment: Facts) -> bool:
+    """Whether a job was meant to have ranks: by its nodes, what launches it, or what its environment says."""
+    nodes = as_whole(job.get("nodes")) or 1
+    return nodes > 1 or _LAUNCHER.search(command) is not None or any(map(environment.get, _OF_RANKS))
 
 
 def _read_leftovers(path: str) -> tuple[str, ...]:

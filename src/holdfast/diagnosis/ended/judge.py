@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.job.redact import redact_text
 from holdfast.diagnosis.evidence import Answer, Detection
 from holdfast.diagnosis.fold import fold_verdict, redact_verdict
-from holdfast.diagnosis.remedies import BEFORE, REMEDIES, describe_resume
+from holdfast.diagnosis.remedies import BEFORE, REMEDIES, describe_more_time, describe_resume
 from holdfast.host.clock import utc_now
 from holdfast.host.process.offload import Offload, OffloadFailed
 from holdfast.model import wire
@@ -111,6 +111,7 @@ def judge_evidence(evidence: EndedEvidence) -> tuple[Verdict | None, tuple[Detec
         known["before"] = BEFORE if evidence.checkpoint else "begin again: no checkpoint is known"
     if evidence.has_cards is False:
         known["batch"] = ""
+    known |= describe_more_time(evidence.duration_s, evidence.time_limit_s)
     found = tuple(replace(item, facts={**item.facts, **known}) for item in found)
     verdict = redact_verdict(fold_verdict(found, Clue(ended.evidence, "state.json", ended.at)), redact_text)
     return _complete(verdict, evidence), ladder

@@ -26,7 +26,16 @@ from holdfast.model.record import replace
 from holdfast.model.verdict import Clue, Confidence, FailureClass
 
 from .endings import ENDING, PROGRESS, WORDS, find_complaint, judge_ending, judge_last_words
-from .exceptions import EXCEPTION, HEADER, find_bare_exception, is_named, is_of_client, is_open_end, judge_exception
+from .exceptions import (
+    EXCEPTION,
+    HEADER,
+    find_bare_exception,
+    is_damaged,
+    is_named,
+    is_of_client,
+    is_open_end,
+    judge_exception,
+)
 from .lines import clean_line
 from .patterns import PATTERNS
 from .survived import (
@@ -42,6 +51,7 @@ from .survived import (
     was_answered,
 )
 from .words.languages import LANGUAGES
+from .words.storage import CUT_FILE, DAMAGED
 
 _PASSING = frozenset(pattern.id for pattern in PATTERNS if pattern.passing)
 _GOTCHAS = {pattern.id: pattern.gotchas for pattern in PATTERNS}
@@ -454,11 +464,25 @@ def _facts(match: LogMatch, facts: LogFacts) -> dict[str, str]:
     found = {**match.values, "line": match.line}
     if match.pattern == "net.rate_limit":
         found["wait_s"] = _find_wait(facts)
-    if match.remedy:
-        found["remedy"] = _fill(match.remedy, match.values)
+    if remedy := _find_remedy(match, facts):
+        found["remedy"] = _fill(remedy, match.values)
     if rank is not None:
         found["rank"] = str(rank)
     return found
+
+
+def _find_remedy(match: LogMatch, facts: LogFacts) -> str:
+    """The rule's own remedy; of data that are damaged that of a file, where no line speaks of the disk."""
+    said = (match.line, *(facts.message if match.line == facts.exception[:300] else ()))
+    judged = match.kind is FailureClass.STORAGE_FAULT and match.pattern in (EXCEPTION, ENDING, WORDS)
+    remedy = DAMAGED if not match.remedy and judged and any(map(is_damaged, said)) else match.remedy
+    return "" if remedy == DAMAGED and any(map(_is_of_device, facts.matches)) else remedy
+
+
+def _is_of_device(match: LogMatch) -> bool:
+    """Whether a rule knows a line as what the system says of a disk or a mount that failed."""
+    is_ours = match.pattern.startswith("storage.") and match.pattern != CUT_FILE
+    return is_ours and match.kind is FailureClass.STORAGE_FAULT
 
 
 def _fill(remedy: str, values: dict[str, str]) -> str:

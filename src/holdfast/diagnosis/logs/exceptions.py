@@ -164,6 +164,15 @@ def is_named(line: str) -> bool:
     return match is not None and _judge_name(match["name"]) is not FailureClass.BUG
 
 
+def is_damaged(text: str) -> bool:
+    """Whether an error speaks of data that cannot be read as what they should be, and not of the disk they lie on."""
+    if _find(errors.ERRNO, text) is not None or errors.OF_A_DISK.search(text):
+        return False
+    raised = _RAISED.match(text.rstrip())
+    named = raised is not None and errors.DAMAGED_NAMES.search(raised["name"]) is not None
+    return named or errors.DAMAGED_TEXTS.search(text) is not None
+
+
 def judge_text(text: str, *, arguments: bool = False) -> FailureClass:
     """The class by the words of an error's text; BUG where they say nothing of their own.
 

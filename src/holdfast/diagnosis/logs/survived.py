@@ -42,6 +42,14 @@ _OF_SYSTEM = compile_later(r"\b(?:OS|IO)Error\b(?!.*\[Errno)")
 """An exception that says that the system refused something, and not what."""
 _OF_DISKS = frozenset({FailureClass.STORAGE_FAULT, FailureClass.DISK_FULL})
 _MEMORY = frozenset({FailureClass.GPU_OUT_OF_MEMORY, FailureClass.OUT_OF_MEMORY})
+_OF_RANKS = compile_later(
+    r"\b(?:[NRHMX]|one)CCL\b|\bnccl\w*|\bDist(?:Backend|Store|Network)Error\b|\bTCPStore\b|\bProcessGroup\w*|\bMPI_\w+"
+    r"|\bCollective[A-Z]\w*"
+    r"|(?i:\b(?:gloo|c10d|torchrun|torch[./]distributed|torch\.?elastic|rendezvous|rdzv|horovod\w*|deepspeed"
+    r"|mpi(?:run|exec|ch)?|open ?mpi|orted?|prted?|pmix|ucx|srun|slurmstepd|world[_ ]?size|ranks|collectives?"
+    r"|(?:local|global|node)[_ ]?rank|jax[./]distributed)\b|\brank ?[\[(:=]? ?\d)"
+)
+"""Words of ranks, and of what starts them or carries what they say to each other."""
 _KERNEL = compile_later(r"\bNVRM: |\bOut of memory: Killed process|\boom-kill:|^\[ *\d+\.\d+\] ")
 """Lines of the kernel's log: scripts print it before the job, and it is days long."""
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
@@ -61,6 +69,14 @@ def is_of_one_process(facts: LogFacts) -> bool:
         match.rank is not None or match.role is LineRole.CASCADE or match.kind is FailureClass.COMMUNICATION
         for match in facts.matches
     )
+
+
+def speaks_of_ranks(facts: LogFacts) -> bool:
+    """Whether a line names a rank, or a library or launcher of ranks; that a peer closed a connection anybody says."""
+    if any(match.rank is not None for match in facts.matches):
+        return True
+    lines = (match.line for match in facts.matches)
+    return any(map(_OF_RANKS.search, (facts.tail, facts.traceback, facts.exception, *lines)))
 
 
 def went_on_after(facts: LogFacts, line: str) -> bool:

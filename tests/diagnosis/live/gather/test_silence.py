@@ -121,6 +121,30 @@ def test_a_worker_that_inherited_both_ends_of_its_pipe_takes_no_walk_over_the_bo
     assert looked == [f"{tmp_path}/7/fd", f"{tmp_path}/9/fd"]
 
 
+def test_a_process_of_the_job_that_has_the_other_end_of_a_pipe_is_named_with_what_it_does(tmp_path: Path) -> None:
+    reads = ThreadFacts(8, "python", "S", 0, 0, 1, "anon_pipe_read", 0, (3, 0, 0, 0, 0, 0))
+    locked = ThreadFacts(9, "loader", "S", 0, 0, 1, "futex_do_wait", 202, (0, 0, 0, 0, 0, 0))
+    waits = ThreadFacts(7, "python", "S", 0, 0, 1, "do_wait", 61, (0, 0, 0, 0, 0, 0))
+    has: Reading[tuple[OpenFile, ...]] = Reading((OpenFile(3, "pipe:[1]"),))
+    parent = ProcessFacts(7, 1, 1, "python", "S", (waits,), files=has)
+    worker = ProcessFacts(8, 7, 1, "python", "S", (reads,), files=has)
+    loader = ProcessFacts(9, 7, 1, "loader", "S", (locked,), files=has)
+    for pid in (7, 8, 9):
+        (tmp_path / str(pid) / "fd").mkdir(parents=True)
+
+    def find() -> str:
+        on = find_waited_on(worker, reads, (parent, worker, loader), proc=str(tmp_path))
+        assert on is not None
+        return "" if on.other_end is None else on.other_end.look
+
+    assert find() == ""
+    (tmp_path / "9" / "fd" / "3").symlink_to("pipe:[1]")
+    assert find() == "look at pid 9 (loader): it has the writing end of pipe:[1] and waits for a lock (futex)"
+    # The parent counts before a sibling: of a pipe that several inherited it mostly has the end that matters.
+    (tmp_path / "7" / "fd" / "3").symlink_to("pipe:[1]")
+    assert find().startswith("have pid 7 (python) write to pipe:[1], or close that end, before it waits for its child")
+
+
 def test_the_name_of_a_fifo_steers_no_terminal_and_begins_no_line() -> None:
     name = ctypes.create_string_buffer(b"/data/a\n\x1b[2Jdo  rm")
     thread = ThreadFacts(1, "python", "S", 0, 0, 1, "wait_for_partner", 257, (AT_FDCWD, ctypes.addressof(name), 0))

@@ -5,13 +5,16 @@ It writes ``ready`` into DIRECTORY when it behaves so, and a heartbeat there wit
 
 from __future__ import annotations
 
+import array
 import ctypes
+import fcntl
 import hashlib
 import json
 import os
 import socket
 import subprocess
 import sys
+import termios
 import threading
 import time
 
@@ -31,6 +34,15 @@ def die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(1, 9)
     if os.getppid() != parent:
         os._exit(0)
+
+
+def await_sleep(pid: int) -> None:
+    """Until a process waits for something."""
+    while True:
+        with open(f"/proc/{pid}/stat") as file:
+            if file.read().rpartition(")")[2].split()[0] == "S":
+                return
+        time.sleep(0.01)
 
 
 def beat(step: int, **more: object) -> None:
@@ -279,6 +291,56 @@ def child() -> None:
     with subprocess.Popen([sys.executable, "-c", ends, str(os.getpid())]) as process:
         ready()
         process.wait()
+
+
+def unread_child() -> None:
+    """Waits for a child that waits for room in a pipe which only its parent could read."""
+    writes = (
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+        "os.getppid() == int(sys.argv[1]) and os.write(1, bytes(1 << 20))"
+    )
+    command = [sys.executable, "-c", writes, str(os.getpid())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        held = array.array("i", [0])
+        while held[0] < 1 << 16:
+            fcntl.ioctl(process.stdout, termios.FIONREAD, held)
+            time.sleep(0.01)
+        await_sleep(process.pid)
+        ready()
+        process.wait()
+
+
+def unfed_child() -> None:
+    """Waits for a child that waits for what only its parent could write."""
+    reads = (
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); "
+        "os.getppid() == int(sys.argv[1]) and (os.write(1, b'x'), os.read(0, 1))"
+    )
+    command = [sys.executable, "-c", reads, str(os.getpid())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        await_sleep(process.pid)
+        ready()
+        process.wait()
+
+
+def locked() -> None:
+    """Waits for the lock of a file that a child of it has, or it itself."""
+    path, (told, tells), parent = f"{DIRECTORY}/state.lock", os.pipe(), os.getpid()
+    holds = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    if "itself" not in sys.argv and os.fork() == 0:
+        die_with(parent)
+        fcntl.flock(os.open(path, os.O_RDWR), fcntl.LOCK_EX)
+        os.write(tells, b"x")
+        time.sleep(1000)
+    if "itself" in sys.argv:
+        fcntl.flock(holds, fcntl.LOCK_EX)
+    else:
+        os.read(told, 1)
+    ready()
+    fcntl.flock(os.open(path, os.O_RDWR), fcntl.LOCK_EX)
 
 
 def stuck_worker() -> None:

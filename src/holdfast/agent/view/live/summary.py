@@ -26,8 +26,8 @@ class Summary:
     """How an attempt ended: `why`, what it used and left, and what was judged of a failure.
 
     `hint` is a refusal's; `failure` is the path of the failure note, with `verdict`, and `not_again` says why no other
-    attempt follows where one could have. A `verdict` without a failure is what speaks against a success.
-    `nice` says how the job was nice to others, and why.
+    attempt follows where one could have, or several were asked for. A `verdict` without a failure is what speaks
+    against a success. `nice` says how the job was nice to others, and why.
     """
 
     run_id: str
@@ -95,7 +95,7 @@ def _describe_nice(view: RunView) -> str:
 def _read_verdict(view: RunView) -> tuple[Verdict | None, str | None]:
     judgement = read_judgement(view.run_dir, view.attempt)
     verdict = judgement.verdict if judgement is not None else None
-    return verdict, read_objection(view.run_dir, view.attempt, verdict)
+    return verdict, read_objection(view, verdict)
 
 
 def _read_duration(view: RunView) -> float | None:

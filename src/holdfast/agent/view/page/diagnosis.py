@@ -46,10 +46,10 @@ class DiagnosisReport:
     """A diagnosis: of which subject, whether it lives, the verdict (null: a success that nothing speaks against).
 
     `run_id` and `attempt` are null for a process that is no run's. `failure` and `cause` are the verdict's, empty
-    without one; `not_again` says why no attempt followed by itself where one may. `warnings` are what was found at an
-    end besides, and records that cannot be read. Of an end there is the `ladder`, what each detector said, and when it
-    was judged. Of a live look there are its `sections`, what it saw (`processes`, `threads`), for how long, and what it
-    cost (`wall_s`, `cpu_s`). `bundle` is the archive that was asked for.
+    without one; `not_again` says why no attempt followed by itself, where one may or several were asked for. `warnings`
+    are what was found at an end besides, and records that cannot be read. Of an end there is the `ladder`, what each
+    detector said, and when it was judged. Of a live look there are its `sections`, what it saw (`processes`,
+    `threads`), for how long, and what it cost (`wall_s`, `cpu_s`). `bundle` is the archive that was asked for.
     """
 
     subject: str
@@ -174,7 +174,7 @@ def _answer(run_dir: str, attempt: int | None, *, deep: bool, tell: Callable[[st
     report = _build_report(view.run_id, view.attempt, view.condition, judgement.verdict)
     return replace(
         report,
-        not_again=read_objection(view.run_dir, view.attempt, judgement.verdict),
+        not_again=read_objection(view, judgement.verdict),
         warnings=(*ended.warnings, *unread),
         judged_at=judgement.judged_at,
         ladder=judgement.ladder,

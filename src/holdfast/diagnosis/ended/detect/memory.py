@@ -12,7 +12,7 @@ import re
 from holdfast.diagnosis.ended.baseline import SHM
 from holdfast.diagnosis.ended.evidence import FULL_BYTES, EndedEvidence
 from holdfast.diagnosis.evidence import Detection, KernelEvent, KernelKind, LineRole
-from holdfast.diagnosis.remedies import FEWER
+from holdfast.diagnosis.remedies import FEWER, LESS
 from holdfast.model.pattern import compile_later
 from holdfast.model.units import format_bytes, parse_bytes
 from holdfast.model.verdict import Clue, Confidence, FailureClass
@@ -33,6 +33,7 @@ _OF_WORKERS = compile_later(
     r"exited unexpectedly|MemoryError|bad_alloc|Cannot allocate|EOFError|BrokenPipe|Connection(?:Reset|Refused)"
 )
 """Exceptions that a killed child causes in its parent."""
+_LOADS = compile_later(r"(?i)\b(?:data ?loaders?|num_workers|workers?)\b")
 
 
 def judge_group_oom(evidence: EndedEvidence) -> Detection:
@@ -86,11 +87,18 @@ def _say_oom(detector: str, confidence: Confidence, evidence: EndedEvidence, *cl
     if (peak := evidence.peak_bytes) is not None:
         of = "" if evidence.limit_bytes is None else f" of {format_bytes(evidence.limit_bytes)}"
         found.append(Clue(f"memory at its peak: {format_bytes(peak)}{of}", "memory.peak"))
-    facts = {"less": FEWER, "more": describe_more(evidence)}
+    facts = {"less": describe_less(evidence), "more": describe_more(evidence)}
     unknown = (
         () if not evidence.kernel_unread else (Clue(f"who was killed, from the kernel log: {evidence.kernel_unread}"),)
     )
     return yes(detector, OOM, confidence, *found, unknown=unknown, gotchas=("U9",), facts=facts)
+
+
+def describe_less(evidence: EndedEvidence) -> str:
+    """How to need less: with fewer workers first only where its output speaks of any."""
+    log = evidence.log.value
+    texts = (evidence.exception, *(() if log is None else (log.tail, log.traceback)))
+    return FEWER if any(map(_LOADS.search, texts)) else LESS
 
 
 def describe_more(evidence: EndedEvidence) -> str:
@@ -148,8 +156,8 @@ def explain_worker(evidence: EndedEvidence) -> dict[str, str]:
         return {"more": describe_more(evidence)}
     return {
         "less": "see what the worker itself said before its last line: the kernel killed nothing of it for memory, "
-        "so it crashed, or somebody or its own pool (dask's nanny, by a limit of its own) ended it; if it was for "
-        f"memory, {FEWER}",
+        "so it crashed, left by itself (`os._exit`), or somebody or its own pool (dask's nanny, by a limit of its own) "
+        "ended it; if it was for memory, use fewer workers, share their data (memory-mapped files)",
         "more": f"run it where more memory is free: holdfast restart {evidence.run_id}".rstrip(),
     }
 
@@ -209,7 +217,7 @@ def judge_daemons(evidence: EndedEvidence) -> Detection:
     lines = evidence.killers.value or ()
     ours = [line for line in lines if _names_us(line, evidence)]
     if ours:
-        facts = {"more": describe_more(evidence)}
+        facts = {"less": describe_less(evidence), "more": describe_more(evidence)}
         return yes("V3", OOM, Confidence.CERTAIN, *(Clue(line[:300], "journal") for line in ours[:3]), facts=facts)
     kills = [line for line in lines if re.search(r"[Kk]illed |sending SIG", line)]
     if kills:

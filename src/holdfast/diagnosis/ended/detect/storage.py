@@ -10,6 +10,7 @@ import re
 
 from holdfast.diagnosis.ended.evidence import FULL_BYTES, DiskChange, EndedEvidence
 from holdfast.diagnosis.evidence import Detection, KernelEvent, KernelKind
+from holdfast.diagnosis.logs.words.storage import DAMAGED
 from holdfast.model.pattern import compile_later
 from holdfast.model.units import format_bytes
 from holdfast.model.verdict import Clue, Confidence, FailureClass
@@ -115,7 +116,9 @@ def judge_fault(evidence: EndedEvidence) -> Detection:
         clues += [Clue(event.text[:300], "kernel log") for event in events[:3]]
         facts = {"path": turned[0].path} if turned else _name_path(evidence, events)
         if words is not None and not turned:
-            facts = {**facts, **words.facts}
+            # Where the kernel speaks of the disk, what cannot be read is more than one file's fault.
+            on_disk = bool(events) and words.facts.get("remedy") == DAMAGED
+            facts = {**facts, **{key: text for key, text in words.facts.items() if key != "remedy" or not on_disk}}
         return yes("D4", FAULT, weigh(words, proven=bool(turned or events)), *clues, facts=facts)
     if events:
         seen = (Clue(event.text[:300], "kernel log") for event in events[:3])

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from holdfast.diagnosis.ended.evidence import EndedEvidence
 from holdfast.diagnosis.evidence import Answer, Detection
-from holdfast.diagnosis.logs.survived import went_on_after
+from holdfast.diagnosis.logs.survived import speaks_of_ranks, went_on_after
+from holdfast.diagnosis.remedies import describe_lone_connection
 from holdfast.model.gpu import shorten_pci
 from holdfast.model.pattern import compile_later
 from holdfast.model.record import replace
@@ -64,6 +65,7 @@ SENDERS = frozenset(
 COUNTED_ELSEWHERE = frozenset({"log.ram.slurm", "log.ram.kubernetes", "log.ram.limit"})
 OF_WORKER = "log.worker.killed"
 _BY_KILL = compile_later(r"killed by signal: Killed|Killed signal terminated")
+_OF_POOL = compile_later(r"\bBrokenProcessPool\b")
 """Who waited for a worker says how it ended. A pool that only lost one does not: it may have crashed."""
 WRITTEN_DOWN = frozenset({"A1", "A2"})
 """Detectors that apply to a job that never ran."""
@@ -95,6 +97,8 @@ def _weigh_words(words: Detection, evidence: EndedEvidence) -> Detection:
         return replace(words, confidence=Confidence.POSSIBLE, evidence_against=(*words.evidence_against, against))
     if words.kind is FailureClass.RESOURCE_LIMIT:
         words = limits.explain_limit(words, evidence)
+    if words.kind is FailureClass.COMMUNICATION:
+        words = _explain_connection(words, evidence)
     uncounted = words.kind is FailureClass.OUT_OF_MEMORY and evidence.own_kills.known and not evidence.own_kills.value
     # A scheduler counts in a group of its own, which is not the run's.
     uncounted = uncounted and words.detector not in COUNTED_ELSEWHERE
@@ -108,15 +112,29 @@ def _weigh_words(words: Detection, evidence: EndedEvidence) -> Detection:
     return replace(words, confidence=Confidence.POSSIBLE) if survived or (uncounted and number == KILL) else words
 
 
+def _explain_connection(words: Detection, evidence: EndedEvidence) -> Detection:
+    """What to do about a connection of a job without a sign of ranks: there is none that failed first."""
+    log = evidence.log.value
+    if evidence.ranks or log is None or "remedy" in words.facts or speaks_of_ranks(log):
+        return words
+    run = f" {evidence.run_id}" if evidence.run_id else ""
+    return replace(
+        words, facts={**words.facts, "remedy": describe_lone_connection(run, checkpoint=evidence.checkpoint)}
+    )
+
+
 def _explain_memory(words: Detection, evidence: EndedEvidence, *, refused: bool) -> Detection:
     """Words of a lack of memory with what to do; of a worker that SIGKILL ended and no counter saw, who killed it."""
-    more = {"more": memory.describe_more(evidence)}
+    more = {"less": memory.describe_less(evidence), "more": memory.describe_more(evidence)}
     if words.detector == OF_WORKER and memory.saw_no_kill(evidence):
         if _BY_KILL.search(words.facts.get("line", "")):
             return vanished.blame_sender(words, evidence)
-        more = memory.explain_worker(evidence)
+        told = memory.explain_worker(evidence)
+        if _OF_POOL.search(words.facts.get("line", "")) and "less" in told:
+            return vanished.leave_open(words, evidence, told)
+        more |= told
     elif refused:
-        more = memory.explain_uncounted(evidence)
+        more |= memory.explain_uncounted(evidence)
     return replace(words, facts={**words.facts, **more})
 
 

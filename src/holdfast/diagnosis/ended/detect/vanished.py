@@ -154,6 +154,20 @@ def blame_sender(words: Detection, evidence: EndedEvidence) -> Detection:
     )
 
 
+def leave_open(words: Detection, evidence: EndedEvidence, told: dict[str, str]) -> Detection:
+    """What a pool says of a worker that was gone, where no counter saw a kill for lack of memory: all but that."""
+    counted = "memory.events" if evidence.own_kills.known else "/proc/vmstat"
+    clue = Clue("the counter of kills for lack of memory did not move: something else ended its worker", counted)
+    return replace(
+        words,
+        kind=FailureClass.KILLED,
+        evidence_for=(*words.evidence_for, clue),
+        unknown=(*words.unknown, Clue("how its worker ended: the pool does not say")),
+        gotchas=(),
+        facts={**words.facts, "remedy": f"{told['less']}, or {told['more']}"},
+    )
+
+
 def judge_scheduler(evidence: EndedEvidence) -> Detection:
     """V10: a scheduler or provider took the place back: by its own words, or a TERM within its allocation."""
     for kind in (FailureClass.PREEMPTED, FailureClass.TIMED_OUT):

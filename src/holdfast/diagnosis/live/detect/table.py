@@ -21,6 +21,7 @@ from holdfast.model.verdict import HANGS, Clue, Confidence, LiveClass, Verdict
 from . import blocked, hangs, slow
 from .progress import Pace
 from .saturation import find_saturation
+from .waits import Wait
 
 
 @record
@@ -182,12 +183,22 @@ def _without_yes(case: Case, detections: tuple[Detection, ...]) -> Detection:
     if progress.pace is Pace.RECENT:
         kind = LiveClass.STARTING if progress.starting else LiveClass.PROGRESSING
         return Detection("P2", kind, Answer.YES, Confidence.LIKELY, clues)
-    still = [(process, process.deciding) for process in case.focus()[:MOST_STILL]]
+    still = [
+        (process, main)
+        for process in case.focus()[:MOST_STILL]
+        if (main := process.deciding) is not None and main.is_still
+    ]
     waits = tuple(
         Clue(f"{hangs.describe_thread(process, main)}, the same in both looks, and never woke", f"/proc/{process.pid}")
         for process, main in still
-        if main is not None and main.is_still
     )
+    locks = [
+        on.other_end
+        for _, main in still
+        if main.wait is Wait.FILE_LOCK
+        and (on := case.waited.get(main.after.tid)) is not None
+        and on.other_end is not None
+    ]
     works = f"its processes used {case.change.cores:.2f} CPUs"
     if case.change.voluntary is not None:
         works += f" and went to sleep {format_count(case.change.voluntary, 'time')}"
@@ -197,8 +208,14 @@ def _without_yes(case: Case, detections: tuple[Detection, ...]) -> Detection:
         if found.answer is Answer.UNKNOWN and found.kind in HANGS
         for clue in found.evidence_for
     )
+    held = tuple(Clue(lock.text, "/proc/locks") for lock in locks)
     return Detection(
-        "-", LiveClass.UNCLEAR, Answer.YES, Confidence.POSSIBLE, (*clues, *waits, Clue(works, "two looks"), *hints)
+        "-",
+        LiveClass.UNCLEAR,
+        Answer.YES,
+        Confidence.POSSIBLE,
+        (*clues, *waits, *held, Clue(works, "two looks"), *hints),
+        facts={"next": locks[0].look} if locks else {},
     )
 
 

@@ -16,10 +16,10 @@ import sys
 from holdfast.diagnosis.live.detect.waits import Wait, epoll_descriptor, first_descriptor, poll_array
 from holdfast.host.files.filesystems import find_mount, read_mounts
 from holdfast.model.pattern import compile_later
-from holdfast.model.record import record
+from holdfast.model.record import record, replace
 from holdfast.model.units import format_count
 
-from .other_end import OtherEnd, find_connections_end, find_fifo, find_pipes_end
+from .other_end import OtherEnd, find_connections_end, find_fifo, find_lock, find_pipes_end
 from .snapshot import ProcessFacts, ThreadFacts
 
 MOST_POLLED = 64
@@ -84,7 +84,8 @@ def find_waited_on(
     path = next((target for target in targets if target.startswith("/") and not target.startswith("/dev/")), "")
     if not path:
         return WaitedOn(targets, peer=peer, silence=silence, other_end=other_end)
-    return _with_mount(targets, path, process.pid, proc)
+    found = _with_mount(targets, path, process.pid, proc)
+    return replace(found, other_end=find_lock(process, thread, path, tree, proc))
 
 
 def _with_mount(targets: tuple[str, ...], path: str, pid: int, proc: str) -> WaitedOn:

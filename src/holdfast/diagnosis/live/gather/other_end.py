@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from itertools import islice
 
 from holdfast.core.control_characters import clean
 from holdfast.diagnosis.live.detect.waits import Wait, name_call
@@ -18,6 +19,10 @@ from .snapshot import ProcessFacts, ThreadFacts
 
 MOST_LINKS = 100_000
 MOST_PATH_BYTES = 4096
+MOST_HOLDERS = 8
+"""Processes with a pipe open that are looked into: of those that inherit it there may be hundreds."""
+MOST_LOCKS_BYTES = 1024**2
+LOCK_FIELDS = 8
 _LISTENS = "0A"
 _HERE = 0xFFFFFF9C
 """AT_FDCWD, as the lower half of the argument. Source: openat(2), linux/fcntl.h."""
@@ -34,18 +39,20 @@ class OtherEnd:
 def find_pipes_end(
     process: ProcessFacts, thread: ThreadFacts, target: str, tree: tuple[ProcessFacts, ...], proc: str
 ) -> OtherEnd | None:
-    """That only the process itself has the other end of a pipe in which it waits; None where it is not proven.
+    """Who has the other end of a pipe in which it waits: only the process itself, or which other one of the job.
 
-    Those of `tree` that have it open are looked into first: of workers by the dozen, which inherit both ends of their
-    own pipe, it would be a walk over the whole box for each.
+    None where neither is proven. Of an end that it has itself those of `tree` that have it open are looked into first:
+    of workers by the dozen, which inherit both ends of their own pipe, it would be a walk over the whole box for each.
     """
     does, needs = {
         "read": ("write to", stat.S_IWUSR), "readv": ("write to", stat.S_IWUSR),
         "write": ("read from", stat.S_IRUSR), "writev": ("read from", stat.S_IRUSR),
     }.get(name_call(thread.syscall), ("", 0))  # fmt: skip
     own = f"{proc}/{process.pid}/fd"
-    if not needs or not target.startswith("pipe:[") or not _holds(own, _list(own), target, needs):
+    if not needs or not target.startswith("pipe:["):
         return None
+    if not _holds(own, _list(own), target, needs):
+        return _find_holder(process, target, needs, tree, proc)
     for near in tree:
         if near.pid != process.pid and any(file.target == target for file in near.files.value or ()):
             directory = f"{proc}/{near.pid}/fd"
@@ -63,6 +70,99 @@ def find_pipes_end(
         f"has it open: nobody else can {does} it",
         f"find in its stacks (`{{deep}}`) what should {does} {target}: nobody but pid {process.pid} itself can",
     )
+
+
+def _find_holder(
+    process: ProcessFacts, target: str, needs: int, tree: tuple[ProcessFacts, ...], proc: str
+) -> OtherEnd | None:
+    """Which other process of `tree` has the other end of a pipe, the nearest ancestor first; None where none has it."""
+    above = _list_ancestors(process, tree)
+    pids = {process.pid, *(other.pid for other in above)}
+    near = [*above, *(other for other in tree if other.pid not in pids)]
+    open_there = (other for other in near if any(file.target == target for file in other.files.value or ()))
+    for holder in islice(open_there, MOST_HOLDERS):
+        directory = f"{proc}/{holder.pid}/fd"
+        if _holds(directory, _list(directory), target, needs):
+            return _describe_holder(process, holder, target, needs, is_above=holder.pid in pids)
+    return None
+
+
+def _list_ancestors(process: ProcessFacts, tree: tuple[ProcessFacts, ...]) -> list[ProcessFacts]:
+    """Those of `tree` from which a process descends, its parent first."""
+    by_pid = {other.pid: other for other in tree}
+    found: list[ProcessFacts] = []
+    parent = by_pid.get(process.ppid)
+    while parent is not None and parent.pid != process.pid and parent not in found:
+        found.append(parent)
+        parent = by_pid.get(parent.ppid)
+    return found
+
+
+def _describe_holder(
+    process: ProcessFacts, holder: ProcessFacts, target: str, needs: int, *, is_above: bool
+) -> OtherEnd:
+    """What a process with the other end does; that it waits for the end of who waits for it is a deadlock."""
+    reads = needs == stat.S_IRUSR
+    end, does = ("reading", "read") if reads else ("writing", "write")
+    whose = "its parent" if holder.pid == process.ppid else "a process of the job itself"
+    who = f"{whose} (pid {holder.pid}, {holder.name})"
+    waits = holder.living[0].wait if holder.living else Wait.DEAD
+    if not (is_above and waits in (Wait.CHILD, Wait.VFORK)):
+        state = "runs, or could" if waits is Wait.RUNNING else f"waits for {waits.value}"
+        has = f"has the {end} end of {target}"
+        return OtherEnd(f"{who} {has} and {state}", f"look at pid {holder.pid} ({holder.name}): it {has} and {state}")
+    how = "for room in the pipe" if reads else "for what comes through the pipe, or for its end"
+    must = f"read {target}" if reads else f"write to {target}, or close that end,"
+    return OtherEnd(
+        f"{who} has the {end} end of {target}, waits for {waits.value} and does not {does}",
+        f"have pid {holder.pid} ({holder.name}) {must} before it waits for its child or while it does (Python: "
+        f"`communicate()` in place of `wait()`, or `{does}` before it): each waits for the other, pid {process.pid} "
+        f"{how}, and {'its parent' if holder.pid == process.ppid else 'the other'} for its end",
+    )
+
+
+def find_lock(
+    process: ProcessFacts, thread: ThreadFacts, target: str, tree: tuple[ProcessFacts, ...], proc: str
+) -> OtherEnd | None:
+    """Who holds the lock of a file for which a thread waits; None where the kernel's table of locks does not tell.
+
+    A pid that is not positive is of another namespace, or of a lock that no single process has.
+    Source: proc_locks(5): who waits stands with an arrow below what he waits for, with the same number.
+    """
+    shown = clean(target.encode("utf-8", "replace").decode())
+    if thread.wait is not Wait.FILE_LOCK:
+        return None
+    try:
+        with open(f"{proc}/locks", encoding="ascii", errors="replace") as file:
+            rows = [line.split() for line in file.read(MOST_LOCKS_BYTES).splitlines()]
+    except OSError:
+        return None
+    waits = next((row for row in rows if "->" in row and row[-4:-3] == [str(process.pid)]), None)
+    held = next((row for row in rows if waits is not None and row[0] == waits[0] and "->" not in row), [])
+    if len(held) < LOCK_FIELDS or not held[-4].isdecimal() or held[-4] == "0":
+        return None
+    pid = int(held[-4])
+    if pid == process.pid:
+        return OtherEnd(
+            f"the lock of {shown} for which it waits is held by this very process (pid {pid})",
+            f"find in its stacks (`{{deep}}`) where it locks {shown}: it waits for a lock that it has itself, by "
+            "another open file, and nobody else can give that up",
+        )
+    who = f"pid {pid} ({_name(pid, tree, proc)})"
+    whose = "a process of the job itself, " if any(other.pid == pid for other in tree) else ""
+    return OtherEnd(
+        f"the lock of {shown} for which it waits is held by {whose}{who}",
+        f"look at {who}, which holds the lock of {shown}: it goes on when that is given up, or that process ends",
+    )
+
+
+def _name(pid: int, tree: tuple[ProcessFacts, ...], proc: str) -> str:
+    known = next((other.name for other in tree if other.pid == pid), "")
+    try:
+        with open(f"{proc}/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return known or clean(file.read().rstrip("\n"))
+    except OSError:
+        return known or "its name could not be read"
 
 
 def _list(directory: str) -> list[str]:

@@ -17,6 +17,24 @@ if TYPE_CHECKING:
 
 _ENVIRONMENT = FailureClass.ENVIRONMENT
 
+DAMAGED_NAMES = compile_later(
+    r"DataLoss|Corrupt|Truncated|Checksum|BadZip|BadGzip|UnidentifiedImage|DecompressionError"
+    r"|^zlib\.error$|^(?:_?lzma)\.LZMAError$"
+)
+DAMAGED_TEXTS = compile_later(
+    r"(?i)\b(?:file|disk|image|archive|database|checkpoint|shard)s?\b.{0,60}"
+    r"\b(?:corrupt(?:ed)?|malformed|truncated|damaged|incomplete)\b"
+    r"|\bcorrupt(?:ed)? (?:record|file|image|header|data|block|chunk|archive|stream)|\bchecksums? (?:mismatch"
+    r"|error|fail|did not match)"
+    r"|\bcrc (?:mismatch|error|check failed)|\bunexpected (?:eof|end of (?:file|data|stream))\b|\bbad magic\b"
+    r"|\bnot a (?:zip|gzip|gzipped|parquet|valid (?:hdf5|zip|image|parquet|checkpoint)) file\b"
+    r"|\bfile is empty\b|\b(?:error|fail\w*)\b.{0,30}\bdecompress|\bdecompress\w*\b.{0,20}\b(?:error|fail)"
+    r"|\bempty file\b"
+)
+"""Data that cannot be read as what they should be, by the name of an exception and by a text."""
+OF_A_DISK = compile_later(r"(?i)(?<![/\w.-])(?:disk(?! image)|file ?system)s?\b")
+"""What is damaged is what files lie on."""
+
 NAMES: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
     (
         compile_later(
@@ -44,13 +62,8 @@ NAMES: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
         ),
         _ENVIRONMENT,
     ),
-    (
-        compile_later(
-            r"DataLoss|Corrupt|Truncated|Checksum|BadZip|BadGzip|ReadOnlyFile|UnidentifiedImage|DecompressionError"
-            r"|^zlib\.error$|^(?:_?lzma)\.LZMAError$"
-        ),
-        FailureClass.STORAGE_FAULT,
-    ),
+    (DAMAGED_NAMES, FailureClass.STORAGE_FAULT),
+    (compile_later(r"ReadOnlyFile"), FailureClass.STORAGE_FAULT),
     (compile_later(r"NoSpace|StorageFull|DiskFull|DiskQuota"), FailureClass.DISK_FULL),
     (compile_later(r"N[aA]N(?=[A-Z]|$)|NonFinite|Diverge"), FailureClass.DIVERGED),
     (compile_later(r"Preempt|Evicted|SpotInterruption"), FailureClass.PREEMPTED),
@@ -181,17 +194,9 @@ TEXTS: tuple[tuple[re.Pattern[str], FailureClass], ...] = (
         ),
         _ENVIRONMENT,
     ),
+    (DAMAGED_TEXTS, FailureClass.STORAGE_FAULT),
     (
-        compile_later(
-            r"(?i)\b(?:file|disk|image|archive|database|checkpoint|shard)s?\b.{0,60}"
-            r"\b(?:corrupt(?:ed)?|malformed|truncated|damaged|incomplete)\b"
-            r"|\bcorrupt(?:ed)? (?:record|file|image|header|data|block|chunk|archive|stream)|\bchecksums? (?:mismatch"
-            r"|error|fail|did not match)"
-            r"|\bcrc (?:mismatch|error|check failed)|\bunexpected (?:eof|end of (?:file|data|stream))\b|\bbad magic\b"
-            r"|\bnot a (?:zip|gzip|gzipped|parquet|valid (?:hdf5|zip|image|parquet|checkpoint)) file\b"
-            r"|\bfile is empty\b|\b(?:error|fail\w*)\b.{0,30}\bdecompress|\bdecompress\w*\b.{0,20}\b(?:error|fail)"
-            r"|\bempty file\b|\bNetCDF: HDF error\b|\bfile locking disabled on\b|\bdriver lock request failed\b"
-        ),
+        compile_later(r"(?i)\bNetCDF: HDF error\b|\bfile locking disabled on\b|\bdriver lock request failed\b"),
         FailureClass.STORAGE_FAULT,
     ),
     (

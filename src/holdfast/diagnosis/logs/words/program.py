@@ -117,6 +117,19 @@ PROGRAM: tuple[Pattern, ...] = (
         ("U44",),
     ),
     Pattern(
+        "bug.input",
+        LineRole.ROOT,
+        FailureClass.BUG,
+        ("EOF when reading a line",),
+        r"^EOFError: EOF when reading a line$",
+        ("EOFError: EOF when reading a line",),
+        ("caught EOFError: EOF when reading a line",),
+        "CPython, bltinmodule.c, input()",
+        "it asks for input, and nobody is there to answer: the standard input of a job is empty. Give it the answer as "
+        "an argument, a variable (--env) or a file, or have its command read one (sh -c 'python x.py < answers.txt')",
+        passing=True,
+    ),
+    Pattern(
         "bug.image_size",
         LineRole.ROOT,
         FailureClass.BUG,

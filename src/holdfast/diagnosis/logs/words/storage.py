@@ -8,6 +8,13 @@ from holdfast.model.verdict import FailureClass
 
 _PATH = r"(?:: ['\"]?(?P<path>/[^'\"\s]+))?"
 
+DAMAGED = (
+    "a file that it reads is damaged or incomplete: find it by what the error names; of a checkpoint, resume from the "
+    "one before, else fetch or write the file again, or leave it out"
+)
+"""What to do about data that cannot be read as what they should be, where nothing speaks of the disk they lie on."""
+CUT_FILE = "storage.cut_file"
+
 STORAGE: tuple[Pattern, ...] = (
     Pattern(
         "disk",
@@ -196,7 +203,7 @@ STORAGE: tuple[Pattern, ...] = (
         "the server or program behind the mount does not answer: see that it is mounted and writable, then restart",
     ),
     Pattern(
-        "storage.cut_file",
+        CUT_FILE,
         LineRole.ROOT,
         FailureClass.STORAGE_FAULT,
         (
@@ -227,7 +234,7 @@ STORAGE: tuple[Pattern, ...] = (
         ),
         ("checking for a truncated file", "the generator: it Ran out of input"),
         "torch inline_container.cc; safetensors; pickle; zipfile; HDF5",
-        "a file that it reads is incomplete: resume from the checkpoint before, or fetch the data again",
+        DAMAGED,
         ("U6",),
     ),
     Pattern(
