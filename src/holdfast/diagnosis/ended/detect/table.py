@@ -65,8 +65,8 @@ SENDERS = frozenset(
 COUNTED_ELSEWHERE = frozenset({"log.ram.slurm", "log.ram.kubernetes", "log.ram.limit"})
 OF_WORKER = "log.worker.killed"
 _BY_KILL = compile_later(r"killed by signal: Killed|Killed signal terminated")
-_OF_POOL = compile_later(r"\bBrokenProcessPool\b")
 """Who waited for a worker says how it ended. A pool that only lost one does not: it may have crashed."""
+_OF_POOL = compile_later(r"\bBrokenProcessPool\b")
 WRITTEN_DOWN = frozenset({"A1", "A2"})
 """Detectors that apply to a job that never ran."""
 
