@@ -14,7 +14,7 @@ from holdfast.agent.view.runs.listing import RunFilter, find_runs_using, read_ru
 from holdfast.agent.view.runs.roots import choose_root, list_roots
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.lazy_group import complete_places
-from holdfast.cli.named_run import list_group_ids, means_group
+from holdfast.cli.named_run import list_named_ids
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.runs import print_runs, print_users
@@ -75,7 +75,7 @@ def command(  # noqa: PLR0913 - one for each option
     limit ends it sooner, and START when its newest attempt began.
 
     A NAME is that of runs, an id or the beginning of one, a pattern of names (`'lr-*'`) or, from its year on, of ids
-    (`'20261120-10*'`), or GROUP/ for the runs of a group or sweep. What NAME, --state, --since and --until say must be
+    (`'20261120-10*'`), GROUP/ for the runs of a group or sweep, or GROUP/NAME for that of one job. What NAME, --state, --since and --until say must be
     true together, also of live runs. Exit code 66 where no run is called NAME;
     a pattern that fits none is an empty list (0).
 
@@ -139,18 +139,16 @@ def _pointing_at_groups(chosen: RunFilter, runs: str | None) -> Iterator[None]:
 
 
 def _find_grouped(names: Sequence[str], runs: str | None, on: str | None) -> tuple[str, ...]:
-    """The names, with the ids of its runs for each ``GROUP/``.
+    """The names, with the ids of the runs for each ``GROUP/`` and ``GROUP/NAME``.
 
     Raises:
-        NoSuchRun: there is no such group, or it has no run.
+        NoSuchRun: there is no such group or job, or it has no run.
     """
     found: list[str] = []
     for name in names:
-        if not means_group(name):
-            found.append(name)
-            continue
-        if on not in (None, LOCAL):
+        if on not in (None, LOCAL) and name.count("/") == 1 and ":" not in name:
+            what = "group" if name.endswith("/") else "job"
             hint = f"leave --on out for those of groups here; those of groups there: holdfast queue ls --on {on}"
-            raise UsageError(f"{name} is a group of this machine's, and the list is one of {on}", hint=hint)
-        found += list_group_ids(name, runs)
+            raise UsageError(f"{name} is a {what} of this machine's, and the list is one of {on}", hint=hint)
+        found += list_named_ids(name, runs)
     return tuple(found)
