@@ -284,6 +284,9 @@ def test_a_misspelt_state_is_an_error_not_an_empty_list(holdfast: Command, runs:
     assert (done.code, done.out) == (64, "")
     assert "no state 'live2'" in done.err
     assert "did you mean live?" in done.err
+    for word, states in (("finished", "succeeded --state stopped"), ("dead", "failed --state timed_out --state lost")):
+        told = holdfast("ls", "-s", word)
+        assert (told.code, f"what a patrol calls so: --state {states}" in told.err) == (64, True), told
     assert holdfast("ls", "--state", "running").code == 0
 
 

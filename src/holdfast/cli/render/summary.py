@@ -30,6 +30,8 @@ def build_summary(summary: Summary) -> list[str]:
     ending = f"{summary.name} {summary.condition}{took} (exit {summary.exit_code}): {summary.why}"
     count = summary.artifacts
     left = f"{count} file{'s' if count != 1 else ''} in {summary.artifacts_dir}" if count else "no artifacts"
+    if not count and summary.exit_code == 0:
+        left += " (a job writes its results to $HOLDFAST_ARTIFACT_DIR)"
     cards = f", {summary.cards}" if summary.cards else ""
     lines = [f"holdfast: {ending}", f"  attempt {summary.attempt}, {left}{cards}"]
     lines.append(f"  {summary.run_dir}  (holdfast show {summary.run_id})")

@@ -18,7 +18,7 @@ from holdfast.cli.named_run import list_named_ids
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.runs import print_runs, print_users
-from holdfast.core.moments import parse_past
+from holdfast.core.moments import is_date, parse_past
 from holdfast.desk.caller import CALLER
 from holdfast.desk.runs.presence import has_places
 from holdfast.model.errors import NoSuchName, NoSuchRun, UsageError
@@ -43,7 +43,7 @@ holdfast ls 'lr-*'                      the runs whose name begins with lr-"""
 )
 @click.option("-s", "--state", "states", multiple=True, metavar="STATE", help="Only these: running, failed, live, ...")
 @click.option("--since", metavar="TIME", help="Only runs that began since then: 7d, 12h, 22:00, today, 2026-11-01.")
-@click.option("--until", metavar="TIME", help="Only runs that began before then.")
+@click.option("--until", metavar="TIME", help="Only runs that began before then, or not after that date.")
 @click.option(
     "--using", metavar="PATH", type=PATH, help="Only live runs that execute files below PATH; exit 75 if any."
 )
@@ -97,7 +97,8 @@ def command(  # noqa: PLR0913 - one for each option
         raise NoSuchName(f"there is no directory {runs}", hint="holdfast ls lists the runs of all that are known")
     now_s = time.time()
     since_s = None if since is None else parse_past(since, now_s)
-    until_s = None if until is None else parse_past(until, now_s, option="--until")
+    until_s = None if until is None else parse_past(until, now_s, option="--until", ends=True)
+    until = f"the end of {until}" if until is not None and is_date(until) else until
     meant = _find_grouped(names, runs, on)
     chosen = RunFilter(states, meant, since_s, since or "", until_s, until or "", names)
     only_here = all_users or here or CALLER.place is not None or using is not None or runs is not None
