@@ -310,6 +310,9 @@ def test_names_and_times_select(holdfast: Command, runs: str) -> None:
     assert listed("--since", "2026-11-19", "-s", "succeeded", "lr*", "-n", "1") == [run_id(1, "lr-1")]
     assert listed("--since", "2026-11-19", "--until", "2d") == [run_id(3, "eval"), run_id(2), run_id(1, "lr-1")]
     assert listed("--since", "yesterday", "--until", "yesterday") == []
+    days = {day: listed("--until", day) for day in ("2026-11-19", "2026-11-20")}
+    assert days == {"2026-11-19": [], "2026-11-20": [run_id(3, "eval"), run_id(2), run_id(1, "lr-1")]}, "with that day"
+    assert "began before the end of 2026-11-19" in holdfast("ls", "--until", "2026-11-19").err
     none = holdfast("ls", "digits", "--since", "1d", "-s", "failed", "-s", "lost")
     assert "none of 4 runs is failed or lost and is called digits and began since 1d" in none.err
     more = holdfast("ls", "-n", "1", "--since", "2026-11-19")

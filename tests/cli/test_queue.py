@@ -725,7 +725,9 @@ def test_a_jobs_name_is_its_run_for_lists_removals_checkpoints_and_copies(
     assert say("cp", "lrs/a/artifacts/r.txt", "copied").code == 0
     assert (tmp_path / "copied").read_text() == "r"
     make_run(root, RUN.format("lrs"), ended())
-    assert (say("cp", "lrs/a/artifacts/r.txt", "again").code, os.path.lexists("again")) == (66, False), "a run's name first"
+    assert (say("cp", "lrs/a/artifacts/r.txt", "again").code, os.path.lexists("again")) == (66, False), (
+        "a run's name first"
+    )
 
 
 def test_of_a_jobs_name_without_a_path_nothing_is_copied(isolated_environment: dict[str, str]) -> None:

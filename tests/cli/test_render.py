@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from holdfast.agent.control.stop import StopResult
+from holdfast.agent.view.live.summary import Summary
 from holdfast.agent.view.page.diagnosis import DiagnosisReport
 from holdfast.cli import render
 from holdfast.cli.render.diagnosis import print_answer
@@ -18,6 +19,7 @@ from holdfast.cli.render.job_change import describe_changes
 from holdfast.cli.render.layout import format_table, measure
 from holdfast.cli.render.start import describe_start
 from holdfast.cli.render.stop import print_stopped
+from holdfast.cli.render.summary import build_summary
 from holdfast.cli.verbs.restart import PlannedRestart
 from holdfast.cli.verbs.restart import _print_changes as print_changes
 from holdfast.model.finding import Finding, Level
@@ -179,6 +181,15 @@ def test_wide_characters_take_their_two_columns() -> None:
     assert sum(line.count("评估") for line in narrow) == 20
 
 
+@pytest.mark.parametrize(("code", "count"), [(0, 0), (0, 2), (1, 0)])
+def test_a_success_without_results_is_told_where_they_go(code: int, count: int) -> None:
+    made = Summary(
+        *("r", "n", "/r", 1, "succeeded", code, 1.0, "why", "", "/r/artifacts", count, ()), None, None, None, None
+    )
+    told = "$HOLDFAST_ARTIFACT_DIR" in build_summary(made)[1]
+    assert told == (code == 0 and not count)
+
+
 @pytest.mark.parametrize(
     ("cards", "words"), [((0,), "card 0 is held by anna"), ((0, 1), "cards 0, 1 are held by anna")]
 )
@@ -193,9 +204,11 @@ def test_one_card_is_held_and_several_are(cards: tuple[int, ...], words: str) ->
         ("timeouts.total_s", 7200.0, 9000.0, "timeout 2h00m -> 2h30m"),
         ("timeouts.total_s", 7200.0, 7230.0, "timeout 7200 s -> 7230 s"),
         ("limits.memory_bytes", 8 << 30, (8 << 30) + 4096, "limits.memory 8589934592 B -> 8589938688 B"),
+        ("env.A", "1", "", "env.A 1 -> ''"),
+        ("env.A", "", None, "env.A '' -> none"),
     ],
 )
-def test_a_change_is_seen_in_its_words(key: str, before: float, after: float, words: str) -> None:
+def test_a_change_is_seen_in_its_words(key: str, before: object, after: object, words: str) -> None:
     assert describe_changes([KeyChange(key, before, after)]) == [words]
 
 

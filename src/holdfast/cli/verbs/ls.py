@@ -75,8 +75,8 @@ def command(  # noqa: PLR0913 - one for each option
     limit ends it sooner, and START when its newest attempt began.
 
     A NAME is that of runs, an id or the beginning of one, a pattern of names (`'lr-*'`) or, from its year on, of ids
-    (`'20261120-10*'`), GROUP/ for the runs of a group or sweep, or GROUP/NAME for that of one job. What NAME, --state, --since and --until say must be
-    true together, also of live runs. Exit code 66 where no run is called NAME;
+    (`'20261120-10*'`), GROUP/ for the runs of a group or sweep, or GROUP/NAME for that of one job. What NAME, --state,
+    --since and --until say must be true together, also of live runs. Exit code 66 where no run is called NAME;
     a pattern that fits none is an empty list (0).
 
     On a desk these are the runs of this machine and of all places. Asked are the places with runs that had not ended,
