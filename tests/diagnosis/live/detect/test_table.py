@@ -381,7 +381,7 @@ def test_of_a_stall_that_its_supervisor_has_told_nobody_is_told_to_leave_it() ->
         told = judge(case(asleep, OVERDUE, run=run, **more))
         assert (told.kind, told.confidence) == (LiveClass.UNCLEAR, Confidence.POSSIBLE)
         assert any("has told that it stands still: no step for 5m01s" in clue.text for clue in told.evidence_for)
-        assert ("unless you know that it takes so long there, stop it (holdfast stop run)" in told.action) is True, told
+        assert "unless you know that it takes so long there, stop it (holdfast stop run)" in told.action
         assert ("let it" in told.action, "--deep" in told.action) == (False, not more)
     assert not any("stands still" in clue.text for clue in judge(case(asleep, RECENT, run=run)).evidence_for)
 
