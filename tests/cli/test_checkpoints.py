@@ -188,6 +188,14 @@ def test_a_number_that_only_a_damaged_checkpoint_has_is_no_number_to_choose_by(
     assert not any(line.startswith("holdfast: done") or len(line) > 900 for line in done.err.splitlines()), done
 
 
+def test_prune_says_which_sound_ones_go_beside_those_that_were_set_aside(holdfast: Command, directory: Path) -> None:
+    (directory / "step-1").rename(directory / "step-1.bad-1")
+    both = holdfast("checkpoints", "prune", "--set-aside", str(directory))
+    assert "sound ones are among them, which --keep-last or --keep-best would keep: step-2, step-3\n" in both.err, both
+    for options in (("--set-aside", "--keep-last", "9"), ()):
+        assert "sound ones" not in holdfast("checkpoints", "prune", *options, str(directory)).err
+
+
 @pytest.mark.slow
 def test_prune_never_leaves_only_wrong_ones(holdfast: Command, directory: Path) -> None:
     damage(directory / "step-4")

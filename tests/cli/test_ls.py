@@ -284,6 +284,9 @@ def test_a_misspelt_state_is_an_error_not_an_empty_list(holdfast: Command, runs:
     assert (done.code, done.out) == (64, "")
     assert "no state 'live2'" in done.err
     assert "did you mean live?" in done.err
+    for word, states in (("finished", "succeeded --state stopped"), ("dead", "failed --state timed_out --state lost")):
+        told = holdfast("ls", "-s", word)
+        assert (told.code, f"what a patrol calls so: --state {states}" in told.err) == (64, True), told
     assert holdfast("ls", "--state", "running").code == 0
 
 
@@ -307,6 +310,9 @@ def test_names_and_times_select(holdfast: Command, runs: str) -> None:
     assert listed("--since", "2026-11-19", "-s", "succeeded", "lr*", "-n", "1") == [run_id(1, "lr-1")]
     assert listed("--since", "2026-11-19", "--until", "2d") == [run_id(3, "eval"), run_id(2), run_id(1, "lr-1")]
     assert listed("--since", "yesterday", "--until", "yesterday") == []
+    days = {day: listed("--until", day) for day in ("2026-11-19", "2026-11-20")}
+    assert days == {"2026-11-19": [], "2026-11-20": [run_id(3, "eval"), run_id(2), run_id(1, "lr-1")]}, "with that day"
+    assert "began before the end of 2026-11-19" in holdfast("ls", "--until", "2026-11-19").err
     none = holdfast("ls", "digits", "--since", "1d", "-s", "failed", "-s", "lost")
     assert "none of 4 runs is failed or lost and is called digits and began since 1d" in none.err
     more = holdfast("ls", "-n", "1", "--since", "2026-11-19")

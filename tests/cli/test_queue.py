@@ -738,6 +738,42 @@ def test_a_jobs_name_finds_its_run_and_says_when_there_is_none() -> None:
             find_run(label)
 
 
+def test_a_jobs_name_is_its_run_for_lists_removals_checkpoints_and_copies(
+    isolated_environment: dict[str, str], tmp_path: Path
+) -> None:
+    root, run_id = isolated_environment["HOLDFAST_RUNS"], RUN.format("a")
+    submit("lrs/a", "lrs/b")
+    run_dir = make_run(root, run_id, ended())
+    make_run(root, RUN.format("other"), ended())
+    put("lrs/a", JobState.CLAIMED, run_id=run_id, runs_root=root)
+    assert [one["run_id"] for one in say("ls", "lrs/a", "--json").json()["runs"]] == [run_id]
+    assert "the job lrs/b has no run yet" in say("ls", "lrs/b").err
+    for options in (("--older", "0s"), ("--state", "succeeded")):
+        said = say("rm", "--dry-run", "--json", *options, "lrs/a")
+        assert [one["run_id"] for one in said.json()["runs"]] == [run_id], said
+    assert "no ended run matches" in say("rm", "--yes", "--state", "failed", "lrs/a").err
+    os.makedirs(f"{run_dir}/checkpoints", exist_ok=True)
+    assert say("checkpoints", "ls", "--json", "lrs/a").json()["directory"] == f"{run_dir}/checkpoints"
+    assert "there is no " in say("checkpoints", "ls", "lrs/c").err
+    Path(run_dir, "artifacts", "r.txt").write_text("r")
+    assert say("cp", "lrs/a/artifacts/r.txt", "copied").code == 0
+    assert (tmp_path / "copied").read_text() == "r"
+    make_run(root, RUN.format("lrs"), ended())
+    assert (say("cp", "lrs/a/artifacts/r.txt", "again").code, os.path.lexists("again")) == (66, False), (
+        "a run's name first"
+    )
+
+
+def test_of_a_jobs_name_without_a_path_nothing_is_copied(isolated_environment: dict[str, str]) -> None:
+    root, run_id = isolated_environment["HOLDFAST_RUNS"], RUN.format("a")
+    submit("lrs/a")
+    make_run(root, run_id, ended())
+    put("lrs/a", JobState.CLAIMED, run_id=run_id, runs_root=root)
+    said = say("cp", "lrs/a", "copied")
+    assert (said.code, "`holdfast files lrs/a` lists what is there" in said.err) == (64, True), said
+    assert (said.code, "no run answers to 'lrs'" in say("cp", "lrs/c/artifacts/r.txt", "copied").err) == (64, True)
+
+
 def test_of_a_removed_run_nothing_is_advised_that_needs_it(tmp_path: Path) -> None:
     submit("a")
     fail("a")

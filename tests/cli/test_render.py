@@ -193,9 +193,11 @@ def test_one_card_is_held_and_several_are(cards: tuple[int, ...], words: str) ->
         ("timeouts.total_s", 7200.0, 9000.0, "timeout 2h00m -> 2h30m"),
         ("timeouts.total_s", 7200.0, 7230.0, "timeout 7200 s -> 7230 s"),
         ("limits.memory_bytes", 8 << 30, (8 << 30) + 4096, "limits.memory 8589934592 B -> 8589938688 B"),
+        ("env.A", "1", "", "env.A 1 -> ''"),
+        ("env.A", "", None, "env.A '' -> none"),
     ],
 )
-def test_a_change_is_seen_in_its_words(key: str, before: float, after: float, words: str) -> None:
+def test_a_change_is_seen_in_its_words(key: str, before: object, after: object, words: str) -> None:
     assert describe_changes([KeyChange(key, before, after)]) == [words]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast.cli.render.run import Facts, describe_stall
+from holdfast.core.moments import show_times
 from holdfast.host.box import FIRST_NAMESPACE, read_box
 from holdfast.host.process.processes import identify_self
 from holdfast.model import wire
@@ -310,6 +311,18 @@ def test_disks_of_the_last_sample_are_lines_of_their_own(runs: str, holdfast: Co
     shown = holdfast("show", run_dir).out
     assert "/: 1 GiB of 8 GiB free, full in 10m00s at this rate" in shown
     assert "/net: not known: no answer" in shown
+
+
+def test_files_that_a_run_left_are_lines_of_their_own(runs: str, holdfast: Command) -> None:
+    run_dir = make_run(runs, "20261120-100000-digits-0a1b", ended())
+    path = Path(run_dir, "attempts", "1", wire.EXIT)
+    left = [{"name": f"f{number}", "bytes": 2048, "modified": 1_795_000_000.5} for number in range(25)]
+    path.write_bytes(wire.to_bytes({**json.loads(path.read_bytes()), "artifacts": [*left[:19], "odd", *left[19:]]}))
+    lines = holdfast("show", run_dir).out.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("  artifacts "))
+    told = [line.removeprefix("  artifacts").strip() for line in lines[first : first + 21]]
+    assert told[:2] == [f"f{number}  2 KiB  {show_times('2026-11-18T11:06:40.500Z')}" for number in (0, 1)]
+    assert told[20] == "and 5 more: holdfast files 20261120-100000-digits-0a1b artifacts"
 
 
 @pytest.mark.slow

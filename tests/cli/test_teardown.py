@@ -12,6 +12,7 @@ import pytest
 from holdfast.host.clock import epoch_s, format_utc
 from tests.desk.route.terminal import answer_at_terminal
 from tests.json_forms import find_faults
+from tests.rundirs import ended, make_run
 from tests.status_endpoint import Endpoint
 from tests.waiting import LONG_S
 
@@ -169,6 +170,16 @@ def test_what_needs_no_place_to_answer(rented: Path, holdfast: Command) -> None:
     assert holdfast("teardown", "gpu1", "--leave", "x").code == 64
     rules = holdfast("rules", "--json").json()
     assert {rule["held"] for rule in rules["rules"]} == {"refused", "built in", "asked", "told"}
+
+
+def test_the_phases_of_a_run_here_are_shown_by_its_name_alone(
+    isolated_environment: dict[str, str], holdfast: Command
+) -> None:
+    run_dir = make_run(isolated_environment["HOLDFAST_RUNS"], state=ended())
+    for name in ("digits", os.path.basename(run_dir), "local:digits"):
+        found = holdfast("lifecycle", name, "--json").json()
+        assert (found["place"], found["run_id"]) == ("local", os.path.basename(run_dir))
+    assert "there is no place digit;" in holdfast("lifecycle", "digit").err
 
 
 @pytest.mark.slow

@@ -47,6 +47,16 @@ def test_moments_that_have_been_are_read_as_people_write_them() -> None:
     assert "2026-11-01" not in future.value.hint, "it was written rightly"
 
 
+def test_a_date_alone_as_an_end_is_the_end_of_that_day() -> None:
+    assert parse_past("2026-11-01", NOW, ends=True) == parse_past("2026-11-02", NOW)
+    today = f"{at_zone(NOW):%Y-%m-%d}"
+    assert parse_past(today, NOW, ends=True) > NOW, "the day that is not over, too"
+    for text in ("today", "yesterday", "7d", "2026-11-01T08:00"):
+        assert parse_past(text, NOW, ends=True) == parse_past(text, NOW)
+    with pytest.raises(UsageError, match="comes yet"):
+        parse_past("2027-01-01", NOW, ends=True)
+
+
 def test_a_moment_without_a_date_in_this_zone_can_be_shown() -> None:
     # Of an older queue, or of a clock that was set wrong: one such job must not keep the whole list from being shown.
     assert format_moment(253402351140.0, NOW) == "253402351140 s after 1970"

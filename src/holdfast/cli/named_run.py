@@ -121,6 +121,23 @@ def find_group(name: str, runs: str | None) -> GroupRuns:
     return find_group_runs(name, list_roots(runs))
 
 
+def list_named_ids(name: str, runs: str | None) -> tuple[str, ...]:
+    """The ids of the runs that ``GROUP/`` or ``GROUP/NAME`` mean; the name itself where it is neither.
+
+    Raises:
+        NoSuchRun: there is no such group or job, or it has no run.
+        NotPermitted: it is the copy of a run.
+        HoldfastError: it cannot be read.
+    """
+    if means_group(name):
+        return list_group_ids(name, runs)
+    if name.count("/") != 1 or "*" in name or ":" in name:
+        return (name,)
+    found = find_any(name, runs)
+    refuse_copy(found.run_dir)
+    return (found.run_id,)
+
+
 def list_group_ids(name: str, runs: str | None) -> tuple[str, ...]:
     """The ids of the runs of ``GROUP/``.
 

@@ -24,6 +24,7 @@ _LAST = 253_370_764_800.0
 """9999-01-01T00:00Z: what is later has no date in every zone, and could be handed in but never shown."""
 _CLOCK = compile_later(r"(\d{1,2}):(\d\d)", re.ASCII)
 _STAMP = compile_later(r"\b(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z", re.ASCII)
+_DATE = compile_later(r"\d{4}-\d\d-\d\d", re.ASCII)
 _ZONE = compile_later(r"([A-Za-z0-9._+-]+(?:/[A-Za-z0-9._+-]+){0,2})? ([+-])(\d\d)(\d\d)", re.ASCII)
 PAST = "write it like 7d, 12h, 22:00, today, yesterday or 2026-11-01"
 DAYS_AGO = {"today": 0, "yesterday": 1}
@@ -67,10 +68,16 @@ def parse_moment(text: str, now: float, *, option: str = "--not-before") -> floa
     return moment
 
 
-def parse_past(text: str, now: float, *, option: str = "--since") -> float:
+def is_date(text: str) -> bool:
+    """Whether it is a date alone, which names a day and no moment of it."""
+    return _DATE.fullmatch(text.strip()) is not None
+
+
+def parse_past(text: str, now: float, *, option: str = "--since", ends: bool = False) -> float:
     """Epoch seconds of a moment that has been: a span before now (``7d``), a clock time's last occurrence, or a date.
 
-    ``today`` and ``yesterday`` begin at midnight, by the clock of who reads them.
+    ``today`` and ``yesterday`` begin at midnight, by the clock of who reads them, and so does a date alone; as an end
+    (`ends`) that is the midnight after it.
 
     Raises:
         UsageError: it is none of these, or comes yet.
@@ -94,7 +101,7 @@ def parse_past(text: str, now: float, *, option: str = "--since") -> float:
         raise UsageError(f"{option}: {text[:60]!r} is no time{_explain(error)}", hint=PAST) from error
     if moment > now:
         raise UsageError(f"{option}: {text[:60]} comes yet", hint="name a time that has passed, like today or 7d")
-    return moment
+    return _read_date(cleaned, days=1) if ends and is_date(cleaned) else moment
 
 
 def _explain(error: Exception) -> str:
@@ -110,9 +117,10 @@ def _read(text: str, now: float) -> float:
     return _read_date(text)
 
 
-def _read_date(text: str) -> float:
+def _read_date(text: str, *, days: int = 0) -> float:
+    """The moment of a date, or so many days later by the same clock."""
     # fromisoformat of Python 3.10 does not know the letter.
-    found = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text))
+    found = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text)) + timedelta(days=days)
     return (found if found.tzinfo is not None else found.replace(tzinfo=find_zone())).timestamp()
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.agent.view.find import find_run, require_readable
+from holdfast.agent.view.find import find_run, find_run_path, require_readable
 from holdfast.agent.view.run_files import find_in_attempts, send_files
 from holdfast.desk.places.names import list_place_names
 from holdfast.desk.route.router import split_run
@@ -145,9 +145,9 @@ def fetch(source: FetchSource, target: str, *, force: bool, tell: Callable[[int,
 
 
 def _copy_here(source: FetchSource, receiver: Receiver, heard: ReceivedSignals) -> None:
-    found = find_run(source.run)
+    found, path = find_run_path(source.run, source.path)
     require_readable(found)
-    for data in send_files(found.run_dir, source.path):
+    for data in send_files(found.run_dir, path):
         receiver.feed(data)
         if heard:
             raise Interrupted(heard[0])

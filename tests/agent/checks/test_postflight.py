@@ -82,6 +82,20 @@ def test_POST_05_a_missing_empty_stale_or_torn_artifact_fails(
 
 
 @pytest.mark.requirement("POST-05")
+@pytest.mark.parametrize("name", ["r.json", "artifacts/r.json"])
+def test_POST_05_an_artifact_that_was_written_where_the_job_works_is_told(
+    spec: JobSpec, run_dir: str, tmp_path: Path, name: str
+) -> None:
+    started = epoch_s()
+    put(str(tmp_path), name, mtime=started - 60.0)
+    assert "the job wrote" not in check(spec, run_dir, started)["artifact"][0].evidence, "it was there before"
+    put(str(tmp_path), name)
+    (finding,) = check(spec, run_dir, started)["artifact"]
+    assert finding.evidence.endswith(f"exit code 0; the job wrote {tmp_path}/{name}, in its working directory")
+    assert (finding.level, finding.remedy) == (Level.FAIL, f"have the job write it to {run_dir}/artifacts/r.json")
+
+
+@pytest.mark.requirement("POST-05")
 def test_POST_05_directories_links_and_patterns(spec: JobSpec, run_dir: str) -> None:
     started = epoch_s()
     both = replace(spec, artifacts=("artifacts/*.json", "out", "gone", "pipe"))

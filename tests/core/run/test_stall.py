@@ -228,6 +228,33 @@ def test_MON_07_many_steps_between_two_looks_are_as_many_for_the_learned_limit()
     assert (stalled.limit_s, stalled.first) == (FLOOR_S, False), "the hour before the first step is no step's"
 
 
+@pytest.mark.requirement("MON-07")
+@pytest.mark.parametrize(("steps", "limit_s"), [(5, STARTUP_S), (6, FLOOR_S), (20, FLOOR_S)])
+@pytest.mark.parametrize("before", ["", "setup"])
+def test_MON_07_steps_that_were_done_before_the_first_look_that_sees_them_count(
+    before: str, steps: int, limit_s: float
+) -> None:
+    run = Driver(phase=before)
+    run.wait(30)
+    run.phase, run.step, run.done = "train", steps, steps
+    assert run.wait(limit_s) == []
+    (stalled,) = run.wait(60)
+    assert isinstance(stalled, Stalled)
+    assert (stalled.limit_s, stalled.phase) == (limit_s, "train")
+
+
+@pytest.mark.requirement("MON-07")
+def test_MON_07_the_wait_for_the_first_step_of_a_resumed_job_is_no_interval() -> None:
+    run = Driver(phase="")
+    run.phase, run.step, run.done = "train", 4000, 0
+    assert run.wait(3600) == [], "the heartbeat tells the step that it goes on from"
+    run.step, run.done = 4020, 20
+    assert run.wait(FLOOR_S) == []
+    (stalled,) = run.wait(60)
+    assert isinstance(stalled, Stalled)
+    assert (stalled.limit_s, stalled.first) == (FLOOR_S, False), "not five times the hour before its first step"
+
+
 def test_a_clock_that_is_off_never_runs_out() -> None:
     run = Driver(StallRules(no_progress_s=0.0))
     run.do_steps(8, 1)

@@ -6,6 +6,7 @@ only: results are never changed or removed here. A check that breaks is a findin
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import stat
@@ -78,9 +79,22 @@ def _check_artifacts(spec: JobSpec, run_dir: str, started_epoch_s: float) -> Ite
         paths = _expand(pattern)
         if not paths:
             seen = "was declared and is not there after exit code 0"
+            if written := _find_in_workdir(spec, declared, started_epoch_s):
+                seen += f"; the job wrote {written}, in its working directory"
             yield Finding("artifact", Level.FAIL, declared, seen, f"have the job write it to {pattern}")
         for path in paths:
             yield _check_artifact(declared if path == pattern else path, path, started_epoch_s)
+
+
+def _find_in_workdir(spec: JobSpec, declared: str, started_epoch_s: float) -> str:
+    """The file of that name that this attempt wrote where it works, and not into its run; empty where there is none."""
+    for name in dict.fromkeys((declared, os.path.basename(declared))):
+        path = os.path.join(spec.workdir, name)
+        with contextlib.suppress(OSError):
+            facts = os.stat(path)
+            if stat.S_ISREG(facts.st_mode) and is_fresh(facts, started_epoch_s):
+                return path
+    return ""
 
 
 def _expand(pattern: str) -> list[str]:

@@ -166,7 +166,7 @@ def _find_path(text: str) -> FoundRun:
     if mark is not None:
         return FoundRun(path, mark.run_id, root, f"{text} is a {describe_mark(mark)}")
     if not is_run_id(run_id):
-        job = _find_job(text)
+        job = find_job(text)
         if job is not None:
             return job
         raise NoSuchRun(
@@ -182,7 +182,30 @@ def _find_path(text: str) -> FoundRun:
     return FoundRun(path, run_id, root)
 
 
-def _find_job(label: str) -> FoundRun | None:
+def find_run_path(run: str, path: str) -> tuple[FoundRun, str]:
+    """The run that ``RUN/PATH`` or, where no run is called so, ``GROUP/NAME/PATH`` names, and the path in it.
+
+    Raises:
+        HoldfastError: as of `find_run`.
+        UsageError: it names a job, and nothing in its run.
+    """
+    try:
+        return find_run(run), path
+    except NoSuchRun:
+        name, _, inside = path.partition("/")
+        job = find_job(f"{run}/{name}")
+        if job is None:
+            raise
+        if not inside.strip("/"):
+            job_name = f"{run}/{name}"
+            raise UsageError(
+                f"{job_name!r} names no file of a run",
+                hint=f"write {job_name}/PATH; `holdfast files {job_name}` lists what is there",
+            ) from None
+        return job, inside
+
+
+def find_job(label: str) -> FoundRun | None:
     """The run of the job that is called GROUP/NAME in this account's queue or sweeps; None when there is no such job.
 
     Raises:
@@ -201,7 +224,7 @@ def _find_job(label: str) -> FoundRun | None:
 def _explain_job(name: str) -> NoSuchRun | None:
     """Why a job of the queue's default group that is called so has no run; None: there is none, or nothing reads it."""
     try:
-        found = _find_job(f"{DEFAULT_GROUP}/{name}")
+        found = find_job(f"{DEFAULT_GROUP}/{name}")
     except NoSuchRun as error:
         return error
     except (HoldfastError, OSError):

@@ -34,6 +34,7 @@ SHORT_VALUES = 30
 LONGEST_TEXT = 100
 LONGEST_LIST = 8
 DEEPEST = 50
+MOST_NAMED = 8
 PROGRESS_EVERY_S = 0.2
 
 WORDS = {
@@ -245,8 +246,12 @@ def print_pruning(found: CheckpointPruning, *, planned: bool) -> None:
     for words in found.failed:
         note(words)
     kept = ", ".join(map(os.path.basename, found.kept)) or "nothing that is complete"
+    sound = [item for item in found.victims if item.state == "complete"]
     if planned:
         note(f"would remove {len(found.victims)}, {format_bytes(found.bytes)}; stays: {kept}")
+        if sound and len(sound) < len(found.victims):
+            names = ", ".join(item.name for item in sound[:MOST_NAMED]) + (", ..." if len(sound) > MOST_NAMED else "")
+            note(f"sound ones are among them, which --keep-last or --keep-best would keep: {names}")
         if found.victims:
             note("--yes proves what stays, and then removes them")
         return

@@ -37,6 +37,8 @@ def describe_limit(limit: Mapping[str, Any]) -> str:
 
 
 def _say(key: str, value: object) -> str:
+    if value == "" and key.startswith("env."):
+        return "''"  # set, and empty: a variable that is not set is none
     if value is None or value in ("", [], {}):
         return "none"
     if isinstance(value, bool):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.control_characters import one_line
 from holdfast.core.run.progress import estimate_left
 from holdfast.core.run.stop_record import describe_leaving
-from holdfast.host.clock import epoch_s
+from holdfast.host.clock import epoch_s, format_utc
 from holdfast.model.origin import KeyChange
 from holdfast.model.queue import DEFAULT_GROUP
 from holdfast.model.run import Ended
@@ -30,6 +30,8 @@ Facts = dict[str, Any]
 SOON_S = 24 * 3600
 MOST_UNTRACKED = 5
 LONGEST_UNTRACKED = 100
+MOST_FILES = 20
+LONGEST_FILE = 100
 LAST_EVENTS = 8
 EVENT_CHARS = 160
 """How much of an event's data is shown; `holdfast logs --events` has all of it."""
@@ -50,6 +52,7 @@ _SHOWN_OTHERWISE = frozenset(
     {"usage"}
     | {"schema", "kind", "outcome", "exit_code", "evidence", "ending", "reason", "status", "refusal", "warnings"}
     | {"request", "at", "ended_at", "started_at", "duration_s", "final_cards", "stop", "failure_class", "checkpoints"}
+    | {"artifacts"}
 )
 
 
@@ -443,6 +446,7 @@ def _end_lines(dossier: Dossier) -> list[tuple[str, object]]:
     saved = record.get("checkpoints")
     names = [str(item.get("name")) for item in saved if isinstance(item, dict)] if isinstance(saved, list) else []
     lines.append(("checkpoints", ", ".join(name for name in names if not name.startswith("."))))
+    lines.append(("artifacts", _list_files(record.get("artifacts"), f"holdfast files {dossier.run_id} artifacts")))
     # What was in use after the end is nothing, and what is not told here was none.
     rest = {key: value for key, value in counted.items() if value and key not in _COUNTED}
     lines.append(("usage", _brief(rest)))
@@ -452,6 +456,19 @@ def _end_lines(dossier: Dossier) -> list[tuple[str, object]]:
         if key not in _SHOWN_OTHERWISE and value not in (None, [], {})
     ]
     return lines
+
+
+def _list_files(found: object, every: str) -> str:
+    """A line for each file of a directory as it was recorded: its name, size and time; the first ones of many."""
+    files = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    lines = []
+    for item in files[:MOST_FILES]:
+        size, changed = item.get("bytes"), item.get("modified")
+        words = [one_line(str(item.get("name")), LONGEST_FILE)]
+        words += [format_bytes(size)] if isinstance(size, int) else []
+        words += [format_utc(changed)] if isinstance(changed, (int, float)) else []
+        lines.append("  ".join(words))
+    return "\n".join(lines + ([f"and {len(files) - MOST_FILES} more: {every}"] if len(files) > MOST_FILES else []))
 
 
 def _describe_cpu(status: Facts, usage: Facts) -> str:

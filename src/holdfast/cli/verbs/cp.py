@@ -27,7 +27,8 @@ holdfast cp digits/checkpoints/step-100 kept      a directory, of a run of this 
 def command(*, source: str, target: str, force: bool, as_json: bool) -> int:
     """Copy SOURCE, which is [PLACE:]RUN/PATH, to TARGET on this machine.
 
-    PATH is as `holdfast files RUN` lists it; `work` is the job's working directory. Sizes and SHA-256 are proven, and
+    PATH is as `holdfast files RUN` lists it; `work` is the job's working directory. Where no run is called RUN it is
+    GROUP/NAME/PATH, of the run of that job. Sizes and SHA-256 are proven, and
     the copy appears under its name when it is whole. Of a file that is being written the copy has what was there at the
     beginning. Links out of it are left out, and named, and so are results that were changed since their run ended.
     """

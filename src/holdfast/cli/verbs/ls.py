@@ -14,11 +14,11 @@ from holdfast.agent.view.runs.listing import RunFilter, find_runs_using, read_ru
 from holdfast.agent.view.runs.roots import choose_root, list_roots
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.lazy_group import complete_places
-from holdfast.cli.named_run import list_group_ids, means_group
+from holdfast.cli.named_run import list_named_ids
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import note, print_record
 from holdfast.cli.render.runs import print_runs, print_users
-from holdfast.core.moments import parse_past
+from holdfast.core.moments import is_date, parse_past
 from holdfast.desk.caller import CALLER
 from holdfast.desk.runs.presence import has_places
 from holdfast.model.errors import NoSuchName, NoSuchRun, UsageError
@@ -43,7 +43,7 @@ holdfast ls 'lr-*'                      the runs whose name begins with lr-"""
 )
 @click.option("-s", "--state", "states", multiple=True, metavar="STATE", help="Only these: running, failed, live, ...")
 @click.option("--since", metavar="TIME", help="Only runs that began since then: 7d, 12h, 22:00, today, 2026-11-01.")
-@click.option("--until", metavar="TIME", help="Only runs that began before then.")
+@click.option("--until", metavar="TIME", help="Only runs that began before then, or not after that date.")
 @click.option(
     "--using", metavar="PATH", type=PATH, help="Only live runs that execute files below PATH; exit 75 if any."
 )
@@ -75,8 +75,8 @@ def command(  # noqa: PLR0913 - one for each option
     limit ends it sooner, and START when its newest attempt began.
 
     A NAME is that of runs, an id or the beginning of one, a pattern of names (`'lr-*'`) or, from its year on, of ids
-    (`'20261120-10*'`), or GROUP/ for the runs of a group or sweep. What NAME, --state, --since and --until say must be
-    true together, also of live runs. Exit code 66 where no run is called NAME;
+    (`'20261120-10*'`), GROUP/ for the runs of a group or sweep, or GROUP/NAME for that of one job. What NAME, --state,
+    --since and --until say must be true together, also of live runs. Exit code 66 where no run is called NAME;
     a pattern that fits none is an empty list (0).
 
     On a desk these are the runs of this machine and of all places. Asked are the places with runs that had not ended,
@@ -97,7 +97,8 @@ def command(  # noqa: PLR0913 - one for each option
         raise NoSuchName(f"there is no directory {runs}", hint="holdfast ls lists the runs of all that are known")
     now_s = time.time()
     since_s = None if since is None else parse_past(since, now_s)
-    until_s = None if until is None else parse_past(until, now_s, option="--until")
+    until_s = None if until is None else parse_past(until, now_s, option="--until", ends=True)
+    until = f"the end of {until}" if until is not None and is_date(until) else until
     meant = _find_grouped(names, runs, on)
     chosen = RunFilter(states, meant, since_s, since or "", until_s, until or "", names)
     only_here = all_users or here or CALLER.place is not None or using is not None or runs is not None
@@ -139,18 +140,16 @@ def _pointing_at_groups(chosen: RunFilter, runs: str | None) -> Iterator[None]:
 
 
 def _find_grouped(names: Sequence[str], runs: str | None, on: str | None) -> tuple[str, ...]:
-    """The names, with the ids of its runs for each ``GROUP/``.
+    """The names, with the ids of the runs for each ``GROUP/`` and ``GROUP/NAME``.
 
     Raises:
-        NoSuchRun: there is no such group, or it has no run.
+        NoSuchRun: there is no such group or job, or it has no run.
     """
     found: list[str] = []
     for name in names:
-        if not means_group(name):
-            found.append(name)
-            continue
-        if on not in (None, LOCAL):
+        if on not in (None, LOCAL) and name.count("/") == 1 and ":" not in name:
+            what = "group" if name.endswith("/") else "job"
             hint = f"leave --on out for those of groups here; those of groups there: holdfast queue ls --on {on}"
-            raise UsageError(f"{name} is a group of this machine's, and the list is one of {on}", hint=hint)
-        found += list_group_ids(name, runs)
+            raise UsageError(f"{name} is a {what} of this machine's, and the list is one of {on}", hint=hint)
+        found += list_named_ids(name, runs)
     return tuple(found)

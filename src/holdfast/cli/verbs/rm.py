@@ -12,7 +12,7 @@ from holdfast.agent.control.remove import Removal
 from holdfast.cli.completion import complete_runs
 from holdfast.cli.consent import confirm, is_of_others
 from holdfast.cli.duration_option import parse_duration_option
-from holdfast.cli.named_run import list_group_ids, means_group
+from holdfast.cli.named_run import list_named_ids, means_group
 from holdfast.cli.path_type import PATH
 from holdfast.cli.render import clean, keep_done, note, print_record, table
 from holdfast.cli.render.runs import describe_age, describe_condition
@@ -58,7 +58,7 @@ def command(
 
     With --state or --older it is every ended run that `holdfast ls --all` shows so; with several of RUN, --state and
     --older those of which all are true. A RUN may be a pattern of names (`'lr-*'`) or GROUP/, as for `ls`: then it is
-    the ended ones of those. `--dry-run` shows them.
+    the ended ones of those; GROUP/NAME is the run of one job. `--dry-run` shows them.
     """
     if states or older is not None:
         if older is not None and older.strip().isdigit():
@@ -107,8 +107,8 @@ def command(
 
 
 def _name_runs(names: Sequence[str], runs: str | None) -> list[str]:
-    """The names, with the ids of its runs for each ``GROUP/``."""
-    return [one for name in names for one in (list_group_ids(name, runs) if means_group(name) else (name,))]
+    """The names, with the ids of the runs for each ``GROUP/`` and ``GROUP/NAME``."""
+    return [one for name in names for one in list_named_ids(name, runs)]
 
 
 def _say_removed(found: Removal) -> str:

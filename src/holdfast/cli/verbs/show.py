@@ -96,7 +96,7 @@ def _print_comparison(run_dir: str, against: str, attempt: int | None, *, as_jso
 def _list_variables(changes: tuple[KeyChange, ...]) -> Iterator[str]:
     """A line for each variable that has another value, the first ones of many."""
     for change in changes[:MOST_VARIABLES]:
-        was, now = ("not set" if value is None else value for value in (change.before, change.after))
+        was, now = ("not set" if value is None else value or "''" for value in (change.before, change.after))
         yield f"environment {change.key} {was} -> {now}"
     if len(changes) > MOST_VARIABLES:
         yield f"environment: and {len(changes) - MOST_VARIABLES} more (--json has all)"

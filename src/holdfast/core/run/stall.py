@@ -148,20 +148,29 @@ class StallWatch:
 
     def _learn(self, before: StallSample, look: StallSample, passed_s: float) -> None:
         """The intervals that have just ended, for the phase in which they were spent."""
-        ended, longest_s = 1, self._waited_s
-        if before.phase in STEPPING:
-            if look.mark == before.mark:
-                # A step that was interrupted by another phase is not done.
-                return
-            if look.done is not None:
-                ended = max(1, look.done - (before.done or 0))
-            if before.mark is None:
-                # Until the first step: no step's interval. Those after it came within this look.
-                ended, longest_s = ended - 1, passed_s
-        if not ended or (before.phase not in self._seen and len(self._seen) >= MOST_PHASES):
+        done = 0 if look.done is None else max(0, look.done - (before.done or 0))
+        if before.phase not in STEPPING:
+            self._add(before.phase, 1, self._waited_s)
+            if look.phase in STEPPING:
+                # That phase was over before these steps: the first of them is no interval.
+                self._add(look.phase, done - 1, passed_s)
             return
-        count, longest = self._seen.get(before.phase, (0, 0.0))
-        self._seen[before.phase] = (count + ended, max(longest, longest_s))
+        if look.mark == before.mark:
+            # A step that was interrupted by another phase is not done.
+            return
+        # Before the first heartbeat no phase is told: what was done meanwhile is of the one that it tells.
+        phase = before.phase or (look.phase if look.phase in STEPPING else "")
+        if before.mark is None or (done and not before.done):
+            # Until the first step: no step's interval. Those after it came within this look.
+            self._add(phase, max(1, done) - 1, passed_s)
+        else:
+            self._add(phase, max(1, done), self._waited_s)
+
+    def _add(self, phase: str, ended: int, longest_s: float) -> None:
+        if ended <= 0 or (phase not in self._seen and len(self._seen) >= MOST_PHASES):
+            return
+        count, longest = self._seen.get(phase, (0, 0.0))
+        self._seen[phase] = (count + ended, max(longest, longest_s))
 
     def _rearm(self, clock: StallClock, waited_s: float) -> list[Recovered]:
         if clock not in self._told:

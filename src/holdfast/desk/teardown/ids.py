@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from holdfast.agent.view.find import find_run
 from holdfast.desk.runs import registry
-from holdfast.model.errors import NoSuchRun
+from holdfast.model.errors import HoldfastError, NoSuchRun, UsageError
 from holdfast.model.ids import is_run_id
 from holdfast.model.place import LOCAL
+
+
+def is_run_here(text: str) -> bool:
+    """Whether a run of this machine answers to it, or several do."""
+    try:
+        find_run(text)
+    except UsageError:
+        return True
+    except HoldfastError:
+        return False
+    return True
 
 
 def find_id(place: str, text: str) -> str:

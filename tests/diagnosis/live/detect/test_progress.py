@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.diagnosis.evidence import Reading
@@ -106,6 +108,12 @@ def test_a_phase_that_may_take_long_is_given_its_time(phase: str) -> None:
     assert judged.starting
     late = beat(5, age_s=2000, phase=phase)
     assert judge(late, late).pace is Pace.OVERDUE
+
+
+@pytest.mark.parametrize("more", [{"step": 0}, {"step": 40, "phase": "eval"}, {"step": 40, "rate": 0.005}])
+def test_the_limit_of_a_stall_that_was_told_holds_where_it_is_shorter(more: dict[str, Any]) -> None:
+    look, told = beat(age_s=400, **more), beat(age_s=400, stall_limit_s=300.0, **more)
+    assert (judge(look, look).pace, judge(told, told).pace) == (Pace.RECENT, Pace.OVERDUE)
 
 
 def test_before_the_first_step_a_run_is_starting() -> None:

@@ -373,6 +373,19 @@ def test_what_to_do_about_an_unclear_run_is_never_what_was_just_done() -> None:
         assert stands.action.startswith("both stacks are in wait (train.py:12)")
 
 
+def test_of_a_stall_that_its_supervisor_has_told_nobody_is_told_to_leave_it() -> None:
+    asleep = tree(resting(10, "hrtimer_nanosleep", SLEEP))
+    run = Reading(RunFacts(now_s=1e6, stalled="no step for 5m01s, the limit is 5m00s", stall_limit_s=300.0))
+    dump = StackDump(10, "", ((Frame("train.py", 12, "wait"),),))
+    for more in ({"dumps": {10: (dump, dump)}}, {"deep": True}, {}):
+        told = judge(case(asleep, OVERDUE, run=run, **more))
+        assert (told.kind, told.confidence) == (LiveClass.UNCLEAR, Confidence.POSSIBLE)
+        assert any("has told that it stands still: no step for 5m01s" in clue.text for clue in told.evidence_for)
+        assert "unless you know that it takes so long there, stop it (holdfast stop run)" in told.action
+        assert ("let it" in told.action, "--deep" in told.action) == (False, not more)
+    assert not any("stands still" in clue.text for clue in judge(case(asleep, RECENT, run=run)).evidence_for)
+
+
 def test_an_action_names_the_target_and_leaves_no_placeholder() -> None:
     alone = judge(case(tree(resting(10, "futex_do_wait", FUTEX)), OVERDUE))
     assert (alone.kind, "holdfast diagnose --deep run`" in alone.action) == (LiveClass.DEADLOCK, True)

@@ -218,7 +218,7 @@ HOSTILE = [b"", b"[1]", b"{", b"\xff\xfe", b'{"step": 1e400}', b"[" * 100_000, b
 
 @pytest.mark.parametrize("content", HOSTILE)
 def test_garbage_in_the_runs_files_is_survived(tmp_path: Path, content: bytes) -> None:
-    for name in ("heartbeat.json", "stop.json", "health.jsonl", "heartbeat.rank-1.json", "stacks.json"):
+    for name in ("heartbeat.json", "stop.json", "health.jsonl", "heartbeat.rank-1.json", "stacks.json", "events.jsonl"):
         (tmp_path / name).write_bytes(content + b"\n")
     path = str(tmp_path)
     answer = read_run_files(RunFiles(f"{path}/output.log", f"{path}/heartbeat.json", path, (f"{path}/artifacts",)))
@@ -239,6 +239,20 @@ def test_samples_and_artifacts_are_read(tmp_path: Path) -> None:
     assert [(sample.step, sample.steps_per_s) for sample in answer.value.samples] == [(5, 2.0), (None, None)]
     assert answer.value.artifacts == 2
     assert answer.value.artifacts_at_s is not None
+
+
+def test_a_stall_is_read_until_the_run_goes_on(tmp_path: Path) -> None:
+    events = tmp_path / "events.jsonl"
+    data = '{"clock": "no_progress", "what": "no step for 5m01s", "limit_s": 300.0}'
+    stalled = f'{{"event": "stalled", "utc": "2026-11-20T10:00:00.000Z", "data": {data}}}\n{{"event": "diagnosed"}}\n'
+    read = []
+    for text in ("", stalled, stalled.replace("no_progress", "no_output"), stalled + '{"event": "recovered"}\n'):
+        events.write_text(text)
+        facts = read_run_files(RunFiles(attempt_dir=str(tmp_path))).value
+        assert facts is not None
+        read.append((facts.stalled, facts.stall_limit_s))
+    told = "no step for 5m01s, at 2026-11-20T10:00:00.000Z"
+    assert read == [("", None), (told, 300.0), (told, None), ("", None)]
 
 
 THREADS = """

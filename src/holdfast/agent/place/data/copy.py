@@ -6,7 +6,7 @@ The last line is ``end``, or an error as every entry answers it.
 from __future__ import annotations
 
 from holdfast.agent.place.answer import print_error
-from holdfast.agent.view.find import find_run, require_readable
+from holdfast.agent.view.find import find_run_path, require_readable
 from holdfast.agent.view.run_files import send_files
 from holdfast.host.files.files import write_all
 from holdfast.model.errors import HoldfastError, StorageError, UsageError
@@ -17,9 +17,9 @@ def main(words: list[str]) -> int:
     try:
         if len(words) != 2:
             raise UsageError("agent copy takes: RUN PATH")
-        found = find_run(words[0])
+        found, path = find_run_path(*words)
         require_readable(found)
-        for data in send_files(found.run_dir, words[1]):
+        for data in send_files(found.run_dir, path):
             write_all(1, data)
     except HoldfastError as error:
         return print_error(error)

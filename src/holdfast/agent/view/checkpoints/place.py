@@ -1,7 +1,8 @@
 """From what a person typed to a directory of checkpoints, or to one checkpoint in it.
 
-A run stands for the checkpoints in its directory; a directory for those in it; a checkpoint for itself. A word without
-a slash is a directory only if checkpoints are in it, so that a run keeps its name beside a folder of the same name.
+A run stands for the checkpoints in its directory; a directory for those in it; a checkpoint for itself. GROUP/NAME is
+the run of that job, where there is no such path. A word without a slash is a directory only if checkpoints are in it,
+so that a run keeps its name beside a folder of the same name.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from holdfast.agent.view.find import find_job
 from holdfast.model import step_names, wire
 from holdfast.model.errors import Blame, HoldfastError, NoSuchRun, NotPermitted, ResourceBusy, StorageError, UsageError
 from holdfast.training.errors import DirectoryBusy, NoValidCheckpoint, TrainingError
@@ -75,6 +77,8 @@ def resolve_place(text: str | None, find_run: FindRun) -> CheckpointPlace:
     if not os.path.isdir(path):
         if os.path.lexists(path):
             raise NoSuchRun(f"{path} is not a directory", hint="name a run, a directory of checkpoints, or one of them")
+        if find_job(text) is not None:
+            return _find_run(text, find_run)
         raise NoSuchRun(f"there is no {path}", hint="holdfast ls lists the runs; checkpoints are in their directories")
     if _is_checkpoint(path):
         return CheckpointPlace(os.path.dirname(path), path)

@@ -52,6 +52,11 @@ class RunLine:
 
 
 EVERY = "holdfast ls lists all; a place is named so: holdfast ls --on PLACE"
+OF_PATROL = {
+    "finished": "what a patrol calls so: --state succeeded --state stopped --state preempted --state refused",
+    "dead": "what a patrol calls so: --state failed --state timed_out --state lost",
+}
+"""Words of a patrol's count that are no states: it says whether a run needs somebody, and a list how each ended."""
 Row = TypeVar("Row", IndexRow, RunLine)
 
 
@@ -207,7 +212,7 @@ def check_states(states: Sequence[str], seen: Sequence[tuple[str, bool]]) -> Non
         if state not in taken and not any(has_state(condition, state, ended=ended) for condition, ended in seen):
             near = find_near(state, taken)
             hint = f"did you mean {near}?" if near else f"there are {', '.join(words)}, and classes: refused, bug, ..."
-            hint = "say --state once for each" if "," in state else hint
+            hint = "say --state once for each" if "," in state else OF_PATROL.get(state, hint)
             raise UsageError(f"--state: there is no state {state!r}", hint=hint)
 
 

@@ -18,8 +18,8 @@ from .places import JSON, RUNS, complete_places, find_place, show_progress
 @click.option("--keep-last", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="Newest ones.")
 @click.option("--keep-best", type=click.IntRange(min=0), default=0, show_default=True, metavar="K", help="Best ones.")
 @click.option("--metric", default="loss:min", show_default=True, metavar="NAME:min|max", help="What best means.")
-@click.option("--set-aside", is_flag=True, help="Also those that failed their proof (step-N.bad-M).")
-@click.option("--leftovers", is_flag=True, help="Also what saves that were cut off have left.")
+@click.option("--set-aside", is_flag=True, help="Those that failed their proof (step-N.bad-M), too.")
+@click.option("--leftovers", is_flag=True, help="What saves that were cut off have left, too.")
 @click.option("--live", is_flag=True, help="Also while a run writes there; it may remove some itself meanwhile.")
 @click.option("-y", "--yes", is_flag=True, help="Do it; otherwise only what would go is shown.")
 @RUNS
@@ -41,6 +41,9 @@ def command(  # noqa: PLR0913 - its options
 
     The newest, the best and the last one without NaN stay, and every byte of what stays is proven before anything goes:
     a wrong one does not count, an older one stays in its place. What has no sound record is left alone.
+
+    --set-aside and --leftovers only add to that: sound checkpoints that neither --keep-last nor --keep-best keeps go
+    all the same. To remove none of those, keep more than there are: --keep-last 1000.
     """
     where = find_place(place, runs)
     name, mode = parse_metric(metric)

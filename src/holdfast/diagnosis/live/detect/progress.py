@@ -146,6 +146,9 @@ def _from_heartbeat(
         age = min(age, job_age_s) if job_age_s is not None else age
     elif phase.lower() in LONG_PHASES:
         starting, limit = True, max(limit, LONG_PHASE_S)
+    if new.stall_limit_s is not None:
+        # Its supervisor knows the job longer, or was told a limit.
+        limit = min(limit, new.stall_limit_s)
     where = "no step yet" if not new.step else f"step {new.step}"
     usually = "" if usual is None else f"; usual interval {usual:.3g} s"
     text = f"{where}, last sign {age:.0f} s ago, overdue from {limit:.0f} s on{usually}"

@@ -14,6 +14,7 @@ from holdfast.diagnosis.evidence import Answer, Detection
 from holdfast.diagnosis.fold import list_others
 from holdfast.diagnosis.live.case import Case
 from holdfast.diagnosis.live.remedies import BUSY, action_for
+from holdfast.model import wire
 from holdfast.model.record import record, replace
 from holdfast.model.units import format_count
 from holdfast.model.verdict import HANGS, Clue, Confidence, LiveClass, Verdict
@@ -102,7 +103,7 @@ def fold_live(case: Case, detections: tuple[Detection, ...]) -> Verdict:
         kind=first.kind,
         confidence=confidence,
         action=action_for(first.kind, {**_advise(case, stands, unsure), **first.facts}, confidence),
-        evidence_for=(*(() if told else stands), *first.evidence_for, *context),
+        evidence_for=(*(() if told else stands), *first.evidence_for, *_find_stall(case), *context),
         evidence_against=first.evidence_against,
         unknown=_unread(case, first, detections),
         detector=first.detector,
@@ -121,6 +122,12 @@ def _find_place(case: Case) -> tuple[Clue, ...]:
     return ()
 
 
+def _find_stall(case: Case) -> tuple[Clue, ...]:
+    """That its supervisor called it stalled, and nothing has moved since."""
+    told = "" if case.run.value is None or case.alive else case.run.value.stalled
+    return (Clue(f"its supervisor has told that it stands still: {told}", wire.EVENTS),) if told else ()
+
+
 def _advise(case: Case, stands: tuple[Clue, ...], unsure: list[Detection]) -> dict[str, str]:
     """What an action names of the target, and what to do next: never what was just done."""
     name, ours = case.target.name, case.target.ours
@@ -135,7 +142,12 @@ def _advise(case: Case, stands: tuple[Clue, ...], unsure: list[Detection]) -> di
     end = f"stop it (holdfast stop {name})" if ours else "end it"
     if not case.change.processes:
         return facts
-    if stands:
+    if _find_stall(case) and (stands or case.deep):
+        where = stands[0].text if stands else "keep the stacks below"
+        facts["next"] = f"{where}: unless you know that it takes so long there, {end}"
+    elif _find_stall(case) and not any(found.kind is LiveClass.BUSY_NO_PROGRESS for found in unsure):
+        facts["next"] = f"look where it stands with `{deep}`, and unless you know that it takes so long there, {end}"
+    elif stands:
         facts["next"] = (
             f"{stands[0].text}: if it may stay there for long, let it; if it may not, or is still there with no new "
             f"output some minutes later, {end}"

@@ -10,6 +10,7 @@ import os
 import time
 from typing import Any
 
+from holdfast.core.control_characters import one_line
 from holdfast.diagnosis.evidence import Reading
 from holdfast.host.clock import parse_utc
 from holdfast.host.files import files
@@ -19,6 +20,7 @@ from holdfast.model.record import field, record
 
 TAIL_BYTES = 64 * 1024
 MOST_ARTIFACTS = 2000
+LONGEST_TOLD = 200
 RUN_DEADLINE_S = 2.0
 
 
@@ -38,7 +40,8 @@ class RunFacts:
 
     `artifacts_at_s` is when the newest artifact or checkpoint changed; `rank_beats` the heartbeats of ranks other than
     0; `flight` the Flight Recorder's dumps; `unread` what is there and could not be read. `first_attempt` says that no
-    checkpoint of an earlier attempt can have been loaded.
+    checkpoint of an earlier attempt can have been loaded. `stalled` is what its supervisor said of a stall from which
+    it has not recovered (empty: nothing), and `stall_limit_s` the limit of a step that ran out then.
     """
 
     now_s: float
@@ -55,6 +58,8 @@ class RunFacts:
     flight: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
     first_attempt: bool = False
+    stalled: str = ""
+    stall_limit_s: float | None = None
 
     @property
     def step(self) -> int | None:
@@ -99,6 +104,7 @@ def read_run(files: RunFiles) -> RunFacts:
     attempt = files.attempt_dir
     stop = _read_json(f"{attempt}/{wire.STOP}", unread) if attempt else {}
     record = wire.clean_stop(stop)
+    stalled, limit_s = _read_stall(f"{attempt}/{wire.EVENTS}") if attempt else ("", None)
     return RunFacts(
         now_s=time.time(),
         log_bytes=log_bytes,
@@ -114,6 +120,8 @@ def read_run(files: RunFiles) -> RunFacts:
         flight=_list(files.flight_dir, "", ""),
         unread=tuple(unread),
         first_attempt=attempt.endswith(f"/{wire.ATTEMPTS}/1"),
+        stalled=stalled,
+        stall_limit_s=limit_s,
     )
 
 
@@ -180,6 +188,25 @@ def _newest(directories: tuple[str, ...], unread: list[str]) -> tuple[float | No
         except OSError as error:
             unread.append(f"{directory}: {error.strerror}")
     return newest, count
+
+
+def _read_stall(path: str) -> tuple[str, float | None]:
+    """What the supervisor last said of a stall, and the limit of a step that ran out; nothing where it goes on."""
+    for line in reversed(files.read_tail(path, TAIL_BYTES).splitlines()):
+        try:
+            event = wire.parse_object(line, path)
+        except wire.WireError:
+            continue
+        if event.get("event") == "recovered":
+            break
+        if event.get("event") != "stalled":
+            continue
+        told = event.get("data")
+        data = told if isinstance(told, dict) else {}
+        limit_s = data.get("limit_s") if data.get("clock") == "no_progress" else None
+        words = one_line(f"{data.get('what')}, at {event.get('utc')}", LONGEST_TOLD)
+        return words, float(limit_s) if isinstance(limit_s, (int, float)) else None
+    return "", None
 
 
 def _read_samples(path: str, unread: list[str]) -> tuple[HealthSample, ...]:
