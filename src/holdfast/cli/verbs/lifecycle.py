@@ -23,7 +23,7 @@ from . import SUMMARIES
 
 
 @click.command(short_help=SUMMARIES["lifecycle"])
-@click.argument("place", metavar="PLACE|[PLACE:]RUN", shell_complete=complete_places)
+@click.argument("place", metavar="PLACE", shell_complete=complete_places)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(*, place: str, as_json: bool) -> int:
     """Show the phases of PLACE, -1 to 5: plan, prepare, push, launch, watch, verify, tear down.
