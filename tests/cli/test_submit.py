@@ -121,6 +121,17 @@ def test_what_stays_as_it_was_of_jobs_handed_in_again_is_said() -> None:
     assert say(*job, "--", "true").err.count("night") == 3
 
 
+def test_another_time_for_a_cancelled_job_is_led_through_retry() -> None:
+    job = ("submit", "--name", "a", "--group", "night")
+    say(*job, "--not-before", "+2h", "--", "true")
+    say("queue", "cancel", "night/a")
+    said = say(*job, "--not-before", "+3h", "--", "true")
+    way = "holdfast queue retry night/a, then holdfast queue edit night/a --not-before TIME"
+    assert (said.code, way in said.err) == (0, True), said
+    assert say("queue", "retry", "night/a").code == 0
+    assert say("queue", "edit", "night/a", "--not-before", "+3h").code == 0
+
+
 def test_lines_are_jobs_and_only_new_ones_are_added(tmp_path: Path) -> None:
     lines = write(tmp_path / "night.txt", "true a # first\r\n\nname=mine true b\r\n")
     first = say("submit", "--lines", lines)

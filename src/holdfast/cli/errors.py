@@ -85,11 +85,11 @@ def wants_json(argv: Sequence[str]) -> bool:
 
 def report(error: HoldfastError, *, as_json: bool) -> int:
     """Tell a person, or with `as_json` a program, about `error`; returns its exit code."""
-    hint = name_hint(error, as_json=as_json)
+    message, hint = (name_commands(text, error, as_json=as_json) for text in (str(error), error.hint))
     if as_json:
         body = {
             "code": error.code,
-            "message": str(error),
+            "message": message,
             "hint": hint,
             "exit_code": error.exit_code,
             "blame": error.blame.value,
@@ -100,24 +100,24 @@ def report(error: HoldfastError, *, as_json: bool) -> int:
         sys.stdout.flush()
     elif sys.stderr is not None:
         flush_output()
-        lines = [f"holdfast: {clean(str(error), keep_newlines=True)}"]
+        lines = [f"holdfast: {clean(message, keep_newlines=True)}"]
         if hint:
             lines.append(f"  {clean(hint, keep_newlines=True)}")
         print("\n".join(lines), file=sys.stderr, flush=True)
     return error.exit_code
 
 
-def name_hint(error: HoldfastError, *, as_json: bool) -> str:
-    """The hint with its commands as they are typed at the desk, where a box has said it.
+def name_commands(text: str, error: HoldfastError, *, as_json: bool) -> str:
+    """A text of an error with its commands as they are typed at the desk, where a box has said it.
 
     Text on a box is printed through a stream that does that (`placed.from_desk`).
     """
     place = error.details.get("place") if CALLER.place is None else CALLER.place if as_json else None
-    if not isinstance(place, str) or "holdfast " not in error.hint:
-        return error.hint
+    if not isinstance(place, str) or "holdfast " not in text:
+        return text
     from holdfast.desk.route.hints import find_own_run, name_place  # lazy: only where a place is concerned
 
-    return name_place(error.hint, place, find_own_run(CALLER.words))
+    return name_place(text, place, find_own_run(CALLER.words))
 
 
 def _report_safely(error: HoldfastError, *, as_json: bool) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.errors import name_hint
+from holdfast.cli.errors import name_commands
 from holdfast.desk.route.hints import name_place
 from holdfast.model.errors import UsageError
 
@@ -74,5 +74,5 @@ def test_hints_of_a_box_can_be_typed_at_the_desk_also_in_json() -> None:
     hint = "`holdfast queue ls` lists them"
     of_box, of_desk = UsageError("none", hint=hint, details={"place": "gpu1"}), UsageError("none", hint=hint)
     for as_json in (False, True):
-        assert name_hint(of_box, as_json=as_json) == "`holdfast queue ls --on gpu1` lists them"
-        assert name_hint(of_desk, as_json=as_json) == hint
+        assert name_commands(of_box.hint, of_box, as_json=as_json) == "`holdfast queue ls --on gpu1` lists them"
+        assert name_commands(of_desk.hint, of_desk, as_json=as_json) == hint

@@ -142,6 +142,15 @@ def test_the_same_said_in_other_words_or_after_an_order_is_the_same(queue: Queue
     assert b
 
 
+def test_a_misspelt_need_is_told_before_a_job_is_taken_out_for_it(queue: Queue) -> None:
+    queue.submit(submission("a", job("b", "a")))
+    with pytest.raises(UsageError) as caught:
+        queue.submit(submission(job("b", "aa")))
+    lines = str(caught.value).splitlines()
+    assert ["there is no such job" in line for line in lines] == [True, False]
+    assert "take that one out first" in lines[1]
+
+
 def test_needs_that_are_done_and_gone_are_not_asked_for_again(queue: Queue) -> None:
     (a,) = queue.submit(submission("a", group=DEFAULT_GROUP))
     (b,) = queue.submit(submission(job("b", "default/a")))

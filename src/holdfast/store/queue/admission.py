@@ -81,6 +81,7 @@ def plan_submission(db: sqlite3.Connection, submission: Submission, read_lines: 
     known = _read_known(db, submission.group)
     comparison = _Comparison(db, submission, read_lines)
     plan = SubmissionPlan([], [])
+    refused = []
     for position, job in enumerate(submission.jobs):
         there = known.get(job.name)
         if there is not None and (differences := comparison.compare(there, job)):
@@ -90,13 +91,21 @@ def plan_submission(db: sqlite3.Connection, submission: Submission, read_lines: 
                 plan.heirs[position] = [row[0] for row in db.execute(_HEIRS, (there.id,))]
                 there = None
             else:
+                if "--after" in differences:
+                    refused.append(job)
                 words = " and ".join(differences.values())
                 mistakes.append(f"{submission.group}/{job.name} is in the queue with {words}: {way}")
         if there is None:
             plan.new.append(position)
         plan.ids.append(0 if there is None else there.id)
-    if not mistakes:
-        _Needs(db, submission, known, plan, mistakes).resolve()
+    if not mistakes or refused:
+        # First, so that nobody takes a job out for another one that cannot be taken.
+        missing: list[str] = []
+        needs = _Needs(db, submission, known, plan, missing)
+        needs.resolve()
+        for job in refused:
+            needs.look_up(job)
+        mistakes = [*missing, *mistakes]
     if not mistakes:
         mistakes += _find_cycle(db, submission.jobs, plan)
     if mistakes:
@@ -115,6 +124,7 @@ class _Comparison:
         self._unread = bool(read_number(db, "runs_unread"))
         self._lines: dict[int, Mapping[str, Mapping[str, Any]]] = {}
         self._heads: dict[int, tuple[str | None, str]] = {}
+        self._meant: dict[frozenset[str], frozenset[int] | None] = {}
 
     def compare(self, there: _KnownJob, job: NewJob) -> dict[str, str]:
         """How the one that is there was handed in otherwise, in words by the option: what still has a meaning for it.
@@ -164,14 +174,25 @@ class _Comparison:
         words = [{word if "/" in word else own + word for word in each} for each in (there.after, job.needs)]
         if words[0] == words[1]:
             return True
+        key = frozenset(words[1])
+        if key not in self._meant:
+            # Many jobs of one submission need the same: ten thousand that need a group would each read all of it.
+            self._meant[key] = self._find_meant(key)
+        ids = self._meant[key]
+        return ids is not None and ids == {
+            row[0] for row in self._db.execute("SELECT need FROM needs WHERE job = ?", (there.id,))
+        }
+
+    def _find_meant(self, words: frozenset[str]) -> frozenset[int] | None:
+        """The ids of what is needed; None where a word names nothing that is there."""
         ids: set[int] = set()
-        for word in words[1]:
+        for word in words:
             group, _, name = word.partition("/")
             found = find_ids(self._db, group, name or None)
             if not found:
-                return False
+                return None
             ids.update(found)
-        return ids == {row[0] for row in self._db.execute("SELECT need FROM needs WHERE job = ?", (there.id,))}
+        return frozenset(ids)
 
     def _line(self, there: _KnownJob, job: NewJob) -> Mapping[str, Any]:
         """The known job as it was handed in; as it is now where its file of the journal cannot be read."""
@@ -198,7 +219,8 @@ class _Comparison:
                 mend = f"holdfast restart {label} -- COMMAND (or --job FILE)"
                 return f"mend that one by {mend}, and what waits for it goes on once it is done; or {own}"
             return own
-        if differences.keys() <= _IN_PLACE:
+        edited = there.state in WAITING_STATES or "--not-before" not in differences
+        if differences.keys() <= _IN_PLACE and edited:
             values = {"--priority": str(job.priority), "--not-before": "TIME" if job.not_before else "now"}
             options = "".join(f" {option} {values[option]}" for option in differences)
             return f"change that one (holdfast queue edit {label}{options})"
@@ -278,6 +300,11 @@ class _Needs:
                     "others that job"
                 )
                 return
+
+    def look_up(self, job: NewJob) -> None:
+        """Complain of what a job needs and is not there."""
+        for word in job.needs:
+            self._look_up(word, job.name)
 
     def _look_up(self, word: str, name: str) -> list[int]:
         if word not in self._found:

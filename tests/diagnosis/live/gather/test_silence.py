@@ -18,6 +18,7 @@ from holdfast.diagnosis.live.gather.box import look_at_box
 from holdfast.diagnosis.live.gather.descriptors import find_waited_on
 from holdfast.diagnosis.live.gather.look import take_snapshot
 from holdfast.diagnosis.live.gather.snapshot import OpenFile, ProcessFacts, ThreadFacts
+from holdfast.model.record import replace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -140,9 +141,50 @@ def test_a_process_of_the_job_that_has_the_other_end_of_a_pipe_is_named_with_wha
     assert find() == ""
     (tmp_path / "9" / "fd" / "3").symlink_to("pipe:[1]")
     assert find() == "look at pid 9 (loader): it has the writing end of pipe:[1] and waits for a lock (futex)"
-    # The parent counts before a sibling: of a pipe that several inherited it mostly has the end that matters.
+    # A shell waits for its child and has that end, too (`exec > >(tee log)`): that is no deadlock.
     (tmp_path / "7" / "fd" / "3").symlink_to("pipe:[1]")
+    assert find() == "look at pid 9 (loader): it has the writing end of pipe:[1] and waits for a lock (futex)"
+    (tmp_path / "9" / "fd" / "3").unlink()
     assert find().startswith("have pid 7 (python) write to pipe:[1], or close that end, before it waits for its child")
+    parent = replace(parent, threads=(replace(waits, arguments=(10, 0, 0, 0, 0, 0)),))
+    assert find().startswith("look at pid 7 (python): it has the writing end of pipe:[1] and waits for")
+    parent = replace(parent, threads=(waits, replace(locked, tid=71)))
+    assert find().startswith("look at pid 7 (python): it has the writing end of pipe:[1] and waits for")
+
+
+LOCKS = """\
+1: FLOCK  ADVISORY  WRITE 9 08:01:77 0 EOF
+1: -> FLOCK  ADVISORY  WRITE 8 08:01:77 0 EOF
+2: FLOCK  ADVISORY  WRITE 8 08:01:78 0 EOF
+"""
+
+
+def find_lock_of(tmp_path: Path, locks: str, fdinfo: str) -> str:
+    """What to look at for a thread of process 8 that waits for a lock which, by the kernel's list, 9 took."""
+    (tmp_path / "locks").write_text(locks)
+    (tmp_path / "9" / "fdinfo").mkdir(parents=True)
+    (tmp_path / "9" / "fdinfo" / "3").write_text(fdinfo)
+    waits = ThreadFacts(8, "python", "S", 0, 0, 1, "flock_lock_inode_wait", 73, (3, 2, 0, 0, 0, 0))
+    files: Reading[tuple[OpenFile, ...]] = Reading((OpenFile(3, "/data/a.lock"),))
+    process = ProcessFacts(8, 1, 1, "python", "S", (waits,), files=files)
+    holder = ProcessFacts(9, 1, 1, "loader", "S", ())
+    found = other_end.find_lock(process, waits, "/data/a.lock", (process, holder), str(tmp_path))
+    return "" if found is None else found.look
+
+
+def test_who_holds_a_lock_is_named_while_it_has_that_open_file(tmp_path: Path) -> None:
+    has = f"pos: 0\nlock:\t{LOCKS.splitlines()[0]}\n"
+    assert find_lock_of(tmp_path, LOCKS, has).startswith("look at pid 9 (loader), which holds the lock of /data/a.lock")
+
+
+def test_who_took_a_lock_and_has_it_no_more_is_not_named(tmp_path: Path) -> None:
+    """A child that inherited the open file holds it."""
+    assert find_lock_of(tmp_path, LOCKS, "pos: 0\n") == ""
+
+
+def test_of_a_process_that_waits_for_several_locks_none_is_named(tmp_path: Path) -> None:
+    has = f"pos: 0\nlock:\t{LOCKS.splitlines()[0]}\n"
+    assert find_lock_of(tmp_path, f"{LOCKS}2: -> FLOCK  ADVISORY  WRITE 8 08:01:79 0 EOF\n", has) == ""
 
 
 def test_the_name_of_a_fifo_steers_no_terminal_and_begins_no_line() -> None:

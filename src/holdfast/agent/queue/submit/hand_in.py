@@ -16,7 +16,7 @@ from holdfast.agent.queue.change.start_worker import start_worker
 from holdfast.agent.queue.open import describe_removed_needs, list_notices, look_for_worker, open_queue
 from holdfast.agent.queue.view.reasons import explain_briefly
 from holdfast.core.job.redact import redact_argv
-from holdfast.core.queue.words import name_labels
+from holdfast.core.queue.words import name_jobs, name_labels
 from holdfast.host.clock import utc_now
 from holdfast.host.files.claims import open_directory
 from holdfast.model import wire
@@ -188,15 +188,15 @@ def _list_kept(queue: Queue, submission: Submission, ids: Sequence[int], first_n
     if any(time is not None for time in times.values()):
         states = (*WAITING_STATES, JobState.CANCELLED)
         kept = [
-            job.label
+            job
             for job in queue.jobs(group=submission.group, states=states)
             if job.run_id is None and times.get(job.id) not in (None, job.not_before)
         ]
         if kept:
-            edit = f"holdfast queue edit {kept[0]} --not-before TIME"
-            found.append(
-                f"handed in before, with a start that stays as it is: {name_labels(kept)}; another one: {edit}"
-            )
+            # One that was cancelled is to wait again before it can have another time.
+            retry = f"holdfast queue retry {kept[0].label}, then " if kept[0].state is JobState.CANCELLED else ""
+            edit = f"{retry}holdfast queue edit {kept[0].label} --not-before TIME"
+            found.append(f"handed in before, with a start that stays as it is: {name_jobs(kept)}; another one: {edit}")
     group = queue.groups().get(submission.group)
     if group is None or len(times) < len(ids):
         return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from itertools import islice
 
 from holdfast.core.control_characters import clean
 from holdfast.diagnosis.live.detect.waits import Wait, name_call
@@ -23,6 +22,8 @@ MOST_HOLDERS = 8
 """Processes with a pipe open that are looked into: of those that inherit it there may be hundreds."""
 MOST_LOCKS_BYTES = 1024**2
 LOCK_FIELDS = 8
+MOST_LOCKING = 1024
+"""Open files of a process of which it is looked whether they have a lock."""
 _LISTENS = "0A"
 _HERE = 0xFFFFFF9C
 """AT_FDCWD, as the lower half of the argument. Source: openat(2), linux/fcntl.h."""
@@ -75,16 +76,40 @@ def find_pipes_end(
 def _find_holder(
     process: ProcessFacts, target: str, needs: int, tree: tuple[ProcessFacts, ...], proc: str
 ) -> OtherEnd | None:
-    """Which other process of `tree` has the other end of a pipe, the nearest ancestor first; None where none has it."""
+    """Which other process of `tree` has the other end of a pipe, the nearest ancestor first; None where none has it.
+
+    A shell that waits for its children has the ends that these use, too (``exec > >(tee log)``): of several who have it
+    one that does not wait for a child counts first, and no deadlock is claimed.
+    """
     above = _list_ancestors(process, tree)
     pids = {process.pid, *(other.pid for other in above)}
     near = [*above, *(other for other in tree if other.pid not in pids)]
-    open_there = (other for other in near if any(file.target == target for file in other.files.value or ()))
-    for holder in islice(open_there, MOST_HOLDERS):
-        directory = f"{proc}/{holder.pid}/fd"
-        if _holds(directory, _list(directory), target, needs):
-            return _describe_holder(process, holder, target, needs, is_above=holder.pid in pids)
-    return None
+    open_there = [other for other in near if any(file.target == target for file in other.files.value or ())]
+    holders = [
+        other
+        for other in open_there[:MOST_HOLDERS]
+        if _holds(f"{proc}/{other.pid}/fd", _list(f"{proc}/{other.pid}/fd"), target, needs)
+    ]
+    if not holders:
+        return None
+    holder = next((other for other in holders if not _waits_for_children(other)), holders[0])
+    is_only = len(holders) == 1 and len(open_there) <= MOST_HOLDERS
+    is_awaited = is_only and holder.pid in pids and _awaits(holder, {process.pid, *(other.pid for other in above)})
+    return _describe_holder(process, holder, target, needs, is_awaited=is_awaited)
+
+
+def _waits_for_children(process: ProcessFacts) -> bool:
+    """Whether none of its threads does anything but wait for a child."""
+    return bool(process.living) and all(thread.wait in (Wait.CHILD, Wait.VFORK) for thread in process.living)
+
+
+def _awaits(process: ProcessFacts, pids: set[int]) -> bool:
+    """Whether it does nothing but wait for a child, which may be one of these. Source: wait4(2), the first argument."""
+    if not _waits_for_children(process):
+        return False
+    thread = process.living[0]
+    awaited = thread.arguments[0] & 0xFFFFFFFF if name_call(thread.syscall) == "wait4" and thread.arguments else 0
+    return not 0 < awaited < 1 << 31 or awaited in pids
 
 
 def _list_ancestors(process: ProcessFacts, tree: tuple[ProcessFacts, ...]) -> list[ProcessFacts]:
@@ -99,7 +124,7 @@ def _list_ancestors(process: ProcessFacts, tree: tuple[ProcessFacts, ...]) -> li
 
 
 def _describe_holder(
-    process: ProcessFacts, holder: ProcessFacts, target: str, needs: int, *, is_above: bool
+    process: ProcessFacts, holder: ProcessFacts, target: str, needs: int, *, is_awaited: bool
 ) -> OtherEnd:
     """What a process with the other end does; that it waits for the end of who waits for it is a deadlock."""
     reads = needs == stat.S_IRUSR
@@ -107,7 +132,7 @@ def _describe_holder(
     whose = "its parent" if holder.pid == process.ppid else "a process of the job itself"
     who = f"{whose} (pid {holder.pid}, {holder.name})"
     waits = holder.living[0].wait if holder.living else Wait.DEAD
-    if not (is_above and waits in (Wait.CHILD, Wait.VFORK)):
+    if not is_awaited:
         state = "runs, or could" if waits is Wait.RUNNING else f"waits for {waits.value}"
         has = f"has the {end} end of {target}"
         return OtherEnd(f"{who} {has} and {state}", f"look at pid {holder.pid} ({holder.name}): it {has} and {state}")
@@ -126,7 +151,8 @@ def find_lock(
 ) -> OtherEnd | None:
     """Who holds the lock of a file for which a thread waits; None where the kernel's table of locks does not tell.
 
-    A pid that is not positive is of another namespace, or of a lock that no single process has.
+    A pid that is not positive is of another namespace, or of a lock that no single process has; one that took the lock
+    may have it no more.
     Source: proc_locks(5): who waits stands with an arrow below what he waits for, with the same number.
     """
     shown = clean(target.encode("utf-8", "replace").decode())
@@ -137,11 +163,14 @@ def find_lock(
             rows = [line.split() for line in file.read(MOST_LOCKS_BYTES).splitlines()]
     except OSError:
         return None
-    waits = next((row for row in rows if "->" in row and row[-4:-3] == [str(process.pid)]), None)
-    held = next((row for row in rows if waits is not None and row[0] == waits[0] and "->" not in row), [])
+    # The rows name files by numbers alone: of a process whose threads wait for several locks it is not told which.
+    waits = [row for row in rows if "->" in row and row[-4:-3] == [str(process.pid)]]
+    held = next((row for row in rows if len(waits) == 1 and row[0] == waits[0][0] and "->" not in row), [])
     if len(held) < LOCK_FIELDS or not held[-4].isdecimal() or held[-4] == "0":
         return None
     pid = int(held[-4])
+    if not _may_have(pid, held, proc):
+        return None
     if pid == process.pid:
         return OtherEnd(
             f"the lock of {shown} for which it waits is held by this very process (pid {pid})",
@@ -154,6 +183,28 @@ def find_lock(
         f"the lock of {shown} for which it waits is held by {whose}{who}",
         f"look at {who}, which holds the lock of {shown}: it goes on when that is given up, or that process ends",
     )
+
+
+def _may_have(pid: int, row: list[str], proc: str) -> bool:
+    """Whether a process may have the open file of a lock; False where it is seen that it has not.
+
+    The lock stays while any process has that open file, and its row keeps the pid of who took it: that one may have
+    ended, or closed it, and a child that inherited it goes on. Source: flock(2); proc_pid_fdinfo(5), ``lock:``.
+    """
+    directory = f"{proc}/{pid}/fdinfo"
+    try:
+        names = os.listdir(directory)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    for name in names[:MOST_LOCKING]:
+        try:
+            with open(f"{directory}/{name}", encoding="ascii", errors="replace") as file:
+                if any(line.startswith("lock:") and line.split()[2:] == row[1:] for line in file):
+                    return True
+        except OSError as error:
+            if isinstance(error, PermissionError):
+                return True
+    return len(names) > MOST_LOCKING
 
 
 def _name(pid: int, tree: tuple[ProcessFacts, ...], proc: str) -> str:
