@@ -29,8 +29,8 @@ from holdfast.model.record import record
 from .keeper import FATE_ABANDONED, Keeper, KeeperOrders, settle_signals
 
 HANDSHAKE_S = 60.0
-"""Keeper and job report within milliseconds, and one that dies is seen at once. A box that swaps, or on which many start
-at the same time, was seen to take more than ten seconds: no job is to be lost to that."""
+"""Keeper and job report within milliseconds, and one that dies is seen at once. A box that swaps, or on which many
+start at the same time, was seen to take more than ten seconds: no job is to be lost to that."""
 EXIT_NOT_FOUND, EXIT_NOT_EXECUTABLE, EXIT_ABANDONED = 127, 126, 125
 """127 and 126 as shells use them; 125: the job was never told to go."""
 _NO_SUCH_COMMAND = (2, 20)
